@@ -1,0 +1,1 @@
+"""Tasks: data, models and scores around the attention mappings; one folder per task."""

@@ -1,0 +1,102 @@
+"""Files that appear whole or not at all, and their checksums."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tasks.data.errors import DataError
+
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+_NOT_WRITABLE = {errno.EACCES, errno.EROFS, errno.EPERM}
+
+
+def sha256_of(path: Path) -> str:
+    """Hex sha256 of a file's bytes."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def verify(path: Path, sha256: str | None = None, size: int | None = None, retry: str = "") -> None:
+    """Raise `DataError` when `path` does not have the expected sha256 or size in bytes (None: not known)."""
+    retry = retry or f"delete {path} and fetch it again"
+    if not path.is_file():
+        raise DataError(f"the file {path.name} is missing", str(path), retry)
+    found_size = path.stat().st_size
+    if size is not None and found_size != size:
+        kind = "truncated" if found_size < size else "too long"
+        raise DataError(f"{path.name} is {kind}", f"{path}: expected {size:,} bytes, got {found_size:,}", retry)
+    if sha256 is not None and (found := sha256_of(path)) != sha256:
+        raise DataError(f"{path.name} is damaged", f"{path}: expected sha256 {sha256}, got {found}", retry)
+
+
+@contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Turn a full disk or a folder that cannot be written into a `DataError` about `folder`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _DISK_FULL:
+            free = _free_megabytes(folder)
+            raise DataError(
+                "the disk is full",
+                f"{folder} ({free} free): {error}",
+                "free some space or set another folder for the downloads (data.root=FOLDER), then run the same command",
+            ) from error
+        if error.errno in _NOT_WRITABLE:
+            raise DataError(
+                f"the folder {folder} cannot be written", str(error), "set another folder (data.root=FOLDER)"
+            ) from error
+        raise
+
+
+def _free_megabytes(folder: Path) -> str:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return f"{shutil.disk_usage(folder).free / 1e6:,.0f} MB"
+
+
+@contextmanager
+def publish_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; rename it into place on success, remove it on failure."""
+    with writing_to(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            temporary.chmod(0o644)  # mkstemp makes files private; caches may be shared
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def publish_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `folder`; rename it into place on success.
+
+    When another writer was faster its result is kept and ours dropped: both are made from the same input.
+    """
+    with writing_to(folder.parent):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            yield temporary
+            temporary.chmod(0o755)
+            try:
+                os.rename(temporary, folder)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,64 @@
+"""Manifests: one YAML page per data set, saying what it is, where it comes from and what its files must be.
+
+Keys: `name`, `title`, `kind` (apt, wheel, mirror, files, generated), `licence`, `source`, `get` (what a person does to
+get it), and as the kind needs: `files` (path, sha256, bytes; relative to the mirror or to the data set's folder),
+`packages`, `version`, `stands_for`, `demo`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tasks.data.errors import DataError
+from tasks.data.files import verify
+
+FOLDER = Path(__file__).resolve().parents[2] / "data" / "manifests"
+
+
+def manifest_names() -> list[str]:
+    """Names of all data sets that have a manifest."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load_manifest(name: str) -> dict[str, Any]:
+    """The manifest of data set `name`; `DataError` naming the nearest known name when there is none."""
+    path = FOLDER / f"{name}.yaml"
+    if not path.is_file():
+        known = manifest_names()
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise DataError(f"unknown data set {name!r}", f"{FOLDER}: {', '.join(known)}", hint + "choose one of these")
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def mirror_files(manifest: Mapping[str, Any], mirror: Path | None, only: tuple[str, ...] = ()) -> dict[str, Path]:
+    """Paths of a mirrored data set's files by file name, each verified against the manifest.
+
+    Args:
+        manifest: a manifest with `files`.
+        mirror: the folder that the manifest's paths are relative to.
+        only: file names to return (default all).
+
+    Raises:
+        DataError: no mirror was given, or a file is missing, truncated or different.
+    """
+    name = manifest["name"]
+    if mirror is None:
+        raise DataError(
+            f"{name} is read from a local mirror and none is set",
+            "data.mirror is empty",
+            f"set data.mirror=FOLDER to a folder that holds {manifest['files'][0]['path']}; {manifest['get']}",
+        )
+    found = {}
+    for entry in manifest["files"]:
+        path = mirror / entry["path"]
+        if only and path.name not in only:
+            continue
+        verify(path, entry.get("sha256"), entry.get("bytes"), retry=f"copy it again from {manifest['source']}")
+        found[path.name] = path
+    return found

@@ -1,0 +1,102 @@
+"""Progress of long steps: a live bar on a terminal, plain lines elsewhere.
+
+Code that may take more than a second takes a `progress` argument with two methods:
+
+    progress.say("fetching the package lists")
+    with progress.bar(total, "encoding") as bar:     # total None: unknown
+        bar.advance(n)
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol, TextIO
+
+
+class Bar(Protocol):
+    """Handle given by `Progress.bar`."""
+
+    def advance(self, amount: float = 1) -> None:
+        """Count `amount` further units as done."""
+
+
+class _PlainBar:
+    """Writes a line at most every `interval` seconds, so that a log file stays readable."""
+
+    def __init__(self, say, total: float | None, label: str, interval: float) -> None:
+        self._say, self._total, self._label, self._interval = say, total, label, interval
+        self._done, self._start = 0.0, time.monotonic()
+        self._last = self._start
+
+    def advance(self, amount: float = 1) -> None:
+        self._done += amount
+        now = time.monotonic()
+        if now - self._last < self._interval:
+            return
+        self._last = now
+        if self._total:
+            left = (now - self._start) * max(0.0, self._total / self._done - 1)
+            self._say(f"{self._label}: {self._done:,.0f} of {self._total:,.0f}, about {left:.0f} s left")
+        else:
+            self._say(f"{self._label}: {self._done:,.0f}")
+
+
+class _RichBar:
+    def __init__(self, display, task) -> None:
+        self._display, self._task = display, task
+
+    def advance(self, amount: float = 1) -> None:
+        self._display.advance(self._task, amount)
+
+
+class Progress:
+    """Progress on `stream` (default stderr): rich bars when it is a terminal, plain lines when not.
+
+    Args:
+        stream: where lines go.
+        interval: seconds between two plain lines of one bar.
+    """
+
+    def __init__(self, stream: TextIO | None = None, interval: float = 5.0) -> None:
+        self._stream = stream or sys.stderr
+        self._interval = interval
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        print(text, file=self._stream, flush=True)
+
+    @contextmanager
+    def bar(self, total: float | None, label: str) -> Iterator[Bar]:
+        """Context of one long step of `total` units (None: unknown)."""
+        if not self._stream.isatty():
+            yield _PlainBar(self.say, total, label, self._interval)
+            return
+        from rich import progress as rich_progress
+        from rich.console import Console
+
+        columns = (
+            rich_progress.TextColumn("{task.description}"),
+            rich_progress.BarColumn(),
+            rich_progress.MofNCompleteColumn(),
+            rich_progress.TimeRemainingColumn(),
+        )
+        with rich_progress.Progress(*columns, console=Console(file=self._stream), transient=True) as display:
+            yield _RichBar(display, display.add_task(label, total=total))
+
+
+class NullProgress(Progress):
+    """Shows nothing and remembers what was said in `lines`; for tests and silent runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    @contextmanager
+    def bar(self, total: float | None, label: str) -> Iterator[Bar]:
+        yield _PlainBar(lambda text: None, total, label, float("inf"))

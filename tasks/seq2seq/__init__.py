@@ -1,0 +1,1 @@
+"""What translation and summarization share: corpora, encoding, text metrics."""

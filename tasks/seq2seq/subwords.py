@@ -1,0 +1,93 @@
+"""Subword units: byte-pair encoding (subword-nmt, Sennrich et al. 2016) and unigram pieces (sentencepiece)."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tasks.data.errors import DataError
+
+SUBWORDS = ("none", "bpe", "sentencepiece")
+PIECE_SPACE = "\u2581"  # sentencepiece's mark of a word start
+
+
+def learn_subwords(kind: str, files: list[Path], size: int, model: Path) -> Callable[[list[str]], list[str]]:
+    """Learn about `size` units from files of space-separated words, save the model, return words -> units.
+
+    Args:
+        kind: "bpe" (units end in @@ inside a word) or "sentencepiece" (units start with a mark at a word start).
+        files: training text, one sentence a line.
+        size: symbols wanted, characters included; small corpora may yield fewer.
+        model: where to save the model, without suffix.
+
+    Raises:
+        DataError: `size` is below the number of characters in the text.
+    """
+    return _learn_bpe(files, size, model) if kind == "bpe" else _learn_pieces(files, size, model)
+
+
+def join_subwords(tokens: list[str], kind: str) -> list[str]:
+    """Words of a list of units."""
+    if kind == "bpe":
+        # an output may end inside a word, which leaves a mark without a continuation
+        return (" ".join(tokens) + " ").replace("@@ ", "").split()
+    if kind == "sentencepiece":
+        return "".join(tokens).replace(PIECE_SPACE, " ").split()
+    return tokens
+
+
+def _text(files: list[Path]) -> Iterator[str]:
+    for path in files:
+        with open(path, encoding="utf-8", newline="\n") as stream:
+            yield from stream
+
+
+def _learn_bpe(files: list[Path], size: int, model: Path) -> Callable[[list[str]], list[str]]:
+    from subword_nmt.apply_bpe import BPE
+    from subword_nmt.learn_bpe import learn_bpe
+
+    # characters come in two forms, inside a word and at its end; the rest of `size` is merges
+    inside: set[str] = set()
+    final: set[str] = set()
+    for line in _text(files):
+        for word in line.split():
+            inside.update(word[:-1])
+            final.add(word[-1])
+    merges = size - len(inside) - len(final)
+    if merges < 1:
+        raise DataError(
+            f"vocab_size={size} is too small for BPE", f"{len(inside) + len(final)} characters in the text", "raise it"
+        )
+    codes = io.StringIO()
+    with contextlib.redirect_stderr(io.StringIO()):  # it draws a bar of its own
+        learn_bpe(_text(files), codes, merges)
+    model.with_suffix(model.suffix + ".bpe").write_text(codes.getvalue(), encoding="utf-8")
+    codes.seek(0)
+    return BPE(codes).segment_tokens
+
+
+def _learn_pieces(files: list[Path], size: int, model: Path) -> Callable[[list[str]], list[str]]:
+    import sentencepiece
+
+    stored = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(line.rstrip("\n") for line in _text(files)),
+            model_writer=stored,
+            vocab_size=size,
+            model_type="unigram",
+            character_coverage=1.0,
+            hard_vocab_limit=False,
+            normalization_rule_name="identity",
+            input_sentence_size=1_000_000,
+            shuffle_input_sentence=True,
+            num_threads=1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise DataError(f"sentencepiece cannot learn {size} units", str(error), "change vocab_size") from error
+    model.with_suffix(model.suffix + ".spm").write_bytes(stored.getvalue())
+    processor = sentencepiece.SentencePieceProcessor(model_proto=stored.getvalue())
+    return lambda tokens: processor.encode(" ".join(tokens), out_type=str)

@@ -1,0 +1,1 @@
+"""Generated sentence pairs with a planted alignment."""
