@@ -1,0 +1,134 @@
+"""Run many cells in isolated processes that share one expensive import.
+
+A fork server imports torch and fairseq once (`PRELOAD` of the tasks); every cell then runs in a child forked from it:
+isolation is complete (no library state leaks from one training into the next, a killed or crashed cell takes nothing
+with it) and the import is paid once, not per cell.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro.cell import Cell, Outcome
+from sparse_attention.repro.protocol import task_of
+from sparse_attention.repro.store import Store
+
+
+@dataclass
+class Event:
+    """Something a running cell said: kind "stage" (fraction done, stats), "note" or "end" (outcome)."""
+
+    cell: Cell
+    kind: str
+    text: str = ""
+    fraction: float = 0.0
+    stats: Mapping[str, float] = field(default_factory=dict)
+    outcome: Outcome | None = None
+
+
+def run_here(pending: Iterable[Cell], store: Store, loggers=None, describe=None) -> Iterator[Event]:
+    """Run the cells one after another in this process (for debugging and for schedulers that isolate by themselves)."""
+    for cell in pending:
+        events: list[Event] = []
+        outcome = cells.run(cell, store, forward=_collect(cell, events.append), loggers=loggers, config_text=_describe(describe, cell))
+        yield from events
+        yield Event(cell, "end", outcome=outcome)
+
+
+def run(
+    pending: Iterable[Cell], store: Store, workers: int, threads: int,
+    loggers: Callable[[Cell], list[Any]] | None = None, describe: Callable[[Cell], str] | None = None,
+) -> Iterator[Event]:  # fmt: skip
+    """Run `pending` in order, `workers` at a time with `threads` threads each; yields events as they happen.
+
+    A cell whose process dies (killed, out of memory) ends as failed; the others go on, and running again resumes it.
+    `loggers` and `describe` must be importable functions: they travel to the child by name.
+    """
+    waiting = list(pending)
+    if not waiting:
+        return
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(sorted({m for c in waiting for m in getattr(task_of(c.config), "PRELOAD", ())}))
+    previous = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)  # inherited by the fork server
+    active: dict[Connection, tuple[Cell, Any, float]] = {}
+    try:
+        while waiting or active:
+            while waiting and len(active) < max(workers, 1):
+                cell = waiting.pop(0)
+                receiver, sender = context.Pipe(duplex=False)
+                process = context.Process(
+                    target=_child, args=(sender, cell, str(store.root), threads, loggers, _describe(describe, cell)), name=cell.cell_id
+                )
+                process.start()
+                sender.close()
+                active[receiver] = (cell, process, time.monotonic())
+            for receiver in wait(list(active), timeout=1.0):
+                assert isinstance(receiver, Connection)
+                cell, process, started = active[receiver]
+                try:
+                    kind, *rest = receiver.recv()
+                except (EOFError, OSError):
+                    process.join()
+                    del active[receiver]
+                    receiver.close()
+                    yield Event(cell, "end", outcome=_died(cell, store, process.exitcode, time.monotonic() - started))
+                    continue
+                if kind == "end":
+                    process.join()
+                    del active[receiver]
+                    receiver.close()
+                    yield Event(cell, "end", outcome=rest[0])
+                else:
+                    yield _event(cell, kind, *rest)
+    finally:
+        for _, process, _ in active.values():
+            process.terminate()
+        for _, process, _ in active.values():
+            process.join(10)
+        for name, value in previous.items():
+            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+
+
+def _child(sender: Connection, cell: Cell, root: str, threads: int, loggers, text: str | None) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
+    outcome = cells.run(cell, Store(root), forward=lambda *message: sender.send(message), loggers=loggers, config_text=text)
+    sender.send(("end", outcome))
+    sender.close()
+
+
+def _died(cell: Cell, store: Store, exitcode: int | None, seconds: float) -> Outcome:
+    if exitcode is not None and exitcode < 0:
+        why = f"its process was killed by signal {-exitcode}" + (" (out of memory?)" if exitcode == -9 else "")
+    else:
+        why = f"its process ended with exit code {exitcode}"
+    error = f"{why}; run the same command again to resume it from its last checkpoint"
+    entry = cell.entry(store)
+    try:
+        entry.set_status("failed", error=error)
+    except Exception:  # the outcome below still reports it
+        pass
+    return Outcome(cell.cell_id, "failed", seconds, error)
+
+
+def _collect(cell: Cell, sink: Callable[[Event], None]) -> Callable[..., None]:
+    return lambda kind, *rest: sink(_event(cell, kind, *rest))
+
+
+def _event(cell: Cell, kind: str, *rest: Any) -> Event:
+    if kind == "stage":
+        return Event(cell, "stage", text=rest[0], fraction=rest[1], stats=rest[2])
+    return Event(cell, kind, text=rest[0])
+
+
+def _describe(describe: Callable[[Cell], str] | None, cell: Cell) -> str | None:
+    return describe(cell) if describe else None

@@ -1,0 +1,86 @@
+"""Everything fairseq 0.12.3 needs on torch >= 2.6, numpy >= 2 and Hydra 1.3. No other module patches anything.
+
+What is repaired, and why:
+
+* importing fairseq runs `logging.basicConfig(level=DEBUG)`: the program's own logging is put back;
+* `torch.load` reads with `weights_only=True`: the plain containers of a fairseq checkpoint are declared safe, the
+  check itself stays on;
+* Hydra 1.3 merges ConfigStore nodes with yaml files of the same name ("automatic schema matching"), so fairseq's
+  nodes `config`, `task/translation`, ... would swallow ours: they are taken out after registration;
+* fairseq keeps the best score and the early-stopping counter in function attributes: `reset_run_state` forgets them
+  between two trainings in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import warnings
+
+import numpy as np
+import torch
+
+
+def _import_fairseq_quietly() -> None:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.INFO)  # it reports every optional package it does without
+        try:
+            for module in ("fairseq", "fairseq.tasks", "fairseq.models", "fairseq.criterions", "fairseq.options"):
+                importlib.import_module(module)
+        finally:
+            logging.disable(logging.NOTSET)
+            root.handlers[:] = handlers
+            root.setLevel(level)
+
+
+def install() -> None:
+    """Import fairseq and make it usable. Idempotent."""
+    _import_fairseq_quietly()
+    multiarray = np._core.multiarray if hasattr(np, "_core") else np.core.multiarray
+    torch.serialization.add_safe_globals(
+        [
+            argparse.Namespace,  # model configs of the legacy kind
+            np.ndarray,
+            np.dtype,
+            multiarray._reconstruct,
+            multiarray.scalar,
+            *(type(np.dtype(t)) for t in ("int64", "float64", "int32", "float32", "bool")),
+        ]
+    )
+    if not hasattr(np, "compat"):  # numpy >= 2; fairseq still says np.compat.long in two corners
+        np.compat = argparse.Namespace(long=int)  # type: ignore[attr-defined]
+
+
+def reset_run_state() -> None:
+    """Forget what fairseq keeps in module globals between two trainings in one process."""
+    import fairseq_cli.train as train
+    from fairseq import checkpoint_utils
+    from fairseq.logging import metrics
+
+    for function, names in (
+        (checkpoint_utils.save_checkpoint, ("best",)),
+        (train.should_stop_early, ("best", "num_runs")),
+    ):
+        for name in names:
+            if hasattr(function, name):
+                delattr(function, name)
+    metrics.reset()
+
+
+def detach_config_store() -> None:
+    """Take fairseq's nodes out of Hydra's global ConfigStore. fairseq's own argparse entry points would need them; we do not."""
+    from fairseq.dataclass.configs import FairseqConfig
+    from hydra.core.config_store import ConfigNode, ConfigStore
+
+    repo = ConfigStore.instance().repo
+    for name in ("config", *FairseqConfig.__dataclass_fields__):
+        repo.pop(f"{name}.yaml", None)
+    for group in FairseqConfig.__dataclass_fields__:
+        nodes = repo.get(group)
+        if isinstance(nodes, dict):
+            for key in [k for k, n in nodes.items() if isinstance(n, ConfigNode) and n.provider == "fairseq"]:
+                del nodes[key]
