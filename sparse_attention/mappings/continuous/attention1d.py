@@ -1,0 +1,208 @@
+"""Continuous attention on the line: rho(mu, sigma^2)_j = E_p[psi_j], p a beta-Gaussian, psi_j Gaussian functions.
+
+Martins et al. 2020, Eq. 15, closed forms for alpha in {1, 4/3, 3/2, 2}. With k = 1 / (alpha - 1) and half width a,
+
+    rho_j    = C int (1 - y^2)^k N(mu + a y; mu_j, s_j^2) dy  over [-1, 1],
+    d/d mu   = (C / a) int 2 k y (1 - y^2)^(k-1) N dy,
+    d/d a    = (C / a) int [2 k y^2 - (1 - y^2)] (1 - y^2)^(k-1) N dy       (both by parts),
+
+so one set of integrals S_i = int (1 - y^2)^(k-1) y^i N dy, i = 0, 1, 2, gives the value and the gradient. They are expectations
+under the escort density p^(2 - alpha): this is the generalised covariance of Eq. 18 in the coordinates (mu, a).
+S_i are sums of truncated normal moments. Those cancel when psi_j is much wider than the support, there a ten point
+Gauss-Jacobi rule is exact to machine precision instead. float64 inside, rounded once. Cost O(N) per example.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .bases import GaussianBasis1d
+from .family import closed_form_order, half_width
+
+_SQRT_HALF = math.sqrt(0.5)
+_INV_SQRT_2PI = 1.0 / math.sqrt(2 * math.pi)
+# The moment sums lose a factor (width / half width)^(2k + 2) of float64; below these ratios of half width to basis width
+# quadrature takes over, so that at most about 1e-11 is lost. By order k.
+_NARROW = {1: 0.1, 2: 0.25, 3: 0.5}
+_NODES = 10
+
+
+def continuous_attention_1d(mu: Tensor, sigma_sq: Tensor, basis: GaussianBasis1d, alpha: float = 2.0) -> Tensor:
+    """Expected basis functions r [..., N] under the density with location mu [...] and parameter sigma_sq [...].
+
+    Gradients of any order with respect to mu and sigma_sq, exact. sigma_sq is the variance only for alpha = 1
+    (`family.matched_sigma_sq` converts). Raises ValueError for alpha outside {1, 4/3, 3/2, 2} or sigma_sq <= 0.
+    """
+    order = closed_form_order(alpha)
+    _check_positive(sigma_sq)
+    centres, widths = basis.tensors(mu.device)
+    loc, variance = torch.broadcast_tensors(mu.double(), sigma_sq.double())
+    if order == 0:
+        r = gaussian_expectation(loc, variance, centres, widths)
+    else:
+        r = edge_expectation(loc, half_width(variance, alpha), centres, widths, order)
+    return r.to(torch.promote_types(mu.dtype, sigma_sq.dtype))
+
+
+def rho(theta: Tensor, basis: GaussianBasis1d, alpha: float = 2.0) -> Tensor:
+    """r [..., N] from canonical parameters theta = [mu / sigma^2, -1 / (2 sigma^2)], theta [..., 2] (Def. 2)."""
+    mu, sigma_sq = from_canonical(theta)
+    return continuous_attention_1d(mu, sigma_sq, basis, alpha)
+
+
+def to_canonical(mu: Tensor, sigma_sq: Tensor) -> Tensor:
+    """theta [..., 2] of f(t) = theta' [t, t^2]."""
+    return torch.stack([mu / sigma_sq, -0.5 / sigma_sq], dim=-1)
+
+
+def from_canonical(theta: Tensor) -> tuple[Tensor, Tensor]:
+    """(mu [...], sigma_sq [...]) of theta [..., 2]; float64 so that mu = -theta_1 / (2 theta_2) keeps its digits."""
+    theta1, theta2 = theta.unbind(-1)
+    sigma_sq = -0.5 / theta2
+    return theta1 * sigma_sq, sigma_sq
+
+
+def gaussian_expectation(loc: Tensor, variance: Tensor, centres: Tensor, widths: Tensor) -> Tensor:
+    """N(mu; mu_j, sigma^2 + s_j^2) [..., N]: the product of two Gaussians integrates to a Gaussian."""
+    total = variance.unsqueeze(-1) + widths.square()
+    d = loc.unsqueeze(-1) - centres
+    return torch.exp(-0.5 * d.square() / total) * torch.rsqrt(total) * _INV_SQRT_2PI
+
+
+def edge_expectation(loc: Tensor, scale: Tensor, centres: Tensor, widths: Tensor, order: int) -> Tensor:
+    """rho [..., N] for a density C (1 - y^2)^order placed at loc [...] with half width scale [...]; float64.
+
+    The two-dimensional transform calls this for every slice of the support.
+    """
+    return _EdgeExpectation.apply(loc, scale, centres, widths, order)
+
+
+class _EdgeExpectation(torch.autograd.Function):
+    """Value and Jacobian come from one set of integrals, so the forward keeps the Jacobian and the backward is a dot product."""
+
+    @staticmethod
+    def forward(ctx, loc: Tensor, scale: Tensor, centres: Tensor, widths: Tensor, order: int) -> Tensor:
+        value, d_loc, d_scale = _value_and_jacobian(loc, scale, centres, widths, order)
+        ctx.save_for_backward(loc, scale, centres, widths, d_loc, d_scale)
+        ctx.order = order
+        return value
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        loc, scale, centres, widths, d_loc, d_scale = ctx.saved_tensors
+        if torch.is_grad_enabled():  # double backward: the Jacobian as a differentiable function of its inputs
+            _, d_loc, d_scale = _value_and_jacobian(loc, scale, centres, widths, ctx.order)
+        return torch.linalg.vecdot(grad, d_loc), torch.linalg.vecdot(grad, d_scale), None, None, None
+
+
+def _value_and_jacobian(
+    loc: Tensor, scale: Tensor, centres: Tensor, widths: Tensor, k: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(rho, d rho / d loc, d rho / d scale), each [..., N], by torch operations that autograd can follow."""
+    a = scale.unsqueeze(-1)
+    inverse = a.reciprocal()
+    m = (centres - loc.unsqueeze(-1)) * inverse  # [..., N] centres seen from the unit interval
+    narrow = a < _NARROW[k] * widths  # [..., N]
+    some_narrow = bool(narrow.any())
+    # The closed branch is also evaluated where it is not used; a harmless width there keeps its gradient finite.
+    s = torch.where(narrow, 1.0, widths * inverse) if some_narrow else widths * inverse
+    s0, s1, s2 = _moment_sums(m, s, k)
+    if some_narrow:
+        exact = _quadrature_sums(m[narrow], (widths * inverse)[narrow], k)
+        s0, s1, s2 = (closed.masked_scatter(narrow, e) for closed, e in zip((s0, s1, s2), exact))
+    per_length = _edge_constant(k) * inverse
+    per_area = per_length * inverse
+    value = per_length * (s0 - s2)
+    return value, (2 * k) * per_area * s1, per_area * torch.sub((2 * k + 1) * s2, s0)
+
+
+def _edge_constant(k: int) -> float:
+    """C with C (1 - y^2)^k a density on [-1, 1]: 3/4, 15/16, 35/32."""
+    return math.gamma(k + 1.5) / (math.sqrt(math.pi) * math.gamma(k + 1))
+
+
+def _moment_sums(m: Tensor, s: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """S_0, S_1, S_2 of N(y; m, s^2), each [..., N], from the moments M_i = int_{-1}^{1} y^i N dy.
+
+    M_i = h M_{i-1} + (i-1) s^2 M_{i-2} - s [y^(i-1) phi]. By symmetry the centre is put at h = |m|; then both ends lie below it
+    when psi_j is off the support, and erfc gives M_0 with full relative precision.
+    """
+    sign = torch.copysign(torch.ones((), dtype=m.dtype, device=m.device), m.detach())
+    h = sign * m
+    # Standardised distances (over sqrt 2) from the centre down to y = -1 and to y = 1, in one tensor [2, ..., N].
+    z = torch.stack([h + 1, h - 1]) * (_SQRT_HALF / s)
+    below = torch.special.erfc(z)
+    phi = torch.exp(-z.square()) * (_INV_SQRT_2PI * s)
+    odd_edge, even_edge = phi[1] - phi[0], phi[1] + phi[0]
+    moments = [0.5 * (below[1] - below[0])]
+    moments.append(h * moments[0] - odd_edge)
+    variance = s.square()
+    for i in range(2, 2 * k + 1):
+        edge = odd_edge if i % 2 else even_edge
+        moments.append(h * moments[-1] + (i - 1) * variance * moments[-2] - edge)
+    s0, s1, s2 = (_against_power(moments[i:], k - 1) for i in range(3))
+    return s0, sign * s1, s2
+
+
+def _against_power(moments: list[Tensor], power: int) -> Tensor:
+    """int (1 - y^2)^power g from the moments int y^(2i) g = moments[2i]."""
+    total = moments[0]
+    for i in range(1, power + 1):
+        total = total + ((-1) ** i * math.comb(power, i)) * moments[2 * i]
+    return total
+
+
+def _quadrature_sums(m: Tensor, s: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """S_0, S_1, S_2 [M] for functions much wider than the support (s >= 2); the rule is exact to rounding there."""
+    y, weight = (x.to(m.device) for x in _jacobi_rule(k - 1))
+    density = torch.exp(-0.5 * ((y - m.unsqueeze(-1)) / s.unsqueeze(-1)).square()) * (_INV_SQRT_2PI / s.unsqueeze(-1))
+    sums = density @ torch.stack([weight, weight * y, weight * y.square()], dim=-1)  # [M, 3]
+    return sums[..., 0], sums[..., 1], sums[..., 2]
+
+
+@functools.cache
+def _jacobi_rule(power: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights of the Gauss rule for (1 - y^2)^power on [-1, 1], by Golub and Welsch's eigenvalue method."""
+    i = np.arange(1, _NODES)
+    lam = power + 0.5
+    off_diagonal = np.sqrt(i * (i + 2 * lam - 1) / (4 * (i + lam) * (i + lam - 1)))
+    nodes, vectors = np.linalg.eigh(np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1))
+    mass = math.sqrt(math.pi) * math.gamma(power + 1) / math.gamma(power + 1.5)
+    return torch.from_numpy(nodes), torch.from_numpy(mass * vectors[0] ** 2)
+
+
+def _check_positive(sigma_sq: Tensor) -> None:
+    if torch.compiler.is_compiling():
+        return
+    if bool((sigma_sq <= 0).any()):  # NaN passes and stays NaN in its own row
+        raise ValueError(
+            f"sigma_sq must be positive, got {sigma_sq.min().item()}; clamp it (the authors use 1e-6) or use softplus"
+        )
+
+
+def jacobian_theta(theta: Tensor, basis: GaussianBasis1d, alpha: float = 2.0) -> Tensor:
+    """d r / d theta [..., N, 2], the generalised covariance cov_{p, 2-alpha}(psi, [t, t^2]) of Eq. 18, written out.
+
+    For inspection; training goes through autograd, which composes the same numbers with d(mu, a) / d theta.
+    """
+    mu, sigma_sq = (x.double() for x in from_canonical(theta.double()))
+    centres, widths = basis.tensors(theta.device)
+    order = closed_form_order(alpha)
+    if order == 0:
+        s = gaussian_expectation(mu, sigma_sq, centres, widths)
+        posterior = 1 / (1 / sigma_sq.unsqueeze(-1) + widths.square().reciprocal())
+        mean = posterior * ((mu / sigma_sq).unsqueeze(-1) + centres / widths.square())
+        second = posterior + mean.square() - (sigma_sq + mu.square()).unsqueeze(-1)
+        return torch.stack([s * (mean - mu.unsqueeze(-1)), s * second], dim=-1)
+    a = half_width(sigma_sq, alpha)
+    _, d_mu, d_a = _value_and_jacobian(mu, a, centres, widths, order)
+    d_sigma_sq = d_a * (a / ((alpha + 1) * sigma_sq)).unsqueeze(-1)
+    # mu = theta_1 sigma^2 and sigma^2 = -1 / (2 theta_2), so d sigma^2 / d theta_2 = 2 sigma^4 and d mu / d theta_2 = 2 mu sigma^2.
+    by_theta1 = d_mu * sigma_sq.unsqueeze(-1)
+    by_theta2 = 2 * (mu * sigma_sq).unsqueeze(-1) * d_mu + 2 * sigma_sq.square().unsqueeze(-1) * d_sigma_sq
+    return torch.stack([by_theta1, by_theta2], dim=-1)

@@ -1,0 +1,185 @@
+"""Gaussian radial basis functions psi_j(t) = N(t; mu_j, Sigma_j), the features that values are regressed on.
+
+A basis is a constant: it is compared and hashed by its numbers, so that ridge matrices can be cached by it, it is kept in
+float64 whatever a model is cast to, and it follows its caller to any device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class _Constants:
+    """float64 constants with one copy per device."""
+
+    def __init__(self, **tensors: Tensor) -> None:
+        self._cpu = {name: t.detach().to("cpu", torch.float64).contiguous() for name, t in tensors.items()}
+        self._on: dict[torch.device, dict[str, Tensor]] = {}
+        self.key = tuple((name, tuple(t.shape), tuple(t.flatten().tolist())) for name, t in sorted(self._cpu.items()))
+
+    def on(self, device: torch.device | str) -> dict[str, Tensor]:
+        device = torch.device(device)
+        if device.type == "cpu":
+            return self._cpu
+        if device not in self._on:
+            self._on[device] = {name: t.to(device) for name, t in self._cpu.items()}
+        return self._on[device]
+
+    def __getstate__(self) -> dict:
+        return {"_cpu": self._cpu, "_on": {}, "key": self.key}
+
+
+class GaussianBasis1d:
+    """N functions N(t; centres_j, widths_j^2) on the real line.
+
+    Args: centres [N], widths [N], the standard deviations. Raises ValueError on unequal lengths or widths <= 0.
+    """
+
+    dim = 1
+
+    def __init__(self, centres: Tensor | Sequence[float], widths: Tensor | Sequence[float]) -> None:
+        centres, widths = torch.as_tensor(centres), torch.as_tensor(widths)
+        if centres.ndim != 1 or centres.shape != widths.shape or len(centres) == 0:
+            raise ValueError(
+                f"centres {tuple(centres.shape)} and widths {tuple(widths.shape)} must be two vectors of one length > 0"
+            )
+        if not bool((widths > 0).all()):
+            raise ValueError(f"basis widths must be positive standard deviations, got {widths.min().item()}")
+        self._constants = _Constants(centres=centres, widths=widths)
+        self._hash = hash(self._constants.key)
+
+    @classmethod
+    def linspaced(
+        cls, n: int, widths: Sequence[float] = (0.1, 0.5), low: float = 0.0, high: float = 1.0
+    ) -> GaussianBasis1d:
+        """N / len(widths) centres, linear in [low, high], for every width (IMDB: widths .1, .5; NMT: .03, .1, .3).
+
+        Raises ValueError when n is not a multiple of len(widths).
+        """
+        per_width, rest = divmod(n, len(widths))
+        if rest or per_width == 0:
+            raise ValueError(
+                f"n={n} basis functions cannot be shared by {len(widths)} widths; use a positive multiple of {len(widths)}"
+            )
+        line = torch.linspace(low, high, per_width, dtype=torch.float64)
+        every_width = torch.tensor(widths, dtype=torch.float64).repeat_interleave(per_width)
+        return cls(line.repeat(len(widths)), every_width)
+
+    def tensors(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+        """(centres [N], widths [N]), float64, on `device`."""
+        constants = self._constants.on(device)
+        return constants["centres"], constants["widths"]
+
+    def evaluate(self, t: Tensor) -> Tensor:
+        """psi(t) [..., N] in float64 for t [...]."""
+        centres, widths = self.tensors(t.device)
+        z = (t.double().unsqueeze(-1) - centres) / widths
+        return torch.exp(-0.5 * z.square()) / (widths * math.sqrt(2 * math.pi))
+
+    def __len__(self) -> int:
+        return len(self.tensors()[0])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GaussianBasis1d) and self._constants.key == other._constants.key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        widths = sorted({round(w, 6) for w in self.tensors()[1].tolist()})
+        return f"GaussianBasis1d(n={len(self)}, widths={widths})"
+
+
+class GaussianBasis2d:
+    """N functions N(t; centres_j, covariances_j) on the plane.
+
+    Args: centres [N, 2]; covariances [2, 2] (shared) or [N, 2, 2], symmetric positive definite. Raises ValueError otherwise.
+    `grid(...)` builds the separable basis of the VQA experiments, for which attention is much cheaper.
+    """
+
+    dim = 2
+
+    def __init__(self, centres: Tensor, covariances: Tensor) -> None:
+        centres, covariances = torch.as_tensor(centres).double(), torch.as_tensor(covariances).double()
+        if centres.ndim != 2 or centres.shape[1] != 2 or len(centres) == 0:
+            raise ValueError(f"centres must have shape [N, 2] with N > 0, got {tuple(centres.shape)}")
+        if covariances.shape not in (torch.Size([2, 2]), torch.Size([len(centres), 2, 2])):
+            raise ValueError(f"covariances must be [2, 2] or [{len(centres)}, 2, 2], got {tuple(covariances.shape)}")
+        symmetric = torch.allclose(covariances, covariances.mT, rtol=1e-9, atol=0.0)
+        if not symmetric or bool((torch.linalg.eigvalsh(covariances) <= 0).any()):
+            raise ValueError("covariances must be symmetric positive definite; add a multiple of the identity")
+        self._constants = _Constants(centres=centres, covariances=covariances)
+        self._hash = hash(self._constants.key)
+        self._axes: _Constants | None = None
+
+    @classmethod
+    def grid(
+        cls,
+        rows: int = 10,
+        columns: int = 10,
+        variance: float | tuple[float, float] = 0.001,
+        low: float = 0.0,
+        high: float = 1.0,
+    ) -> GaussianBasis2d:
+        """rows x columns centres, linear in [low, high]^2; function j = row * columns + column.
+
+        `variance` is one number for isotropic functions or a pair (along rows, along columns). The first coordinate of t
+        counts rows, the second columns. Default: the 10 x 10 basis with Sigma_j = .001 I of the paper.
+        """
+        if rows < 1 or columns < 1:
+            raise ValueError(f"a grid needs at least one row and one column, got {rows} x {columns}")
+        first, second = variance if isinstance(variance, tuple) else (variance, variance)
+        if not (first > 0 and second > 0):
+            raise ValueError(f"basis variances must be positive, got {variance}")
+        line1 = torch.linspace(low, high, rows, dtype=torch.float64)
+        line2 = torch.linspace(low, high, columns, dtype=torch.float64)
+        basis = cls(torch.cartesian_prod(line1, line2), torch.diag(torch.tensor([first, second], dtype=torch.float64)))
+        sd = torch.tensor([first, second], dtype=torch.float64).sqrt()
+        basis._axes = _Constants(line1=line1, line2=line2, width1=sd[0].expand(rows), width2=sd[1].expand(columns))
+        return basis
+
+    @property
+    def separable(self) -> bool:
+        """True when psi is the outer product of a basis over rows and one over columns."""
+        return self._axes is not None
+
+    def axes(self, device: torch.device | str = "cpu") -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """((centres, widths) along rows, (centres, widths) along columns) of a separable basis."""
+        if self._axes is None:
+            raise ValueError("this basis is not a grid with a shared diagonal covariance; build it by GaussianBasis2d.grid")
+        t = self._axes.on(device)
+        return (t["line1"], t["width1"]), (t["line2"], t["width2"])
+
+    @property
+    def shared(self) -> bool:
+        """True when all functions have one covariance."""
+        return self.tensors()[1].ndim == 2
+
+    def tensors(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+        """(centres [N, 2], covariances [2, 2] or [N, 2, 2]), float64, on `device`."""
+        constants = self._constants.on(device)
+        return constants["centres"], constants["covariances"]
+
+    def evaluate(self, t: Tensor) -> Tensor:
+        """psi(t) [..., N] in float64 for t [..., 2]."""
+        centres, covariances = self.tensors(t.device)
+        precision = torch.linalg.inv(covariances).expand(len(centres), 2, 2)
+        d = t.double().unsqueeze(-2) - centres  # [..., N, 2]
+        energy = torch.einsum("...ni,nij,...nj->...n", d, precision, d)
+        return torch.exp(-0.5 * energy) * torch.linalg.det(precision).sqrt() / (2 * math.pi)
+
+    def __len__(self) -> int:
+        return len(self.tensors()[0])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GaussianBasis2d) and self._constants.key == other._constants.key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"GaussianBasis2d(n={len(self)}, separable={self.separable})"

@@ -1,0 +1,104 @@
+"""The beta-Gaussian family: what the quadratic score becomes under every alpha-RPM.
+
+    p = argmax_p  E_p[f] + H_alpha(p),   f(t) = -1/2 (t - mu)' Sigma^-1 (t - mu),   t in R^n
+
+has the solution (Martins et al. 2020, Prop. 1 and Eqs. 10-11; beta-Gaussians of Martins et al. 2022)
+
+    p(t) = [(alpha - 1) (-tau + f(t))]_+ ^ k,      k = 1 / (alpha - 1),
+    support  { mu + A y : |y| <= 1 },   A A' = R^2 |Sigma|^(-2 / (2n + 4k)) Sigma,
+
+with a radius R that depends on n and alpha alone. Seen from the unit ball the family has one shape,
+C (1 - |y|^2)^k, and (mu, A) is a location and a scale. Everything else in this package rests on that.
+alpha = 1 is the Gaussian (no edge), 4/3 the triweight, 3/2 the biweight, 2 the truncated parabola or paraboloid.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+# alpha -> exponent k of (1 - |y|^2)^k; only integers k have closed-form attention with Gaussian RBFs.
+_CLOSED_FORM_ORDERS = {1.0: 0, 2.0: 1, 1.5: 2, 4.0 / 3.0: 3}
+
+
+def closed_form_order(alpha: float) -> int:
+    """Exponent k of the density (1 - |y|^2)^k, or 0 for the Gaussian.
+
+    Raises ValueError when alpha is not one of 1, 4/3, 3/2, 2.
+    """
+    for value, order in _CLOSED_FORM_ORDERS.items():
+        if abs(float(alpha) - value) < 1e-6:
+            return order
+    raise ValueError(
+        f"alpha={alpha!r} has no closed-form continuous attention; allowed: 1 (Gaussian), 4/3 (triweight), "
+        "3/2 (biweight), 2 (truncated parabola). For the density alone use BetaGaussian(alpha=...)."
+    )
+
+
+def check_alpha(alpha: float) -> float:
+    """alpha as a float; raises ValueError unless alpha >= 1 (below 1 the tails are heavy and the support is the line)."""
+    alpha = float(alpha)
+    if not 1.0 <= alpha < math.inf:
+        raise ValueError(f"alpha={alpha} is outside [1, inf); use alpha=1 for the Gaussian, alpha=2 for sparsemax")
+    return alpha
+
+
+def exponent(alpha: float) -> float:
+    """k = 1 / (alpha - 1), the power of the truncated quadratic."""
+    return 1.0 / (alpha - 1.0)
+
+
+def radius(alpha: float, n: int = 1) -> float:
+    """R of the support ellipsoid for |Sigma| = 1 in n dimensions; alpha > 1."""
+    k = exponent(alpha)
+    log_inside = math.lgamma(n / 2 + k + 1) - math.lgamma(k + 1) - n / 2 * math.log(math.pi) + k * math.log(2 * k)
+    return math.exp(log_inside / (2 * k + n))
+
+
+def log_ball_constant(alpha: float, n: int = 1) -> float:
+    """log C with C (1 - |y|^2)^k a density on the unit ball of R^n."""
+    k = exponent(alpha)
+    return math.lgamma(n / 2 + k + 1) - math.lgamma(k + 1) - n / 2 * math.log(math.pi)
+
+
+def threshold(log_det: Tensor, alpha: float, n: int) -> Tensor:
+    """tau [...] from log |Sigma| [...]; for alpha = 2 this is the lambda of Eqs. 10 and 11."""
+    return -0.5 * radius(alpha, n) ** 2 * torch.exp(-log_det / (n + 2 * exponent(alpha)))
+
+
+def half_width(sigma_sq: Tensor, alpha: float) -> Tensor:
+    """Half width a [...] of the support in one dimension, a = R sigma^(2 / (alpha + 1)); alpha > 1."""
+    return radius(alpha) * sigma_sq ** (1.0 / (alpha + 1.0))
+
+
+def matched_sigma_sq(variance: Tensor, alpha: float) -> Tensor:
+    """sigma^2 [...] of the 1-D density whose *variance* is `variance` [...].
+
+    The parameter is the variance only for the Gaussian: alpha = 2 needs 2/3 (5 V)^(3/2).
+    """
+    if check_alpha(alpha) == 1.0:
+        return variance
+    width_over_radius = torch.sqrt(variance * (1 + 2 * alpha * exponent(alpha))) / radius(alpha)
+    return width_over_radius ** (alpha + 1)
+
+
+def matched_covariance(covariance: Tensor, alpha: float) -> Tensor:
+    """Sigma [..., n, n] of the n-D density whose covariance is `covariance` [..., n, n].
+
+    alpha = 2, n = 2: Sigma = 9 pi sqrt(|V|) V.
+    """
+    if check_alpha(alpha) == 1.0:
+        return covariance
+    n, k = covariance.shape[-1], exponent(alpha)
+    power = (n + 2 * k) / (2 * k)
+    factor = ((n + 2 * alpha * k) / radius(alpha, n) ** 2) ** power * _det(covariance) ** (1 / (2 * k))
+    return factor[..., None, None] * covariance
+
+
+def _det(matrix: Tensor) -> Tensor:
+    # 2 x 2 by hand: torch.linalg.det runs a batched LU, 20 times slower on these sizes.
+    if matrix.shape[-1] == 2:
+        return matrix[..., 0, 0] * matrix[..., 1, 1] - matrix[..., 0, 1] * matrix[..., 1, 0]
+    return torch.linalg.det(matrix)
