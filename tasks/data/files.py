@@ -100,3 +100,15 @@ def publish_folder(folder: Path) -> Iterator[Path]:
                     raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on `path` (created), so that only one process of this machine fetches at a time."""
+    import fcntl
+
+    with writing_to(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            yield

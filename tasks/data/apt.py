@@ -1,0 +1,265 @@
+"""Text from Debian or Ubuntu packages by a private apt: no root, nothing installed, no trace outside the cache.
+
+The machine's own sources are used with a configuration of ours (`APT_CONFIG`): its lists, cache and downloads lie under
+`root/apt`. The machine's configuration files are not read, since container images use them to switch translations off
+and to hook deletions into every update; only its network settings (proxies and the like) are carried over.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tasks.data.errors import DataError
+from tasks.data.files import locked, publish_file, publish_folder, writing_to
+from tasks.data.progress import Progress
+
+_CARRIED = re.compile(r"^Acquire::(http|https|ftp|tor|ForceIPv4|ForceIPv6|Check-Valid-Until|Check-Date|By-Hash)\b")
+_NO_ROOM = re.compile(r"no space left|not enough free|don't have enough", re.I)
+_COMPRESSED = (".lz4", ".gz", ".xz", ".bz2", ".zst", ".lzma")
+
+
+class PrivateApt:
+    """A private apt under `root`/apt.
+
+    Args:
+        root: cache folder.
+        languages: of the package descriptions to fetch.
+        progress: where to say what takes time.
+
+    Raises:
+        DataError: this machine has no apt-get.
+    """
+
+    def __init__(self, root: str | Path, progress: Progress, languages: Sequence[str] = ("en",)) -> None:
+        if shutil.which("apt-get") is None:
+            raise DataError(
+                "there is no apt-get on this machine",
+                "PATH",
+                "run on Debian or Ubuntu (a container will do), or use another data set (data.name, data.mirror)",
+            )
+        self.folder = Path(root).resolve() / "apt"
+        self.progress = progress
+        self.languages = tuple(languages)
+        self._config = self.folder / "apt.conf"
+
+    def update(self, keep: bool = True) -> str:
+        """Fetch the package lists; with `keep`, do nothing when they are there already.
+
+        Returns:
+            the day of the lists, YYYY-MM-DD.
+
+        Raises:
+            DataError: no list could be fetched, or the disk is full.
+        """
+        stamp = self.folder / "updated.json"
+        with locked(self.folder / "lock"):
+            if keep and stamp.is_file():
+                known = json.loads(stamp.read_text())
+                if set(self.languages) <= set(known["languages"]) and self._lists("_Packages"):
+                    return known["day"]
+            self._write_config()
+            self.progress.say("fetching the package lists of this machine's apt sources (10-40 MB)")
+            log = self._run(["apt-get", "update", "-q"], "apt-get update")
+            if not self._lists("_Packages"):
+                raise DataError(
+                    "apt could not fetch the package lists",
+                    _last_lines(log),
+                    "check the network and the proxy (http_proxy, /etc/apt), then run the same command again",
+                )
+            day = time.strftime("%Y-%m-%d")
+            with publish_file(stamp) as temporary:
+                temporary.write_text(json.dumps({"day": day, "languages": self.languages}))
+            return day
+
+    def stanzas(self, kind: str) -> Iterator[str]:
+        """Every stanza of the lists of a kind: "Packages" or "Translation-<language>". Call `update` first."""
+        for path in self._lists(f"_{kind}"):
+            for stanza in _read_list(path).split("\n\n"):
+                if stanza.strip():
+                    yield stanza
+
+    def release(self) -> str:
+        """The sources in a few words, e.g. "Debian bookworm", from the fetched release files."""
+        names = set()
+        for path in sorted([*(self.folder / "lists").glob("*_InRelease"), *(self.folder / "lists").glob("*_Release")]):
+            fields = dict(re.findall(r"^(Origin|Codename): (.*)$", path.read_text(errors="replace"), re.M))
+            names.add(f"{fields.get('Origin', '?')} {fields.get('Codename', '?').split('-')[0]}")
+        return ", ".join(sorted(names)) or "unknown sources"
+
+    def unpack(self, package: str) -> Path:
+        """Download a package and extract its files, without installing it.
+
+        Returns:
+            folder with the package's file tree and `PACKAGE_VERSION.txt`; kept for the next call.
+
+        Raises:
+            DataError: the package is unknown to the sources, cannot be fetched, or the disk is full.
+        """
+        folder = self.folder / "unpacked" / package
+        with locked(self.folder / f"{package}.lock"):
+            if (folder / "PACKAGE_VERSION.txt").is_file():
+                return folder
+            self.update()
+            downloads = self.folder / "downloads" / package
+            with writing_to(downloads):
+                shutil.rmtree(downloads, ignore_errors=True)
+                downloads.mkdir(parents=True)
+            self.progress.say(f"downloading the package {package}")
+            # apt verifies the archive against the signed lists before it puts the file in place
+            log = self._run(["apt-get", "download", "-q", package], f"downloading {package}", cwd=downloads)
+            debs = sorted(downloads.glob("*.deb"))
+            if not debs:
+                raise DataError(
+                    f"apt could not download {package}",
+                    _last_lines(log),
+                    "check the network, then run the same command again; "
+                    f"if the lists are old, delete {self.folder / 'updated.json'} first",
+                )
+            with publish_folder(folder) as temporary:
+                extract_deb(debs[0], temporary)
+                (temporary / "PACKAGE_VERSION.txt").write_text(debs[0].stem + "\n")
+            shutil.rmtree(downloads)
+        return folder
+
+    def _lists(self, ending: str) -> list[Path]:
+        folder = self.folder / "lists"
+        endings = tuple(ending + suffix for suffix in ("", *_COMPRESSED))
+        return sorted(path for path in folder.glob("*") if path.name.endswith(endings) and path.stat().st_size > 0)
+
+    def _write_config(self) -> None:
+        with writing_to(self.folder):
+            for name in ("lists/partial", "cache/archives/partial", "parts"):
+                (self.folder / name).mkdir(parents=True, exist_ok=True)
+        lines = [
+            f'Dir::State::lists "{self.folder}/lists";',
+            f'Dir::Cache "{self.folder}/cache";',
+            f'Dir::Etc::Parts "{self.folder}/parts";',
+            'Dir::Etc::Main "/nonexistent";',
+            "Acquire::Languages { %s };" % " ".join(f'"{language}";' for language in self.languages),
+            'Acquire::Retries "2";',
+            'Acquire::http::Timeout "20";',
+            'Acquire::https::Timeout "20";',
+            f'APT::Architectures {{ "{self._architecture()}"; }};',
+        ]
+        if os.geteuid() == 0:
+            lines.append('APT::Sandbox::User "root";')  # the unprivileged fetcher cannot write into our folders
+        dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False).stdout
+        lines += [line for line in dump.splitlines() if _CARRIED.match(line) and not line.endswith(' "";')]
+        with publish_file(self._config) as temporary:
+            temporary.write_text("\n".join(lines) + "\n")
+
+    @staticmethod
+    def _architecture() -> str:
+        found = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=False)
+        return found.stdout.strip() or "amd64"
+
+    def _run(self, command: list[str], label: str, cwd: Path | None = None) -> str:
+        """Run an apt command with our configuration and return its output; failures show in what it leaves behind."""
+        environment = os.environ | {"APT_CONFIG": str(self._config), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+        output = []
+        with (
+            self.progress.bar(None, label) as bar,
+            subprocess.Popen(
+                command, cwd=cwd, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            ) as process,
+        ):
+            assert process.stdout is not None
+            for line in process.stdout:
+                output.append(line.rstrip())
+                bar.advance()
+        log = "\n".join(output)
+        if process.returncode and _NO_ROOM.search(log):
+            raise DataError(
+                "the disk is full",
+                f"{self.folder}: {_last_lines(log)}",
+                "free some space or set another folder for the downloads (data.root=FOLDER), then run the same command",
+            )
+        return log
+
+
+def extract_deb(deb: Path, folder: Path) -> None:
+    """Extract the files of a .deb into `folder`, by dpkg-deb or, where it is missing, by reading the archive.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    if shutil.which("dpkg-deb"):
+        done = subprocess.run(["dpkg-deb", "-x", str(deb), str(folder)], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return
+        problem = done.stderr.strip()
+    else:
+        try:
+            extract_deb_by_hand(deb, folder)
+            return
+        except (ValueError, OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
+            problem = str(error)
+    raise DataError(f"{deb.name} is damaged", f"{deb}: {problem}", f"delete {deb} and run the same command again")
+
+
+def extract_deb_by_hand(deb: Path, folder: Path) -> None:
+    """Extract a .deb without dpkg: an `ar` archive that holds a compressed tar file `data.tar.*`."""
+    for name, data in _ar_members(deb.read_bytes()):
+        if name.startswith("data.tar"):
+            with tarfile.open(fileobj=io.BytesIO(_decompress(name, data))) as tar:
+                tar.extractall(folder, filter="data")
+            return
+    raise ValueError("no data.tar in the archive")
+
+
+def _ar_members(archive: bytes) -> Iterator[tuple[str, bytes]]:
+    if not archive.startswith(b"!<arch>\n"):
+        raise ValueError("not an ar archive")
+    position = 8
+    while position + 60 <= len(archive):
+        header = archive[position : position + 60]
+        name, size = header[:16].decode("ascii").strip().rstrip("/"), int(header[48:58])
+        body = archive[position + 60 : position + 60 + size]
+        if len(body) < size:
+            raise ValueError(f"truncated in {name}: expected {size:,} bytes, got {len(body):,}")
+        yield name, body
+        position += 60 + size + size % 2
+
+
+def _decompress(name: str, data: bytes) -> bytes:
+    suffix = Path(name).suffix
+    if suffix == ".tar":
+        return data
+    if suffix in (".xz", ".lzma"):
+        return lzma.decompress(data)
+    if suffix in (".gz", ".bz2"):
+        return gzip.decompress(data) if suffix == ".gz" else bz2.decompress(data)
+    tool = {".zst": ["zstd", "-dc"], ".lz4": ["lz4", "-dc"]}.get(suffix)
+    if tool is None or shutil.which(tool[0]) is None:
+        raise DataError(f"{name} cannot be unpacked", f"no tool for {suffix} on PATH", f"install {suffix.lstrip('.')}")
+    return subprocess.run(tool, input=data, capture_output=True, check=True).stdout
+
+
+def _read_list(path: Path) -> str:
+    """A package list as text; apt may keep it compressed, most often as lz4."""
+    if path.suffix not in _COMPRESSED:
+        return path.read_text(encoding="utf-8", errors="replace")
+    helper = Path("/usr/lib/apt/apt-helper")
+    if helper.exists():
+        done = subprocess.run([str(helper), "cat-file", str(path)], capture_output=True, check=False)
+        if done.returncode == 0 and done.stdout:
+            return done.stdout.decode("utf-8", "replace")
+    return _decompress(path.name, path.read_bytes()).decode("utf-8", "replace")
+
+
+def _last_lines(log: str, count: int = 4) -> str:
+    return " / ".join(line for line in log.splitlines() if line.strip().startswith(("E:", "W:", "Err")))[-600:] or (
+        " / ".join(log.splitlines()[-count:])
+    )
