@@ -147,7 +147,7 @@ class PrivateApt:
             f'Dir::Cache "{self.folder}/cache";',
             f'Dir::Etc::Parts "{self.folder}/parts";',
             'Dir::Etc::Main "/nonexistent";',
-            "Acquire::Languages { %s };" % " ".join(f'"{language}";' for language in self.languages),
+            "Acquire::Languages { " + " ".join(f'"{language}";' for language in self.languages) + " };",
             'Acquire::Retries "2";',
             'Acquire::http::Timeout "20";',
             'Acquire::https::Timeout "20";',
@@ -167,7 +167,11 @@ class PrivateApt:
 
     def _run(self, command: list[str], label: str, cwd: Path | None = None) -> str:
         """Run an apt command with our configuration and return its output; failures show in what it leaves behind."""
-        environment = os.environ | {"APT_CONFIG": str(self._config), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+        environment = os.environ | {
+            "APT_CONFIG": str(self._config),
+            "LC_ALL": "C.UTF-8",
+            "DEBIAN_FRONTEND": "noninteractive",
+        }
         output = []
         with (
             self.progress.bar(None, label) as bar,

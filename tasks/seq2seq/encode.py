@@ -16,7 +16,7 @@ import shutil
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,7 +158,7 @@ def encode(corpus: Corpus, options: Mapping[str, Any], root: str | Path, progres
     key = json.dumps([corpus.sha256, options, RECIPE], sort_keys=True)
     digest = hashlib.sha256(key.encode()).hexdigest()
     folder = Path(root) / "encoded" / f"{corpus.name}-{digest[:16]}"
-    for attempt in range(3):
+    for _ in range(3):
         meta = _read_meta(folder)
         if meta is not None:
             return _open(corpus, options, digest, folder, meta)
@@ -286,12 +286,11 @@ def _write(path: Path, lines: Sequence[str]) -> None:
 
 @contextmanager
 def _writers(folder: Path, split: str) -> Iterator[dict[str, Any]]:
-    streams = {s: open(folder / f"{split}.{s}.txt", "w", encoding="utf-8", newline="\n") for s in SIDES}
-    try:
-        yield streams
-    finally:
-        for stream in streams.values():
-            stream.close()
+    with ExitStack() as open_files:
+        yield {
+            s: open_files.enter_context(open(folder / f"{split}.{s}.txt", "w", encoding="utf-8", newline="\n"))
+            for s in SIDES
+        }
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -322,7 +321,7 @@ def _learn(options: dict, words: Path, folder: Path, progress: Progress) -> dict
         model = learn_subwords(
             options["subword"], list(train.values()), options["vocab_size"], folder / "subwords.joint"
         )
-        return {s: model for s in SIDES}
+        return dict.fromkeys(SIDES, model)
     return {
         s: learn_subwords(options["subword"], [train[s]], options["vocab_size"], folder / f"subwords.{s}")
         for s in SIDES
@@ -361,7 +360,7 @@ def _segment_and_count(options: dict, words: Path, folder: Path, segment: dict, 
 def _vocabularies(options: dict, counts: dict[str, Counter]) -> dict[str, list[str]]:
     if options["joint"]:
         both = counts["source"] + counts["target"]
-        counts = {s: both for s in SIDES}
+        counts = dict.fromkeys(SIDES, both)
     # a subword model already fixes the number of units: cutting its tail again would lose characters
     size = options["vocab_size"] if options["subword"] == "none" else None
     vocab = {}

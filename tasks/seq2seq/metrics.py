@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,7 @@ def rouge_f1(
             column.append(max(all_f) if combine == "best" else sum(all_f) / len(all_f))
     sentence = {f"{name}_f": 100 * np.array(column) for name, column in values.items()}
     refs_mode = "" if max(map(len, references), default=1) == 1 else f"|refs:{combine}"
-    signature = f"rouge-score|F1|stem:{'porter' if stemmer else 'no'}{refs_mode}|n:{len(hyps)}"
+    signature = f"rouge-score:{version('rouge-score')}|F1|stem:{'porter' if stemmer else 'no'}{refs_mode}|n:{len(hyps)}"
     return _means(sentence) | {"signature": signature, "sentence": sentence}
 
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import html
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
+from tasks.data.apt import PrivateApt
 from tasks.data.errors import DataError
 from tasks.data.manifests import load_manifest, mirror_files
+from tasks.data.pairs import cached_rows
 from tasks.data.progress import Progress
+from tasks.data.splits import normalized, split_by_content
 from tasks.seq2seq.corpus import Corpus, Pair, Request, clean, make_corpus, within_bounds
 
 ANY_LENGTH = {"source": (1, 1_000_000), "target": (1, 1_000_000)}
@@ -52,7 +58,115 @@ def load_multi30k(request: Request, progress: Progress) -> Corpus:
     files = mirror_files(manifest, None if request.mirror is None else Path(request.mirror), wanted)
     splits = {}
     for split, stem in stems.items():
-        sides = [gzip.open(files[f"{stem}.{lang}.gz"], "rt", encoding="utf-8").readlines() for lang in (source, target)]
+        sides = [_gzip_lines(files[f"{stem}.{lang}.gz"]) for lang in (source, target)]
         pairs = parallel(*sides, where=f"{stem}.{{{source},{target}}}.gz")
         splits[split] = [pair for pair in pairs if within_bounds(pair, request, ANY_LENGTH)]
     return make_corpus(request, splits, manifest, f"Multi30k {source}-{target}, test set {test_set}")
+
+
+def _gzip_lines(path: Path) -> list[str]:
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as stream:
+        return stream.readlines()
+
+
+# language -> (suffix of the package's name, folder of its pages)
+HELP_LANGUAGES = {
+    "en": ("en-us", "en-US"),
+    **{code: (code, code) for code in ("ca", "da", "de", "es", "fr", "it", "nl", "pl", "pt", "ru")},
+}
+HELP_BOUNDS = {"source": (4, 60), "target": (4, 60)}
+# paragraphs and headings never nest, and their ids are the same in every language
+_HELP_BLOCK = re.compile(r'<(p|h[1-6])\b([^>]*?)\bid="((?:par_|hd_|bm_|tit)[^"]*)"([^>]*)>(.*?)</\1>', re.S)
+
+
+def load_libreoffice_help(request: Request, progress: Progress) -> Corpus:
+    """Paragraphs of the LibreOffice help, aligned by the id that a paragraph has in every language (MPL-2.0).
+
+    Fetched by a private apt from the packages libreoffice-help-*. Both directions of a language pair have the same
+    splits; no source and no target (up to case, digits and punctuation) is in two of them.
+    """
+    manifest = load_manifest("libreoffice_help")
+    source, target = languages(request, set(HELP_LANGUAGES), ("fr", "en"))
+    first, second = sorted((source, target))
+    root = Path(request.root)
+
+    def make() -> tuple[list[list[str]], dict]:
+        apt = PrivateApt(root, progress)
+        texts, versions = [], []
+        for language in (first, second):
+            suffix, pages = HELP_LANGUAGES[language]
+            folder = apt.unpack(f"libreoffice-help-{suffix}")
+            versions.append((folder / "PACKAGE_VERSION.txt").read_text().strip())
+            progress.say(f"reading the help pages in {language}")
+            texts.append(dict(help_paragraphs(folder / "usr/share/libreoffice/help" / pages / "text")))
+        return aligned_rows(*texts), {"packages": versions}
+
+    rows, about = cached_rows(root / "libreoffice_help" / f"pairs-{first}-{second}-1.jsonl", make, progress)
+    keys = [[("first", normalized(one)), ("second", normalized(two))] for one, two in rows]
+    parts = split_by_content(keys, [f"{one}\t{two}" for one, two in rows])
+    splits = {}
+    for split, numbers in parts.items():
+        ordered = (rows[i] if source == first else rows[i][::-1] for i in numbers)
+        pairs = (Pair(one, (two,)) for one, two in ordered)
+        splits[split] = [pair for pair in pairs if within_bounds(pair, request, HELP_BOUNDS)]
+    version = about["packages"][0].split("_")[1]
+    return make_corpus(
+        request, splits, manifest, f"LibreOffice help {version}, {source}-{target}, aligned by paragraph id"
+    )
+
+
+def help_paragraphs(folder: Path) -> Iterator[tuple[tuple[str, str], str]]:
+    """((page, paragraph id), text) of all pages under `folder`; program code is left out."""
+    for path in sorted(folder.rglob("*.html")):
+        page = path.relative_to(folder).as_posix()
+        for match in _HELP_BLOCK.finditer(path.read_text(encoding="utf-8", errors="replace")):
+            attributes, content = match[2] + match[4], match[5]
+            if re.search(r'class="[^"]*code', attributes):
+                continue
+            if "switch" in content:
+                content = _one_variant(content)
+            text = clean(html.unescape(re.sub(r"<[^>]*>", " " if "<br" in content else "", content)))
+            if text:
+                yield (page, match[3]), text
+
+
+def _one_variant(content: str) -> str:
+    """The text with one variant of every switch: pages hold the wordings for all systems and modules side by side.
+
+    A switch is a span of class switch or switchinline; each of its child spans is a variant, the one without a class
+    being the default. Without a default the first variant is taken.
+    """
+    # a stack of open spans, each with its kind and the text inside; the bottom one is the whole paragraph
+    stack: list[tuple[str, list]] = [("plain", [])]
+    for piece in re.split(r"(<span\b[^>]*>|</span>)", content):
+        if piece.startswith("<span"):
+            inside_switch = stack[-1][0] == "switch"
+            if re.search(r'class="switch(inline)?"', piece):
+                stack.append(("switch", []))
+            elif inside_switch:
+                stack.append(("variant" if "class=" in piece else "default", []))
+            else:
+                stack.append(("plain", []))
+        elif piece == "</span>" and len(stack) > 1:
+            kind, parts = stack.pop()
+            if kind == "switch":
+                variants = [part for part in parts if isinstance(part, tuple)]
+                chosen = [text for default, text in variants if default] or [text for _, text in variants]
+                stack[-1][1].append(chosen[0] if chosen else "")
+            elif kind == "plain":
+                stack[-1][1].append("".join(parts))
+            else:
+                stack[-1][1].append((kind == "default", "".join(parts)))
+        elif stack[-1][0] != "switch":
+            stack[-1][1].append(piece)
+    return "".join(part if isinstance(part, str) else part[1] for _, parts in stack for part in parts)
+
+
+def aligned_rows(first: dict[tuple[str, str], str], second: dict[tuple[str, str], str]) -> list[list[str]]:
+    """Different [first, second] texts of paragraphs that both languages have; untranslated ones are left out."""
+    rows = {}
+    for key, one in first.items():
+        two = second.get(key)
+        if two is not None and one != two:
+            rows[(one, two)] = None
+    return [list(row) for row in sorted(rows)]
