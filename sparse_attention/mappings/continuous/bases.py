@@ -98,7 +98,8 @@ class GaussianBasis2d:
     """N functions N(t; centres_j, covariances_j) on the plane.
 
     Args: centres [N, 2]; covariances [2, 2] (shared) or [N, 2, 2], symmetric positive definite. Raises ValueError otherwise.
-    `grid(...)` builds the separable basis of the VQA experiments, for which attention is much cheaper.
+    `grid(...)` builds the basis of the VQA experiments. Centres that fill a grid, in any order, under one diagonal covariance are
+    recognised: then psi is separable and attention much cheaper.
     """
 
     dim = 2
@@ -114,7 +115,8 @@ class GaussianBasis2d:
             raise ValueError("covariances must be symmetric positive definite; add a multiple of the identity")
         self._constants = _Constants(centres=centres, covariances=covariances)
         self._hash = hash(self._constants.key)
-        self._axes: _Constants | None = None
+        self._in_grid_order = True
+        self._axes = self._find_grid()
 
     @classmethod
     def grid(
@@ -137,10 +139,21 @@ class GaussianBasis2d:
             raise ValueError(f"basis variances must be positive, got {variance}")
         line1 = torch.linspace(low, high, rows, dtype=torch.float64)
         line2 = torch.linspace(low, high, columns, dtype=torch.float64)
-        basis = cls(torch.cartesian_prod(line1, line2), torch.diag(torch.tensor([first, second], dtype=torch.float64)))
-        sd = torch.tensor([first, second], dtype=torch.float64).sqrt()
-        basis._axes = _Constants(line1=line1, line2=line2, width1=sd[0].expand(rows), width2=sd[1].expand(columns))
-        return basis
+        return cls(torch.cartesian_prod(line1, line2), torch.diag(torch.tensor([first, second], dtype=torch.float64)))
+
+    def _find_grid(self) -> _Constants | None:
+        """The two lines whose product the centres are, and each centre's place in that product; None if there are none."""
+        centres, covariances = self.tensors()
+        if covariances.ndim != 2 or covariances[0, 1] != 0:
+            return None
+        (line1, at1), (line2, at2) = (torch.unique(x, return_inverse=True) for x in centres.unbind(-1))
+        place = at1 * len(line2) + at2
+        if len(line1) * len(line2) != len(centres) or len(torch.unique(place)) != len(centres):
+            return None
+        self._in_grid_order = torch.equal(place, torch.arange(len(centres)))
+        sd1, sd2 = covariances.diagonal().sqrt()
+        width1, width2 = sd1.expand(len(line1)), sd2.expand(len(line2))
+        return _Constants(line1=line1, line2=line2, width1=width1, width2=width2, place=place)
 
     @property
     def separable(self) -> bool:
@@ -153,6 +166,12 @@ class GaussianBasis2d:
             raise ValueError("this basis is not a grid with a shared diagonal covariance; build it by GaussianBasis2d.grid")
         t = self._axes.on(device)
         return (t["line1"], t["width1"]), (t["line2"], t["width2"])
+
+    def from_grid(self, r: Tensor) -> Tensor:
+        """r [..., N] in the order of the centres from r [..., N] in the order rows x columns."""
+        if self._axes is None or self._in_grid_order:
+            return r
+        return r[..., self._axes.on(r.device)["place"].long()]
 
     @property
     def shared(self) -> bool:

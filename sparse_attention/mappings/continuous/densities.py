@@ -1,0 +1,331 @@
+"""Densities of the alpha-RPM on the line: p = argmax E_p[f] + H_alpha(p) (Martins et al. 2020, section 2; beta-Gaussians).
+
+    f = -(t - mu)^2 / (2 sigma^2)     Gaussian (alpha 1), triweight (4/3), biweight (3/2), truncated parabola (2), any alpha > 1
+    f = -|t - mu| / b                 Laplace (1), triangular (2)
+    f = -g'(|t - mu| / sigma) / sigma location-scale family (2), Eq. 13
+
+Parameters are tensors of one broadcast shape [...]; every method is differentiable in them; `rsample` is reparametrised. Entropies
+are H_alpha = (1 - int p^alpha) / (alpha (alpha - 1)) for Tsallis' and -int p log p for Shannon's (alpha = 1), in nats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .family import check_alpha, exponent, half_width, log_ball_constant
+
+_SQRT_2PI = math.sqrt(2 * math.pi)
+
+
+class Density:
+    """A batch of densities on the line, batch shape [...]. `alpha` is the entropy whose RPM it is."""
+
+    alpha: float
+
+    def __init__(self, loc: Tensor, scale: Tensor, scale_name: str) -> None:
+        loc, scale = torch.as_tensor(loc), torch.as_tensor(scale)
+        if bool((scale <= 0).any()):
+            raise ValueError(f"{type(self).__name__}: {scale_name} must be positive, got {scale.min().item()}")
+        self.loc, self.scale = torch.broadcast_tensors(loc, scale)
+
+    def pdf(self, t: Tensor) -> Tensor:
+        """p(t), broadcast over [...]."""
+        raise NotImplementedError
+
+    def half_width(self) -> Tensor:
+        """Half the length of the support [...]; inf for full support."""
+        raise NotImplementedError
+
+    def support(self) -> tuple[Tensor, Tensor]:
+        """Ends (low [...], high [...]) of the support."""
+        return self.loc - self.half_width(), self.loc + self.half_width()
+
+    @property
+    def mean(self) -> Tensor:
+        """E[t], [...]: all these densities are symmetric."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        """E[(t - mean)^2], [...]."""
+        raise NotImplementedError
+
+    def entropy(self, alpha: float | None = None) -> Tensor:
+        """H_alpha [...], alpha = 1 for Shannon's. None: the entropy this density is the RPM of."""
+        raise NotImplementedError
+
+    def rsample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
+        """Samples [*sample_shape, ...] with gradients to the parameters."""
+        noise = self._unit_sample(torch.Size(sample_shape) + self.loc.shape, generator)
+        return self.loc + self._unit_scale() * noise
+
+    def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
+        """Samples [*sample_shape, ...] without gradients."""
+        with torch.no_grad():
+            return self.rsample(sample_shape, generator)
+
+    def _unit_scale(self) -> Tensor:
+        return self.half_width()
+
+    def _unit_sample(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        raise NotImplementedError
+
+    def _uniform(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        return torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device, generator=generator)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(alpha={self.alpha:.4g}, shape={tuple(self.loc.shape)})"
+
+
+class BetaGaussian(Density):
+    """p(t) = [(alpha - 1)(-tau - (t - mu)^2 / (2 sigma^2))]_+^(1/(alpha - 1)); alpha = 1 is N(mu, sigma^2).
+
+    mu [...], sigma_sq [...] > 0, alpha >= 1. sigma_sq is the variance only for alpha = 1. Raises ValueError otherwise.
+    """
+
+    def __init__(self, mu: Tensor, sigma_sq: Tensor, alpha: float = 2.0) -> None:
+        self.alpha = check_alpha(alpha)
+        super().__init__(mu, sigma_sq, "sigma_sq")
+
+    @property
+    def sigma_sq(self) -> Tensor:
+        """The parameter sigma^2 [...]."""
+        return self.scale
+
+    def half_width(self) -> Tensor:
+        if self.alpha == 1:
+            return torch.full_like(self.loc, math.inf)
+        return half_width(self.scale, self.alpha)
+
+    @property
+    def tau(self) -> Tensor:
+        """Threshold tau = -a^2 / (2 sigma^2) [...]; for alpha = 2 the lambda of Eq. 10. Raises ValueError for alpha = 1."""
+        if self.alpha == 1:
+            raise ValueError("the Gaussian (alpha=1) has no threshold; use alpha > 1")
+        return -self.half_width().square() / (2 * self.scale)
+
+    def pdf(self, t: Tensor) -> Tensor:
+        if self.alpha == 1:
+            return torch.exp(-0.5 * (t - self.loc).square() / self.scale) / (_SQRT_2PI * self.scale.sqrt())
+        a = self.half_width()
+        rest = (1 - ((t - self.loc) / a).square()).clamp(min=0)
+        return math.exp(log_ball_constant(self.alpha)) / a * rest ** exponent(self.alpha)
+
+    @property
+    def variance(self) -> Tensor:
+        if self.alpha == 1:
+            return self.scale
+        return self.half_width().square() / (1 + 2 * self.alpha * exponent(self.alpha))
+
+    def entropy(self, alpha: float | None = None) -> Tensor:
+        alpha = self.alpha if alpha is None else check_alpha(alpha)
+        if self.alpha == 1:
+            if alpha == 1:
+                return 0.5 * torch.log(2 * math.pi * math.e * self.scale)
+            power = (2 * math.pi * self.scale) ** ((1 - alpha) / 2) / math.sqrt(alpha)
+            return (1 - power) / (alpha * (alpha - 1))
+        a, k, log_c = self.half_width(), exponent(self.alpha), log_ball_constant(self.alpha)
+        if alpha == 1:
+            expected_log = torch.digamma(torch.tensor([k + 1, k + 1.5], dtype=torch.float64)).diff(dim=0).item()
+            return torch.log(a) - log_c + k * expected_log
+        # int C^alpha (1 - y^2)^(k alpha) dy is a Beta function.
+        q = k * alpha
+        log_beta = 0.5 * math.log(math.pi) + math.lgamma(q + 1) - math.lgamma(q + 1.5)
+        return (1 - math.exp(alpha * log_c + log_beta) * a ** (1 - alpha)) / (alpha * (alpha - 1))
+
+    def _unit_scale(self) -> Tensor:
+        return self.scale.sqrt() if self.alpha == 1 else self.half_width()
+
+    def _unit_sample(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        if self.alpha == 1:
+            return torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device, generator=generator)
+        return 2 * _symmetric_beta(exponent(self.alpha) + 1, shape, self.loc, generator) - 1
+
+
+class Gaussian(BetaGaussian):
+    """N(mu, sigma^2), alpha = 1."""
+
+    def __init__(self, mu: Tensor, sigma_sq: Tensor) -> None:
+        super().__init__(mu, sigma_sq, 1.0)
+
+
+class TruncatedParabola(BetaGaussian):
+    """TP(t; mu, sigma^2), alpha = 2 (Eq. 10); sigma^2 = 2/3 is the Epanechnikov kernel."""
+
+    def __init__(self, mu: Tensor, sigma_sq: Tensor) -> None:
+        super().__init__(mu, sigma_sq, 2.0)
+
+
+class Biweight(BetaGaussian):
+    """alpha = 3/2."""
+
+    def __init__(self, mu: Tensor, sigma_sq: Tensor) -> None:
+        super().__init__(mu, sigma_sq, 1.5)
+
+
+class Triweight(BetaGaussian):
+    """alpha = 4/3."""
+
+    def __init__(self, mu: Tensor, sigma_sq: Tensor) -> None:
+        super().__init__(mu, sigma_sq, 4.0 / 3.0)
+
+
+class Laplace(Density):
+    """exp(-|t - mu| / b) / (2 b), alpha = 1; mu [...], b [...] > 0."""
+
+    alpha = 1.0
+
+    def __init__(self, mu: Tensor, b: Tensor) -> None:
+        super().__init__(mu, b, "b")
+
+    def half_width(self) -> Tensor:
+        return torch.full_like(self.loc, math.inf)
+
+    def pdf(self, t: Tensor) -> Tensor:
+        return torch.exp(-(t - self.loc).abs() / self.scale) / (2 * self.scale)
+
+    @property
+    def variance(self) -> Tensor:
+        return 2 * self.scale.square()
+
+    def entropy(self, alpha: float | None = None) -> Tensor:
+        alpha = self.alpha if alpha is None else check_alpha(alpha)
+        if alpha == 1:
+            return 1 + torch.log(2 * self.scale)
+        return (1 - (2 * self.scale) ** (1 - alpha) / alpha) / (alpha * (alpha - 1))
+
+    def _unit_scale(self) -> Tensor:
+        return self.scale
+
+    def _unit_sample(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        u = 2 * self._uniform(shape, generator) - 1  # in [-1, 1)
+        return -torch.sign(u) * torch.log1p(-u.abs().clamp(max=1 - torch.finfo(u.dtype).eps))
+
+
+class Triangular(Density):
+    """[1 / sqrt(b) - |t - mu| / b]_+, half width sqrt(b), alpha = 2 (Eq. 12); mu [...], b [...] > 0."""
+
+    alpha = 2.0
+
+    def __init__(self, mu: Tensor, b: Tensor) -> None:
+        super().__init__(mu, b, "b")
+
+    def half_width(self) -> Tensor:
+        return self.scale.sqrt()
+
+    def pdf(self, t: Tensor) -> Tensor:
+        a = self.half_width()
+        return (1 - (t - self.loc).abs() / a).clamp(min=0) / a
+
+    @property
+    def variance(self) -> Tensor:
+        return self.scale / 6
+
+    def entropy(self, alpha: float | None = None) -> Tensor:
+        alpha = self.alpha if alpha is None else check_alpha(alpha)
+        a = self.half_width()
+        if alpha == 1:
+            return torch.log(a) + 0.5
+        return (1 - 2 / (alpha + 1) * a ** (1 - alpha)) / (alpha * (alpha - 1))
+
+    def _unit_sample(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        return self._uniform(shape, generator) - self._uniform(shape, generator)
+
+
+class LocationScale(Density):
+    """[-lambda - g'(|t - mu| / sigma) / sigma]_+, alpha = 2 (Eq. 13), for a convex g on [0, inf) given with its derivative.
+
+    The half width is a sigma where a g'(a) - g(a) + g(0) = 1/2, and lambda = -g'(a) / sigma. g(t) = t^2 / 2 is the triangular density
+    with b = sigma^2; g(t) = t^3 / 6 the truncated parabola whose parameter is sigma^3. Raises ValueError when the left side does not
+    reach 1/2 below 1e12 (g nearly linear).
+    """
+
+    alpha = 2.0
+
+    def __init__(self, mu: Tensor, sigma: Tensor, g: Callable[[Tensor], Tensor], g_prime: Callable[[Tensor], Tensor]):
+        super().__init__(mu, sigma, "sigma")
+        self.g, self.g_prime = g, g_prime
+        self.a = self._edge()
+        self._slope = float(g_prime(torch.tensor(self.a, dtype=torch.float64)))
+
+    def _edge(self) -> float:
+        def excess(a: float) -> float:
+            x = torch.tensor(a, dtype=torch.float64)
+            return float(x * self.g_prime(x) - self.g(x) + self.g(torch.zeros_like(x))) - 0.5
+
+        high = 1.0
+        while excess(high) < 0:
+            high *= 2
+            if high > 1e12:
+                raise ValueError("a g'(a) - g(a) + g(0) stays below 1/2 up to a = 1e12; g must be strictly convex")
+        low = 0.0
+        for _ in range(200):
+            middle = 0.5 * (low + high)
+            if middle in (low, high):
+                break
+            low, high = (middle, high) if excess(middle) < 0 else (low, middle)
+        return high
+
+    def half_width(self) -> Tensor:
+        return self.a * self.scale
+
+    @property
+    def threshold(self) -> Tensor:
+        """lambda [...]."""
+        return -self._slope / self.scale
+
+    def pdf(self, t: Tensor) -> Tensor:
+        z = (t - self.loc).abs() / self.scale
+        # Beyond the edge g' is not evaluated: it need not be defined there.
+        return (self._slope - self.g_prime(z.clamp(max=self.a))).clamp(min=0) / self.scale
+
+    @property
+    def variance(self) -> Tensor:
+        return self._integral(lambda z, p: z.square() * p) * self.scale.square()
+
+    def entropy(self, alpha: float | None = None) -> Tensor:
+        alpha = self.alpha if alpha is None else check_alpha(alpha)
+        if alpha == 1:
+            return torch.log(self.scale) - self._integral(lambda z, p: torch.special.xlogy(p, p))
+        power = self._integral(lambda z, p: p**alpha) * self.scale ** (1 - alpha)
+        return (1 - power) / (alpha * (alpha - 1))
+
+    def _integral(self, integrand: Callable[[Tensor, Tensor], Tensor]) -> float:
+        """int over [-a, a] of integrand(|z|, p(z)) for sigma = 1, by 200 Gauss points (1e-12 and better for smooth g)."""
+        nodes, weights = np.polynomial.legendre.leggauss(200)
+        z = torch.from_numpy(0.5 * self.a * (nodes + 1))
+        p = (self._slope - self.g_prime(z)).clamp(min=0)
+        return float((integrand(z, p) * torch.from_numpy(weights)).sum() * self.a)
+
+    def _unit_scale(self) -> Tensor:
+        return self.scale
+
+    def _unit_sample(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        # P(|z| <= x) = 2 (g'(a) x - g(x) + g(0)) is concave and increasing on [0, a]: bisect.
+        u = 2 * self._uniform(shape, generator).double() - 1
+        low, high = torch.zeros_like(u), torch.full_like(u, self.a)
+        at_zero = self.g(torch.zeros((), dtype=u.dtype, device=u.device))
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            below = 2 * (self._slope * middle - self.g(middle) + at_zero) < u.abs()
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return (torch.sign(u) * high).to(self.loc.dtype)
+
+
+def _symmetric_beta(
+    concentration: float, shape: torch.Size, like: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    """Beta(c, c) samples. torch's Beta takes no generator, torch._standard_gamma does."""
+    first, second = (standard_gamma(concentration, shape, like, generator) for _ in range(2))
+    return first / (first + second)
+
+
+def standard_gamma(concentration: float, shape: torch.Size, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Gamma(concentration, 1) samples of the dtype and device of `like`."""
+    parameter = torch.full(shape, concentration, dtype=torch.promote_types(like.dtype, torch.float32), device=like.device)
+    return torch._standard_gamma(parameter, generator=generator).to(like.dtype)

@@ -1,0 +1,142 @@
+"""Beta-Gaussians in n dimensions: the Gaussian, the truncated paraboloid (Martins et al. 2020, Eq. 11) and those between.
+
+    p(t) = [(alpha - 1)(-tau - (t - mu)' Sigma^-1 (t - mu) / 2)]_+^(1/(alpha - 1))
+
+Eq. 11 prints (t - mu) Sigma^-1 (t - mu) without the transpose. A diagonal Sigma does not make the coordinates independent (alpha > 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .densities import standard_gamma
+from .family import check_alpha, exponent, log_ball_constant, threshold
+
+
+class MultivariateBetaGaussian:
+    """mu [..., n], covariance Sigma [..., n, n] symmetric positive definite, alpha >= 1.
+
+    Sigma is the covariance of p only for alpha = 1. Raises ValueError for shapes that do not fit or a Sigma that is not positive
+    definite.
+    """
+
+    def __init__(self, mu: Tensor, covariance: Tensor, alpha: float = 2.0) -> None:
+        self.alpha = check_alpha(alpha)
+        n = mu.shape[-1] if mu.ndim else 0
+        if n == 0 or covariance.shape[-2:] != (n, n):
+            raise ValueError(f"mu {tuple(mu.shape)} needs covariance [..., {n}, {n}], got {tuple(covariance.shape)}")
+        factor, info = torch.linalg.cholesky_ex(covariance)
+        if bool((info > 0).any()):
+            raise ValueError("covariance is not positive definite; add a multiple of the identity")
+        batch = torch.broadcast_shapes(mu.shape[:-1], covariance.shape[:-2])
+        self.n = n
+        self.loc = mu.expand(*batch, n)
+        self.sigma = covariance.expand(*batch, n, n)
+        self._cholesky = factor.expand(*batch, n, n)
+
+    @property
+    def _log_det(self) -> Tensor:
+        return 2 * self._cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    @property
+    def tau(self) -> Tensor:
+        """Threshold [...]; for alpha = 2 the lambda of Eq. 11. Raises ValueError for alpha = 1."""
+        if self.alpha == 1:
+            raise ValueError("the Gaussian (alpha=1) has no threshold; use alpha > 1")
+        return threshold(self._log_det, self.alpha, self.n)
+
+    def support_map(self) -> Tensor:
+        """Lower triangular A [..., n, n]: the support is {mu + A y : |y| <= 1}."""
+        return torch.sqrt(-2 * self.tau)[..., None, None] * self._cholesky
+
+    def _energy(self, t: Tensor) -> Tensor:
+        """(t - mu)' Sigma^-1 (t - mu) [...]."""
+        d = (t - self.loc).unsqueeze(-1)
+        return torch.linalg.solve_triangular(self._cholesky, d, upper=False).squeeze(-1).square().sum(-1)
+
+    def pdf(self, t: Tensor) -> Tensor:
+        """p(t) [...] for t [..., n]."""
+        energy = self._energy(t)
+        if self.alpha == 1:
+            return torch.exp(-0.5 * (energy + self._log_det) - self.n / 2 * math.log(2 * math.pi))
+        rest = (-self.tau - 0.5 * energy).clamp(min=0)
+        return ((self.alpha - 1) * rest) ** exponent(self.alpha)
+
+    @property
+    def mean(self) -> Tensor:
+        """E[t] [..., n]."""
+        return self.loc
+
+    @property
+    def covariance(self) -> Tensor:
+        """Cov[t] [..., n, n]; alpha = 2: -2 tau / (n + 4) Sigma."""
+        if self.alpha == 1:
+            return self.sigma
+        factor = -2 * self.tau / (self.n + 2 * self.alpha * exponent(self.alpha))
+        return factor[..., None, None] * self.sigma
+
+    def entropy(self, alpha: float | None = None) -> Tensor:
+        """H_alpha [...] in nats, alpha = 1 for Shannon's; None: the entropy this density is the RPM of."""
+        alpha = self.alpha if alpha is None else check_alpha(alpha)
+        n = self.n
+        if self.alpha == 1:
+            if alpha == 1:
+                return 0.5 * (self._log_det + n * math.log(2 * math.pi * math.e))
+            power = torch.exp(0.5 * (1 - alpha) * (n * math.log(2 * math.pi) + self._log_det)) * alpha ** (-n / 2)
+            return (1 - power) / (alpha * (alpha - 1))
+        k, log_c = exponent(self.alpha), log_ball_constant(self.alpha, n)
+        log_volume = 0.5 * n * torch.log(-2 * self.tau) + 0.5 * self._log_det  # log |A|
+        if alpha == 1:
+            expected_log = _digamma(k + 1) - _digamma(n / 2 + k + 1)
+            return log_volume - log_c - k * expected_log
+        log_power = alpha * log_c - _log_ball_constant_of_power(k * alpha, n)
+        return (1 - torch.exp(log_power + (1 - alpha) * log_volume)) / (alpha * (alpha - 1))
+
+    def rsample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
+        """Samples [*sample_shape, ..., n] with gradients to mu and Sigma."""
+        shape = torch.Size(sample_shape) + self.loc.shape
+        z = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device, generator=generator)
+        if self.alpha == 1:
+            return self.loc + (self._cholesky @ z.unsqueeze(-1)).squeeze(-1)
+        direction = z / z.norm(dim=-1, keepdim=True)
+        # |y|^2 ~ Beta(n / 2, k + 1)
+        inner = standard_gamma(self.n / 2, shape[:-1], self.loc, generator)
+        outer = standard_gamma(exponent(self.alpha) + 1, shape[:-1], self.loc, generator)
+        y = direction * torch.sqrt(inner / (inner + outer)).unsqueeze(-1)
+        return self.loc + (self.support_map() @ y.unsqueeze(-1)).squeeze(-1)
+
+    def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
+        """Samples [*sample_shape, ..., n] without gradients."""
+        with torch.no_grad():
+            return self.rsample(sample_shape, generator)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(alpha={self.alpha:.4g}, n={self.n}, shape={tuple(self.loc.shape[:-1])})"
+
+
+class TruncatedParaboloid(MultivariateBetaGaussian):
+    """alpha = 2 (Eq. 11)."""
+
+    def __init__(self, mu: Tensor, covariance: Tensor) -> None:
+        super().__init__(mu, covariance, 2.0)
+
+
+class MultivariateGaussian(MultivariateBetaGaussian):
+    """N(mu, Sigma), alpha = 1."""
+
+    def __init__(self, mu: Tensor, covariance: Tensor) -> None:
+        super().__init__(mu, covariance, 1.0)
+
+
+def _log_ball_constant_of_power(q: float, n: int) -> float:
+    """-log int (1 - |y|^2)^q dy over the unit ball."""
+    return math.lgamma(n / 2 + q + 1) - math.lgamma(q + 1) - n / 2 * math.log(math.pi)
+
+
+def _digamma(x: float) -> float:
+    """Digamma of a Python float."""
+    return torch.digamma(torch.tensor(x, dtype=torch.float64)).item()

@@ -1,0 +1,151 @@
+"""Ridge value regression: from vectors at discrete positions to a value function V(t) = B psi(t).
+
+    B = H F' (F F' + lambda I)^-1 = H G,   F [N, L] the basis at the positions, H [D, L] the values      (Martins et al. 2020, Eq. 16)
+
+A context c = B r = H (G r) needs no B: w = G r [L] are weights on the positions, and the rest is an ordinary weighted sum. They may be
+negative and need not sum to one. F F' + lambda I has condition numbers up to 1e6, so G is solved in float64 and cached.
+Positions are the centres of L equal cells of [0, 1]. With `pad` the value function is also asked to be zero on [-1/2, 0] and [1, 3/2].
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+
+import torch
+from torch import Tensor
+
+from .bases import GaussianBasis1d, GaussianBasis2d
+
+PAD_POSITIONS = ("none", "correct", "legacy_even")
+
+
+class _Cache:
+    """Least recently used tensors up to a number of bytes: a corpus has thousands of lengths."""
+
+    def __init__(self, max_bytes: int = 2**28) -> None:
+        self._entries: OrderedDict[Hashable, Tensor] = OrderedDict()
+        self._bytes, self.max_bytes = 0, max_bytes
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key]
+        value = compute()
+        with self._lock:
+            if key not in self._entries:
+                self._entries[key] = value
+                self._bytes += value.nbytes
+            while self._bytes > self.max_bytes and len(self._entries) > 1:
+                self._bytes -= self._entries.popitem(last=False)[1].nbytes
+        return value
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+_cache = _Cache()
+
+
+def positions_1d(length: int) -> Tensor:
+    """Centres (l - 1/2) / L of L cells, [L], float64."""
+    _check_length(length)
+    return (torch.arange(length, dtype=torch.float64) + 0.5) / length
+
+
+def positions_2d(rows: int, columns: int) -> Tensor:
+    """Cell centres [rows * columns, 2] of the unit square, row by row; the first coordinate counts rows."""
+    return torch.cartesian_prod(positions_1d(rows), positions_1d(columns))
+
+
+def _padded_line(length: int, pad: str) -> tuple[Tensor, slice]:
+    """Positions on [-1/2, 3/2] at spacing 1 / L and the slice of the L real ones among them."""
+    side = (length - 1) // 2 if length % 2 else length // 2
+    if pad == "legacy_even" and length % 2 == 0:
+        # The authors wrote `1. / 2 * L` for 1 / (2 L): the line runs backwards from L/2 - 1/2 to 3/2 - L/2.
+        shift = length / 2
+        return torch.linspace(-0.5 + shift, 1.5 - shift, 2 * length, dtype=torch.float64), slice(side, side + length)
+    steps = torch.arange(-side, length + side, dtype=torch.float64)
+    return (steps + 0.5) / length, slice(side, side + length)
+
+
+def ridge_matrix_1d(length: int, basis: GaussianBasis1d, ridge: float = 0.01, pad_positions: str = "none") -> Tensor:
+    """G [L, N] in float64, cached by (length, basis, ridge, pad_positions).
+
+    pad_positions: "none"; "correct", zero values on [-1/2, 3/2]; "legacy_even", the same with the authors' slip for even L
+    (L = 40 puts the words at 9.9 .. -8.9). Raises ValueError for length < 1, ridge <= 0 or an unknown padding.
+    """
+    _check_length(length)
+    _check_options(ridge, pad_positions)
+
+    def compute() -> Tensor:
+        if pad_positions == "none":
+            return solve_ridge(basis.evaluate(positions_1d(length)), ridge)
+        line, real = _padded_line(length, pad_positions)
+        return solve_ridge(basis.evaluate(line), ridge)[real].contiguous()
+
+    return _cache.get((length, basis, ridge, pad_positions), compute)
+
+
+def ridge_matrix_2d(
+    rows: int, columns: int, basis: GaussianBasis2d, ridge: float = 0.01, pad_positions: str = "correct"
+) -> Tensor:
+    """G [rows * columns, N] in float64 for a grid of cells, cached; the paper's VQA model pads (14 x 14 in 28 x 28)."""
+    _check_length(rows)
+    _check_length(columns)
+    _check_options(ridge, pad_positions)
+
+    def compute() -> Tensor:
+        if pad_positions == "none":
+            return solve_ridge(basis.evaluate(positions_2d(rows, columns)), ridge)
+        (line1, real1), (line2, real2) = _padded_line(rows, pad_positions), _padded_line(columns, pad_positions)
+        g = solve_ridge(basis.evaluate(torch.cartesian_prod(line1, line2)), ridge)
+        return g.view(len(line1), len(line2), -1)[real1, real2].reshape(rows * columns, -1).contiguous()
+
+    return _cache.get((rows, columns, basis, ridge, pad_positions), compute)
+
+
+def solve_ridge(features: Tensor, ridge: float) -> Tensor:
+    """G [L, N] = F' (F F' + ridge I)^-1 for features F' [L, N]; the smaller of the two equivalent systems is solved."""
+    length, n = features.shape
+    if n <= length:
+        gram = features.mT @ features + ridge * torch.eye(n, dtype=features.dtype)
+        return torch.cholesky_solve(features.mT, torch.linalg.cholesky(gram)).mT
+    gram = features @ features.mT + ridge * torch.eye(length, dtype=features.dtype)
+    return torch.cholesky_solve(features, torch.linalg.cholesky(gram))
+
+
+def position_weights(
+    r: Tensor, mask: Tensor, basis: GaussianBasis1d, ridge: float = 0.01, pad_positions: str = "none"
+) -> Tensor:
+    """w = G r [B, L] of the words each document really has; 0 on masked ones.
+
+    r [B, N]; mask [B, L] bool, True = keep. Every document uses the G of its own length, so the result does not depend on what it
+    is batched with; a fully masked row gives zeros. Differentiable in r.
+    """
+    batch, width = mask.shape
+    if width == 0 or batch == 0:
+        return r.new_zeros(batch, width)
+    rank = mask.cumsum(-1) - 1  # [B, L] place of every kept word among the kept ones
+    lengths, which = torch.unique(rank[:, -1] + 1, return_inverse=True)  # [U], [B]
+    stacked = r.new_zeros(len(lengths), width, r.shape[-1])
+    for i, length in enumerate(lengths.tolist()):  # distinct lengths, not examples
+        if length:
+            stacked[i, :length] = ridge_matrix_1d(length, basis, ridge, pad_positions).to(r)
+    weights = (stacked[which] @ r.unsqueeze(-1)).squeeze(-1)  # [B, L] by rank
+    return weights.gather(-1, rank.clamp(min=0)).masked_fill(~mask, 0.0)
+
+
+def _check_length(length: int) -> None:
+    if length < 1:
+        raise ValueError(f"length={length}: ridge regression needs at least one position; mask empty documents out")
+
+
+def _check_options(ridge: float, pad_positions: str) -> None:
+    if not ridge > 0:
+        raise ValueError(f"ridge={ridge} must be positive (text and images .01, speech .1): F F' alone is singular")
+    if pad_positions not in PAD_POSITIONS:
+        raise ValueError(f"pad_positions={pad_positions!r} is unknown; allowed: {', '.join(PAD_POSITIONS)}")
