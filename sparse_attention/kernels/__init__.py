@@ -1,0 +1,105 @@
+"""Which implementation of a row operation runs.
+
+Three backends compute the same numbers: ``reference`` (torch, any device), ``native`` (C++ for CPU tensors, compiled
+at first use) and ``triton`` (CUDA tensors). ``auto``, the default, takes the fastest that can take the tensor.
+
+    sa.kernels.use("reference")            # from here on
+    with sa.kernels.use("native"): ...     # inside the block
+    SPARSE_ATTENTION_KERNELS=reference     # environment, read at import
+
+A backend is a module with ``OPS: dict[str, Op]`` and ``available(op, x) -> bool``. An op works on rows:
+
+    forward(x, **params) -> (p, saved)
+        x contiguous [R, n], float32 or float64, R >= 0, n >= 1. -inf marks an excluded position, which gets exactly 0;
+        a row of -inf gives zeros; a row with NaN or +inf gives NaN in that row only. ``saved``: tuple of tensors.
+    backward(g, p, saved, **params) -> dx [R, n]
+        the vector-Jacobian product with respect to x (constrained_sparsemax: the pair dx, dbounds).
+
+    sparsemax(gamma)  entmax(alpha)  pnormmax(p, gamma)  fusedmax(lam, gamma)  oscarmax(lam, gamma)
+    constrained_sparsemax(bounds [R, n])
+
+Positions excluded in fusedmax are removed before the total variation is taken: neighbours across a hole are adjacent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+
+from . import reference
+from .reference import Op
+
+NAMES = ("auto", "reference", "native", "triton")
+
+
+def _checked(name: str) -> str:
+    if name not in NAMES:
+        raise ValueError(f"kernels {name!r} do not exist; choose one of {', '.join(NAMES)}")
+    return name
+
+
+_choice = _checked(os.environ.get("SPARSE_ATTENTION_KERNELS") or "auto")
+_loaded: dict[str, ModuleType | None] = {"reference": reference}
+
+
+def _load(name: str) -> ModuleType | None:
+    """The backend's module, imported once; None where it is not installed."""
+    if name not in _loaded:
+        full = f"{__name__}.{name}"
+        module = importlib.import_module(full) if importlib.util.find_spec(full) is not None else None
+        _loaded[name] = module if hasattr(module, "OPS") else None
+    return _loaded[name]
+
+
+class use:  # noqa: N801 - reads as a verb: kernels.use("native")
+    """Choose the kernels for the whole process; as a context manager, until the block ends.
+
+    Raises:
+        ValueError: not one of auto, reference, native, triton.
+    """
+
+    def __init__(self, name: str):
+        global _choice
+        self._before = _choice
+        _choice = _checked(name)
+
+    def __enter__(self) -> use:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        global _choice
+        _choice = self._before
+
+
+def active() -> str:
+    """The choice in force: auto, reference, native or triton."""
+    return _choice
+
+
+def select(op: str, x: Tensor) -> ModuleType:
+    """The backend that computes ``op`` on the rows ``x`` ``[R, n]``.
+
+    Raises:
+        RuntimeError: a backend was chosen by name that cannot take this tensor.
+    """
+    if _choice == "auto":
+        name = "triton" if x.is_cuda else "native"
+        # One dictionary look-up on the path that every call takes.
+        backend = _loaded[name] if name in _loaded else _load(name)
+        if backend is not None and op in backend.OPS and backend.available(op, x):
+            return backend
+        return reference
+    backend = _load(_choice)
+    if backend is None or op not in backend.OPS or not backend.available(op, x):
+        why = "is not installed" if backend is None else f"cannot compute {op} on a {x.dtype} tensor on {x.device}"
+        raise RuntimeError(f"kernels {_choice!r} {why}; choose sparse_attention.kernels.use('auto') "
+                           "to fall back to the reference where needed")
+    return backend
+
+
+__all__ = ["NAMES", "Op", "active", "select", "use"]

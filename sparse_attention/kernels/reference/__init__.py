@@ -1,0 +1,37 @@
+"""Row operations in plain torch: any device, computed in float64 inside, the standard the other kernels are held to."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .constrained import constrained_sparsemax_backward, constrained_sparsemax_forward
+from .rows import Op
+from .structured import (
+    fusedmax_forward,
+    grouped_backward,
+    oscarmax_forward,
+)
+from .threshold import (
+    entmax_backward,
+    entmax_forward,
+    pnormmax_backward,
+    pnormmax_forward,
+    sparsemax_backward,
+    sparsemax_forward,
+)
+
+OPS = {
+    "sparsemax": Op(sparsemax_forward, sparsemax_backward),
+    "entmax": Op(entmax_forward, entmax_backward),
+    "pnormmax": Op(pnormmax_forward, pnormmax_backward),
+    "fusedmax": Op(fusedmax_forward, grouped_backward),
+    "oscarmax": Op(oscarmax_forward, grouped_backward),
+    "constrained_sparsemax": Op(constrained_sparsemax_forward, constrained_sparsemax_backward),
+}
+
+
+def available(op: str, x: Tensor) -> bool:
+    return op in OPS
+
+
+__all__ = ["OPS", "Op", "available"]

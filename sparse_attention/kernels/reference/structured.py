@@ -1,0 +1,137 @@
+"""Fusedmax and oscarmax: a prox that ties positions together, then the projection on the simplex.
+
+Both are written for many rows at once: a step of the algorithm is a step of every row.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .rows import Value, centred, finish, prepare, project
+
+
+def fusedmax_forward(x: Tensor, lam: Value, gamma: Value = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """``argmin_{p in simplex} 1/2 ||p - x/gamma||^2 + lam sum_i |p_{i+1} - p_i|`` (Niculae & Blondel 2017, Prop. 1).
+
+    Excluded positions are taken out first, so that the two sides of a hole are neighbours. Saved: the group of every
+    position, ``[R, n]`` int64.
+    """
+    rows = prepare(x, gamma)
+    # Kept positions to the front, in their order; `place` is where each came from.
+    place = torch.argsort(rows.keep.to(torch.int8), dim=-1, descending=True, stable=True)
+    packed = rows.z.gather(-1, place)
+    kept = rows.keep.gather(-1, place)
+    packed = packed.masked_fill(~kept, 0.0).clamp(min=-1e300)
+    # An edge of weight 0 separates: nothing flows between kept and excluded positions.
+    weight = torch.where(kept[..., 1:], lam, 0.0).to(packed.dtype)
+    smooth = tv_prox(packed, weight)
+    starts = torch.ones_like(kept)
+    starts[..., 1:] = (smooth[..., 1:] != smooth[..., :-1]) | ~kept[..., 1:]
+    groups = torch.zeros_like(place).scatter(-1, place, starts.cumsum(-1) - 1)
+    smooth = torch.empty_like(smooth).scatter(-1, place, smooth).masked_fill(~rows.keep, -torch.inf)
+    return finish(project(smooth), rows), (groups,)
+
+
+def tv_prox(y: Tensor, weight: Tensor) -> Tensor:
+    """``argmin_b 1/2 ||b - y||^2 + sum_k weight_k |b_{k+1} - b_k|`` for rows ``y [R, n]``, ``weight [R, n-1]`` >= 0.
+
+    Dynamic programming (Johnson 2013): the derivative of the best cost of the first k values as a function of b_k is
+    piecewise linear and increasing; an edge clips it to [-weight, weight], a value adds ``b - y``. The clipping points
+    bound b_k from b_{k+1} on the way back. Amortised O(n) per row. Positions of a group come out bitwise equal.
+    """
+    R, n = y.shape
+    low, high = torch.empty_like(y), torch.empty_like(y)
+    # Breakpoints of the derivative as a double-ended queue per row: position, change of slope, change of intercept.
+    knots = y.new_zeros(3, R, 2 * n + 2)
+    head = torch.full((R,), n, device=y.device)
+    tail = head - 1  # empty queue: tail < head
+    row = torch.arange(R, device=y.device)
+    zero = y.new_zeros(R)
+
+    def crossing(level: Tensor, slope: Tensor, cut: Tensor, end: Tensor, side: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """From one end, drop the knots before the derivative ``slope b + cut`` reaches ``level``; return where it does."""
+        point = (level - cut) / slope
+        while True:
+            at, da, dc = knots[:, row, end.clamp(0, 2 * n + 1)]
+            passed = (head <= end) & (end <= tail) & ((point - at) * side > 0)
+            if not bool(passed.any()):
+                return point, slope, cut, end
+            slope = torch.where(passed, slope + side * da, slope)
+            cut = torch.where(passed, cut + side * dc, cut)
+            end = torch.where(passed, end + side, end)
+            point = torch.where(passed, (level - cut) / slope, point)
+
+    before = zero  # the level that the previous edge clipped at
+    for k in range(n):
+        after = weight[:, k] if k < n - 1 else zero
+        left, slope_l, cut_l, head = crossing(-after, torch.ones_like(zero), -before - y[:, k], head, 1)
+        if k == n - 1:
+            low[:, k] = high[:, k] = left
+            break
+        right, slope_r, cut_r, tail = crossing(after, torch.ones_like(zero), before - y[:, k], tail, -1)
+        low[:, k], high[:, k] = left, right
+        head, tail = head - 1, tail + 1
+        knots[:, row, head] = torch.stack((left, slope_l, cut_l + after))
+        knots[:, row, tail] = torch.stack((right, -slope_r, after - cut_r))
+        before = after
+    b = torch.empty_like(y)
+    b[:, n - 1] = low[:, n - 1]
+    for k in range(n - 2, -1, -1):
+        b[:, k] = torch.minimum(torch.maximum(b[:, k + 1], low[:, k]), high[:, k])
+    return b
+
+
+def oscarmax_forward(x: Tensor, lam: Value, gamma: Value = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """``argmin_{p in simplex} 1/2 ||p - x/gamma||^2 + lam sum_{i<j} max(p_i, p_j)``.
+
+    On the simplex p >= 0, so with the scores sorted in decreasing order the penalty is ``sum_i lam (d - i) p_(i)``:
+    subtract it, pool what it put out of order (PAV), project. Valid for scores of any sign, unlike the printed
+    composition with the prox over R^d. Saved: the group of every position, ``[R, n]`` int64.
+    """
+    rows = prepare(x, gamma)
+    ordered, place = rows.z.sort(dim=-1, descending=True, stable=True)
+    count = rows.keep.sum(-1, keepdim=True)
+    rank = torch.arange(1, x.shape[-1] + 1, device=x.device)
+    kept = rank <= count
+    lowered = ordered.clamp(min=-1e300) - lam * (count - rank)
+    # Excluded positions stand last and below everything: PAV never pools them with kept ones.
+    floor = torch.where(kept, lowered, torch.inf).amin(-1, keepdim=True)
+    floor = torch.where(torch.isfinite(floor), floor, 0.0) - 1.0
+    lowered = torch.where(kept, lowered, floor - rank)
+    pooled, sorted_groups = isotonic_decreasing(lowered)
+    groups = torch.zeros_like(place).scatter(-1, place, sorted_groups)
+    pooled = torch.empty_like(pooled).scatter(-1, place, pooled).masked_fill(~rows.keep, -torch.inf)
+    return finish(project(pooled), rows), (groups,)
+
+
+def isotonic_decreasing(y: Tensor) -> tuple[Tensor, Tensor]:
+    """Least-squares non-increasing fit to rows ``y [R, n]`` and the block of every position.
+
+    Pool adjacent violators, every row and every violation at once: two adjacent blocks in the wrong order always end
+    in the same block, so they may be merged in any order; repeat until none is left.
+    """
+    n = y.shape[-1]
+    blocks = torch.arange(n, device=y.device).expand_as(y).contiguous()
+    fit = y
+    while True:
+        wrong = fit[..., 1:] > fit[..., :-1]
+        if not bool(wrong.any()):
+            return fit, blocks
+        starts = torch.ones_like(y, dtype=torch.bool)
+        starts[..., 1:] = (blocks[..., 1:] != blocks[..., :-1]) & ~wrong
+        blocks = starts.cumsum(-1) - 1
+        fit = group_mean(y, blocks)
+
+
+def group_mean(values: Tensor, groups: Tensor) -> Tensor:
+    """Mean of ``values [..., n]`` over the positions with the same number in ``groups [..., n]`` (0 <= number < n)."""
+    total = torch.zeros_like(values).scatter_add(-1, groups, values)
+    size = torch.zeros_like(values).scatter_add(-1, groups, torch.ones_like(values))
+    return (total / size.clamp(min=1.0)).gather(-1, groups)
+
+
+def grouped_backward(g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: Value, gamma: Value = 1.0) -> Tensor:
+    """``J_prox J_simplex g / gamma``: centre on the support, then average over every group. The product is symmetric,
+    as the support is a union of groups."""
+    return group_mean(centred(g, (p > 0).to(g.dtype)), saved[0]) / gamma
