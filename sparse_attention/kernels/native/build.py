@@ -1,0 +1,231 @@
+"""Compile the C++ sources once per machine and user, and load the result.
+
+The library is built on first use with the machine's own compiler (``-O3 -march=native -fopenmp``), about five seconds
+of one core, and kept in a cache directory under a name that hashes everything the result depends on: sources, flags,
+compiler version, processor. It needs no torch headers and no C++ runtime, so a new torch does not invalidate it.
+
+Safe for many processes at once: one compiles under a file lock, the others wait for it; where locks do not work all of
+them compile, and the last rename wins, because a file appears under its final name only when complete. The file ends
+with a checksum, so one that was cut short or damaged later is noticed and built again.
+
+Environment:
+    SPARSE_ATTENTION_CACHE       directory for the libraries (default ``$XDG_CACHE_HOME`` or ``~/.cache``, then a private
+                                 directory under the system's temporary one)
+    CXX, CC                      the compiler to use, and the only one tried
+    SPARSE_ATTENTION_NATIVE_ISA  ``auto`` (default), ``avx2`` or ``portable``: leave out faster instruction sets
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCES = Path(__file__).parent / "src"
+ISA_FLAGS = {"auto": (), "avx2": ("-DSPARSE_ATTENTION_NO_AVX512",), "portable": ("-DSPARSE_ATTENTION_PORTABLE",)}
+BASE_FLAGS = (
+    "-std=c++17",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    # Nothing here throws or looks at errno or the floating point flags; without these the C++ runtime is not needed
+    # and square roots and comparisons vectorise.
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+)
+# Compilers without OpenMP or without a notion of the local machine still give a correct library.
+OPTIMISATION = (
+    ("-O3", "-march=native", "-fopenmp"),
+    ("-O3", "-march=native"),
+    ("-O3", "-fopenmp"),
+    ("-O2",),
+)
+COMPILE_SECONDS = 600  # a compiler that takes longer is taken to hang
+_MAGIC = b"sparse_attention"
+
+
+class BuildError(RuntimeError):
+    """No usable library; the message says what was tried and what to do."""
+
+
+def compilers() -> list[list[str]]:
+    """The compiler commands to try, best first: ``$CXX`` or ``$CC`` if set (and then nothing else)."""
+    for variable in ("CXX", "CC"):
+        if os.environ.get(variable):
+            return [shlex.split(os.environ[variable])]
+    return [[name] for name in ("c++", "g++", "clang++", "cc", "gcc", "clang") if shutil.which(name)]
+
+
+def requested_isa() -> str:
+    """The value of ``SPARSE_ATTENTION_NATIVE_ISA``; raises ``BuildError`` for an unknown one."""
+    isa = os.environ.get("SPARSE_ATTENTION_NATIVE_ISA", "auto")
+    if isa not in ISA_FLAGS:
+        raise BuildError(f"SPARSE_ATTENTION_NATIVE_ISA is {isa!r}; set it to one of {', '.join(ISA_FLAGS)}")
+    return isa
+
+
+def _version(compiler: list[str]) -> str | None:
+    try:
+        answer = subprocess.run([*compiler, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    # Something that is no compiler (CC=true, say) may well succeed, but it has nothing to say.
+    return answer.stdout.strip() or None
+
+
+def _processor() -> str:
+    """What ``-march=native`` depends on."""
+    facts = [platform.machine(), platform.system()]
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as cpuinfo:
+        wanted = ("model name", "flags", "Features", "CPU part", "CPU implementer")
+        for line in cpuinfo:
+            if not line.strip():
+                break  # the first processor speaks for all
+            if line.startswith(wanted):
+                facts.append(line.strip())
+    return "\n".join(facts)
+
+
+def cache_key(compiler: list[str], version: str, isa: str) -> str:
+    """Hash of everything the library depends on."""
+    digest = hashlib.sha256()
+    for source in sorted(SOURCES.iterdir()):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    for part in (" ".join(compiler), version, _processor(), isa, repr(BASE_FLAGS), repr(OPTIMISATION)):
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()[:32]
+
+
+def _is_private(path: Path) -> bool:
+    """Ours, and writable by nobody else: code is going to be loaded from here."""
+    if not hasattr(os, "getuid"):
+        return True
+    status = path.stat()
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _usable(path: Path) -> bool:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_private(path):
+            return False
+        with tempfile.TemporaryFile(dir=path):
+            return True
+    except OSError:
+        return False
+
+
+def cache_directory() -> Path:
+    """The first usable of: ``$SPARSE_ATTENTION_CACHE``, the user's cache, a private directory for temporary files."""
+    chosen = os.environ.get("SPARSE_ATTENTION_CACHE")
+    if chosen:
+        path = Path(chosen).expanduser()
+        if not _usable(path):
+            raise BuildError(f"SPARSE_ATTENTION_CACHE is {chosen!r}, which is not a directory that only you can write")
+        return path
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    owner = os.getuid() if hasattr(os, "getuid") else "user"
+    for path in (Path(home) / "sparse_attention", Path(tempfile.gettempdir()) / f"sparse_attention-{owner}"):
+        if path.is_absolute() and _usable(path):
+            return path
+    return Path(tempfile.mkdtemp(prefix="sparse_attention-"))
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """One process at a time. Without working locks, everybody goes ahead, which costs time only."""
+    try:
+        import fcntl
+
+        handle = open(path, "a")  # noqa: SIM115 - held until the block ends
+    except (ImportError, OSError):
+        yield
+        return
+    with handle:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _checksum(content: bytes) -> bytes:
+    return _MAGIC + hashlib.sha256(content).digest()
+
+
+def is_intact(library: Path) -> bool:
+    """Whether the file is there and ends with the checksum of the rest."""
+    try:
+        content = library.read_bytes()
+    except OSError:
+        return False
+    size = len(_MAGIC) + 32
+    return len(content) > size and content[-size:] == _checksum(content[:-size])
+
+
+def _compile(compiler: list[str], isa: str, target: Path) -> None:
+    """Compile to a temporary file and rename it to ``target``; raises ``BuildError`` with the compiler's words."""
+    last = ""
+    for optimisation in OPTIMISATION:
+        handle, name = tempfile.mkstemp(prefix=target.stem + "-", suffix=".tmp", dir=target.parent)
+        os.close(handle)
+        # -x c++ lets a C driver (cc) compile C++, which works because nothing of the C++ runtime is linked.
+        command = [*compiler, *BASE_FLAGS, *optimisation, *ISA_FLAGS[isa], "-x", "c++", str(SOURCES / "api.cpp")]
+        try:
+            done = subprocess.run(
+                [*command, "-o", name], capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS
+            )
+            if done.returncode == 0 and os.path.getsize(name):
+                with open(name, "r+b") as file:
+                    content = file.read()
+                    file.write(_checksum(content))
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(name, target)
+                return
+            last = (done.stderr or done.stdout).strip()[-600:] or f"exit status {done.returncode}"
+        except (OSError, subprocess.SubprocessError) as error:
+            last = str(error)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+    raise BuildError(f"{shlex.join(compiler)} failed: {last}")
+
+
+def _open(library: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError as error:
+        raise BuildError(f"{library} cannot be loaded: {error}") from error
+
+
+def load() -> ctypes.CDLL:
+    """The compiled library, built first if need be. Raises ``BuildError``."""
+    isa = requested_isa()
+    directory = cache_directory()
+    tried = []
+    for compiler in compilers():
+        version = _version(compiler)
+        if version is None:
+            tried.append(f"{shlex.join(compiler)} does not run")
+            continue
+        library = directory / f"native-{cache_key(compiler, version, isa)}.so"
+        try:
+            if not is_intact(library):
+                with _lock(library.with_suffix(".lock")):
+                    if not is_intact(library):  # nobody built it while we waited
+                        _compile(compiler, isa, library)
+            return _open(library)
+        except (BuildError, OSError) as error:
+            tried.append(str(error))
+    reason = "; ".join(tried) or "no compiler found (c++, g++, clang++, cc, gcc, clang)"
+    raise BuildError(reason)

@@ -1,0 +1,175 @@
+// fusedmax: p = simplex projection of the TV prox of z = x / gamma (Niculae & Blondel 2017, section 3.2).
+//
+// Most of the row never reaches the prox. With z shifted so that max z = 0: |y_i - z_i| <= 2 lam, so max y >= -2 lam
+// and the threshold tau >= c = -1 - 2 lam. Clipping commutes with the prox, max(prox(z), c) being the solution under
+// y >= c, and where z_i <= c - 2 lam that solution is c for certain: a hole. Between holes the row falls into short
+// runs, each of which ends in a known jump down to c, so its end values lose lam (total_variation.h).
+//
+// Excluded positions (-infinity) are no holes: they are taken out first and their neighbours become adjacent.
+#pragma once
+#include "thresholds.h"
+#include "total_variation.h"
+
+namespace sa {
+
+template <class T>
+struct FusedmaxMemory {
+  T *kept, *b;
+  int32_t* index;
+  double* inverse;
+  TautString string;
+  static size_t bytes(int64_t n) {
+    return 2 * room<T>(n) + room<int32_t>(n) + room<double>(n + 1) + TautString::bytes(n);
+  }
+  FusedmaxMemory(Scratch s, int64_t n)
+      : kept(s.take<T>(n + 32)), b(s.take<T>(n + 32)), index(s.take<int32_t>(n + 32)), inverse(s.take<double>(n + 2)),
+        string(s, n) {}
+};
+
+// Packs the values above `limit` and their positions.
+template <class T>
+inline int64_t pack_with_index(const T* x, int64_t n, T maximum, T scale, T limit, T* b, int32_t* index) {
+  using V = Vec<T>;
+  const V m = V::all(maximum), s = V::all(scale), low = V::all(limit);
+  int64_t c = 0;
+  for (int64_t i = 0; i < n; i += V::W) {
+    V v = (load_row(x, i, n, -infinity<T>()) - m) * s;
+    auto keep = greater(v, low);
+    if (any(keep)) {
+      compress(b + c, keep, v);
+      c += compress_index<T>(index + c, keep, static_cast<int32_t>(i));
+    }
+  }
+  return c;
+}
+
+template <class T>
+inline bool contains_excluded(const T* x, int64_t n) {
+  using V = Vec<T>;
+  const V gone = V::all(-infinity<T>());
+  auto found = greater(gone, gone);
+  for (int64_t i = 0; i < n; i += V::W) found = mask_or(found, equal(load_row(x, i, n, T(0)), gone));
+  return any(found);
+}
+
+// One row without excluded positions.
+template <class T>
+inline void fusedmax_row(const T* x, T* p, int64_t n, T maximum, T scale, double lam, FusedmaxMemory<T>& w) {
+  using V = Vec<T>;
+  int64_t c = pack_with_index(x, n, maximum, scale, static_cast<T>(-1 - 4 * lam), w.b, w.index);
+  const T shift = static_cast<T>(lam);
+  for (int64_t a = 0; a < c;) {
+    int64_t e = a + 1;
+    while (e < c && w.index[e] == w.index[e - 1] + 1) e++;
+    if (w.index[a] > 0) w.b[a] -= shift;
+    if (w.index[e - 1] < n - 1) w.b[e - 1] -= shift;
+    total_variation(w.b + a, e - a, lam, w.inverse, w.string);
+    a = e;
+  }
+  T top = w.b[0];
+  for (int64_t i = 1; i < c; i++) top = w.b[i] > top ? w.b[i] : top;
+  double total = 0;
+  for (int64_t i = 0; i < c; i++) total += static_cast<double>(w.b[i] -= top);
+  V::all(padding).store(w.b + c);
+  V::all(padding).store(w.b + c + V::W);
+  Candidates<T> k{w.b, c, total};
+  Threshold<T> tau = solve_linear(k, 1.0);
+  if (c == n) {
+    for (int64_t i = 0; i < n; i += V::W) store_row(p, i, n, above(V::load(w.b + i), tau));
+    return;
+  }
+  std::memset(p, 0, sizeof(T) * static_cast<size_t>(n));
+  for (int64_t i = 0; i < c; i++) {
+    T d = (w.b[i] - tau.hi) - tau.lo;
+    p[w.index[i]] = d > 0 ? d : 0;
+  }
+}
+
+// Returns has_excluded if any row has -infinity beside usable scores: the backward pass then needs the scores to know
+// which zeros were not there.
+template <class T>
+int fusedmax_forward(const T* x, T* p, int64_t rows, int64_t n, double lam, double gamma, int threads) {
+  const T scale = reciprocal<T>(gamma);
+  int excluded = 0;
+  int status = for_rows(rows, 60 + 12.0 * n, threads, FusedmaxMemory<T>::bytes(n),
+                        [&](int64_t first, int64_t last, char* memory) {
+    FusedmaxMemory<T> w(Scratch{memory}, n);
+    for (int64_t i = 1; i <= n; i++) w.inverse[i] = 1.0 / static_cast<double>(i);
+    for (int64_t r = first; r < last; r++) {
+      const T* xr = x + r * n;
+      T* pr = p + r * n;
+      RowMaximum<T> m = row_maximum(xr, n);
+      if (!m.usable()) {
+        write_unusable_row(pr, n, m);
+      } else if (!contains_excluded(xr, n)) {
+        fusedmax_row(xr, pr, n, m.value, scale, lam, w);
+      } else {
+#pragma omp atomic write
+        excluded = 1;
+        int64_t c = 0;
+        for (int64_t i = 0; i < n; i++)
+          if (xr[i] > -infinity<T>()) w.kept[c++] = xr[i];
+        fusedmax_row(w.kept, pr, c, m.value, scale, lam, w);
+        for (int64_t i = n - 1; i >= 0; i--) pr[i] = xr[i] > -infinity<T>() ? pr[--c] : T(0);
+      }
+    }
+  });
+  return status == ok && excluded ? has_excluded : status;
+}
+
+// Jacobian: average over runs of equal neighbours (TV prox), then the support's mean is taken off (simplex). Runs are
+// read off p: two neighbouring runs never share a value, and a true zero ends a run. `x` is null unless some position
+// was excluded; excluded positions are stepped over.
+template <class T>
+int fusedmax_backward(const T* g, const T* p, const T* x, T* dx, int64_t rows, int64_t n, double gamma, int threads) {
+  using V = Vec<T>;
+  const V zero = V::all(0), one = V::all(1);
+  const double scale = 1 / gamma;
+  return for_rows(rows, 30 + 2.0 * n, threads, 64, [&](int64_t first, int64_t last, char*) {
+    for (int64_t r = first; r < last; r++) {
+      const T *gr = g + r * n, *pr = p + r * n, *xr = x ? x + r * n : nullptr;
+      T* out = dx + r * n;
+      double total = 0, size = 0;
+      auto broken = greater(zero, zero);
+      for (int64_t i = 0; i < n;) {
+        V a = zero, b = zero;
+        for (int64_t end = i + block < n ? i + block : n; i < end; i += V::W) {
+          V y = load_row(pr, i, n, T(0));
+          auto positive = greater(y, zero);
+          broken = mask_or(broken, either_nan(y, y));
+          a = a + select_or_zero(positive, load_row(gr, i, n, T(0)));
+          b = b + select_or_zero(positive, one);
+        }
+        total += sum(a);
+        size += sum(b);
+      }
+      if (any(broken)) {
+        fill_row(out, n, std::numeric_limits<T>::quiet_NaN());
+        continue;
+      }
+      double mean = size > 0 ? total / size : 0;
+      for (int64_t i = 0; i < n;) {
+        T y = pr[i];
+        if (!(y > 0)) {
+          out[i++] = 0;
+          continue;
+        }
+        int64_t end = i, members = 0;  // end: one past the run's last member
+        double sum_g = 0;
+        for (int64_t j = i; j < n; j++) {
+          if (pr[j] == y) {
+            sum_g += static_cast<double>(gr[j]);
+            members++;
+            end = j + 1;
+          } else if (!(xr && xr[j] == -infinity<T>())) {
+            break;
+          }
+        }
+        T value = static_cast<T>((sum_g / static_cast<double>(members) - mean) * scale);
+        for (; i < end; i++) out[i] = pr[i] == y ? value : T(0);
+      }
+    }
+  });
+}
+
+}  // namespace sa
