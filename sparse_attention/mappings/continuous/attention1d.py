@@ -6,10 +6,10 @@ Martins et al. 2020, Eq. 15, closed forms for alpha in {1, 4/3, 3/2, 2}. With k 
     d/d mu   = (C / a) int 2 k y (1 - y^2)^(k-1) N dy,
     d/d a    = (C / a) int [2 k y^2 - (1 - y^2)] (1 - y^2)^(k-1) N dy       (both by parts),
 
-so one set of integrals S_i = int (1 - y^2)^(k-1) y^i N dy, i = 0, 1, 2, gives the value and the gradient. They are expectations
-under the escort density p^(2 - alpha): this is the generalised covariance of Eq. 18 in the coordinates (mu, a).
-S_i are sums of truncated normal moments. Those cancel when psi_j is much wider than the support, there a ten point
-Gauss-Jacobi rule is exact to machine precision instead. float64 inside, rounded once. Cost O(N) per example.
+so one set of integrals S_i = int (1 - y^2)^(k-1) y^i N dy, i = 0, 1, 2, gives the value and the gradient. They are
+expectations under the escort density p^(2 - alpha): this is the generalised covariance of Eq. 18 in the coordinates
+(mu, a). S_i are sums of truncated normal moments. Those cancel when psi_j is much wider than the support, there a ten
+point Gauss-Jacobi rule is exact to machine precision instead. float64 inside, rounded once. Cost O(N) per example.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .family import closed_form_order, half_width
 
 _SQRT_HALF = math.sqrt(0.5)
 _INV_SQRT_2PI = 1.0 / math.sqrt(2 * math.pi)
-# The moment sums lose a factor (width / half width)^(2k + 2) of float64; below these ratios of half width to basis width
-# quadrature takes over, so that at most about 1e-11 is lost. By order k.
+# The moment sums lose a factor (width / half width)^(2k + 2) of float64; below these ratios of half width to basis
+# width quadrature takes over, so that at most about 1e-11 is lost. By order k.
 _NARROW = {1: 0.1, 2: 0.25, 3: 0.5}
 _NODES = 10
 
@@ -83,7 +83,9 @@ def edge_expectation(loc: Tensor, scale: Tensor, centres: Tensor, widths: Tensor
 
 
 class _EdgeExpectation(torch.autograd.Function):
-    """Value and Jacobian come from one set of integrals, so the forward keeps the Jacobian and the backward is a dot product."""
+    """Value and Jacobian come from one set of integrals, so the forward keeps the Jacobian and the backward is a dot
+    product.
+    """
 
     @staticmethod
     def forward(ctx, loc: Tensor, scale: Tensor, centres: Tensor, widths: Tensor, order: int) -> Tensor:
@@ -129,8 +131,8 @@ def _edge_constant(k: int) -> float:
 def _moment_sums(m: Tensor, s: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """S_0, S_1, S_2 of N(y; m, s^2), each [..., N], from the moments M_i = int_{-1}^{1} y^i N dy.
 
-    M_i = h M_{i-1} + (i-1) s^2 M_{i-2} - s [y^(i-1) phi]. By symmetry the centre is put at h = |m|; then both ends lie below it
-    when psi_j is off the support, and erfc gives M_0 with full relative precision.
+    M_i = h M_{i-1} + (i-1) s^2 M_{i-2} - s [y^(i-1) phi]. By symmetry the centre is put at h = |m|; then both ends lie
+    below it when psi_j is off the support, and erfc gives M_0 with full relative precision.
     """
     sign = torch.copysign(torch.ones((), dtype=m.dtype, device=m.device), m.detach())
     h = sign * m
@@ -202,7 +204,8 @@ def jacobian_theta(theta: Tensor, basis: GaussianBasis1d, alpha: float = 2.0) ->
     a = half_width(sigma_sq, alpha)
     _, d_mu, d_a = _value_and_jacobian(mu, a, centres, widths, order)
     d_sigma_sq = d_a * (a / ((alpha + 1) * sigma_sq)).unsqueeze(-1)
-    # mu = theta_1 sigma^2 and sigma^2 = -1 / (2 theta_2), so d sigma^2 / d theta_2 = 2 sigma^4 and d mu / d theta_2 = 2 mu sigma^2.
+    # mu = theta_1 sigma^2 and sigma^2 = -1 / (2 theta_2), so d sigma^2 / d theta_2 = 2 sigma^4 and d mu / d theta_2 = 2
+    # mu sigma^2.
     by_theta1 = d_mu * sigma_sq.unsqueeze(-1)
     by_theta2 = 2 * (mu * sigma_sq).unsqueeze(-1) * d_mu + 2 * sigma_sq.square().unsqueeze(-1) * d_sigma_sq
     return torch.stack([by_theta1, by_theta2], dim=-1)

@@ -7,16 +7,18 @@ t = mu + A y, y in the unit disk, A lower triangular (see `family`),
 
 Three rules for the integral:
 
-slices    (grid bases, the default there) y = (cos phi, sin phi q): for a fixed first coordinate the rest is one-dimensional
-          attention with half width sin(phi) A_22, which has a closed form. psi_j = psi_row psi_column, so the slices of all
-          columns are computed once per batch element and joined with the rows by one matrix product.
+slices    (grid bases, the default there) y = (cos phi, sin phi q): for a fixed first coordinate the rest is
+one-dimensional
+          attention with half width sin(phi) A_22, which has a closed form. psi_j = psi_row psi_column, so the slices of
+          all columns are computed once per batch element and joined with the rows by one matrix product.
 angular   (any basis, the default otherwise) polar coordinates with the closed radial integral.
-paper-code the authors' angular rule: 100 angles from 0 to 2 pi *with both ends*, so that angle 0 counts twice. Their error of
+paper-code the authors' angular rule: 100 angles from 0 to 2 pi *with both ends*, so that angle 0 counts twice. Their
+error of
           r is up to 8 % for wide attention. Only to reproduce their numbers.
 
-In phi both integrands are periodic and entire, so equally spaced angles converge faster than any power. `angles_needed` turns
-that into a count with a proven error bound. Cost per example: slices O(K (rows + columns) + K N) multiplications but only
-O(K (rows + columns)) exponentials; angular O(K N) exponentials.
+In phi both integrands are periodic and entire, so equally spaced angles converge faster than any power. `angles_needed`
+turns that into a count with a proven error bound. Cost per example: slices O(K (rows + columns) + K N) multiplications
+but only O(K (rows + columns)) exponentials; angular O(K N) exponentials.
 """
 
 from __future__ import annotations
@@ -46,12 +48,14 @@ def continuous_attention_2d(
     quadrature: str = "auto",
     n_angles: int | None = None,
 ) -> Tensor:
-    """Expected basis functions r [..., N] under the density with mu [..., 2] and parameter Sigma = covariance [..., 2, 2].
+    """Expected basis functions r [..., N] under the density with mu [..., 2] and parameter Sigma = covariance [..., 2,
+    2].
 
-    n_angles: points on the full circle; None takes what the error bound asks for: 1e-7 of the largest r for float32 inputs,
-    1e-12 for float64. Gradients with respect to mu and Sigma are exact for the rule (Sigma is read as a symmetric matrix).
-    Sigma is the covariance only for alpha = 1 (`family.matched_covariance` converts). Raises ValueError for an unknown alpha or
-    quadrature, for `slices` on a basis that is no grid, and for a Sigma that is not positive definite.
+    n_angles: points on the full circle; None takes what the error bound asks for: 1e-7 of the largest r for float32
+    inputs, 1e-12 for float64. Gradients with respect to mu and Sigma are exact for the rule (Sigma is read as a
+    symmetric matrix). Sigma is the covariance only for alpha = 1 (`family.matched_covariance` converts). Raises
+    ValueError for an unknown alpha or quadrature, for `slices` on a basis that is no grid, and for a Sigma that is not
+    positive definite.
     """
     order = closed_form_order(alpha)
     rule = _resolve(quadrature, basis, order)
@@ -71,7 +75,9 @@ def continuous_attention_2d(
 
 
 def rho_2d(theta1: Tensor, theta2: Tensor, basis: GaussianBasis2d, alpha: float = 2.0, **options) -> Tensor:
-    """r [..., N] from theta1 = Sigma^-1 mu [..., 2] and theta2 = -Sigma^-1 / 2 [..., 2, 2] (Def. 2). Options as above."""
+    """r [..., N] from theta1 = Sigma^-1 mu [..., 2] and theta2 = -Sigma^-1 / 2 [..., 2, 2] (Def. 2). Options as
+    above.
+    """
     sigma = _inverse(-2.0 * theta2)
     return continuous_attention_2d((sigma @ theta1.unsqueeze(-1)).squeeze(-1), sigma, basis, alpha, **options)
 
@@ -97,8 +103,8 @@ def gaussian_expectation_2d(mu: Tensor, sigma: Tensor, basis: GaussianBasis2d) -
 class _SharedGaussian(torch.autograd.Function):
     """N(mu; mu_j, S) [B, N] for one S [B, 2, 2] per example.
 
-    The exponent is a polynomial in mu_j whose coefficients are found once per example, and every gradient is a polynomial moment
-    of grad * r over the functions: each way is one matrix product with the monomials [7, N].
+    The exponent is a polynomial in mu_j whose coefficients are found once per example, and every gradient is a
+    polynomial moment of grad * r over the functions: each way is one matrix product with the monomials [7, N].
     """
 
     @staticmethod
@@ -201,7 +207,8 @@ def _sharpness(shape: Tensor, basis: GaussianBasis2d) -> float:
         if basis.shared:
             p = _inverse(covariances)
         else:
-            p = torch.linalg.eigvalsh(covariances)[:, 0].min().reciprocal() * torch.eye(2, dtype=a.dtype, device=a.device)
+            sharpest = torch.linalg.eigvalsh(covariances)[:, 0].min().reciprocal()
+            p = sharpest * torch.eye(2, dtype=a.dtype, device=a.device)
         trace = p[0, 0] * a * a + 2 * p[0, 1] * a * c + p[1, 1] * (c * c + b * b)
         det = _det(p) * (a * b).square()
         largest = 0.5 * (trace + (trace.square() - 4 * det).clamp(min=0).sqrt())
@@ -211,9 +218,9 @@ def _sharpness(shape: Tensor, basis: GaussianBasis2d) -> float:
 def angles_needed(sharpness: float, tolerance: float, order: int = 1) -> int:
     """Points on the circle for an error below `tolerance` relative to the largest possible r.
 
-    Off the real axis the integrand grows at most like exp(kappa^2 sinh(eta)^2 / 2) cosh(eta)^(2k+2), kappa = `sharpness`, so M
-    equally spaced points err by at most 2 exp(that - M eta) for every eta; the best eta is found on a grid. One factor
-    (1 + kappa^2) is granted because r of a wide density is that much smaller than the peak of psi_j.
+    Off the real axis the integrand grows at most like exp(kappa^2 sinh(eta)^2 / 2) cosh(eta)^(2k+2), kappa =
+    `sharpness`, so M equally spaced points err by at most 2 exp(that - M eta) for every eta; the best eta is found on a
+    grid. One factor (1 + kappa^2) is granted because r of a wide density is that much smaller than the peak of psi_j.
     """
     # Counts on a coarse grid of sharpness: one cache entry, and one shape of tensors, for similar batches.
     step = math.ceil(12 * math.log2(max(sharpness, 0.1)))
@@ -254,7 +261,9 @@ def _resolve(quadrature: str, basis: GaussianBasis2d, order: int) -> str:
     if quadrature not in QUADRATURES:
         raise ValueError(f"quadrature={quadrature!r} is unknown; allowed: {', '.join(QUADRATURES)}")
     if quadrature == "slices" and not basis.separable:
-        raise ValueError("quadrature='slices' needs centres on a grid and one diagonal covariance (GaussianBasis2d.grid); use 'auto'")
+        raise ValueError(
+            "quadrature='slices' needs centres on a grid and one diagonal covariance (GaussianBasis2d.grid); use 'auto'"
+        )
     if quadrature == "paper-code" and order > 1:
         raise ValueError("quadrature='paper-code' exists for alpha=2 only: the authors have no other truncated density")
     if quadrature == "auto":
@@ -277,6 +286,6 @@ def _check_positive_definite(sigma: Tensor) -> None:
     if bool(bad.any()):
         first = int(bad.nonzero()[0])
         raise ValueError(
-            f"covariance number {first} is not positive definite: {sigma[first].tolist()}; add a multiple of the identity "
-            "(the authors add 1e-6)"
+            f"covariance number {first} is not positive definite: {sigma[first].tolist()}; "
+            "add a multiple of the identity (the authors add 1e-6)"
         )

@@ -1,7 +1,7 @@
 """Gaussian radial basis functions psi_j(t) = N(t; mu_j, Sigma_j), the features that values are regressed on.
 
-A basis is a constant: it is compared and hashed by its numbers, so that ridge matrices can be cached by it, it is kept in
-float64 whatever a model is cast to, and it follows its caller to any device.
+A basis is a constant: it is compared and hashed by its numbers, so that ridge matrices can be cached by it, it is kept
+in float64 whatever a model is cast to, and it follows its caller to any device.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class GaussianBasis1d:
         per_width, rest = divmod(n, len(widths))
         if rest or per_width == 0:
             raise ValueError(
-                f"n={n} basis functions cannot be shared by {len(widths)} widths; use a positive multiple of {len(widths)}"
+                f"n={n} basis functions cannot be shared by {len(widths)} widths; "
+                f"use a positive multiple of {len(widths)}"
             )
         line = torch.linspace(low, high, per_width, dtype=torch.float64)
         every_width = torch.tensor(widths, dtype=torch.float64).repeat_interleave(per_width)
@@ -97,9 +98,9 @@ class GaussianBasis1d:
 class GaussianBasis2d:
     """N functions N(t; centres_j, covariances_j) on the plane.
 
-    Args: centres [N, 2]; covariances [2, 2] (shared) or [N, 2, 2], symmetric positive definite. Raises ValueError otherwise.
-    `grid(...)` builds the basis of the VQA experiments. Centres that fill a grid, in any order, under one diagonal covariance are
-    recognised: then psi is separable and attention much cheaper.
+    Args: centres [N, 2]; covariances [2, 2] (shared) or [N, 2, 2], symmetric positive definite. Raises ValueError
+    otherwise. `grid(...)` builds the basis of the VQA experiments. Centres that fill a grid, in any order, under one
+    diagonal covariance are recognised: then psi is separable and attention much cheaper.
     """
 
     dim = 2
@@ -129,8 +130,8 @@ class GaussianBasis2d:
     ) -> GaussianBasis2d:
         """rows x columns centres, linear in [low, high]^2; function j = row * columns + column.
 
-        `variance` is one number for isotropic functions or a pair (along rows, along columns). The first coordinate of t
-        counts rows, the second columns. Default: the 10 x 10 basis with Sigma_j = .001 I of the paper.
+        `variance` is one number for isotropic functions or a pair (along rows, along columns). The first coordinate of
+        t counts rows, the second columns. Default: the 10 x 10 basis with Sigma_j = .001 I of the paper.
         """
         if rows < 1 or columns < 1:
             raise ValueError(f"a grid needs at least one row and one column, got {rows} x {columns}")
@@ -142,7 +143,9 @@ class GaussianBasis2d:
         return cls(torch.cartesian_prod(line1, line2), torch.diag(torch.tensor([first, second], dtype=torch.float64)))
 
     def _find_grid(self) -> _Constants | None:
-        """The two lines whose product the centres are, and each centre's place in that product; None if there are none."""
+        """The two lines whose product the centres are, and each centre's place in that product; None if there are
+        none.
+        """
         centres, covariances = self.tensors()
         if covariances.ndim != 2 or covariances[0, 1] != 0:
             return None
@@ -163,7 +166,7 @@ class GaussianBasis2d:
     def axes(self, device: torch.device | str = "cpu") -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """((centres, widths) along rows, (centres, widths) along columns) of a separable basis."""
         if self._axes is None:
-            raise ValueError("this basis is not a grid with a shared diagonal covariance; build it by GaussianBasis2d.grid")
+            raise ValueError("this basis is no grid with one diagonal covariance; build it by GaussianBasis2d.grid")
         t = self._axes.on(device)
         return (t["line1"], t["width1"]), (t["line2"], t["width2"])
 

@@ -1,11 +1,13 @@
-"""Densities of the alpha-RPM on the line: p = argmax E_p[f] + H_alpha(p) (Martins et al. 2020, section 2; beta-Gaussians).
+"""Densities of the alpha-RPM on the line: p = argmax E_p[f] + H_alpha(p) (Martins et al. 2020, section 2;
+beta-Gaussians).
 
-    f = -(t - mu)^2 / (2 sigma^2)     Gaussian (alpha 1), triweight (4/3), biweight (3/2), truncated parabola (2), any alpha > 1
-    f = -|t - mu| / b                 Laplace (1), triangular (2)
+    f = -(t - mu)^2 / (2 sigma^2)     Gaussian (alpha 1), triweight (4/3), biweight (3/2), truncated parabola (2), any
+    alpha > 1 f = -|t - mu| / b                 Laplace (1), triangular (2)
     f = -g'(|t - mu| / sigma) / sigma location-scale family (2), Eq. 13
 
-Parameters are tensors of one broadcast shape [...]; every method is differentiable in them; `rsample` is reparametrised. Entropies
-are H_alpha = (1 - int p^alpha) / (alpha (alpha - 1)) for Tsallis' and -int p log p for Shannon's (alpha = 1), in nats.
+Parameters are tensors of one broadcast shape [...]; every method is differentiable in them; `rsample` is
+reparametrised. Entropies are H_alpha = (1 - int p^alpha) / (alpha (alpha - 1)) for Tsallis' and -int p log p for
+Shannon's (alpha = 1), in nats.
 """
 
 from __future__ import annotations
@@ -104,7 +106,9 @@ class BetaGaussian(Density):
 
     @property
     def tau(self) -> Tensor:
-        """Threshold tau = -a^2 / (2 sigma^2) [...]; for alpha = 2 the lambda of Eq. 10. Raises ValueError for alpha = 1."""
+        """Threshold tau = -a^2 / (2 sigma^2) [...]; for alpha = 2 the lambda of Eq. 10. Raises ValueError for alpha =
+        1.
+        """
         if self.alpha == 1:
             raise ValueError("the Gaussian (alpha=1) has no threshold; use alpha > 1")
         return -self.half_width().square() / (2 * self.scale)
@@ -131,8 +135,9 @@ class BetaGaussian(Density):
             return (1 - power) / (alpha * (alpha - 1))
         a, k, log_c = self.half_width(), exponent(self.alpha), log_ball_constant(self.alpha)
         if alpha == 1:
-            expected_log = torch.digamma(torch.tensor([k + 1, k + 1.5], dtype=torch.float64)).diff(dim=0).item()
-            return torch.log(a) - log_c + k * expected_log
+            # E[log(1 - y^2)], y^2 ~ Beta(1/2, k + 1)
+            low, high = torch.digamma(torch.tensor([k + 1, k + 1.5], dtype=torch.float64)).tolist()
+            return torch.log(a) - log_c - k * (low - high)
         # int C^alpha (1 - y^2)^(k alpha) dy is a Beta function.
         q = k * alpha
         log_beta = 0.5 * math.log(math.pi) + math.lgamma(q + 1) - math.lgamma(q + 1.5)
@@ -238,11 +243,12 @@ class Triangular(Density):
 
 
 class LocationScale(Density):
-    """[-lambda - g'(|t - mu| / sigma) / sigma]_+, alpha = 2 (Eq. 13), for a convex g on [0, inf) given with its derivative.
+    """[-lambda - g'(|t - mu| / sigma) / sigma]_+, alpha = 2 (Eq. 13), for a convex g on [0, inf) given with its
+    derivative.
 
-    The half width is a sigma where a g'(a) - g(a) + g(0) = 1/2, and lambda = -g'(a) / sigma. g(t) = t^2 / 2 is the triangular density
-    with b = sigma^2; g(t) = t^3 / 6 the truncated parabola whose parameter is sigma^3. Raises ValueError when the left side does not
-    reach 1/2 below 1e12 (g nearly linear).
+    The half width is a sigma where a g'(a) - g(a) + g(0) = 1/2, and lambda = -g'(a) / sigma. g(t) = t^2 / 2 is the
+    triangular density with b = sigma^2; g(t) = t^3 / 6 the truncated parabola whose parameter is sigma^3. Raises
+    ValueError when the left side does not reach 1/2 below 1e12 (g nearly linear).
     """
 
     alpha = 2.0
@@ -296,7 +302,9 @@ class LocationScale(Density):
         return (1 - power) / (alpha * (alpha - 1))
 
     def _integral(self, integrand: Callable[[Tensor, Tensor], Tensor]) -> float:
-        """int over [-a, a] of integrand(|z|, p(z)) for sigma = 1, by 200 Gauss points (1e-12 and better for smooth g)."""
+        """int over [-a, a] of integrand(|z|, p(z)) for sigma = 1, by 200 Gauss points (1e-12 and better for smooth
+        g).
+        """
         nodes, weights = np.polynomial.legendre.leggauss(200)
         z = torch.from_numpy(0.5 * self.a * (nodes + 1))
         p = (self._slope - self.g_prime(z)).clamp(min=0)
@@ -327,5 +335,6 @@ def _symmetric_beta(
 
 def standard_gamma(concentration: float, shape: torch.Size, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Gamma(concentration, 1) samples of the dtype and device of `like`."""
-    parameter = torch.full(shape, concentration, dtype=torch.promote_types(like.dtype, torch.float32), device=like.device)
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    parameter = torch.full(shape, concentration, dtype=dtype, device=like.device)
     return torch._standard_gamma(parameter, generator=generator).to(like.dtype)

@@ -38,7 +38,9 @@ def closed_form_order(alpha: float) -> int:
 
 
 def check_alpha(alpha: float) -> float:
-    """alpha as a float; raises ValueError unless alpha >= 1 (below 1 the tails are heavy and the support is the line)."""
+    """alpha as a float; raises ValueError unless alpha >= 1 (below 1 the tails are heavy and the support is the
+    line).
+    """
     alpha = float(alpha)
     if not 1.0 <= alpha < math.inf:
         raise ValueError(f"alpha={alpha} is outside [1, inf); use alpha=1 for the Gaussian, alpha=2 for sparsemax")

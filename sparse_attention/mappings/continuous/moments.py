@@ -1,9 +1,9 @@
 """Moment matching: the density that has the mean and the (co)variance of discrete attention weights.
 
-The combined model of Martins et al. 2020, section 4, takes mu = E_p[l / L] and the variance of l / L from discrete attention p. The
-parameter sigma^2 of a truncated parabola is not its variance, so mode="exact" converts (alpha = 2: 2/3 (5 V)^(3/2), in the plane
-9 pi sqrt(|V|) V). mode="paper-code" passes V on as sigma^2, as the authors' IMDB scripts do: the support then has half width .500
-instead of .645 for V = 1/12, and .114 instead of .071 for V = .001.
+The combined model of Martins et al. 2020, section 4, takes mu = E_p[l / L] and the variance of l / L from discrete
+attention p. The parameter sigma^2 of a truncated parabola is not its variance, so mode="exact" converts (alpha = 2: 2/3
+(5 V)^(3/2), in the plane 9 pi sqrt(|V|) V). mode="paper-code" passes V on as sigma^2, as the authors' IMDB scripts do:
+the support then has half width .500 instead of .645 for V = 1/12, and .114 instead of .071 for V = .001.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ POSITIONS = ("cell_centre", "linspace", "right_edge")
 def document_positions(mask: Tensor, positions: str = "cell_centre", dtype: torch.dtype = torch.float64) -> Tensor:
     """Positions [B, L] in [0, 1] of the kept words of mask [B, L]; 0 on masked ones.
 
-    cell_centre (l - 1/2) / L, the points of the value regression; linspace (l - 1) / (L - 1), the authors' code; right_edge l / L,
-    the paper's text. Raises ValueError for another name.
+    cell_centre (l - 1/2) / L, the points of the value regression; linspace (l - 1) / (L - 1), the authors' code;
+    right_edge l / L, the paper's text. Raises ValueError for another name.
     """
     if positions not in POSITIONS:
         raise ValueError(f"positions={positions!r} is unknown; allowed: {', '.join(POSITIONS)}")
@@ -41,7 +41,8 @@ def match_moments_1d(
 ) -> tuple[Tensor, Tensor]:
     """(mu [B], sigma_sq [B]) from weights [B, L], which sum to one, at positions [L] or [B, L].
 
-    `floor` bounds the variance from below (attention on one word). Where all weights are 0 the result is (0, that of `floor`).
+    `floor` bounds the variance from below (attention on one word). Where all weights are 0 the result is (0, that of
+    `floor`).
     """
     _check_mode(mode)
     p = weights.double()
@@ -56,7 +57,8 @@ def match_moments_1d(
 def match_moments_2d(
     weights: Tensor, positions: Tensor, alpha: float = 2.0, mode: str = "exact", floor: float = 1e-6
 ) -> tuple[Tensor, Tensor]:
-    """(mu [B, 2], Sigma [B, 2, 2]) from weights [B, L] at positions [L, 2]; `floor` is added to the diagonal of the covariance.
+    """(mu [B, 2], Sigma [B, 2, 2]) from weights [B, L] at positions [L, 2]; `floor` is added to the diagonal of the
+    covariance.
 
     mode="exact" is also what the authors' VQA code does (9 pi sqrt(|V|) V); "paper-code" passes V as Sigma.
     """

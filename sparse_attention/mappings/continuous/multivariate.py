@@ -1,8 +1,10 @@
-"""Beta-Gaussians in n dimensions: the Gaussian, the truncated paraboloid (Martins et al. 2020, Eq. 11) and those between.
+"""Beta-Gaussians in n dimensions: the Gaussian, the truncated paraboloid (Martins et al. 2020, Eq. 11) and those
+between.
 
     p(t) = [(alpha - 1)(-tau - (t - mu)' Sigma^-1 (t - mu) / 2)]_+^(1/(alpha - 1))
 
-Eq. 11 prints (t - mu) Sigma^-1 (t - mu) without the transpose. A diagonal Sigma does not make the coordinates independent (alpha > 1).
+Eq. 11 prints (t - mu) Sigma^-1 (t - mu) without the transpose. A diagonal Sigma does not make the coordinates
+independent (alpha > 1).
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from .family import check_alpha, exponent, log_ball_constant, threshold
 class MultivariateBetaGaussian:
     """mu [..., n], covariance Sigma [..., n, n] symmetric positive definite, alpha >= 1.
 
-    Sigma is the covariance of p only for alpha = 1. Raises ValueError for shapes that do not fit or a Sigma that is not positive
-    definite.
+    Sigma is the covariance of p only for alpha = 1. Raises ValueError for shapes that do not fit or a Sigma that is not
+    positive definite.
     """
 
     def __init__(self, mu: Tensor, covariance: Tensor, alpha: float = 2.0) -> None:
@@ -91,9 +93,11 @@ class MultivariateBetaGaussian:
         k, log_c = exponent(self.alpha), log_ball_constant(self.alpha, n)
         log_volume = 0.5 * n * torch.log(-2 * self.tau) + 0.5 * self._log_det  # log |A|
         if alpha == 1:
+            # E[log(1 - |y|^2)], |y|^2 ~ Beta(n / 2, k + 1)
             expected_log = _digamma(k + 1) - _digamma(n / 2 + k + 1)
             return log_volume - log_c - k * expected_log
-        log_power = alpha * log_c - _log_ball_constant_of_power(k * alpha, n)
+        # int (1 - |y|^2)^(k alpha) dy is one over the ball constant of another power
+        log_power = alpha * log_c - _log_constant_of_power(k * alpha, n)
         return (1 - torch.exp(log_power + (1 - alpha) * log_volume)) / (alpha * (alpha - 1))
 
     def rsample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
@@ -132,7 +136,7 @@ class MultivariateGaussian(MultivariateBetaGaussian):
         super().__init__(mu, covariance, 1.0)
 
 
-def _log_ball_constant_of_power(q: float, n: int) -> float:
+def _log_constant_of_power(q: float, n: int) -> float:
     """-log int (1 - |y|^2)^q dy over the unit ball."""
     return math.lgamma(n / 2 + q + 1) - math.lgamma(q + 1) - n / 2 * math.log(math.pi)
 

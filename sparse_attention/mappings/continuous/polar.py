@@ -2,10 +2,12 @@
 
 In polar coordinates y = u (cos v, sin v), a = (cos v, sin v), the basis function is Gaussian along each ray:
 
-    s^2 = 1 / (a' P a),   u_0 = s^2 a' q,   N(mu + A y; mu_j, Sigma_j) = exp(-(e - u_0^2 / s^2) / 2 - (u - u_0)^2 / (2 s^2)) / Z,
-    P = A' Sigma_j^-1 A,  q = A' Sigma_j^-1 (mu_j - mu),  e = |mu_j - mu|^2 in the metric Sigma_j^-1,  Z = 2 pi sqrt(|Sigma_j|),
+    s^2 = 1 / (a' P a),   u_0 = s^2 a' q,   N(mu + A y; mu_j, Sigma_j) = exp(-(e - u_0^2 / s^2) / 2 - (u - u_0)^2 / (2
+    s^2)) / Z, P = A' Sigma_j^-1 A,  q = A' Sigma_j^-1 (mu_j - mu),  e = |mu_j - mu|^2 in the metric Sigma_j^-1,  Z = 2
+    pi sqrt(|Sigma_j|),
 
-so that rho_j and its gradient are sums over v of radial moments m_i = int_0^1 u^i exp(...) du (Martins et al. 2020, App. G):
+so that rho_j and its gradient are sums over v of radial moments m_i = int_0^1 u^i exp(...) du (Martins et al. 2020,
+App. G):
 
     rho_j      = C int (m_1 - m_3) dv                             for k = 1, and with (1 - u^2)^k in general,
     d / d mu   = C A^-T int 2 k a (m_2 (1 - u^2)^(k-1)) dv,
@@ -22,7 +24,8 @@ from torch import Tensor
 
 from .attention1d import _SQRT_HALF, _against_power
 
-# Radial moments lose s^(2k + 2) of float64 when the function is wider than the disk; from here on twelve Gauss points are exact.
+# Radial moments lose s^(2k + 2) of float64 when the function is wider than the disk; from here on twelve Gauss points
+# are exact.
 _WIDE = 1.5
 
 
@@ -90,7 +93,8 @@ def _value_and_jacobian(
 
 
 def _radial(u0: Tensor, s: Tensor, away: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """int_0^1 of g(u) exp(-away / 2 - (u - u0)^2 / (2 s^2)) for g = u w^k, u^2 w^(k-1), u^3 w^(k-1), u w^k, w = 1 - u^2.
+    """int_0^1 of g(u) exp(-away / 2 - (u - u0)^2 / (2 s^2)) for g = u w^k, u^2 w^(k-1), u^3 w^(k-1), u w^k, w = 1 -
+    u^2.
 
     The first and the last are the same integral: one stands for the value, one for the trace of d / d A.
     """
@@ -114,7 +118,8 @@ def _radial(u0: Tensor, s: Tensor, away: Tensor, k: int) -> tuple[Tensor, Tensor
 
 def _radial_moments(u0: Tensor, s: Tensor, highest: int) -> list[Tensor]:
     """int_0^1 u^i exp(-(u - u0)^2 / (2 s^2)) du for i = 0 .. highest."""
-    # Both ends measured outwards on the side of [0, 1] where the centre lies, so that erfc keeps its digits in the tail.
+    # Both ends measured outwards on the side of [0, 1] where the centre lies, so that erfc keeps its digits in the
+    # tail.
     right = u0 > 0.5
     near = torch.where(right, u0 - 1, -u0) / s
     far = torch.where(right, u0, 1 - u0) / s

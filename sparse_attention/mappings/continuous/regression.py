@@ -1,10 +1,12 @@
 """Ridge value regression: from vectors at discrete positions to a value function V(t) = B psi(t).
 
-    B = H F' (F F' + lambda I)^-1 = H G,   F [N, L] the basis at the positions, H [D, L] the values      (Martins et al. 2020, Eq. 16)
+    B = H F' (F F' + lambda I)^-1 = H G,   F [N, L] the basis at the positions, H [D, L] the values      (Martins et al.
+    2020, Eq. 16)
 
-A context c = B r = H (G r) needs no B: w = G r [L] are weights on the positions, and the rest is an ordinary weighted sum. They may be
-negative and need not sum to one. F F' + lambda I has condition numbers up to 1e6, so G is solved in float64 and cached.
-Positions are the centres of L equal cells of [0, 1]. With `pad` the value function is also asked to be zero on [-1/2, 0] and [1, 3/2].
+A context c = B r = H (G r) needs no B: w = G r [L] are weights on the positions, and the rest is an ordinary weighted
+sum. They may be negative and need not sum to one. F F' + lambda I has condition numbers up to 1e6, so G is solved in
+float64 and cached. Positions are the centres of L equal cells of [0, 1]. With `pad` the value function is also asked to
+be zero on [-1/2, 0] and [1, 3/2].
 """
 
 from __future__ import annotations
@@ -75,8 +77,8 @@ def _padded_line(length: int, pad: str) -> tuple[Tensor, slice]:
 def ridge_matrix_1d(length: int, basis: GaussianBasis1d, ridge: float = 0.01, pad_positions: str = "none") -> Tensor:
     """G [L, N] in float64, cached by (length, basis, ridge, pad_positions).
 
-    pad_positions: "none"; "correct", zero values on [-1/2, 3/2]; "legacy_even", the same with the authors' slip for even L
-    (L = 40 puts the words at 9.9 .. -8.9). Raises ValueError for length < 1, ridge <= 0 or an unknown padding.
+    pad_positions: "none"; "correct", zero values on [-1/2, 3/2]; "legacy_even", the same with the authors' slip for
+    even L (L = 40 puts the words at 9.9 .. -8.9). Raises ValueError for length < 1, ridge <= 0 or an unknown padding.
     """
     _check_length(length)
     _check_options(ridge, pad_positions)
@@ -91,7 +93,12 @@ def ridge_matrix_1d(length: int, basis: GaussianBasis1d, ridge: float = 0.01, pa
 
 
 def ridge_matrix_2d(
-    rows: int, columns: int, basis: GaussianBasis2d, ridge: float = 0.01, pad_positions: str = "correct"
+    rows: int,
+    columns: int,
+    basis: GaussianBasis2d,
+    ridge: float = 0.01,
+    pad_positions: str = "correct",
+    device: torch.device | str = "cpu",
 ) -> Tensor:
     """G [rows * columns, N] in float64 for a grid of cells, cached; the paper's VQA model pads (14 x 14 in 28 x 28)."""
     _check_length(rows)
@@ -105,7 +112,11 @@ def ridge_matrix_2d(
         g = solve_ridge(basis.evaluate(torch.cartesian_prod(line1, line2)), ridge)
         return g.view(len(line1), len(line2), -1)[real1, real2].reshape(rows * columns, -1).contiguous()
 
-    return _cache.get((rows, columns, basis, ridge, pad_positions), compute)
+    key = (rows, columns, basis, ridge, pad_positions)
+    device = torch.device(device)
+    if device.type == "cpu":
+        return _cache.get(key, compute)
+    return _cache.get((*key, device), lambda: _cache.get(key, compute).to(device))
 
 
 def solve_ridge(features: Tensor, ridge: float) -> Tensor:
@@ -123,20 +134,24 @@ def position_weights(
 ) -> Tensor:
     """w = G r [B, L] of the words each document really has; 0 on masked ones.
 
-    r [B, N]; mask [B, L] bool, True = keep. Every document uses the G of its own length, so the result does not depend on what it
-    is batched with; a fully masked row gives zeros. Differentiable in r.
+    r [B, N] or, for T queries each, [B, T, N]; mask [B, L] bool, True = keep. Every document uses the G of its own
+    length, so the result does not depend on what it is batched with; a fully masked row gives zeros. Returns [B, L] or
+    [B, T, L], differentiable in r.
     """
+    if r.ndim == 2:
+        return position_weights(r.unsqueeze(1), mask, basis, ridge, pad_positions).squeeze(1)
     batch, width = mask.shape
     if width == 0 or batch == 0:
-        return r.new_zeros(batch, width)
+        return r.new_zeros(batch, r.shape[1], width)
     rank = mask.cumsum(-1) - 1  # [B, L] place of every kept word among the kept ones
     lengths, which = torch.unique(rank[:, -1] + 1, return_inverse=True)  # [U], [B]
-    stacked = r.new_zeros(len(lengths), width, r.shape[-1])
+    stacked = torch.zeros(len(lengths), width, r.shape[-1], dtype=r.dtype)
     for i, length in enumerate(lengths.tolist()):  # distinct lengths, not examples
         if length:
-            stacked[i, :length] = ridge_matrix_1d(length, basis, ridge, pad_positions).to(r)
-    weights = (stacked[which] @ r.unsqueeze(-1)).squeeze(-1)  # [B, L] by rank
-    return weights.gather(-1, rank.clamp(min=0)).masked_fill(~mask, 0.0)
+            stacked[i, :length] = ridge_matrix_1d(length, basis, ridge, pad_positions)
+    weights = r @ stacked.to(r.device)[which].mT  # [B, T, L] by rank
+    at = rank.clamp(min=0).unsqueeze(1).expand_as(weights)
+    return weights.gather(-1, at).masked_fill(~mask.unsqueeze(1), 0.0)
 
 
 def _check_length(length: int) -> None:

@@ -1,0 +1,182 @@
+"""Mixtures of Gaussians fitted to discrete attention weights: attention with several modes.
+
+Weighted EM (Farinhas, Martins and Aguiar 2021): positions t_l carry the weights p_l, sum_l p_l = 1,
+
+    gamma_lk = p_l pi_k N(t_l; mu_k, Sigma_k) / sum_k',   pi_k = sum_l gamma_lk,
+    mu_k = sum_l gamma_lk t_l / pi_k,   Sigma_k = sum_l gamma_lk (t_l - mu_k)(t_l - mu_k)' / pi_k + 1e-6 I,
+
+and the context is sum_k pi_k B E_k[psi]. Batched over examples and restarts; only the components and the iterations are
+loops.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .attention1d import continuous_attention_1d
+from .attention2d import _inverse, continuous_attention_2d
+from .bases import GaussianBasis1d, GaussianBasis2d
+from .family import _det, matched_covariance, matched_sigma_sq
+
+_FLOOR = 1e-6
+_TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """pi [B, K], mu [B, K, n], covariance [B, K, n, n], float64; log_likelihood [B] = sum_l p_l log q(t_l); K may
+    contain unused components with pi = 0; components [B] counts the used ones."""
+
+    pi: Tensor
+    mu: Tensor
+    covariance: Tensor
+    log_likelihood: Tensor
+    components: Tensor
+
+    def pdf(self, t: Tensor) -> Tensor:
+        """q(t) [B, M] at points t [M, n]."""
+        return torch.exp(_log_joint(t.double(), self.pi, self.mu, self.covariance)).sum(1)
+
+
+def fit_mixture(
+    weights: Tensor,
+    positions: Tensor,
+    components: int,
+    iterations: int = 10,
+    *,
+    initial_variance: float = 0.001,
+    means: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Mixture:
+    """Weighted EM with a given number of components.
+
+    weights [B, L] summing to one (a row of zeros gives pi = 0); positions [L, n], n = 1 or 2. Means start at `means`
+    [B, K, n] or at positions drawn without replacement from the weights; all variances start at `initial_variance`, all
+    pi at 1 / K. Differentiable in the weights through the iterations. Raises ValueError when components is not in 1 ..
+    L.
+    """
+    length, n = positions.shape
+    if not 1 <= components <= length:
+        raise ValueError(f"components={components} must lie between 1 and the number of positions, {length}")
+    if weights.shape[-1] != length:
+        raise ValueError(f"weights {tuple(weights.shape)} do not fit {length} positions")
+    p, t = weights.double(), positions.double()
+    mu = _draw_means(p, t, components, generator) if means is None else means.double()
+    eye = torch.eye(n, dtype=t.dtype, device=t.device)
+    sigma = (initial_variance * eye).expand(len(p), components, n, n)
+    pi = p.new_full((len(p), components), 1.0 / components)
+    for _ in range(iterations):
+        log_joint = _log_joint(t, pi, mu, sigma)  # [B, K, L]
+        gamma = p.unsqueeze(1) * torch.softmax(log_joint, dim=1)
+        pi = gamma.sum(-1)  # [B, K]
+        share = gamma / pi.clamp(min=_TINY).unsqueeze(-1)
+        mu = share @ t  # [B, K, n]
+        d = t - mu.unsqueeze(-2)  # [B, K, L, n]
+        sigma = (share.unsqueeze(-1) * d).mT @ d + _FLOOR * eye
+    log_q = torch.logsumexp(_log_joint(t, pi, mu, sigma), dim=1)  # [B, L]
+    used = torch.full((len(p),), components, device=p.device)
+    return Mixture(pi, mu, sigma, (p * log_q).sum(-1), used)
+
+
+def select_mixture(
+    weights: Tensor,
+    positions: Tensor,
+    max_components: int = 4,
+    iterations: int = 10,
+    restarts: int = 3,
+    penalty: float = 5.0,
+    *,
+    initial_variance: float = 0.001,
+    generator: torch.Generator | None = None,
+) -> Mixture:
+    """The mixture with 1 .. max_components components that minimises -2 L log-likelihood + penalty (free parameters).
+
+    A component has 1 + n + n (n + 1) / 2 parameters, one less in all because the pi sum to one; L is the number of
+    positions with weight > 0 taken as the sample size, so penalty = log L is the BIC (5.3 for a 14 x 14 grid; the
+    multimodal VQA experiments weigh by 5). For every number of components the best of `restarts` random starts is
+    taken. weights [B, L], positions [L, n].
+    """
+    batch, n = len(weights), positions.shape[-1]
+    sample_size = (weights > 0).sum(-1).double()  # [B]
+    repeated = weights.repeat_interleave(restarts, dim=0)
+    best: Mixture | None = None
+    best_score = weights.new_full((batch,), math.inf, dtype=torch.float64)
+    for k in range(1, min(max_components, len(positions)) + 1):
+        fits = fit_mixture(
+            repeated, positions, k, iterations, initial_variance=initial_variance, generator=generator
+        )
+        start = fits.log_likelihood.view(batch, restarts).argmax(-1)
+        fit = _pad(_take(fits, torch.arange(batch, device=weights.device) * restarts + start), max_components)
+        parameters = k * (1 + n + n * (n + 1) // 2) - 1
+        score = (-2 * sample_size * fit.log_likelihood + penalty * parameters).detach()
+        best = fit if best is None else _where(score < best_score, fit, best)
+        best_score = torch.minimum(score, best_score)
+    assert best is not None
+    return best
+
+
+def mixture_expectation(mixture: Mixture, basis: GaussianBasis1d | GaussianBasis2d, alpha: float = 1.0) -> Tensor:
+    """r [B, N] = sum_k pi_k E_k[psi]; alpha > 1 replaces every component by the beta-Gaussian of the same mean and
+    covariance.
+    """
+    if isinstance(basis, GaussianBasis1d):
+        sigma_sq = matched_sigma_sq(mixture.covariance[..., 0, 0], alpha)
+        r = continuous_attention_1d(mixture.mu[..., 0], sigma_sq, basis, alpha)
+    else:
+        r = continuous_attention_2d(mixture.mu, matched_covariance(mixture.covariance, alpha), basis, alpha)
+    return (mixture.pi.unsqueeze(-2) @ r).squeeze(-2)
+
+
+def _log_joint(t: Tensor, pi: Tensor, mu: Tensor, sigma: Tensor) -> Tensor:
+    """log pi_k + log N(t_l; mu_k, Sigma_k), [B, K, L]."""
+    n = t.shape[-1]
+    d = t - mu.unsqueeze(-2)  # [B, K, L, n]
+    if n == 1:
+        det = sigma[..., 0, 0]
+        energy = d[..., 0].square() / det.unsqueeze(-1)
+    elif n == 2:
+        det = _det(sigma)
+        energy = ((d @ _inverse(sigma)) * d).sum(-1)
+    else:
+        raise ValueError(f"positions have {n} coordinates; mixtures are fitted in 1 or 2 dimensions")
+    log_weight = torch.log(pi.clamp(min=_TINY)) - 0.5 * torch.log(det) - 0.5 * n * math.log(2 * math.pi)
+    return log_weight.unsqueeze(-1) - 0.5 * energy
+
+
+def _draw_means(p: Tensor, t: Tensor, components: int, generator: torch.Generator | None) -> Tensor:
+    """Distinct positions [B, K, n]; the small addition lets a start find K positions where fewer have weight."""
+    with torch.no_grad():
+        return t[torch.multinomial(p.clamp(min=0) + 1e-9, components, generator=generator)]
+
+
+def _take(m: Mixture, index: Tensor) -> Mixture:
+    return Mixture(m.pi[index], m.mu[index], m.covariance[index], m.log_likelihood[index], m.components[index])
+
+
+def _pad(m: Mixture, components: int) -> Mixture:
+    """The mixture with unused components added; they repeat a used one, which keeps them valid densities."""
+    missing = components - m.pi.shape[1]
+    if missing == 0:
+        return m
+    return Mixture(
+        torch.cat([m.pi, m.pi.new_zeros(len(m.pi), missing)], dim=1),
+        torch.cat([m.mu, m.mu[:, :1].expand(-1, missing, -1)], dim=1),
+        torch.cat([m.covariance, m.covariance[:, :1].expand(-1, missing, -1, -1)], dim=1),
+        m.log_likelihood,
+        m.components,
+    )
+
+
+def _where(condition: Tensor, first: Mixture, second: Mixture) -> Mixture:
+    c = condition
+    return Mixture(
+        torch.where(c[:, None], first.pi, second.pi),
+        torch.where(c[:, None, None], first.mu, second.mu),
+        torch.where(c[:, None, None, None], first.covariance, second.covariance),
+        torch.where(c, first.log_likelihood, second.log_likelihood),
+        torch.where(c, first.components, second.components),
+    )

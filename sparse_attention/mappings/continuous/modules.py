@@ -1,0 +1,302 @@
+"""Attention layers over a continuous domain: values in, a context vector out.
+
+All take `values` [B, L, D] and a boolean `mask` [B, L] (True = keep) and return (context [B, D], ContinuousInfo). The
+density comes from one of three places: predicted from a query vector, given as parameters, or matched to discrete
+weights. A fully masked row gives a zero context and no gradient. The layers have no parameters of their own except the
+predictor of (mu, sigma^2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .attention1d import continuous_attention_1d
+from .attention2d import QUADRATURES, continuous_attention_2d
+from .bases import GaussianBasis1d, GaussianBasis2d
+from .family import closed_form_order
+from .mixture import Mixture, fit_mixture, mixture_expectation, select_mixture
+from .moments import MOMENT_MATCHES, POSITIONS, document_positions, match_moments_1d, match_moments_2d
+from .regression import PAD_POSITIONS, position_weights, positions_2d, ridge_matrix_2d
+
+
+class ContinuousInfo(NamedTuple):
+    """What a layer attended to.
+
+    mu [B] or [B, 2]; sigma [B] (sigma^2) or [B, 2, 2]; r [B, N] expected basis functions; position_weights [B, L], the
+    weights on the values that give the context, possibly negative; discrete [B, L], the weights the moments come from,
+    if any; mixture of the multimodal layer (mu and sigma are then per component). With T queries per example all have a
+    dimension T after B.
+    """
+
+    mu: Tensor
+    sigma: Tensor
+    r: Tensor
+    position_weights: Tensor
+    discrete: Tensor | None = None
+    mixture: Mixture | None = None
+
+
+class DensityPredictor(nn.Module):
+    """mu = sigmoid(w_1' v), sigma^2 = softplus(w_2' v), at least 1e-6; v [..., Q] to (mu [...], sigma_sq [...])."""
+
+    def __init__(self, query_dim: int, min_sigma_sq: float = 1e-6) -> None:
+        super().__init__()
+        self.linear = nn.Linear(query_dim, 2)
+        self.min_sigma_sq = min_sigma_sq
+
+    def forward(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        out = self.linear(query)
+        # float32 at least: 1e-6 is nearly zero in float16.
+        location, spread = out.to(torch.promote_types(out.dtype, torch.float32)).unbind(-1)
+        return torch.sigmoid(location), F.softplus(spread).clamp(min=self.min_sigma_sq)
+
+
+class ContinuousAttention1d(nn.Module):
+    """Continuous attention over a document (Martins et al. 2020, sections 3 and 4).
+
+    basis: default 64 functions, widths .1 and .5. alpha: 1, 4/3, 3/2 or 2. query_dim: size of the query for the
+    predictor, None for no predictor. ridge and pad_positions: see `regression`. moment_match and positions: see
+    `moments`; "paper-code" and "linspace" are the authors'. All wrong options are reported in one ValueError.
+    """
+
+    def __init__(
+        self,
+        basis: GaussianBasis1d | None = None,
+        alpha: float = 2.0,
+        *,
+        query_dim: int | None = None,
+        ridge: float = 0.01,
+        pad_positions: str = "none",
+        moment_match: str = "exact",
+        positions: str = "cell_centre",
+    ) -> None:
+        super().__init__()
+        _check_options(
+            alpha,
+            ("pad_positions", pad_positions, PAD_POSITIONS),
+            ("moment_match", moment_match, MOMENT_MATCHES),
+            ("positions", positions, POSITIONS),
+        )
+        self.basis = basis if basis is not None else GaussianBasis1d.linspaced(64)
+        self.alpha, self.ridge, self.pad_positions = alpha, ridge, pad_positions
+        self.moment_match, self.positions = moment_match, positions
+        self.predictor = DensityPredictor(query_dim) if query_dim is not None else None
+
+    def forward(
+        self,
+        values: Tensor,
+        mask: Tensor | None = None,
+        *,
+        query: Tensor | None = None,
+        params: tuple[Tensor, Tensor] | None = None,
+        weights: Tensor | None = None,
+    ) -> tuple[Tensor, ContinuousInfo]:
+        """values [B, L, D]; exactly one of query [B, Q], params (mu [B], sigma_sq [B]) and weights [B, L] (or [B, T,
+        ...] each).
+
+        Returns (context [B, D] or [B, T, D], info). Raises ValueError when not exactly one is given, or a query without
+        query_dim.
+        """
+        _check_one_source(query=query, params=params, weights=weights)
+        mask = values.new_ones(values.shape[:2], dtype=torch.bool) if mask is None else mask
+        if params is not None:
+            mu, sigma_sq = params
+        elif query is not None:
+            if self.predictor is None:
+                raise ValueError("query given, but this layer has no predictor: build it with query_dim")
+            mu, sigma_sq = self.predictor(query)
+        else:
+            assert weights is not None
+            at = document_positions(mask, self.positions)
+            at = at.unsqueeze(1) if weights.ndim == 3 else at
+            mu, sigma_sq = match_moments_1d(weights, at, self.alpha, self.moment_match)
+        r = continuous_attention_1d(mu, sigma_sq, self.basis, self.alpha)
+        on_positions = position_weights(r, mask, self.basis, self.ridge, self.pad_positions)
+        context = _weighted_sum(on_positions, values, mask)
+        return context, ContinuousInfo(mu, sigma_sq, r, on_positions, weights)
+
+    def extra_repr(self) -> str:
+        return f"{self.basis!r}, alpha={self.alpha:.4g}, ridge={self.ridge}, moment_match={self.moment_match!r}"
+
+
+class DiscreteContinuousAttention1d(nn.Module):
+    """Discrete and continuous attention together: moments of the discrete weights, contexts summed (section 4,
+    "combined").
+
+    mapping(scores, mask=..., dim=-1) gives the discrete weights (`sa.make("softmax")`, the authors' choice in every
+    row, or any other). Options as for ContinuousAttention1d.
+    """
+
+    def __init__(
+        self, mapping: Callable[..., Tensor], basis: GaussianBasis1d | None = None, alpha: float = 2.0, **options
+    ) -> None:
+        super().__init__()
+        self.mapping = mapping
+        self.continuous = ContinuousAttention1d(basis, alpha, **options)
+
+    def forward(self, values: Tensor, mask: Tensor | None, scores: Tensor) -> tuple[Tensor, ContinuousInfo]:
+        """values [B, L, D], mask [B, L] or None, scores [B, L] or [B, T, L]; returns (context [B, D] or [B, T, D],
+        info).
+        """
+        mask = values.new_ones(values.shape[:2], dtype=torch.bool) if mask is None else mask
+        p = self.mapping(scores, mask=mask if scores.ndim == 2 else mask.unsqueeze(1).expand_as(scores), dim=-1)
+        continuous, info = self.continuous(values, mask, weights=p)
+        return _weighted_sum(p, values, mask) + continuous, info
+
+
+class ContinuousAttention2d(nn.Module):
+    """Continuous attention over an image of rows x columns cells (section 4, visual question answering).
+
+    basis: default the 10 x 10 grid with Sigma_j = .001 I. pad_positions: "correct" also fits zeros on [-1/2, 3/2]^2 as
+    the paper's model does. quadrature: see `attention2d`; "paper-code" is the authors' rule with its duplicate angle.
+    All wrong options are reported in one ValueError.
+    """
+
+    def __init__(
+        self,
+        grid: tuple[int, int] = (14, 14),
+        basis: GaussianBasis2d | None = None,
+        alpha: float = 2.0,
+        *,
+        ridge: float = 0.01,
+        pad_positions: str = "correct",
+        moment_match: str = "exact",
+        quadrature: str = "auto",
+    ) -> None:
+        super().__init__()
+        _check_options(
+            alpha,
+            ("pad_positions", pad_positions, PAD_POSITIONS),
+            ("moment_match", moment_match, MOMENT_MATCHES),
+            ("quadrature", quadrature, QUADRATURES),
+        )
+        self.grid = (int(grid[0]), int(grid[1]))
+        self.basis = basis if basis is not None else GaussianBasis2d.grid()
+        self.alpha, self.ridge, self.pad_positions = alpha, ridge, pad_positions
+        self.moment_match, self.quadrature = moment_match, quadrature
+        self._positions = positions_2d(*self.grid)
+
+    def forward(
+        self,
+        values: Tensor,
+        mask: Tensor | None = None,
+        *,
+        params: tuple[Tensor, Tensor] | None = None,
+        weights: Tensor | None = None,
+    ) -> tuple[Tensor, ContinuousInfo]:
+        """values [B, rows * columns, D] row by row; exactly one of params (mu [B, 2], Sigma [B, 2, 2]) and weights [B,
+        L].
+
+        mu and Sigma are in units of the image, first coordinate rows. A masked cell counts as a zero value. Returns
+        (context [B, D], info). Raises ValueError when the number of cells is not rows * columns, or not exactly one
+        source is given.
+        """
+        _check_one_source(params=params, weights=weights)
+        self._check_cells(values)
+        if params is not None:
+            mu, sigma = params
+        else:
+            assert weights is not None
+            mu, sigma = match_moments_2d(weights, self._positions.to(weights.device), self.alpha, self.moment_match)
+        r = continuous_attention_2d(mu, sigma, self.basis, self.alpha, quadrature=self.quadrature)
+        return self._context(values, mask, ContinuousInfo(mu, sigma, r, r, weights))
+
+    def _context(self, values: Tensor, mask: Tensor | None, info: ContinuousInfo) -> tuple[Tensor, ContinuousInfo]:
+        g = ridge_matrix_2d(*self.grid, self.basis, self.ridge, self.pad_positions, device=values.device)
+        on_positions = info.r @ g.to(info.r.dtype).mT  # [B, L]
+        if mask is not None:
+            on_positions = on_positions * mask
+        context = _weighted_sum(on_positions, values, mask)
+        return context, info._replace(position_weights=on_positions)
+
+    def _check_cells(self, values: Tensor) -> None:
+        if values.shape[1] != self.grid[0] * self.grid[1]:
+            raise ValueError(
+                f"values have {values.shape[1]} cells, the layer was built for {self.grid[0]} x {self.grid[1]}; "
+                "pass grid=(rows, columns) of the feature map"
+            )
+
+    def extra_repr(self) -> str:
+        return f"grid={self.grid}, {self.basis!r}, alpha={self.alpha:.4g}, quadrature={self.quadrature!r}"
+
+
+class MultimodalAttention2d(ContinuousAttention2d):
+    """Image attention by a mixture of Gaussians fitted to discrete weights (Farinhas, Martins and Aguiar 2021).
+
+    In training the number of components is drawn from 1 .. max_components for each batch and EM runs 5 times; in
+    evaluation the number is selected per example by penalised likelihood (10 iterations, 3 restarts). Starts are
+    random: pass a generator to repeat them. alpha > 1 replaces every Gaussian by the truncated density of the same
+    moments.
+    """
+
+    def __init__(
+        self,
+        grid: tuple[int, int] = (14, 14),
+        basis: GaussianBasis2d | None = None,
+        alpha: float = 1.0,
+        *,
+        max_components: int = 4,
+        penalty: float = 5.0,
+        initial_variance: float = 0.001,
+        generator: torch.Generator | None = None,
+        **options,
+    ) -> None:
+        super().__init__(grid, basis, alpha, **options)
+        if max_components < 1:
+            raise ValueError(f"max_components={max_components} must be at least 1")
+        self.max_components, self.penalty, self.initial_variance = max_components, penalty, initial_variance
+        self.generator = generator
+
+    def forward(  # type: ignore[override]
+        self, values: Tensor, mask: Tensor | None = None, *, weights: Tensor
+    ) -> tuple[Tensor, ContinuousInfo]:
+        """values [B, rows * columns, D], weights [B, rows * columns]; returns (context [B, D], info with the
+        mixture).
+        """
+        self._check_cells(values)
+        positions = self._positions.to(weights.device)
+        options = {"initial_variance": self.initial_variance, "generator": self.generator}
+        if self.training:
+            device = self.generator.device if self.generator is not None else None
+            k = int(torch.randint(1, self.max_components + 1, (), generator=self.generator, device=device))
+            mixture = fit_mixture(weights, positions, k, 5, **options)
+        else:
+            mixture = select_mixture(weights, positions, self.max_components, 10, 3, self.penalty, **options)
+        dtype = torch.promote_types(weights.dtype, torch.float32)
+        r = mixture_expectation(mixture, self.basis, self.alpha).to(dtype)
+        info = ContinuousInfo(mixture.mu, mixture.covariance, r, r, weights, mixture)
+        return self._context(values, mask, info)
+
+
+def _weighted_sum(weights: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """[B, L] or [B, T, L] times [B, L, D]; masked values are not touched, so that NaN padding does no harm."""
+    if mask is not None:
+        values = values.masked_fill(~mask.unsqueeze(-1), 0.0)
+    weights = weights.to(values.dtype)
+    if weights.ndim == 3:
+        return weights @ values
+    return (weights.unsqueeze(1) @ values).squeeze(1)
+
+
+def _check_one_source(**sources: object) -> None:
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) != 1:
+        raise ValueError(f"give exactly one of {', '.join(sources)}; got {', '.join(given) or 'none'}")
+
+
+def _check_options(alpha: float, *options: tuple[str, str, tuple[str, ...]]) -> None:
+    mistakes = []
+    try:
+        closed_form_order(alpha)
+    except ValueError as error:
+        mistakes.append(str(error))
+    for name, value, allowed in options:
+        if value not in allowed:
+            mistakes.append(f"{name}={value!r} is unknown; allowed: {', '.join(allowed)}")
+    if mistakes:
+        raise ValueError("\n".join(mistakes))
