@@ -7,6 +7,7 @@ import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 from tasks.data.apt import PrivateApt
 from tasks.data.errors import DataError
@@ -111,7 +112,7 @@ def load_libreoffice_help(request: Request, progress: Progress) -> Corpus:
         ordered = (rows[i] if source == first else rows[i][::-1] for i in numbers)
         pairs = (Pair(one, (two,)) for one, two in ordered)
         splits[split] = [pair for pair in pairs if within_bounds(pair, request, HELP_BOUNDS)]
-    version = about["packages"][0].split("_")[1]
+    version = unquote(about["packages"][0].split("_")[1])
     return make_corpus(
         request, splits, manifest, f"LibreOffice help {version}, {source}-{target}, aligned by paragraph id"
     )
