@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import importlib
+import importlib.util
 import io
 import json
 import logging
+import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +70,31 @@ def identity(config: Mapping[str, Any], data_sha256: str) -> str:
 def _file_hash(plugin: str) -> str:
     path = Path(plugin)
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else plugin
+
+
+def load_plugins(plugins: Sequence[str]) -> None:
+    """Import the Python files (or modules) that register mappings of a user's own; each once.
+
+    Raises:
+        ValueError: a file does not exist or fails to import, naming it.
+    """
+    for plugin in plugins:
+        path = Path(plugin)
+        name = f"_plugin_{path.stem}_{_file_hash(plugin)[:8]}" if path.suffix == ".py" else plugin
+        if name in sys.modules:
+            continue
+        try:
+            if path.suffix == ".py":
+                spec = importlib.util.spec_from_file_location(name, path)
+                assert spec is not None and spec.loader is not None
+                module = importlib.util.module_from_spec(spec)
+                sys.modules[name] = module
+                spec.loader.exec_module(module)
+            else:
+                importlib.import_module(name)
+        except Exception as error:
+            sys.modules.pop(name, None)
+            raise ValueError(f"plugins: {plugin} cannot be imported ({type(error).__name__}: {error})") from error
 
 
 def prepare(config: Mapping[str, Any], progress: Any) -> Cell:
@@ -137,6 +165,7 @@ def run(
                 return Outcome(cell.cell_id, "skipped")
             handler = _log_to(entry.path("log.txt"))
             try:
+                load_plugins(cell.config.get("plugins") or [])
                 return _run_claimed(cell, entry, started, forward, loggers, config_text, active)
             finally:
                 logging.getLogger().removeHandler(handler)

@@ -51,6 +51,9 @@ def install() -> None:
             *(type(np.dtype(t)) for t in ("int64", "float64", "int32", "float32", "bool")),
         ]
     )
+    # fairseq's own ways of a few years ago; nothing a user could act on
+    warnings.filterwarnings("ignore", message=".*torch.cuda.amp.*", category=FutureWarning)
+    warnings.filterwarnings("ignore", message=".*'pin_memory' argument is set as true but no accelerator.*")
     if not hasattr(np, "compat"):  # numpy >= 2; fairseq still says np.compat.long in two corners
         np.compat = argparse.Namespace(long=int)  # type: ignore[attr-defined]
 

@@ -14,14 +14,45 @@ from fairseq.data import Dictionary, LanguagePairDataset
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
 
-from tasks.seq2seq.encode import Encoded, load_encoded
+from tasks.seq2seq.encode import Encoded, Ragged
 
 SPLITS = {"train": "train", "valid": "dev", "test": "test"}
+_OPENED: dict[str, Encoded] = {}  # fairseq's task configurations hold strings only
+
+
+def offer(encoded: Encoded) -> str:
+    """Make an encoded corpus available to the task in this process; returns the name to put into its configuration."""
+    _OPENED[str(encoded.folder)] = encoded
+    return str(encoded.folder)
+
+
+class Rows:
+    """Rows of vocabulary numbers as tensors of dictionary numbers, made on demand from the memory-mapped array.
+
+    An empty source becomes one unknown word: every source must have something to attend to.
+    """
+
+    def __init__(self, rows: Ragged, symbols: Dictionary, eos: bool) -> None:
+        self.rows, self.symbols, self.eos = rows, symbols, eos
+        self.sizes = np.maximum(rows.lengths, 0 if eos else 1) + int(eos)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        """[size] int64"""
+        ids = self.rows[i].astype(np.int64)
+        ids = np.where(ids < 0, self.symbols.unk(), ids + self.symbols.nspecial)
+        if self.eos:
+            ids = np.append(ids, self.symbols.eos())
+        elif not len(ids):
+            ids = np.array([self.symbols.unk()])
+        return torch.from_numpy(ids)
 
 
 @dataclass
 class EncodedPairsConfig(FairseqDataclass):
-    encoded: str = field(default="", metadata={"help": "folder of an encoded corpus (tasks.seq2seq.encode)"})
+    encoded: str = field(default="", metadata={"help": "name given by `offer` to an encoded corpus"})
 
 
 def dictionary(words: list[str]) -> Dictionary:
@@ -41,24 +72,20 @@ class EncodedPairsTask(FairseqTask):
 
     @classmethod
     def setup_task(cls, cfg: EncodedPairsConfig, **_) -> EncodedPairsTask:
-        return cls(cfg, load_encoded(cfg.encoded))
+        if cfg.encoded not in _OPENED:
+            raise ValueError(f"encoded corpus {cfg.encoded!r} was not offered in this process; call seq2seq_task.offer(encoded) first")
+        return cls(cfg, _OPENED[cfg.encoded])
 
     def load_dataset(self, split: str, **_) -> None:
         if split in self.datasets:
             return
         part = self.encoded.splits[SPLITS.get(split, split)]
-        source = [self._ids(row, self._source, eos=False) for row in part.source]
-        target = [self._ids(row, self._target, eos=True) for row in part.target]
+        source, target = Rows(part.source, self._source, eos=False), Rows(part.target, self._target, eos=True)
         self.datasets[split] = LanguagePairDataset(
-            source, [len(s) for s in source], self._source, target, [len(t) for t in target], self._target,
+            source, source.sizes, self._source, target, target.sizes, self._target,
             left_pad_source=False, left_pad_target=False, shuffle=split == "train",
         )  # fmt: skip
 
-    @staticmethod
-    def _ids(row: np.ndarray, symbols: Dictionary, eos: bool) -> torch.Tensor:
-        ids = torch.from_numpy(row.astype(np.int64))
-        ids = torch.where(ids < 0, symbols.unk(), ids + symbols.nspecial)
-        return torch.cat((ids, ids.new_tensor([symbols.eos()]))) if eos else ids
 
     def max_positions(self) -> tuple[int, int]:
         return (1024, 1024)

@@ -1,0 +1,35 @@
+"""Run the cells an experiment still lacks and print its table beside the published one.
+
+    python scripts/reproduce.py EXPERIMENT [EXPERIMENT ...] [profile=demo|cpu|paper] [Hydra overrides]
+    python scripts/reproduce.py                       list the experiments
+
+Example: python scripts/reproduce.py niculae2017_table2 profile=demo runtime.workers=2
+Finished cells are never run again; a killed one resumes. Ctrl-C is safe.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+
+def main(arguments: list[str]) -> int:
+    from tasks import reproduce
+
+    names = [a for a in arguments if "=" not in a and not a.startswith(("-", "+", "~"))]
+    overrides = [a for a in arguments if a not in names]
+    if not names or "--help" in overrides or "-h" in overrides:
+        print(__doc__)
+        print("experiments:")
+        for name, title in reproduce.experiments().items():
+            print(f"  {name:24s} {title}")
+        return 0 if not names else 2
+    return reproduce.main(names, overrides)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
