@@ -42,7 +42,7 @@ def entmax(x: Row, alpha: float) -> Row:
     def solve(k: Row) -> Row:
         b = (alpha - 1) * (k - k.max())
         r = 1 / (alpha - 1)
-        high = -float(len(b)) ** (1 - alpha)
+        high = -0.999 * float(len(b)) ** (1 - alpha)  # beyond the root even when all are equal
         tau = _root(lambda t: np.sum(np.maximum(b - t, 0) ** r) - 1, -1, high) if len(b) > 1 else -1.0
         return np.maximum(b - tau, 0) ** r
 

@@ -46,6 +46,7 @@ using VecF = Vec<float>;
 inline VecF operator+(VecF a, VecF b) { return {_mm256_add_ps(a.r, b.r)}; }
 inline VecF operator-(VecF a, VecF b) { return {_mm256_sub_ps(a.r, b.r)}; }
 inline VecF operator*(VecF a, VecF b) { return {_mm256_mul_ps(a.r, b.r)}; }
+inline VecF operator/(VecF a, VecF b) { return {_mm256_div_ps(a.r, b.r)}; }
 inline VecF max(VecF a, VecF b) { return {_mm256_max_ps(a.r, b.r)}; }
 inline VecF min(VecF a, VecF b) { return {_mm256_min_ps(a.r, b.r)}; }
 inline VecF sqrt(VecF a) { return {_mm256_sqrt_ps(a.r)}; }

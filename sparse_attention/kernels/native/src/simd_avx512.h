@@ -24,6 +24,7 @@ using VecF = Vec<float>;
 inline VecF operator+(VecF a, VecF b) { return {_mm512_add_ps(a.r, b.r)}; }
 inline VecF operator-(VecF a, VecF b) { return {_mm512_sub_ps(a.r, b.r)}; }
 inline VecF operator*(VecF a, VecF b) { return {_mm512_mul_ps(a.r, b.r)}; }
+inline VecF operator/(VecF a, VecF b) { return {_mm512_div_ps(a.r, b.r)}; }
 inline VecF max(VecF a, VecF b) { return {_mm512_max_ps(a.r, b.r)}; }
 inline VecF min(VecF a, VecF b) { return {_mm512_min_ps(a.r, b.r)}; }
 inline VecF sqrt(VecF a) { return {_mm512_sqrt_ps(a.r)}; }

@@ -45,6 +45,7 @@ struct Vec {
 template <class T> inline Vec<T> operator+(Vec<T> a, Vec<T> b) { SA_LANEWISE(a.lane[i] + b.lane[i]) }
 template <class T> inline Vec<T> operator-(Vec<T> a, Vec<T> b) { SA_LANEWISE(a.lane[i] - b.lane[i]) }
 template <class T> inline Vec<T> operator*(Vec<T> a, Vec<T> b) { SA_LANEWISE(a.lane[i] * b.lane[i]) }
+template <class T> inline Vec<T> operator/(Vec<T> a, Vec<T> b) { SA_LANEWISE(a.lane[i] / b.lane[i]) }
 template <class T> inline Vec<T> max(Vec<T> a, Vec<T> b) { SA_LANEWISE(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]) }
 template <class T> inline Vec<T> min(Vec<T> a, Vec<T> b) { SA_LANEWISE(a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]) }
 template <class T> inline Vec<T> sqrt(Vec<T> a) { SA_LANEWISE(std::sqrt(a.lane[i])) }

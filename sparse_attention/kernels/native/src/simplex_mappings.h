@@ -1,10 +1,11 @@
 // sparsemax, entmax and pnormmax: one pass for the maximum, one to pack candidates, Newton on those, one to write.
 //
-// A rule says how a mapping scales the scores, finds the threshold and turns d = (b - tau)_+ into a probability.
+// A rule says how a mapping scales the scores, finds the threshold (of one row, or of a slab of short rows) and turns
+// d = (b - tau)_+ into a probability.
 // Sources: Martins & Astudillo 2016 (sparsemax); Peters, Niculae & Martins 2019 (entmax); Niculae & Blondel 2017,
 // section 3.1 (pnormmax, their sq-pnorm-max), solved here through its dual.
 #pragma once
-#include "thresholds.h"
+#include "slab.h"
 
 namespace sa {
 
@@ -13,6 +14,8 @@ struct SparsemaxRule {  // argmin |p - x/gamma|^2
   T scale;
   explicit SparsemaxRule(double gamma) : scale(reciprocal<T>(gamma)) {}
   Threshold<T> solve(Candidates<T>& k) { return solve_linear(k, 1.0); }
+  Thresholds<T> solve(const Slab<T>& s) { return solve_linear(s); }
+  void select_lane(int) {}
   Vec<T> probability(Vec<T> d) const { return d; }
 };
 
@@ -20,6 +23,8 @@ template <class T>
 struct Entmax15Rule {  // p = (x/2 - tau)_+^2
   T scale = T(0.5);
   Threshold<T> solve(Candidates<T>& k) { return solve_quadratic(k); }
+  Thresholds<T> solve(const Slab<T>& s) { return solve_quadratic(s); }
+  void select_lane(int) {}
   Vec<T> probability(Vec<T> d) const { return d * d; }
 };
 
@@ -28,6 +33,8 @@ struct EntmaxRule {  // p = ((alpha-1) x - tau)_+^(1/(alpha-1)), 1 < alpha < 2
   T scale, r;
   explicit EntmaxRule(double alpha) : scale(static_cast<T>(alpha - 1)), r(static_cast<T>(1 / (alpha - 1))) {}
   Threshold<T> solve(Candidates<T>& k) { return solve_power(k, r); }
+  Thresholds<T> solve(const Slab<T>& s) { return solve_power(s, r); }
+  void select_lane(int) {}
   Vec<T> probability(Vec<T> d) const { return any(greater(d, Vec<T>::all(0))) ? power(d, r) : d; }
 };
 
@@ -40,7 +47,7 @@ struct SteepEntmaxRule {  // alpha > 2, where the probability rises from 0 with 
 
 template <class T>
 struct PnormRule {  // p = d^(q-1) / sum d^(q-1), 1 < p < 2
-  T scale, q, normaliser = 1;
+  T scale, q, normaliser = 1, lane_normaliser[Vec<T>::W] = {};
   PnormRule(double p, double gamma) : scale(reciprocal<T>(gamma)), q(static_cast<T>(p / (p - 1))) {}
   Vec<T> weight(Vec<T> d) const {
     if (q == T(3)) return d * d;
@@ -58,17 +65,21 @@ struct PnormRule {  // p = d^(q-1) / sum d^(q-1), 1 < p < 2
     normaliser = static_cast<T>(1 / total);
     return tau;
   }
+  Thresholds<T> solve(const Slab<T>& s) {
+    Thresholds<T> tau = solve_dual_norm(s, q);
+    Vec<T> total = Vec<T>::all(0);
+    for (int64_t j = 0; j < s.depth; j++) total = total + weight(positive_part((s.at(j) - tau.hi) - tau.lo));
+    (Vec<T>::all(1) / total).store(lane_normaliser);
+    return tau;
+  }
+  void select_lane(int lane) { normaliser = lane_normaliser[lane]; }
   Vec<T> probability(Vec<T> d) const { return weight(d) * Vec<T>::all(normaliser); }
 };
 
 template <class T, class Rule>
-inline void map_row(const T* x, T* p, int64_t n, Rule& rule, T* packed) {
+inline void write_row(const T* x, T* p, int64_t n, const Rule& rule, T maximum, Threshold<T> tau) {
   using V = Vec<T>;
-  RowMaximum<T> m = row_maximum(x, n);
-  if (!m.usable()) return write_unusable_row(p, n, m);
-  Candidates<T> k = pack_candidates(x, n, m.value, rule.scale, packed);
-  Threshold<T> tau = rule.solve(k);
-  const V top = V::all(m.value), scale = V::all(rule.scale);
+  const V top = V::all(maximum), scale = V::all(rule.scale);
   for (int64_t i = 0; i < n; i += V::W) {
     V b = (load_row(x, i, n, -infinity<T>()) - top) * scale;
     store_row(p, i, n, rule.probability(above(b, tau)));
@@ -76,11 +87,60 @@ inline void map_row(const T* x, T* p, int64_t n, Rule& rule, T* packed) {
 }
 
 template <class T, class Rule>
+inline void map_row(const T* x, T* p, int64_t n, Rule& rule, T* packed) {
+  RowMaximum<T> m = row_maximum(x, n);
+  if (!m.usable()) return write_unusable_row(p, n, m);
+  Candidates<T> k = pack_candidates(x, n, m.value, rule.scale, packed);
+  Threshold<T> tau = rule.solve(k);
+  write_row(x, p, n, rule, m.value, tau);
+}
+
+// W rows of one slab. A row with too many candidates, or none, is dealt with on the spot and leaves its lane empty.
+template <class T, class Rule>
+inline void map_slab(const T* x, T* p, int64_t n, Rule& rule, T* packed, T* column) {
+  constexpr int W = Vec<T>::W;
+  Slab<T> slab{column};
+  T top[W], hi[W], lo[W];
+  for (int r = 0; r < W; r++) {
+    RowMaximum<T> m = row_maximum(x + r * n, n);
+    if (!m.usable()) {
+      write_unusable_row(p + r * n, n, m);
+      continue;
+    }
+    Candidates<T> k = pack_candidates(x + r * n, n, m.value, rule.scale, packed);
+    top[r] = m.value;
+    if (k.count > slab_depth) {
+      Threshold<T> tau = rule.solve(k);
+      write_row(x + r * n, p + r * n, n, rule, m.value, tau);
+      continue;
+    }
+    slab.size[r] = k.count;
+    slab.sum[r] = k.sum;
+    slab.put(r, k.b, k.count);
+  }
+  if (slab.depth == 0) return;
+  Thresholds<T> tau = rule.solve(slab);
+  tau.hi.store(hi);
+  tau.lo.store(lo);
+  for (int r = 0; r < W; r++) {
+    if (slab.size[r] == 0) continue;
+    rule.select_lane(r);
+    write_row(x + r * n, p + r * n, n, rule, top[r], Threshold<T>{hi[r], lo[r]});
+  }
+}
+
+template <class T, class Rule>
 int map_rows(const T* x, T* p, int64_t rows, int64_t n, const Rule& rule, double ns_per_entry, int threads) {
-  return for_rows(rows, 40 + ns_per_entry * n, threads, room<T>(n), [&](int64_t first, int64_t last, char* memory) {
+  return for_rows(rows, 40 + ns_per_entry * n, threads, room<T>(n) + Slab<T>::bytes(),
+                  [&](int64_t first, int64_t last, char* memory) {
     Rule mine = rule;
-    T* packed = Scratch{memory}.take<T>(n + 32);
-    for (int64_t r = first; r < last; r++) map_row(x + r * n, p + r * n, n, mine, packed);
+    Scratch scratch{memory};
+    T* packed = scratch.take<T>(n + 32);
+    T* column = scratch.take<T>(slab_depth * Vec<T>::W);
+    int64_t r = first;
+    if (n <= slab_longest)
+      for (; r + Vec<T>::W <= last; r += Vec<T>::W) map_slab(x + r * n, p + r * n, n, mine, packed, column);
+    for (; r < last; r++) map_row(x + r * n, p + r * n, n, mine, packed);
   });
 }
 
