@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import kernels, quality
+from . import kernels, losses, quality
+from .losses import max_omega
 from .mappings import *  # noqa: F403
 from .mappings import __all__ as _mappings
 from .registry import Mapping, Param, Spec, UnknownMappingError, make, names, register, spec
@@ -45,5 +46,5 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     *_mappings, "Mapping", "Param", "Spec", "UnknownMappingError", "make", "names", "register", "spec",
-    "kernels", "quality",
+    "kernels", "losses", "max_omega", "quality",
 ]

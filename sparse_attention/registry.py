@@ -211,7 +211,7 @@ def register(
 ) -> Callable[[Any], Any]:
     """Make a mapping known by name; a decorator for a function or an ``nn.Module`` class.
 
-    A *function* of kind ``simplex`` is called as ``f(scores [..., n], mask [..., n] or None, **params)`` with the
+    A *function* of kind ``simplex`` is called as ``f(scores [..., n], mask [..., n], **params)`` with the
     attention along the last dimension; a *class* is built with the parameters and called as ``m(scores, mask)``. The
     registry adds the rest of the contract: any ``dim``, zeros at masked positions and in fully masked rows, NaN kept
     in its row, half precision computed in float32.
@@ -298,6 +298,8 @@ def make(name: str, **params: Any) -> nn.Module:
     found = spec(name)
     if found.module is None or found.module is Mapping:
         return Mapping(_name=name, **params)
+    if issubclass(found.module, Mapping):
+        found.check(params)  # names and ranges together, before a constructor would stumble over the first
     return found.module(**params)
 
 

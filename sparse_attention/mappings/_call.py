@@ -136,7 +136,8 @@ def per_row(value: Any, scores: Tensor, dim: int, name: str) -> Any:
     if not fits:
         raise ValueError(f"{name} of shape {tuple(value.shape)} fits neither the rows {tuple(lead)} of the scores nor, "
                          f"with size 1 at dim={dim}, the scores {tuple(scores.shape)}")
-    return shaped
+    # As many dimensions as the scores: shaping it again changes nothing.
+    return shaped.reshape(*[1] * (scores.ndim - shaped.ndim), *shaped.shape)
 
 
 class _Rows(Function):

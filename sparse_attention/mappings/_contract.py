@@ -1,4 +1,4 @@
-"""The contract of a simplex mapping, added around a function of ``(scores [..., n], mask [..., n] or None)``."""
+"""The contract of a simplex mapping, added around a function of ``(scores [..., n], mask [..., n])``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def under_contract(
 ) -> Tensor:
     """Any ``dim``; zeros at masked positions, at -inf and in fully masked rows, without gradient; NaN in its row.
 
-    The function sees the attention dimension last, float32 or float64, a mask that is None when everything is kept, and
+    The function sees the attention dimension last, float32 or float64, a mask of the scores' shape, and
     no row that is entirely masked or contains NaN or +inf (such a row is computed on zeros and overwritten).
     """
     x, restore = last(scores, dim, mask)
