@@ -1,0 +1,121 @@
+"""Fixtures shared by all tests: temporary folders for everything that is written, toy configurations, cells trained once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+# A model and a data set so small that an epoch takes a fraction of a second.
+TINY = (
+    "task=toy", "profile=demo", "task.data.limits={train: 48, dev: 16, test: 8}", "train.max_epochs=1", "train.batch_size=16",
+    "model.embed_dim=8", "model.hidden_dim=8", "model.layers=1", "task.decode.beam=2", "task.decode.max_len_b=8",
+    "runtime.device=cpu",
+)  # fmt: skip
+# Enough of both to see what training does to the attention: a few seconds.
+LEARNING = (
+    "task=toy", "profile=demo", "task.data.limits={train: 500, dev: 60, test: 40}", "train.max_epochs=6", "train.batch_size=20",
+    "model.embed_dim=32", "model.hidden_dim=32", "optim.warmup_updates=20", "task.decode.beam=2", "runtime.device=cpu",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def isolated(tmp_path_factory):
+    """Nothing a test forgets to place lands in the repository's outputs/ or data/, and nothing reaches the network by wandb."""
+    import torch
+
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("session")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARSE_ATTENTION_OUTPUTS", str(folder / "outputs"))
+        patch.setenv("SPARSE_ATTENTION_DATA", str(folder / "data"))
+        patch.setenv("WANDB_MODE", "offline")
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def tiny() -> list[str]:
+    """Hydra overrides of the smallest cell."""
+    return list(TINY)
+
+
+@pytest.fixture(scope="session")
+def learning() -> list[str]:
+    """Hydra overrides of a cell that learns something within seconds."""
+    return list(LEARNING)
+
+
+@pytest.fixture(scope="session")
+def testdata() -> Path:
+    """The folder of real text; tests that need it are skipped without it."""
+    folder = Path(os.environ.get("SPARSE_ATTENTION_TESTDATA", ROOT.parent / "shared" / "testdata"))
+    if not folder.is_dir():
+        pytest.skip(f"no test data folder ({folder}); set SPARSE_ATTENTION_TESTDATA")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def composed():
+    """`composed(overrides)`: the checked, plain configuration."""
+    from tasks.compose import composer
+
+    def composed(overrides=()):
+        with composer() as compose:
+            return compose(list(overrides))
+
+    return composed
+
+
+@pytest.fixture(scope="session")
+def prepared_cell(composed):
+    """`prepared_cell(overrides)`: a cell with its data encoded (in the session's data folder)."""
+    from sparse_attention.repro import cell
+    from tasks.data.progress import NullProgress
+
+    return lambda overrides: cell.prepare(composed(overrides), NullProgress())
+
+
+@pytest.fixture(scope="session")
+def learned(prepared_cell, learning, tmp_path_factory):
+    """`learned(mapping)`: (cell, entry) of a toy cell trained once in this session; fails with the cell's own traceback."""
+    from sparse_attention.repro import cell as cells
+    from sparse_attention.repro.store import Store
+
+    store, finished = Store(tmp_path_factory.mktemp("learned")), {}
+
+    def learned(mapping: str, *more: str):
+        key = (mapping, *more)
+        if key not in finished:
+            cell = prepared_cell([*learning, f"mapping={mapping}", *more])
+            outcome = cells.run(cell, store)
+            assert outcome.state == "done", outcome.error
+            finished[key] = (cell, cell.entry(store))
+        return finished[key]
+
+    return learned
+
+
+@pytest.fixture(scope="session")
+def script(tmp_path_factory, root, isolated):
+    """`script("train.py", *arguments, **environment)`: run an entry point in a process of its own; the finished process."""
+    data = isolated / "data"
+
+    def run(name: str, *arguments: str, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, str(root / "scripts" / name), *arguments]
+        env = os.environ | {"SPARSE_ATTENTION_DATA": str(data), "PYTHONWARNINGS": "ignore"} | environment
+        folder = tmp_path_factory.mktemp("cwd")
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=env, cwd=folder, check=False)
+
+    return run
