@@ -37,7 +37,6 @@ def main() -> int:
             for name in manifest_names():
                 manifest = load_manifest(name)
                 print(f"{name:22s} {manifest['kind']:10s} {manifest['title']}\n{'':33s} {manifest['get']}")
-            print("next: python scripts/data.py fetch NAME")
         for name in getattr(args, "names", []):
             fetch(name, args, Progress())
             if args.command == "show":

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tasks.data.errors import DataError
+from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import locked, publish_file, publish_folder, writing_to
 from tasks.data.progress import Progress
 
@@ -44,7 +44,7 @@ class PrivateApt:
 
     def __init__(self, root: str | Path, progress: Progress, languages: Sequence[str] = ("en",)) -> None:
         if shutil.which("apt-get") is None:
-            raise DataError(
+            raise DataUnavailable(
                 "there is no apt-get on this machine",
                 "PATH",
                 "run on Debian or Ubuntu (a container will do), or use another data set (data.name, data.mirror)",
@@ -73,7 +73,7 @@ class PrivateApt:
             self.progress.say("fetching the package lists of this machine's apt sources (10-40 MB)")
             log = self._run(["apt-get", "update", "-q"], "apt-get update")
             if not self._lists("_Packages"):
-                raise DataError(
+                raise DataUnavailable(
                     "apt could not fetch the package lists",
                     _last_lines(log),
                     "check the network and the proxy (http_proxy, /etc/apt), then run the same command again",
@@ -121,7 +121,7 @@ class PrivateApt:
             log = self._run(["apt-get", "download", "-q", package], f"downloading {package}", cwd=downloads)
             debs = sorted(downloads.glob("*.deb"))
             if not debs:
-                raise DataError(
+                raise DataUnavailable(
                     f"apt could not download {package}",
                     _last_lines(log),
                     "check the network, then run the same command again; "

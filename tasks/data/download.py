@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from tasks.data.errors import DataError
+from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import locked, publish_folder, sha256_of, verify, writing_to
 from tasks.data.progress import Progress
 
@@ -42,7 +42,7 @@ def download(
             expected = _receive(url, part, progress, size, timeout)
         except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
             have = part.stat().st_size if part.exists() else 0
-            raise DataError(
+            raise DataUnavailable(
                 f"{path.name} could not be fetched",
                 f"{url}: {getattr(error, 'reason', error)}",
                 f"check the network and run the same command again ({have:,} bytes are kept and will be resumed)",

@@ -1,4 +1,4 @@
-"""The one error of data acquisition."""
+"""Errors of data acquisition."""
 
 from __future__ import annotations
 
@@ -20,3 +20,10 @@ class DataError(RuntimeError):
 
     def __str__(self) -> str:
         return f"{self.what}\n  looked at: {self.where}\n  next step: {self.next_step}"
+
+
+class DataUnavailable(DataError):
+    """Data that cannot be had here and now: missing or unreachable. Only this kind lets a fallback step in.
+
+    Damaged data, a full disk and a wrong config are not of this kind: going on without them would hide a mistake.
+    """

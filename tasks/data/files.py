@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tasks.data.errors import DataError
+from tasks.data.errors import DataError, DataUnavailable
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 _NOT_WRITABLE = {errno.EACCES, errno.EROFS, errno.EPERM}
@@ -30,7 +30,7 @@ def verify(path: Path, sha256: str | None = None, size: int | None = None, retry
     """Raise `DataError` when `path` does not have the expected sha256 or size in bytes (None: not known)."""
     retry = retry or f"delete {path} and fetch it again"
     if not path.is_file():
-        raise DataError(f"the file {path.name} is missing", str(path), retry)
+        raise DataUnavailable(f"the file {path.name} is missing", str(path), retry)
     found_size = path.stat().st_size
     if size is not None and found_size != size:
         kind = "truncated" if found_size < size else "too long"

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from tasks.data.errors import DataError
+from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import verify
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "manifests"
@@ -49,7 +49,7 @@ def mirror_files(manifest: Mapping[str, Any], mirror: Path | None, only: tuple[s
     """
     name = manifest["name"]
     if mirror is None:
-        raise DataError(
+        raise DataUnavailable(
             f"{name} is read from a local mirror and none is set",
             "data.mirror is empty",
             f"set data.mirror=FOLDER to a folder that holds {manifest['files'][0]['path']}; {manifest['get']}",

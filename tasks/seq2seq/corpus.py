@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks.data.errors import DataError
+from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.progress import NullProgress, Progress
 
 SPLITS = ("train", "dev", "test")
@@ -105,10 +105,10 @@ class Request:
     def folder(self, what: str) -> Path:
         """`path` as a folder that exists; `DataError` saying `what` to get when it is not set or missing."""
         if self.path is None:
-            raise DataError(f"{self.name} has to be got by hand", "data.path is not set", what)
+            raise DataUnavailable(f"{self.name} has to be got by hand", "data.path is not set", what)
         folder = Path(self.path)
         if not folder.is_dir():
-            raise DataError(f"{self.name}: the folder {folder} does not exist", f"data.path={folder}", what)
+            raise DataUnavailable(f"{self.name}: the folder {folder} does not exist", f"data.path={folder}", what)
         return folder
 
 
@@ -126,7 +126,8 @@ def load_corpus(data: Mapping[str, Any], progress: Progress | None = None) -> Co
         the corpus; with `fallback: toy` and the data unreachable, the generated corpus with a note saying so.
 
     Raises:
-        DataError: unknown name, key or fallback; data missing, unreachable or damaged and no fallback set.
+        DataError: unknown name, key or fallback; damaged data; a full disk.
+        DataUnavailable: data missing or unreachable and no fallback set.
     """
     request = parse_request(data)
     progress = progress or NullProgress()
@@ -134,7 +135,7 @@ def load_corpus(data: Mapping[str, Any], progress: Progress | None = None) -> Co
     loader: Loader = getattr(importlib.import_module(module), function)
     try:
         return loader(request, progress)
-    except DataError as error:
+    except DataUnavailable as error:
         if request.fallback is None or request.name == "toy":
             raise
         progress.say(f"{request.name} cannot be had ({error.what}); going on with generated pairs")

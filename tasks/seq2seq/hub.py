@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.data.errors import DataError
+from tasks.data.errors import DataUnavailable
 from tasks.data.progress import Progress
 from tasks.seq2seq.corpus import Pair, Request, clean
 
@@ -48,7 +48,7 @@ def load(
             count = len(rows) if limit is None else min(len(rows), int(limit))
             splits[split] = [pair(rows[i]) for i in range(count)]
     except Exception as error:  # the package raises many kinds, its own and the network's
-        raise DataError(
+        raise DataUnavailable(
             f"{name} could not be loaded through the datasets package",
             f"{type(error).__name__}: {error}",
             f"get the files of {request.name} by hand and set data.path=FOLDER",

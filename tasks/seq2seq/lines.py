@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.data.errors import DataError
+from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
 from tasks.seq2seq.corpus import Pair, clean
@@ -102,7 +102,7 @@ def find_file(places: Sequence[Path], names: Sequence[str], get: str) -> Path:
             for path in (folder / name, folder / f"{name}.gz"):
                 if path.is_file():
                     return path
-    raise DataError(f"{names[0]} is missing", ", ".join(str(folder) for folder in places), get)
+    raise DataUnavailable(f"{names[0]} is missing", ", ".join(str(folder) for folder in places), get)
 
 
 def hash_files(paths: Sequence[Path], progress: Progress) -> str:

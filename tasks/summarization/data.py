@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tasks.data.apt import PrivateApt
-from tasks.data.errors import DataError
+from tasks.data.errors import DataUnavailable
 from tasks.data.manifests import load_manifest, mirror_files
 from tasks.data.pairs import cached_rows
 from tasks.data.progress import Progress
@@ -40,7 +40,7 @@ def load_debian_descriptions(request: Request, progress: Progress) -> Corpus:
         day = apt.update()
         rows = description_pairs([*apt.stanzas("Translation-en")], [*apt.stanzas("Packages")])
         if not rows:
-            raise DataError(
+            raise DataUnavailable(
                 "the package lists hold no descriptions",
                 f"{apt.folder / 'lists'}: no *_Translation-en",
                 f"delete {apt.folder} and try again; if it stays so, the sources of this machine carry no translations",

@@ -1,0 +1,151 @@
+"""The private apt: archives against dpkg-deb, lists in every compression, errors; one real fetch."""
+
+import bz2
+import gzip
+import io
+import lzma
+import shutil
+import subprocess
+import tarfile
+
+import pytest
+
+from tasks.data import DataError, NullProgress
+from tasks.data import apt as apt_module
+from tasks.data.apt import PrivateApt, extract_deb, extract_deb_by_hand
+
+
+def _tar(files, mode):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode=mode) as tar:
+        for name, text in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text))
+    return stream.getvalue()
+
+
+def _deb(path, files, mode="w:xz", suffix=".xz"):
+    members = {
+        "debian-binary": b"2.0\n",
+        "control.tar.gz": _tar(
+            {"./control": b"Package: x\nVersion: 1\nArchitecture: all\nMaintainer: a\nDescription: b\n"}, "w:gz"
+        ),
+        f"data.tar{suffix}": _tar(files, mode),
+    }
+    body = b"!<arch>\n"
+    for name, data in members.items():
+        body += (
+            f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode() + data + b"\n" * (len(data) % 2)
+        )
+    path.write_bytes(body)
+
+
+FILES = {"./usr/share/a.txt": b"one", "./usr/share/b/c.txt": b"two" * 999}
+
+
+@pytest.mark.parametrize("mode, suffix", [("w:xz", ".xz"), ("w:gz", ".gz"), ("w:bz2", ".bz2"), ("w", "")])
+def test_reading_a_deb_by_hand_gives_what_dpkg_gives(tmp_path, mode, suffix):
+    _deb(tmp_path / "x.deb", FILES, mode, suffix)
+    extract_deb_by_hand(tmp_path / "x.deb", tmp_path / "hand")
+    assert (tmp_path / "hand/usr/share/b/c.txt").read_bytes() == FILES["./usr/share/b/c.txt"]
+    if shutil.which("dpkg-deb"):
+        extract_deb(tmp_path / "x.deb", tmp_path / "dpkg")
+        assert _tree(tmp_path / "hand") == _tree(tmp_path / "dpkg")
+
+
+def _tree(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("with_dpkg", [True, False])
+def test_a_truncated_package_is_named(tmp_path, monkeypatch, with_dpkg):
+    if with_dpkg and shutil.which("dpkg-deb") is None:
+        pytest.skip("no dpkg-deb here")
+    if not with_dpkg:
+        monkeypatch.setattr(apt_module.shutil, "which", lambda name: None)
+    _deb(tmp_path / "x.deb", FILES)
+    (tmp_path / "y.deb").write_bytes((tmp_path / "x.deb").read_bytes()[:-40])
+    with pytest.raises(DataError, match=r"y\.deb is damaged"):
+        extract_deb(tmp_path / "y.deb", tmp_path / "out")
+
+
+def test_without_apt_the_error_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DataError, match="no apt-get") as caught:
+        PrivateApt(tmp_path, NullProgress())
+    assert "Debian or Ubuntu" in caught.value.next_step
+
+
+def _compressors():
+    yield "", lambda data: data
+    yield ".gz", gzip.compress
+    yield ".xz", lzma.compress
+    yield ".bz2", bz2.compress
+    if shutil.which("lz4"):
+        yield ".lz4", lambda data: subprocess.run(["lz4", "-c"], input=data, capture_output=True, check=True).stdout
+
+
+@pytest.mark.parametrize("suffix, compress", list(_compressors()))
+def test_lists_are_read_in_every_compression(tmp_path, suffix, compress):
+    folder = tmp_path / "apt/lists"
+    folder.mkdir(parents=True)
+    text = "Package: a\nDescription-en: é\n\nPackage: b\nDescription-en: c\n\n"
+    (folder / f"mirror_main_i18n_Translation-en{suffix}").write_bytes(compress(text.encode()))
+    (folder / f"mirror_main_i18n_Translation-fr{suffix}").write_bytes(compress(b"Package: z\n"))
+    apt = PrivateApt.__new__(PrivateApt)
+    apt.folder = tmp_path / "apt"
+    assert [stanza.split("\n")[0] for stanza in apt.stanzas("Translation-en")] == ["Package: a", "Package: b"]
+
+
+def _fake_apt(tmp_path, monkeypatch, script):
+    """An apt-get that does what `script` says, first on PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "apt-get").write_text("#!/bin/sh\n" + script)
+    (folder / "apt-get").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_unreachable_sources(tmp_path, monkeypatch):
+    # apt-get update ends well even when it fetched nothing
+    _fake_apt(tmp_path, monkeypatch, "echo 'W: Failed to fetch http://example.invalid  Temporary failure'; exit 0\n")
+    with pytest.raises(DataError, match="could not fetch the package lists") as caught:
+        PrivateApt(tmp_path / "cache", NullProgress()).update()
+    assert "Temporary failure" in caught.value.where
+
+
+def test_disk_full_during_update(tmp_path, monkeypatch):
+    _fake_apt(tmp_path, monkeypatch, "echo 'E: Write error - write (28: No space left on device)'; exit 100\n")
+    with pytest.raises(DataError, match="disk is full"):
+        PrivateApt(tmp_path / "cache", NullProgress()).update()
+
+
+def test_the_private_configuration_is_used_and_lists_are_kept(tmp_path, monkeypatch):
+    _fake_apt(
+        tmp_path,
+        monkeypatch,
+        'lists=$(sed -n \'s/^Dir::State::lists "\\(.*\\)";/\\1/p\' "$APT_CONFIG")\n'
+        'grep -q Acquire::Languages "$APT_CONFIG" && echo "Package: a" > "$lists/x_Packages"\n'
+        f"echo called >> {tmp_path}/calls\n",
+    )
+    apt = PrivateApt(tmp_path / "cache", NullProgress())
+    day = apt.update()
+    assert apt.update() == day and (tmp_path / "calls").read_text() == "called\n"
+    assert list(apt.stanzas("Packages")) == ["Package: a\n"]
+    PrivateApt(tmp_path / "cache", NullProgress(), languages=("en", "fr")).update()
+    assert (tmp_path / "calls").read_text() == "called\ncalled\n"
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_a_real_fetch_brings_descriptions(tmp_path):
+    from tasks.seq2seq.corpus import load_corpus
+
+    try:
+        corpus = load_corpus({"name": "debian_descriptions", "root": tmp_path})
+    except DataError as error:
+        pytest.skip(f"the package lists cannot be had here: {error.what}")
+    assert len(corpus.splits["train"]) > 20_000
+    first = corpus.splits["test"][0]
+    assert len(first.source.split()) >= 10 and first.references[0]

@@ -1,0 +1,94 @@
+"""Files appear whole or not at all; errors name what to do."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tasks.data import DataError, NullProgress, Progress
+from tasks.data.files import publish_file, publish_folder, sha256_of, verify, writing_to
+from tasks.data.pairs import cached_rows
+
+
+def test_sha256_is_the_one_of_sha256sum(tmp_path):
+    (tmp_path / "a").write_bytes(b"abc")  # test vector of FIPS 180-2, appendix B.1
+    assert sha256_of(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+@pytest.mark.parametrize(
+    "content, kind", [(b"abcd", "too long"), (b"ab", "truncated"), (b"abd", "damaged"), (None, "missing")]
+)
+def test_verify_names_file_expected_found_and_next_step(tmp_path, content, kind):
+    path = tmp_path / "text.gz"
+    if content is not None:
+        path.write_bytes(content)
+    good = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    with pytest.raises(DataError, match=kind) as caught:
+        verify(path, good, 3)
+    assert "text.gz" in str(caught.value) and "fetch it again" in caught.value.next_step
+    if kind == "damaged":
+        assert good in caught.value.where and sha256_of(path) in caught.value.where
+
+
+def test_a_file_is_not_published_when_writing_fails(tmp_path):
+    path = tmp_path / "folder" / "data"
+    with pytest.raises(ZeroDivisionError), publish_file(path) as temporary:
+        temporary.write_text("half")
+        raise ZeroDivisionError
+    assert list(path.parent.iterdir()) == []
+    with publish_file(path) as temporary:
+        temporary.write_text("whole")
+        assert not path.exists()
+    assert path.read_text() == "whole" and list(path.parent.iterdir()) == [path]
+
+
+def test_a_folder_is_published_once_and_the_first_writer_wins(tmp_path):
+    folder = tmp_path / "entry"
+    with publish_folder(folder) as one, publish_folder(folder) as two:
+        (one / "x").write_text("outer")
+        (two / "x").write_text("inner")
+    assert (folder / "x").read_text() == "inner"
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_full_disk_is_a_data_error(tmp_path):
+    with pytest.raises(DataError, match="disk is full") as caught, publish_file(tmp_path / "x"):
+        Path("/dev/full").write_bytes(b"1")
+    assert "data.root" in caught.value.next_step
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_errors_pass_unchanged(tmp_path):
+    with pytest.raises(IsADirectoryError), writing_to(tmp_path):
+        tmp_path.write_text("a folder is no file")
+    with pytest.raises(DataError, match="cannot be written"), writing_to(tmp_path):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+def test_cached_rows_are_made_once_and_again_when_damaged(tmp_path):
+    made = []
+
+    def make():
+        made.append(1)
+        return [["a\u2028b", "é"], ["c", "\n"]], {"release": "x"}
+
+    path, progress = tmp_path / "rows.jsonl", NullProgress()
+    rows, about = cached_rows(path, make, progress)
+    assert rows == make()[0] and about["rows"] == 2 and about["release"] == "x"
+    made.clear()
+    assert cached_rows(path, make, progress) == (rows, about) and not made
+    path.write_bytes(path.read_bytes()[:-3])
+    assert cached_rows(path, make, progress) == (rows, about) and len(made) == 1
+    assert any("damaged" in line for line in progress.lines)
+
+
+def test_plain_progress_writes_lines_with_counts(tmp_path):
+    with open(tmp_path / "log", "w") as stream:
+        progress = Progress(stream, interval=0.0)
+        progress.say("hello")
+        with progress.bar(4, "working") as bar:
+            for _ in range(4):
+                bar.advance()
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines[0] == "hello" and lines[-1].startswith("working: 4 of 4") and len(lines) == 5
