@@ -1,0 +1,166 @@
+"""The closed forms on the line against adaptive quadrature, the generalised covariance and finite differences."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+
+from sparse_attention.mappings.continuous import (
+    BetaGaussian,
+    GaussianBasis1d,
+    continuous_attention_1d,
+    continuous_softmax,
+    continuous_sparsemax,
+    from_canonical,
+    jacobian_theta,
+    rho,
+    to_canonical,
+)
+
+ALPHAS = [1.0, 4 / 3, 1.5, 2.0]
+BASIS = GaussianBasis1d(
+    torch.tensor([0.0, 0.25, 0.5, 1.0, 0.1, 0.9, 0.5], dtype=torch.float64),
+    torch.tensor([0.1, 0.1, 0.1, 0.1, 0.5, 0.5, 0.03], dtype=torch.float64),
+)
+
+
+def t64(x):
+    return torch.tensor(x, dtype=torch.float64)
+
+
+def integral(density, function, centre, width):
+    """int function(t) p(t)^power N(t; centre, width^2), adaptive, told where the bumps are."""
+    low, high = (float(x) for x in density.support())
+    if math.isinf(low):
+        reach = 14 * float(density.scale) ** 0.5
+        low, high = float(density.loc) - reach, float(density.loc) + reach
+    cuts = sorted({min(max(c, low), high) for c in (centre - 9 * width, centre, centre + 9 * width)})
+    edges = [low, *[c for c in cuts if low < c < high], high]
+
+    def integrand(t):
+        return function(t) * math.exp(-0.5 * ((t - centre) / width) ** 2) / (width * math.sqrt(2 * math.pi))
+
+    options = {"epsabs": 1e-13, "epsrel": 1e-12, "limit": 200}
+    return sum(quad(integrand, a, b, **options)[0] for a, b in zip(edges[:-1], edges[1:]))
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize(
+    ("mu", "sigma_sq"), [(0.3, 0.04), (0.9, 0.5), (0.5, 1e-6), (0.1, 1e-3), (2.0, 0.01), (0.25, 30.0), (-0.4, 1e-9)]
+)
+def test_forward_equals_quadrature(alpha, mu, sigma_sq):
+    r = continuous_attention_1d(t64(mu), t64(sigma_sq), BASIS, alpha)
+    d = BetaGaussian(t64(mu), t64(sigma_sq), alpha)
+    centres, widths = (x.tolist() for x in BASIS.tensors())
+    exact = [integral(d, lambda t: float(d.pdf(t64(t))), c, w) for c, w in zip(centres, widths)]
+    assert np.allclose(r.numpy(), exact, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_jacobian_is_the_generalised_covariance(alpha):
+    """Eq. 18 by quadrature of Eq. 17: |p|^(2-alpha) (E[phi psi] - E[phi] E[psi]) under the escort density."""
+    mu, sigma_sq = 0.35, 0.06
+    d = BetaGaussian(t64(mu), t64(sigma_sq), alpha)
+    low, high = (float(x) for x in d.support())
+    if math.isinf(low):
+        low, high = mu - 4, mu + 4
+    escort = lambda t: float(d.pdf(t64(t))) ** (2 - alpha)  # noqa: E731
+    options = {"epsabs": 1e-13, "epsrel": 1e-12, "limit": 200, "points": [mu]}
+    norm = quad(escort, low, high, **options)[0]
+    analytic = jacobian_theta(to_canonical(t64(mu), t64(sigma_sq)), BASIS, alpha)
+    for j, (c, w) in enumerate(zip(*(x.tolist() for x in BASIS.tensors()))):
+        psi = integral(d, escort, c, w) / norm
+        for i, power in enumerate((1, 2)):
+            phi = quad(lambda t, n=power: t**n * escort(t), low, high, **options)[0] / norm
+            both = integral(d, lambda t, n=power: t**n * escort(t), c, w) / norm
+            assert float(analytic[j, i]) == pytest.approx(norm * (both - phi * psi), abs=2e-10)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_gradients(alpha):
+    mu = t64([0.3, 0.9, 0.5]).requires_grad_()
+    sigma_sq = t64([0.04, 1.5, 1e-3]).requires_grad_()
+    f = lambda m, s: continuous_attention_1d(m, s, BASIS, alpha)  # noqa: E731
+    assert torch.autograd.gradcheck(f, (mu, sigma_sq))
+    assert torch.autograd.gradgradcheck(f, (mu[:2], sigma_sq[:2]))
+    theta = to_canonical(mu, sigma_sq).detach()[:2].requires_grad_()
+    assert torch.autograd.gradcheck(lambda t: rho(t, BASIS, alpha), theta)
+    for row in theta.detach():
+        auto = torch.autograd.functional.jacobian(lambda t: rho(t, BASIS, alpha), row)
+        assert torch.allclose(auto, jacobian_theta(row, BASIS, alpha), atol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS[1:])
+@pytest.mark.parametrize("ratio", [0.02, 0.09, 0.11, 0.24, 0.26, 0.49, 0.51])
+def test_no_seam_between_moments_and_quadrature(alpha, ratio):
+    """Value and gradient stay 1e-9 right on both sides of the widths where the rule changes."""
+    basis = GaussianBasis1d(t64([0.2, 0.9]), t64([1.0, 1.0]))
+    a = t64(ratio)
+    # sigma^2 for this half width; then int C (1 - y^2)^k psi(mu + a y) dy by 60 Gauss points
+    k = round(1 / (alpha - 1))
+    constant = math.gamma(k + 1.5) / (math.sqrt(math.pi) * math.gamma(k + 1))
+    unit = float(BetaGaussian(t64(0.0), t64(1.0), alpha).half_width())
+    sigma_sq = ((a / unit) ** (alpha + 1)).requires_grad_()
+    mu = t64(0.35).requires_grad_()
+    y, w = np.polynomial.legendre.leggauss(60)
+    z = 0.35 + ratio * y[:, None] - np.array([[0.2, 0.9]])
+    psi = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    weight = (w * constant * (1 - y**2) ** k)[:, None]
+    r = continuous_attention_1d(mu, sigma_sq, basis, alpha)
+    assert np.allclose(r.detach().numpy(), (weight * psi).sum(0), rtol=1e-11)
+    for j in range(2):
+        by_mu, by_sigma = torch.autograd.grad(r[j], (mu, sigma_sq), retain_graph=True)
+        assert float(by_mu) == pytest.approx((weight * -z * psi).sum(0)[j], rel=1e-9)
+        by_a = (weight * -z * y[:, None] * psi).sum(0)[j]
+        assert float(by_sigma) == pytest.approx(by_a * ratio / ((alpha + 1) * sigma_sq.item()), rel=1e-8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(-0.5, 1.5), st.floats(-13, 2), st.sampled_from(ALPHAS))
+def test_float32_input_loses_only_the_last_rounding(mu, log_sigma_sq, alpha):
+    mu32 = torch.tensor(mu, dtype=torch.float32)
+    s32 = torch.tensor(math.exp(log_sigma_sq), dtype=torch.float32)
+    r32 = continuous_attention_1d(mu32, s32, BASIS, alpha)
+    r64 = continuous_attention_1d(mu32.double(), s32.double(), BASIS, alpha)
+    assert r32.dtype == torch.float32
+    assert torch.allclose(r32.double(), r64, rtol=1e-7, atol=1e-12)
+    assert (r64 >= -1e-12).all() and (r64 <= 1 / (0.03 * math.sqrt(2 * math.pi)) + 1e-9).all()
+
+
+def test_shapes_and_nan_rows():
+    mu = torch.rand(2, 3, 1)
+    sigma_sq = torch.full((5,), 0.1)
+    assert continuous_sparsemax(mu, sigma_sq, BASIS).shape == (2, 3, 5, 7)
+    assert continuous_sparsemax(torch.zeros(0), torch.zeros(0), BASIS).shape == (0, 7)
+    r = continuous_sparsemax(t64([0.2, math.nan, 0.4]), t64([0.1, 0.1, math.nan]), BASIS)
+    assert not r[0].isnan().any() and r[1:].isnan().all()
+    mu, sigma_sq = from_canonical(to_canonical(t64(0.3), t64(0.2)))
+    assert float(mu) == pytest.approx(0.3) and float(sigma_sq) == pytest.approx(0.2)
+
+
+def test_errors_name_value_set_and_step():
+    one = torch.ones(())
+    with pytest.raises(ValueError, match=r"alpha=1.7 .*allowed: 1 .*4/3.*BetaGaussian"):
+        continuous_attention_1d(one, one, BASIS, 1.7)
+    with pytest.raises(ValueError, match=r"sigma_sq must be positive, got -1.0"):
+        continuous_softmax(one, -one, BASIS)
+    with pytest.raises(ValueError, match="multiple of 2"):
+        GaussianBasis1d.linspaced(33)
+    with pytest.raises(ValueError, match="positive standard deviations"):
+        GaussianBasis1d([0.0], [0.0])
+
+
+def test_variance_is_not_the_parabolas_parameter():
+    """The figures of the moment-matching note: half width .500 against .645 for V = 1/12, .114 against .071 for .001."""
+    from sparse_attention.mappings.continuous import half_width, matched_sigma_sq
+
+    for variance, raw, right in ((1 / 12, 0.500, 0.645), (0.001, 0.114, 0.071)):
+        v = t64(variance)
+        assert float(half_width(v, 2)) == pytest.approx(raw, abs=1e-3)
+        assert float(half_width(matched_sigma_sq(v, 2), 2)) == pytest.approx(right, abs=1e-3)

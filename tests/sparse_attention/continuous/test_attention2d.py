@@ -1,0 +1,257 @@
+"""The planar transform against adaptive two-dimensional quadrature, its two rules against each other, and finite differences."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import dblquad
+from scipy.stats import multivariate_normal
+
+from sparse_attention.mappings.continuous import (
+    GaussianBasis2d,
+    MultivariateBetaGaussian,
+    TruncatedParaboloid,
+    angles_needed,
+    continuous_attention_2d,
+    continuous_softmax,
+    continuous_sparsemax,
+    matched_covariance,
+    rho_2d,
+    to_canonical_2d,
+)
+
+ALPHAS = [1.0, 4 / 3, 1.5, 2.0]
+GRID = GaussianBasis2d.grid()  # the published setting: 10 x 10, Sigma_j = .001 I
+SMALL = GaussianBasis2d.grid(3, 2, (0.02, 0.05))
+MIXED = GaussianBasis2d(
+    torch.tensor([[0.1, 0.2], [0.8, 0.4], [0.5, 0.5]], dtype=torch.float64),
+    torch.tensor([[[0.02, 0.01], [0.01, 0.03]], [[0.5, 0.0], [0.0, 0.01]], [[4.0, 1.0], [1.0, 9.0]]], dtype=torch.float64),
+)
+
+
+def t64(x):
+    return torch.tensor(x, dtype=torch.float64)
+
+
+def covariances(count, scale, seed=0):
+    """Random covariances of attention, anisotropic and tilted."""
+    rng = torch.Generator().manual_seed(seed)
+    m = 0.4 * torch.randn(count, 2, 2, dtype=torch.float64, generator=rng) + torch.eye(2)
+    return scale * (m @ m.mT), torch.rand(count, 2, dtype=torch.float64, generator=rng)
+
+
+def brute(d, basis, function=None, points=(100, 240)):
+    """int p psi_j by Gauss-Legendre x trapezoid over the ellipse; `function(t, p)` replaces p."""
+    u, w = np.polynomial.legendre.leggauss(points[0])
+    u, w = (u + 1) / 2, w / 2
+    v = np.arange(points[1]) * 2 * np.pi / points[1]
+    y = np.stack([np.outer(u, np.cos(v)), np.outer(u, np.sin(v))], -1)
+    a = d.support_map().numpy()
+    t = d.loc.numpy() + y @ a.T
+    density = d.pdf(torch.from_numpy(t)).numpy()
+    value = density if function is None else function(t, density)  # [U, V] or [U, V, ...]
+    weight = np.outer(w * u, np.full(points[1], 2 * np.pi / points[1])) * abs(np.linalg.det(a))
+    psi = basis.evaluate(torch.from_numpy(t)).numpy() if basis is not None else np.ones((*t.shape[:-1], 1))
+    weighted = (weight.reshape(*weight.shape, *[1] * (value.ndim - 2)) * value).reshape(weight.size, -1)
+    return (psi.reshape(weight.size, -1).T @ weighted).reshape(psi.shape[-1], *value.shape[2:])
+
+
+@pytest.mark.parametrize(("variance", "tilt"), [(0.0005, 0.3), (0.01, -0.6), (0.08, 0.0)])
+def test_sparsemax_equals_adaptive_quadrature_in_float32(variance, tilt):
+    """1e-6 of the largest r at the default number of angles, against scipy's adaptive rule on the ellipse."""
+    v = variance * t64([[1.0, 0.7 * tilt], [0.7 * tilt, 0.6]])
+    mu, sigma = t64([0.37, 0.61]).float(), matched_covariance(v, 2.0).float()
+    r = continuous_attention_2d(mu, sigma, GRID)
+    assert r.dtype == torch.float32
+    d = TruncatedParaboloid(mu.double(), sigma.double())
+    (a, _), (c, b) = d.support_map().tolist()
+    height, largest = -float(d.tau), r.max().item()
+    centres, _ = GRID.tensors()
+    chosen = r.topk(3).indices.tolist() + [0, 45]
+    for j in chosen:
+        x, y = centres[j].tolist()
+
+        def integrand(y2, y1, x=x, y=y):
+            d1, d2 = 0.37 - x + (mu[0].item() - 0.37) + a * y1, mu[1].item() - y + c * y1 + b * y2
+            return height * (1 - y1 * y1 - y2 * y2) * math.exp(-(d1 * d1 + d2 * d2) / 0.002) / (0.002 * math.pi) * a * b
+
+        # the bump of psi_j in the unit disk, so that the adaptive rule cannot miss it
+        y1 = (x - mu[0].item()) / a
+        reach = 8 * math.sqrt(0.001) / a
+        low, high = max(-1, y1 - reach), min(1, y1 + reach)
+        if low >= high:
+            assert abs(r[j].item()) < 1e-6 * largest
+            continue
+
+        def bounds(y1, sign, y=y):
+            w = math.sqrt(max(1 - y1 * y1, 0))
+            middle, span = (y - mu[1].item() - c * y1) / b, 8 * math.sqrt(0.001) / b
+            return min(max(middle + sign * span, -w), w)
+
+        exact, _ = dblquad(
+            integrand, low, high, lambda y1: bounds(y1, -1), lambda y1: bounds(y1, 1), epsabs=1e-9, epsrel=1e-9
+        )
+        assert abs(r[j].item() - exact) < 1e-6 * largest
+
+
+@pytest.mark.parametrize("alpha", ALPHAS[1:])
+@pytest.mark.parametrize("scale", [1e-5, 1e-3, 0.01, 0.08])
+def test_both_rules_equal_a_brute_force_rule(alpha, scale):
+    v, mu = covariances(2, scale)
+    sigma = matched_covariance(v, alpha)
+    slices = continuous_attention_2d(mu, sigma, GRID, alpha, quadrature="slices")
+    angular = continuous_attention_2d(mu, sigma, GRID, alpha, quadrature="angular")
+    for i in range(2):
+        exact = brute(MultivariateBetaGaussian(mu[i], sigma[i], alpha), GRID, points=(120, 400))
+        assert np.allclose(slices[i].numpy(), exact, rtol=0, atol=1e-10 * exact.max())
+        assert np.allclose(angular[i].numpy(), exact, rtol=0, atol=1e-10 * exact.max())
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_any_basis(alpha):
+    v, mu = covariances(4, 0.05, seed=2)
+    sigma = matched_covariance(v, alpha)
+    r = continuous_attention_2d(mu, sigma, MIXED, alpha)
+    for i in range(4):
+        if alpha == 1:
+            centres, spread = MIXED.tensors()
+            exact = [multivariate_normal.pdf(mu[i], c, s + sigma[i]) for c, s in zip(centres, spread)]
+        else:
+            exact = brute(MultivariateBetaGaussian(mu[i], sigma[i], alpha), MIXED)
+        assert np.allclose(r[i].numpy(), exact, rtol=1e-9, atol=1e-11)
+
+
+def test_softmax_equals_scipy():
+    v, mu = covariances(5, 0.02, seed=4)
+    r = continuous_softmax(mu, v, GRID)
+    centres, _ = GRID.tensors()
+    exact = [[multivariate_normal.pdf(m, c, s + 0.001 * np.eye(2)) for c in centres.numpy()] for m, s in zip(mu, v)]
+    assert np.allclose(r.numpy(), exact, rtol=1e-11, atol=1e-12)
+    r32 = continuous_softmax(mu.float(), v.float(), GRID)
+    assert np.allclose(r32.numpy(), exact, rtol=1e-4, atol=1e-6 * np.max(exact))  # the inputs' own rounding
+
+
+@pytest.mark.parametrize("alpha", [2.0, 1.5])
+def test_gradient_is_the_generalised_covariance(alpha):
+    """Eqs. 17-18 in theta_1 = Sigma^-1 mu and theta_2 = -Sigma^-1 / 2 by brute-force integrals; the formulas of section 7.1."""
+    v, mu = covariances(1, 0.02, seed=7)
+    sigma = matched_covariance(v, alpha)[0]
+    mu = mu[0]
+    d = MultivariateBetaGaussian(mu, sigma, alpha)
+    escort = lambda t, p: p ** (2 - alpha)  # noqa: E731
+    phi1 = lambda t, p: escort(t, p)[..., None] * t  # noqa: E731
+    phi2 = lambda t, p: (escort(t, p)[..., None, None] * t[..., :, None] * t[..., None, :])  # noqa: E731
+    norm = brute(d, None, escort)[0]
+    psi = brute(d, SMALL, escort)
+    by_theta1 = brute(d, SMALL, phi1) - psi[:, None] * brute(d, None, phi1) / norm
+    by_theta2 = brute(d, SMALL, phi2) - psi[:, None, None] * brute(d, None, phi2) / norm
+    theta1, theta2 = to_canonical_2d(mu, sigma)
+    for basis in (SMALL, GaussianBasis2d(*SMALL.tensors())):
+        rule = "slices" if basis is SMALL else "angular"
+        j1, j2 = torch.autograd.functional.jacobian(
+            lambda a, b, basis=basis, rule=rule: rho_2d(a, b, basis, alpha, quadrature=rule), (theta1, theta2)
+        )
+        tolerance = 1e-9
+        assert np.allclose(j1.numpy(), by_theta1, atol=tolerance)
+        # off the diagonal the two entries of theta_2 are one number: the derivative is shared between them
+        assert np.allclose(j2.numpy(), by_theta2, atol=tolerance)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("rule", ["slices", "angular"])
+def test_finite_differences(alpha, rule):
+    rng = torch.Generator().manual_seed(5)
+    mu = torch.rand(2, 2, dtype=torch.float64, generator=rng).requires_grad_()
+    root = torch.randn(2, 2, 2, dtype=torch.float64, generator=rng).requires_grad_()
+    basis = SMALL if rule == "slices" else MIXED
+
+    def f(m, root):
+        sigma = 0.05 * root @ root.mT + 0.02 * torch.eye(2)
+        return continuous_attention_2d(m, sigma, basis, alpha, quadrature=rule, n_angles=120)
+
+    assert torch.autograd.gradcheck(f, (mu, root))
+    if alpha in (1.0, 2.0):
+        assert torch.autograd.gradgradcheck(f, (mu[:1], root[:1]))
+
+
+def test_duplicate_end_point_of_the_authors_rule():
+    """100 angles with both ends: r is 8 %, 4.5 % and .25 % off for wide, medium and narrow attention."""
+    mu = t64([[0.5, 0.5]])
+    errors = []
+    for variance in (0.1, 0.03, 0.001):
+        sigma = matched_covariance(variance * torch.eye(2, dtype=torch.float64).unsqueeze(0), 2.0)
+        good = continuous_sparsemax(mu, sigma, GRID)
+        paper = continuous_sparsemax(mu, sigma, GRID, quadrature="paper-code")
+        distinct = continuous_attention_2d(mu, sigma, GRID, quadrature="angular", n_angles=100)
+        scale = good.abs().max()
+        errors.append(((paper - good).abs().max() / scale).item())
+        # the rule itself is good: without the duplicate, 100 angles are
+        assert (distinct - good).abs().max() < 1e-4 * scale
+        # n times the authors' rule = (n - 1) distinct angles + angle 0 once more, whatever n
+
+        def surplus(n, sigma=sigma):
+            paper = continuous_attention_2d(mu, sigma, GRID, quadrature="paper-code", n_angles=n)
+            return n * paper - (n - 1) * continuous_attention_2d(mu, sigma, GRID, quadrature="angular", n_angles=n - 1)
+
+        assert torch.allclose(surplus(100), surplus(60), rtol=1e-9, atol=1e-9 * scale.item())
+    assert 0.04 < errors[0] < 0.2 and 0.02 < errors[1] < 0.1 and 5e-4 < errors[2] < 0.02
+    assert errors[0] > errors[1] > errors[2]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(-6, -1), st.floats(-1, 1), st.floats(0.2, 1.0), st.sampled_from(ALPHAS[1:]))
+def test_error_bound_of_the_angles_holds(log_scale, correlation, ratio, alpha):
+    off = 0.98 * correlation * math.sqrt(ratio)
+    v = 10**log_scale * t64([[1.0, off], [off, ratio]])
+    mu, sigma = t64([0.31, 0.77]), matched_covariance(v, alpha)
+    exact = continuous_attention_2d(mu, sigma, GRID, alpha, n_angles=6000)
+    chosen = continuous_attention_2d(mu, sigma, GRID, alpha)
+    assert (chosen - exact).abs().max() < 1e-11 * exact.abs().max()
+
+
+def test_angles_grow_with_sharpness_and_precision():
+    counts = [angles_needed(k, 1e-7) for k in (0.1, 1, 10, 30, 100)]
+    assert counts == sorted(counts) and counts[0] <= 16 and counts[-1] < 1000
+    assert angles_needed(20, 1e-12) > angles_needed(20, 1e-7)
+
+
+def test_grid_is_recognised_in_any_order():
+    order = torch.randperm(100, generator=torch.Generator().manual_seed(1))
+    centres, spread = GRID.tensors()
+    shuffled = GaussianBasis2d(centres[order], spread)
+    assert shuffled.separable and not GaussianBasis2d(centres[:99], spread).separable
+    assert not GaussianBasis2d(centres, spread + 0.0001).separable
+    v, mu = covariances(3, 0.05)
+    assert torch.allclose(continuous_sparsemax(mu, v, shuffled), continuous_sparsemax(mu, v, GRID)[:, order], atol=1e-14)
+
+
+def test_density_far_away_or_enormous():
+    far = continuous_sparsemax(t64([30.0, -20.0]), 0.01 * torch.eye(2, dtype=torch.float64), GRID)
+    assert far.abs().max() < 1e-300
+    wide = continuous_sparsemax(t64([0.5, 0.5]), 1e4 * torch.eye(2, dtype=torch.float64), GRID)
+    peak = float(TruncatedParaboloid(t64([0.5, 0.5]), 1e4 * torch.eye(2, dtype=torch.float64)).pdf(t64([0.5, 0.5])))
+    assert torch.allclose(wide, torch.full_like(wide, peak), rtol=1e-2)
+
+
+def test_shapes_nan_rows_and_errors():
+    eye = torch.eye(2)
+    assert continuous_sparsemax(torch.rand(3, 1, 2), 0.1 * eye.expand(4, 2, 2), GRID).shape == (3, 4, 100)
+    assert continuous_sparsemax(torch.zeros(0, 2), torch.zeros(0, 2, 2), GRID).shape == (0, 100)
+    for basis in (SMALL, MIXED):
+        r = continuous_sparsemax(t64([[0.5, 0.5], [math.nan, 0.5]]), 0.1 * eye.double(), basis)
+        assert r[0].isfinite().all() and r[1].isnan().all()
+    with pytest.raises(ValueError, match="number 1 is not positive definite"):
+        continuous_sparsemax(torch.zeros(2, 2), torch.stack([eye, -eye]), GRID)
+    with pytest.raises(ValueError, match="quadrature='polar' is unknown; allowed: auto, slices, angular, paper-code"):
+        continuous_sparsemax(torch.zeros(2), eye, GRID, quadrature="polar")
+    with pytest.raises(ValueError, match="needs centres on a grid"):
+        continuous_sparsemax(torch.zeros(2), eye, MIXED, quadrature="slices")
+    with pytest.raises(ValueError, match=r"mu \[..., 2\]"):
+        continuous_sparsemax(torch.zeros(3), eye, GRID)
+    with pytest.raises(ValueError, match="symmetric positive definite"):
+        GaussianBasis2d(torch.zeros(1, 2), -eye)

@@ -1,0 +1,267 @@
+"""Densities on the line and in n dimensions against quadrature, root finding and sampling statistics."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, stats
+from scipy.integrate import quad
+
+from sparse_attention.mappings.continuous import (
+    BetaGaussian,
+    Biweight,
+    Gaussian,
+    Laplace,
+    LocationScale,
+    MultivariateBetaGaussian,
+    MultivariateGaussian,
+    Triangular,
+    Triweight,
+    TruncatedParabola,
+    TruncatedParaboloid,
+    half_width,
+    matched_covariance,
+    matched_sigma_sq,
+)
+
+
+def t64(x):
+    return torch.tensor(x, dtype=torch.float64)
+
+
+def cosh_family(mu, sigma):
+    return LocationScale(t64(mu), t64(sigma), torch.cosh, torch.sinh)
+
+
+LINE = {
+    "gaussian": Gaussian(t64(0.3), t64(0.04)),
+    "parabola": TruncatedParabola(t64(0.3), t64(0.04)),
+    "biweight": Biweight(t64(-0.2), t64(0.5)),
+    "triweight": Triweight(t64(1.0), t64(2.0)),
+    "alpha1.2": BetaGaussian(t64(0.0), t64(0.1), alpha=1.2),
+    "alpha3": BetaGaussian(t64(0.1), t64(0.7), alpha=3.0),
+    "laplace": Laplace(t64(0.4), t64(0.3)),
+    "triangular": Triangular(t64(0.4), t64(0.3)),
+    "cosh": cosh_family(0.2, 0.6),
+}
+
+
+def integrate(density, function):
+    """int function(t, p(t)) dt over the support by adaptive quadrature, split at the middle (some densities have a kink)."""
+    low, high = (float(x) for x in density.support())
+    middle = float(density.loc)
+    if math.isinf(low):
+        reach = 40 * float(density.variance) ** 0.5
+        low, high = middle - reach, middle + reach
+
+    def integrand(t):
+        return function(t, float(density.pdf(t64(t))))
+
+    options = {"epsabs": 1e-13, "epsrel": 1e-12, "limit": 400}
+    return quad(integrand, low, middle, **options)[0] + quad(integrand, middle, high, **options)[0]
+
+
+@pytest.mark.parametrize("name", LINE)
+def test_moments_and_entropies_equal_quadrature(name):
+    d = LINE[name]
+    assert integrate(d, lambda t, p: p) == pytest.approx(1, abs=1e-9)
+    assert integrate(d, lambda t, p: t * p) == pytest.approx(float(d.mean), abs=1e-9)
+    variance = integrate(d, lambda t, p: (t - float(d.mean)) ** 2 * p)
+    assert variance == pytest.approx(float(d.variance), rel=1e-8)
+    shannon = integrate(d, lambda t, p: -p * math.log(p) if p > 0 else 0.0)
+    assert shannon == pytest.approx(float(d.entropy(1)), abs=1e-7)
+    for alpha in (4 / 3, 1.5, 2.0):
+        tsallis = (1 - integrate(d, lambda t, p, alpha=alpha: p**alpha)) / (alpha * (alpha - 1))
+        assert tsallis == pytest.approx(float(d.entropy(alpha)), abs=1e-8)
+    assert float(d.entropy()) == float(d.entropy(d.alpha))
+
+
+@pytest.mark.parametrize("name", [n for n in LINE if LINE[n].alpha > 1])
+def test_nothing_outside_the_support(name):
+    d = LINE[name]
+    low, high = (float(x) for x in d.support())
+    assert float(d.pdf(t64(low - 1e-9))) == 0 == float(d.pdf(t64(high + 1e-9)))
+    assert float(d.pdf(t64(low + 1e-3 * (high - low)))) > 0
+
+
+@pytest.mark.parametrize("alpha", [1.2, 4 / 3, 1.5, 2.0, 3.0])
+def test_beta_gaussian_solves_the_regularised_prediction_map(alpha):
+    """p = [(alpha - 1)(f - tau)]_+^(1/(alpha - 1)) with tau found by a root finder instead of a formula."""
+    sigma_sq, k = 0.3, 1 / (alpha - 1)
+
+    def mass(tau):
+        a = math.sqrt(-2 * tau * sigma_sq)
+        return quad(lambda t: ((alpha - 1) * max(-tau - t * t / (2 * sigma_sq), 0)) ** k, -a, a)[0] - 1
+
+    tau = optimize.brentq(mass, -50, -1e-6, xtol=1e-14)
+    d = BetaGaussian(t64(0.0), t64(sigma_sq), alpha)
+    assert float(d.tau) == pytest.approx(tau, rel=1e-8)
+    assert float(d.half_width()) == pytest.approx(math.sqrt(-2 * tau * sigma_sq), rel=1e-8)
+    # Prop. 1: tau = A_alpha - 1/(alpha - 1), with the printed A_alpha an escort expectation of f.
+    escort = quad(lambda t: float(d.pdf(t64(t))) ** (2 - alpha), *map(float, d.support()))[0]
+    scored = quad(lambda t: -t * t / (2 * sigma_sq) * float(d.pdf(t64(t))) ** (2 - alpha), *map(float, d.support()))[0]
+    a_alpha = (1 / (1 - alpha) + scored) / escort - 1 / (1 - alpha)
+    assert tau == pytest.approx(a_alpha - k, rel=1e-6)
+
+
+def test_constants_of_the_papers():
+    s2 = t64(0.37)
+    assert float(half_width(s2, 2)) == pytest.approx((1.5 * 0.37) ** (1 / 3))
+    assert float(half_width(s2, 1.5)) == pytest.approx((15 * 0.37**2) ** (1 / 5))
+    assert float(half_width(s2, 4 / 3)) == pytest.approx((945 / 4 * 0.37**3) ** (1 / 7))
+    assert float(-TruncatedParabola(t64(0.0), s2).tau) == pytest.approx(0.5 * (3 / (2 * 0.37**0.5)) ** (2 / 3))
+    v = t64(0.05)
+    assert float(matched_sigma_sq(v, 2)) == pytest.approx(2 / 3 * (5 * 0.05) ** 1.5)
+    assert float(matched_sigma_sq(v, 1.5)) == pytest.approx(15**-0.5 * (7 * 0.05) ** 1.25)
+    assert float(matched_sigma_sq(v, 4 / 3)) == pytest.approx((4 / 945) ** (1 / 3) * (9 * 0.05) ** (7 / 6))
+    # The Epanechnikov kernel 3/4 (1 - t^2) is the parabola with sigma^2 = 2/3.
+    t = torch.linspace(-1, 1, 11, dtype=torch.float64)
+    assert torch.allclose(TruncatedParabola(t64(0.0), t64(2 / 3)).pdf(t), 0.75 * (1 - t**2), atol=1e-15)
+
+
+def test_location_scale_contains_the_parabola_and_the_triangle():
+    t = torch.linspace(-2, 2, 101, dtype=torch.float64)
+    sigma = 0.7
+    cubic = LocationScale(t64(0.1), t64(sigma), lambda x: x**3 / 6, lambda x: x**2 / 2)
+    assert cubic.a == pytest.approx(1.5 ** (1 / 3), abs=1e-14)
+    # The parameter of the parabola is sigma^3, not sigma^2.
+    assert torch.allclose(cubic.pdf(t), TruncatedParabola(t64(0.1), t64(sigma**3)).pdf(t), atol=1e-13)
+    square = LocationScale(t64(0.1), t64(sigma), lambda x: x**2 / 2, lambda x: x)
+    assert torch.allclose(square.pdf(t), Triangular(t64(0.1), t64(sigma**2)).pdf(t), atol=1e-13)
+    with pytest.raises(ValueError, match="strictly convex"):
+        LocationScale(t64(0.0), t64(1.0), lambda x: x, torch.ones_like)
+
+
+@pytest.mark.parametrize("name", LINE)
+def test_samples_follow_the_density(name):
+    d = LINE[name]
+    x = d.sample((4000,), generator=torch.Generator().manual_seed(3)).numpy()
+    low, high = (float(e) for e in d.support())
+    if math.isinf(low):
+        low, high = float(d.loc) - 5, float(d.loc) + 5
+    assert low <= x.min() and x.max() <= high
+    grid = np.linspace(low, high, 20001)
+    cdf = np.concatenate([[0], np.cumsum(d.pdf(torch.from_numpy((grid[1:] + grid[:-1]) / 2)).numpy()) * np.diff(grid)])
+    assert stats.kstest(x, lambda q: np.interp(q, grid, cdf)).pvalue > 1e-3
+
+
+def test_samples_carry_gradients():
+    mu, s2 = t64([0.1, 0.4]).requires_grad_(), t64([0.2, 0.3]).requires_grad_()
+    x = TruncatedParabola(mu, s2).rsample((50000,), generator=torch.Generator().manual_seed(0))
+    by_mu, by_s2 = torch.autograd.grad(((x - mu.detach()) ** 2).mean(0).sum(), (mu, s2))
+    # E (t - m)^2 = a^2 / 5, so d / d sigma^2 = 2/3 variance / sigma^2 and d / d mu = 0 at mu = m.
+    expected = 2 / 3 * TruncatedParabola(mu, s2).variance / s2
+    assert torch.allclose(by_s2, expected.detach(), rtol=0.03)
+    assert by_mu.abs().max() < 0.01
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0])
+def test_wrong_parameters_are_named(bad):
+    with pytest.raises(ValueError, match=r"sigma_sq must be positive, got"):
+        TruncatedParabola(t64(0.0), t64(bad))
+    with pytest.raises(ValueError, match=r"b must be positive"):
+        Triangular(t64(0.0), t64(bad))
+    with pytest.raises(ValueError, match=r"alpha=0.5 is outside"):
+        BetaGaussian(t64(0.0), t64(1.0), alpha=0.5)
+
+
+SIGMA2 = [[0.09, 0.03], [0.03, 0.05]]
+
+
+def polar_integral(d, function):
+    """int function(t, p) over the support ellipse, 2-D, by a Gauss x trapezoid rule of its own."""
+    u, w = np.polynomial.legendre.leggauss(200)
+    u, w = (u + 1) / 2, w / 2
+    v = np.arange(64) * 2 * np.pi / 64
+    y = np.stack([np.outer(u, np.cos(v)), np.outer(u, np.sin(v))], -1)
+    a = d.support_map().numpy()
+    t = d.loc.numpy() + y @ a.T
+    p = d.pdf(torch.from_numpy(t)).numpy()
+    weight = np.outer(w * u, np.full(64, 2 * np.pi / 64)) * abs(np.linalg.det(a))
+    return np.tensordot(weight, function(t, p), axes=([0, 1], [0, 1]))
+
+
+@pytest.mark.parametrize("alpha", [2.0, 1.5, 4 / 3, 1.25])
+def test_planar_family_equals_quadrature(alpha):
+    d = MultivariateBetaGaussian(t64([0.2, 0.7]), t64(SIGMA2), alpha)
+    assert polar_integral(d, lambda t, p: p) == pytest.approx(1, abs=1e-10)
+    centred = lambda t: t - d.loc.numpy()  # noqa: E731
+    cov = polar_integral(d, lambda t, p: p[..., None, None] * centred(t)[..., :, None] * centred(t)[..., None, :])
+    assert np.allclose(cov, d.covariance.numpy(), atol=1e-10)
+    for a in (1.5, 2.0):
+        tsallis = (1 - polar_integral(d, lambda t, p, a=a: p**a)) / (a * (a - 1))
+        assert tsallis == pytest.approx(float(d.entropy(a)), abs=1e-9)
+    shannon = polar_integral(d, lambda t, p: -p * np.log(np.maximum(p, 1e-300)))
+    assert shannon == pytest.approx(float(d.entropy(1)), abs=1e-5)
+    matched = MultivariateBetaGaussian(d.loc, matched_covariance(d.covariance, alpha), alpha)
+    assert torch.allclose(matched.sigma, d.sigma, atol=1e-13)
+
+
+def test_one_dimension_agrees_with_the_line():
+    t = torch.linspace(-1, 2, 31, dtype=torch.float64)
+    for alpha in (1.0, 4 / 3, 2.0, 2.5):
+        line = BetaGaussian(t64(0.4), t64(0.2), alpha)
+        general = MultivariateBetaGaussian(t64([0.4]), t64([[0.2]]), alpha)
+        assert torch.allclose(line.pdf(t), general.pdf(t.unsqueeze(-1)), atol=1e-13)
+        for a in (1, 1.5, 2):
+            assert float(line.entropy(a)) == pytest.approx(float(general.entropy(a)), abs=1e-12)
+
+
+def test_paraboloid_constants_and_the_missing_transpose():
+    d = TruncatedParaboloid(t64([0.2, 0.7]), t64(SIGMA2))
+    det = np.linalg.det(SIGMA2)
+    assert float(d.tau) == pytest.approx(-((math.pi * det**0.5) ** -0.5))
+    eq11 = -((math.gamma(3) / math.sqrt(np.linalg.det(2 * math.pi * np.array(SIGMA2)))) ** 0.5)
+    assert float(d.tau) == pytest.approx(eq11)
+    v = np.array(SIGMA2)
+    assert np.allclose(matched_covariance(t64(SIGMA2), 2).numpy(), 9 * math.pi * np.sqrt(np.linalg.det(v)) * v)
+    # Eq. 11 as printed multiplies two column vectors: only (t - mu)' Sigma^-1 (t - mu) is a number.
+    x = np.array([[0.1], [0.05]])
+    with pytest.raises(ValueError, match="matmul"):
+        x @ np.linalg.inv(v) @ x
+    expected = -float(d.tau) - 0.5 * (x.T @ np.linalg.inv(v) @ x).item()
+    assert float(d.pdf(d.loc + torch.from_numpy(x[:, 0]))) == pytest.approx(expected)
+
+
+def test_diagonal_paraboloid_is_no_product():
+    d = TruncatedParaboloid(t64([0.0, 0.0]), torch.eye(2, dtype=torch.float64))
+    a = float(d.support_map()[0, 0])
+    corner = 0.8 * a
+    assert float(d.pdf(t64([corner, 0.0]))) > 0 and float(d.pdf(t64([0.0, corner]))) > 0
+    assert float(d.pdf(t64([corner, corner]))) == 0
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_sampled_moments(n, alpha):
+    rng = torch.Generator().manual_seed(n)
+    m = torch.randn(n, n, dtype=torch.float64, generator=rng)
+    d = MultivariateBetaGaussian(torch.ones(n, dtype=torch.float64), 0.2 * (m @ m.T) + 0.1 * torch.eye(n), alpha)
+    x = d.sample((60000,), generator=rng)
+    scale = d.covariance.diagonal().max()
+    assert (x.mean(0) - d.mean).abs().max() < 5 * (scale / 60000).sqrt()
+    assert (torch.cov(x.T) - d.covariance).abs().max() < 0.03 * scale
+    if alpha > 1:
+        y = torch.linalg.solve(d.support_map(), (x - d.loc).T)
+        assert y.norm(dim=0).max() <= 1 + 1e-12
+
+
+def test_multivariate_gaussian_equals_scipy():
+    d = MultivariateGaussian(t64([0.2, 0.7]), t64(SIGMA2))
+    reference = stats.multivariate_normal([0.2, 0.7], SIGMA2)
+    t = np.random.default_rng(0).normal(size=(7, 2))
+    assert np.allclose(d.pdf(torch.from_numpy(t)).numpy(), reference.pdf(t), rtol=1e-12)
+    assert float(d.entropy()) == pytest.approx(reference.entropy())
+    with pytest.raises(ValueError, match="not positive definite"):
+        MultivariateGaussian(t64([0.0, 0.0]), -torch.eye(2, dtype=torch.float64))
+
+
+def test_densities_are_differentiable():
+    t = t64([0.1, 0.35, 0.6])
+    mu, s2 = t64(0.3).requires_grad_(), t64(0.05).requires_grad_()
+    for alpha in (1.0, 4 / 3, 2.0):
+        assert torch.autograd.gradcheck(lambda m, s, a=alpha: BetaGaussian(m, s, a).pdf(t), (mu, s2))
+        assert torch.autograd.gradcheck(lambda m, s, a=alpha: BetaGaussian(m, s, a).entropy(1), (mu, s2))

@@ -1,0 +1,135 @@
+"""Ridge value regression against scikit-learn, and the authors' padding slip."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+
+from sparse_attention.mappings.continuous import (
+    GaussianBasis1d,
+    GaussianBasis2d,
+    position_weights,
+    positions_1d,
+    ridge_matrix_1d,
+    ridge_matrix_2d,
+    solve_ridge,
+)
+from sparse_attention.mappings.continuous.regression import _Cache, _padded_line
+
+
+@pytest.mark.parametrize(("length", "n"), [(280, 32), (40, 64), (1, 4), (7, 8)])
+def test_value_function_equals_sklearn(length, n):
+    basis = GaussianBasis1d.linspaced(n)
+    h = np.random.default_rng(0).normal(size=(length, 3))
+    features = basis.evaluate((torch.arange(length, dtype=torch.float64) + 0.5) / length).numpy()
+    coefficients = Ridge(alpha=0.01, fit_intercept=False, solver="svd").fit(features, h).coef_  # [D, N]
+    g = ridge_matrix_1d(length, basis, ridge=0.01)
+    assert g.dtype == torch.float64 and g.shape == (length, n)
+    assert np.allclose(h.T @ g.numpy(), coefficients, atol=1e-7 * np.abs(coefficients).max())
+
+
+def test_both_systems_give_the_same_matrix():
+    features = torch.randn(20, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    tall, square = solve_ridge(features, 0.3), torch.linalg.solve(features @ features.mT + 0.3 * torch.eye(20), features)
+    assert torch.allclose(tall, square, atol=1e-10)
+    wide = features[:8]
+    direct = wide @ torch.linalg.inv(wide.mT @ wide + 0.3 * torch.eye(20))
+    assert torch.allclose(solve_ridge(wide, 0.3), direct, atol=1e-10)
+
+
+def test_planar_regression_recovers_a_smooth_image():
+    basis = GaussianBasis2d.grid(10, 10, 0.01)
+    x, y = torch.meshgrid(positions_1d(14), positions_1d(14), indexing="ij")
+    image = torch.sin(3 * x) * torch.cos(2 * y)
+    for pad in ("none", "correct"):
+        coefficients = ridge_matrix_2d(14, 14, basis, 1e-4, pad).mT @ image.flatten()
+        fitted = basis.evaluate(torch.stack([x, y], -1)) @ coefficients
+        assert (fitted - image).square().mean().sqrt() < 0.02
+
+
+def test_planar_padding_is_zero_outside():
+    basis = GaussianBasis2d.grid(20, 20, 0.01, low=-0.5, high=1.5)
+    ones = torch.ones(14 * 14, dtype=torch.float64)
+    outside = torch.tensor([[1.3, 0.5], [-0.3, -0.3]], dtype=torch.float64)
+    padded = basis.evaluate(outside) @ (ridge_matrix_2d(14, 14, basis, 1e-3, "correct").mT @ ones)
+    assert padded.abs().max() < 0.02
+    inside = torch.tensor([[0.5, 0.5]], dtype=torch.float64)
+    assert abs(float(basis.evaluate(inside) @ (ridge_matrix_2d(14, 14, basis, 1e-3, "correct").mT @ ones)) - 1) < 0.02
+
+
+def test_padded_positions_and_the_precedence_slip():
+    """`1. / 2 * L` for 1 / (2 L): L = 40 puts the words at 9.9 .. -8.9; the fit of sin 3t is .905 off instead of .003."""
+    line, real = _padded_line(40, "correct")
+    assert torch.allclose(line[real], positions_1d(40)) and len(line) == 80
+    assert float(line[0]) == pytest.approx(-0.5 + 1 / 80) and float(line[-1]) == pytest.approx(1.5 - 1 / 80)
+    slipped, kept = _padded_line(40, "legacy_even")
+    assert float(slipped[kept][0]) == pytest.approx(9.9, abs=0.05)
+    assert float(slipped[kept][-1]) == pytest.approx(-8.9, abs=0.05)
+    for odd in (1, 7, 41):
+        line, real = _padded_line(odd, "legacy_even")
+        assert torch.allclose(line[real], positions_1d(odd)) and len(line) == (1 if odd == 1 else 2 * odd - 1)
+
+    basis = GaussianBasis1d.linspaced(64)
+    t = positions_1d(40)
+    target = torch.sin(3 * t)
+    errors = {}
+    for pad in ("correct", "legacy_even"):
+        fitted = basis.evaluate(t) @ (ridge_matrix_1d(40, basis, 0.01, pad).mT @ target)
+        errors[pad] = float((fitted - target).square().mean().sqrt())
+    assert errors["correct"] < 0.02 and errors["legacy_even"] > 0.5
+
+
+def test_float32_would_lose_digits():
+    basis = GaussianBasis1d.linspaced(128)
+    f = basis.evaluate(positions_1d(280)).float()
+    g32 = torch.linalg.solve(f.mT @ f + 0.01 * torch.eye(128), f.mT).mT
+    g = ridge_matrix_1d(280, basis, 0.01)
+    residual = lambda m, x: (x @ (m.mT @ m + 0.01 * torch.eye(128, dtype=m.dtype)) - m).abs().max() / m.abs().max()  # noqa: E731
+    assert (g32.double() - g).abs().max() / g.abs().max() > 1e-4
+    assert residual(f.double(), g) < 1e-6
+
+
+def test_position_weights_ignore_the_batch():
+    basis = GaussianBasis1d.linspaced(8)
+    r = torch.rand(4, 8, dtype=torch.float64)
+    mask = torch.arange(9) < torch.tensor([9, 4, 1, 0])[:, None]
+    w = position_weights(r, mask, basis)
+    for i, length in enumerate((9, 4, 1)):
+        assert torch.allclose(w[i, :length], ridge_matrix_1d(length, basis) @ r[i], atol=1e-13)
+        assert (w[i, length:] == 0).all()
+    assert (w[3] == 0).all()
+    # words masked inside the document: the kept ones are placed one after another
+    holes = torch.tensor([[True, False, True, True, False, True]])
+    assert torch.allclose(position_weights(r[:1], holes, basis)[holes], w[1, :4][None].clone() * 0 + (
+        ridge_matrix_1d(4, basis) @ r[0]
+    ))
+    several = position_weights(r.unsqueeze(1).expand(4, 3, 8), mask, basis)
+    assert torch.allclose(several, w.unsqueeze(1).expand(4, 3, 9))
+    assert position_weights(r[:0], mask[:0], basis).shape == (0, 9)
+
+
+def test_cache_is_bounded_and_shared():
+    basis = GaussianBasis1d.linspaced(8)
+    same = GaussianBasis1d.linspaced(8)
+    assert ridge_matrix_1d(12, basis) is ridge_matrix_1d(12, same)
+    assert ridge_matrix_1d(12, basis) is not ridge_matrix_1d(12, basis, ridge=0.1)
+    cache = _Cache(max_bytes=3000)
+    calls = []
+    for i in (0, 1, 0, 2, 3, 0):
+        cache.get(i, lambda i=i: calls.append(i) or torch.zeros(125, dtype=torch.float64))
+    assert len(cache) == 3 and calls == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"length": 0}, "length=0"),
+        ({"ridge": 0.0}, "ridge=0.0 must be positive"),
+        ({"pad_positions": "both"}, "allowed: none, correct, legacy_even"),
+    ],
+)
+def test_errors(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ridge_matrix_1d(**{"length": 4, "basis": GaussianBasis1d.linspaced(4), **arguments})
