@@ -65,6 +65,8 @@ class Param:
 
     def check(self, value: Any) -> Any:
         """Return the value as it will be used, or raise ``ValueError`` naming the range and the value."""
+        if type(value) is float and self.low < value < self.high:
+            return value  # on the path of every call
         if self.choices:
             if value not in self.choices:
                 raise ValueError(f"{self.name}={value!r} is not possible: {self.range}")
@@ -181,14 +183,14 @@ class Mapping(nn.Module):
         return values
 
     def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1, **inputs: Tensor) -> Tensor:
-        if self.spec.inner is not None:
+        known = _SPECS.get(self._name) or spec(self._name)
+        if known.inner is not None:
             from .mappings._contract import under_contract
 
             return under_contract(self.inner, scores, dim, mask)
-        function = self.spec.function
-        assert function is not None
+        assert known.function is not None
         values = self._numbers if not self._learned else self.params
-        return function(scores, dim=dim, mask=mask, **values, **inputs)
+        return known.function(scores, dim=dim, mask=mask, **values, **inputs)
 
     def extra_repr(self) -> str:
         shown = [f"{name}={value!r}" for name, value in self._numbers.items()]
@@ -219,7 +221,7 @@ def register(
     Args:
         params: descriptions; by default read from the signature's numeric defaults.
         replace: allow a name that is taken.
-        complete: the function keeps the whole contract itself, ``f(scores, dim=, mask=, **params)`` (the library's own).
+        complete: the function keeps the whole contract itself, ``f(scores, dim=, mask=, **params)``.
 
     Raises:
         ValueError: unknown kind, name taken or not an identifier.
@@ -231,7 +233,8 @@ def register(
 
     def decorate(thing: Any) -> Any:
         if name in _SPECS and not replace:
-            raise ValueError(f"{name!r} is already registered ({_SPECS[name].summary}); pass replace=True to replace it")
+            raise ValueError(f"{name!r} is already registered ({_SPECS[name].summary}); "
+                             "pass replace=True to replace it")
         described = tuple(params) if params is not None else _params_from_signature(thing)
         text = summary or (inspect.getdoc(thing) or "").strip().split("\n")[0]
         is_class = inspect.isclass(thing) and issubclass(thing, nn.Module)
@@ -334,4 +337,6 @@ def _with_contract(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return mapped
 
 
-__all__ = ["KINDS", "Mapping", "Param", "Spec", "UnknownMappingError", "make", "names", "register", "set_module", "spec"]
+__all__ = [
+    "KINDS", "Mapping", "Param", "Spec", "UnknownMappingError", "make", "names", "register", "set_module", "spec",
+]

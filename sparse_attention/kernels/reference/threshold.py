@@ -87,22 +87,29 @@ def _entmax(z: Tensor, alpha: Value) -> Tensor:
 def _root(step: Callable[[Tensor], tuple[Tensor, Tensor]], low: Tensor, high: Tensor) -> Tensor:
     """Root in ``[low, high]`` of a decreasing function, all rows at once.
 
-    ``step(s)`` returns the function's value and the Newton increment. A step that would leave the bracket is replaced
-    by bisection; the iteration ends when no row moves by more than a few ulps.
+    ``step(s)`` returns the function's value and the Newton increment. A step that would leave the bracket, or follows one
+    that did not halve the value, is replaced by bisection; the iteration ends when no row moves by more than a few ulps.
     """
-    s = low
+    s = best = low
+    ulp = 2 * torch.finfo(s.dtype).eps
+    last = least = torch.full_like(s, torch.inf)
     for _ in range(_MAX_STEPS):
         value, increment = step(s)
+        size = value.abs()
+        best, least = torch.where(size < least, s, best), torch.minimum(size, least)
         low = torch.where(value > 0, s, low)
         high = torch.where(value > 0, high, s)
         new = s + increment
-        inside = (new >= low) & (new <= high) & torch.isfinite(new)
+        # Near the root the value only jitters; that is no reason to jump away from it.
+        stalled = (size > 0.5 * last) & (size > 1e-6)
+        inside = (new >= low) & (new <= high) & torch.isfinite(new) & ~stalled
         new = torch.where(inside, new, (low + high) / 2)
-        done = (new - s).abs() <= 4e-16 * (s.abs() + 1e-30)
-        s = torch.where(value == 0, s, new)
-        if bool((done | (value == 0) | (high - low <= 4e-16 * high.abs())).all()):
+        # Values closer to 0 than the rounding of their own sum cannot be told from a root.
+        done = ((new - s).abs() <= ulp * s.abs()) | (least <= 4 * ulp) | (high - low <= ulp * high.abs())
+        if bool(done.all()):
             break
-    return s
+        s, last = torch.where(done, s, new), size
+    return best
 
 
 def entmax_backward(g: Tensor, p: Tensor, saved: tuple[Tensor, ...], alpha: Value) -> Tensor:
