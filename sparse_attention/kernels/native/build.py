@@ -1,7 +1,7 @@
 """Compile the C++ sources once per machine and user, and load the result.
 
-The library is built on first use with the machine's own compiler (``-O3 -march=native -fopenmp``), about five seconds
-of one core, and kept in a cache directory under a name that hashes everything the result depends on: sources, flags,
+The library is built on first use with the machine's own compiler (``-O3 -march=native -fopenmp``), a few seconds of
+one core for each of float32 and float64, and kept in a cache directory under a name that hashes everything the result depends on: sources, flags,
 compiler version, processor. It needs no torch headers and no C++ runtime, so a new torch does not invalidate it.
 
 Safe for many processes at once: one compiles under a file lock, the others wait for it; where locks do not work all of
@@ -97,12 +97,12 @@ def _processor() -> str:
     return "\n".join(facts)
 
 
-def cache_key(compiler: list[str], version: str, isa: str) -> str:
+def cache_key(compiler: list[str], version: str, isa: str, ctype: str) -> str:
     """Hash of everything the library depends on."""
     digest = hashlib.sha256()
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    for part in (" ".join(compiler), version, _processor(), isa, repr(BASE_FLAGS), repr(OPTIMISATION)):
+    for part in (" ".join(compiler), version, _processor(), isa, ctype, repr(BASE_FLAGS), repr(OPTIMISATION)):
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()[:32]
 
@@ -172,18 +172,17 @@ def is_intact(library: Path) -> bool:
     return len(content) > size and content[-size:] == _checksum(content[:-size])
 
 
-def _compile(compiler: list[str], isa: str, target: Path) -> None:
+def _compile(compiler: list[str], isa: str, ctype: str, target: Path) -> None:
     """Compile to a temporary file and rename it to ``target``; raises ``BuildError`` with the compiler's words."""
     last = ""
     for optimisation in OPTIMISATION:
         handle, name = tempfile.mkstemp(prefix=target.stem + "-", suffix=".tmp", dir=target.parent)
         os.close(handle)
         # -x c++ lets a C driver (cc) compile C++, which works because nothing of the C++ runtime is linked.
-        command = [*compiler, *BASE_FLAGS, *optimisation, *ISA_FLAGS[isa], "-x", "c++", str(SOURCES / "api.cpp")]
+        command = [*compiler, *BASE_FLAGS, *optimisation, *ISA_FLAGS[isa], f"-DSPARSE_ATTENTION_TYPE={ctype}"]
+        command += ["-x", "c++", str(SOURCES / "api.cpp"), "-o", name]
         try:
-            done = subprocess.run(
-                [*command, "-o", name], capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS
-            )
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
             if done.returncode == 0 and os.path.getsize(name):
                 with open(name, "r+b") as file:
                     content = file.read()
@@ -208,8 +207,8 @@ def _open(library: Path) -> ctypes.CDLL:
         raise BuildError(f"{library} cannot be loaded: {error}") from error
 
 
-def load() -> ctypes.CDLL:
-    """The compiled library, built first if need be. Raises ``BuildError``."""
+def load(ctype: str) -> ctypes.CDLL:
+    """The compiled library for ``float`` or ``double``, built first if need be. Raises ``BuildError``."""
     isa = requested_isa()
     directory = cache_directory()
     tried = []
@@ -218,12 +217,12 @@ def load() -> ctypes.CDLL:
         if version is None:
             tried.append(f"{shlex.join(compiler)} does not run")
             continue
-        library = directory / f"native-{cache_key(compiler, version, isa)}.so"
+        library = directory / f"{ctype}-{cache_key(compiler, version, isa, ctype)}.so"
         try:
             if not is_intact(library):
                 with _lock(library.with_suffix(".lock")):
                     if not is_intact(library):  # nobody built it while we waited
-                        _compile(compiler, isa, library)
+                        _compile(compiler, isa, ctype, library)
             return _open(library)
         except (BuildError, OSError) as error:
             tried.append(str(error))

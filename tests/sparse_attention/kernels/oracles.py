@@ -72,6 +72,8 @@ def total_variation(z: Row, lam: float) -> Row:
     bound = np.full(len(z) - 1, lam)
     nothing, free = np.zeros((0, len(bound))), np.zeros(len(bound), dtype=c_int)
     u, _, flag, _ = daqp.solve(d @ d.T, -d @ z, nothing, bound, -bound, free, primal_tol=1e-13, dual_tol=1e-13)
+    if flag == -2:  # cycling among ties
+        u, _, flag, _ = daqp.solve(d @ d.T, -d @ z, nothing, bound, -bound, free)
     assert flag > 0, f"DAQP stopped with {flag}"
     return z - d.T @ np.asarray(u)
 

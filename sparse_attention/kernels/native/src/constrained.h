@@ -4,7 +4,7 @@
 // breakpoints b_i and b_i - u_i. Not convex, so Newton alone may cycle: it runs inside a bracket that every pass shrinks,
 // entries whose breakpoints are all outside the bracket are settled, and the settled ones leave the loop.
 #pragma once
-#include "thresholds.h"
+#include "slab.h"
 
 namespace sa {
 
@@ -71,10 +71,11 @@ inline void settle(Bounded<T>& k, double lo, double hi) {
   k.count = c;
 }
 
+// f(lo) = capacity > 1 and f(hi) = 0; the first guess is where the line between the two is 1.
 template <class T>
-inline double solve_bounded(Bounded<T>& k, double lo, double hi) {
-  const double resolution = std::numeric_limits<T>::epsilon() * 0.25;
-  double tau = lo;
+inline double solve_bounded(Bounded<T>& k, double capacity, double lo, double hi) {
+  const double resolution = std::numeric_limits<T>::epsilon();  // finer would chase the rounding of f
+  double tau = lo + (hi - lo) * (1 - 1 / capacity);
   for (int pass = 0; pass < 200; pass++) {
     // Evaluate where comparisons in T see the very same number.
     tau = static_cast<double>(static_cast<T>(tau));
@@ -88,7 +89,7 @@ inline double solve_bounded(Bounded<T>& k, double lo, double hi) {
     double scale = 1e-6 + std::fabs(tau);
     if (std::fabs(value - 1) < resolution || (slope > 0 && std::fabs(step) < resolution * scale)) return tau + step;
     if (hi - lo < resolution * scale) return tau + (step > hi - lo ? hi - lo : step < lo - hi ? lo - hi : step);
-    if (pass > 0 && k.count > 0) settle(k, lo, hi);
+    if (k.count > 0) settle(k, lo, hi);
     if (k.count == 0 && k.free_count > 0) return (k.free_sum + k.capped - 1) / k.free_count;
     double next = tau + step;
     if (!(next > lo && next < hi) || step == 0 || pass % 4 == 3) next = 0.5 * (lo + hi);
@@ -97,72 +98,172 @@ inline double solve_bounded(Bounded<T>& k, double lo, double hi) {
   return tau;
 }
 
-// Rows whose bounds cannot hold a total of 1 have no solution and become NaN.
+// The same for W short rows at once, one per lane (slab.h); lo, hi, capacity per lane as above.
 template <class T>
-inline void constrained_row(const T* x, const T* u, T* p, int64_t n, T* packed_b, T* packed_u) {
+inline Thresholds<T> solve_bounded(const Slab<T>& b, const Slab<T>& u, Vec<T> capacity, Vec<T> lo, Vec<T> hi) {
   using V = Vec<T>;
-  RowMaximum<T> m = row_maximum(x, n);
-  const V zero = V::all(0), top = V::all(m.value), lowest = V::all(-infinity<T>());
-  auto bad = either_nan(zero, zero);
-  double capacity = 0;
+  const V zero = V::all(0), one = V::all(1), half = V::all(T(0.5));
+  const V resolution = V::all(std::numeric_limits<T>::epsilon());  // finer would chase the rounding of f
+  V tau = lo + (hi - lo) * (one - one / capacity), step = zero;
+  for (int pass = 0; pass < 100; pass++) {
+    V value = zero, slope = zero;
+    for (int64_t j = 0; j < b.depth; j++) {
+      V d = b.at(j) - tau, bound = u.at(j);
+      value = value + positive_part(min(d, bound));
+      slope = slope + select_or_zero(mask_and_not(greater(d, zero), greater(d, bound)), one);
+    }
+    V excess = value - one;
+    auto left = mask_or(greater(value, one), equal(value, one));
+    lo = select(left, tau, lo);
+    hi = select(left, hi, tau);
+    auto sloped = greater(slope, zero);
+    step = select_or_zero(sloped, excess / max(slope, one));
+    // A lane is open while its sum is off, a step would move it, and the bracket has room.
+    auto open = greater(magnitude(excess), resolution);
+    V fine = resolution * (magnitude(tau) + V::all(T(1e-6)));
+    open = mask_and_not(open, mask_and_not(sloped, greater(magnitude(step), fine)));
+    open = mask_and(open, greater(hi - lo, fine));
+    if (!any(open)) break;
+    V next = tau + step, middle = half * (lo + hi);
+    auto inside = mask_and(sloped, mask_and(greater(next, lo), greater(hi, next)));
+    if (pass % 4 == 3) inside = greater(zero, one);
+    tau = select(open, select(inside, next, middle), tau);
+  }
+  return {tau, max(min(step, hi - tau), lo - tau)};
+}
+
+template <class T>
+struct BoundedRow {
+  RowMaximum<T> maximum;
+  int64_t count = 0;     // entries kept
+  double capacity = 0;   // sum of their bounds, none above 1
+  double least = -1;     // tau is at least this
+};
+
+// Packs the kept entries of a row.
+template <class T>
+inline BoundedRow<T> pack_bounded(const T* x, const T* u, int64_t n, T* packed_b, T* packed_u) {
+  using V = Vec<T>;
+  BoundedRow<T> row{row_maximum(x, n)};
+  if (!row.maximum.usable()) return row;
+  const V top = V::all(row.maximum.value), lowest = V::all(-infinity<T>()), one = V::all(1);
+  auto bad = greater(lowest, lowest);
+  V total = V::all(0), least = V::all(-1);
   int64_t c = 0;
-  if (m.usable()) {
-    for (int64_t i = 0; i < n; i += V::W) {
+  for (int64_t i = 0; i < n;) {
+    for (int64_t end = i + block < n ? i + block : n; i < end; i += V::W) {
       V v = load_row(x, i, n, -infinity<T>()), w = load_row(u, i, n, T(0));
       bad = mask_or(bad, either_nan(w, w));
       auto keep = greater(v, lowest);
-      w = min(w, V::all(1));  // no entry can hold more
-      if (any(keep)) {
-        capacity += static_cast<double>(sum(select_or_zero(keep, w)));
-        compress(packed_b + c, keep, v - top);
-        c += compress(packed_u + c, keep, w);
-      }
+      w = min(w, one);  // no entry can hold more
+      V b = v - top;
+      total = total + select_or_zero(keep, w);
+      least = min(select(keep, b - w, least), least);
+      compress(packed_b + c, keep, b);
+      c += compress(packed_u + c, keep, w);
     }
+    row.capacity += static_cast<double>(sum(total));
+    total = V::all(0);
   }
-  const double slack = 64 * std::numeric_limits<T>::epsilon();
-  if (m.usable() && (any(bad) || !(capacity >= 1 - slack))) m.nan = true;
-  if (!m.usable()) return write_unusable_row(p, n, m);
+  row.count = c;
+  row.least = -static_cast<double>(largest(V::all(0) - least));
+  if (any(bad)) row.maximum.nan = true;
   for (int side = 0; side < 2; side++) {
     V::all(padding).store(packed_b + c + side * V::W);
-    zero.store(packed_u + c + side * V::W);
+    V::all(0).store(packed_u + c + side * V::W);
   }
-  double least = 0, tau;
-  if (capacity <= 1) {  // exactly tight: everything at its bound
-    for (int64_t i = 0; i < n; i += V::W) {
-      V v = load_row(x, i, n, -infinity<T>());
-      store_row(p, i, n, select_or_zero(greater(v, lowest), load_row(u, i, n, T(0))));
-    }
-    return;
-  }
-  for (int64_t i = 0; i < c; i++) {
-    T v = packed_b[i] - packed_u[i];
-    least = v < least ? v : least;
-  }
-  Bounded<T> k{packed_b, packed_u, c};
-  // With every entry unbounded tau is at least -1; bounds can push it down to the least b - u.
-  tau = solve_bounded(k, least < -1 ? least : -1.0, 0.0);
-  T hi = static_cast<T>(tau);
-  Threshold<T> t{hi, static_cast<T>(tau - static_cast<double>(hi))};
-  for (int64_t i = 0; i < n; i += V::W) {
-    V v = load_row(x, i, n, -infinity<T>()) - top;
-    store_row(p, i, n, min(above(v, t), load_row(u, i, n, T(0))));
-  }
+  return row;
 }
 
 template <class T>
-int constrained_sparsemax_forward(const T* x, const T* u, T* p, int64_t rows, int64_t n, int threads) {
-  return for_rows(rows, 60 + 4.0 * n, threads, 2 * room<T>(n), [&](int64_t first, int64_t last, char* memory) {
+inline void write_bounded(const T* x, const T* u, T* p, int64_t n, T maximum, Threshold<T> tau) {
+  const Vec<T> top = Vec<T>::all(maximum);
+  for (int64_t i = 0; i < n; i += Vec<T>::W) {
+    Vec<T> v = load_row(x, i, n, -infinity<T>()) - top;
+    // No entry can hold more than 1; larger bounds would let rounding in tau, or a flat piece of f, show.
+    store_row(p, i, n, min(above(v, tau), min(load_row(u, i, n, T(0)), Vec<T>::all(1))));
+  }
+}
+
+// Rows without a root to find: unusable ones, and those whose bounds hold no more than 1, which get their bounds (the
+// nearest point of the box; the constraint set is empty below 1). `threshold` is such that x > threshold holds where the
+// bound decides.
+template <class T>
+inline bool write_simple_bounded(const T* x, const T* u, T* p, T& threshold, int64_t n, const BoundedRow<T>& row) {
+  if (!row.maximum.usable()) {
+    write_unusable_row(p, n, row.maximum);
+    threshold = infinity<T>();
+    return true;
+  }
+  if (row.capacity > 1) return false;
+  for (int64_t i = 0; i < n; i++) p[i] = x[i] > -infinity<T>() ? (u[i] < 1 ? u[i] : T(1)) : T(0);
+  threshold = -infinity<T>();
+  return true;
+}
+
+template <class T>
+inline void constrained_row(const T* x, const T* u, T* p, T& threshold, int64_t n, T* packed_b, T* packed_u) {
+  BoundedRow<T> row = pack_bounded(x, u, n, packed_b, packed_u);
+  if (write_simple_bounded(x, u, p, threshold, n, row)) return;
+  Bounded<T> k{packed_b, packed_u, row.count};
+  double tau = solve_bounded(k, row.capacity, row.least, 0.0);
+  T hi = static_cast<T>(tau);
+  threshold = row.maximum.value + hi;
+  write_bounded(x, u, p, n, row.maximum.value, Threshold<T>{hi, static_cast<T>(tau - static_cast<double>(hi))});
+}
+
+constexpr int64_t bounded_slab_longest = 512;
+
+template <class T>
+inline void constrained_slab(const T* x, const T* u, T* p, T* threshold, int64_t n, T* packed_b, T* packed_u,
+                             T* b_column, T* u_column) {
+  constexpr int W = Vec<T>::W;
+  Slab<T> b{b_column}, bound{u_column};
+  T top[W], least[W], capacity[W], tau_hi[W], tau_lo[W];
+  for (int r = 0; r < W; r++) {
+    BoundedRow<T> row = pack_bounded(x + r * n, u + r * n, n, packed_b, packed_u);
+    least[r] = -1;
+    capacity[r] = 2;
+    if (write_simple_bounded(x + r * n, u + r * n, p + r * n, threshold[r], n, row)) continue;
+    top[r] = row.maximum.value;
+    least[r] = static_cast<T>(row.least);
+    capacity[r] = static_cast<T>(row.capacity);
+    b.size[r] = row.count;
+    b.put(r, packed_b, row.count);
+    bound.put(r, packed_u, row.count);
+  }
+  if (b.depth == 0) return;
+  Thresholds<T> tau = solve_bounded(b, bound, Vec<T>::load(capacity), Vec<T>::load(least), Vec<T>::all(0));
+  tau.hi.store(tau_hi);
+  tau.lo.store(tau_lo);
+  for (int r = 0; r < W; r++) {
+    if (b.size[r] == 0) continue;
+    threshold[r] = top[r] + tau_hi[r];
+    write_bounded(x + r * n, u + r * n, p + r * n, n, top[r], Threshold<T>{tau_hi[r], tau_lo[r]});
+  }
+}
+
+// `threshold` [rows] is kept for the backward pass.
+template <class T>
+int constrained_sparsemax_forward(const T* x, const T* u, T* p, T* threshold, int64_t rows, int64_t n, int threads) {
+  const int64_t depth = bounded_slab_longest * Vec<T>::W;
+  return for_rows(rows, 60 + 4.0 * n, threads, 2 * room<T>(n) + 2 * room<T>(depth),
+                  [&](int64_t first, int64_t last, char* memory) {
     Scratch s{memory};
-    T* b = s.take<T>(n + 32);
-    T* w = s.take<T>(n + 32);
-    for (int64_t r = first; r < last; r++) constrained_row(x + r * n, u + r * n, p + r * n, n, b, w);
+    T *b = s.take<T>(n + 32), *w = s.take<T>(n + 32), *b_column = s.take<T>(depth), *u_column = s.take<T>(depth);
+    int64_t r = first;
+    if (n <= bounded_slab_longest)
+      for (; r + Vec<T>::W <= last; r += Vec<T>::W)
+        constrained_slab(x + r * n, u + r * n, p + r * n, threshold + r, n, b, w, b_column, u_column);
+    for (; r < last; r++) constrained_row(x + r * n, u + r * n, p + r * n, threshold[r], n, b, w);
   });
 }
 
-// With A = {0 < p < u}, m = mean of g over A: dx = g - m on A; du = g - m where p = u > 0; 0 elsewhere.
+// With A = {0 < p < u}, m = mean of g over A: dx = g - m on A; du = g - m where p = u, 0 elsewhere. Where u = p = 0, the
+// bound decides if x is above the threshold.
 template <class T>
-int constrained_sparsemax_backward(const T* g, const T* p, const T* u, T* dx, T* du, int64_t rows, int64_t n,
-                                   int threads) {
+int constrained_sparsemax_backward(const T* g, const T* p, const T* u, const T* x, const T* threshold, T* dx, T* du,
+                                   int64_t rows, int64_t n, int threads) {
   using V = Vec<T>;
   const V zero = V::all(0), one = V::all(1);
   return for_rows(rows, 20 + 1.5 * n, threads, 64, [&](int64_t first, int64_t last, char*) {
@@ -181,12 +282,14 @@ int constrained_sparsemax_backward(const T* g, const T* p, const T* u, T* dx, T*
         size += sum(b);
       }
       const V mean = V::all(size > 0 ? static_cast<T>(total / size) : T(0));
+      const V tau = V::all(threshold[r]);
       for (int64_t i = 0; i < n; i += V::W) {
         V y = load_row(pr, i, n, T(0)), d = load_row(gr, i, n, T(0)) - mean;
         auto positive = greater(y, zero), capped = equal(y, load_row(ur, i, n, T(0)));
+        auto wants_more = mask_or(positive, greater(load_row(x + r * n, i, n, -infinity<T>()), tau));
         // y - y is 0, and NaN in a NaN row
         store_row(dx + r * n, i, n, select_or_zero(mask_and_not(positive, capped), d) + (y - y));
-        store_row(du + r * n, i, n, select_or_zero(mask_and_not(positive, mask_and_not(positive, capped)), d) + (y - y));
+        store_row(du + r * n, i, n, select_or_zero(mask_and(wants_more, capped), d) + (y - y));
       }
     }
   });

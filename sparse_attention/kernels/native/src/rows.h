@@ -8,6 +8,12 @@ namespace sa {
 
 enum Status : int { ok = 0, has_excluded = 1, out_of_memory = 2 };
 
+// Keeps one copy of each kernel in the library, instead of one per branch below.
+template <class Body>
+__attribute__((noinline)) void run_once(Body& body, int64_t first, int64_t last, char* scratch) {
+  body(first, last, scratch);
+}
+
 // Runs body(first_row, last_row, scratch) over all rows in at most one parallel region.
 //
 // A region that meets a busy core waits a scheduler slice of 4-8 ms for it, so below a millisecond of estimated work
@@ -27,11 +33,11 @@ int for_rows(int64_t rows, double ns_per_row, int threads, size_t scratch_bytes,
   if (!memory) return out_of_memory;
   char* scratch = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory) + 63) & ~static_cast<uintptr_t>(63));
   if (workers == 1) {
-    body(static_cast<int64_t>(0), rows, scratch);
+    run_once(body, 0, rows, scratch);
   } else {
 #pragma omp parallel for num_threads(workers) schedule(static, 1)
     for (int w = 0; w < workers; w++)
-      body(rows * w / workers, rows * (w + 1) / workers, scratch + scratch_bytes * w);
+      run_once(body, rows * w / workers, rows * (w + 1) / workers, scratch + scratch_bytes * w);
   }
   std::free(memory);
   return ok;

@@ -57,6 +57,7 @@ inline Mask8 greater(VecF a, VecF b) { return {_mm256_cmp_ps(a.r, b.r, _CMP_GT_O
 inline Mask8 equal(VecF a, VecF b) { return {_mm256_cmp_ps(a.r, b.r, _CMP_EQ_OQ)}; }
 inline Mask8 either_nan(VecF a, VecF b) { return {_mm256_cmp_ps(a.r, b.r, _CMP_UNORD_Q)}; }
 inline Mask8 mask_or(Mask8 a, Mask8 b) { return {_mm256_or_ps(a.r, b.r)}; }
+inline Mask8 mask_and(Mask8 a, Mask8 b) { return {_mm256_and_ps(a.r, b.r)}; }
 inline Mask8 mask_and_not(Mask8 a, Mask8 b) { return {_mm256_andnot_ps(b.r, a.r)}; }
 inline int bits(Mask8 m) { return _mm256_movemask_ps(m.r); }
 inline bool any(Mask8 m) { return bits(m) != 0; }

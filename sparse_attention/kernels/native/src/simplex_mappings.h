@@ -171,7 +171,7 @@ int entmax_forward(const T* x, T* p, int64_t rows, int64_t n, double alpha, int 
   if (alpha == 2) return sparsemax_forward(x, p, rows, n, 1.0, threads);
   if (alpha == 1.5) return map_rows(x, p, rows, n, Entmax15Rule<T>(), 1.5, threads);
   if (alpha > 2) return map_rows_in_double(x, p, rows, n, SteepEntmaxRule(alpha), threads);
-  if (alpha < 1.05) return map_rows_in_double(x, p, rows, n, EntmaxRule<double>(alpha), threads);
+  if (alpha < 1.1) return map_rows_in_double(x, p, rows, n, EntmaxRule<double>(alpha), threads);
   return map_rows(x, p, rows, n, EntmaxRule<T>(alpha), 8.0, threads);
 }
 
@@ -272,8 +272,9 @@ int pnormmax_backward(const T* g, const T* p, T* dx, int64_t rows, int64_t n, do
         fill_row(out, n, T(0));
         continue;
       }
-      double size = std::pow(power_sum, 1 / norm), front = 1 / (gamma * (norm - 1));
-      double diagonal = front * std::pow(size, norm - 2), rank = front * (2 - norm) / (size * size);
+      double inverse = norm == 1.5 ? 1 / std::cbrt(power_sum) : std::pow(power_sum, (norm - 2) / norm);  // N^(p-2)
+      double square = norm == 1.5 ? inverse * inverse * inverse * inverse : std::pow(power_sum, -2 / norm);  // N^-2
+      double front = 1 / (gamma * (norm - 1)), diagonal = front * inverse, rank = front * (2 - norm) * square;
       double along_g = diagonal * wg_sum - rank * yg_sum;  // 1 . H^-1 g
       double along_1 = diagonal * w_sum - rank;            // 1 . H^-1 1, with sum y = 1
       double mean = along_g / along_1;

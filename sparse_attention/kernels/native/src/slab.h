@@ -150,7 +150,7 @@ inline Thresholds<T> solve_dual_norm(const Slab<T>& s, T q) {
     hi = select(left, hi, tau);
     if (!any(greater(magnitude(step), V::all(static_cast<T>(small_step<T>(-1))) * (zero - tau))) || pass == 60) break;
     V next = tau + step, middle = half * (lo + hi);
-    auto inside = mask_and_not(greater(next, lo), mask_or(greater(next, hi), equal(next, hi)));
+    auto inside = mask_and(greater(next, lo), greater(hi, next));
     tau = select(inside, next, middle);
   }
   return {tau, step};
