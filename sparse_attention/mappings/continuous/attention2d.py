@@ -52,8 +52,8 @@ def continuous_attention_2d(
     2].
 
     n_angles: points on the full circle; None takes what the error bound asks for: 1e-7 of the largest r for float32
-    inputs, 1e-12 for float64. Gradients with respect to mu and Sigma are exact for the rule (Sigma is read as a
-    symmetric matrix). Sigma is the covariance only for alpha = 1 (`family.matched_covariance` converts). Raises
+    inputs, 1e-12 for float64. Gradients with respect to mu and Sigma (read as symmetric) are exact: slices differentiate
+    the rule, the angular rules apply the closed derivative of the integral. Sigma is the covariance only for alpha = 1 (`family.matched_covariance` converts). Raises
     ValueError for an unknown alpha or quadrature, for `slices` on a basis that is no grid, and for a Sigma that is not
     positive definite.
     """
@@ -78,7 +78,7 @@ def rho_2d(theta1: Tensor, theta2: Tensor, basis: GaussianBasis2d, alpha: float 
     """r [..., N] from theta1 = Sigma^-1 mu [..., 2] and theta2 = -Sigma^-1 / 2 [..., 2, 2] (Def. 2). Options as
     above.
     """
-    sigma = _inverse(-2.0 * theta2)
+    sigma = _inverse(-(theta2 + theta2.mT))
     return continuous_attention_2d((sigma @ theta1.unsqueeze(-1)).squeeze(-1), sigma, basis, alpha, **options)
 
 
