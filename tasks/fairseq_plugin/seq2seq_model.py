@@ -46,7 +46,8 @@ class Seq2SeqConfig(FairseqDataclass):
     dropout: float = field(default=0.3, metadata={"help": "between LSTM layers and on the attentional output"})
     embed_dropout: float = field(default=0.0, metadata={"help": "on the word vectors (0 in OpenNMT-py)"})
     init_range: float = field(default=0.1, metadata={"help": "all parameters ~ U(-r, r)"})
-    tie_generator: bool = field(default=False, metadata={"help": "generator weights = target embeddings"})
+    share_embeddings: bool = field(default=False, metadata={"help": "one matrix for both embeddings and the generator (joint vocabulary)"})
+    residual: bool = field(default=False, metadata={"help": "attend to encoder states plus word vectors: a short cut for copying"})
     max_source_positions: int = field(default=1024, metadata={"help": "longest source"})
     max_target_positions: int = field(default=1024, metadata={"help": "longest target"})
 
@@ -92,6 +93,9 @@ class Encoder(FairseqEncoder):
             cfg.embed_dim, cfg.hidden_dim // directions, cfg.layers, batch_first=True, bidirectional=cfg.bidirectional,
             dropout=cfg.dropout if cfg.layers > 1 else 0.0,
         )  # fmt: skip
+        self.residual = cfg.residual
+        if cfg.residual and cfg.embed_dim != cfg.hidden_dim:
+            raise ValueError(f"residual=true needs embed_dim == hidden_dim, got {cfg.embed_dim} and {cfg.hidden_dim}")
         self.max_source_positions = cfg.max_source_positions
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor, **_) -> dict[str, Any]:
@@ -100,6 +104,8 @@ class Encoder(FairseqEncoder):
         packed = pack_padded_sequence(x, src_lengths.cpu(), batch_first=True, enforce_sorted=False)
         packed, (h, c) = self.lstm(packed)
         states, _ = pad_packed_sequence(packed, batch_first=True, total_length=src_tokens.size(1))
+        if self.residual:
+            states = states + x
         return {"states": states, "mask": src_tokens.ne(self.pad), "h": self._join(h), "c": self._join(c)}
 
     def _join(self, h: Tensor) -> Tensor:
@@ -133,12 +139,6 @@ class Decoder(FairseqIncrementalDecoder):
         self.dropout = nn.Dropout(cfg.dropout)
         self.embed_dropout = nn.Dropout(cfg.embed_dropout)
         self.generator = nn.Linear(cfg.hidden_dim, len(dictionary))
-        if cfg.tie_generator:
-            if cfg.embed_dim != cfg.hidden_dim:
-                raise ValueError(
-                    f"tie_generator needs embed_dim == hidden_dim, got {cfg.embed_dim} and {cfg.hidden_dim}"
-                )
-            self.generator.weight = self.embed.weight
         self.max_target_positions = cfg.max_target_positions
 
     def attend(self, queries: Tensor, source: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -198,12 +198,23 @@ class Decoder(FairseqIncrementalDecoder):
         return self.max_target_positions
 
 
+def _share_embeddings(cfg: Seq2SeqConfig, model: Seq2SeqModel, task) -> None:
+    if cfg.embed_dim != cfg.hidden_dim:
+        raise ValueError(f"share_embeddings=true needs embed_dim == hidden_dim, got {cfg.embed_dim} and {cfg.hidden_dim}")
+    if task.source_dictionary != task.target_dictionary:
+        raise ValueError("share_embeddings=true needs one vocabulary for both sides: set task.encode.joint=true")
+    model.decoder.embed.weight = model.encoder.embed.weight
+    model.decoder.generator.weight = model.encoder.embed.weight
+
+
 @register_model("sa_seq2seq", dataclass=Seq2SeqConfig)
 class Seq2SeqModel(FairseqEncoderDecoderModel):
     @classmethod
     def build_model(cls, cfg: Seq2SeqConfig, task) -> Seq2SeqModel:
         mapping = sa.make(cfg.mapping, **json.loads(cfg.mapping_params))
         model = cls(Encoder(cfg, task.source_dictionary), Decoder(cfg, task.target_dictionary, mapping))
+        if cfg.share_embeddings:
+            _share_embeddings(cfg, model, task)
         for name, parameter in model.named_parameters():
             if ".mapping." not in name:  # a learned lambda starts where its configuration says
                 nn.init.uniform_(parameter, -cfg.init_range, cfg.init_range)

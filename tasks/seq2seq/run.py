@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import os
@@ -15,7 +14,7 @@ import numpy as np
 from sparse_attention.repro.protocol import Prepared, Result
 from tasks.data.progress import NullProgress
 from tasks.seq2seq import metrics
-from tasks.seq2seq.corpus import Corpus, load_corpus
+from tasks.seq2seq.corpus import load_corpus
 from tasks.seq2seq.encode import Encoded, decode_text, encode, tokenized_text
 
 PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "tasks.fairseq_plugin.generation")
@@ -145,31 +144,8 @@ def _extra_tests(task: Mapping[str, Any], trained: Encoded) -> list[tuple[Encode
         except DataError as error:
             log.warning("test set %s left out: %s", extra["name"], error)
             continue
-        found.append((_in_vocabulary(corpus, trained, task["data"]["root"]), extra["name"]))
+        found.append((encode(corpus, trained.options, task["data"]["root"], like=trained), extra["name"]))
     return found
-
-
-def _in_vocabulary(corpus: Corpus, trained: Encoded, root: str) -> Encoded:
-    """Encode a test-only corpus and renumber its words by the vocabulary of `trained` (words, not subwords)."""
-    if trained.options["subword"] != "none":
-        raise ValueError("extra test sets need a word-level encoding: task.encode.subword=none")
-    both = dataclasses.replace(corpus, splits=dict(corpus.splits) | {"train": corpus.splits["test"]})
-    own = encode(both, trained.options, root)
-
-    def renumber(rows, old: Sequence[str], new: Sequence[str]):
-        index = {w: i for i, w in enumerate(new)}
-        table = np.array([*(index.get(w, -1) for w in old), -1], dtype=np.int32)  # the last serves id -1
-        return type(rows)(table[rows.flat], rows.offsets)
-
-    test = own.splits["test"]
-    test = dataclasses.replace(
-        test,
-        source=renumber(test.source, own.source_vocab, trained.source_vocab),
-        target=renumber(test.target, own.target_vocab, trained.target_vocab),
-    )
-    return dataclasses.replace(
-        own, splits={"test": test}, source_vocab=trained.source_vocab, target_vocab=trained.target_vocab
-    )
 
 
 def score_texts(names: Sequence[str], hypotheses: Sequence[str], references: Sequence[Sequence[str]], task: Mapping[str, Any]):
