@@ -1,0 +1,215 @@
+"""The attention layers: contexts by hand, batching, padding, gradients, options; and the registry's names."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+
+import sparse_attention.registry as registry
+from sparse_attention.mappings.continuous import (
+    ContinuousAttention1d,
+    ContinuousAttention2d,
+    DiscreteContinuousAttention1d,
+    GaussianBasis1d,
+    GaussianBasis2d,
+    MultimodalAttention2d,
+    continuous_softmax,
+    continuous_sparsemax,
+    match_moments_2d,
+    positions_1d,
+    positions_2d,
+    register_all,
+    ridge_matrix_1d,
+    ridge_matrix_2d,
+)
+
+BASIS = GaussianBasis1d.linspaced(16)
+
+
+def softmax(scores, mask, dim):
+    p = torch.softmax(scores.masked_fill(~mask, -1e9), dim)
+    return p.masked_fill(~mask, 0.0)
+
+
+def batch(seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    values = torch.randn(3, 11, 5, generator=rng)
+    mask = torch.arange(11) < torch.tensor([11, 6, 1])[:, None]
+    return values, mask
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_context_is_the_integral_of_the_value_function(alpha):
+    """c = int p(t) B psi(t) dt, with B fitted on the words of each document alone."""
+    values, mask = batch()
+    layer = ContinuousAttention1d(BASIS, alpha)
+    mu, sigma_sq = torch.tensor([0.3, 0.6, 0.5]), torch.tensor([0.02, 0.1, 0.05])
+    context, info = layer(values, mask, params=(mu, sigma_sq))
+    from sparse_attention.mappings.continuous import BetaGaussian
+
+    t = torch.linspace(-4, 5, 180001, dtype=torch.float64)
+    psi = BASIS.evaluate(t)
+    for i, length in enumerate((11, 6, 1)):
+        b = values[i, :length].double().mT @ ridge_matrix_1d(length, BASIS)  # [D, N]
+        p = BetaGaussian(mu[i].double(), sigma_sq[i].double(), alpha).pdf(t)
+        expected = torch.trapezoid(p.unsqueeze(-1) * (psi @ b.mT), t, dim=0)
+        assert torch.allclose(context[i].double(), expected, atol=1e-5)
+    assert info.position_weights.shape == (3, 11) and (info.position_weights[~mask] == 0).all()
+
+
+def test_result_does_not_depend_on_the_batch_or_on_padding_values():
+    values, mask = batch()
+    layer = DiscreteContinuousAttention1d(softmax, BASIS)
+    scores = torch.randn(3, 11, generator=torch.Generator().manual_seed(1))
+    together, _ = layer(values, mask, scores)
+    dirty = values.masked_fill(~mask.unsqueeze(-1), math.nan)
+    assert torch.equal(layer(dirty, mask, scores)[0], together)
+    for i, length in enumerate((11, 6, 1)):
+        alone, _ = layer(values[i : i + 1, :length], None, scores[i : i + 1, :length])
+        assert torch.allclose(alone[0], together[i], atol=1e-5)
+    left = torch.cat([~mask[1:2, :0], torch.zeros(1, 5, dtype=torch.bool), torch.ones(1, 6, dtype=torch.bool)], 1)
+    moved, _ = layer(values[1:2].roll(5, 1), left, scores[1:2].roll(5, 1))
+    assert torch.allclose(moved[0], together[1], atol=1e-5)
+
+
+def test_combined_is_the_sum_of_its_parts():
+    values, mask = batch()
+    scores = torch.randn(3, 11)
+    combined, info = DiscreteContinuousAttention1d(softmax, BASIS, 2.0, moment_match="paper-code")(values, mask, scores)
+    p = softmax(scores, mask, -1)
+    alone, _ = ContinuousAttention1d(BASIS, 2.0, moment_match="paper-code")(values, mask, weights=p)
+    assert torch.allclose(combined, (p.unsqueeze(1) @ values).squeeze(1) + alone, atol=1e-6)
+    assert torch.equal(info.discrete, p)
+    # sigma^2 is the raw variance in this mode
+    t = positions_1d(11).float()
+    variance = (p[0] * t.square()).sum() - (p[0] * t).sum().square()
+    assert torch.allclose(info.sigma[0], variance, atol=1e-6)
+
+
+def test_several_queries_per_example():
+    values, mask = batch()
+    scores = torch.randn(3, 4, 11)
+    layer = DiscreteContinuousAttention1d(softmax, BASIS)
+    context, info = layer(values, mask, scores)
+    assert context.shape == (3, 4, 5) and info.r.shape == (3, 4, 16)
+    for step in range(4):
+        one, _ = layer(values, mask, scores[:, step])
+        assert torch.allclose(one, context[:, step], atol=1e-5)
+
+
+def test_fully_masked_rows_are_zero_without_gradient():
+    values, mask = batch()
+    mask = mask.clone()
+    mask[2] = False
+    values, scores = values.requires_grad_(), torch.randn(3, 11).requires_grad_()
+    context, _ = DiscreteContinuousAttention1d(softmax, BASIS)(values, mask, scores)
+    assert (context[2] == 0).all()
+    context.square().sum().backward()
+    assert (values.grad[2] == 0).all() and (scores.grad[2] == 0).all()
+    assert values.grad.isfinite().all() and scores.grad.isfinite().all() and scores.grad[0].abs().sum() > 0
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_predictor_learns_where_to_look(alpha):
+    """A document carries its answer at one place, named by the query: the layer has to move mu there."""
+    torch.manual_seed(0)
+    layer = ContinuousAttention1d(GaussianBasis1d.linspaced(32, (0.05, 0.2)), alpha, query_dim=1)
+    optimiser = torch.optim.Adam(layer.parameters(), lr=0.05)
+    where = torch.randint(3, 17, (64,))
+    values = torch.zeros(64, 20, 1)
+    values[torch.arange(64), where] = 1.0
+    query = (where.float()[:, None] + 0.5) / 20
+    first = last = None
+    for _ in range(150):
+        context, info = layer(values, query=4 * (query - 0.5))
+        loss = -context.mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        first, last = (loss.item() if first is None else first), loss.item()
+    assert last < 2 * first < 0
+    assert torch.corrcoef(torch.stack([info.mu.detach(), query[:, 0]]))[0, 1] > 0.95
+
+
+def test_planar_layer_by_hand():
+    values = torch.randn(2, 196, 3)
+    weights = torch.softmax(2 * torch.randn(2, 196), -1)
+    layer = ContinuousAttention2d()
+    context, info = layer(values, weights=weights)
+    mu, sigma = match_moments_2d(weights, positions_2d(14, 14))
+    r = continuous_sparsemax(mu, sigma, GaussianBasis2d.grid())
+    g = ridge_matrix_2d(14, 14, GaussianBasis2d.grid())
+    expected = torch.einsum("bld,ln,bn->bd", values.double(), g, r.double())
+    assert torch.allclose(context.double(), expected, atol=1e-4)
+    given, _ = layer(values, params=(mu, sigma))
+    assert torch.allclose(given, context, atol=1e-6)
+    mask = torch.ones(2, 196, dtype=torch.bool)
+    mask[:, 100:] = False
+    part, info = layer(values, mask, weights=weights)
+    assert (info.position_weights[~mask] == 0).all()
+    legacy = ContinuousAttention2d(quadrature="paper-code")(values, weights=weights)[0]
+    assert 1e-4 < (legacy - context).abs().max() / context.abs().max() < 0.3
+    with pytest.raises(ValueError, match="196 cells, the layer was built for 7 x 7"):
+        ContinuousAttention2d((7, 7))(values, weights=weights)
+
+
+def test_multimodal_layer_trains_and_selects():
+    values = torch.randn(2, 36, 3)
+    logits = torch.randn(2, 36, requires_grad=True)
+    layer = MultimodalAttention2d(
+        (6, 6), GaussianBasis2d.grid(5, 5, 0.01), generator=torch.Generator().manual_seed(0), max_components=3
+    )
+    counts = set()
+    for _ in range(12):
+        context, info = layer(values, weights=torch.softmax(logits, -1))
+        counts.add(info.mixture.pi.shape[1])
+    assert counts == {1, 2, 3}
+    context.sum().backward()
+    assert logits.grad.isfinite().all() and logits.grad.abs().sum() > 0
+    layer.eval()
+    context, info = layer(values, weights=torch.softmax(logits, -1))
+    assert context.shape == (2, 3) and info.mixture.components.max() <= 3
+
+
+def test_layers_copy_save_and_cast():
+    layer = ContinuousAttention1d(BASIS, query_dim=4)
+    clone = copy.deepcopy(layer)
+    clone.load_state_dict(layer.state_dict())
+    assert set(layer.state_dict()) == {"predictor.linear.weight", "predictor.linear.bias"}
+    values, query = torch.randn(2, 7, 5), torch.randn(2, 4)
+    expected = layer(values, query=query)[0]
+    assert torch.equal(clone(values, query=query)[0], expected)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.allclose(layer(values, query=query)[0].float(), expected, atol=0.05)
+    half = copy.deepcopy(layer).bfloat16()
+    context, info = half(values.bfloat16(), query=query.bfloat16())
+    assert context.dtype == torch.bfloat16 and torch.allclose(context.float(), expected, atol=0.1)
+
+
+def test_options_and_sources_are_checked_together():
+    with pytest.raises(ValueError) as error:
+        ContinuousAttention1d(BASIS, 1.7, pad_positions="yes", moment_match="tp")
+    for part in ("alpha=1.7", "pad_positions='yes'", "moment_match='tp'"):
+        assert part in str(error.value)
+    values, _ = batch()
+    with pytest.raises(ValueError, match="exactly one of query, params, weights; got none"):
+        ContinuousAttention1d(BASIS)(values)
+    with pytest.raises(ValueError, match="build it with query_dim"):
+        ContinuousAttention1d(BASIS)(values, query=torch.zeros(3, 2))
+    with pytest.raises(ValueError, match="quadrature='x'"):
+        ContinuousAttention2d(quadrature="x")
+
+
+def test_registry_knows_the_transforms():
+    register_all()
+    names = registry.names("continuous")
+    assert {"continuous_softmax", "continuous_sparsemax", "continuous_biweight", "continuous_triweight"} <= set(names)
+    mu, sigma_sq = torch.tensor([0.4]), torch.tensor([0.1])
+    made = registry.make("continuous_sparsemax")
+    assert torch.equal(made(mu, sigma_sq, BASIS), continuous_sparsemax(mu, sigma_sq, BASIS))
+    assert torch.equal(registry.spec("continuous_softmax").function(mu, sigma_sq, BASIS), continuous_softmax(mu, sigma_sq, BASIS))
+    with pytest.raises(ValueError, match="quadrature"):
+        registry.make("continuous_sparsemax", quadrature="polar")
