@@ -27,6 +27,7 @@ from tasks.data.progress import Progress
 
 _CARRIED = re.compile(r"^Acquire::(http|https|ftp|tor|ForceIPv4|ForceIPv6|Check-Valid-Until|Check-Date|By-Hash)\b")
 _NO_ROOM = re.compile(r"no space left|not enough free|don't have enough", re.I)
+RETRY_SECONDS = 300
 _COMPRESSED = (".lz4", ".gz", ".xz", ".bz2", ".zst", ".lzma")
 
 
@@ -53,6 +54,7 @@ class PrivateApt:
         self.progress = progress
         self.languages = tuple(languages)
         self._config = self.folder / "apt.conf"
+        self._failure = self.folder / "unreachable"
 
     def update(self, keep: bool = True) -> str:
         """Fetch the package lists; with `keep`, do nothing when they are there already.
@@ -69,19 +71,37 @@ class PrivateApt:
                 known = json.loads(stamp.read_text())
                 if set(self.languages) <= set(known["languages"]) and self._lists("_Packages"):
                     return known["day"]
+            self._refuse_if_just_tried()
             self._write_config()
             self.progress.say("fetching the package lists of this machine's apt sources (10-40 MB)")
             log = self._run(["apt-get", "update", "-q"], "apt-get update")
             if not self._lists("_Packages"):
-                raise DataUnavailable(
-                    "apt could not fetch the package lists",
-                    _last_lines(log),
-                    "check the network and the proxy (http_proxy, /etc/apt), then run the same command again",
-                )
+                with publish_file(self._failure) as temporary:
+                    temporary.write_text(_complaint(log))
+                raise self._unreachable(_complaint(log))
+            self._failure.unlink(missing_ok=True)
             day = time.strftime("%Y-%m-%d")
             with publish_file(stamp) as temporary:
                 temporary.write_text(json.dumps({"day": day, "languages": self.languages}))
             return day
+
+    def _refuse_if_just_tried(self) -> None:
+        """Fail at once for a while after a failed update; else every process of a table would wait for the timeout."""
+        try:
+            age = time.time() - self._failure.stat().st_mtime
+            complaint = self._failure.read_text()
+        except FileNotFoundError:
+            return
+        if 0 <= age < RETRY_SECONDS:
+            raise self._unreachable(f"{complaint} ({age:.0f} s ago)")
+
+    def _unreachable(self, complaint: str) -> DataUnavailable:
+        return DataUnavailable(
+            "apt could not fetch the package lists",
+            complaint,
+            "check the network and the proxy (http_proxy, /etc/apt), then run the same command again "
+            f"(to try again within {RETRY_SECONDS} s, delete {self._failure})",
+        )
 
     def stanzas(self, kind: str) -> Iterator[str]:
         """Every stanza of the lists of a kind: "Packages" or "Translation-<language>". Call `update` first."""
@@ -123,7 +143,7 @@ class PrivateApt:
             if not debs:
                 raise DataUnavailable(
                     f"apt could not download {package}",
-                    _last_lines(log),
+                    _complaint(log),
                     "check the network, then run the same command again; "
                     f"if the lists are old, delete {self.folder / 'updated.json'} first",
                 )
@@ -187,7 +207,7 @@ class PrivateApt:
         if process.returncode and _NO_ROOM.search(log):
             raise DataError(
                 "the disk is full",
-                f"{self.folder}: {_last_lines(log)}",
+                f"{self.folder}: {_complaint(log)}",
                 "free some space or set another folder for the downloads (data.root=FOLDER), then run the same command",
             )
         return log
@@ -263,7 +283,8 @@ def _read_list(path: Path) -> str:
     return _decompress(path.name, path.read_bytes()).decode("utf-8", "replace")
 
 
-def _last_lines(log: str, count: int = 4) -> str:
-    return " / ".join(line for line in log.splitlines() if line.strip().startswith(("E:", "W:", "Err")))[-600:] or (
-        " / ".join(log.splitlines()[-count:])
-    )
+def _complaint(log: str) -> str:
+    """What apt complained about first (its later lines repeat it for every source), or its last lines."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    complaints = [line for line in lines if line.startswith(("E:", "W:"))]
+    return (complaints[0] if complaints else " / ".join(lines[-3:]))[:300]

@@ -27,7 +27,7 @@ from tasks.data.errors import DataError
 from tasks.data.files import publish_folder, sha256_of
 from tasks.data.progress import NullProgress, Progress
 from tasks.seq2seq.corpus import SPLITS, Corpus, Pair, Subset
-from tasks.seq2seq.subwords import SUBWORDS, join_subwords, learn_subwords
+from tasks.seq2seq.subwords import SUBWORDS, join_subwords, learn_subwords, load_subwords
 from tasks.seq2seq.tokenize import check_name, detokenizer, tokenizer
 
 RECIPE = 1  # bump when the same options would give other ids
@@ -142,20 +142,36 @@ class Encoded:
     report: dict[str, Any]
 
 
-def encode(corpus: Corpus, options: Mapping[str, Any], root: str | Path, progress: Progress | None = None) -> Encoded:
+def encode(
+    corpus: Corpus,
+    options: Mapping[str, Any],
+    root: str | Path,
+    progress: Progress | None = None,
+    like: Encoded | None = None,
+) -> Encoded:
     """Encode a corpus, or open it from the cache under `root`.
 
     Args:
         corpus: what to encode; vocabularies and subwords come from its train split.
         options: keys of `DEFAULTS`.
         root: cache folder.
+        like: take options, subwords and vocabularies from this encoded corpus instead, and learn nothing: for a further
+            test set of a trained model. `options` must be empty or the same, and no training pairs are needed.
 
     Raises:
         DataError: wrong options, no training pairs, disk full.
     """
     progress = progress or NullProgress()
     options = check_options(options)
-    key = json.dumps([corpus.sha256, options, RECIPE], sort_keys=True)
+    if like is not None:
+        if options not in (like.options, DEFAULTS):
+            raise DataError(
+                "the encoding options differ from those of the corpus to be encoded like",
+                f"{like.folder}: {like.options}",
+                "give the same options, or none",
+            )
+        options = like.options
+    key = json.dumps([corpus.sha256, options, RECIPE] + ([like.sha256] if like else []), sort_keys=True)
     digest = hashlib.sha256(key.encode()).hexdigest()
     folder = Path(root) / "encoded" / f"{corpus.name}-{digest[:16]}"
     for _ in range(3):
@@ -166,7 +182,7 @@ def encode(corpus: Corpus, options: Mapping[str, Any], root: str | Path, progres
             progress.say(f"the encoded copy {folder} is damaged; building it again")
             _set_aside(folder)
         with publish_folder(folder) as temporary:
-            _build(corpus, options, temporary, progress)
+            _build(corpus, options, temporary, like, progress)
     raise DataError(
         f"{corpus.name} could not be encoded: three copies in a row were damaged",
         str(folder),
@@ -251,8 +267,8 @@ def _open(corpus: Corpus, options: dict, digest: str, folder: Path, meta: dict) 
     return Encoded(corpus, vocab["source"], vocab["target"], splits, digest, folder, options, meta["report"])
 
 
-def _build(corpus: Corpus, options: dict, folder: Path, progress: Progress) -> None:
-    if len(corpus.splits["train"]) == 0:
+def _build(corpus: Corpus, options: dict, folder: Path, like: Encoded | None, progress: Progress) -> None:
+    if like is None and len(corpus.splits["train"]) == 0:
         raise DataError(
             f"{corpus.name} has no training pairs",
             corpus.provenance,
@@ -261,10 +277,19 @@ def _build(corpus: Corpus, options: dict, folder: Path, progress: Progress) -> N
     words = folder / "words"  # tokenised text before subwords, removed at the end
     words.mkdir()
     _tokenize(corpus, options, words, progress)
-    segment = _learn(options, words, folder, progress)
+    segment = _learn(options, words, folder, progress) if like is None else _learned(options, like.folder)
     kept, counts = _segment_and_count(options, words, folder, segment, progress)
     shutil.rmtree(words)
-    vocab = _vocabularies(options, counts)
+    if like is not None:
+        vocab = {"source": like.source_vocab, "target": like.target_vocab}
+    elif kept["train"]:
+        vocab = _vocabularies(options, counts)
+    else:
+        raise DataError(
+            "no training pair is short enough",
+            f"max_source_tokens={options['max_source_tokens']}, max_target_tokens={options['max_target_tokens']}",
+            "raise these limits",
+        )
     report: dict[str, Any] = {"vocabulary": {s: len(vocab[s]) for s in SIDES}, "left_out": {}, "unknown": {}}
     for side in SIDES:
         _write(folder / f"{side}.vocab.txt", vocab[side])
@@ -328,6 +353,14 @@ def _learn(options: dict, words: Path, folder: Path, progress: Progress) -> dict
     }
 
 
+def _learned(options: dict, folder: Path) -> dict:
+    """Side -> function words -> subwords, as learned for the entry in `folder`."""
+    if options["subword"] == "none":
+        return {s: (lambda tokens: tokens) for s in SIDES}
+    names = {s: "subwords.joint" if options["joint"] else f"subwords.{s}" for s in SIDES}
+    return {s: load_subwords(options["subword"], folder / names[s]) for s in SIDES}
+
+
 def _segment_and_count(options: dict, words: Path, folder: Path, segment: dict, progress: Progress):
     """Write the surface tokens; return the kept row numbers per split and the training counts per side."""
     limits = {s: options[f"max_{s}_tokens"] or float("inf") for s in SIDES}
@@ -348,12 +381,6 @@ def _segment_and_count(options: dict, words: Path, folder: Path, segment: dict, 
                 kept[split].append(number)
                 for s in SIDES:
                     out[s].write(" ".join(tokens[s]) + "\n")
-    if not kept["train"]:
-        raise DataError(
-            "no training pair is short enough",
-            f"max_source_tokens={options['max_source_tokens']}, max_target_tokens={options['max_target_tokens']}",
-            "raise these limits",
-        )
     return kept, counts
 
 

@@ -28,6 +28,27 @@ def learn_subwords(kind: str, files: list[Path], size: int, model: Path) -> Call
     return _learn_bpe(files, size, model) if kind == "bpe" else _learn_pieces(files, size, model)
 
 
+def load_subwords(kind: str, model: Path) -> Callable[[list[str]], list[str]]:
+    """Words -> units by the model that `learn_subwords` saved at `model`."""
+    if kind == "bpe":
+        from subword_nmt.apply_bpe import BPE
+
+        with open(_bpe_file(model), encoding="utf-8") as codes:
+            return BPE(codes).segment_tokens
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor(model_proto=_piece_file(model).read_bytes())
+    return lambda tokens: processor.encode(" ".join(tokens), out_type=str)
+
+
+def _bpe_file(model: Path) -> Path:
+    return model.with_name(model.name + ".bpe")
+
+
+def _piece_file(model: Path) -> Path:
+    return model.with_name(model.name + ".spm")
+
+
 def join_subwords(tokens: list[str], kind: str) -> list[str]:
     """Words of a list of units."""
     if kind == "bpe":
@@ -45,7 +66,6 @@ def _text(files: list[Path]) -> Iterator[str]:
 
 
 def _learn_bpe(files: list[Path], size: int, model: Path) -> Callable[[list[str]], list[str]]:
-    from subword_nmt.apply_bpe import BPE
     from subword_nmt.learn_bpe import learn_bpe
 
     # characters come in two forms, inside a word and at its end; the rest of `size` is merges
@@ -63,9 +83,8 @@ def _learn_bpe(files: list[Path], size: int, model: Path) -> Callable[[list[str]
     codes = io.StringIO()
     with contextlib.redirect_stderr(io.StringIO()):  # it draws a bar of its own
         learn_bpe(_text(files), codes, merges)
-    model.with_suffix(model.suffix + ".bpe").write_text(codes.getvalue(), encoding="utf-8")
-    codes.seek(0)
-    return BPE(codes).segment_tokens
+    _bpe_file(model).write_text(codes.getvalue(), encoding="utf-8")
+    return load_subwords("bpe", model)
 
 
 def _learn_pieces(files: list[Path], size: int, model: Path) -> Callable[[list[str]], list[str]]:
@@ -88,6 +107,5 @@ def _learn_pieces(files: list[Path], size: int, model: Path) -> Callable[[list[s
         )
     except RuntimeError as error:
         raise DataError(f"sentencepiece cannot learn {size} units", str(error), "change vocab_size") from error
-    model.with_suffix(model.suffix + ".spm").write_bytes(stored.getvalue())
-    processor = sentencepiece.SentencePieceProcessor(model_proto=stored.getvalue())
-    return lambda tokens: processor.encode(" ".join(tokens), out_type=str)
+    _piece_file(model).write_bytes(stored.getvalue())
+    return load_subwords("sentencepiece", model)

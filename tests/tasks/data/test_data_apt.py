@@ -4,13 +4,15 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import shutil
 import subprocess
 import tarfile
+import time
 
 import pytest
 
-from tasks.data import DataError, NullProgress
+from tasks.data import DataError, DataUnavailable, NullProgress
 from tasks.data import apt as apt_module
 from tasks.data.apt import PrivateApt, extract_deb, extract_deb_by_hand
 
@@ -113,6 +115,20 @@ def test_unreachable_sources(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="could not fetch the package lists") as caught:
         PrivateApt(tmp_path / "cache", NullProgress()).update()
     assert "Temporary failure" in caught.value.where
+
+
+def test_a_failed_update_is_not_tried_again_at_once(tmp_path, monkeypatch):
+    _fake_apt(tmp_path, monkeypatch, f"echo called >> {tmp_path}/calls; echo 'W: no route'\n")
+    apt = PrivateApt(tmp_path / "cache", NullProgress())
+    for _ in range(3):
+        with pytest.raises(DataUnavailable, match="no route"):
+            apt.update()
+    assert (tmp_path / "calls").read_text() == "called\n"
+    old = time.time() - apt_module.RETRY_SECONDS - 1
+    os.utime(tmp_path / "cache/apt/unreachable", (old, old))
+    with pytest.raises(DataUnavailable):
+        apt.update()
+    assert (tmp_path / "calls").read_text() == "called\ncalled\n"
 
 
 def test_disk_full_during_update(tmp_path, monkeypatch):

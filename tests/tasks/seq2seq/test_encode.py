@@ -176,6 +176,23 @@ def test_the_cache_is_keyed_by_corpus_and_options(tmp_path):
     assert encode(_corpus(dev=[("x", "y")]), {"min_count": 2}, tmp_path).folder != one.folder
 
 
+@pytest.mark.parametrize("subword, joint", [("none", False), ("bpe", False), ("bpe", True), ("sentencepiece", True)])
+def test_a_further_test_set_is_encoded_like_the_training_corpus(tmp_path, subword, joint):
+    options = {"tokenizer": "moses", "subword": subword, "joint": joint}
+    options["vocab_size"] = None if subword == "none" else 120
+    test = [("Le zèbre boit de l'eau.", "The zebra drinks water."), *TEXT[:3]]
+    trained = encode(_corpus(test=test), options, tmp_path)
+    further = encode(_corpus(train=[], dev=[], test=test), {}, tmp_path, like=trained)
+    assert further.folder != trained.folder and further.source_vocab == trained.source_vocab
+    assert further.options == trained.options and len(further.splits["train"]) == 0
+    for side in ("source", "target"):
+        rows = [row.tolist() for row in getattr(further.splits["test"], side)]
+        assert rows == [row.tolist() for row in getattr(trained.splits["test"], side)] and len(rows) == 4
+    assert encode(_corpus(train=[], dev=[], test=test), options, tmp_path, like=trained).folder == further.folder
+    with pytest.raises(DataError, match="options differ"):
+        encode(_corpus(test=test), options | {"min_count": 2}, tmp_path, like=trained)
+
+
 @pytest.mark.parametrize("how", ["truncated", "bit", "missing", "meta"])
 def test_a_damaged_cache_entry_is_built_again(tmp_path, how):
     first = encode(_corpus(), {}, tmp_path)
@@ -197,9 +214,11 @@ def test_a_damaged_cache_entry_is_built_again(tmp_path, how):
 
 def test_many_writers_at_once(tmp_path):
     code = (
-        "import sys; from tasks.seq2seq.corpus import load_corpus; from tasks.seq2seq.encode import encode\n"
-        "c = load_corpus({'name': 'toy', 'limits': {'train': 400, 'dev': 10, 'test': 10}})\n"
-        "e = encode(c, {'subword': 'bpe', 'vocab_size': 200}, sys.argv[1])\n"
+        "import sys; from tasks.seq2seq.corpus import Corpus, Pair, hash_pairs; from tasks.seq2seq.encode import encode\n"
+        "pairs = [Pair(f'w{i % 7} x{i % 11} number {i}', (f'y{i % 5} z {i}',)) for i in range(3000)]\n"
+        "splits = {'train': pairs, 'dev': pairs[:9], 'test': []}\n"
+        "c = Corpus('many', splits, hash_pairs(splits), '', False, None)\n"
+        "e = encode(c, {'subword': 'bpe', 'vocab_size': 150}, sys.argv[1])\n"
         "print(e.sha256, int(e.splits['train'].source.flat.sum()))"
     )
     running = [
