@@ -52,10 +52,10 @@ def continuous_attention_2d(
     2].
 
     n_angles: points on the full circle; None takes what the error bound asks for: 1e-7 of the largest r for float32
-    inputs, 1e-12 for float64. Gradients with respect to mu and Sigma (read as symmetric) are exact: slices differentiate
-    the rule, the angular rules apply the closed derivative of the integral. Sigma is the covariance only for alpha = 1 (`family.matched_covariance` converts). Raises
-    ValueError for an unknown alpha or quadrature, for `slices` on a basis that is no grid, and for a Sigma that is not
-    positive definite.
+    inputs, 1e-12 for float64. Gradients with respect to mu and Sigma (read as symmetric) are exact: slices
+    differentiate the rule, the angular rules apply the closed derivative of the integral. Sigma is the covariance only
+    for alpha = 1 (`family.matched_covariance` converts). Raises ValueError for an unknown alpha or quadrature, for
+    `slices` on a basis that is no grid, and for a Sigma that is not positive definite.
     """
     order = closed_form_order(alpha)
     rule = _resolve(quadrature, basis, order)

@@ -96,10 +96,10 @@ def select_mixture(
     """The mixture with 1 .. max_components components that minimises -2 L log-likelihood + penalty (free parameters).
 
     A component has 1 + n + n (n + 1) / 2 parameters, one less in all because the pi sum to one. L is the perplexity of
-    the weights, the number of positions that attention is effectively spread over: weights are no counts, and a count of
-    positions would let a few cells pay for many components. penalty = log L is the BIC (5.3 for uniform weights on a
-    14 x 14 grid). For every number of components the best of `restarts` random starts is taken. weights [B, L], positions
-    [L, n].
+    the weights, the number of positions that attention is effectively spread over: weights are no counts, and a count
+    of positions would let a few cells pay for many components. penalty = log L is the BIC (5.3 for uniform weights on a
+    14 x 14 grid). For every number of components the best of `restarts` random starts is taken. weights [B, L],
+    positions [L, n].
     """
     batch, n = len(weights), positions.shape[-1]
     sample_size = torch.exp(-torch.special.xlogy(weights.detach().double(), weights.detach().double()).sum(-1))  # [B]

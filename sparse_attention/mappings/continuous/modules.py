@@ -260,13 +260,23 @@ class MultimodalAttention2d(ContinuousAttention2d):
         """
         self._check_cells(values)
         positions = self._positions.to(weights.device)
-        options = {"initial_variance": self.initial_variance, "generator": self.generator}
         if self.training:
             device = self.generator.device if self.generator is not None else None
             k = int(torch.randint(1, self.max_components + 1, (), generator=self.generator, device=device))
-            mixture = fit_mixture(weights, positions, k, 5, **options)
+            mixture = fit_mixture(
+                weights, positions, k, 5, initial_variance=self.initial_variance, generator=self.generator
+            )
         else:
-            mixture = select_mixture(weights, positions, self.max_components, 10, 3, self.penalty, **options)
+            mixture = select_mixture(
+                weights,
+                positions,
+                self.max_components,
+                10,
+                3,
+                self.penalty,
+                initial_variance=self.initial_variance,
+                generator=self.generator,
+            )
         dtype = torch.promote_types(weights.dtype, torch.float32)
         r = mixture_expectation(mixture, self.basis, self.alpha).to(dtype)
         info = ContinuousInfo(mixture.mu, mixture.covariance, r, r, weights, mixture)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -47,7 +48,7 @@ def integral(density, function, centre, width):
         return function(t) * math.exp(-0.5 * ((t - centre) / width) ** 2) / (width * math.sqrt(2 * math.pi))
 
     options = {"epsabs": 1e-13, "epsrel": 1e-12, "limit": 200}
-    return sum(quad(integrand, a, b, **options)[0] for a, b in zip(edges[:-1], edges[1:]))
+    return sum(quad(integrand, a, b, **options)[0] for a, b in itertools.pairwise(edges))
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -157,7 +158,9 @@ def test_errors_name_value_set_and_step():
 
 
 def test_variance_is_not_the_parabolas_parameter():
-    """The figures of the moment-matching note: half width .500 against .645 for V = 1/12, .114 against .071 for .001."""
+    """The figures of the moment-matching note: half width .500 against .645 for V = 1/12, .114 against .071 for
+    .001.
+    """
     from sparse_attention.mappings.continuous import half_width, matched_sigma_sq
 
     for variance, raw, right in ((1 / 12, 0.500, 0.645), (0.001, 0.114, 0.071)):

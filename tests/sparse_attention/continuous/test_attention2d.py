@@ -1,4 +1,6 @@
-"""The planar transform against adaptive two-dimensional quadrature, its two rules against each other, and finite differences."""
+"""The planar transform against adaptive two-dimensional quadrature, its two rules against each other, and finite
+differences.
+"""
 
 from __future__ import annotations
 
@@ -72,12 +74,12 @@ def test_sparsemax_equals_adaptive_quadrature_in_float32(variance, tilt):
     (a, _), (c, b) = d.support_map().tolist()
     height, largest = -float(d.tau), r.max().item()
     centres, _ = GRID.tensors()
-    chosen = r.topk(3).indices.tolist() + [0, 45]
+    chosen = [*r.topk(3).indices.tolist(), 0, 45]
     for j in chosen:
         x, y = centres[j].tolist()
 
         def integrand(y2, y1, x=x, y=y):
-            d1, d2 = 0.37 - x + (mu[0].item() - 0.37) + a * y1, mu[1].item() - y + c * y1 + b * y2
+            d1, d2 = mu[0].item() - x + a * y1, mu[1].item() - y + c * y1 + b * y2
             return height * (1 - y1 * y1 - y2 * y2) * math.exp(-(d1 * d1 + d2 * d2) / 0.002) / (0.002 * math.pi) * a * b
 
         # the bump of psi_j in the unit disk, so that the adaptive rule cannot miss it
@@ -138,7 +140,9 @@ def test_softmax_equals_scipy():
 
 @pytest.mark.parametrize("alpha", [2.0, 1.5])
 def test_gradient_is_the_generalised_covariance(alpha):
-    """Eqs. 17-18 in theta_1 = Sigma^-1 mu and theta_2 = -Sigma^-1 / 2 by brute-force integrals; the formulas of section 7.1."""
+    """Eqs. 17-18 in theta_1 = Sigma^-1 mu and theta_2 = -Sigma^-1 / 2 by brute-force integrals; the formulas of section
+    7.1.
+    """
     v, mu = covariances(1, 0.02, seed=7)
     sigma = matched_covariance(v, alpha)[0]
     mu = mu[0]

@@ -50,7 +50,9 @@ LINE = {
 
 
 def integrate(density, function):
-    """int function(t, p(t)) dt over the support by adaptive quadrature, split at the middle (some densities have a kink)."""
+    """int function(t, p(t)) dt over the support by adaptive quadrature, split at the middle (some densities have a
+    kink).
+    """
     low, high = (float(x) for x in density.support())
     middle = float(density.loc)
     if math.isinf(low):

@@ -64,7 +64,9 @@ def test_planar_padding_is_zero_outside():
 
 
 def test_padded_positions_and_the_precedence_slip():
-    """`1. / 2 * L` for 1 / (2 L): L = 40 puts the words at 9.9 .. -8.9; the fit of sin 3t is .905 off instead of .003."""
+    """`1. / 2 * L` for 1 / (2 L): L = 40 puts the words at 9.9 .. -8.9; the fit of sin 3t is .905 off instead of
+    .003.
+    """
     line, real = _padded_line(40, "correct")
     assert torch.allclose(line[real], positions_1d(40)) and len(line) == 80
     assert float(line[0]) == pytest.approx(-0.5 + 1 / 80) and float(line[-1]) == pytest.approx(1.5 - 1 / 80)
@@ -106,9 +108,7 @@ def test_position_weights_ignore_the_batch():
     assert (w[3] == 0).all()
     # words masked inside the document: the kept ones are placed one after another
     holes = torch.tensor([[True, False, True, True, False, True]])
-    assert torch.allclose(position_weights(r[:1], holes, basis)[holes], w[1, :4][None].clone() * 0 + (
-        ridge_matrix_1d(4, basis) @ r[0]
-    ))
+    assert torch.allclose(position_weights(r[:1], holes, basis)[holes], ridge_matrix_1d(4, basis) @ r[0])
     several = position_weights(r.unsqueeze(1).expand(4, 3, 8), mask, basis)
     assert torch.allclose(several, w.unsqueeze(1).expand(4, 3, 9))
     assert position_weights(r[:0], mask[:0], basis).shape == (0, 9)
