@@ -214,7 +214,7 @@ def test_a_damaged_cache_entry_is_built_again(tmp_path, how):
 
 def test_many_writers_at_once(tmp_path):
     code = (
-        "import sys; from tasks.seq2seq.corpus import Corpus, Pair, hash_pairs; from tasks.seq2seq.encode import encode\n"
+        "import sys\nfrom tasks.seq2seq.corpus import Corpus, Pair, hash_pairs\nfrom tasks.seq2seq.encode import encode\n"
         "pairs = [Pair(f'w{i % 7} x{i % 11} number {i}', (f'y{i % 5} z {i}',)) for i in range(3000)]\n"
         "splits = {'train': pairs, 'dev': pairs[:9], 'test': []}\n"
         "c = Corpus('many', splits, hash_pairs(splits), '', False, None)\n"
