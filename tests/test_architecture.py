@@ -99,8 +99,8 @@ HEAVY = ("fairseq", "hydra", "omegaconf", "wandb", "matplotlib", "triton", "scip
 
 def test_importing_the_library_loads_nothing_heavy():
     code = (
-        "import sys, torch; before = set(sys.modules); import sparse_attention as sa; "
-        f"print([m for m in {HEAVY!r} if m in sys.modules and m not in before]); sa.sparsemax(torch.zeros(2))"
+        "import sys, torch; before = set(sys.modules); import sparse_attention; "
+        f"print([m for m in {HEAVY!r} if m in sys.modules and m not in before])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,92 @@
+"""Many cells in isolated processes: a death is an outcome, not an end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from sparse_attention.repro import pool
+
+
+def outcomes(events) -> dict[int, object]:
+    return {e.cell.seed: e.outcome for e in events if e.outcome is not None}
+
+
+def describe(cell) -> str:
+    return f"# described {cell.cell_id}\n"
+
+
+@pytest.mark.parametrize("behaviour, said", [("kill", "signal 9"), ("exit", "exit code 3"), ("raise", "the cat sat")])
+def test_a_dead_worker_is_reported_and_the_rest_finishes(cell, store, behaviour, said):
+    cells = [cell(seed=s, task__behaviour=behaviour, mapping__only=2) for s in (1, 2, 3)]
+    events = list(pool.run(cells, store, workers=2, threads=1, describe=describe))
+    ended = outcomes(events)
+    assert {s: o.state for s, o in ended.items()} == {1: "done", 2: "failed", 3: "done"}
+    assert said in ended[2].error
+    assert cells[1].entry(store).state() == "failed"
+    assert said in cells[1].entry(store).status()["error"]
+    assert cells[0].entry(store).path("config.yaml").read_text() == describe(cells[0])
+    assert {e.cell.seed for e in events if e.kind == "stage"} == {1, 2, 3}
+    assert any(e.kind == "note" and e.text == "measured" for e in events)
+    assert os.environ.get("OMP_NUM_THREADS") == "1"
+
+
+def test_a_killed_cell_can_be_run_again(cell, store):
+    dying = cell(task__behaviour="recover")
+    assert outcomes(pool.run([dying], store, 1, 1))[1].state == "failed"
+    assert "run the same command again" in dying.entry(store).status()["error"]
+    assert outcomes(pool.run([dying], store, 1, 1))[1].state == "done"
+    assert dying.entry(store).path("checkpoint").exists()
+
+
+def test_every_cell_has_its_own_process(cell, store):
+    cells = [cell(seed=s) for s in (1, 2, 3)]
+    list(pool.run(cells, store, workers=1, threads=1))
+    pids = {c.entry(store).path("runs").read_text().strip() for c in cells}
+    assert len(pids) == 3 and str(os.getpid()) not in pids
+
+
+def test_workers_work_at_the_same_time(cell, store):
+    cells = [cell(seed=s, task__behaviour="slow", task__seconds=2.0) for s in (1, 2, 3, 4)]
+    list(pool.run([cell(seed=9)], store, workers=1, threads=1))  # the fork server is up
+    started = time.monotonic()
+    assert len(outcomes(pool.run(cells, store, workers=4, threads=1))) == 4
+    assert time.monotonic() - started < 7.0  # one after another: more than 8
+
+
+def test_interrupting_ends_the_workers_and_leaves_a_store_to_go_on_with(cell, store):
+    hanging = cell(task__behaviour="hang")
+    events = pool.run([hanging], store, workers=1, threads=1)
+    assert next(events).kind == "stage"
+    pid = int(hanging.entry(store).path("runs").read_text())
+    with pytest.raises(KeyboardInterrupt):
+        events.throw(KeyboardInterrupt)
+    assert not alive(pid)
+    assert hanging.entry(store).state() == "lost"
+    cured = type(hanging)({**hanging.config, "task": {**hanging.config["task"], "behaviour": "measure"}}, hanging.prepared, hanging.cell_id)
+    assert outcomes(pool.run([cured], store, 1, 1))[1].state == "done"
+
+
+def alive(pid: int) -> bool:
+    for _ in range(50):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    return True
+
+
+def test_run_here_runs_in_this_process(cell, store):
+    events = list(pool.run_here([cell(seed=1), cell(seed=2, task__behaviour="raise")], store, describe=describe))
+    assert {s: o.state for s, o in outcomes(events).items()} == {1: "done", 2: "failed"}
+    assert cell(seed=1).entry(store).path("runs").read_text().strip() == str(os.getpid())
+    assert {e.kind for e in events} == {"stage", "note", "end"}
+
+
+def test_nothing_to_do_is_fine(store):
+    assert list(pool.run([], store, 2, 1)) == []
