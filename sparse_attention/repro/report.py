@@ -54,7 +54,13 @@ class Experiment:
     files: list[tuple[str, str]]  # (name, link)
 
 
-def write(built: Sequence[Table], made: Sequence[Plan], store: Store, path: str | Path, failed: Mapping[str, str] | None = None) -> Path:
+def write(
+    built: Sequence[Table],
+    made: Sequence[Plan],
+    store: Store,
+    path: str | Path,
+    failed: Mapping[str, str] | None = None,
+) -> Path:
     """Write the report of `built[i]`, the table of the plan `made[i]`.
 
     Args:
@@ -95,7 +101,9 @@ def _environment() -> jinja2.Environment:
     try:
         import jinja2
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("the HTML report needs jinja2: pip install 'sparse-attention[repro]' and run the command again") from error
+        raise ModuleNotFoundError(
+            "the HTML report needs jinja2: pip install 'sparse-attention[repro]' and run the command again"
+        ) from error
     from sparse_attention.repro.report_figures import swatch
 
     environment = jinja2.Environment(
@@ -107,11 +115,15 @@ def _environment() -> jinja2.Environment:
 
 
 def _experiment(
-    anchor: str, table: Table, plan: Plan, store: Store, palette: Mapping[str, int], failed: Mapping[str, str], beside: Path
+    anchor: str,
+    table: Table,
+    plan: Plan,
+    store: Store,
+    palette: Mapping[str, int],
+    failed: Mapping[str, str],
+    beside: Path,
 ) -> Experiment:
-    columns = [
-        _column(f"{anchor}c{c}", c, block, plan, store, palette) for c, block in enumerate(table.blocks)
-    ]
+    columns = [_column(f"{anchor}c{c}", c, block, plan, store, palette) for c, block in enumerate(table.blocks)]
     cells = data.part(data.cell_views, plan, table, store, failed, beside)
     deviations = data.part(data.deviations, plan, table).content or []
     footers = [footer for footer in table.footers if footer not in deviations]
@@ -136,10 +148,10 @@ def _column(anchor: str, number: int, block: Block, plan: Plan, store: Store, pa
     records = data.predictions_of(lines, split)
     return Column(
         anchor, block, lines,
-        data.part(data.table_view, block, shown),
+        data.part(data.table_view, block, column),
         data.part(figures.learning_curves, lines, column, f"{anchor}/curves"),
         data.part(figures.attention_quality, lines, column, split, f"{anchor}/quality"),
-        data.part(figures.against_published, block, lines, f"{anchor}/published"),
+        data.part(figures.against_published, block, lines, column, f"{anchor}/published"),
         data.part(heat.heat_maps, lines, records, split),
         data.part(data.samples, lines, records, shown),
     )  # fmt: skip

@@ -108,22 +108,24 @@ class TableView:
     best: set[tuple[int, int]]  # (row, ours column)
     best_published: set[tuple[int, int]]  # (row, published column)
     verdicts: list[list[str]]
+    against: list[str]  # per published column the metric of ours that it is held against
 
 
-def table_view(block: Block, shown: Sequence[Mapping[str, Any]]) -> TableView:
+def table_view(block: Block, column: Mapping[str, Any]) -> TableView:
     rows = [row for row in block.rows if not row.baseline]
     best: set[tuple[int, int]] = set()
-    for c, spec in enumerate(shown):
+    for c, spec in enumerate(column.get("show", ())):
         values: list[Value] = [row.values[c] for row in rows]
         means = [v.summary.mean if v.summary else None for v in values]
         best |= {(r, c) for r in best_of(means, direction(spec), int(spec.get("decimals", 2)))}
     best_published = set()
     labels = [label for _, group in block.published for label in group]
     for c, label in enumerate(labels):
-        printed = [row.theirs[c].value if row.theirs[c] is not None else None for row in rows]
+        printed = [None if (theirs := row.theirs[c]) is None else theirs.value for row in rows]
         best_published |= {(r, c) for r in best_of(printed, direction({"metric": label.lower()}), 4)}
     verdicts = [list(dict.fromkeys(v for v in row.verdicts if v)) for row in rows]
-    return TableView(block, rows, [row for row in block.rows if row.baseline], best, best_published, verdicts)
+    against = [metric for group in column.get("published", ()) for metric in group["against"]]
+    return TableView(block, rows, [row for row in block.rows if row.baseline], best, best_published, verdicts, against)
 
 
 # ---- curves and attention ---------------------------------------------------------------------------------------------
@@ -171,6 +173,7 @@ class Output:
     style: int
     words: list[tuple[str, bool]]  # word, whether a reference has it too
     score: str
+    available: bool = True
 
 
 @dataclass
@@ -195,7 +198,9 @@ def predictions_of(lines: Sequence[Line], split: str) -> list[dict[int, dict[str
     return found
 
 
-def samples(lines: Sequence[Line], records: Sequence[dict[int, dict[str, Any]] | None], shown: Sequence[Mapping[str, Any]]) -> list[Sample]:
+def samples(
+    lines: Sequence[Line], records: Sequence[dict[int, dict[str, Any]] | None], shown: Sequence[Mapping[str, Any]]
+) -> list[Sample]:
     """Examples evenly spaced through the test set (never picked by hand), with every row's output."""
     available = [r for r in records if r]
     if not available:
@@ -213,7 +218,7 @@ def samples(lines: Sequence[Line], records: Sequence[dict[int, dict[str, Any]] |
         for line, by_index in zip(lines, records):
             record = (by_index or {}).get(index)
             if record is None:
-                outputs.append(Output(line.label, line.style, [], "not available"))
+                outputs.append(Output(line.label, line.style, [], "", available=False))
                 continue
             text = str(record.get("output", record.get("prediction", "")))
             words = [(word, _folded(word) in known) for word in text.split()]
@@ -301,10 +306,17 @@ def provenance(plans: Sequence[Plan], store: Store) -> list[tuple[str, list[tupl
         if record is None:
             continue
         code, machine = record.get("code") or {}, record.get("machine") or {}
-        count("code", code.get("commit") and code["commit"] + (" with uncommitted changes" if code.get("dirty") else ""))
+        count(
+            "code", code.get("commit") and code["commit"] + (" with uncommitted changes" if code.get("dirty") else "")
+        )
         count("python", record.get("python"))
         count("packages", ", ".join(f"{k} {v}" for k, v in (record.get("packages") or {}).items()))
-        count("machine", ", ".join(str(v) for v in (machine.get("system"), machine.get("cpu"), f"{machine.get('cores')} cores") if v))
+        count(
+            "machine",
+            ", ".join(
+                str(v) for v in (machine.get("system"), machine.get("cpu"), f"{machine.get('cores')} cores") if v
+            ),
+        )
         count("gpu", machine.get("gpu"))
         runtime = cell.config.get("runtime") or {}
         count("ran on", ", ".join(f"{k} {runtime[k]}" for k in ("device", "precision", "threads") if k in runtime))
@@ -336,6 +348,8 @@ def _readme_deviations(entry: str) -> list[str]:
     readme = Path(spec.origin).parent / "README.md" if spec and spec.origin else None
     if readme is None or not readme.is_file():
         return []
-    section = re.search(r"^#+ [^\n]*deviations[^\n]*\n(.*?)(?=^#|\Z)", readme.read_text(encoding="utf-8"), re.M | re.S | re.I)
+    section = re.search(
+        r"^#+ [^\n]*deviations[^\n]*\n(.*?)(?=^#|\Z)", readme.read_text(encoding="utf-8"), re.M | re.S | re.I
+    )
     items = re.split(r"^[-*] +", section[1], flags=re.M)[1:] if section else []
     return [" ".join(item.split()) for item in items]

@@ -56,8 +56,10 @@ def _matplotlib(salt: str) -> Iterator[Any]:
         import matplotlib
         from matplotlib.figure import Figure as Drawing
     except ImportError as error:
-        raise Missing(f"No figures: matplotlib cannot be imported ({error}). `pip install matplotlib` and run the command again.") from error
-    settings = {
+        raise Missing(
+            f"No figures: matplotlib cannot be imported ({error}). `pip install matplotlib` and run the command again."
+        ) from error
+    settings: Any = {  # matplotlib types the keys one by one
         "svg.fonttype": "none", "svg.hashsalt": salt, "font.size": 8.5, "text.parse_math": False, "font.sans-serif": ["DejaVu Sans"],
         "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": INK, "axes.labelcolor": INK, "text.color": INK,
         "xtick.color": INK, "ytick.color": INK, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.6,
@@ -77,11 +79,17 @@ def _inline(drawing: Any, label: str) -> Markup:
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", "", text, flags=re.S)
-    text = re.sub(r'<g id="[^"]*"', "<g", text)  # ids of groups repeat from drawing to drawing; only <defs> are referred to
+    text = re.sub(
+        r'<g id="[^"]*"', "<g", text
+    )  # ids of groups repeat from drawing to drawing; only <defs> are referred to
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text).groups()  # type: ignore[union-attr]
     head = f'<svg class="plot" role="img" viewBox="0 0 {width} {height}" style="max-width:{float(width) * 1.34:.0f}px">'
     text = re.sub(r"^<svg[^>]*>", lambda _: f"{head}<title>{Markup.escape(label)}</title>", text, count=1)
-    names = {c: f"var(--c{i})" for i, c in enumerate(COLOURS)} | {INK: "var(--ink)", GRID: "var(--grid)", PAPER: "var(--paper)"}
+    names = {c: f"var(--c{i})" for i, c in enumerate(COLOURS)} | {
+        INK: "var(--ink)",
+        GRID: "var(--grid)",
+        PAPER: "var(--paper)",
+    }
     text = re.sub("|".join(names), lambda m: names[m[0]], text)
     text = re.sub(r"\n\s*", "\n", text)
     return Markup(re.sub(r"(\d\.\d{2})\d+", r"\1", text))
@@ -134,11 +142,15 @@ def _curve(lines, curves, kept, metric: str, salt: str) -> Figure:
             style = _style(line.style)
             axes.plot(epochs, means, markersize=2.8, **style)
             if len(series) > 1:
-                axes.fill_between(epochs, [min(v) for v in values], [max(v) for v in values], color=style["color"], alpha=0.13, lw=0)
+                axes.fill_between(
+                    epochs, [min(v) for v in values], [max(v) for v in values], color=style["color"], alpha=0.13, lw=0
+                )
             drawn += means
             marked = [(e, mean) for e, mean in zip(epochs, means) if e in best]
             if marked:
-                axes.scatter(*zip(*marked), s=34, color=style["color"], marker=style["marker"], edgecolors=PAPER, zorder=4)
+                axes.scatter(
+                    *zip(*marked), s=34, color=style["color"], marker=style["marker"], edgecolors=PAPER, zorder=4
+                )
         if name in ("ppl", "loss") and drawn and min(drawn) > 0 and max(drawn) / min(drawn) > 6:
             axes.set_yscale("log")
             _plain_log_ticks(axes)
@@ -165,8 +177,14 @@ def attention_quality(lines: Sequence[Line], column: Mapping[str, Any], split: s
     shown = column.get("show") or [{"metric": f"{split}/score", "label": "score"}]
     first = next((s for s in shown if "/attention_" not in s["metric"]), shown[0])
     panels = [
-        ("share of exact zeros", [scores(x, f"{split}/attention_zeros", "test/attention_zeros", "dev/attention_zeros") for x in lines]),
-        ("mean support (tokens)", [scores(x, f"{split}/attention_support", "test/attention_support", "dev/attention_support") for x in lines]),
+        (
+            "share of exact zeros",
+            [scores(x, f"{split}/attention_zeros", "test/attention_zeros", "dev/attention_zeros") for x in lines],
+        ),
+        (
+            "mean support (tokens)",
+            [scores(x, f"{split}/attention_support", "test/attention_support", "dev/attention_support") for x in lines],
+        ),
     ]
     panels = [(title, values) for title, values in panels if any(values)]
     if not panels:
@@ -197,28 +215,32 @@ def attention_quality(lines: Sequence[Line], column: Mapping[str, Any], split: s
         return Figure("Attention in the test decoding, and the score beside it", _inline(drawing, "attention quality"))
 
 
-def against_published(block: Block, lines: Sequence[Line], salt: str) -> list[Figure]:
-    """Ours against the published number, one panel per group of published numbers. Raises `Missing` where not comparable."""
+def against_published(block: Block, lines: Sequence[Line], column: Mapping[str, Any], salt: str) -> list[Figure]:
+    """Ours against the published number, one panel per published column. Raises `Missing` where not comparable.
+
+    Which of our metrics a published number is held against is the experiment's to say (`against`), as for the verdict.
+    """
     if not block.comparable:
         raise Missing("Not drawn: this profile's numbers are not comparable with the published ones.")
-    figures, start = [], 0
+    against = [
+        (g["label"], label, ours)
+        for g in column.get("published", ())
+        for label, ours in zip(g.get("labels", g["metrics"]), g["against"])
+    ]
     rows = [row for row in block.rows if not row.baseline]
-    for group, labels in block.published:
-        for c, label in enumerate(labels, start):
-            places = [(row.theirs[c], ours, line) for row, line in zip(rows, lines) if (ours := _ours(block, row, label)) is not None]
-            pairs = [(theirs.value, ours, line) for theirs, ours, line in places if theirs is not None]
-            if pairs:
-                figures.append(_scatter(pairs, f"{group} {label}", f"{salt}/{c}"))
-        start += len(labels)
+    figures = []
+    for c, (group, label, metric) in enumerate(against):
+        pairs = []
+        for row, line in zip(rows, lines):
+            ours = next((v.summary for v in row.values if v.metric == metric), None)
+            theirs = row.theirs[c]
+            if ours is not None and theirs is not None:
+                pairs.append((theirs.value, ours.mean, line))
+        if pairs:
+            figures.append(_scatter(pairs, f"{group} {label}, ours: {metric}", f"{salt}/{c}"))
     if not figures:
         raise Missing("No row has both a number of ours and a published one.")
     return figures
-
-
-def _ours(block: Block, row: Any, label: str) -> float | None:
-    """Our mean under the header with the same name as the published one."""
-    same = [v.summary for header, v in zip(block.headers, row.values) if header.lower() == label.lower()]
-    return same[0].mean if same and same[0] is not None else None
 
 
 def _scatter(pairs: Sequence[tuple[float, float, Line]], title: str, salt: str) -> Figure:

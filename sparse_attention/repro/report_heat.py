@@ -6,6 +6,7 @@ is a dot, a weight however small is a filled square: sparsity is visible where a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,7 +121,10 @@ def draw(source: Sequence[str], panels: Sequence[tuple[Line, Any, Mapping[str, A
 def _source_labels(source: Sequence[str], y: int) -> str:
     top = y + TITLE + LABEL_HEIGHT
     middle = CELL * 0.72
-    labels = (f'<text x="{LABEL_WIDTH - 6}" y="{top + i * CELL + middle:.0f}">{_label(t)}</text>' for i, t in enumerate(source))
+    labels = (
+        f'<text x="{LABEL_WIDTH - 6}" y="{top + i * CELL + middle:.0f}">{_label(t)}</text>'
+        for i, t in enumerate(source)
+    )
     return f'<g class="source">{"".join(labels)}</g>'
 
 
@@ -138,11 +142,11 @@ def _panel(line: Line, full: Any, shown: Any, outputs: Sequence[str], x: int, y:
     parts.append(f'<g transform="translate({x} {top})"><title>{escape(line.label)}</title>')
     parts.append(f'<rect class="zero" width="{steps * CELL}" height="{tokens * CELL}"/>')
     squares: dict[int, list[str]] = {}
-    for step in range(steps):
-        for token in range(tokens):
-            weight = float(shown[step, token])
+    for across in range(steps):
+        for down in range(tokens):
+            weight = float(shown[across, down])
             if weight != 0:  # also NaN: a broken weight must not look like a zero
-                squares.setdefault(level(weight), []).append(f"M{step * CELL} {token * CELL}h{CELL}v{CELL}h-{CELL}z")
+                squares.setdefault(level(weight), []).append(f"M{across * CELL} {down * CELL}h{CELL}v{CELL}h-{CELL}z")
     if squares:
         parts.append(f'<path class="paper" d="{"".join(s for group in squares.values() for s in group)}"/>')
     parts += [f'<path class="w{k}" d="{"".join(group)}"/>' for k, group in sorted(squares.items())]
@@ -152,7 +156,7 @@ def _panel(line: Line, full: Any, shown: Any, outputs: Sequence[str], x: int, y:
 
 def level(weight: float) -> int:
     """Which of the colour steps a non-zero weight gets: 0 for the smallest, `LEVELS` for one."""
-    if not weight == weight:
+    if math.isnan(weight):
         return LEVELS
     return min(LEVELS, max(0, int(weight * LEVELS + 0.5)))
 

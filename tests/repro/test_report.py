@@ -1,0 +1,359 @@
+"""The report: complete in itself, true to the store, and written whatever is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from sparse_attention.repro import report, report_data, table
+from sparse_attention.repro.cell import Cell
+from sparse_attention.repro.plan import Plan, Slot
+from sparse_attention.repro.protocol import Prepared
+from sparse_attention.repro.store import Store
+
+pytest.importorskip("jinja2")
+
+EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)>'
+ROWS = ("softmax", "sparsemax", "fusedmax")
+VOID = {"meta", "img", "br", "hr", "link", "input"}
+
+
+class Page(HTMLParser):
+    """Elements, text and attributes of a page; checks that every element is closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.rows: list[list[str]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("style", "script"):
+            return
+        self.text += data
+        if "td" in self.open or "th" in self.open:
+            self.rows[-1][-1] += data
+
+    def row(self, first: str) -> list[str]:
+        return next(r for r in self.rows if r and r[0].split() and " ".join(r[0].split()) == first)
+
+
+def attention(rng, steps: int, tokens: int, zeros: bool) -> np.ndarray:
+    """[steps, tokens], rows summing to one."""
+    weights = rng.dirichlet(np.full(tokens, 0.5), steps)
+    if zeros:
+        weights[weights < 0.1] = 0
+    return (np.maximum(weights, 0 if zeros else 1e-7) / weights.sum(1, keepdims=True)).astype(np.float32)
+
+
+class Made:
+    """A small experiment whose cells were written without training anything."""
+
+    def __init__(
+        self, root: Path, comparable: bool = False, seeds: tuple[int, ...] = (1,), text: str = "plain words"
+    ) -> None:
+        self.store, self.root = Store(root), root
+        spec = [
+            {"metric": "test/rouge1_f", "label": "R-1"},
+            {"metric": "test/attention_zeros", "label": "zeros"},
+        ]
+        published = [
+            {"label": "paper", "dataset": "D", "metrics": ["ROUGE-1"], "labels": ["R-1"], "against": ["test/rouge1_f"]}
+        ]
+        column = {
+            "label": "column & one",
+            "show": spec,
+            "select": {"metric": "dev/accuracy", "mode": "max"},
+            "published": published,
+        }
+        experiment = {
+            "name": "made_up", "title": "Made-up table", "profile": "demo", "comparable": comparable, "seeds": list(seeds),
+            "columns": [column], "rows": [{"label": name, "published": name} for name in ROWS],
+            "footers": ["Demo deviations: a small model."],
+        }  # fmt: skip
+        facts = {"name": "d", "provenance": "written by a test", "pairs": {"test": 30}, "sha256": "a" * 64}
+        prepared = Prepared("a" * 64, facts, {"lead": {"test/rouge1_f": 12.5, "test/words": 7}})
+        self.plan = Plan(experiment)
+        self.weights: dict[str, dict[int, np.ndarray]] = {}
+        for r, name in enumerate(ROWS):
+            for seed in seeds:
+                config = {
+                    "task": {"name": "t", "entry": "nowhere.at_all"}, "mapping": {"name": name, "gamma": 1.0}, "seed": seed,
+                    "train": {"max_epochs": 3}, "runtime": {"device": "cpu"},
+                }  # fmt: skip
+                cell = Cell(config, prepared, f"{r}{seed:015d}")
+                self.plan.slots.append(Slot(r, 0, (), seed, cell))
+                self._fill(cell, r, name, seed, text)
+        self.records = [
+            {"mapping": n, "dataset": "D", "metric": "ROUGE-1", "value": 35.13 + r} for r, n in enumerate(ROWS)
+        ]
+
+    def _fill(self, cell: Cell, r: int, name: str, seed: int, text: str) -> None:
+        rng = np.random.default_rng(100 * r + seed)
+        entry = cell.entry(self.store)
+        entry.folder.mkdir(parents=True)
+        head = "epoch,dev/accuracy,dev/ppl,dev/attention_zeros\n"
+        entry.path("curves.csv").write_text(head + "".join(f"{e},{20 * e + r},{90 / e},{0.3 * r}\n" for e in (1, 2, 3)))
+        records, arrays = [], {}
+        for i in range(30):
+            source = [f"s{j}" for j in range(5 + i % 6)]
+            output = ["out", "put", "</s>"]
+            records.append(
+                {
+                    "set": "test",
+                    "index": i,
+                    "source": f"{text} {i}",
+                    "references": [f"reference {text}"],
+                    "output": f"{text} out put",
+                }
+                | {"sentence": {"rouge1_f": 50.0 + r}, "source_tokens": source, "output_tokens": output}
+            )
+            arrays[i] = attention(rng, 3, len(source), r > 0)
+        if seed == 1:
+            self.weights[name] = arrays
+        entry.write_predictions(records)
+        entry.path("attention.safetensors").write_bytes(save({f"test/{i}": a for i, a in arrays.items()}))
+        entry.path("provenance.json").write_text(
+            json.dumps({"code": {"commit": "c0ffee"}, "python": "3.11", "started": "2026", "seconds": 9})
+        )
+        metrics = {
+            "dev/accuracy": 60.0 + r, "test/rouge1_f": 30.0 + r + seed, "test/attention_zeros": 0.3 * r, "test/attention_support": 6.0 - r,
+            "best_epoch": 3.0, "train/tokens_per_second": 1234.0,
+        }  # fmt: skip
+        entry.path("metrics.json").write_text(
+            json.dumps({"metrics": metrics, "signatures": {"test/rouge1_f": "sig"}, "seconds": 9.0})
+        )
+
+    def entry(self, row: int):
+        return self.plan.at(row, 0)[0].cell.entry(self.store)
+
+    def write(self, failed=None) -> str:
+        built = table.build(self.plan, self.store, self.records, failed)
+        path = report.write([built], [self.plan], self.store, self.root / "report" / "r.html", failed)
+        return path.read_text(encoding="utf-8")
+
+
+def test_the_page_is_whole_and_loads_nothing(tmp_path):
+    text = Made(tmp_path, seeds=(1, 2)).write()
+    page = Page(text)
+    assert len(text) < 3_000_000
+    for tag, attributes in page.elements:
+        assert tag not in ("link", "iframe", "object", "embed", "img", "base"), tag
+        for name in ("src", "href", "xlink:href", "action", "data"):
+            value = attributes.get(name) or ""
+            assert not re.match(r"(?i)(https?:|//|file:|data:|javascript:|/)", value), f"{tag} {name}={value}"
+    assert "@import" not in text and "could not be made" not in text
+    identifiers = [a["id"] for _, a in page.elements if "id" in a]
+    assert len(identifiers) == len(set(identifiers)), "two drawings share an id: one may borrow the other's clip path"
+    targets = {i for _, a in page.elements for v in a.values() for i in re.findall(r"url\(#([^)]+)\)", v or "")}
+    targets |= {a[n][1:] for _, a in page.elements for n in ("href", "xlink:href") if (a.get(n) or "").startswith("#")}
+    assert targets and targets <= set(identifiers)
+
+
+def test_the_table_shows_our_numbers_their_spread_and_the_best(tmp_path):
+    text = Made(tmp_path, seeds=(1, 2)).write()
+    page = Page(text)
+    # Two seeds score 30 + row + seed: mean 31.5 + row, sample standard deviation sqrt(1/2).
+    assert page.row("sparsemax")[1:5] == ["32.50 ±0.71*", "0.30 ±0.00", "36.13", "not comparable "]
+    assert [v.strip() for v in page.row("lead baseline first 7 words")[1:3]] == ["12.50", "-"]
+    best = re.findall(r'<td class="best"[^>]*>([\d.]+)', text)
+    assert best == ["33.50"], "the best score is marked, the attention's zeros and the baseline are not"
+    assert "not comparable with the paper" in page.text and "a small model" in page.text
+
+
+def test_the_page_escapes_what_models_and_data_say(tmp_path):
+    made = Made(tmp_path, text=EVIL)
+    made.plan.experiment["rows"][0]["label"] = f"row {EVIL} $x$"
+    made.entry(2).path("metrics.json").unlink()
+    made.entry(2).set_status("failed", error=EVIL, traceback=f"Traceback\n{EVIL}")
+    text = made.write()
+    page = Page(text)
+    assert EVIL in page.text and "<img" not in text
+    assert [tag for tag, _ in page.elements].count("script") == 1
+
+
+def test_a_failed_cell_is_shown_with_its_traceback(tmp_path):
+    made = Made(tmp_path)
+    made.entry(1).path("metrics.json").unlink()
+    made.entry(1).set_status(
+        "failed", error="ValueError: broken", traceback="Traceback (most recent call last):\n  deep inside\n"
+    )
+    page = Page(made.write())
+    assert "ValueError: broken" in page.text and "deep inside" in page.text
+    assert page.row("sparsemax")[1] == "missing"
+    assert "2 cells done" in page.text and "1 cells failed" in page.text
+    assert any(tag == "details" and "open" not in attributes for tag, attributes in page.elements)
+
+
+def test_a_failure_that_the_store_does_not_know_is_shown_too(tmp_path):
+    made = Made(tmp_path)
+    made.entry(1).path("metrics.json").unlink()
+    page = Page(made.write({made.plan.at(1, 0)[0].cell.cell_id: "OSError: no space\nTraceback: full disk"}))
+    assert "OSError: no space" in page.text and "full disk" in page.text
+
+
+FILES = ("curves.csv", "predictions.jsonl.gz", "attention.safetensors", "provenance.json", "metrics.json")
+
+
+# The table reads the predictions too and raises on damaged ones before there is a report: tested below.
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [(n, h) for n in FILES for h in ("absent", "damaged") if (n, h) != ("predictions.jsonl.gz", "damaged")],
+)
+def test_missing_and_damaged_files_leave_a_report(tmp_path, name, how):
+    made = Made(tmp_path)
+    for r in range(len(ROWS)):
+        path = made.entry(r).path(name)
+        path.unlink()
+        if how == "damaged":
+            path.write_bytes(b"\xff\x00not what was asked for\n{")
+    page = Page(made.write())
+    assert "Made-up table" in page.text and any(a.get("class") == "note" for _, a in page.elements)
+
+
+def test_damaged_predictions_leave_a_report(tmp_path):
+    made = Made(tmp_path)
+    built = table.build(made.plan, made.store, made.records)
+    made.entry(1).path("predictions.jsonl.gz").write_bytes(b"\x1f\x8b broken")
+    text = report.write([built], [made.plan], made.store, tmp_path / "r.html").read_text()
+    assert "no output stored" in text and Page(text).row("softmax")
+
+
+def test_an_experiment_without_cells_has_a_report(tmp_path):
+    made = Made(tmp_path)
+    made.plan.unavailable[0] = "the corpus is licensed"
+    made.plan.slots = []
+    page = Page(made.write())
+    assert "the corpus is licensed" in page.text and "No finished cell has left a provenance record" in page.text
+
+
+def test_without_matplotlib_the_report_says_so(tmp_path, monkeypatch):
+    made = Made(tmp_path)
+    for module in [m for m in sys.modules if m.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    text = made.write()
+    assert "pip install matplotlib" in text and 'class="plot"' not in text
+    assert 'class="heat" viewBox' in text, "heat maps need no matplotlib"
+
+
+def test_heat_maps_leave_exactly_the_zeros_uncovered(tmp_path):
+    made = Made(tmp_path)
+    text = made.write()
+    for label in ROWS[1:]:
+        indices = [int(i) for i in re.findall(r"<b>Test example (\d+)\.</b>", text)]
+        assert len(indices) == 3
+        groups = re.findall(rf'<g transform="[^"]*"><title>{label}</title>(.*?)</g>', text)
+        assert len(groups) == 3
+        for index, group in zip(indices, groups):
+            weights = made.weights[label][index]
+            ground, *tints = re.findall(r'<path class="(\w+)" d="([^"]*)"', group)
+            drawn = re.findall(r"M(\d+) (\d+)h", ground[1])
+            assert ground[0] == "paper"
+            assert {(int(x) // 15, int(y) // 15) for x, y in drawn} == set(zip(*map(list, np.nonzero(weights))))
+            assert sum(d.count("M") for _, d in tints) == len(drawn)
+            strongest = max(tints, key=lambda t: int(t[0][1:]))[1]
+            step, token = np.unravel_index(weights.argmax(), weights.shape)
+            assert f"M{step * 15} {token * 15}h" in strongest
+
+
+def test_curves_have_one_line_per_row_in_the_row_s_colour(tmp_path):
+    made = Made(tmp_path)
+    text = made.write()
+    section = text[text.index('id="e1-curves"') : text.index('id="e1-attention"')]
+    plots = re.findall(r'<svg class="plot".*?</svg>', section, re.S)
+    assert len(plots) == 3
+    for plot in plots:
+        strokes = re.findall(r'<path d="(M[^"]*)" clip-path[^>]*style="fill: none; stroke: var\(--c(\d)\)', plot)
+        assert [int(colour) for _, colour in strokes] == [0, 1, 2]
+        # Three epochs, equally far apart.
+        for path, _ in strokes:
+            x = [float(v) for v in re.findall(r"[ML] ([\d.]+) ", path)]
+            assert len(x) == 3 and x[1] - x[0] == pytest.approx(x[2] - x[1], abs=0.05)
+
+
+@pytest.mark.parametrize("comparable", [True, False])
+def test_published_against_ours_is_drawn_only_where_comparable(tmp_path, comparable):
+    text = Made(tmp_path, comparable).write()
+    assert ("paper R-1, ours: test/rouge1_f" in text) is comparable
+    assert ('class="verdict not-comparable"' in text) is not comparable
+
+
+def test_samples_are_the_same_examples_for_every_row_and_spread_over_the_test_set(tmp_path):
+    made = Made(tmp_path)
+    page = Page(made.write())
+    shown = [int(r[0].split()[1]) for r in page.rows if r and r[0].startswith("source ")]
+    assert len(shown) == report_data.SAMPLES and shown == sorted(set(shown))
+    gaps = np.diff([-1, *shown, 30])
+    assert gaps.max() <= 6
+    outputs = [r for r in page.rows if len(r) == 3 and r[0].split() and r[0].split()[-1] in ROWS]
+    assert len(outputs) == len(shown) * len(ROWS)
+
+
+def test_links_lead_to_the_cells(tmp_path):
+    made = Made(tmp_path)
+    page = Page(made.write())
+    links = [a["href"] for tag, a in page.elements if tag == "a" and "cells/" in (a.get("href") or "")]
+    assert len(links) == len(ROWS)
+    assert all((tmp_path / "report" / link / "metrics.json").is_file() for link in links)
+
+
+def test_one_table_per_plan(tmp_path):
+    made = Made(tmp_path)
+    with pytest.raises(ValueError, match="0 tables and 1 plans"):
+        report.write([], [made.plan], made.store, tmp_path / "r.html")
+
+
+def test_direction_and_ties():
+    assert report_data.direction({"metric": "test/bleu"}) == 1
+    assert report_data.direction({"metric": "test/ppl"}) == -1
+    assert report_data.direction({"metric": "test/attention_zeros"}) == 0
+    assert report_data.best_of([1.001, 1.004, 0.5, None], 1, 2) == {0, 1}
+    assert report_data.best_of([1.0, None], 1, 2) == set()
+    assert report_data.best_of([3.0, 2.0], -1, 2) == {1}
+
+
+def test_deviations_come_from_the_task_s_readme(tmp_path, monkeypatch):
+    package = tmp_path / "some_task_of_a_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('finding a task does not run it')")
+    (package / "README.md").write_text(
+        "# Task\n\ntext\n\n## Deviations from the paper\n\n- first, over\n  two lines\n- second\n\n## More\n- not this\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert report_data._readme_deviations("some_task_of_a_test") == ["first, over two lines", "second"]
+    assert report_data._readme_deviations("nowhere.at_all") == []
+
+
+def test_importing_the_report_is_light():
+    code = "import sys, sparse_attention.repro.report; print([m for m in ('matplotlib', 'jinja2', 'safetensors') if m in sys.modules])"
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
