@@ -59,6 +59,7 @@ inline Mask8 either_nan(VecF a, VecF b) { return {_mm256_cmp_ps(a.r, b.r, _CMP_U
 inline Mask8 mask_or(Mask8 a, Mask8 b) { return {_mm256_or_ps(a.r, b.r)}; }
 inline Mask8 mask_and(Mask8 a, Mask8 b) { return {_mm256_and_ps(a.r, b.r)}; }
 inline Mask8 mask_and_not(Mask8 a, Mask8 b) { return {_mm256_andnot_ps(b.r, a.r)}; }
+inline uint32_t lane_bits(Mask8 m) { return static_cast<uint32_t>(_mm256_movemask_ps(m.r)); }
 inline int bits(Mask8 m) { return _mm256_movemask_ps(m.r); }
 inline bool any(Mask8 m) { return bits(m) != 0; }
 inline int count(Mask8 m) { return __builtin_popcount(bits(m)); }

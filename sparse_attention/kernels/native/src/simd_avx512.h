@@ -37,6 +37,7 @@ inline __mmask16 either_nan(VecF a, VecF b) { return _mm512_cmp_ps_mask(a.r, b.r
 inline __mmask16 mask_or(__mmask16 a, __mmask16 b) { return _mm512_kor(a, b); }
 inline __mmask16 mask_and(__mmask16 a, __mmask16 b) { return _mm512_kand(a, b); }
 inline __mmask16 mask_and_not(__mmask16 a, __mmask16 b) { return _mm512_kandn(b, a); }
+inline uint32_t lane_bits(__mmask16 m) { return m; }
 inline bool any(__mmask16 m) { return m != 0; }
 inline int count(__mmask16 m) { return __builtin_popcount(m); }
 

@@ -61,6 +61,7 @@ template <class T> inline uint32_t either_nan(Vec<T> a, Vec<T> b) {
 inline uint32_t mask_or(uint32_t a, uint32_t b) { return a | b; }
 inline uint32_t mask_and(uint32_t a, uint32_t b) { return a & b; }
 inline uint32_t mask_and_not(uint32_t a, uint32_t b) { return a & ~b; }  // a and not b
+inline uint32_t lane_bits(uint32_t m) { return m; }  // bit i for lane i
 inline bool any(uint32_t m) { return m != 0; }
 inline int count(uint32_t m) { return __builtin_popcount(m); }
 

@@ -21,8 +21,9 @@ inline void rank_sort(T* values, const int32_t* index, int64_t c, T* sorted, int
       V u = V::load(values + j);
       rank += count(mask_or(greater(u, v), equal(u, v)));
     }
-    for (; j < c; j += V::W) rank += count(greater(V::load(values + j), v));
-    for (j = own; j < i; j++) rank += values[j] == values[i];
+    const V mine = V::load(values + own);
+    rank += __builtin_popcount(lane_bits(greater(mine, v)) | (lane_bits(equal(mine, v)) & ((1u << (i - own)) - 1)));
+    for (j = own + V::W; j < c; j += V::W) rank += count(greater(V::load(values + j), v));
     sorted[rank] = values[i];
     sorted_index[rank] = index[i];
   }

@@ -30,7 +30,7 @@ struct TautString {  // working memory for runs of up to n values: 32 (n + 1) by
 // (ceiling); y are its slopes. From the last point fixed (the apex), the string under the ceiling is a convex chain,
 // the one over the floor a concave chain; a new post that crosses the other chain fixes that chain's first piece.
 template <class T>
-inline void taut_string(T* z, int64_t n, double lam, double first_shift, TautString& w) {
+inline void taut_string(T* z, int64_t n, double lam, double first_shift, const double* inverse, TautString& w) {
   double* sum = w.sum;
   sum[0] = 0;
   for (int64_t k = 0; k < n; k++) sum[k + 1] = sum[k] + static_cast<double>(z[k]);
@@ -53,14 +53,14 @@ inline void taut_string(T* z, int64_t n, double lam, double first_shift, TautStr
     for (;; ceiling_tail--) {  // keep the ceiling chain convex
       bool alone = ceiling_tail == ceiling_head;
       int64_t from = alone ? apex : w.ceiling_at[ceiling_tail - 1];
-      slope = (top - (alone ? height : sum[from] + lam)) / static_cast<double>(k - from);
+      slope = (top - (alone ? height : sum[from] + lam)) * inverse[k - from];
       if (alone || w.ceiling_slope[ceiling_tail - 1] < slope) break;
     }
     if (ceiling_tail == ceiling_head) {
       while (floor_head < floor_tail && slope < w.floor_slope[floor_head]) {
         int64_t post = w.floor_at[floor_head];
         fix(post, w.floor_slope[floor_head++], sum[post] - lam);
-        slope = (top - height) / static_cast<double>(k - apex);
+        slope = (top - height) * inverse[k - apex];
       }
       ceiling_head = ceiling_tail = 0;
       if (floor_head == floor_tail) floor_head = floor_tail = 0;
@@ -72,14 +72,14 @@ inline void taut_string(T* z, int64_t n, double lam, double first_shift, TautStr
     for (;; floor_tail--) {  // keep the floor chain concave
       bool alone = floor_tail == floor_head;
       int64_t from = alone ? apex : w.floor_at[floor_tail - 1];
-      slope = (bottom - (alone ? height : sum[from] - lam)) / static_cast<double>(k - from);
+      slope = (bottom - (alone ? height : sum[from] - lam)) * inverse[k - from];
       if (alone || w.floor_slope[floor_tail - 1] > slope) break;
     }
     if (floor_tail == floor_head) {
       while (ceiling_head < ceiling_tail && slope > w.ceiling_slope[ceiling_head]) {
         int64_t post = w.ceiling_at[ceiling_head];
         fix(post, w.ceiling_slope[ceiling_head++], sum[post] + lam);
-        slope = (bottom - height) / static_cast<double>(k - apex);
+        slope = (bottom - height) * inverse[k - apex];
       }
       floor_head = floor_tail = 0;
     }
@@ -99,57 +99,60 @@ template <class T>
 inline int64_t direct_scan(T* z, int64_t n, double lam, const double* inverse, int64_t budget, double& first_shift) {
   int64_t start = 0;
   first_shift = 0;
-  for (;;) {  // one segment after the other
+  auto close = [&](double value, int64_t end, double shift) {
+    T v = static_cast<T>(value);
+    while (start <= end) z[start++] = v;
+    first_shift = shift;
+  };
+  while (start < n) {  // one segment after the other
     int64_t k = start, low_end = start, high_end = start;
     double first = static_cast<double>(z[start]) + first_shift;
     double low = first - lam, high = first + lam, low_dual = lam, high_dual = -lam;
-    for (;;) {
-      if (budget-- == 0) return start;
-      bool last = k == n - 1;
-      // Past the last value the dual must be 0, inside it must stay within lam.
-      double bound = last ? 0 : lam, next = last ? 0 : static_cast<double>(z[k + 1]);
-      double low_next = last ? low_dual : low_dual + next - low;
-      double high_next = last ? high_dual : high_dual + next - high;
-      if (low_next < -bound) {  // even the lowest value is too high from here: close with it and jump down
-        T v = static_cast<T>(low);
-        while (start <= low_end) z[start++] = v;
-        first_shift = lam;
+    bool open = true;
+    for (; k + 1 < n; k++) {
+      if (budget-- <= 0) return start;
+      double next = static_cast<double>(z[k + 1]);
+      low_dual += next - low;
+      high_dual += next - high;
+      if (low_dual < -lam) {  // even the lowest value is too high from here: close with it and jump down
+        close(low, low_end, lam);
+        open = false;
         break;
       }
-      if (high_next > bound) {
-        T v = static_cast<T>(high);
-        while (start <= high_end) z[start++] = v;
-        first_shift = -lam;
+      if (high_dual > lam) {
+        close(high, high_end, -lam);
+        open = false;
         break;
       }
-      if (last) {
-        T v = static_cast<T>(low + low_dual * inverse[k - start + 1]);
-        while (start < n) z[start++] = v;
-        return n;
-      }
-      k++;
-      low_dual = low_next;
-      high_dual = high_next;
       if (low_dual >= lam) {  // low can rise by what the dual has in excess
-        low_end = k;
-        low += (low_dual - lam) * inverse[k - start + 1];
+        low_end = k + 1;
+        low += (low_dual - lam) * inverse[k - start + 2];
         low_dual = lam;
       }
       if (high_dual <= -lam) {
-        high_end = k;
-        high += (high_dual + lam) * inverse[k - start + 1];
+        high_end = k + 1;
+        high += (high_dual + lam) * inverse[k - start + 2];
         high_dual = -lam;
       }
     }
+    if (!open) continue;
+    // The dual must end at 0.
+    if (low_dual < 0)
+      close(low, low_end, lam);
+    else if (high_dual > 0)
+      close(high, high_end, -lam);
+    else
+      close(low + low_dual * inverse[k - start + 1], n - 1, 0);
   }
+  return n;
 }
 
 template <class T>
 inline void total_variation(T* z, int64_t n, double lam, const double* inverse, TautString& memory) {
   if (n < 2 || lam == 0) return;
   double shift;
-  int64_t done = direct_scan(z, n, lam, inverse, 3 * n + 64, shift);
-  if (done < n) taut_string(z + done, n - done, lam, shift, memory);
+  int64_t done = direct_scan(z, n, lam, inverse, n + n / 4 + 32, shift);
+  if (done < n) taut_string(z + done, n - done, lam, shift, inverse, memory);
 }
 
 }  // namespace sa
