@@ -1,9 +1,13 @@
 """Run the cells an experiment still lacks and print its table beside the published one.
 
-    python scripts/reproduce.py EXPERIMENT [EXPERIMENT ...] [profile=demo|cpu|paper] [Hydra overrides]
+    python scripts/reproduce.py EXPERIMENT [EXPERIMENT ...] [profile=demo|cpu|paper] [seeds=1,2,3] [add=MAPPING,key=value]
+                                [Hydra overrides]
     python scripts/reproduce.py                       list the experiments
 
-Example: python scripts/reproduce.py niculae2017_table2 profile=demo runtime.workers=2
+    profile   how large (default demo)          seeds   which seeds (default: the experiment's)
+    add       a further row: a mapping of configs/mapping, or one registered by plugins=[FILE.py]; may be repeated
+
+Example: python scripts/reproduce.py niculae2017_table2 seeds=1,2,3 add=entmax,alpha=1.5 runtime.workers=2
 Finished cells are never run again; a killed one resumes. Ctrl-C is safe.
 """
 

@@ -107,6 +107,16 @@ def experiment(name: str, profile: str) -> dict[str, Any]:
     return merged
 
 
+def own_row(name: str, parameters: Sequence[str]) -> dict[str, Any]:
+    """A row for a mapping that the paper does not have: by its file in `configs/mapping`, or registered by a plugin."""
+    label = f"{name}({', '.join(parameters)})" if parameters else name
+    if (CONFIGS / "mapping" / f"{name}.yaml").exists():
+        overrides = [f"mapping={name}", *(f"mapping.{p}" for p in parameters)]
+    else:
+        overrides = ["mapping=custom", f"mapping.name={name}", *(f"+mapping.{p}" for p in parameters)]
+    return {"label": label, "published": "", "mapping": name, "overrides": overrides}
+
+
 def published(name: str) -> list[dict[str, Any]]:
     """The records of `configs/published/<name>.yaml`."""
     loaded: Any = OmegaConf.to_container(OmegaConf.load(CONFIGS / "published" / f"{name}.yaml"))

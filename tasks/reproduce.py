@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing as mp
 import sys
 from collections.abc import Sequence
-from functools import lru_cache
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,15 @@ from sparse_attention.repro import cell as cells
 from sparse_attention.repro import plan as plans
 from sparse_attention.repro import pool, table
 from sparse_attention.repro.display import Display, clock
+from sparse_attention.repro.protocol import Prepared
 from sparse_attention.repro.store import Store, StoreError
 from tasks import compose
 from tasks.data.errors import DataError
 from tasks.data.progress import Progress
 from tasks.loggers import make_loggers
+
+
+OWN = ("profile", "seeds", "add")  # arguments of this command; everything else is Hydra's
 
 
 def experiments() -> dict[str, str]:
@@ -29,11 +35,15 @@ def experiments() -> dict[str, str]:
 
 def main(names: Sequence[str], overrides: Sequence[str]) -> int:
     """Exit status: 0 when every table is complete, 1 when a cell failed, 2 for errors in the configuration."""
-    profile = next((o.split("=", 1)[1] for o in overrides if o.startswith("profile=")), "demo")
-    rest = [o for o in overrides if not o.startswith("profile=")]
+    own = {key: [o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")] for key in OWN}
+    rest = [o for o in overrides if o.split("=", 1)[0] not in OWN]
+    profile = (own["profile"] or ["demo"])[-1]
     progress = Progress()
     try:
-        made, runtime, root = _plan(names, profile, rest, progress)
+        loaded = [compose.experiment(name, profile) for name in names]
+        for experiment in loaded:
+            _adapt(experiment, own["seeds"], own["add"])
+        made, runtime, root = _plan(loaded, rest)
     except (compose.ConfigError, plans.PlanError, DataError, StoreError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -74,30 +84,63 @@ def main(names: Sequence[str], overrides: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def _plan(names: Sequence[str], profile: str, overrides: Sequence[str], progress: Any):
-    made, runtime, root = [], None, None
+def _adapt(experiment: dict[str, Any], seeds: Sequence[str], added: Sequence[str]) -> None:
+    """`seeds=1,2,3` and `add=NAME,key=value` of the command line: more runs, more rows."""
+    if seeds:
+        try:
+            experiment["seeds"] = [int(s) for s in seeds[-1].split(",")]
+        except ValueError:
+            raise compose.ConfigError(f"seeds={seeds[-1]} must be whole numbers, as in seeds=1,2,3") from None
+    for row in added:
+        name, *parameters = row.split(",")
+        experiment["rows"].append(compose.own_row(name, parameters))
+
+
+def _plan(loaded: Sequence[dict[str, Any]], overrides: Sequence[str]):
+    """Plans, runtime options and output folder. Data sets are prepared first, several at a time: each costs up to a minute."""
+    configs: list[dict[str, Any]] = []
     with compose.composer() as composed:
-        prepare = lru_cache(maxsize=None)(lambda key: cells.task_of(_CONFIGS[key]).prepare(_CONFIGS[key], progress))
-        for name in names:
-            experiment = compose.experiment(name, profile)
+        for experiment in loaded:  # every configuration is checked before any data is touched
+            plans.make(experiment, composed, lambda config: configs.append(config), overrides)
+        if not configs:
+            raise compose.ConfigError("the experiment has no rows or columns")
+        runtime, root = configs[0]["runtime"], configs[0]["paths"]["outputs"]
+        prepared = _prepare_all({_data_key(c): c for c in configs}, runtime["workers"])
 
-            def prepare_cell(config):
-                data_key = repr((config["task"], config["paths"]["data"]))
-                _CONFIGS[data_key] = config
-                prepared = prepare(data_key)
-                return cells.Cell(config, prepared, cells.identity(config, prepared.sha256))
+        def prepare_cell(config: dict[str, Any]) -> cells.Cell:
+            found = prepared[_data_key(config)]
+            if isinstance(found, Exception):
+                raise found
+            return cells.Cell(config, found, cells.identity(config, found.sha256))
 
-            plan = plans.make(experiment, composed, prepare_cell, overrides, unavailable=DataError)
-            made.append(plan)
-            for slot in plan.slots:
-                runtime, root = slot.cell.config["runtime"], slot.cell.config["paths"]["outputs"]
-        if runtime is None:
-            reasons = "; ".join(f"{p.experiment['columns'][c]['label']}: {why}" for p in made for c, why in p.unavailable.items())
-            raise compose.ConfigError(f"no column can be run: {reasons or 'the experiment has no rows or columns'}")
+        made = [plans.make(e, composed, prepare_cell, overrides, unavailable=DataError) for e in loaded]
+    if not any(plan.slots for plan in made):
+        reasons = "; ".join(f"{p.experiment['columns'][c]['label']}: {why}" for p in made for c, why in p.unavailable.items())
+        raise compose.ConfigError(f"no column can be run: {reasons}")
     return made, runtime, root
 
 
-_CONFIGS: dict[str, Any] = {}
+def _data_key(config: dict[str, Any]) -> str:
+    return json.dumps([config["task"], config["paths"]["data"]], sort_keys=True, default=str)
+
+
+def _prepare_all(wanted: dict[str, dict[str, Any]], workers: int) -> dict[str, Prepared | Exception]:
+    """Prepare each data set once, in processes of its own; a data set that cannot be had gives its `DataError`."""
+    if len(wanted) == 1 or workers == 1:
+        return {key: _prepare(config) for key, config in wanted.items()}
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(sorted({m for c in wanted.values() for m in cells.task_of(c).PRELOAD}))
+    with ProcessPoolExecutor(workers, mp_context=context) as executor:
+        futures = {key: executor.submit(_prepare, config) for key, config in wanted.items()}
+        return {key: future.result() for key, future in futures.items()}
+
+
+def _prepare(config: dict[str, Any]) -> Prepared | Exception:
+    try:
+        cells.load_plugins(config.get("plugins") or [])
+        return cells.task_of(config).prepare(config, Progress())
+    except DataError as error:
+        return error
 
 
 def _published(plan: plans.Plan) -> list[dict[str, Any]]:

@@ -86,14 +86,14 @@ def make(
             and says why.
     """
     plan = Plan(experiment)
-    problems: list[str] = []
+    problems: dict[str, list[str]] = {}  # what is wrong -> the rows it concerns
     for row, column, point, seed, wanted in requests(experiment, overrides):
         if column in plan.unavailable:
             continue
         try:
             config = compose(wanted)
         except Exception as error:
-            problems.append(f"row {experiment['rows'][row]['label']!r}, {' '.join(wanted)}: {error}")
+            problems.setdefault(str(error), []).append(experiment["rows"][row]["label"])
             continue
         try:
             plan.slots.append(Slot(row, column, point, seed, prepare(config)))
@@ -101,8 +101,9 @@ def make(
             plan.unavailable[column] = str(error)
             plan.slots = [s for s in plan.slots if s.column != column]
     if problems:
-        listed = "\n  ".join(dict.fromkeys(problems))
-        raise PlanError(f"{len(problems)} configuration(s) of {experiment.get('title', 'the experiment')} cannot be used:\n  {listed}")
+        listed = "\n  ".join(f"{', '.join(dict.fromkeys(rows))}: {error}" for error, rows in problems.items())
+        count = sum(map(len, problems.values()))
+        raise PlanError(f"{count} configuration(s) of {experiment.get('title', 'the experiment')} cannot be used:\n  {listed}")
     return plan
 
 

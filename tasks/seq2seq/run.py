@@ -17,7 +17,11 @@ from tasks.seq2seq import metrics
 from tasks.seq2seq.corpus import load_corpus
 from tasks.seq2seq.encode import Encoded, decode_text, encode, tokenized_text
 
-PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "tasks.fairseq_plugin.generation")
+# Imported once for all cells of a run; the last ones are what torch's optimisers and the scores import when first used.
+PRELOAD = (
+    "tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "tasks.fairseq_plugin.generation", "tasks.translation.data",
+    "tasks.summarization.data", "torch._dynamo", "sacrebleu.metrics", "rouge_score.rouge_scorer", "sacremoses",
+)  # fmt: skip
 log = logging.getLogger(__name__)
 
 

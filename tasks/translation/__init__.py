@@ -1,5 +1,14 @@
 """Translation: IWSLT, baseline-1M, Multi30k, LibreOffice help."""
 
-from tasks.seq2seq.run import PRELOAD, prepare, run
+from __future__ import annotations
 
-__all__ = ["PRELOAD", "prepare", "run"]
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    """The task's protocol (PRELOAD, prepare, run), imported when asked for: the loaders beside it do without torch."""
+    if name not in ("PRELOAD", "prepare", "run"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tasks.seq2seq import run
+
+    return getattr(run, name)
