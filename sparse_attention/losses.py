@@ -111,7 +111,7 @@ def _value(scores: Tensor, target: Tensor | None, mapping: str | Mapping, dim: i
            inputs: dict[str, Tensor]) -> Tensor:
     built = _mapping(mapping)
     x, _ = last(scores, dim, mask)
-    keep = x.detach() > -torch.inf
+    keep = x.detach() != -torch.inf
     # Along the last dimension from here on; hyperparameter tensors are shaped for the rows once.
     params = {name: per_row(value, scores, dim, name) for name, value in built.params.items() if name != "bounds"}
     fixed = {"bounds": built.params["bounds"]} if "bounds" in built.params else {}
@@ -265,7 +265,7 @@ def _labels(scores: Tensor, target: Tensor, dim: int, mask: Tensor | None) -> tu
     if target.shape != scores.shape:
         raise ValueError(f"target of shape {tuple(target.shape)} must have the shape of the scores {tuple(scores.shape)}")
     x, _ = last(scores, dim, mask)
-    keep = x.detach() > -torch.inf
+    keep = x.detach() != -torch.inf
     y = target.to(x.dtype).movedim(dim, -1).masked_fill(~keep, 0.0) if x.ndim == target.ndim else target.reshape(1)
     total = y.sum(-1, keepdim=True)
     return x, y / torch.where(total == 0, 1.0, total), keep

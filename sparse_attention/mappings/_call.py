@@ -39,7 +39,7 @@ def rows(op: str, scores: Tensor, dim: int, mask: Tensor | None, params: dict[st
         scores: any shape, floating point.
         mask: bool, broadcastable to scores, True = keep.
     Returns:
-        attention of the scores' shape and dtype (float32 under autocast).
+        attention of the scores' shape and dtype (float32 under CUDA autocast).
     """
     if (
         mask is None
@@ -84,8 +84,9 @@ def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Any]:
     if not dtype.is_floating_point:
         raise TypeError(f"scores have dtype {dtype}; attention needs floating point, convert with scores.float()")
     wide = scores if dtype in _FULL else scores.float()
-    # As torch.softmax does, autocast keeps the result in float32.
-    out_dtype = torch.float32 if dtype in _HALF and torch.is_autocast_enabled(scores.device.type) else dtype
+    # As torch.softmax does: autocast on a GPU keeps the result in float32, on a CPU in the input's type.
+    keeps_full = dtype in _HALF and scores.is_cuda and torch.is_autocast_enabled("cuda")
+    out_dtype = torch.float32 if keeps_full else dtype
     if mask is not None:
         wide = wide.masked_fill(~checked_mask(mask, scores), -torch.inf)
     flat = wide.ndim == 0

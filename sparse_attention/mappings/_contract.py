@@ -11,21 +11,26 @@ from torch import Tensor
 from ._call import last
 
 
+FAR_BELOW = -1e9
+
+
 def under_contract(
     function: Callable[..., Tensor], scores: Tensor, dim: int, mask: Tensor | None, **params: Any
 ) -> Tensor:
     """Any ``dim``; zeros at masked positions, at -inf and in fully masked rows, without gradient; NaN in its row.
 
-    The function sees the attention dimension last, float32 or float64, a mask of the scores' shape, and
+    The function sees the attention dimension last, float32 or float64, excluded scores at -1e9, a mask of the
+    scores' shape, and
     no row that is entirely masked or contains NaN or +inf (such a row is computed on zeros and overwritten).
     """
     x, restore = last(scores, dim, mask)
     if not x.numel():
         return restore(x.clone())
     top = x.detach().amax(-1, keepdim=True)
-    keep = x.detach() > -torch.inf
+    keep = x.detach() != -torch.inf
     dead, bad = top == -torch.inf, ~(top < torch.inf)
     skip = dead | bad
-    p = function(x.masked_fill(skip, 0.0), keep | skip, **params)
+    # Excluded scores are far below any other rather than -inf: a learned factor times -inf has a NaN gradient.
+    p = function(x.masked_fill(~keep, FAR_BELOW).masked_fill(skip, 0.0), keep | skip, **params)
     p = p.masked_fill(~keep | dead, 0.0).masked_fill(bad, torch.nan)
     return restore(p.to(x.dtype))

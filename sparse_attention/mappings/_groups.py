@@ -31,7 +31,7 @@ def _simplex(values: Tensor, support: Tensor, p: Tensor) -> Tensor:
 def fusedmax_of_tensor(x: Tensor, lam: Tensor) -> Tensor:
     """``x [..., n]`` (-inf = excluded), ``lam [..., 1]``; differentiable in both."""
     p = _solve("fusedmax", x, lam)
-    keep = x.detach() > -torch.inf
+    keep = x.detach() != -torch.inf
     place = torch.argsort(keep.to(torch.int8), dim=-1, descending=True, stable=True)
     packed = p.gather(-1, place)
     kept = keep.gather(-1, place)
@@ -53,7 +53,7 @@ def fusedmax_of_tensor(x: Tensor, lam: Tensor) -> Tensor:
 def oscarmax_of_tensor(x: Tensor, lam: Tensor) -> Tensor:
     """``x [..., n]`` (-inf = excluded), ``lam [..., 1]``; differentiable in both."""
     p = _solve("oscarmax", x, lam)
-    keep = x.detach() > -torch.inf
+    keep = x.detach() != -torch.inf
     ordered, place = x.masked_fill(~keep, -torch.inf).sort(dim=-1, descending=True, stable=True)
     packed, kept = p.gather(-1, place), keep.gather(-1, place)
     count = keep.sum(-1, keepdim=True)

@@ -56,7 +56,7 @@ def constrained_softmax(scores: Tensor, bounds: Tensor | float, dim: int = -1, m
     x, u, restore = _ready(scores, bounds, dim, mask)
     if not x.numel():
         return restore(x.clone())
-    keep = x.detach() > -torch.inf
+    keep = x.detach() != -torch.inf
     top = x.detach().amax(-1, keepdim=True)
     dead, bad = top == -torch.inf, ~(top < torch.inf)
     z = x.masked_fill(~keep | dead | bad, 0.0)

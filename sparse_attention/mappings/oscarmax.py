@@ -64,7 +64,7 @@ def oscarmax(
 
 def _printed(x: Tensor, lam: Tensor) -> Tensor:
     """``P_simplex(P_OSC(x))``, rows ``x [..., n]`` with -inf at excluded positions, ``lam [..., 1]``."""
-    keep = x.detach() > -torch.inf
+    keep = x.detach() != -torch.inf
     return project_last(prox_oscar(x, lam, keep), keep)
 
 

@@ -43,7 +43,7 @@ def scaled(x: Tensor, scores: Tensor, dim: int, gamma: float | Tensor) -> Tensor
         gamma = GAMMA.check(gamma)
         return x if gamma == 1.0 else x / gamma
     gamma = per_row(gamma, scores, dim, "gamma")
-    keep = x.detach() > -torch.inf
+    keep = x.detach() != -torch.inf
     # -inf / gamma has no derivative in gamma: divide the kept scores only.
     return (x.masked_fill(~keep, 0.0) / gamma).masked_fill(~keep, -torch.inf).to(x.dtype)
 

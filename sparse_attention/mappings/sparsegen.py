@@ -28,7 +28,7 @@ def _sparsegen(scores: Tensor, dim: int, lam: float | Tensor, mask: Tensor | Non
     x, restore = last(scores, dim, mask)
     if not x.numel():
         return restore(x.clone())
-    keep = x.detach() > -torch.inf
+    keep = x.detach() != -torch.inf
     z = x.masked_fill(~keep, 0.0)
     z = z if g is None else g(z)
     if isinstance(lam, Tensor):

@@ -26,7 +26,7 @@ def _cone(scores: Tensor, dim: int, q: float | Tensor, mask: Tensor | None, mirr
     if not x.numel():
         return restore(x.clone())
     q = per_row(q, scores, dim, "q") if isinstance(q, Tensor) else Q.check(q)
-    keep = x.detach() > -torch.inf
+    keep = x.detach() != -torch.inf
     z = x.masked_fill(~keep, 0.0)
     count = keep.sum(-1, keepdim=True).to(x.dtype)
     total = z.sum(-1, keepdim=True)

@@ -24,7 +24,7 @@ def fusedmax_forward(x: Tensor, lam: Value, gamma: Value = 1.0) -> tuple[Tensor,
     kept = rows.keep.gather(-1, place)
     packed = packed.masked_fill(~kept, 0.0).clamp(min=-1e300)
     # An edge of weight 0 separates: nothing flows between kept and excluded positions.
-    weight = torch.where(kept[..., 1:], lam, 0.0).to(packed.dtype)
+    weight = kept[..., 1:].to(packed.dtype) * lam
     smooth = tv_prox(packed, weight)
     starts = torch.ones_like(kept)
     starts[..., 1:] = (smooth[..., 1:] != smooth[..., :-1]) | ~kept[..., 1:]

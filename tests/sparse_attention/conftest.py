@@ -1,0 +1,31 @@
+"""Every test that takes ``kernel`` runs once per implementation of the row operations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import sparse_attention as sa
+
+
+def _works(name: str) -> bool:
+    try:
+        with sa.kernels.use(name):
+            sa.kernels.select("sparsemax", torch.zeros(1, 1))
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.fixture(params=["reference", "native"])
+def kernel(request):
+    if not _works(request.param):
+        pytest.skip(f"kernels {request.param!r} cannot run here (no C++ compiler)")
+    # `auto` where the native kernels lack an operation, so that the rest of the mapping is tested all the same.
+    with sa.kernels.use("reference" if request.param == "reference" else "auto"):
+        yield request.param
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)

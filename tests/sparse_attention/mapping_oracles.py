@@ -1,0 +1,68 @@
+"""The optimisation problems themselves, handed to solvers that know nothing of this package."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import qpsolvers
+
+
+def _solved(problem: cp.Problem, y: cp.Variable) -> np.ndarray:
+    problem.solve(solver="CLARABEL", tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
+    return y.value
+
+
+def sparsemax(x: np.ndarray, gamma: float = 1.0, upper: np.ndarray | None = None) -> np.ndarray:
+    """Quadratic programme by DAQP; exact to rounding."""
+    n = len(x)
+    return qpsolvers.solve_qp(np.eye(n), -x / gamma, A=np.ones((1, n)), b=np.ones(1), lb=np.zeros(n),
+                              ub=np.ones(n) if upper is None else upper, solver="daqp")
+
+
+def fusedmax(x: np.ndarray, lam: float, gamma: float = 1.0) -> np.ndarray:
+    """Proposition 1 by two exact quadratic programmes: the dual of the prox (a box), then the simplex."""
+    n = len(x)
+    if n == 1:
+        return np.ones(1)
+    D = np.diff(np.eye(n), axis=0)
+    u = qpsolvers.solve_qp(D @ D.T, -D @ (x / gamma), lb=np.full(n - 1, -lam), ub=np.full(n - 1, lam), solver="daqp")
+    return sparsemax(x / gamma - D.T @ u)
+
+
+def fusedmax_joint(x: np.ndarray, lam: float) -> np.ndarray:
+    """The joint problem, without Proposition 1; the interior-point solver is good to about 1e-7."""
+    y = cp.Variable(len(x))
+    goal = 0.5 * cp.sum_squares(y - x) + (lam * cp.tv(y) if len(x) > 1 else 0)
+    return _solved(cp.Problem(cp.Minimize(goal), [y >= 0, cp.sum(y) == 1]), y)
+
+
+def oscarmax(x: np.ndarray, lam: float, gamma: float = 1.0) -> np.ndarray:
+    """Joint problem; sum_{i<j} max(p_i, p_j) = sum_k (sum of the k largest), k = 1..n-1."""
+    n = len(x)
+    y = cp.Variable(n)
+    pairs = sum(cp.sum_largest(y, k) for k in range(1, n)) if n > 1 else 0
+    goal = 0.5 * cp.sum_squares(y - x / gamma) + lam * pairs
+    return _solved(cp.Problem(cp.Minimize(goal), [y >= 0, cp.sum(y) == 1]), y)
+
+
+def pnormmax(x: np.ndarray, p: float, gamma: float = 1.0) -> np.ndarray:
+    y = cp.Variable(len(x))
+    goal = x @ y - gamma / 2 * cp.square(cp.pnorm(y, p))
+    return _solved(cp.Problem(cp.Maximize(goal), [y >= 0, cp.sum(y) == 1]), y)
+
+
+def constrained_softmax(x: np.ndarray, upper: np.ndarray) -> np.ndarray:
+    y = cp.Variable(len(x))
+    goal = x @ y + cp.sum(cp.entr(y))
+    return _solved(cp.Problem(cp.Maximize(goal), [y <= upper, cp.sum(y) == 1]), y)
+
+
+def objective(name: str, p: np.ndarray, x: np.ndarray, **k: float) -> float:
+    """The cost that the mapping minimises, up to a constant."""
+    n = len(x)
+    if name == "fusedmax":
+        return 0.5 * np.sum((p - x) ** 2) + k["lam"] * np.abs(np.diff(p)).sum()
+    if name == "oscarmax":
+        pairs = sum(max(p[i], p[j]) for i in range(n) for j in range(i + 1, n))
+        return 0.5 * np.sum((p - x) ** 2) + k["lam"] * pairs
+    raise KeyError(name)

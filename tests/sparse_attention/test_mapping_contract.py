@@ -1,0 +1,288 @@
+"""The contract every simplex mapping keeps: shapes, masks, infinities, NaN, precision, compilation."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sparse_attention as sa
+
+NAMES = sa.names("simplex")
+# Defined for scores of any sign and invariant to a common shift.
+SHIFT = ["softmax", "sparsemax", "entmax", "pnormmax", "fusedmax", "oscarmax", "sparsegen_lin", "hardmax"]
+ALL_REAL = [n for n in NAMES if n not in ("sum_normalization", "sparsecone")]
+ROWS = ["sparsemax", "entmax", "pnormmax", "fusedmax", "oscarmax"]
+
+
+def positive(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.rand(*shape, dtype=dtype) + 0.05
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_are_distributions_in_any_shape_and_dimension(kernel, name):
+    m = sa.make(name)
+    for shape in ((5,), (1,), (3, 1), (1, 4), (2, 3, 4), (2, 1, 3, 5)):
+        x = positive(*shape)
+        for dim in range(-len(shape), len(shape)):
+            p = m(x, dim=dim)
+            assert p.shape == x.shape and (p >= 0).all()
+            assert torch.allclose(p.sum(dim), torch.ones_like(p.sum(dim)), atol=1e-6)
+            moved = m(x.movedim(dim, -1).contiguous()).movedim(-1, dim)
+            assert torch.equal(p, moved)
+    assert m(torch.tensor(3.0)) == 1.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_empty(kernel, name):
+    m = sa.make(name)
+    for shape in ((0, 4), (3, 0), (2, 0, 5), (0,)):
+        x = torch.zeros(shape, requires_grad=True)
+        p = m(x)
+        assert p.shape == x.shape
+        p.sum().backward()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_layout_of_memory_does_not_matter(kernel, name):
+    m = sa.make(name)
+    x = positive(6, 8, 10)
+    for view in (x.transpose(0, 2), x[::2, :, 1::3], x.expand(2, 6, 8, 10), x[..., :1].expand(6, 8, 4), x.flip(-1)):
+        assert torch.equal(m(view), m(view.contiguous()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_masked_positions_are_as_if_removed(kernel, name):
+    m = sa.make(name)
+    x = positive(40, 9, dtype=torch.float64)
+    mask = torch.rand(40, 9) > 0.4
+    mask[0], mask[1] = False, True
+    p = m(x, mask=mask)
+    assert (p[~mask] == 0).all() and (p[0] == 0).all()
+    for i in range(1, 40):
+        if mask[i].any():
+            assert torch.allclose(p[i, mask[i]], m(x[i, mask[i]]), atol=1e-12)
+    # -inf says the same as the mask, whatever stands at the masked positions, and a mask may broadcast.
+    assert torch.equal(m(x.masked_fill(~mask, -math.inf)), p)
+    assert torch.equal(m(x.masked_fill(~mask, 1e30), mask=mask), p)
+    assert torch.equal(m(x.masked_fill(~mask, math.nan), mask=mask), p)
+    assert torch.equal(m(x, mask=mask[1:2]), m(x))
+    row = mask[2:3]
+    assert torch.equal(m(x, mask=row), m(x, mask=row.expand(40, 9)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradient_at_masked_positions_and_rows_is_zero(kernel, name):
+    m = sa.make(name)
+    mask = torch.tensor([[True, False, True, True], [False] * 4, [False, True, False, False]])
+    x = positive(3, 4).masked_fill(~mask, -math.inf).requires_grad_()
+    for given_mask in (mask, None):
+        (g,) = torch.autograd.grad((m(x, mask=given_mask) * torch.randn(3, 4)).sum(), x)
+        assert (g[~mask] == 0).all() and torch.isfinite(g).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nan_and_infinity_stay_in_their_row(kernel, name):
+    m = sa.make(name)
+    x = positive(5, 6)
+    clean = m(x)
+    x[1, 2], x[3, 0] = math.nan, math.inf
+    p = m(x)
+    # An infinite score has no finite answer; the limit of hardmax-like mappings is not guessed.
+    assert torch.isnan(p[1]).all() and torch.isnan(p[3]).all()
+    assert torch.equal(p[[0, 2, 4]], clean[[0, 2, 4]])
+    x[1, 4] = -math.inf
+    assert torch.isnan(m(x)[1, 2])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_float32_rounded_once(kernel, name, dtype):
+    m = sa.make(name)
+    x = positive(50, 30).to(dtype)
+    p = m(x)
+    assert p.dtype == dtype
+    assert torch.equal(p, m(x.float()).to(dtype))
+    x.requires_grad_()
+    w = torch.randn(50, 30)
+    (g,) = torch.autograd.grad((m(x).float() * w).sum(), x)
+    (g32,) = torch.autograd.grad((m(y := x.detach().float().requires_grad_()) * w.to(dtype).float()).sum(), y)
+    assert g.dtype == dtype and torch.allclose(g.float(), g32, atol=4e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_autocast_computes_in_float32(kernel, name):
+    x = positive(8, 30).bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        p = sa.make(name)(x)
+        assert p.dtype == torch.softmax(x, -1).dtype
+    assert torch.equal(p, sa.make(name)(x.float()).to(p.dtype))
+
+
+@pytest.mark.parametrize("name", [*NAMES, "constrained_softmax", "constrained_sparsemax"])
+def test_whole_graphs_compile(name):
+    x = positive(4, 9).requires_grad_()
+    mask = torch.rand(4, 9) > 0.2
+    inputs = {"bounds": torch.full((4, 9), 0.3)} if name.startswith("constrained") else {}
+    m = sa.make(name)
+    w = torch.randn(4, 9)
+
+    def f(z, keep):
+        return m(z, mask=keep, **inputs)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    assert torch.allclose(compiled(x, mask), f(x, mask), atol=1e-6)
+    (got,) = torch.autograd.grad((compiled(x, mask) * w).sum(), x)
+    (expected,) = torch.autograd.grad((f(x, mask) * w).sum(), x)
+    assert torch.allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name, parameter, value", [("entmax", "alpha", 1.3), ("fusedmax", "lam", 0.1), ("pnormmax", "p", 1.3),
+                                                    ("oscarmax", "lam", 0.02), ("sparsehourglass", "q", 0.5)])
+def test_learned_parameters_compile(name, parameter, value):
+    x, v = positive(4, 9).requires_grad_(), torch.tensor(value, requires_grad=True)
+
+    def f(z, t):
+        return sa.spec(name).function(z, **{parameter: t})
+
+    torch._dynamo.reset()
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    w = torch.randn(4, 9)
+    for got, expected in zip(torch.autograd.grad((compiled(x, v) * w).sum(), (x, v)),
+                             torch.autograd.grad((f(x, v) * w).sum(), (x, v))):
+        assert torch.allclose(got, expected, atol=1e-5)
+
+
+numbers = st.floats(-50, 50, allow_nan=False, width=32)
+vectors = st.lists(numbers, min_size=1, max_size=12)
+
+
+@pytest.mark.parametrize("name", ALL_REAL)
+@settings(max_examples=25, deadline=None)
+@given(values=vectors, power=st.integers(-38, 30))
+def test_simplex_at_every_scale(name, values, power):
+    """Huge, tiny and subnormal scores: a distribution, or NaN where the mapping has no value (sum or norm of 0)."""
+    x = torch.tensor(values, dtype=torch.float32) * 10.0**power
+    z = x.clamp(max=20) if name == "sparsegen_exp" else x
+    if name == "sparsegen_sq":
+        z = z.clamp(-1e15, 1e15)
+    p = sa.make(name)(z)
+    if torch.isnan(p).any():
+        assert name in ("sum_normalization_pp", "spherical_softmax", "sparsehourglass") and torch.isnan(p).all()
+        assert name == "sparsehourglass" or z.sum().abs() < 1e-6 * z.abs().sum() or not (z != 0).any() or \
+            z.abs().max() < 1e-36 or not torch.isfinite(z.sum())
+        return
+    assert (p >= 0).all() and p.sum().item() == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", SHIFT)
+@settings(max_examples=25, deadline=None)
+@given(values=vectors, shift=st.integers(-1000, 1000), data=st.data())
+def test_shift_and_order_laws(name, values, shift, data):
+    # Multiples of 1/64 are exact in float64, so that ties survive the shift.
+    x = (torch.tensor(values, dtype=torch.float64) * 64).round() / 64
+    m = sa.make(name)
+    p = m(x)
+    assert torch.allclose(m(x + shift), p, atol=1e-9)
+    if name != "fusedmax":
+        order = torch.tensor(data.draw(st.permutations(range(len(values)))), dtype=torch.long)
+        assert torch.allclose(m(x[order]), p[order], atol=1e-12)
+        larger = x[:, None] >= x[None, :]
+        assert (p[:, None] >= p[None, :] - 1e-12)[larger].all()
+        equal = x[:, None] == x[None, :]
+        assert torch.allclose((p[:, None] - p[None, :])[equal], torch.zeros((), dtype=torch.float64), atol=1e-12)
+    else:
+        assert torch.allclose(m(x.flip(-1)), p.flip(-1), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "pnormmax", "fusedmax", "oscarmax"])
+@settings(max_examples=25, deadline=None)
+@given(values=vectors, gamma=st.sampled_from([1e-3, 0.25, 1.0, 3.0, 1e3]))
+def test_gamma_is_a_division_of_the_scores(name, values, gamma):
+    x = torch.tensor(values, dtype=torch.float64)
+    assert torch.allclose(sa.make(name, gamma=gamma)(x), sa.make(name)(x / gamma), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["sum_normalization", "sum_normalization_pp", "spherical_softmax", "hardmax"])
+def test_scale_invariant_mappings(name):
+    x = positive(50, 7, dtype=torch.float64)
+    m = sa.make(name)
+    for factor in (1e-20, 0.3, 7.0, 1e20):
+        assert torch.allclose(m(x * factor), m(x), atol=1e-9)
+
+
+def test_limits_of_the_hyperparameters(kernel):
+    x = torch.randn(30, 8, dtype=torch.float64)
+    uniform = torch.full_like(x, 1 / 8)
+    near = {"atol": 1e-4}
+    assert torch.allclose(sa.fusedmax(x, lam=1e-7), sa.sparsemax(x), **near)
+    assert torch.equal(sa.fusedmax(x, lam=0), sa.sparsemax(x))
+    assert torch.allclose(sa.fusedmax(x, lam=1e4), uniform, **near)
+    assert torch.allclose(sa.oscarmax(x, lam=1e-7), sa.sparsemax(x), **near)
+    assert torch.allclose(sa.oscarmax(x, lam=1e4), uniform, **near)
+    assert torch.allclose(sa.entmax(x, alpha=1 + 1e-6), x.softmax(-1), **near)
+    assert torch.allclose(sa.entmax(x, alpha=2.0), sa.sparsemax(x), atol=1e-12)
+    assert torch.allclose(sa.entmax(x, alpha=2 + 1e-7), sa.sparsemax(x), **near)
+    assert torch.allclose(sa.entmax(x, alpha=1.5 + 1e-9), sa.entmax(x, alpha=1.5), **near)
+    assert torch.allclose(sa.pnormmax(x, p=2.0), sa.sparsemax(x), atol=1e-12)
+    assert torch.allclose(sa.pnormmax(x, p=2 - 1e-7), sa.sparsemax(x), **near)
+    assert torch.allclose(sa.sparsehourglass(x, q=1e9), sa.sparsemax(x), **near)
+    assert torch.allclose(sa.sparsehourglass(x, q=0), sa.sum_normalization_pp(x), atol=1e-12)
+    assert torch.allclose(sa.sparsecone(x.abs(), q=0), sa.sum_normalization(x.abs()), atol=1e-12)
+    assert torch.allclose(sa.sparsegen_lin(x, lam=1 - 1e-9), sa.hardmax(x), **near)
+    assert torch.allclose(sa.sparsegen_lin(x, lam=-1e9), uniform, **near)
+    for name in ("softmax", "sparsemax", "pnormmax", "fusedmax", "oscarmax"):
+        m = sa.make(name, gamma=1e-6, **({"lam": 1e-9} if name in ("fusedmax", "oscarmax") else {}))
+        assert torch.allclose(m(x), sa.hardmax(x), **near)
+
+
+def test_alpha_of_one_is_refused_and_not_answered_with_something_else():
+    with pytest.raises(ValueError, match=r"alpha=1.0 is out of range: alpha > 1"):
+        sa.entmax(torch.randn(3), alpha=1.0)
+
+
+def test_fusedmax_closes_the_hole_a_mask_leaves(kernel):
+    x = torch.tensor([1.0, 0.2, 0.95, 0.1], dtype=torch.float64)
+    mask = torch.tensor([True, False, True, True])
+    p = sa.fusedmax(x, lam=0.1, mask=mask)
+    assert p[0] == p[2] and p[1] == 0  # one group across the hole
+    kept = sa.fusedmax(x, lam=0.1)
+    assert kept[0] != kept[2]
+
+
+def test_the_largest_rows(kernel):
+    x = torch.randn(3, 32000)
+    for name in ("sparsemax", "entmax", "oscarmax", "pnormmax"):
+        assert torch.allclose(sa.make(name)(x).double(), sa.make(name)(x.double()), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", sa.names("simplex") + sa.names("constrained"))
+def test_modules_travel(name):
+    m = sa.make(name)
+    again = pickle.loads(pickle.dumps(m))
+    assert repr(again) == repr(m) and again.spec is m.spec
+    for parameter, value in m.params.items():
+        if value is not None:
+            assert f"{parameter}={value!r}" in repr(m)
+
+
+def test_wrong_inputs_are_explained():
+    with pytest.raises(TypeError, match=r"scores have dtype torch.int64.*scores.float"):
+        sa.sparsemax(torch.arange(3))
+    with pytest.raises(TypeError, match=r"mask has dtype torch.float32.*True = keep"):
+        sa.softmax(torch.randn(3), mask=torch.ones(3))
+    with pytest.raises(ValueError, match=r"mask of shape \(2,\) does not broadcast"):
+        sa.fusedmax(torch.randn(4, 3), mask=torch.ones(2, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"alpha of shape \(5,\) fits neither"):
+        sa.entmax(torch.randn(4, 3), alpha=torch.full((5,), 1.5))
+    with pytest.raises(ValueError, match=r"bounds of shape \(7,\)"):
+        sa.constrained_softmax(torch.randn(4, 3), torch.ones(7))
+    with pytest.raises(ValueError, match="learn them"):
+        sa.pnormmax(torch.randn(4, 3), p=torch.tensor(1.5), solver="pgd")
+    with pytest.raises(IndexError):
+        sa.sparsemax(torch.randn(3, 4), dim=2)

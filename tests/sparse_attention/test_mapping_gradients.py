@@ -1,0 +1,144 @@
+"""Derivatives of first and second order, in scores, hyperparameters and bounds, against finite differences."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+import sparse_attention as sa
+
+D = torch.float64
+DIFFERENTIABLE = [n for n in sa.names("simplex") if n != "hardmax"]
+
+
+def scores(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=D)
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_scores(kernel, name):
+    x = scores(2, 5)
+    x = (x.abs() + 0.1 if name == "sum_normalization" else x).requires_grad_()
+    m = sa.make(name)
+    assert gradcheck(m, (x,)) and gradgradcheck(m, (x,))
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_scores_with_mask_and_another_dimension(kernel, name):
+    mask = torch.rand(2, 5, 2) > 0.3
+    mask[0, :, 0] = False
+    x = (scores(2, 5, 2).abs() + 0.1).requires_grad_()
+    m = sa.make(name)
+    assert gradcheck(lambda z: m(z, mask=mask, dim=1), (x,))
+    (g,) = torch.autograd.grad((m(x, mask=mask, dim=1) * torch.randn(2, 5, 2, dtype=D)).sum(), x)
+    assert (g[~mask] == 0).all() and (g[0, :, 0] == 0).all() and g.abs().sum() > 0
+
+
+LEARNED = [("entmax", "alpha", 1.1, 1.9), ("entmax", "alpha", 2.1, 2.6), ("pnormmax", "p", 1.2, 1.9),
+           ("fusedmax", "lam", 0.02, 0.2), ("oscarmax", "lam", 0.01, 0.1), ("sparsegen_lin", "lam", -1.0, 0.8),
+           ("sparsegen_exp", "lam", -1.0, 0.8), ("sparsegen_sq", "lam", -1.0, 0.8), ("sparsehourglass", "q", 0.1, 2.0),
+           ("sparsecone", "q", 5.0, 9.0), ("softmax", "gamma", 0.5, 2.0), ("sparsemax", "gamma", 0.5, 2.0),
+           ("pnormmax", "gamma", 0.5, 2.0), ("fusedmax", "gamma", 0.5, 2.0), ("oscarmax", "gamma", 0.5, 2.0)]
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 1, 1)], ids=str)
+@pytest.mark.parametrize("name, parameter, low, high", LEARNED)
+def test_hyperparameters(name, parameter, low, high, shape):
+    x = scores(2, 3, 4).requires_grad_()
+    value = (torch.rand(shape, dtype=D) * (high - low) + low).requires_grad_()
+    function = sa.spec(name).function
+
+    def f(z, v):
+        return function(z, **{parameter: v})
+
+    assert gradcheck(f, (x, value))
+    if shape == (3,):
+        assert gradgradcheck(f, (x, value))
+    # The same numbers as with plain floats, row by row.
+    rows = value.detach().expand(2, 3) if value.ndim < 3 else value.detach()[..., 0].expand(2, 3)
+    for i in range(2):
+        for j in range(3):
+            expected = function(x[i, j].detach(), **{parameter: rows[i, j].item()})
+            assert torch.allclose(f(x, value)[i, j].detach(), expected, atol=1e-12)
+
+
+def test_the_printed_oscarmax_has_gradients_too():
+    x, lam = scores(4, 6).requires_grad_(), torch.tensor(0.05, dtype=D, requires_grad=True)
+    assert gradcheck(lambda z, v: sa.oscarmax(z, lam=v, mode="paper"), (x, lam))
+
+
+@pytest.mark.parametrize("function", [sa.constrained_sparsemax, sa.constrained_softmax])
+def test_bounds(kernel, function):
+    x = scores(5, 6).requires_grad_()
+    u = (torch.rand(5, 6, dtype=D) * 0.3 + 0.15).requires_grad_()
+    assert gradcheck(function, (x, u)) and gradgradcheck(function, (x, u))
+
+
+def test_entmax_alpha_gradient_has_its_limit_at_one():
+    """alpha -> 1: dp/dalpha = p/2 (sum p log^2 p - log^2 p), from the expansion of the Tsallis entropy."""
+    x = scores(5, 6)
+    alpha = torch.tensor(1.0 + 1e-7, dtype=D, requires_grad=True)
+    w = torch.randn(5, 6, dtype=D)
+    (g,) = torch.autograd.grad((sa.entmax(x, alpha=alpha) * w).sum(), alpha)
+    p = x.softmax(-1)
+    square = p.log().square()
+    limit = (w * p / 2 * ((p * square).sum(-1, keepdim=True) - square)).sum()
+    assert g.item() == pytest.approx(limit.item(), abs=1e-5)
+
+
+def test_learned_lam_at_zero_is_the_one_sided_derivative():
+    x = scores(6, 8)
+    for name in ("fusedmax", "oscarmax"):
+        function = sa.spec(name).function
+        lam = torch.zeros((), dtype=D, requires_grad=True)
+        w = torch.randn(6, 8, dtype=D)
+        (g,) = torch.autograd.grad((function(x, lam=lam) * w).sum(), lam)
+        step = 1e-7
+        difference = ((function(x, lam=step) - sa.sparsemax(x)) * w).sum() / step
+        assert g.item() == pytest.approx(difference.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sparsemax", "entmax", "pnormmax", "fusedmax", "oscarmax"])
+def test_jacobian_against_central_differences_at_size_60(kernel, name):
+    m = sa.make(name)
+    x = scores(1, 60)
+    v, w = scores(1, 60), scores(1, 60)
+    z = x.clone().requires_grad_()
+    (g,) = torch.autograd.grad((m(z) * w).sum(), z)
+    h = 1e-6
+    difference = ((m(x + h * v) - m(x - h * v)) * w).sum() / (2 * h)
+    assert (g * v).sum().item() == pytest.approx(difference.item(), abs=1e-6)
+
+
+def test_the_gradient_of_expanded_and_transposed_results(kernel):
+    x = torch.randn(3, 4, 5, requires_grad=True)
+    for use in (lambda p: p.sum(), lambda p: p.transpose(0, 2).square().sum(), lambda p: p[:, ::2].exp().sum()):
+        for name in ("sparsemax", "fusedmax", "entmax"):
+            (g,) = torch.autograd.grad(use(sa.make(name)(x)), x)
+            (g64,) = torch.autograd.grad(use(sa.make(name)(y := x.detach().double().requires_grad_())), y)
+            assert torch.allclose(g.double(), g64, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_transforms(kernel, name):
+    m = sa.make(name)
+    x = scores(4, 6).abs() + 0.1
+    expected = torch.stack([torch.autograd.functional.jacobian(m, row) for row in x])
+    assert torch.allclose(torch.func.vmap(m)(x), m(x), atol=1e-12)
+    assert torch.allclose(torch.func.vmap(m, in_dims=1)(x), m(x.T), atol=1e-12)
+    assert torch.allclose(torch.func.vmap(torch.func.jacrev(m))(x), expected, atol=1e-10)
+    assert torch.allclose(torch.func.vmap(torch.func.jacfwd(m))(x), expected, atol=1e-10)
+    hessian = torch.func.hessian(lambda row: m(row).square().sum())(x[0])
+    assert torch.allclose(hessian, hessian.T, atol=1e-9)
+
+
+def test_vmap_over_hyperparameters_and_bounds(kernel):
+    x = scores(3, 4, 6)
+    alphas = torch.tensor([1.2, 1.5, 1.8], dtype=D)
+    out = torch.func.vmap(lambda z, a: sa.entmax(z, alpha=a))(x, alphas)
+    for i, a in enumerate(alphas):
+        assert torch.allclose(out[i], sa.entmax(x[i], alpha=a.item()), atol=1e-12)
+    u = torch.rand(4, 6, dtype=D) + 0.2
+    out = torch.func.vmap(sa.constrained_sparsemax, in_dims=(0, None))(x, u)
+    assert torch.allclose(out, sa.constrained_sparsemax(x, u), atol=1e-12)
