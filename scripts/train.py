@@ -41,7 +41,8 @@ def main(config: DictConfig) -> float:
     entry = cell.entry(store)
     for note in cell.prepared.facts.get("notes", ()):
         print(f"note: {note}", file=sys.stderr)
-    outcomes = display.show_all(pool.run_here([cell], store, make_loggers, yaml_of), display.Display(1, 1))
+    with display.Display(1, 1) as shown:
+        outcomes = pool.run_here([cell], store, shown.show, make_loggers, yaml_of)
     found = entry.metrics()
     if found is None:
         print(outcomes[0].error, file=sys.stderr)

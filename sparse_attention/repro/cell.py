@@ -178,8 +178,7 @@ def run(
             entry.set_status("failed", error=f"{type(error).__name__}: {error}", traceback=trace)
         except Exception as second:  # a full disk, usually the same as the first
             trace += f"\n(the failure could not be recorded: {second})"
-        for logger in active:
-            logger.finish({}, "failed")
+        _finish(active, {}, "failed")
         if isinstance(error, OSError):
             error = explain(error, entry.folder)
         return Outcome(cell.cell_id, "failed", time.monotonic() - started, f"{type(error).__name__}: {error}\n{trace}")
@@ -213,9 +212,17 @@ def _run_claimed(cell, entry, started, forward, loggers, config_text, active) ->
         },
     )  # fmt: skip
     entry.set_status("done", attempt=attempts, seconds=round(seconds, 1))
-    for logger in active:
-        logger.finish(result.metrics, "done")
+    _finish(active, result.metrics, "done")
     return Outcome(cell.cell_id, "done", seconds)
+
+
+def _finish(loggers: Sequence[Any], metrics: Mapping[str, float], state: str) -> None:
+    """Loggers come on top of the store: trouble with one is logged, it neither fails the cell nor escapes."""
+    for logger in loggers:
+        try:
+            logger.finish(metrics, state)
+        except Exception:
+            logging.getLogger("cell").warning("logger %s failed at the end", type(logger).__name__, exc_info=True)
 
 
 def _log_to(path: Path) -> logging.Handler:

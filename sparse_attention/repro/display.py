@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
 from typing import Any, TextIO
 
 from sparse_attention.repro.cell import Cell, Outcome
@@ -107,14 +106,3 @@ def clock(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def show_all(events: Iterable[Event], display: Display) -> list[Outcome]:
-    """Feed every event to the display; returns the outcomes."""
-    outcomes = []
-    with display:
-        for event in events:
-            display.show(event)
-            if event.outcome is not None:
-                outcomes.append(event.outcome)
-    return outcomes

@@ -22,7 +22,7 @@ from typing import Any
 from sparse_attention.repro.cell import Cell
 
 Compose = Callable[[Sequence[str]], Mapping[str, Any]]
-Prepare = Callable[[Mapping[str, Any]], Cell]
+Prepare = Callable[[Mapping[str, Any]], Cell | None]  # None: only look at the configurations
 
 
 class PlanError(ValueError):
@@ -81,7 +81,7 @@ def make(
 
     Args:
         compose: Hydra overrides -> resolved configuration.
-        prepare: configuration -> cell (acquires the data).
+        prepare: configuration -> cell (acquires the data), or None for a plan without cells.
         unavailable: exceptions of `prepare` that mean "this column's data cannot be had": the column is left out
             and says why.
     """
@@ -96,10 +96,14 @@ def make(
             problems.setdefault(str(error), []).append(experiment["rows"][row]["label"])
             continue
         try:
-            plan.slots.append(Slot(row, column, point, seed, prepare(config)))
+            cell = prepare(config)
         except unavailable as error:
             plan.unavailable[column] = str(error)
             plan.slots = [s for s in plan.slots if s.column != column]
+            continue
+        # an override on the command line can make points and seeds equal: that is one run, not several
+        if cell is not None and all(s.cell.cell_id != cell.cell_id for s in plan.at(row, column)):
+            plan.slots.append(Slot(row, column, point, cell.seed, cell))
     if problems:
         listed = "\n  ".join(f"{', '.join(dict.fromkeys(rows))}: {error}" for error, rows in problems.items())
         count = sum(map(len, problems.values()))

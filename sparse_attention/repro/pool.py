@@ -33,13 +33,17 @@ class Event:
     outcome: Outcome | None = None
 
 
-def run_here(pending: Iterable[Cell], store: Store, loggers=None, describe=None) -> Iterator[Event]:
-    """Run the cells one after another in this process (for debugging and for schedulers that isolate by themselves)."""
+def run_here(
+    pending: Iterable[Cell], store: Store, show: Callable[[Event], None], loggers: Callable[[Cell], list[Any]] | None = None,
+    describe: Callable[[Cell], str] | None = None,
+) -> list[Outcome]:  # fmt: skip
+    """Run the cells one after another in this process (for one cell, and for schedulers that isolate by themselves)."""
+    outcomes = []
     for cell in pending:
-        events: list[Event] = []
-        outcome = cells.run(cell, store, forward=_collect(cell, events.append), loggers=loggers, config_text=_describe(describe, cell))
-        yield from events
-        yield Event(cell, "end", outcome=outcome)
+        forward = _forward(cell, show)
+        outcomes.append(cells.run(cell, store, forward=forward, loggers=loggers, config_text=_describe(describe, cell)))
+        show(Event(cell, "end", outcome=outcomes[-1]))
+    return outcomes
 
 
 def run(
@@ -120,8 +124,8 @@ def _died(cell: Cell, store: Store, exitcode: int | None, seconds: float) -> Out
     return Outcome(cell.cell_id, "failed", seconds, error)
 
 
-def _collect(cell: Cell, sink: Callable[[Event], None]) -> Callable[..., None]:
-    return lambda kind, *rest: sink(_event(cell, kind, *rest))
+def _forward(cell: Cell, show: Callable[[Event], None]) -> Callable[..., None]:
+    return lambda kind, *rest: show(_event(cell, kind, *rest))
 
 
 def _event(cell: Cell, kind: str, *rest: Any) -> Event:

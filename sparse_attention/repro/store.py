@@ -115,7 +115,10 @@ class Entry:
         return (read_json(self.path("status.json")) or {}) | {"state": self.state()}
 
     def set_status(self, state: str, **facts: Any) -> None:
-        write_json(self.path("status.json"), {"state": state, "time": time.time(), **facts})
+        """Replace the status; the number of the attempt stays unless given."""
+        before = read_json(self.path("status.json")) or {}
+        kept = {"attempt": before["attempt"]} if "attempt" in before else {}
+        write_json(self.path("status.json"), {"state": state, "time": time.time(), **kept, **facts})
 
     def predictions(self) -> list[dict[str, Any]]:
         path = self.path("predictions.jsonl.gz")

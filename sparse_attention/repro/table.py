@@ -81,9 +81,9 @@ def build(plan: Plan, store: Store, records: Sequence[Mapping[str, Any]], failed
             blocks.append(Block(column["label"], [], [], [], [], comparable, plan.unavailable[c]))
         else:
             blocks.append(_block(plan, store, records, c, column, comparable, failed or {}))
-    seeds = ", ".join(str(s) for s in experiment["seeds"])
-    spread = "mean ± standard deviation over seeds" if len(experiment["seeds"]) > 1 else "one run each: no spread"
-    footers = [f"Seeds: {seeds} ({spread}).", *experiment.get("footers", [])]
+    seeds = sorted({slot.seed for slot in plan.slots})
+    spread = "mean ± standard deviation over seeds" if len(seeds) > 1 else "one run each: no spread"
+    footers = [f"Seeds: {', '.join(map(str, seeds))} ({spread}).", *experiment.get("footers", [])]
     if any(v.p_value is not None for b in blocks for r in b.rows for v in r.values):
         footers.append(f"* differs from the first row: paired randomization over test examples, p < {SIGNIFICANT}.")
     if any(t is not None and t.note for b in blocks for r in b.rows for t in r.theirs):

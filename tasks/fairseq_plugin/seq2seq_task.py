@@ -59,7 +59,7 @@ def dictionary(words: list[str]) -> Dictionary:
     """fairseq's Dictionary over `words`, special symbols first (<s> <pad> </s> <unk>)."""
     symbols = Dictionary()
     for word in words:
-        symbols.add_symbol(word)
+        symbols.add_symbol(word, overwrite=True)  # a text's own "<unk>" is a word like others and keeps its place
     return symbols
 
 

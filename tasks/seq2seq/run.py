@@ -13,6 +13,7 @@ import numpy as np
 
 from sparse_attention.repro.protocol import Prepared, Result
 from tasks.data.progress import NullProgress
+from tasks.fairseq_run import TRAINING_SHARE, TrainingMonitor, fairseq_groups
 from tasks.seq2seq import metrics
 from tasks.seq2seq.corpus import load_corpus
 from tasks.seq2seq.encode import Encoded, decode_text, encode, tokenized_text
@@ -46,9 +47,17 @@ def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: An
     task = config["task"]
     monitor.stage("data", 0.0)
     encoded = _encoded(task, NullProgress())
-    fairseq = training.fairseq_config(fairseq_groups(config, seq2seq_task.offer(encoded), folder))
+    mapping = {k: v for k, v in config["mapping"].items() if k != "name"}
+    model = {k: v for k, v in config["model"].items() if k != "name"}
+    groups = fairseq_groups(
+        config,
+        folder,
+        task={"_name": "sa_encoded_pairs", "encoded": seq2seq_task.offer(encoded)},
+        model={"_name": config["model"]["name"], "mapping": config["mapping"]["name"], "mapping_params": json.dumps(mapping), **model},
+        criterion={"_name": "sa_cross_entropy", "label_smoothing": config["optim"]["label_smoothing"]},
+    )
     trained = training.train(
-        fairseq, _TrainingMonitor(monitor), metric=config["train"]["best_metric"], maximize=config["train"]["maximize"],
+        training.fairseq_config(groups), TrainingMonitor(monitor), metric=config["train"]["best_metric"], maximize=config["train"]["maximize"],
         save_minutes=config["train"]["save_minutes"],
     )  # fmt: skip
     values = {k: v for k, v in trained.best.items() if k.startswith("dev/")} | {"best_epoch": trained.best["epoch"]}
@@ -69,63 +78,6 @@ def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: An
         )  # fmt: skip
         _score(result, name, test, hypotheses, task, shown if name == "test" else 0)
     return result
-
-
-SCHEDULE_KEYS = {"latched_halving": ("start_decay_at", "decay"), "inverse_sqrt": ("warmup_updates",), "fixed": ()}
-
-# Training's share of a cell's time as a progress bar shows it.
-TRAINING_SHARE = 0.93
-
-
-def fairseq_groups(config: Mapping[str, Any], encoded_name: str, folder: Path) -> dict[str, Any]:
-    """Our configuration in fairseq's groups."""
-    mapping = {k: v for k, v in config["mapping"].items() if k != "name"}
-    train, optim, runtime = config["train"], config["optim"], config["runtime"]
-    optimizer: dict[str, Any] = {"_name": optim["name"], "lr": [optim["lr"]], "weight_decay": optim["weight_decay"]}
-    if optim["name"] == "adam":
-        optimizer |= {"adam_betas": str(tuple(optim["betas"])), "adam_eps": optim["eps"]}
-    schedule = {"_name": optim["schedule"], "lr": [optim["lr"]]}
-    schedule |= {k: optim[k] for k in SCHEDULE_KEYS[optim["schedule"]]}
-    model = {k: v for k, v in config["model"].items() if k != "name"}
-    return {
-        "common": {
-            "seed": config["seed"], "cpu": runtime["device"] == "cpu", "no_progress_bar": True, "log_format": "none",
-            "fp16": runtime["precision"] == "fp16", "bf16": runtime["precision"] == "bf16",
-        },
-        "dataset": {
-            "batch_size": train["batch_size"], "max_tokens": train["max_tokens"], "batch_size_valid": train["batch_size_valid"],
-            "num_workers": runtime["data_workers"], "train_subset": "train", "valid_subset": "valid",
-            "required_batch_size_multiple": 1, "skip_invalid_size_inputs_valid_test": True,
-        },
-        "optimization": {
-            "max_epoch": train["max_epochs"], "clip_norm": optim["clip"], "lr": [optim["lr"]],
-            "sentence_avg": optim["normalize"] == "sentences", "update_freq": [train["update_freq"]],
-        },
-        "checkpoint": {"save_dir": str(folder / "checkpoints")},
-        "task": {"_name": "sa_encoded_pairs", "encoded": encoded_name},
-        "model": {"_name": config["model"]["name"], "mapping": config["mapping"]["name"], "mapping_params": json.dumps(mapping), **model},
-        "criterion": {"_name": "sa_cross_entropy", "label_smoothing": optim["label_smoothing"]},
-        "optimizer": optimizer,
-        "lr_scheduler": schedule,
-    }  # fmt: skip
-
-
-class _TrainingMonitor:
-    """Training's progress as progress of the cell."""
-
-    def __init__(self, monitor: Any) -> None:
-        self.monitor = monitor
-
-    def updated(self, epoch: float, max_epoch: int, stats: dict[str, float]) -> None:
-        self.monitor.stage(f"epoch {int(epoch) + 1}/{max_epoch}", TRAINING_SHARE * epoch / max_epoch, **stats)
-
-    def epoch_done(self, history: list[dict[str, float]]) -> None:
-        self.monitor.curve(history)
-        row = history[-1]
-        log.info("epoch %d: %s", row["epoch"], ", ".join(f"{k} {v:.4g}" for k, v in row.items() if k != "epoch"))
-
-    def note(self, text: str) -> None:
-        self.monitor.note(text)
 
 
 def _encoded(task: Mapping[str, Any], progress: Any) -> Encoded:

@@ -1,0 +1,72 @@
+"""What every task that trains through fairseq shares: our configuration in fairseq's groups, and progress of the training."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+SCHEDULE_KEYS = {"latched_halving": ("start_decay_at", "decay"), "inverse_sqrt": ("warmup_updates",), "fixed": ()}
+
+# Training's share of a cell's time as a progress bar shows it.
+TRAINING_SHARE = 0.93
+
+
+def fairseq_groups(
+    config: Mapping[str, Any], folder: Path, *, task: Mapping[str, Any], model: Mapping[str, Any], criterion: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Our configuration in fairseq's groups.
+
+    Args:
+        config: the resolved configuration of a cell (groups train, optim, runtime; seed).
+        folder: the cell's folder; checkpoints go below it.
+        task, model, criterion: the groups of those names, with `_name`.
+    """
+    train, optim, runtime = config["train"], config["optim"], config["runtime"]
+    optimizer: dict[str, Any] = {"_name": optim["name"], "lr": [optim["lr"]], "weight_decay": optim["weight_decay"]}
+    if optim["name"] == "adam":
+        optimizer |= {"adam_betas": str(tuple(optim["betas"])), "adam_eps": optim["eps"]}
+    schedule = {"_name": optim["schedule"], "lr": [optim["lr"]]}
+    schedule |= {k: optim[k] for k in SCHEDULE_KEYS[optim["schedule"]]}
+    return {
+        "common": {
+            "seed": config["seed"], "cpu": runtime["device"] == "cpu", "no_progress_bar": True, "log_format": "none",
+            "fp16": runtime["precision"] == "fp16", "bf16": runtime["precision"] == "bf16",
+        },
+        "dataset": {
+            "batch_size": train["batch_size"], "max_tokens": train["max_tokens"], "batch_size_valid": train["batch_size_valid"],
+            "num_workers": runtime["data_workers"], "train_subset": "train", "valid_subset": "valid",
+            "required_batch_size_multiple": 1, "skip_invalid_size_inputs_valid_test": True,
+        },
+        "optimization": {
+            "max_epoch": train["max_epochs"], "clip_norm": optim["clip"], "lr": [optim["lr"]],
+            "sentence_avg": optim["normalize"] == "sentences", "update_freq": [train["update_freq"]],
+        },
+        "checkpoint": {"save_dir": str(folder / "checkpoints")},
+        "task": dict(task),
+        "model": dict(model),
+        "criterion": dict(criterion),
+        "optimizer": optimizer,
+        "lr_scheduler": schedule,
+    }  # fmt: skip
+
+
+class TrainingMonitor:
+    """Training's progress as progress of the cell."""
+
+    def __init__(self, monitor: Any, share: float = TRAINING_SHARE) -> None:
+        self.monitor, self.share = monitor, share
+
+    def updated(self, epoch: float, max_epoch: int, stats: dict[str, float]) -> None:
+        self.monitor.stage(f"epoch {int(epoch) + 1}/{max_epoch}", self.share * epoch / max_epoch, **stats)
+
+    def epoch_done(self, history: list[dict[str, float]]) -> None:
+        self.monitor.curve(history)
+        row = history[-1]
+        log.info("epoch %d: %s", row["epoch"], ", ".join(f"{k} {v:.4g}" for k, v in row.items() if k != "epoch"))
+
+    def note(self, text: str) -> None:
+        self.monitor.note(text)
