@@ -1,4 +1,4 @@
-"""What attention looks like: support, exact zeros, entropy, groups, contiguity."""
+"""What attention looks like: support, zeros, entropy, groups, contiguity; whether it points where people would."""
 
 from __future__ import annotations
 
@@ -51,3 +51,76 @@ def attention_statistics(p: Tensor, mask: Tensor | None = None) -> dict[str, flo
         "segments": segments.mean().item(),
         "contiguity": contiguity.clamp(max=1.0).mean().item(),
     }
+
+
+def alignment_error_rate(
+    alignments: list[set[tuple[int, int]]], sure: list[set[tuple[int, int]]], possible: list[set[tuple[int, int]]]
+) -> dict[str, float]:
+    """Alignment error rate over a corpus (Och & Ney 2003): ``1 - (|A & S| + |A & P|) / (|A| + |S|)``.
+
+    Args:
+        alignments, sure, possible: one set of links ``(source, target)`` per sentence; sure links count as possible.
+    Returns:
+        ``aer``, ``precision`` (``|A & P| / |A|``), ``recall`` (``|A & S| / |S|``), in [0, 1]; NaN without links.
+    Raises:
+        ValueError: lists of different lengths.
+    """
+    if not len(alignments) == len(sure) == len(possible):
+        raise ValueError(f"one set of links per sentence is needed: got {len(alignments)} alignments, {len(sure)} sure "
+                         f"and {len(possible)} possible")
+    a = s = in_sure = in_possible = 0
+    for found, must, may in zip(alignments, sure, possible):
+        may = must | may
+        a, s = a + len(found), s + len(must)
+        in_sure, in_possible = in_sure + len(found & must), in_possible + len(found & may)
+    nan = float("nan")
+    return {
+        "aer": 1.0 - (in_sure + in_possible) / (a + s) if a + s else nan,
+        "precision": in_possible / a if a else nan,
+        "recall": in_sure / s if s else nan,
+    }
+
+
+def links(p: Tensor, threshold: float | None = None) -> set[tuple[int, int]]:
+    """Links of one sentence from attention ``p [T, S]`` (target by source): ``(source, target)`` pairs.
+
+    Args:
+        threshold: every position with more weight than this; None: the largest position of each row that is not zero.
+    """
+    p = p.detach().cpu()
+    if threshold is not None:
+        return {(int(s), int(t)) for t, s in (p > threshold).nonzero().tolist()}
+    return {(int(row.argmax()), t) for t, row in enumerate(p) if bool((row > 0).any())}
+
+
+def rationale_overlap(p: Tensor, rationale: Tensor, mask: Tensor | None = None, threshold: float = 0.0) -> dict[str, float]:
+    """How attention over tokens agrees with the tokens that people marked.
+
+    Args:
+        p: weights ``[N, n]``; rationale: bool ``[N, n]``, True = marked; mask: bool ``[N, n]``, True = keep.
+        threshold: a token counts as selected when its weight is above this; 0 takes the support of a sparse mapping.
+    Returns:
+        ``precision``, ``recall``, ``f1``: of selected against marked tokens, mean over the texts with a marked token
+        (DeYoung et al. 2020); ``mass``: mean attention on marked tokens; ``texts``: how many counted. NaN without one.
+    Raises:
+        ValueError: shapes that differ.
+    """
+    if p.shape != rationale.shape:
+        raise ValueError(f"attention {tuple(p.shape)} and rationale {tuple(rationale.shape)} must have one shape")
+    keep = torch.ones_like(rationale, dtype=torch.bool) if mask is None else mask.expand(p.shape)
+    marked = rationale.bool() & keep
+    use = marked.any(-1)
+    p, marked, keep = p.detach().double()[use], marked[use], keep[use]
+    if not len(p):
+        return {"texts": 0.0, **dict.fromkeys(("precision", "recall", "f1", "mass"), float("nan"))}
+    chosen = (p > threshold) & keep
+    hit = (chosen & marked).sum(-1).double()
+    precision = hit / chosen.sum(-1).clamp(min=1)
+    recall = hit / marked.sum(-1)
+    f1 = 2 * precision * recall / (precision + recall).clamp(min=1e-30)
+    mass = torch.where(marked, p, 0.0).sum(-1)
+    return {"texts": float(len(p)), "precision": precision.mean().item(), "recall": recall.mean().item(),
+            "f1": f1.mean().item(), "mass": mass.mean().item()}
+
+
+__all__ = ["alignment_error_rate", "attention_statistics", "links", "rationale_overlap"]
