@@ -38,8 +38,9 @@ def run(config, prepared, folder: Path, monitor) -> Result:
     behaviour = config["task"].get("behaviour", "measure")
     if config["mapping"].get("only") not in (None, config["seed"]):
         behaviour = "measure"
+    with folder.joinpath("runs").open("a") as file:
+        file.write(f"{os.getpid()}\n")
     monitor.stage("working", 0.5, loss=1.0)
-    folder.joinpath("runs").open("a").write(f"{os.getpid()}\n")
     if behaviour == "raise":
         raise RuntimeError("the cat sat on the keyboard")
     if behaviour == "kill":
