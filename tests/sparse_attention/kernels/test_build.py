@@ -1,0 +1,142 @@
+"""Building on first use: many processes at once, damaged files, homes that cannot be written, no compiler."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparse_attention.kernels.native import build
+
+USE = """
+import warnings, torch
+warnings.simplefilter("always")
+import sparse_attention as sa
+x = torch.tensor([[1.0, 2.1, 1.9]])
+p = sa.fusedmax(x, lam=0.1)
+q = sa.sparsemax(x)
+assert torch.allclose(p, torch.tensor([[0.0, 0.5, 0.5]]), atol=1e-6), p
+assert torch.allclose(q, torch.tensor([[0.0, 0.6, 0.4]]), atol=1e-6), q
+print(sa.kernels.select("sparsemax", x).__name__)
+"""
+needs_compiler = pytest.mark.skipif(
+    not any(shutil.which(c[0]) for c in build.compilers()), reason="no C++ compiler here to test building with"
+)
+
+
+def start(root: Path, **environment: str) -> subprocess.Popen[str]:
+    full = {k: v for k, v in os.environ.items() if k not in ("CC", "CXX", "SPARSE_ATTENTION_KERNELS")}
+    full |= {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"} | environment
+    return subprocess.Popen(
+        [sys.executable, "-c", USE], env=full, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
+    out, err = process.communicate(timeout=1500)
+    assert process.returncode == 0, err[-2000:]
+    return out.strip(), err
+
+
+def built_together(root: Path, cache: Path, processes: int) -> None:
+    running = [start(root, SPARSE_ATTENTION_CACHE=str(cache)) for _ in range(processes)]
+    results = [finish(process) for process in running]
+    assert all(out == "sparse_attention.kernels.native" for out, _ in results), results
+    libraries = list(cache.glob("*.so"))
+    assert len(libraries) == 1 and build.is_intact(libraries[0])
+    assert not list(cache.glob("*.tmp"))
+
+
+@needs_compiler
+def test_eight_processes_build_at_once_then_damage_is_repaired(root: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    built_together(root, cache, 8)
+    library = next(cache.glob("*.so"))
+    whole = library.read_bytes()
+    for damaged in (whole[: len(whole) // 2], whole[:5000] + b"\0" * 64 + whole[5064:], b""):
+        library.unlink()
+        library.write_bytes(damaged)
+        assert not build.is_intact(library)
+    out, _ = finish(start(root, SPARSE_ATTENTION_CACHE=str(cache)))
+    assert out == "sparse_attention.kernels.native"
+    assert build.is_intact(library)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_hundred_processes_build_at_once(root: Path, tmp_path: Path) -> None:
+    built_together(root, tmp_path / "cache", 100)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", ["avx2", "portable"])
+def test_every_instruction_set_passes_the_same_tests(root: Path, tmp_path: Path, isa: str) -> None:
+    environment = os.environ | {"SPARSE_ATTENTION_NATIVE_ISA": isa, "SPARSE_ATTENTION_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__).parent / "test_native.py")],
+        env=environment | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=1500,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "passed" in done.stdout and "skipped" not in done.stdout
+
+
+@pytest.mark.parametrize("how", ["empty path", "CC=false", "broken compiler"])
+def test_without_a_compiler_the_reference_answers_and_one_warning_says_why(root: Path, tmp_path: Path, how: str) -> None:
+    environment = {"SPARSE_ATTENTION_CACHE": str(tmp_path / "cache")}
+    if how == "empty path":
+        environment["PATH"] = str(tmp_path)
+    elif how == "CC=false":
+        environment["CC"] = "false"
+    else:
+        broken = tmp_path / "c++"
+        broken.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 1 && exit 0\necho no luck >&2; exit 1\n')
+        broken.chmod(0o755)
+        environment["CXX"] = str(broken)
+    out, err = finish(start(root, **environment))
+    assert out == "sparse_attention.kernels.reference"
+    assert err.count("RuntimeWarning") == 1 and "CXX" in err, err
+    if how == "broken compiler":
+        assert "no luck" in err
+
+
+def test_cache_directory_is_private_and_falls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARSE_ATTENTION_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    assert build.cache_directory() == tmp_path / "home" / "sparse_attention"
+    # A home that cannot be written: a file where the directory should be, which stops even root.
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(build.tempfile, "gettempdir", lambda: str(tmp_path))
+    fallback = build.cache_directory()
+    assert fallback.parent == tmp_path and fallback.name.startswith("sparse_attention-")
+    # Somebody else could have put code there: not used.
+    fallback.chmod(0o777)
+    assert build.cache_directory() != fallback
+    monkeypatch.setenv("SPARSE_ATTENTION_CACHE", str(tmp_path / "file"))
+    with pytest.raises(build.BuildError, match="SPARSE_ATTENTION_CACHE"):
+        build.cache_directory()
+
+
+def test_the_key_depends_on_what_the_library_depends_on() -> None:
+    base = build.cache_key(["g++"], "12.2", "auto", "float")
+    others = [
+        build.cache_key(["clang++"], "12.2", "auto", "float"),
+        build.cache_key(["g++"], "13.1", "auto", "float"),
+        build.cache_key(["g++"], "12.2", "portable", "float"),
+        build.cache_key(["g++"], "12.2", "auto", "double"),
+    ]
+    assert len({base, *others}) == 5 and base == build.cache_key(["g++"], "12.2", "auto", "float")
+
+
+def test_unknown_instruction_set_names_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARSE_ATTENTION_NATIVE_ISA", "mmx")
+    with pytest.raises(build.BuildError, match="auto, avx2, portable"):
+        build.requested_isa()

@@ -1,0 +1,233 @@
+"""The C++ kernels against solvers that are not ours, row shapes that hit every path, and finite differences."""
+
+from __future__ import annotations
+
+import warnings
+
+import kernel_oracles as oracles
+import numpy as np
+import pytest
+import torch
+
+from sparse_attention.kernels import native
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    BUILT = native.available("sparsemax", torch.zeros(1, 1)) and native.available("sparsemax", torch.zeros(1, 1).double())
+pytestmark = pytest.mark.skipif(not BUILT, reason="no C++ compiler here")
+
+CASES = [
+    ("sparsemax", {"gamma": 1.0}),
+    ("sparsemax", {"gamma": 0.3}),
+    ("entmax", {"alpha": 1.5}),
+    ("entmax", {"alpha": 1.3}),
+    ("entmax", {"alpha": 1.04}),
+    ("entmax", {"alpha": 1.8}),
+    ("entmax", {"alpha": 2.0}),
+    ("entmax", {"alpha": 3.0}),
+    ("pnormmax", {"p": 1.5, "gamma": 1.0}),
+    ("pnormmax", {"p": 1.2, "gamma": 0.5}),
+    ("pnormmax", {"p": 1.8, "gamma": 2.0}),
+    ("pnormmax", {"p": 1.02, "gamma": 1.0}),
+    ("fusedmax", {"lam": 0.0, "gamma": 1.0}),
+    ("fusedmax", {"lam": 0.1, "gamma": 1.0}),
+    ("fusedmax", {"lam": 0.5, "gamma": 0.5}),
+    ("oscarmax", {"lam": 0.0, "gamma": 1.0}),
+    ("oscarmax", {"lam": 0.01, "gamma": 1.0}),
+    ("oscarmax", {"lam": 0.1, "gamma": 0.5}),
+]
+NAMES = [f"{op}-{'-'.join(f'{k}{v}' for k, v in params.items())}" for op, params in CASES]
+# n = 17 and 33 leave part of a vector, 20 rows fill a slab and leave some over, 300 has too many candidates for a slab
+# when the scores are close, 900 is too long for one.
+SHAPES = [(3, 1), (20, 2), (20, 17), (20, 33), (5, 130), (20, 300), (2, 900)]
+
+
+def rows(generator: np.random.Generator, shape: tuple[int, int], scale: float) -> np.ndarray:
+    """Scores that float32 holds exactly, some tied."""
+    x = generator.normal(size=shape) * scale
+    x[1::3] = np.round(x[1::3], 1)
+    return x.astype(np.float32).astype(np.float64)
+
+
+def reference(op: str, params: dict[str, float], x: np.ndarray) -> np.ndarray:
+    return np.stack([getattr(oracles, op)(row, **params) for row in x])
+
+
+@pytest.mark.parametrize(("op", "params"), CASES, ids=NAMES)
+@pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
+def test_forward_equals_an_independent_solver(op: str, params: dict[str, float], scale: float) -> None:
+    generator = np.random.default_rng(round(scale * 10))
+    for shape in SHAPES:
+        if op == "fusedmax" and shape[1] > 130:
+            continue  # DAQP takes seconds; the taut string and the direct scan are compared below
+        x = rows(generator, shape, scale)
+        if shape[1] > 2:
+            x[2, ::3] = -np.inf
+        expected = reference(op, params, x)
+        for dtype, tolerance in ((torch.float32, 1e-6), (torch.float64, 1e-9 if op != "fusedmax" else 2e-8)):
+            p, _ = native.OPS[op].forward(torch.tensor(x, dtype=dtype), **params)
+            np.testing.assert_allclose(p.double().numpy(), expected, rtol=0, atol=tolerance, err_msg=f"{shape} {dtype}")
+
+
+@pytest.mark.parametrize(("op", "params"), CASES, ids=NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_backward_equals_central_differences(op: str, params: dict[str, float], dtype: torch.dtype) -> None:
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=(18, 12)).astype(np.float32).astype(np.float64)
+    x[4, 5:8] = -np.inf
+    x[5, 0] = -np.inf
+    # Groups that form away from the kink, so that differences see them: two entries well within the pooling distance.
+    if op in ("fusedmax", "oscarmax") and params["lam"] > 0:
+        x[:, 3] = x[:, 2] + 0.1 * params["lam"]
+    g = generator.normal(size=x.shape)
+    if op == "entmax" and params["alpha"] > 2:
+        x = x[:4]  # infinite slopes make differences useless on most draws
+        g = g[:4]
+    scores = torch.tensor(x, dtype=dtype)
+    p, saved = native.OPS[op].forward(scores, **params)
+    dx = native.OPS[op].backward(torch.tensor(g, dtype=dtype), p, saved, **params).double().numpy()
+    tolerance = 2e-4 if dtype is torch.float32 or params.get("alpha", 2) > 2 else 2e-6
+    checked = 0
+    for row, weights, found in zip(x, g, dx, strict=True):
+        f = lambda v: getattr(oracles, op)(v, **params)  # noqa: E731
+        coarse = oracles.vector_jacobian(f, row, weights, step=2e-6)
+        fine = oracles.vector_jacobian(f, row, weights, step=1e-6)
+        if np.abs(coarse - fine).max() > 1e-5:
+            continue  # a kink within the step: no derivative to compare with
+        np.testing.assert_allclose(found, fine, rtol=tolerance, atol=tolerance)
+        checked += 1
+    assert checked >= len(x) // 2, "most rows must be away from kinks, or nothing was tested"
+
+
+def constrained_rows(generator: np.random.Generator, shape: tuple[int, int], scale: float) -> tuple[np.ndarray, np.ndarray]:
+    x = rows(generator, shape, scale)
+    u = generator.random(shape) * 3 / shape[1] + 0.2 * generator.random(shape)
+    u *= np.maximum(1, 1.05 / u.sum(1, keepdims=True))
+    u[0] = 1
+    return x, u.astype(np.float32).astype(np.float64)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
+def test_constrained_sparsemax(scale: float) -> None:
+    generator = np.random.default_rng(1)
+    for shape in [*SHAPES, (3, 2000)]:
+        x, u = constrained_rows(generator, shape, scale)
+        expected = np.stack([oracles.constrained_sparsemax(a, b) for a, b in zip(x, u, strict=True)])
+        for dtype, tolerance in ((torch.float32, 1e-6), (torch.float64, 1e-9)):
+            op = native.OPS["constrained_sparsemax"]
+            p, _ = op.forward(torch.tensor(x, dtype=dtype), bounds=torch.tensor(u, dtype=dtype))
+            np.testing.assert_allclose(p.double().numpy(), expected, rtol=0, atol=tolerance, err_msg=f"{shape} {dtype}")
+
+
+def test_constrained_sparsemax_gradients() -> None:
+    generator = np.random.default_rng(2)
+    x, u = constrained_rows(generator, (18, 9), 1.0)
+    g = generator.normal(size=x.shape)
+    op = native.OPS["constrained_sparsemax"]
+    scores, bounds = torch.tensor(x), torch.tensor(u)
+    p, saved = op.forward(scores, bounds=bounds)
+    dx, du = op.backward(torch.tensor(g), p, saved, bounds=bounds)
+    for i in range(len(x)):
+        by_x = oracles.vector_jacobian(lambda v, i=i: oracles.constrained_sparsemax(v, u[i]), x[i], g[i])
+        by_u = oracles.vector_jacobian(lambda v, i=i: oracles.constrained_sparsemax(x[i], v), u[i], g[i])
+        np.testing.assert_allclose(dx[i].numpy(), by_x, atol=1e-7)
+        np.testing.assert_allclose(du[i].numpy(), by_u, atol=1e-7)
+
+
+@pytest.mark.parametrize("op", [c for c in native.OPS if c != "constrained_sparsemax"])
+@pytest.mark.parametrize("n", [5, 40, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_without_a_mapping(op: str, n: int, dtype: torch.dtype) -> None:
+    """Such rows say so and leave their neighbours, which share a slab with them, alone."""
+    torch.manual_seed(0)
+    x = torch.randn(35, n, dtype=dtype)
+    alone = native.OPS[op].forward(x)[0]
+    x[3] = -torch.inf
+    x[7, 2] = torch.nan
+    x[9, 1] = torch.inf
+    x[20, 0] = -torch.inf
+    p, saved = native.OPS[op].forward(x)
+    dx = native.OPS[op].backward(torch.randn_like(x), p, saved)
+    assert torch.equal(p[3], torch.zeros(n, dtype=dtype)) and torch.equal(dx[3], torch.zeros(n, dtype=dtype))
+    assert p[[7, 9]].isnan().all() and dx[[7, 9]].isnan().all()
+    assert p[20, 0] == 0 and dx[20, 0] == 0
+    others = [i for i in range(35) if i not in (3, 7, 9, 20)]
+    assert torch.equal(p[others], alone[others])
+    assert not dx[others].isnan().any()
+
+
+@pytest.mark.parametrize("op", list(native.OPS))
+def test_no_rows(op: str) -> None:
+    x = torch.empty(0, 4)
+    params = {"bounds": x} if op == "constrained_sparsemax" else {}
+    p, saved = native.OPS[op].forward(x, **params)
+    assert p.shape == (0, 4)
+    native.OPS[op].backward(x, p, saved, **params)
+
+
+@pytest.mark.parametrize("n", [64, 700, 5000])
+def test_long_rows_sum_to_one(n: int) -> None:
+    """Dense rows are where a threshold of one float32 would lose 1e-3 of the total."""
+    torch.manual_seed(0)
+    x = torch.randn(20, n) * 0.01
+    for op, params in (("sparsemax", {}), ("entmax", {"alpha": 1.5}), ("entmax", {"alpha": 1.3}), ("pnormmax", {})):
+        p, _ = native.OPS[op].forward(x, **params)
+        assert (p.double().sum(-1) - 1).abs().max() < 3e-6, op
+
+
+@pytest.mark.parametrize("kind", ["ramp", "parabola", "walk", "constant", "noise"])
+@pytest.mark.parametrize("lam", [0.01, 0.3, 10.0])
+def test_total_variation_of_smooth_rows(kind: str, lam: float) -> None:
+    """Long smooth rows leave the direct scan for the taut string. Checked by the optimality conditions of the dual."""
+    n = 1500
+    t = np.linspace(0, 1, n)
+    noise = np.random.default_rng(0).normal(size=n)
+    z = {"ramp": t, "parabola": 4 * (t - 0.4) ** 2, "walk": 0.03 * noise.cumsum(), "constant": 0 * t, "noise": 0.2 * noise}
+    x = z[kind] - z[kind].max()
+    p, _ = native.OPS["fusedmax"].forward(torch.tensor(x)[None], lam=lam)
+    p = p[0].numpy()
+    assert abs(p.sum() - 1) < 1e-12
+    support = p > 0
+    # Joint problem: x - p - tau + nu = lam D'u, nu >= 0 off the support, |u| <= lam with the sign of every jump.
+    assert support.any()
+    for start, stop in _stretches(support):
+        r = x[start:stop] - p[start:stop]
+        # At a stretch's ends the row jumps down to zero, so the dual there is lam; at the row's own ends it is 0.
+        left, right = (lam if start > 0 else 0.0), (-lam if stop < n else 0.0)
+        tau = (r.sum() - (left - right)) / (stop - start)
+        u = left - np.cumsum(r - tau)
+        assert np.abs(u).max() <= lam + 1e-9
+        assert abs(u[-1] - right) < 1e-9
+        jumps = np.diff(p[start:stop])
+        np.testing.assert_allclose(u[:-1][jumps > 1e-12], -lam, atol=1e-9)
+        np.testing.assert_allclose(u[:-1][jumps < -1e-12], lam, atol=1e-9)
+
+
+def _stretches(mask: np.ndarray) -> list[tuple[int, int]]:
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.astype(int), [0]))))
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def test_excluded_positions_make_neighbours_adjacent() -> None:
+    x = torch.tensor([[1.0, -torch.inf, 0.95, -3.0]])
+    p, saved = native.OPS["fusedmax"].forward(x, lam=0.2)
+    q, _ = native.OPS["fusedmax"].forward(torch.tensor([[1.0, 0.95, -3.0]]), lam=0.2)
+    assert torch.equal(p[0, [0, 2, 3]], q[0]) and p[0, 0] == p[0, 2] > 0
+    # One group across the hole: each gets the group's average, and the average is all there is.
+    dx = native.OPS["fusedmax"].backward(torch.tensor([[1.0, 5.0, 3.0, 7.0]]), p, saved, lam=0.2)
+    assert torch.equal(dx, torch.zeros(1, 4))
+
+
+def test_threads_do_not_change_the_result() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(6000, 200)
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            results.append([native.OPS[op].forward(x)[0] for op in ("sparsemax", "entmax", "fusedmax", "oscarmax")])
+    finally:
+        torch.set_num_threads(before)
+    for one, two in zip(*results, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-7)
