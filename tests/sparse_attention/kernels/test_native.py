@@ -39,7 +39,7 @@ CASES = [
 NAMES = [f"{op}-{'-'.join(f'{k}{v}' for k, v in params.items())}" for op, params in CASES]
 # n = 17 and 33 leave part of a vector, 20 rows fill a slab and leave some over, 300 has too many candidates for a slab
 # when the scores are close, 900 is too long for one.
-SHAPES = [(3, 1), (20, 2), (20, 17), (20, 33), (5, 130), (20, 300), (2, 900)]
+SHAPES = [(3, 1), (20, 2), (20, 17), (20, 33), (5, 130), (20, 300), (3, 900)]
 
 
 def rows(generator: np.random.Generator, shape: tuple[int, int], scale: float) -> np.ndarray:
@@ -188,19 +188,22 @@ def test_total_variation_of_smooth_rows(kind: str, lam: float) -> None:
     p = p[0].numpy()
     assert abs(p.sum() - 1) < 1e-12
     support = p > 0
-    # Joint problem: x - p - tau + nu = lam D'u, nu >= 0 off the support, |u| <= lam with the sign of every jump.
+    # On the support x_i - p_i - tau = u_{i-1} - u_i, with |u| <= lam, u = lam at jumps up and -lam at jumps down.
     assert support.any()
+    thresholds = []
     for start, stop in _stretches(support):
         r = x[start:stop] - p[start:stop]
-        # At a stretch's ends the row jumps down to zero, so the dual there is lam; at the row's own ends it is 0.
+        # At a stretch's ends the row jumps down to zero, so the dual there is -lam; at the row's own ends it is 0.
         left, right = (lam if start > 0 else 0.0), (-lam if stop < n else 0.0)
         tau = (r.sum() - (left - right)) / (stop - start)
         u = left - np.cumsum(r - tau)
         assert np.abs(u).max() <= lam + 1e-9
         assert abs(u[-1] - right) < 1e-9
         jumps = np.diff(p[start:stop])
-        np.testing.assert_allclose(u[:-1][jumps > 1e-12], -lam, atol=1e-9)
-        np.testing.assert_allclose(u[:-1][jumps < -1e-12], lam, atol=1e-9)
+        np.testing.assert_allclose(u[:-1][jumps > 1e-12], lam, atol=1e-9)
+        np.testing.assert_allclose(u[:-1][jumps < -1e-12], -lam, atol=1e-9)
+        thresholds.append(tau)
+    assert np.ptp(thresholds) < 1e-9
 
 
 def _stretches(mask: np.ndarray) -> list[tuple[int, int]]:
@@ -230,4 +233,5 @@ def test_threads_do_not_change_the_result() -> None:
     finally:
         torch.set_num_threads(before)
     for one, two in zip(*results, strict=True):
-        torch.testing.assert_close(one, two, rtol=0, atol=1e-7)
+        # Rows share slabs with other rows then, which may add a Newton step.
+        torch.testing.assert_close(one, two, rtol=0, atol=5e-7)

@@ -1,0 +1,59 @@
+"""Time every mapping against torch.softmax and installed peers; write docs/benchmarks.md.
+
+    python scripts/bench.py                      # the whole table: about ten minutes
+    python scripts/bench.py --seconds .2 --only sparsemax --shapes 1280x30 --output -
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1; more only on an idle machine)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="time per shape and direction (default 2)")
+    parser.add_argument("--only", help="comma-separated beginnings of mapping names")
+    parser.add_argument("--shapes", help="comma-separated, rows x length, like 1280x30,64x32000")
+    parser.add_argument("--no-peers", action="store_true", help="leave other packages out")
+    parser.add_argument("--output", default=str(ROOT / "docs" / "benchmarks.md"), help="file to write, - for none")
+    choice = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = str(choice.threads)
+
+    import torch
+
+    import sparse_attention as sa
+    from sparse_attention.bench import CASES, SHAPES, markdown, measure, peers
+    from sparse_attention.bench.peers import versions
+
+    torch.set_num_threads(choice.threads)
+    shapes = SHAPES
+    if choice.shapes:
+        shapes = tuple(tuple(int(v) for v in s.split("x")) for s in choice.shapes.split(","))  # type: ignore[assignment]
+    wanted = tuple(choice.only.split(",")) if choice.only else ("",)
+    cases = [case for case in CASES if case.label.startswith(wanted)]
+    if not cases:
+        parser.error(f"--only {choice.only!r} names no mapping; there are {', '.join(c.label for c in CASES)}")
+    backend = sa.kernels.select("sparsemax", torch.zeros(1, 1))
+    kernels = backend.__name__.rsplit(".", 1)[1]
+    if kernels == "native":
+        kernels += f" ({backend.instruction_set()})"
+    rows = []
+    for done, case in enumerate(cases, 1):
+        print(f"[{done}/{len(cases)}] {case.label}", file=sys.stderr, flush=True)
+        rows += measure(case, shapes, choice.seconds, {} if choice.no_peers else peers(case.label))
+    page = markdown(rows, shapes, versions(), kernels)
+    print(page)
+    if choice.output != "-":
+        Path(choice.output).write_text(page)
+        print(f"Written to {choice.output}. Compare with `git diff {choice.output}`.", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""What is timed, how, and how it is printed.
+
+Every figure is a ratio to ``torch.softmax`` (or to its forward and backward) in the same run: all contestants take turns,
+so that a busy machine slows them alike, and medians over many turns are compared. With one thread the clock is the
+thread's processor time; with more, the wall.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import sparse_attention as sa
+
+SHAPES = ((1280, 30), (3200, 50), (32768, 128), (4096, 512), (512, 4096), (64, 32000))
+Contestant = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mapping with its parameters; targets are ratios to softmax for n <= 128 and beyond (forward, both)."""
+
+    label: str
+    name: str
+    params: dict[str, float]
+    target: tuple[tuple[float, float], tuple[float, float]]
+    scale: float = 1.0
+
+    def function(self, x: Tensor) -> Contestant:
+        mapping, params = getattr(sa, self.name), self.params
+        if self.name == "constrained_sparsemax":
+            # Random bounds that hold a total of 1.2: most entries of the support end at theirs.
+            u = torch.rand_like(x) * 4 / x.shape[-1]
+            u = u * (1.2 / u.sum(-1, keepdim=True)).clamp_min(1)
+            return lambda z: mapping(z, bounds=u)
+        return lambda z: mapping(z, **params)
+
+
+CASES = (
+    Case("sparsemax", "sparsemax", {}, ((1.5, 1.0), (2.0, 1.3))),
+    Case("entmax 1.5", "entmax", {"alpha": 1.5}, ((2.3, 1.2), (2.5, 1.5))),
+    Case("entmax 1.3", "entmax", {"alpha": 1.3}, ((10, 10), (15, 15))),
+    Case("pnormmax 1.5", "pnormmax", {"p": 1.5}, ((3.5, 1.0), (4, 4))),
+    Case("fusedmax .1", "fusedmax", {"lam": 0.1}, ((12, 10), (8, 8))),
+    Case("oscarmax .01", "oscarmax", {"lam": 0.01}, ((9, 19), (8, 16))),
+    Case("oscarmax .01, scores x.1", "oscarmax", {"lam": 0.01}, ((9, 19), (8, 16)), 0.1),
+    Case("oscarmax .01, scores x10", "oscarmax", {"lam": 0.01}, ((9, 19), (8, 16)), 10.0),
+    Case("constrained_sparsemax", "constrained_sparsemax", {}, ((5, 5), (8, 8))),
+)
+
+
+@dataclass
+class Row:
+    """One contestant over the shapes: ratios to softmax, forward and forward+backward; None where not run."""
+
+    label: str
+    forward: list[float | None]
+    both: list[float | None]
+    case: Case | None = None
+
+
+def medians(functions: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
+    """Median nanoseconds of each function, called in turns for about ``seconds`` in all (at least five turns)."""
+    clock = time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
+    taken: dict[str, list[int]] = {name: [] for name in functions}
+    for function in functions.values():
+        function()
+    stop = time.perf_counter() + seconds
+    while time.perf_counter() < stop or len(next(iter(taken.values()))) < 5:
+        for name, function in functions.items():
+            before = clock()
+            function()
+            taken[name].append(clock() - before)
+        if len(next(iter(taken.values()))) >= 400:
+            break
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def _both(f: Contestant, x: Tensor, g: Tensor) -> Callable[[], None]:
+    leaf = x.clone().requires_grad_()
+
+    def run() -> None:
+        leaf.grad = None
+        f(leaf).backward(g)
+
+    return run
+
+
+def measure(
+    case: Case, shapes: tuple[tuple[int, int], ...], seconds: float, others: dict[str, Contestant]
+) -> list[Row]:
+    """Time ``case`` and its peers on normal scores of every shape; a peer that fails or is hopeless leaves gaps."""
+    rows = {label: Row(label, [], [], case if label == case.label else None) for label in (case.label, *others)}
+    for r, n in shapes:
+        torch.manual_seed(0)
+        x, g = torch.randn(r, n) * case.scale, torch.randn(r, n)
+        contestants: dict[str, Contestant] = {"softmax": lambda z: torch.softmax(z, -1), case.label: case.function(x)}
+        for label, peer in others.items():
+            try:
+                before = time.perf_counter()
+                peer(x[: max(1, r // 64)])
+                # Slower than 5 s for the whole: not worth waiting for.
+                if (time.perf_counter() - before) * 64 < 5:
+                    contestants[label] = peer
+            except (RuntimeError, ValueError, TypeError, NotImplementedError):
+                pass
+        forward = medians({k: functools.partial(f, x) for k, f in contestants.items()}, seconds)
+        trained = {k: _both(f, x, g) for k, f in contestants.items()}
+        for label in list(trained):
+            try:
+                trained[label]()
+            except RuntimeError:  # a peer without gradients
+                del trained[label]
+        both = medians(trained, seconds)
+        for label, row in rows.items():
+            row.forward.append(forward[label] / forward["softmax"] if label in forward else None)
+            row.both.append(both[label] / both["softmax"] if label in both else None)
+    return list(rows.values())
+
+
+def _cell(value: float | None, target: float | None) -> str:
+    if value is None:
+        return "-"
+    text = f"{value:.2f}" if value < 10 else f"{value:.0f}"
+    return f"**{text}**" if target is not None and value > target else text
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def markdown(rows: list[Row], shapes: tuple[tuple[int, int], ...], versions: dict[str, str], kernels: str) -> str:
+    """The page: one table forward, one forward+backward; figures above a case's target are bold."""
+    lines = [
+        "# Benchmarks",
+        "",
+        "Time as a ratio to `torch.softmax` in the same run, float32, normal scores; lower is better, bold is above our",
+        "own target. `make bench` makes this page anew.",
+        "",
+        f"Machine: {_processor()}, {torch.get_num_threads()} thread(s); kernels: {kernels}; Python "
+        f"{platform.python_version()}, " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
+        "",
+    ]
+    for title, side in (("Forward", 0), ("Forward and backward", 1)):
+        header = "| mapping | " + " | ".join(f"{r}x{n}" for r, n in shapes) + " | target |"
+        lines += [f"## {title}", "", header, "|---" * (len(shapes) + 2) + "|"]
+        for row in rows:
+            target = row.case.target[side] if row.case else None
+            values = row.both if side else row.forward
+            cells = [
+                _cell(value, target and target[shape[1] > 128]) for value, shape in zip(values, shapes, strict=True)
+            ]
+            goal = f"{target[0]:g} to n = 128, {target[1]:g} beyond" if target else ""
+            label = f"**{row.label}**" if row.case else row.label
+            lines.append(f"| {label} | " + " | ".join(cells) + f" | {goal} |")
+        lines.append("")
+    return "\n".join(lines)
