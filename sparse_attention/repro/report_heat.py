@@ -18,7 +18,7 @@ from sparse_attention.repro.report_data import Line, Missing
 EXAMPLES = 3
 MOST_SOURCE, MOST_TARGET = 48, 36  # tokens drawn; longer examples are cut, and say so
 CELL, LEVELS = 15, 12
-LABEL_WIDTH, LABEL_HEIGHT, GAP, TITLE = 118, 84, 26, 34
+LABEL_WIDTH, GAP, TITLE = 118, 26, 34
 DRAWING_WIDTH = 1180
 LONGEST_LABEL = 15
 NARROWEST = 118  # room for a panel's caption
@@ -102,24 +102,26 @@ def draw(source: Sequence[str], panels: Sequence[tuple[Line, Any, Mapping[str, A
         outputs = [str(t) for t in record.get("output_tokens") or [""] * len(weights)]
         cropped.append((line, weights, weights[:MOST_TARGET, :MOST_SOURCE], outputs))
     tokens = max(shown.shape[1] for _, _, shown, _ in cropped)
-    block = TITLE + LABEL_HEIGHT + tokens * CELL + GAP
-    x, y, width, parts = LABEL_WIDTH, 0, 0, [_source_labels(source[:tokens], 0)]
+    # Output labels lean at 60 degrees: their height follows from the longest one, about 5.8 units a letter.
+    longest = max((len(t) for _, _, shown, outputs in cropped for t in outputs[: len(shown)]), default=0)
+    head = TITLE + 12 + round(5 * min(longest, LONGEST_LABEL))
+    block = head + tokens * CELL + GAP
+    x, y, width, parts = LABEL_WIDTH, 0, 0, [_source_labels(source[:tokens], head)]
     for line, full, shown, outputs in cropped:
-        panel = max(len(shown) * CELL, NARROWEST)
+        panel = max(len(shown) * CELL, NARROWEST, 8 * len(line.label))
         if x > LABEL_WIDTH and x + panel > DRAWING_WIDTH:
             x, y = LABEL_WIDTH, y + block
-            parts.append(_source_labels(source[:tokens], y))
-        parts.append(_panel(line, full, shown, outputs, x, y))
+            parts.append(_source_labels(source[:tokens], y + head))
+        parts.append(_panel(line, full, shown, outputs, x, y, y + head))
         x += panel + GAP
         width = max(width, x)
     # The last output label leans out to the right of its panel.
     width, height = width + 30, y + block - GAP + 4
-    head = f'<svg class="heat" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">'
-    return Markup(head + "".join(parts) + "</svg>")
+    opening = f'<svg class="heat" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">'
+    return Markup(opening + "".join(parts) + "</svg>")
 
 
-def _source_labels(source: Sequence[str], y: int) -> str:
-    top = y + TITLE + LABEL_HEIGHT
+def _source_labels(source: Sequence[str], top: int) -> str:
     middle = CELL * 0.72
     labels = (
         f'<text x="{LABEL_WIDTH - 6}" y="{top + i * CELL + middle:.0f}">{_label(t)}</text>'
@@ -128,10 +130,9 @@ def _source_labels(source: Sequence[str], y: int) -> str:
     return f'<g class="source">{"".join(labels)}</g>'
 
 
-def _panel(line: Line, full: Any, shown: Any, outputs: Sequence[str], x: int, y: int) -> str:
+def _panel(line: Line, full: Any, shown: Any, outputs: Sequence[str], x: int, y: int, top: int) -> str:
     steps, tokens = shown.shape
     zeros, support = float((full == 0).mean()), float((full != 0).sum(-1).mean())
-    top = y + TITLE + LABEL_HEIGHT
     parts = [
         f'<text class="name" x="{x}" y="{y + 12}" style="fill:var(--c{line.style % 8})">{escape(line.label)}</text>',
         f'<text class="facts" x="{x}" y="{y + 26}">{zeros:.0%} zeros, support {support:.1f}</text>',
