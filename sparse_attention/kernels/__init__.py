@@ -56,7 +56,7 @@ def _load(name: str) -> ModuleType | None:
     return _loaded[name]
 
 
-class use:  # noqa: N801 - reads as a verb: kernels.use("native")
+class use:
     """Choose the kernels for the whole process; as a context manager, until the block ends.
 
     Raises:

@@ -10,6 +10,7 @@ Three ways lead to a kernel, by who asks:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ _HALF = frozenset((torch.float16, torch.bfloat16))
 # Ops whose backward needs p alone: the reference expression is their derivative whatever kernel ran.
 _SMOOTH = frozenset(("sparsemax", "entmax", "pnormmax"))
 # The hyperparameter that may be a tensor, and its derivative.
-_THETA_GRADIENT = {"entmax": threshold.entmax_alpha_gradient, "pnormmax": threshold.pnormmax_p_gradient}
+_THETA_GRADIENT: dict[str, Callable[..., Tensor]] = {"entmax": threshold.entmax_alpha_gradient, "pnormmax": threshold.pnormmax_p_gradient}
 
 _transformed = torch._C._are_functorch_transforms_active
 _grad_enabled = torch.is_grad_enabled
@@ -215,7 +216,7 @@ class _RowsInTorch(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, theta, op, name, params = inputs
+        _, theta, op, name, params = inputs
         p, *saved = output
         ctx.mark_non_differentiable(*saved)
         ctx.save_for_backward(p, theta, *saved)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ._call import last
 
-
 FAR_BELOW = -1e9
 
 

@@ -47,8 +47,8 @@ def fusedmax(
     x, restore = last(scores, dim, mask)
     if not x.numel():
         return restore(x.clone())
-    lam = per_row(lam if isinstance(lam, Tensor) else x.new_tensor(LAM.check(lam)), scores, dim, "lam")
-    return restore(fusedmax_of_tensor(scaled(x, scores, dim, gamma), lam))
+    weight = per_row(lam if isinstance(lam, Tensor) else x.new_tensor(LAM.check(lam)), scores, dim, "lam")
+    return restore(fusedmax_of_tensor(scaled(x, scores, dim, gamma), weight))
 
 
 class Fusedmax(Mapping):

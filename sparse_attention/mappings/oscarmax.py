@@ -58,8 +58,8 @@ def oscarmax(
     if not x.numel():
         return restore(x.clone())
     x = scaled(x, scores, dim, gamma)
-    lam = per_row(lam if isinstance(lam, Tensor) else x.new_tensor(LAM.check(lam)), scores, dim, "lam")
-    return restore(oscarmax_of_tensor(x, lam) if mode == "exact" else _printed(x, lam))
+    weight = per_row(lam if isinstance(lam, Tensor) else x.new_tensor(LAM.check(lam)), scores, dim, "lam")
+    return restore(oscarmax_of_tensor(x, weight) if mode == "exact" else _printed(x, weight))
 
 
 def _printed(x: Tensor, lam: Tensor) -> Tensor:

@@ -33,11 +33,11 @@ def test_names_and_specs():
 
 def test_unknown_names_are_answered_with_the_nearest():
     for error in (ValueError, KeyError):
-        with pytest.raises(error, match="nearest is 'fusedmax'.*sparsemax"):
+        with pytest.raises(error, match=r"nearest is 'fusedmax'.*sparsemax"):
             sa.make("fusdmax")
-    with pytest.raises(ValueError, match="lam=-1 is out of range: lam >= 0.*gamma=0 is out of range: gamma > 0"):
+    with pytest.raises(ValueError, match=r"lam=-1 is out of range: lam >= 0.*gamma=0 is out of range: gamma > 0"):
         sa.make("fusedmax", lam=-1, gamma=0)
-    with pytest.raises(ValueError, match="no parameter 'lamb'.*did you mean 'lam'"):
+    with pytest.raises(ValueError, match=r"no parameter 'lamb'.*did you mean 'lam'"):
         sa.make("fusedmax", lamb=1)
     with pytest.raises(ValueError, match="is not one of simplex"):
         sa.names("simple")
@@ -102,7 +102,7 @@ def test_a_class_from_outside(scratch):
 def test_learned_parameters_belong_to_the_module():
     lam = nn.Parameter(torch.full((4, 1), 0.1))
     m = sa.make("fusedmax", lam=lam)
-    assert list(m.parameters())[0] is lam and "learned (4, 1)" in repr(m)
+    assert next(iter(m.parameters())) is lam and "learned (4, 1)" in repr(m)
     m(torch.randn(2, 4, 3, 7))[..., 0].sum().backward()
     assert lam.grad.shape == (4, 1) and lam.grad.abs().sum() > 0
     assert m.double().params["lam"].dtype == torch.float64
@@ -128,5 +128,5 @@ def test_choosing_kernels():
     assert sa.kernels.active() == before
     with pytest.raises(ValueError, match="'fast' do not exist; choose one of auto"):
         sa.kernels.use("fast")
-    with sa.kernels.use("triton"), pytest.raises(RuntimeError, match="'triton'.*use\\('auto'\\)"):
+    with sa.kernels.use("triton"), pytest.raises(RuntimeError, match=r"'triton'.*use\('auto'\)"):
         sa.sparsemax(torch.randn(2, 3))

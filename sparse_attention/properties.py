@@ -1,0 +1,172 @@
+"""The properties of Laha et al. 2018, Table 1, verified or refuted numerically.
+
+Every claim is put to a sample of scores and to the points where the formulas can break (the zero vector, a row of sum 0,
+the apex of the cone). "yes": no violation above 1e-8 was found; "no": a violation was found, and it is kept as evidence.
+A claim that holds for one value of the hyperparameter only is checked at that value and at another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from . import mappings as sa
+
+PROPERTIES = ("idempotence", "monotonic", "translation", "scale", "full domain", "permutation")
+_TOLERANCE = 1e-8
+_SAMPLES = 400
+Function = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A function of the table: its printed marks ("yes", "no", or the value of the parameter for which it holds)."""
+
+    label: str
+    function: Function
+    printed: tuple[str, str, str, str, str]
+    lipschitz: str
+    limits: tuple[tuple[str, Function], ...] = ()
+    apex: float | None = None  # the sum of scores at which the denominator vanishes
+
+
+def rows(K: int = 5, lam: float = 0.5, q: float = 0.4) -> list[Row]:
+    """The ten functions of the table, at ``lam`` and ``q``; printed marks in the order of `PROPERTIES`, the last (yes for
+    all) left out."""
+    far = 1e12
+    return [
+        Row("sum normalization", sa.sum_normalization, ("yes", "no", "no", "yes", "no"), "inf", apex=0.0),
+        Row("spherical softmax", sa.spherical_softmax, ("no", "no", "no", "yes", "no"), "inf"),
+        Row("softmax", sa.softmax, ("no", "yes", "yes", "no", "yes"), "1"),
+        Row("sparsemax", sa.sparsemax, ("yes", "yes", "yes", "no", "yes"), "1"),
+        Row(f"sparsegen-lin lam={lam}", lambda z: sa.sparsegen_lin(z, lam=lam), ("lam=0", "yes", "yes", "no", "yes"),
+            "1/(1-lam)", (("lam=0", sa.sparsegen_lin),)),
+        Row(f"sparsegen-exp lam={lam}", lambda z: sa.sparsegen_exp(z, lam=lam), ("no", "yes", "no", "no", "yes"), "inf"),
+        Row(f"sparsegen-sq lam={lam}", lambda z: sa.sparsegen_sq(z, lam=lam), ("no", "no", "no", "no", "yes"), "inf"),
+        Row(f"sparsecone q={q}", lambda z: sa.sparsecone(z, q=q), ("yes", "no", "q=inf", "q=0", "no"), "inf",
+            (("q=inf", lambda z: sa.sparsecone(z, q=far)), ("q=0", lambda z: sa.sparsecone(z, q=0.0))), apex=-K * q),
+        Row(f"sparsehourglass q={q}", lambda z: sa.sparsehourglass(z, q=q), ("yes", "yes", "q=inf", "q=0", "yes"),
+            "1+1/(Kq)", (("q=inf", lambda z: sa.sparsehourglass(z, q=far)), ("q=0", sa.sum_normalization_pp))),
+        Row("sum normalization++", sa.sum_normalization_pp, ("yes", "yes", "no", "yes", "yes"), "inf", apex=0.0),
+    ]
+
+
+def _scores(K: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(_SAMPLES, K, dtype=torch.float64, generator=generator)
+    return z * torch.tensor([0.2, 1.0, 3.0, 8.0], dtype=torch.float64).repeat(_SAMPLES // 4)[:, None]
+
+
+def _gap(a: Tensor, b: Tensor) -> float:
+    """Largest difference; a row that has no value on one side only counts as different, on both sides as equal."""
+    nan_a, nan_b = torch.isnan(a).any(-1), torch.isnan(b).any(-1)
+    if bool((nan_a != nan_b).any()):
+        return math.inf
+    both = ~nan_a
+    return (a[both] - b[both]).abs().max().item() if bool(both.any()) else 0.0
+
+
+def violation(prop: str, f: Function, K: int, apex: float | None = None) -> float:
+    """How far the function is from having the property: 0 or rounding if it has it."""
+    z = _scores(K)
+    generator = torch.Generator().manual_seed(1)
+    if prop == "idempotence":
+        p = torch.softmax(2 * z, -1)
+        return _gap(f(p), p)
+    if prop == "translation":
+        return max(_gap(f(z + c), f(z)) for c in (-3.0, 0.7, 10.0))
+    if prop == "scale":
+        return max(_gap(f(z * c), f(z)) for c in (0.01, 0.7, 30.0))
+    if prop == "permutation":
+        order = torch.randperm(K, generator=generator)
+        return _gap(f(z[:, order]), f(z)[:, order])
+    if prop == "monotonic":
+        # Where the function has a value; sum normalization is continued to negative scores by its formula.
+        p = z / z.sum(-1, keepdim=True) if f is sa.sum_normalization else f(z)
+        ordered = z[:, :, None] >= z[:, None, :]
+        return torch.where(ordered, p[:, None, :] - p[:, :, None], 0.0).nan_to_num().max().item()
+    if prop == "full domain":
+        corners = torch.zeros(3, K, dtype=torch.float64)
+        corners[1, 0], corners[1, 1] = 1.0, -1.0
+        corners[2] = (apex or 0.0) / K
+        p = f(torch.cat((z, corners)))
+        undefined = torch.isnan(p).any(-1)
+        return math.inf if bool(undefined.any()) else (p.sum(-1) - 1).abs().max().item()
+    raise KeyError(prop)
+
+
+def verdict(prop: str, row: Row, K: int, printed: str) -> str:
+    """``yes``, ``no``, or the parameter at which alone it holds (``lam=0``), where the paper claims such a one."""
+    if violation(prop, row.function, K, row.apex) < _TOLERANCE:
+        return "yes"
+    special = dict(row.limits).get(printed)
+    return printed if special is not None and violation(prop, special, K) < _TOLERANCE else "no"
+
+
+def steepness(f: Function, points: Tensor) -> float:
+    """Largest l2 operator norm of the Jacobian over ``points [N, K]``; a lower bound of the Lipschitz constant."""
+    jacobian = torch.func.vmap(torch.func.jacrev(f))(points)
+    return torch.linalg.matrix_norm(jacobian.nan_to_num(), ord=2).max().item()
+
+
+def probes(K: int, q: float = 0.4) -> Tensor:
+    """Points where the functions are steep: random ones, ever closer to 0 and to the planes of sum 0 and -Kq, large ones,
+    and the extremal point of the hourglass (full support, almost one-hot, sum almost 0)."""
+    z = _scores(K)
+    plane = z - z.mean(-1, keepdim=True)
+    near = [plane + shift / K for shift in (1e-6, -1e-6, 1e-3 - K * q, 1e-5 - K * q)]
+    eps = 1e-7
+    p = torch.full((1, K), eps, dtype=torch.float64)
+    p[0, 0] = 1 - (K - 1) * eps
+    extremal = (p - 1 / K) * (K * q) / (1 + K * q)
+    ties = torch.zeros(1, K, dtype=torch.float64)
+    ties[0, 2:] = -1e3  # softmax is steepest between two equal scores
+    large = z.abs() * 2
+    small = z.abs() * 1e-6
+    return torch.cat((z, *near, extremal + 1e-10, extremal - 1e-10, ties, large, small, small - q,
+                      large.round() + 1e-3 * z, (large[:, :1] + 1e-4 * z), 1e3 + 1e-6 * z))
+
+
+def lipschitz_l2(label: str, K: int, lam: float, q: float) -> float:
+    """The constants that hold: 1/2 for softmax, and the corrected one of sparsehourglass."""
+    if label.startswith("softmax"):
+        return 0.5
+    if label.startswith("sparsemax"):
+        return 1.0
+    if label.startswith("sparsegen-lin"):
+        return 1 / (1 - lam)
+    if label.startswith("sparsehourglass"):
+        return hourglass_lipschitz(K, q)
+    return math.inf
+
+
+def hourglass_lipschitz(K: int, q: float) -> float:
+    """``sqrt((1 + 1/(Kq))^2 + (K-1)/(Kq)^2)``, reached as sum z -> 0 with full support and p almost one-hot."""
+    return math.sqrt((1 + 1 / (K * q)) ** 2 + (K - 1) / (K * q) ** 2)
+
+
+def table(K: int = 5, lam: float = 0.5, q: float = 0.4) -> list[dict[str, str]]:
+    """One dictionary per function: verdict per property (with the printed mark where it differs) and the constants."""
+    result = []
+    for row in rows(K, lam, q):
+        line = {"function": row.label}
+        for prop, printed in zip(PROPERTIES, (*row.printed, "yes")):
+            found = verdict(prop, row, K, printed)
+            line[prop] = found if found == printed else f"{found} (printed: {printed})"
+        measured = steepness(row.function, probes(K, q))
+        bound = lipschitz_l2(row.label, K, lam, q)
+        line["printed constant"] = row.lipschitz
+        line["true l2 constant"] = "inf" if bound == math.inf else f"{bound:.4f}"
+        line["steepest found"] = f"{measured:.4f}" if measured < 1e3 else f"{measured:.0e}"
+        result.append(line)
+    return result
+
+
+def markdown(lines: list[dict[str, str]]) -> str:
+    head = list(lines[0])
+    body = [" | ".join(line[column] for column in head) for line in lines]
+    return "\n".join([f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {text} |" for text in body)])
