@@ -35,7 +35,7 @@ inline int64_t pack_with_index(const T* x, int64_t n, T maximum, T scale, T limi
   for (int64_t i = 0; i < n; i += V::W) {
     V v = (load_row(x, i, n, -infinity<T>()) - m) * s;
     auto keep = greater(v, low);
-    if (any(keep)) {
+    if (n <= short_row || any(keep)) {  // see pack_candidates
       compress(b + c, keep, v);
       c += compress_index<T>(index + c, keep, static_cast<int32_t>(i));
     }

@@ -10,7 +10,7 @@
 namespace sa {
 
 constexpr int64_t slab_depth = 192;    // candidates per row that fit
-constexpr int64_t slab_longest = 768;  // W longer rows would leave the first cache between reading and writing
+constexpr int64_t slab_longest = short_row;  // W longer rows would leave the first cache between reading and writing
 
 template <class T>
 struct Slab {
