@@ -81,11 +81,19 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_run_here_runs_in_this_process(cell, store):
-    events = list(pool.run_here([cell(seed=1), cell(seed=2, task__behaviour="raise")], store, describe=describe))
-    assert {s: o.state for s, o in outcomes(events).items()} == {1: "done", 2: "failed"}
-    assert cell(seed=1).entry(store).path("runs").read_text().strip() == str(os.getpid())
-    assert {e.kind for e in events} == {"stage", "note", "end"}
+def test_run_here_runs_in_this_process_and_tells_while_it_runs(cell, store):
+    events = []
+    cells = [cell(seed=1), cell(seed=2, task__behaviour="raise")]
+
+    def show(event):
+        events.append((event, event.cell.entry(store).metrics() is not None))
+
+    ended = pool.run_here(cells, store, show, describe=describe)
+    assert [o.state for o in ended] == ["done", "failed"]
+    assert {s: o.state for s, o in outcomes(e for e, _ in events).items()} == {1: "done", 2: "failed"}
+    assert cells[0].entry(store).path("runs").read_text().strip() == str(os.getpid())
+    said = [(e.cell.seed, e.kind, done) for e, done in events]
+    assert said == [(1, "stage", False), (1, "note", False), (1, "end", True), (2, "stage", False), (2, "end", False)]
 
 
 def test_nothing_to_do_is_fine(store):

@@ -1,0 +1,146 @@
+"""The entry points as a user calls them: a process of their own, real arguments, exit status and what is printed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory) -> Path:
+    """One store for the tests of this module: a cell trained by one is finished for the next."""
+    return tmp_path_factory.mktemp("outputs")
+
+
+@pytest.fixture
+def train(script, tiny, outputs):
+    return lambda *arguments, **environment: script("train.py", *tiny, f"paths.outputs={outputs}", *arguments, **environment)
+
+
+def cells(outputs: Path) -> dict[tuple[str, str, int], dict]:
+    """(mapping, parameters, seed) -> metrics file of every finished cell."""
+    found = {}
+    for path in outputs.glob("cells/toy/*/*/metrics.json"):
+        status = json.loads(path.with_name("status.json").read_text())
+        assert status["state"] == "done"
+        text = path.with_name("config.yaml").read_text()
+        seed, lam = re.search(r"^seed: (\d+)", text, re.M), re.search(r"^  (?:lam|beta): (\S+)", text, re.M)
+        found[path.parents[1].name, lam.group(1) if lam else "", int(seed.group(1))] = json.loads(path.read_text())
+    return found
+
+
+def no_traceback(done) -> None:
+    assert "Traceback" not in done.stderr + done.stdout, done.stderr
+
+
+def test_one_cell_and_again(train, outputs):
+    done = train("mapping=sparsemax")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"sparsemax\(gamma=1\.0\) on toy, seed 1", done.stdout)
+    assert "test/bleu" in done.stdout and "test/attention_zeros" in done.stdout
+    folder = Path(re.search(r"cell \w+ done: (\S+)", done.stdout).group(1))
+    names = {p.name for p in folder.iterdir()}
+    assert {"config.yaml", "status.json", "metrics.json", "curves.csv", "predictions.jsonl.gz", "attention.safetensors",
+            "provenance.json", "log.txt", "checkpoints"} <= names  # fmt: skip
+    assert "claim" not in names
+    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
+    again = train("mapping=sparsemax", "runtime.workers=1")
+    assert again.returncode == 0 and "skipped" in again.stdout
+    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == before
+    shown = [re.findall(r"^  (\S+) +(\S+)$", d.stdout, re.M) for d in (done, again)]
+    assert shown[0] == shown[1] and len(shown[0]) > 8
+
+
+def test_sweep(train, outputs):
+    done = train("-m", "mapping=sparsegen_lin", "mapping.lam=-1,0.5", "seed=1,2")
+    assert done.returncode == 0, done.stderr
+    mine = {key: m for key, m in cells(outputs).items() if key[0] == "sparsegen_lin"}
+    assert sorted(mine) == [("sparsegen_lin", lam, seed) for lam in ("-1", "0.5") for seed in (1, 2)]
+    losses = {key: m["metrics"]["train/loss"] for key, m in mine.items()}
+    assert len(set(losses.values())) == 4, losses
+
+
+def test_sweep_over_mappings_goes_on_after_a_wrong_one(train, outputs):
+    done = train("-m", "mapping=fusedmax", "mapping.lam=-1,0.2")
+    assert done.returncode == 1
+    assert "lam=-1" in done.stderr and "lam >= 0" in done.stderr
+    no_traceback(done)
+    assert ("fusedmax", "0.2", 1) in cells(outputs)
+
+
+PLUGIN = '''
+import torch
+import sparse_attention as sa
+
+
+@sa.register("flatmax", summary="softmax of beta times the scores")
+def flatmax(scores, mask, beta=0.5):
+    return torch.softmax((beta * scores).masked_fill(~mask, float("-inf")), -1)
+'''
+
+
+def test_a_mapping_of_ones_own(train, outputs, tmp_path):
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(PLUGIN)
+    arguments = ["mapping=custom", "mapping.name=flatmax", f"plugins=[{plugin}]"]
+    done = train(*arguments, "+mapping.beta=3.0")
+    assert done.returncode == 0, done.stderr
+    assert "flatmax(beta=3.0)" in done.stdout
+    assert ("flatmax", "3.0", 1) in cells(outputs)
+    wrong = train(*arguments, "+mapping.betta=3.0")
+    assert wrong.returncode != 0 and "betta" in wrong.stderr and "beta" in wrong.stderr
+    no_traceback(wrong)
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["mapping=fusedmax", "mapping.lam=-1"], ["lam=-1", "lam >= 0"]),
+        (["mapping=fusedmx"], ["fusedmx", "fusedmax"]),
+        (["mapping=custom", "mapping.name=fusedmx"], ["fusedmx", "'fusedmax'"]),
+        (["mapping=custom"], ["mapping.name"]),
+        (["task=translatoin"], ["translatoin", "translation"]),
+        (["profile=demmo"], ["demmo", "demo"]),
+        (["train.max_epoch=3"], ["max_epoch"]),
+        (["task.data.name=multi3k"], ["multi3k", "multi30k"]),
+        (["plugins=[nowhere.py]"], ["nowhere.py"]),
+        (["runtime.precision=fp8"], ["fp8", "fp32, fp16, bf16"]),
+    ],
+    ids=lambda v: " ".join(v) if "=" in v[0] else "",
+)  # fmt: skip
+def test_errors_are_one_clear_message(train, arguments, said):
+    done = train(*arguments)
+    assert done.returncode != 0
+    for text in said:
+        assert text in done.stderr + done.stdout
+    no_traceback(done)
+
+
+def test_outputs_that_cannot_be_written(script, tiny, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    done = script("train.py", *tiny, f"paths.outputs={tmp_path / 'file'}")
+    assert done.returncode == 1
+    assert str(tmp_path / "file") in done.stderr and "cannot be written" in done.stderr
+
+
+def test_wandb_offline_makes_a_run(train, outputs):
+    pytest.importorskip("wandb")
+    done = train("mapping=softmax", "logger=wandb", "seed=3", WANDB_MODE="offline", WANDB_SILENT="true")
+    assert done.returncode == 0, done.stderr
+    runs = list(outputs.glob("wandb/offline-run-*"))
+    (cell,) = [p.parent.name for p in outputs.glob("cells/toy/softmax/*/metrics.json") if json.loads(p.read_text())["seed"] == 3]
+    assert len(runs) == 1 and runs[0].name.endswith(cell)
+    (record,) = runs[0].glob("*.wandb")
+    content = record.read_bytes()
+    for wanted in (b"softmax gamma=1.0 toy seed 3", b"test/bleu", b"dev/accuracy"):
+        assert wanted in content
+
+
+def test_configuration_can_be_shown_without_running(train, outputs):
+    before = cells(outputs)
+    done = train("mapping=oscarmax", "--cfg", "job")
+    assert done.returncode == 0 and "name: oscarmax" in done.stdout
+    assert cells(outputs) == before

@@ -1,0 +1,335 @@
+"""Training by fairseq's Trainer: what was learned is sparse where it should be, and a kill changes nothing."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro.store import Store
+
+SPARSE = ("sparsemax", "fusedmax")
+TIMINGS = ("train/seconds", "train/tokens_per_second")
+
+
+def scores(entry) -> dict[str, float]:
+    return {k: v for k, v in entry.metrics()["metrics"].items() if k not in TIMINGS}
+
+
+def curves(entry) -> list[dict[str, str]]:
+    rows = csv.DictReader(entry.path("curves.csv").open())
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+def weights(entry, name: str = "last.pt") -> dict[str, torch.Tensor]:
+    import tasks.fairseq_plugin  # noqa: F401  declares the checkpoint's containers safe
+
+    return torch.load(entry.path(f"checkpoints/{name}"), weights_only=True)["model"]
+
+
+def assert_same_training(entry, reference) -> None:
+    assert scores(entry) == scores(reference)
+    assert curves(entry) == curves(reference)
+    for name in ("last.pt", "best.pt"):
+        mine, theirs = weights(entry, name), weights(reference, name)
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[k], theirs[k]) for k in mine), name
+    assert [p["output"] for p in entry.predictions()] == [p["output"] for p in reference.predictions()]
+
+
+# ---- what was learned
+
+
+@pytest.mark.parametrize("mapping", ["softmax", *SPARSE])
+def test_sparse_mappings_are_sparse_in_training_and_in_decoding(learned, mapping):
+    _, entry = learned(mapping)
+    found = scores(entry)
+    for key in ("train/attention_zeros", "dev/attention_zeros", "test/attention_zeros"):
+        if mapping == "softmax":
+            assert found[key] == 0.0, key
+        else:
+            assert found[key] > 0.3, key
+    assert found["test/attention_support"] >= 1.0
+    rows = curves(entry)
+    assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"]) - 0.5, "it did not learn: zeros would say nothing"
+
+
+def test_the_mapping_changes_the_training_loss(learned):
+    losses = {m: [r["train/loss"] for r in curves(learned(m)[1])] for m in ("softmax", *SPARSE)}
+    assert len({v[0] for v in losses.values()}) == len({v[-1] for v in losses.values()}) == 3
+
+
+def test_stored_attention_belongs_to_the_stored_words(learned):
+    from safetensors.torch import load_file
+
+    _, entry = learned("sparsemax")
+    arrays = load_file(entry.path("attention.safetensors"))
+    records = {f"{r['set']}/{r['index']}": r for r in entry.predictions() if "source_tokens" in r}
+    assert arrays.keys() == records.keys() and arrays
+    for key, p in arrays.items():
+        record = records[key]
+        assert p.shape == (len(record["output_tokens"]), len(record["source_tokens"]))
+        torch.testing.assert_close(p.sum(-1), torch.ones(len(p)), atol=1e-4, rtol=0)
+    assert sum(int((p == 0).sum()) for p in arrays.values()) > 0
+
+
+def test_best_checkpoint_is_the_epoch_with_the_best_dev_metric(learned):
+    _, entry = learned("softmax")
+    rows = curves(entry)
+    best = max(rows, key=lambda r: float(r["dev/accuracy"]))
+    assert scores(entry)["best_epoch"] == float(best["epoch"])
+    assert scores(entry)["dev/accuracy"] == pytest.approx(float(best["dev/accuracy"]), rel=1e-5)
+
+
+def test_same_seed_same_numbers_in_one_process_other_seed_others(prepared_cell, tiny, tmp_path):
+    """Nothing that fairseq keeps in module globals leaks from one training into the next."""
+    found = []
+    for place, seed in (("a", 1), ("b", 2), ("c", 1)):
+        store = Store(tmp_path / place)
+        cell = prepared_cell([*tiny, f"seed={seed}", "train.max_epochs=2"])
+        outcome = cells.run(cell, store)
+        assert outcome.state == "done", outcome.error
+        found.append(cell.entry(store))
+    assert_same_training(found[2], found[0])
+    assert scores(found[1]) != scores(found[0])
+
+
+# ---- interruption
+
+INTERRUPTED = ["train.max_epochs=4", "task.data.limits={train: 64, dev: 16, test: 8}", "train.batch_size=4", "optim.start_decay_at=3"]
+
+RUN = """
+import json, os, signal, sys
+sys.path.insert(0, {root!r})
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro.store import Store
+from tasks.compose import composer
+from tasks.data.progress import NullProgress
+if __name__ == "__main__":
+    overrides, out, update = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    if update:
+        import tasks.fairseq_plugin
+        from fairseq.trainer import Trainer
+        step = Trainer.train_step
+        def dying(self, *args, **kwargs):
+            if self.get_num_updates() == update:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return step(self, *args, **kwargs)
+        Trainer.train_step = dying
+    with composer() as compose:
+        config = compose(overrides)
+    outcome = cells.run(cells.prepare(config, NullProgress()), Store(out))
+    print(outcome.state)
+    sys.exit(outcome.error)
+"""
+
+
+@pytest.fixture(scope="module")
+def process(root):
+    def run(overrides, out: Path, kill_at_update: int = 0) -> subprocess.CompletedProcess:
+        code = RUN.format(root=str(root))
+        arguments = [sys.executable, "-c", code, json.dumps(overrides), str(out), str(kill_at_update)]
+        return subprocess.run(arguments, capture_output=True, text=True, timeout=500, check=False)
+
+    return run
+
+
+SCHEDULES = {
+    "adam": [],
+    "sgd": ["optim=sgd_opennmt", "optim.name=sgd", "optim.schedule=latched_halving", "optim.lr=1.0", "optim.normalize=sentences", "optim.start_decay_at=3"],
+}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(prepared_cell, tiny, tmp_path_factory):
+    """`uninterrupted(more overrides)`: (cell, entry) of four epochs of 16 updates without interruption, once for each."""
+    finished = {}
+
+    def run(*more: str):
+        if more not in finished:
+            store = Store(tmp_path_factory.mktemp("uninterrupted"))
+            cell = prepared_cell([*tiny, *INTERRUPTED, *more])
+            outcome = cells.run(cell, store)
+            assert outcome.state == "done", outcome.error
+            finished[more] = (cell, cell.entry(store))
+        return finished[more]
+
+    return run
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("minutes", [10, 1e-9], ids=["from the last epoch", "from the middle of the epoch"])
+def test_killed_in_the_middle_of_an_epoch_ends_the_same(uninterrupted, process, tiny, tmp_path, schedule, minutes):
+    """kill -9 at update 40 of 64, in the middle of epoch 3; then the same command again."""
+    if (schedule, minutes) == ("sgd", 1e-9):
+        pytest.skip("the schedule's state travels with the epochs; adam covers the middle")
+    cell, reference = uninterrupted(*SCHEDULES[schedule])
+    overrides = [*tiny, *INTERRUPTED, *SCHEDULES[schedule], f"train.save_minutes={minutes}"]
+    first = process(overrides, tmp_path, kill_at_update=40)
+    assert first.returncode == -signal.SIGKILL, first.stderr
+    (status,) = tmp_path.rglob("status.json")
+    entry = next(iter(Store(tmp_path)))
+    assert entry.state() == "lost" and entry.metrics() is None
+    assert len(curves(entry)) == 2
+    (entry.path("checkpoints") / "saving.99999.pt").write_bytes(b"left by a writer that was killed")
+    second = process(overrides, tmp_path)
+    assert second.returncode == 0 and second.stdout.strip() == "done", second.stderr
+    log = entry.path("log.txt").read_text()
+    assert f"resuming from epoch 3, update {32 if minutes == 10 else 40}" in log
+    assert_same_training(entry, reference)
+    assert not list(entry.path("checkpoints").glob("saving.*")), "checkpoints of dead writers fill the disk"
+
+
+def test_truncated_checkpoint_falls_back_to_the_one_before(uninterrupted, process, tiny, tmp_path):
+    _, reference = uninterrupted()
+    overrides = [*tiny, *INTERRUPTED]
+    assert process(overrides, tmp_path, kill_at_update=40).returncode == -signal.SIGKILL
+    entry = next(iter(Store(tmp_path)))
+    last = entry.path("checkpoints/last.pt")
+    whole = last.read_bytes()
+    last.unlink()  # best.pt may be the same file
+    last.write_bytes(whole[: len(whole) // 2])
+    assert process(overrides, tmp_path).returncode == 0
+    log = entry.path("log.txt").read_text()
+    assert "last.pt cannot be read" in log and "resuming from epoch 2, update 16" in log
+    assert entry.path("checkpoints/last.unreadable").exists()
+    assert_same_training(entry, reference)
+
+
+def test_no_readable_checkpoint_starts_again(uninterrupted, process, tiny, tmp_path):
+    _, reference = uninterrupted()
+    overrides = [*tiny, *INTERRUPTED]
+    assert process(overrides, tmp_path, kill_at_update=40).returncode == -signal.SIGKILL
+    entry = next(iter(Store(tmp_path)))
+    for name in ("last.pt", "previous.pt"):
+        entry.path(f"checkpoints/{name}").unlink()
+        entry.path(f"checkpoints/{name}").write_bytes(b"")
+    assert process(overrides, tmp_path).returncode == 0
+    assert "previous.pt cannot be read" in entry.path("log.txt").read_text()
+    assert_same_training(entry, reference)
+
+
+def test_the_disk_fills_up_while_a_checkpoint_is_written(prepared_cell, tiny, tmp_path, monkeypatch):
+    """A clear error, no half checkpoint in the place of a whole one, and the next run goes on."""
+    from fairseq.trainer import Trainer
+
+    cell, store = prepared_cell([*tiny, "train.max_epochs=3"]), Store(tmp_path)
+    entry, real, calls = cell.entry(store), Trainer.save_checkpoint, []
+
+    def full(self, filename, state):
+        calls.append(filename)
+        if len(calls) == 2:
+            Path(filename).write_bytes(b"half")
+            raise OSError(28, os.strerror(28), filename)
+        real(self, filename, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "save_checkpoint", full)
+        outcome = cells.run(cell, store)
+    assert outcome.state == "failed" and "no space left" in outcome.error.splitlines()[0]
+    assert sorted(p.name for p in entry.path("checkpoints").iterdir()) == ["best.pt", "last.pt"]
+    weights(entry)
+    assert cells.run(cell, store).state == "done"
+    assert "resuming from epoch 2" in entry.path("log.txt").read_text()
+
+
+def test_divergence_is_named(prepared_cell, tiny, tmp_path):
+    cell = prepared_cell([*tiny, "optim.name=sgd", "optim.schedule=fixed", "optim.lr=1e30", "optim.clip=0", "train.max_epochs=3"])
+    outcome = cells.run(cell, Store(tmp_path))
+    assert outcome.state == "failed"
+    assert "optim.lr" in outcome.error.splitlines()[0]
+
+
+# ---- precision, several processes
+
+
+def test_bf16_on_the_cpu(prepared_cell, learning, tmp_path):
+    cell = prepared_cell([*learning, "mapping=sparsemax", "runtime.precision=bf16"])
+    store = Store(tmp_path)
+    outcome = cells.run(cell, store)
+    assert outcome.state == "done", outcome.error
+    rows = curves(cell.entry(store))
+    assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"]) - 0.3
+    assert scores(cell.entry(store))["test/attention_zeros"] > 0.2
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_on_a_gpu(prepared_cell, tiny, tmp_path, precision):
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    cell = prepared_cell([*tiny, "runtime.device=cuda", f"runtime.precision={precision}", "mapping=fusedmax"])
+    outcome = cells.run(cell, Store(tmp_path))
+    assert outcome.state == "done", outcome.error
+
+
+DDP = """
+import json, sys, torch
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro.store import Store
+from tasks.compose import composer
+from tasks.data.progress import NullProgress
+
+class Stop(Exception): ...
+
+def worker(rank, world, overrides, out, port):
+    torch.set_num_threads(1)
+    from tasks.fairseq_plugin import training
+    plain_config, plain_train = training.fairseq_config, training.train
+
+    def with_processes(groups):
+        groups["distributed_training"] = dict(
+            distributed_world_size=world, distributed_rank=rank, distributed_backend="gloo", ddp_backend="legacy_ddp",
+            distributed_init_method=f"tcp://localhost:{{port}}", distributed_no_spawn=True)
+        groups["checkpoint"]["save_dir"] = str(Path(out, "checkpoints"))
+        return plain_config(groups)
+
+    def train_only(config, monitor, **options):
+        training.train = plain_train
+        trained = training.distributed_train(config, monitor, **options)
+        Path(out, f"rank{{rank}}.json").write_text(json.dumps(trained.history))
+        raise Stop
+
+    training.fairseq_config, training.train = with_processes, train_only
+    with composer() as compose:
+        config = compose(overrides)
+    outcome = cells.run(cells.prepare(config, NullProgress()), Store(Path(out, f"store{{rank}}")))
+    assert outcome.error.startswith("Stop"), outcome.error
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(worker, (2, json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])), nprocs=2)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_over_gloo_learn_like_one_with_twice_the_batch(root, prepared_cell, tiny, tmp_path):
+    """Gradients are summed over the processes: two with half of each batch make the updates of one with all of it."""
+    import socket
+
+    more = ["train.max_epochs=2", "model.dropout=0", "train.batch_size=4"]
+    prepared_cell([*tiny, *more])  # encodes the data once
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    file = tmp_path / "ddp.py"
+    file.write_text(DDP.format(root=str(root)))
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, str(file), json.dumps([*tiny, *more]), str(tmp_path), str(port)], capture_output=True, text=True, timeout=500,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stderr[-3000:]} after {time.monotonic() - started:.0f} s"
+    ranks = [json.loads((tmp_path / f"rank{r}.json").read_text()) for r in (0, 1)]
+    assert ranks[0][-1]["updates"] == ranks[1][-1]["updates"] == 2 * 48 / 8
+    assert ranks[0][-1]["train/loss"] == pytest.approx(ranks[1][-1]["train/loss"], abs=1e-4)
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["best.pt", "last.pt", "previous.pt"]
