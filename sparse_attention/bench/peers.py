@@ -16,7 +16,7 @@ Contestant = Callable[[Tensor], Tensor]
 def _module(name: str) -> ModuleType | None:
     try:
         return importlib.import_module(name)
-    except Exception:  # noqa: BLE001 - compiled packages fail to import in many ways; here that means "not installed"
+    except Exception:  # compiled packages fail to import in many ways; here each means "not installed"
         return None
 
 

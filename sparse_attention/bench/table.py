@@ -50,6 +50,7 @@ CASES = (
     Case("entmax 1.3", "entmax", {"alpha": 1.3}, ((10, 10), (15, 15))),
     Case("pnormmax 1.5", "pnormmax", {"p": 1.5}, ((3.5, 1.0), (4, 4))),
     Case("fusedmax .1", "fusedmax", {"lam": 0.1}, ((12, 10), (8, 8))),
+    Case("fusedmax .1, scores x.1", "fusedmax", {"lam": 0.1}, ((20, 20), (20, 20)), 0.1),
     Case("oscarmax .01", "oscarmax", {"lam": 0.01}, ((9, 19), (8, 16))),
     Case("oscarmax .01, scores x.1", "oscarmax", {"lam": 0.01}, ((9, 19), (8, 16)), 0.1),
     Case("oscarmax .01, scores x10", "oscarmax", {"lam": 0.01}, ((9, 19), (8, 16)), 10.0),

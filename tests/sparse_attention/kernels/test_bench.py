@@ -1,0 +1,66 @@
+"""The benchmark's structure, not its figures: it runs, it compares with softmax, and it says what it measured."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from sparse_attention.bench import CASES, SHAPES, Case, Row, markdown, measure
+
+
+def test_every_case_is_a_mapping_with_targets() -> None:
+    torch.manual_seed(0)
+    for case in CASES:
+        x = torch.randn(4, 30) * case.scale
+        p = case.function(x)(x)
+        torch.testing.assert_close(p.sum(-1), torch.ones(4))
+        assert not torch.allclose(p, torch.softmax(x, -1))
+        assert all(len(side) == 2 for side in case.target)
+    assert {n for _, n in SHAPES} == {30, 50, 128, 512, 4096, 32000}
+
+
+def test_measure_times_peers_beside_ours_and_leaves_gaps_for_those_that_fail() -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("not for these scores")
+
+    def without_gradient(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, -1).detach()
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        # Ten softmaxes cost several times one: a ratio that is wrong by construction would show.
+        slow = lambda x: sum(torch.softmax(x, -1) for _ in range(10)) / 10  # noqa: E731
+        case = Case("sparsemax", "sparsemax", {}, ((1.5, 1), (2, 1.3)))
+        peers = {"broken": broken, "flat": without_gradient, "slow": slow}
+        ours, *others = measure(case, ((400, 64), (100, 500)), 0.1, peers)
+    finally:
+        torch.set_num_threads(before)
+    rows = {row.label: row for row in others}
+    assert ours.case is case and all(v > 0 for v in ours.forward + ours.both if v is not None)
+    assert None not in ours.forward and len(ours.forward) == len(ours.both) == 2
+    assert rows["broken"].forward == [None, None] == rows["broken"].both
+    assert None not in rows["flat"].forward and rows["flat"].both == [None, None]
+    assert all(v is not None and v > 3 for v in rows["slow"].forward)
+
+
+def test_figures_above_target_stand_out() -> None:
+    case = Case("x", "sparsemax", {}, ((1.5, 1.0), (2.0, 1.3)))
+    page = markdown([Row("x", [1.4, 1.1], [2.1, None], case)], ((8, 128), (8, 129)), {"torch": "1"}, "native (avx2)")
+    assert "| **x** | 1.40 | **1.10** |" in page and "| **x** | **2.10** | - |" in page
+    assert "native (avx2)" in page and "torch 1" in page
+
+
+def test_command_prints_the_table_and_refuses_unknown_names(root: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    command = [sys.executable, str(root / "scripts" / "bench.py"), "--seconds", "0.05", "--shapes", "64x30", "--output", "-"]
+    done = subprocess.run([*command, "--only", "sparsemax"], capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(re.findall(r"^\| \*\*sparsemax\*\* \| \**\d", done.stdout, re.M)) == 2
+    done = subprocess.run([*command, "--only", "sparsmax"], capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 2 and "entmax 1.5" in done.stderr
