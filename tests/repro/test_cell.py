@@ -73,8 +73,7 @@ def test_a_plugin_counts_by_its_content_not_its_place(config, base, tmp_path):
     assert identity(config(plugins=[str(other)]), "data") != first
 
 
-def test_the_hash_is_pinned(config):
-    """A change of this value abandons every finished cell of every user: do it on purpose (and only by task.recipe)."""
+def test_a_configuration_read_back_is_the_same_cell(config):
     assert identity(config(), "data") == identity(json.loads(json.dumps(config())), "data")
     assert len(identity(config(), "data")) == 16
 

@@ -151,7 +151,7 @@ def test_footers_carry_what_a_number_needs(made):
 def test_text(made):
     lines = tables.to_text(tables.build(*made(), RECORDS)).splitlines()
     start = next(i for i, x in enumerate(lines) if x.strip() == "A | B & C_1")
-    groups, header, rule, softmax, tuned, dashes, lead, constant = lines[start + 1 : start + 9]
+    groups, header, _, softmax, tuned, dashes, lead, constant = lines[start + 1 : start + 9]
     assert groups.split("  ") and "ours" in groups and "FR-EN (paper)" in groups
     assert header.split() == ["mapping", "BLEU", "support", "BLEU", "verdict"]
     assert softmax.split() == ["softmax", "30.50", "±0.71", "3.5", "±0.7", "36.38", "not", "comparable"]

@@ -17,7 +17,12 @@ def outputs(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def train(script, tiny, outputs):
-    return lambda *arguments, **environment: script("train.py", *tiny, f"paths.outputs={outputs}", *arguments, **environment)
+    def run(*arguments, **environment):
+        given = {a.split("=")[0] for a in arguments}
+        rest = [o for o in tiny if o.split("=")[0] not in given]
+        return script("train.py", *arguments, *rest, f"paths.outputs={outputs}", **environment)
+
+    return run
 
 
 def cells(outputs: Path) -> dict[tuple[str, str, int], dict]:
