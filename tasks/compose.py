@@ -29,8 +29,16 @@ def composer():
     """Context of a function `compose(overrides) -> plain configuration`."""
     from hydra import compose, initialize_config_dir
 
+    composed: dict[tuple[str, ...], dict[str, Any]] = {}
+
+    def resolve(overrides: Sequence[str] = ()) -> dict[str, Any]:
+        key = tuple(overrides)
+        if key not in composed:
+            composed[key] = plain(compose("main", overrides=list(key)))
+        return composed[key]
+
     with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
-        yield lambda overrides=(): plain(compose("main", overrides=list(overrides)))
+        yield resolve
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

@@ -14,15 +14,14 @@ from omegaconf import OmegaConf
 
 from sparse_attention.repro import cell as cells
 from sparse_attention.repro import plan as plans
-from sparse_attention.repro import pool, table
-from sparse_attention.repro.display import Display, clock
+from sparse_attention.repro import pool, report, table
+from sparse_attention.repro.display import Display
 from sparse_attention.repro.protocol import Prepared
 from sparse_attention.repro.store import Store, StoreError
 from tasks import compose
 from tasks.data.errors import DataError
 from tasks.data.progress import Progress
 from tasks.loggers import make_loggers
-
 
 OWN = ("profile", "seeds", "add")  # arguments of this command; everything else is Hydra's
 
@@ -53,18 +52,16 @@ def main(names: Sequence[str], overrides: Sequence[str]) -> int:
     reused = len(needed) - len(missing)
     progress.say(f"{len(needed)} cells: {reused} finished before, {len(missing)} to run on {runtime['workers']} worker(s)")
     display = Display(len(missing), runtime["workers"])
-    printed: set[int] = set()
+    tables: dict[int, table.Table] = {}
     failed: dict[str, str] = {}
-    reports: list[Path] = []
+    written: list[Path] = []
 
     def print_complete() -> None:
         for number, plan in enumerate(made):
             done = all(c.entry(store).metrics() is not None or i in failed for i, c in plan.cells.items())
-            if number not in printed and done:
-                printed.add(number)
-                built = table.build(plan, store, _published(plan), failed)
-                files = table.write(built, Path(root) / "tables" / f"{names[number]}_{profile}")
-                reports.extend(files)
+            if number not in tables and done:
+                tables[number] = built = table.build(plan, store, _published(plan), failed)
+                written.extend(table.write(built, Path(root) / "tables" / f"{names[number]}_{profile}"))
                 display.say("\n" + table.to_text(built) + "\n")
 
     with display:
@@ -77,9 +74,10 @@ def main(names: Sequence[str], overrides: Sequence[str]) -> int:
                 print_complete()
     for cell_id, error in failed.items():
         print(f"cell {cell_id} failed: {error}", file=sys.stderr)
-    report = _report(made, store, names, profile, Path(root), failed)
-    print(f"tables: {', '.join(str(p) for p in reports)}")
-    print(f"report: {report}")
+    html = Path(root) / "report" / f"{'+'.join(names)}_{profile}.html"
+    report.write([tables[n] for n in range(len(made))], made, store, html, failed)
+    print(f"tables: {', '.join(str(p.with_suffix('')) for p in written[::4])} (.txt .md .csv .tex)")
+    print(f"report: {html}")
     print(f"{len(missing) - len(failed)} cells run, {reused} reused, {len(failed)} failed")
     return 1 if failed else 0
 
@@ -128,8 +126,8 @@ def _prepare_all(wanted: dict[str, dict[str, Any]], workers: int) -> dict[str, P
     """Prepare each data set once, in processes of its own; a data set that cannot be had gives its `DataError`."""
     if len(wanted) == 1 or workers == 1:
         return {key: _prepare(config) for key, config in wanted.items()}
-    context = mp.get_context("forkserver")
-    context.set_forkserver_preload(sorted({m for c in wanted.values() for m in cells.task_of(c).PRELOAD}))
+    # forked from here: nothing runs beside this thread yet, and the loaders need none of what the cells preload
+    context = mp.get_context("fork" if "fork" in mp.get_all_start_methods() else None)
     with ProcessPoolExecutor(workers, mp_context=context) as executor:
         futures = {key: executor.submit(_prepare, config) for key, config in wanted.items()}
         return {key: future.result() for key, future in futures.items()}
@@ -146,13 +144,3 @@ def _prepare(config: dict[str, Any]) -> Prepared | Exception:
 def _published(plan: plans.Plan) -> list[dict[str, Any]]:
     name = plan.experiment.get("published")
     return compose.published(name) if name else []
-
-
-def _report(made, store, names, profile, root: Path, failed) -> Path:
-    from sparse_attention.repro import report
-
-    built = [table.build(plan, store, _published(plan), failed) for plan in made]
-    return report.write(built, made, store, root / "report" / f"{'+'.join(names)}_{profile}.html")
-
-
-__all__ = ["clock", "experiments", "main"]

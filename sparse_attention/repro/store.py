@@ -15,15 +15,18 @@ import contextlib
 import errno
 import gzip
 import json
+import logging
 import os
 import socket
 import threading
 import time
 import uuid
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+log = logging.getLogger(__name__)
 STALE_SECONDS = 180.0
 HEARTBEAT_SECONDS = 15.0
 
@@ -121,11 +124,16 @@ class Entry:
         write_json(self.path("status.json"), {"state": state, "time": time.time(), **kept, **facts})
 
     def predictions(self) -> list[dict[str, Any]]:
+        """One record per test example; empty when the file is absent or damaged (the latter is logged)."""
         path = self.path("predictions.jsonl.gz")
-        if not path.exists():
+        try:
+            with gzip.open(path, "rt", encoding="utf-8") as lines:
+                return [json.loads(line) for line in lines]
+        except FileNotFoundError:
             return []
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            return [json.loads(line) for line in lines]
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            log.warning("%s is damaged (%s): no significance and no samples from it", path, error)
+            return []
 
     def write_predictions(self, records: Iterable[Mapping[str, Any]]) -> None:
         text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)

@@ -10,13 +10,14 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from sparse_attention.repro import published as pub
 from sparse_attention.repro.plan import Plan, Slot
-from sparse_attention.repro.stats import Summary, paired_randomization, summarize
-from sparse_attention.repro.store import Store, read_json, write_atomic
+from sparse_attention.repro.stats import Summary, paired_bleu_randomization, paired_randomization, summarize
+from sparse_attention.repro.store import Entry, Store, read_json, write_atomic
 
 SIGNIFICANT = 0.05
 
@@ -31,11 +32,14 @@ class Value:
     p_value: float | None = None  # against the first row
     note: str = ""
 
+    @property
+    def significant(self) -> bool:
+        return self.p_value is not None and self.p_value < SIGNIFICANT
+
     def text(self) -> str:
         if self.summary is None:
             return self.note or "-"
-        mark = "*" if self.p_value is not None and self.p_value < SIGNIFICANT else ""
-        return self.summary.text(self.decimals) + mark
+        return self.summary.text(self.decimals) + ("*" if self.significant else "")
 
 
 @dataclass
@@ -84,7 +88,7 @@ def build(plan: Plan, store: Store, records: Sequence[Mapping[str, Any]], failed
     seeds = sorted({slot.seed for slot in plan.slots})
     spread = "mean ± standard deviation over seeds" if len(seeds) > 1 else "one run each: no spread"
     footers = [f"Seeds: {', '.join(map(str, seeds))} ({spread}).", *experiment.get("footers", [])]
-    if any(v.p_value is not None for b in blocks for r in b.rows for v in r.values):
+    if any(v.significant for b in blocks for r in b.rows for v in r.values):
         footers.append(f"* differs from the first row: paired randomization over test examples, p < {SIGNIFICANT}.")
     if any(t is not None and t.note for b in blocks for r in b.rows for t in r.theirs):
         notes = {t.note for b in blocks for r in b.rows for t in r.theirs if t is not None and t.note}
@@ -129,7 +133,7 @@ def _block(plan, store, records, c, column, comparable, failed) -> Block:
         label = f"GENERATED PAIRS (no real text could be fetched), instead of: {label}"
     return Block(
         label, [s["label"] for s in shown], [(g["label"], g.get("labels", g["metrics"])) for g in groups], rows,
-        _data_footers(facts, chosen_metrics(plan, store, c)), comparable,
+        _data_footers(facts, chosen_metrics(plan, store, c), [s["metric"] for s in shown]), comparable,
     )  # fmt: skip
 
 
@@ -176,31 +180,44 @@ def _baseline_detail(scores: Mapping[str, Any]) -> str:
 
 
 def _significance(first: Sequence[Slot], other: Sequence[Slot], store: Store, metric: str) -> float | None:
-    """p-value over test examples, seeds pooled; None where per-example scores do not add up to the metric."""
+    """p-value over test examples, seeds pooled; None where per-example values do not give the metric."""
     split, _, name = metric.partition("/")
-    a, b = (_sentences(slots, store, split, name) for slots in (first, other))
-    return paired_randomization(b, a) if a and len(a) == len(b) else None
+    key, test = (f"{name}_statistics", paired_bleu_randomization) if name == "bleu" else (name, paired_randomization)
+    a, b = (_sentences(slots, store, split, key) for slots in (first, other))
+    return test(b, a) if a and len(a) == len(b) else None
 
 
-def _sentences(slots: Sequence[Slot], store: Store, split: str, name: str) -> list[float]:
-    values: list[float] = []
-    for slot in slots:
-        for record in slot.cell.entry(store).predictions():
-            score = record.get("sentence", {}).get(name)
-            if record.get("set") == split and isinstance(score, (int, float)):
-                values.append(float(score))
-    return values
+def _sentences(slots: Sequence[Slot], store: Store, split: str, name: str) -> list[Any]:
+    return [
+        record["sentence"][name]
+        for slot in slots
+        for record in _predictions(str(slot.cell.entry(store).folder))
+        if record.get("set") == split and name in record.get("sentence", {})
+    ]
 
 
-def _data_footers(facts: Mapping[str, Any], metrics: Mapping[str, Any] | None) -> list[str]:
+@lru_cache(maxsize=64)  # a finished cell's predictions never change
+def _predictions(folder: str) -> list[dict[str, Any]]:
+    return Entry(Path(folder)).predictions()
+
+
+def _data_footers(facts: Mapping[str, Any], metrics: Mapping[str, Any] | None, shown: Sequence[str]) -> list[str]:
     lines = []
     if facts:
-        pairs = ", ".join(f"{n:,} {s}" for s, n in (facts.get("pairs") or {}).items())
-        lines.append(f"Data: {facts.get('provenance')} ({pairs}; sha256 {str(facts.get('sha256'))[:12]}).")
+        lines.append(f"Data: {facts.get('provenance')}; sha256 {str(facts.get('sha256'))[:12]}.")
         lines.extend(str(n) for n in facts.get("notes", ()))
     if metrics:
-        lines.append("Scores: " + "; ".join(sorted({v for k, v in metrics["signatures"].items() if k.startswith("test/")})) + ".")
+        wanted = {_family(metric) for metric in shown}
+        lines.append("Scores: " + "; ".join(sorted({v for k, v in metrics["signatures"].items() if k in wanted})) + ".")
     return lines
+
+
+def _family(metric: str) -> str:
+    """The signature's key of a metric: ROUGE-1, -2 and -L share one."""
+    split, _, name = metric.partition("/")
+    if name.startswith("rouge"):
+        name = "rouge_f1" if name.endswith("_f") else "rouge_recall75"
+    return f"{split}/{name}"
 
 
 def _code(plan: Plan, store: Store) -> list[str]:

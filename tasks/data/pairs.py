@@ -40,6 +40,20 @@ def cached_rows(path: Path, make: Callable[[], tuple[Rows, dict[str, Any]]], pro
     return _read(path)
 
 
+def cached_parts(path: Path, sha256: str, make: Callable[[], dict[str, list[int]]]) -> dict[str, list[int]]:
+    """Split -> row numbers, kept at `path` for the rows with hash `sha256`; made again when they changed."""
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored["sha256"] == sha256:
+            return stored["parts"]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    parts = make()
+    with publish_file(path) as temporary:
+        temporary.write_text(json.dumps({"sha256": sha256, "parts": parts}), encoding="utf-8")
+    return parts
+
+
 def _read(path: Path) -> tuple[Rows, dict]:
     head, _, body = path.read_bytes().partition(b"\n")
     about = json.loads(head)

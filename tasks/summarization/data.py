@@ -11,7 +11,7 @@ from pathlib import Path
 from tasks.data.apt import PrivateApt
 from tasks.data.errors import DataUnavailable
 from tasks.data.manifests import load_manifest, mirror_files
-from tasks.data.pairs import cached_rows
+from tasks.data.pairs import cached_parts, cached_rows
 from tasks.data.progress import Progress
 from tasks.data.splits import normalized, split_by_content
 from tasks.seq2seq import hub
@@ -47,8 +47,13 @@ def load_debian_descriptions(request: Request, progress: Progress) -> Corpus:
             )
         return rows, {"release": apt.release(), "day": day}
 
-    rows, about = cached_rows(root / "debian_descriptions" / "pairs-1.jsonl", make, progress)
-    splits = split_descriptions(rows, request)
+    path = root / "debian_descriptions" / "pairs-1.jsonl"
+    rows, about = cached_rows(path, make, progress)
+    parts = cached_parts(path.with_suffix(".split.json"), about["sha256"], lambda: split_descriptions(rows))
+    splits = {}
+    for split, numbers in parts.items():
+        pairs = (Pair(rows[i][2], (rows[i][3],)) for i in numbers)
+        splits[split] = [pair for pair in pairs if within_bounds(pair, request, DEBIAN_BOUNDS)]
     provenance = f"package descriptions of {about['release']} ({about['day']}), first paragraph to synopsis"
     return make_corpus(request, splits, manifest, provenance)
 
@@ -99,18 +104,13 @@ def _describe(described: dict[str, tuple[str, str]], name: str, description: str
         described[name] = (paragraph, clean(synopsis))
 
 
-def split_descriptions(rows: list[list[str]], request: Request) -> dict[str, list[Pair]]:
+def split_descriptions(rows: list[list[str]]) -> dict[str, list[int]]:
     """Splits in which no source package, no paragraph and no synopsis (up to case, digits, punctuation) is shared."""
     keys = [
         [("package", source), ("paragraph", normalized(paragraph)), ("synopsis", normalized(synopsis))]
         for source, _, paragraph, synopsis in rows
     ]
-    parts = split_by_content(keys, [f"{source} {paragraph}" for source, _, paragraph, _ in rows])
-    splits = {}
-    for split, numbers in parts.items():
-        pairs = (Pair(rows[i][2], (rows[i][3],)) for i in numbers)
-        splits[split] = [pair for pair in pairs if within_bounds(pair, request, DEBIAN_BOUNDS)]
-    return splits
+    return split_by_content(keys, [f"{source} {paragraph}" for source, _, paragraph, _ in rows])
 
 
 REUTERS_BOUNDS = {"source": (10, 100), "target": (2, 30)}

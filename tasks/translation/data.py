@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from tasks.data.apt import PrivateApt
 from tasks.data.errors import DataError
 from tasks.data.manifests import load_manifest, mirror_files
-from tasks.data.pairs import cached_rows
+from tasks.data.pairs import cached_parts, cached_rows
 from tasks.data.progress import Progress
 from tasks.data.splits import normalized, split_by_content
 from tasks.seq2seq import hub
@@ -104,9 +104,14 @@ def load_libreoffice_help(request: Request, progress: Progress) -> Corpus:
             texts.append(dict(help_paragraphs(folder / "usr/share/libreoffice/help" / pages / "text")))
         return aligned_rows(*texts), {"packages": versions}
 
-    rows, about = cached_rows(root / "libreoffice_help" / f"pairs-{first}-{second}-1.jsonl", make, progress)
-    keys = [[("first", normalized(one)), ("second", normalized(two))] for one, two in rows]
-    parts = split_by_content(keys, [f"{one}\t{two}" for one, two in rows])
+    path = root / "libreoffice_help" / f"pairs-{first}-{second}-1.jsonl"
+    rows, about = cached_rows(path, make, progress)
+
+    def split() -> dict[str, list[int]]:
+        keys = [[("first", normalized(one)), ("second", normalized(two))] for one, two in rows]
+        return split_by_content(keys, [f"{one}\t{two}" for one, two in rows])
+
+    parts = cached_parts(path.with_suffix(".split.json"), about["sha256"], split)
     splits = {}
     for split, numbers in parts.items():
         ordered = (rows[i] if source == first else rows[i][::-1] for i in numbers)
