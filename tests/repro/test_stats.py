@@ -43,7 +43,7 @@ def test_p_value_at_the_ends():
 
 def test_p_value_is_reproducible_and_depends_on_the_pairs():
     rng = np.random.default_rng(1)
-    a, b = rng.normal(0.3, 1, 40), rng.normal(0, 1, 40)
+    a, b = rng.normal(0.3, 1, 40).tolist(), rng.normal(0, 1, 40).tolist()
     assert paired_randomization(a, b) == paired_randomization(a, b)
     assert paired_randomization(a, b) != paired_randomization(a, b[::-1])
 

@@ -47,6 +47,8 @@ def greedy(model, source: list[int], symbols, longest: int):
         logits, extra = model(src, torch.tensor([len(source)]), torch.tensor([tokens]))
         logp = torch.log_softmax(logits[0, -1], -1)
         logp[symbols.pad()] = -math.inf
+        if step == 0:  # fairseq's outputs have at least one word
+            logp[symbols.eos()] = -math.inf
         best = symbols.eos() if step == longest else int(logp.argmax())
         attention.append(extra["attn"][0][0, -1])
         score += float(logp[best])
@@ -61,6 +63,8 @@ def greedy(model, source: list[int], symbols, longest: int):
 @pytest.mark.parametrize("batch_size", [1, 5])
 def test_one_beam_is_greedy(build, task, symbols, mapping, params, feeding, batch_size):
     model = build(mapping, params, input_feeding=feeding, bidirectional=True, init_range=1.0, seed=4)
+    with torch.no_grad():
+        model.decoder.generator.bias[symbols.eos()] += 1.0  # some outputs shall end before the limit
     found = generation.decode(
         model, task, "test", beam=1, max_len_a=0, max_len_b=7, replace_unk=False, batch_size=batch_size
     )  # fmt: skip
