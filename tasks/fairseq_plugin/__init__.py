@@ -8,4 +8,6 @@ compat.install()
 
 from tasks.fairseq_plugin import criterion, schedule, seq2seq_model, seq2seq_task  # noqa: E402,F401
 
+from tasks.fairseq_plugin import classifier_criterion, classifier_task, imdb_model  # noqa: E402,F401
+
 compat.detach_config_store()
