@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 import sparse_attention as sa
 from sparse_attention.repro.cell import Cell, load_plugins
+from sparse_attention.repro.protocol import task_of
+from tasks.fairseq_run import OPTIMIZERS, SCHEDULE_KEYS
 from tasks.loggers import NAMES as LOGGERS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,7 +46,10 @@ def composer():
 
 def plain(config: DictConfig) -> dict[str, Any]:
     """Resolve a composed configuration to plain containers and check it. Raises `ConfigError` with all problems."""
-    values: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    try:
+        values: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key or "configuration"}: {str(error).splitlines()[0]}; set it on the command line") from error
     values.pop("hydra", None)
     if values["runtime"]["device"] == "auto":
         import torch
@@ -66,6 +72,10 @@ def check(config: Mapping[str, Any]) -> None:
         "runtime.device": (config["runtime"]["device"], ("cpu", "cuda")),
         "runtime.precision": (config["runtime"]["precision"], ("fp32", "fp16", "bf16")),
         "logger": (config["logger"]["name"], LOGGERS),
+        "optim.name": (config["optim"]["name"], OPTIMIZERS),
+        "optim.schedule": (config["optim"]["schedule"], tuple(SCHEDULE_KEYS)),
+        "optim.normalize": (config["optim"]["normalize"], ("tokens", "sentences")),
+        "model.attention": (config["model"].get("attention", "general"), ("general", "dot", "additive")),
     }
     for key, (value, choices) in allowed.items():
         if value not in choices:
@@ -76,8 +86,16 @@ def check(config: Mapping[str, Any]) -> None:
             problems.append(f"{group}.{key}={value!r} must be a whole number of at least 1")
     if not isinstance(config["seed"], int) or config["seed"] < 0:
         problems.append(f"seed={config['seed']!r} must be a whole number of at least 0")
-    if not float(config["optim"]["lr"]) > 0:
-        problems.append(f"optim.lr={config['optim']['lr']!r} must be positive")
+    rate = config["optim"]["lr"]
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not rate > 0:
+        problems.append(f"optim.lr={rate!r} must be a positive number")
+    known = getattr(task_of(config), "SCORES", None)
+    for name in config["task"].get("scores") or ():
+        if known is not None and name not in known:
+            problems.append(f"task.scores names {name!r}; allowed: {', '.join(known)}")
+    metrics = getattr(task_of(config), "DEV_METRICS", None)
+    if metrics is not None and config["train"]["best_metric"] not in metrics:
+        problems.append(f"train.best_metric={config['train']['best_metric']!r} is not possible; allowed: {', '.join(metrics)}")
     if problems:
         raise ConfigError("; ".join(problems))
 

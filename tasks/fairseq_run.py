@@ -9,6 +9,7 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
+OPTIMIZERS = ("sgd", "adam")
 SCHEDULE_KEYS = {"latched_halving": ("start_decay_at", "decay"), "inverse_sqrt": ("warmup_updates",), "fixed": ()}
 
 # Training's share of a cell's time as a progress bar shows it.

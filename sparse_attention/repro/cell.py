@@ -9,6 +9,7 @@ must not make every finished cell worthless.
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import importlib
 import importlib.util
@@ -179,7 +180,7 @@ def run(
         except Exception as second:  # a full disk, usually the same as the first
             trace += f"\n(the failure could not be recorded: {second})"
         _finish(active, {}, "failed")
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             error = explain(error, entry.folder)
         return Outcome(cell.cell_id, "failed", time.monotonic() - started, f"{type(error).__name__}: {error}\n{trace}")
 

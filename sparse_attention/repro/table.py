@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -102,11 +103,15 @@ def _block(plan, store, records, c, column, comparable, failed) -> Block:
     shown = column["show"]
     groups = column.get("published", [])
     rows: list[Row] = []
+    losses: list[str] = []
     first: list[Slot] | None = None
     for r, row in enumerate(plan.experiment["rows"]):
         slots = plan.at(r, c)
         chosen, detail = _select(slots, store, column["select"])
         values = [_value(chosen, store, spec, failed, slots) for spec in shown]
+        lost = sum(s.cell.entry(store).metrics() is None for s in slots)
+        if lost:
+            losses.append(f"{row['label']}: {lost} of {len(slots)} cells failed.")
         if first is None:
             first = chosen
         elif chosen:
@@ -133,7 +138,7 @@ def _block(plan, store, records, c, column, comparable, failed) -> Block:
         label = f"GENERATED PAIRS (no real text could be fetched), instead of: {label}"
     return Block(
         label, [s["label"] for s in shown], [(g["label"], g.get("labels", g["metrics"])) for g in groups], rows,
-        _data_footers(facts, chosen_metrics(plan, store, c), [s["metric"] for s in shown]), comparable,
+        _data_footers(facts, chosen_metrics(plan, store, c), [s["metric"] for s in shown]) + losses, comparable,
     )  # fmt: skip
 
 
@@ -151,8 +156,10 @@ def _select(slots: Sequence[Slot], store: Store, select: Mapping[str, str]) -> t
     best: tuple[float, tuple] | None = None
     for point, members in by_point.items():
         scores = [m["metrics"][select["metric"]] for s in members if (m := s.cell.entry(store).metrics()) is not None]
-        if scores and (best is None or sign * summarize(scores).mean > best[0]):
-            best = (sign * summarize(scores).mean, point)
+        if not scores or math.isnan(mean := summarize(scores).mean):
+            continue
+        if best is None or sign * mean > best[0]:
+            best = (sign * mean, point)
     if best is None:
         return [], ""
     point = best[1]
