@@ -88,7 +88,7 @@ inline Threshold<T> solve_quadratic(Candidates<T>& k) {
       size = size + select_or_zero(greater(d, zero), one);
     });
     double step = (s[0] - std::sqrt(s[0])) / s[1];
-    if (std::fabs(step) < 1e-2 * -tau * 1e-3 || pass == 40) {
+    if (std::fabs(step) < 1e-5 * -tau || pass == 40) {
       // sum (d - delta)^2 = 1 over a fixed support: a quadratic, solved without cancellation.
       double discriminant = s[1] * s[1] - s[2] * (s[0] - 1);
       double exact = discriminant > 0 ? (s[0] - 1) / (s[1] + std::sqrt(discriminant)) : step;
