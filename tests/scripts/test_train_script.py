@@ -112,7 +112,7 @@ def test_a_mapping_of_ones_own(train, outputs, tmp_path):
         (["train.max_epoch=3"], ["max_epoch"]),
         (["task.data.name=multi3k"], ["multi3k", "multi30k"]),
         (["plugins=[nowhere.py]"], ["nowhere.py"]),
-        (["runtime.precision=fp8"], ["fp8", "fp32, fp16, bf16"]),
+        (["train.precision=fp8"], ["fp8", "fp32, fp16, bf16"]),
     ],
     ids=lambda v: " ".join(v) if "=" in v[0] else "",
 )  # fmt: skip
