@@ -49,7 +49,7 @@ def plain(config: DictConfig) -> dict[str, Any]:
     try:
         values: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key or "configuration"}: {str(error).splitlines()[0]}; set it on the command line") from error
+        raise ConfigError(f"{error.full_key or 'configuration'}: {str(error).splitlines()[0]}; set it on the command line") from error
     values.pop("hydra", None)
     if values["runtime"]["device"] == "auto":
         import torch
@@ -70,7 +70,7 @@ def check(config: Mapping[str, Any]) -> None:
         problems.append(str(error).strip('"'))
     allowed: dict[str, tuple[str, Sequence[Any]]] = {
         "runtime.device": (config["runtime"]["device"], ("cpu", "cuda")),
-        "runtime.precision": (config["runtime"]["precision"], ("fp32", "fp16", "bf16")),
+        "train.precision": (config["train"]["precision"], ("fp32", "fp16", "bf16")),
         "logger": (config["logger"]["name"], LOGGERS),
         "optim.name": (config["optim"]["name"], OPTIMIZERS),
         "optim.schedule": (config["optim"]["schedule"], tuple(SCHEDULE_KEYS)),
@@ -80,7 +80,7 @@ def check(config: Mapping[str, Any]) -> None:
     for key, (value, choices) in allowed.items():
         if value not in choices:
             problems.append(f"{key}={value!r} is not possible; allowed: {', '.join(choices)}")
-    for group, key in (("train", "max_epochs"), ("train", "batch_size"), ("runtime", "threads"), ("runtime", "workers")):
+    for group, key in (("train", "max_epochs"), ("train", "batch_size"), ("train", "processes"), ("runtime", "threads"), ("runtime", "workers")):
         value = config[group][key]
         if value is not None and (not isinstance(value, int) or value < 1):
             problems.append(f"{group}.{key}={value!r} must be a whole number of at least 1")

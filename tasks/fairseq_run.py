@@ -35,7 +35,7 @@ def fairseq_groups(
     return {
         "common": {
             "seed": config["seed"], "cpu": runtime["device"] == "cpu", "no_progress_bar": True, "log_format": "none",
-            "fp16": runtime["precision"] == "fp16", "bf16": runtime["precision"] == "bf16",
+            "fp16": train["precision"] == "fp16", "bf16": train["precision"] == "bf16",
         },
         "dataset": {
             "batch_size": train["batch_size"], "max_tokens": train["max_tokens"], "batch_size_valid": train["batch_size_valid"],
@@ -71,3 +71,21 @@ class TrainingMonitor:
 
     def note(self, text: str) -> None:
         self.monitor.note(text)
+
+
+def fit(config: Mapping[str, Any], groups: Mapping[str, Any], offer: str, monitor: Any) -> Any:
+    """Train as `config["train"]` says, in one process or several; returns `training.Trained`.
+
+    Args:
+        groups: from `fairseq_groups`.
+        offer: "module:function" that, given the configuration, makes the data available in a further process.
+        monitor: of the cell.
+    """
+    from tasks.fairseq_plugin import processes, training
+
+    train = config["train"]
+    options = {"metric": train["best_metric"], "maximize": train["maximize"], "save_minutes": config["runtime"]["save_minutes"]}
+    telling = TrainingMonitor(monitor)
+    if train["processes"] > 1:
+        return processes.train(groups, train["processes"], offer, config, telling, **options)
+    return training.train(training.fairseq_config(dict(groups)), telling, **options)

@@ -11,6 +11,7 @@ An interrupted run ends with the same weights as an uninterrupted one: fairseq s
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -24,7 +25,6 @@ from fairseq import checkpoint_utils, tasks, utils
 from fairseq.data import iterators
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.initialize import add_defaults
-from fairseq.distributed import utils as distributed
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from omegaconf import DictConfig, OmegaConf
@@ -63,9 +63,26 @@ def fairseq_config(groups: dict[str, Any]) -> DictConfig:
 
 
 def train(config: DictConfig, monitor: Monitor, *, metric: str, maximize: bool, save_minutes: float = 10.0) -> Trained:
-    """Train to `config.optimization.max_epoch`, keeping `best.pt` by dev `metric`; resumes from `config.checkpoint.save_dir`.
+    """Train to `config.optimization.max_epoch` (`run`) and load the best model (`finish`)."""
+    task, history = run(config, monitor, metric=metric, maximize=maximize, save_minutes=save_minutes)
+    return finish(task, config, history, metric=metric, maximize=maximize)
 
-    Raises FloatingPointError when the dev loss is not finite: more epochs would not bring it back.
+
+def finish(task: Any, config: DictConfig, history: list[dict[str, float]], *, metric: str, maximize: bool) -> Trained:
+    """The best model of a finished training."""
+    best = (max if maximize else min)(history, key=lambda row: row[f"dev/{metric}"])
+    return Trained(task, load_best(Path(config.checkpoint.save_dir), task, config), history, best)
+
+
+def run(config: DictConfig, monitor: Monitor, *, metric: str, maximize: bool, save_minutes: float = 10.0):
+    """Train, keeping `best.pt` by dev `metric`; resumes from `config.checkpoint.save_dir`.
+
+    Returns:
+        the task, and the history: one row per epoch.
+
+    Raises:
+        FloatingPointError: the dev loss is not finite; more epochs would not bring it back.
+        ValueError: no such dev metric, or no epoch to train.
     """
     compat.reset_run_state()
     np.random.seed(config.common.seed)
@@ -77,6 +94,9 @@ def train(config: DictConfig, monitor: Monitor, *, metric: str, maximize: bool, 
     trainer = Trainer(config, task, model, criterion)
     folder = Path(config.checkpoint.save_dir)
     folder.mkdir(parents=True, exist_ok=True)
+    if trainer.should_save_checkpoint_on_current_rank:
+        for left in (*folder.glob("saving.*.pt"), *folder.glob("best.*.pt")):
+            left.unlink(missing_ok=True)  # by a process that was killed while it saved
     state, batches = _resume(trainer, folder, monitor)
     history: list[dict[str, float]] = state.get("history", [])
     max_epoch = config.optimization.max_epoch
@@ -116,6 +136,9 @@ def train(config: DictConfig, monitor: Monitor, *, metric: str, maximize: bool, 
             raise FloatingPointError(
                 f"the dev loss of epoch {epoch} is {row['dev/loss']}: lower optim.lr={row['lr']:g} or the clipping norm"
             )
+        if f"dev/{metric}" not in row:
+            known = ", ".join(k.removeprefix("dev/") for k in row if k.startswith("dev/"))
+            raise ValueError(f"train.best_metric={metric!r} is not measured on dev; there are: {known}")
         better = not history or sign * row[f"dev/{metric}"] > max(sign * r[f"dev/{metric}"] for r in history)
         history.append(row)
         trainer.lr_step(epoch, row["dev/loss"])  # before saving, so that the schedule's state is complete
@@ -126,9 +149,7 @@ def train(config: DictConfig, monitor: Monitor, *, metric: str, maximize: bool, 
 
     if not history:
         raise ValueError(f"nothing to train: max_epoch={max_epoch}")
-    best = max(history, key=lambda r: sign * r[f"dev/{metric}"])
-    model = load_best(folder, task, config)
-    return Trained(task, model, history, best)
+    return task, history
 
 
 def load_best(folder: Path, task, config: DictConfig) -> torch.nn.Module:
@@ -152,7 +173,8 @@ def _resume(trainer: Trainer, folder: Path, monitor: Monitor):
             )  # a truncated file must not reach the trainer half-read
         except Exception as error:
             aside = path.with_suffix(".unreadable")
-            path.replace(aside)
+            with contextlib.suppress(FileNotFoundError):  # another rank was first
+                path.replace(aside)
             monitor.note(
                 f"checkpoint {name} cannot be read ({type(error).__name__}: {error}); kept as {aside.name}, trying an older one"
             )
@@ -200,10 +222,3 @@ def _number(value: Any) -> float:
 def _scalars(stats: dict[str, Any]) -> dict[str, float]:
     keep = ("loss", "ppl", "accuracy", "attention_zeros", "attention_support", "gnorm")
     return {k: float(stats[k]) for k in keep if k in stats}
-
-
-def distributed_train(config: DictConfig, monitor: Monitor, **options) -> Trained:
-    """`train` under an initialised process group when `distributed_world_size > 1`, else plainly."""
-    if config.distributed_training.distributed_world_size > 1 and not torch.distributed.is_initialized():
-        distributed.distributed_init(config)
-    return train(config, monitor, **options)

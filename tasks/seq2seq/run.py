@@ -13,16 +13,19 @@ import numpy as np
 
 from sparse_attention.repro.protocol import Prepared, Result
 from tasks.data.progress import NullProgress
-from tasks.fairseq_run import TRAINING_SHARE, TrainingMonitor, fairseq_groups
+from tasks.fairseq_run import TRAINING_SHARE, fairseq_groups, fit
 from tasks.seq2seq import metrics
 from tasks.seq2seq.corpus import load_corpus
 from tasks.seq2seq.encode import Encoded, decode_text, encode, tokenized_text
 
 # Imported once for all cells of a run; the last ones are what torch's optimisers and the scores import when first used.
 PRELOAD = (
-    "tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "tasks.fairseq_plugin.generation", "tasks.translation.data",
+    "tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "tasks.fairseq_plugin.generation", "tasks.fairseq_plugin.processes",
+    "tasks.translation.data",
     "tasks.summarization.data", "torch._dynamo", "sacrebleu.metrics", "rouge_score.rouge_scorer", "sacremoses",
 )  # fmt: skip
+SCORES = ("bleu", "multi_bleu", "rouge_f1", "rouge_recall75")
+DEV_METRICS = ("accuracy", "loss", "ppl")
 log = logging.getLogger(__name__)
 
 
@@ -42,7 +45,7 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
 
 def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Any) -> Result:
     """Train (or resume), decode the test sets, score them."""
-    from tasks.fairseq_plugin import generation, seq2seq_task, training
+    from tasks.fairseq_plugin import generation, seq2seq_task
 
     task = config["task"]
     monitor.stage("data", 0.0)
@@ -56,10 +59,7 @@ def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: An
         model={"_name": config["model"]["name"], "mapping": config["mapping"]["name"], "mapping_params": json.dumps(mapping), **model},
         criterion={"_name": "sa_cross_entropy", "label_smoothing": config["optim"]["label_smoothing"]},
     )
-    trained = training.train(
-        training.fairseq_config(groups), TrainingMonitor(monitor), metric=config["train"]["best_metric"], maximize=config["train"]["maximize"],
-        save_minutes=config["train"]["save_minutes"],
-    )  # fmt: skip
+    trained = fit(config, groups, "tasks.seq2seq.run:offer", monitor)
     values = {k: v for k, v in trained.best.items() if k.startswith("dev/")} | {"best_epoch": trained.best["epoch"]}
     values |= {"train/seconds": sum(r["seconds"] for r in trained.history), "train/tokens_per_second": _speed(trained, encoded)}
     values |= {f"train/{k}": trained.history[-1][f"train/{k}"] for k in ("loss", "attention_zeros")}
@@ -104,6 +104,13 @@ def _extra_tests(task: Mapping[str, Any], trained: Encoded) -> list[tuple[Encode
     return found
 
 
+def offer(config: Mapping[str, Any]) -> str:
+    """Make the encoded corpus of a configuration available to the fairseq task in this process; returns its name."""
+    from tasks.fairseq_plugin import seq2seq_task
+
+    return seq2seq_task.offer(_encoded(config["task"], NullProgress()))
+
+
 def score_texts(names: Sequence[str], hypotheses: Sequence[str], references: Sequence[Sequence[str]], task: Mapping[str, Any]):
     """Corpus scores, signatures and per-sentence values of the score families `names`."""
     lowercase = str(task["encode"]["tokenizer"]).endswith("lower")
@@ -126,7 +133,7 @@ def score_texts(names: Sequence[str], hypotheses: Sequence[str], references: Seq
             values |= {k: v for k, v in found.items() if k.startswith("rouge")}
             sentences |= found["sentence"]
         else:
-            raise ValueError(f"task.scores names {name!r}; allowed: bleu, multi_bleu, rouge_f1, rouge_recall75")
+            raise ValueError(f"task.scores names {name!r}; allowed: {', '.join(SCORES)}")
     return values, signatures, sentences
 
 
