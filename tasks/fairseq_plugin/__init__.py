@@ -8,6 +8,8 @@ compat.install()
 
 from tasks.fairseq_plugin import criterion, schedule, seq2seq_model, seq2seq_task  # noqa: E402,F401
 
-from tasks.fairseq_plugin import classifier_criterion, classifier_task, imdb_model  # noqa: E402,F401
+from tasks.fairseq_plugin import classifier_criterion, classifier_task, imdb_model, snli_model  # noqa: E402,F401
+
+from tasks.fairseq_plugin import vqa_criterion, vqa_model, vqa_task  # noqa: E402,F401
 
 compat.detach_config_store()
