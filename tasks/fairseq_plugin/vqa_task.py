@@ -1,0 +1,153 @@
+"""Visual questions as a fairseq task: batches of questions with each image once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq import utils
+from fairseq.data import FairseqDataset
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import FairseqTask, register_task
+from torch import Tensor
+
+from tasks.vqa.encode import Encoded, Part
+from tasks.vqa.mcan import ImageSpec, Reduced
+
+SPLITS = {"train": "train", "valid": "dev", "test": "test"}
+_OPENED: dict[str, Encoded] = {}  # fairseq's task configurations hold strings only
+
+
+def offer(encoded: Encoded) -> str:
+    """Make encoded questions available to the task in this process; returns the name to put into its configuration."""
+    _OPENED[encoded.sha256] = encoded
+    return encoded.sha256
+
+
+class VisualQuestions(FairseqDataset):
+    """Questions of a split.
+
+    With `by_image` the order is shuffled by image and an image's questions stay together: a batch then holds few images,
+    and the CNN of the demo reads each once. Otherwise questions are shuffled one by one, as the authors do.
+    """
+
+    def __init__(self, part: Part, encoded: Encoded, *, shuffle: bool, by_image: bool, seed: int) -> None:
+        self.part, self.images, self.answer_count = part, encoded.images, len(encoded.answers)
+        self.shuffle, self.by_image, self.seed, self.epoch = shuffle, by_image, seed, 1
+
+    def __len__(self) -> int:
+        return len(self.part.questions)
+
+    def __getitem__(self, i: int) -> int:
+        return int(i)
+
+    def num_tokens(self, index: int) -> int:
+        return int(self.part.lengths[index])
+
+    def size(self, index: int) -> int:
+        return int(self.part.lengths[index])
+
+    @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        return not self.shuffle  # a new epoch makes new batches
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def ordered_indices(self) -> np.ndarray:
+        """int64 [N]; depends on seed and epoch alone, so that a resumed epoch has the same batches."""
+        if not self.shuffle:
+            return np.arange(len(self))
+        rng = np.random.default_rng([self.seed, self.epoch])
+        if not self.by_image:
+            return rng.permutation(len(self))
+        numbers, owner = np.unique(self.part.image, return_inverse=True)
+        return np.argsort(rng.permutation(len(numbers))[owner], kind="stable")
+
+    def collater(self, samples: list[int]) -> dict[str, Any]:
+        """Tensors of a batch of question numbers: see `Mcan.forward`; `target` [B, A] soft scores."""
+        if not samples:
+            return {}
+        index = np.asarray(samples)
+        lengths = self.part.lengths[index]
+        tokens = torch.from_numpy(self.part.tokens[index, : lengths.max()].astype(np.int64))
+        numbers, owner = np.unique(self.part.image[index], return_inverse=True)
+        pixels = self.images.rows(np.maximum(numbers, 0))
+        if len(numbers) and numbers[0] < 0:  # an image that cannot be read
+            pixels = pixels.copy()
+            pixels[0] = 0
+        target = torch.zeros(len(index), self.answer_count)
+        for row, i in enumerate(index):
+            target[row, self.part.answers[i]] = torch.from_numpy(self.part.scores[i])
+        return {
+            "id": torch.from_numpy(index), "nsentences": len(index), "ntokens": int(lengths.sum()), "target": target,
+            "net_input": {"tokens": tokens, "images": torch.from_numpy(np.ascontiguousarray(pixels)), "image_of": torch.from_numpy(owner)},
+        }  # fmt: skip
+
+
+@dataclass
+class VisualQuestionsConfig(FairseqDataclass):
+    encoded: str = field(default="", metadata={"help": "name given by `offer` to encoded questions"})
+    by_image: bool = field(default=False, metadata={"help": "keep the questions of an image together in a batch"})
+    seed: int = field(default=1, metadata={"help": "of the order"})
+
+
+@register_task("sa_visual_questions", dataclass=VisualQuestionsConfig)
+class VisualQuestionsTask(FairseqTask):
+    def __init__(self, cfg: VisualQuestionsConfig, encoded: Encoded) -> None:
+        super().__init__(cfg)
+        self.encoded = encoded
+
+    @classmethod
+    def setup_task(cls, cfg: VisualQuestionsConfig, **_) -> VisualQuestionsTask:
+        if cfg.encoded not in _OPENED:
+            raise ValueError(f"questions {cfg.encoded!r} were not offered in this process; call vqa_task.offer(encoded) first")
+        return cls(cfg, _OPENED[cfg.encoded])
+
+    @property
+    def image_spec(self) -> ImageSpec:
+        images = self.encoded.images
+        return ImageSpec(images.kind, (int(images.grid[0]), int(images.grid[1])), images.channels)
+
+    def load_dataset(self, split: str, **_) -> None:
+        if split in self.datasets:
+            return
+        training = split == "train"
+        self.datasets[split] = VisualQuestions(
+            self.encoded.parts[SPLITS[split]], self.encoded, shuffle=training, by_image=training and self.cfg.by_image, seed=self.cfg.seed
+        )
+
+    def max_positions(self) -> None:
+        return None
+
+    @property
+    def source_dictionary(self) -> None:
+        return None
+
+    @property
+    def target_dictionary(self) -> None:
+        return None
+
+
+def predict(
+    model: torch.nn.Module, task: VisualQuestionsTask, split: str, batch_size: int, done: Callable[[int, int], None] = lambda i, n: None
+) -> Iterator[tuple[np.ndarray, Tensor, Reduced]]:
+    """Answer every question of a split, in order.
+
+    Yields (question numbers [B], logits float32 [B, A], where the image was attended to), all on the CPU.
+    """
+    task.load_dataset(split)
+    data = task.datasets[split]
+    model.eval()
+    parameter = next(model.parameters())
+    with torch.no_grad():
+        for start in range(0, len(data), batch_size):
+            sample = data.collater(list(range(start, min(start + batch_size, len(data)))))
+            inputs = utils.move_to_cuda(sample["net_input"]) if parameter.is_cuda else sample["net_input"]
+            logits, reduced = model(**inputs)
+            cpu = Reduced(*(None if t is None else t.detach().cpu() for t in reduced))
+            yield sample["id"].numpy(), logits.float().cpu(), cpu
+            done(min(start + batch_size, len(data)), len(data))
