@@ -51,6 +51,9 @@ def plain(config: DictConfig) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key or 'configuration'}: {str(error).splitlines()[0]}; set it on the command line") from error
     values.pop("hydra", None)
+    for key, value in values["mapping"].items():
+        if isinstance(value, int) and not isinstance(value, bool):
+            values["mapping"][key] = float(value)  # lam=1 and lam=1.0 are one cell
     if values["runtime"]["device"] == "auto":
         import torch
 

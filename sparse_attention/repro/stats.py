@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ def summarize(values: Sequence[float]) -> Summary:
     """Raises ValueError on an empty sequence."""
     if not values:
         raise ValueError("no values to summarize")
+    if any(math.isnan(v) for v in values):
+        return Summary(math.nan, math.nan if len(values) > 1 else None, len(values))
     return Summary(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
 
 
@@ -43,7 +46,7 @@ def paired_randomization(a: Sequence[float], b: Sequence[float], trials: int = 2
         raise ValueError(f"paired scores need equal lengths, got {len(a)} and {len(b)}")
     import torch
 
-    differences = torch.tensor(a, dtype=torch.float64) - torch.tensor(b, dtype=torch.float64)
+    differences = torch.tensor([float(x) - float(y) for x, y in zip(a, b)], dtype=torch.float64)
     differences = differences[differences != 0]
     if not len(differences):
         return 1.0

@@ -35,7 +35,8 @@ def decode(
 ) -> Iterator[Hypothesis]:  # fmt: skip
     """Decode a split; yields one hypothesis per source, in batches of similar length (not in the split's order).
 
-    The longest output has `max_len_a * source + max_len_b` tokens. fairseq's "len_penalty" divides by length ** penalty.
+    The longest output has `max_len_a * s + max_len_b` tokens, s the longest source of its batch; batches are made from
+    the sources sorted by length, so the outputs depend on `batch_size` a little and on nothing else. fairseq's "len_penalty" divides by length ** penalty.
     """
     task.load_dataset(split)
     dataset = task.dataset(split)

@@ -181,7 +181,8 @@ def _resume(trainer: Trainer, folder: Path, monitor: Monitor):
             continue
         state = trainer.load_checkpoint(str(path))
         position = state["train_iterator"]
-        batches = trainer.get_train_iterator(epoch=position["epoch"], load_dataset=True)
+        # epoch=1 as in an uninterrupted run: fairseq composes the batches from (seed, epoch in which the iterator is made)
+        batches = trainer.get_train_iterator(epoch=1, load_dataset=True)
         batches.load_state_dict(position)
         monitor.note(f"resuming from epoch {position['epoch']}, update {trainer.get_num_updates()}")
         return state, batches
