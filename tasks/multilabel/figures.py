@@ -1,0 +1,186 @@
+"""Figures 4 and 5 and the JSD curves of Laha et al. 2018 from finished cells, and the paper's claims tested on them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparse_attention.repro.plan import Plan
+from sparse_attention.repro.store import Store, write_atomic
+from tasks.multilabel.synthetic import SETTINGS
+
+AXES = {"mean_labels": "mean number of labels", "label_range": "range of the number of labels", "length": "document length"}
+SCORES = {"f1": "micro-F1", "labels": "predicted labels per document", "jsd": "Jensen-Shannon divergence"}
+# Okabe & Ito's colours, told apart by colour-blind readers; marker and dash differ too.
+STYLES = [
+    ("#0072B2", "o", "-"), ("#D55E00", "s", "--"), ("#009E73", "^", "-."), ("#CC79A7", "D", ":"), ("#E69F00", "v", (0, (5, 1))),
+    ("#56B4E9", "P", (0, (3, 1, 1, 1))),
+]  # fmt: skip
+FIGURES = {"figure4": ("labels", ("mean_labels",)), "figure5": ("f1", SETTINGS), "jsd": ("jsd", SETTINGS)}
+
+
+@dataclass(frozen=True)
+class Point:
+    """The scores of one row at one value of a setting: score -> seed -> number."""
+
+    setting: str
+    value: int
+    row: str
+    scores: Mapping[str, Mapping[int, float]]
+
+
+def collect(plan: Plan, store: Store) -> list[Point]:
+    """All finished cells on generated documents, in the order of rows, settings and values."""
+    found: dict[tuple[int, int, int, str], dict[str, dict[int, float]]] = {}
+    for slot in plan.slots:
+        data, metrics = slot.cell.config["task"]["data"], slot.cell.entry(store).metrics()
+        if metrics is None or data["name"] != "synthetic":
+            continue
+        key = (slot.row, SETTINGS.index(data["setting"]), data["value"], plan.experiment["rows"][slot.row]["label"])
+        for name, value in metrics["metrics"].items():
+            if name.startswith("test/"):
+                found.setdefault(key, {}).setdefault(name[5:], {})[slot.seed] = value
+    return [Point(SETTINGS[s], value, label, scores) for (_, s, value, label), scores in sorted(found.items())]
+
+
+def write(plan: Plan, store: Store, folder: Path) -> list[Path]:
+    """Draw every figure that has cells, as PNG and SVG with its numbers as CSV, and the claims as Markdown; the files' paths."""
+    points = collect(plan, store)
+    name = plan.experiment["name"].rsplit("_", 1)[0]
+    made: list[Path] = []
+    for figure, (score, settings) in FIGURES.items():
+        shown = [p for p in points if p.setting in settings]
+        if shown:
+            made += draw(shown, score, [s for s in settings if any(p.setting == s for p in shown)], folder / f"{name}_{figure}")
+    if points:
+        path = folder / f"{name}_figure5_numbers.csv"
+        write_atomic(path, numbers(points).encode())
+        made.append(path)
+        path = folder / f"{name}_figure5_claims.md"
+        write_atomic(path, claims(points).encode())
+        made.append(path)
+    return made
+
+
+def draw(points: Sequence[Point], score: str, settings: Sequence[str], stem: Path) -> list[Path]:
+    """One panel per setting; means over seeds with bars of one standard deviation."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams["svg.hashsalt"] = stem.name  # the same numbers give the same file
+    figure, panels = pyplot.subplots(1, len(settings), figsize=(4.2 * len(settings) + 0.4, 3.9), squeeze=False, layout="constrained")
+    rows = list(dict.fromkeys(p.row for p in points))
+    seeds = sorted({seed for p in points for seed in p.scores[score]})
+    for panel, setting in zip(panels[0], settings):
+        if score == "labels":
+            true = {p.value: np.mean(list(p.scores["true_labels"].values())) for p in points if p.setting == setting}
+            panel.plot(true.keys(), true.values(), color="0.45", lw=1, label="true number")
+        for row, (colour, marker, dash) in zip(rows, STYLES):
+            here = [p for p in points if p.setting == setting and p.row == row]
+            values = [np.array(list(p.scores[score].values())) for p in here]
+            panel.errorbar(
+                [p.value for p in here], [v.mean() for v in values], [v.std(ddof=1) if len(v) > 1 else 0.0 for v in values],
+                color=colour, marker=marker, ls=dash, ms=4.5, lw=1.6, capsize=2.5, elinewidth=0.9, label=row,
+            )  # fmt: skip
+        panel.set_xlabel(AXES[setting])
+        panel.grid(alpha=0.25)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0][0].set_ylabel(SCORES[score])
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4 if len(settings) > 1 else 2, frameon=False, fontsize=9)
+    spread = f"mean and standard deviation over {len(seeds)} seeds" if len(seeds) > 1 else "one seed"
+    figure.supxlabel(f"1,000 test documents, {spread}", fontsize=8, color="0.35")
+    made = []
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    for ending, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=ending, **options)
+        write_atomic(stem.with_suffix(f".{ending}"), buffer.getvalue())
+        made.append(stem.with_suffix(f".{ending}"))
+    pyplot.close(figure)
+    return made
+
+
+def numbers(points: Sequence[Point]) -> str:
+    """Long CSV: one line per row, setting, value, score and seed."""
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow(["setting", "value", "row", "score", "seed", "number"])
+    out.writerows(
+        [p.setting, p.value, p.row, score, seed, f"{number:.6g}"]
+        for p in points for score, seeds in sorted(p.scores.items()) for seed, number in sorted(seeds.items())
+    )  # fmt: skip
+    return text.getvalue()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of section 5.1.1 as: `better`'s score minus `worse`'s is positive (`sign` 1) or negative (-1)."""
+
+    text: str
+    better: str
+    worse: str
+    score: str
+    sign: int
+    settings: tuple[str, ...] = SETTINGS
+    values: Callable[[int], bool] = lambda value: True
+
+
+SPARSE = 4  # "label distributions are sparser": at most this many labels of ten
+CLAIMS = (
+    Claim("sparsemax+hinge has the higher F1 than sparsemax+huber in all three settings", "sparsemax+hinge", "sparsemax+huber", "f1", 1),
+    Claim("sparsehg+hinge has the higher F1 than sparsemax+huber in all three settings", "sparsehg+hinge", "sparsemax+huber", "f1", 1),
+    Claim(f"... especially where labels are sparse (mean at most {SPARSE}): sparsemax+hinge", "sparsemax+hinge", "sparsemax+huber", "f1", 1,
+          ("mean_labels",), lambda v: v <= SPARSE),
+    Claim(f"... especially where labels are sparse (mean at most {SPARSE}): sparsehg+hinge", "sparsehg+hinge", "sparsemax+huber", "f1", 1,
+          ("mean_labels",), lambda v: v <= SPARSE),
+    Claim("sparsehg+hinge has the higher F1 than sparsemax+hinge in most cases", "sparsehg+hinge", "sparsemax+hinge", "f1", 1),
+    Claim("sparsemax+hinge predicts fewer labels than sparsemax+huber (Figure 4)", "sparsemax+hinge", "sparsemax+huber", "labels", -1, ("mean_labels",)),
+    Claim("sparsehg+hinge predicts fewer labels than sparsemax+huber (Figure 4)", "sparsehg+hinge", "sparsemax+huber", "labels", -1, ("mean_labels",)),
+    Claim("sparsemax+hinge has the lower JSD than softmax+log", "sparsemax+hinge", "softmax+log", "jsd", -1),
+    Claim("sparsehg+hinge has the lower JSD than softmax+log", "sparsehg+hinge", "softmax+log", "jsd", -1),
+)  # fmt: skip
+
+
+def differences(points: Sequence[Point], claim: Claim) -> dict[tuple[str, int], np.ndarray]:
+    """(setting, value) -> better minus worse per seed that both have."""
+    by = {(p.row, p.setting, p.value): p.scores.get(claim.score, {}) for p in points}
+    found = {}
+    for (row, setting, value), better in by.items():
+        worse = by.get((claim.worse, setting, value))
+        if row != claim.better or worse is None or setting not in claim.settings or not claim.values(value):
+            continue
+        if seeds := sorted(set(better) & set(worse)):
+            found[setting, value] = np.array([better[s] - worse[s] for s in seeds])
+    return found
+
+
+def verdict(found: Mapping[Any, np.ndarray], sign: int) -> tuple[str, int, float]:
+    """(word, number of values where the mean difference has the claimed sign, mean difference over all values)."""
+    right = sum(sign * d.mean() > 0 for d in found.values())
+    mean = float(np.mean([d.mean() for d in found.values()]))
+    word = "holds" if right == len(found) else "mostly" if 2 * right > len(found) and sign * mean > 0 else "does not hold"
+    return word, right, mean
+
+
+def claims(points: Sequence[Point]) -> str:
+    """The claims as a Markdown table, with the values where one fails."""
+    lines = ["| claim of the paper | verdict | values where it holds | mean difference | where it fails (mean difference) |", "|---|---|---:|---:|---|"]
+    for claim in CLAIMS:
+        found = differences(points, claim)
+        if not found:
+            continue
+        word, right, mean = verdict(found, claim.sign)
+        wrong = [f"{s} {v} ({d.mean():+.4f})" for (s, v), d in found.items() if claim.sign * d.mean() <= 0]
+        lines.append(f"| {claim.text} | {word} | {right} of {len(found)} | {mean:+.4f} | {', '.join(wrong) or '-'} |")
+    seeds = sorted({seed for p in points for seed in p.scores["f1"]})
+    lines += ["", f"Seeds {', '.join(map(str, seeds))}; a difference is the mean over seeds on the same documents."]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,161 @@
+r"""The linear model, its four losses, and L-BFGS.
+
+The scores are ``z = W x + b``, the objective is ``mean loss(z, eta) + penalty / 2 ||W||^2`` with the bias free, ``eta = y /
+||y||_1``. The pairs of mapping and loss (Laha et al. 2018, section 5.1):
+
+=================  ===============  ==================================================
+mapping            loss             predicted: labels with
+=================  ===============  ==================================================
+softmax            log              ``p > p0``, p0 chosen on dev
+sparsemax          huber            ``p > 0`` (the sparsemax loss)
+sparsemax          hinge            ``p > 0`` (Eq. 8 with lambda = 0)
+sparsegen_lin      hinge            ``p > 0`` (Eq. 8)
+sparsehourglass    hinge            ``p > 0`` (Eq. 7)
+others             fenchel_young    ``p > 0``
+=================  ===============  ==================================================
+
+All are convex; the hinges are piecewise linear, where L-BFGS has no guarantee and needs a start beside the kinks (see `fit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import sparse_attention as sa
+from sparse_attention import losses
+
+# scipy's status of L-BFGS-B for "neither converged nor out of iterations".
+LINE_SEARCH_FAILED = 2
+HINGES = ("sparsemax", "sparsegen_lin", "sparsehourglass")
+
+
+@dataclass(frozen=True)
+class Output:
+    """A mapping with its parameters and the loss that trains for it.
+
+    Raises:
+        ValueError: a loss that the mapping does not have, naming those it has.
+    """
+
+    mapping: str
+    params: Mapping[str, Any]
+    loss: str
+    half_pairs: bool = False
+    corrected: bool = False
+
+    def __post_init__(self) -> None:
+        allowed = [
+            *(["log"] if self.mapping == "softmax" else []), *(["huber"] if self.mapping == "sparsemax" else []),
+            *(["hinge"] if self.mapping in HINGES else []), *(["fenchel_young"] if self.mapping in losses.REGULARISERS else []),
+        ]  # fmt: skip
+        if not allowed:
+            known = ", ".join(sorted({*HINGES, *losses.REGULARISERS}))
+            raise ValueError(f"mapping={self.mapping} has no multilabel loss; mappings that have one: {known}")
+        if self.loss not in ("auto", *allowed):
+            choices = ", ".join(["auto", *allowed])
+            raise ValueError(f"task.loss={self.loss!r} does not go with mapping={self.mapping}; allowed there: {choices}")
+        if self.loss == "auto":
+            object.__setattr__(self, "loss", allowed[0])
+        if self.loss in ("log", "huber", "hinge") and float(self.params.get("gamma", 1.0)) != 1.0:
+            raise ValueError(f"loss {self.loss} is defined for mapping.gamma=1, not {self.params['gamma']}; use task.loss=fenchel_young")
+
+    @property
+    def dense(self) -> bool:
+        """Whether every label has a positive probability, so that a threshold decides."""
+        return self.mapping == "softmax"
+
+    def value(self, scores: Tensor, eta: Tensor) -> Tensor:
+        """Mean loss over documents; scores, eta `[documents, classes]`."""
+        if self.loss == "log":
+            return losses.softmax_loss(scores, eta)
+        if self.loss == "huber":
+            return losses.sparsemax_loss(scores, eta)
+        if self.loss == "fenchel_young":
+            return losses.fenchel_young(scores, eta, sa.make(self.mapping, **self.params))
+        options: dict[str, Any] = {"half_pairs": self.half_pairs, "corrected": self.corrected}
+        if self.mapping == "sparsehourglass":
+            return losses.sparsehourglass_hinge(scores, eta, self.params["q"], **options)
+        return losses.sparsegen_hinge(scores, eta, self.params.get("lam", 0.0), **options)
+
+    def distribution(self, scores: np.ndarray) -> np.ndarray:
+        """rho(z): `[..., classes]` -> distributions of that shape."""
+        return sa.make(self.mapping, **self.params)(torch.as_tensor(scores)).numpy()
+
+
+@dataclass(frozen=True)
+class Solver:
+    """L-BFGS-B of scipy.
+
+    Attributes:
+        iterations: at most, restarts included.
+        memory: pairs of differences kept.
+        tolerance: stop when an iteration lowers the objective by less than this share.
+        restarts: at most, from beside the best point, when the line search fails.
+    """
+
+    iterations: int = 100
+    memory: int = 10
+    tolerance: float = 1e-7
+    restarts: int = 5
+
+
+@dataclass
+class Fit:
+    """Weights `[1 + features, classes]` (the bias first), the objective there, evaluations and iterations spent."""
+
+    weights: np.ndarray
+    objective: float
+    evaluations: int
+    iterations: int
+
+    def scores(self, features: np.ndarray) -> np.ndarray:
+        """z `[documents, classes]`."""
+        return self.weights[0] + features @ self.weights[1:]
+
+
+def fit(
+    features: np.ndarray, eta: np.ndarray, output: Output, penalty: float, solver: Solver = Solver(), start: np.ndarray | None = None,
+) -> Fit:  # fmt: skip
+    """Minimise the objective in float64.
+
+    Args:
+        features: `[documents, features]`.
+        eta: target distributions `[documents, classes]`.
+        start: weights to start from (default: zeros); moved a little for the hinges.
+    """
+    from scipy.optimize import minimize
+
+    x, target = torch.as_tensor(features), torch.as_tensor(eta)
+    shape = (features.shape[1] + 1, eta.shape[1])
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        w = torch.as_tensor(flat.reshape(shape))
+        scores = torch.addmm(w[0], x, w[1:]).requires_grad_()
+        loss = output.value(scores, target)
+        (slope,) = torch.autograd.grad(loss, scores)
+        gradient = torch.cat((slope.sum(0, keepdim=True), x.T @ slope + penalty * w[1:]))
+        return loss.item() + 0.5 * penalty * w[1:].square().sum().item(), gradient.numpy().ravel()
+
+    # The hinges have kinks where the line search finds no descent: zero is one, the end of the fit before often another.
+    random = np.random.default_rng(0)
+    at = np.zeros(shape).ravel() if start is None else start.ravel()
+    if output.loss == "hinge":
+        at = at + (0.01 if start is None else 1e-3 * np.abs(at).max()) * random.standard_normal(at.shape)
+    best, evaluations, iterations = None, 0, 0
+    for _ in range(solver.restarts + 1):
+        options = {"maxiter": solver.iterations - iterations, "maxcor": solver.memory, "ftol": solver.tolerance, "gtol": 1e-8}
+        found = minimize(objective, at, jac=True, method="L-BFGS-B", options=options)
+        evaluations, iterations = evaluations + found.nfev, iterations + found.nit
+        if best is None or found.fun < best.fun:
+            best = found
+        if found.status != LINE_SEARCH_FAILED or iterations >= solver.iterations:
+            break
+        at = best.x + 1e-3 * np.abs(best.x).max() * random.standard_normal(at.shape)
+    assert best is not None
+    return Fit(best.x.reshape(shape), float(best.fun), evaluations, iterations)

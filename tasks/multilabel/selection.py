@@ -1,0 +1,107 @@
+"""What is chosen on development data: the penalty, the mapping's parameter (q, lambda) and, for softmax, the threshold p0.
+
+The criterion is micro-F1. Ties go to what stands first: the larger penalty, the smaller threshold.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tasks.multilabel.metrics import micro_f1, micro_f1s, proportions
+from tasks.multilabel.model import Fit, Output, Solver, fit
+
+Split = tuple[np.ndarray, np.ndarray]  # features, labels
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The selected output (with its parameter), penalty and threshold, their dev F1, and a refit-free model if there is one."""
+
+    output: Output
+    penalty: float
+    threshold: float
+    f1: float
+    model: Fit | None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """penalties: from large to small, each fit starts from the one before. parameters: name -> values, for the mapping."""
+
+    penalties: Sequence[float]
+    thresholds: Sequence[float]
+    parameters: Mapping[str, Sequence[Any]]
+
+    def outputs(self, output: Output) -> Iterator[Output]:
+        names = list(self.parameters)
+        for values in itertools.product(*(self.parameters[n] for n in names)):
+            yield replace(output, params={**output.params, **dict(zip(names, values))})
+
+
+def predict(output: Output, scores: np.ndarray, threshold: float) -> np.ndarray:
+    """Labels that are on, bool `[..., classes]`: positive probability, or above the threshold for a dense mapping."""
+    return output.distribution(scores) > (threshold if output.dense else 0.0)
+
+
+def folds(train: Split, number: int, seed: int) -> list[tuple[Split, Split]]:
+    """(train, dev) pairs of cross-validation over a random order of the training documents."""
+    x, y = train
+    parts = np.array_split(np.random.default_rng(seed).permutation(len(y)), number)
+    return [tuple((x[i], y[i]) for i in (np.setdiff1d(np.arange(len(y)), part), part)) for part in parts]  # type: ignore[misc]
+
+
+def select(
+    pairs: Sequence[tuple[Split, Split]], output: Output, grid: Grid, solver: Solver,
+    done: Callable[[float], None] = lambda share: None,
+) -> Choice:  # fmt: skip
+    """The best point of the grid by micro-F1 on the dev parts, pooled over `pairs`.
+
+    Args:
+        pairs: (train, dev), one for a fixed dev set; then the chosen model comes back, otherwise it is to be fitted again.
+        done: told the share of fits that are done.
+    """
+    outputs = list(grid.outputs(output))
+    true = np.concatenate([dev[1] for _, dev in pairs])
+    best: Choice | None = None
+    for number, candidate in enumerate(outputs):
+        models: list[list[Fit]] = []  # [pair][penalty]
+        for position, (train, _) in enumerate(pairs):
+            models.append(path(train, candidate, grid.penalties, solver))
+            done((number + (position + 1) / len(pairs)) / len(outputs))
+        for place, penalty in enumerate(grid.penalties):
+            scores = np.concatenate([fits[place].scores(dev[0]) for fits, (_, dev) in zip(models, pairs)])
+            threshold, f1 = _threshold(candidate, scores, true, grid.thresholds)
+            if best is None or f1 > best.f1:
+                best = Choice(candidate, penalty, threshold, f1, models[0][place] if len(pairs) == 1 else None)
+    assert best is not None
+    return best
+
+
+def path(train: Split, output: Output, penalties: Sequence[float], solver: Solver) -> list[Fit]:
+    """Fits for all penalties, each started from the one before."""
+    made: list[Fit] = []
+    for penalty in penalties:
+        start = made[-1].weights if made else None
+        made.append(fit(train[0], proportions(train[1]), output, penalty, solver, start))
+    return made
+
+
+def _threshold(output: Output, scores: np.ndarray, true: np.ndarray, thresholds: Sequence[float]) -> tuple[float, float]:
+    if not output.dense:
+        return 0.0, micro_f1(predict(output, scores, 0.0), true)
+    p = output.distribution(scores)
+    f1 = micro_f1s(p[None] > np.asarray(thresholds)[:, None, None], true)
+    return float(thresholds[int(f1.argmax())]), float(f1.max())
+
+
+def refitted(train: Split, choice: Choice, grid: Grid, solver: Solver) -> Fit:
+    """The chosen point's model on all training documents: the one selection left, or the path down to its penalty again."""
+    if choice.model is not None:
+        return choice.model
+    upto = list(grid.penalties)[: list(grid.penalties).index(choice.penalty) + 1]
+    return path(train, choice.output, upto, solver)[-1]
