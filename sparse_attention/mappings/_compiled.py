@@ -45,9 +45,10 @@ def _rows_vjp(g: Tensor, x: Tensor, op: str, names: list[str], values: list[floa
 
 
 def _constrained(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    from .constrained import _Constrained
+    from .constrained import solve, state
 
-    return _Constrained.forward(x, u)
+    p, saved, bounds, _ = solve(x, u)
+    return p.view(x.shape), state(p, saved, bounds).view(x.shape)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

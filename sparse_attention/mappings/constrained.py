@@ -21,11 +21,14 @@ from torch.autograd import Function
 from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
 from ..registry import Mapping, Param, register, set_module
-from ._call import _compiling, last
+from ._call import _compiling, _transformed, last
 
 BOUNDS = Param("bounds", None, low=0.0, closed_low=True, required=True,
                meaning="upper bound of every position, a tensor that broadcasts to the scores; given per call or fixed")
 _PAPER = "Malaviya et al. 2018; Peters et al. 2018"
+_OP = "constrained_sparsemax"
+_vjp = REFERENCE[_OP].backward  # linear in the gradient, so differentiable again
+_batched = torch._C._functorch.is_legacy_batchedtensor
 
 
 def _ready(scores: Tensor, bounds: Tensor | float, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor, Any]:
@@ -100,24 +103,62 @@ def constrained_sparsemax(scores: Tensor, bounds: Tensor | float, dim: int = -1,
         from . import _compiled
 
         return restore(_compiled.constrained_rows(x.contiguous(), u.contiguous()))
-    return restore(_Constrained.apply(x, u)[0])
+    if _transformed():
+        return restore(_RowsInTorch.apply(x, u)[0])
+    return restore(_Rows.apply(x, u))
 
 
-class _Constrained(Function):
-    """Rows along the last dimension of ``x`` and ``u`` of the same shape; under transforms on the reference kernel."""
+def solve(x: Tensor, u: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor, kernels.Op]:
+    """Attention ``[R, n]`` of the last dimension of ``x`` and ``u``, what the kernel kept, its bounds ``[R, n]``, itself."""
+    n = x.shape[-1]
+    rows, bounds = x.reshape(-1, n).contiguous(), u.reshape(-1, n).contiguous()
+    kernel = kernels.select(_OP, rows).OPS[_OP]
+    p, saved = kernel.forward(rows, bounds=bounds)
+    return p, saved, bounds, kernel
+
+
+def state(p: Tensor, saved: tuple[Tensor, ...], bounds: Tensor) -> Tensor:
+    """+1 at the bound, 0 free, -1 at zero, int8 ``[R, n]``, from what a kernel kept.
+
+    The reference keeps just that; the native kernel keeps the scores and the threshold of every row, which tell where a
+    bound of 0 decides.
+    """
+    if len(saved) == 1:
+        return saved[0]
+    scores, threshold = saved
+    capped = (p == bounds) & ((p > 0) | (scores > threshold.unsqueeze(-1)))
+    free = (p > 0) & ~capped
+    return capped.to(torch.int8) - (~capped & ~free).to(torch.int8)
+
+
+class _Rows(Function):
+    """The plain path: one kernel forward, one backward; differentiable again by the reference expression."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, u: Tensor) -> Tensor:
+        p, saved, bounds, ctx.kernel = solve(x, u)
+        ctx.save_for_backward(p, bounds, *saved)
+        return p.view(x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+        p, bounds, *saved = ctx.saved_tensors
+        rows = g.reshape(p.shape)
+        if torch.is_grad_enabled() or _batched(g):  # create_graph=True; is_grads_batched=True
+            dx, du = _vjp(rows, p, (state(p, saved, bounds),), bounds=bounds)
+        else:
+            dx, du = ctx.kernel.backward(rows.contiguous(), p, tuple(saved), bounds=bounds)
+        return dx.view(g.shape), du.view(g.shape)
+
+
+class _RowsInTorch(Function):
+    """Under torch.func transforms: the reference kernel, and every derivative a torch expression."""
 
     @staticmethod
     def forward(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         n = x.shape[-1]
-        flat, bounds = x.reshape(-1, n).contiguous(), u.reshape(-1, n).contiguous()
-        op = "constrained_sparsemax"
-        kernel = kernels.select(op, flat).OPS[op]
-        p, saved = kernel.forward(flat, bounds=bounds)
-        if kernel is REFERENCE[op]:
-            state = saved[0]
-        else:
-            state = _state(flat, p, bounds)
-        return p.view(x.shape), state.view(x.shape)
+        p, (held,) = REFERENCE[_OP].forward(x.reshape(-1, n), bounds=u.reshape(-1, n))
+        return p.view(x.shape), held.view(x.shape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -126,25 +167,14 @@ class _Constrained(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-        p, state = ctx.saved_tensors
-        # A torch expression, linear in g: differentiable again, and under every transform.
-        return REFERENCE["constrained_sparsemax"].backward(g, p, (state,), bounds=p)
+        p, held = ctx.saved_tensors
+        return _vjp(g, p, (held,), bounds=p)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, u: Tensor) -> Any:
         x, u = (t.movedim(d, 0) if d is not None else t.unsqueeze(0) for t, d in zip((x, u), in_dims))
         shape = torch.broadcast_shapes(x.shape, u.shape)
-        return _Constrained.apply(x.expand(shape), u.expand(shape)), (0, 0)
-
-
-def _state(x: Tensor, p: Tensor, u: Tensor) -> Tensor:
-    """+1 at the bound, 0 free, -1 at zero, read from a solution ``[R, n]``."""
-    free = (p > 0) & (p < u)
-    tau = torch.where(free, x - p, 0.0).sum(-1, keepdim=True) / free.sum(-1, keepdim=True)
-    # Without a free position (tau is then NaN) a bound of 0 is taken not to bind.
-    capped = ((p >= u) & (p > 0)) | ((u <= 0) & (x > tau))
-    return capped.to(torch.int8) - ((p <= 0) & ~capped).to(torch.int8)
-
+        return _RowsInTorch.apply(x.expand(shape), u.expand(shape)), (0, 0)
 
 
 class ConstrainedSoftmax(Mapping):

@@ -75,6 +75,40 @@ def test_bounds(kernel, function):
     assert gradcheck(function, (x, u)) and gradgradcheck(function, (x, u))
 
 
+@pytest.mark.parametrize("shape", [(6,), (5, 1), (3, 1, 6)])
+def test_bounds_that_broadcast(kernel, shape):
+    x = scores(3, 5, 6).requires_grad_()
+    u = (torch.rand(shape, dtype=D) * 0.3 + 0.18).requires_grad_()
+    assert gradcheck(sa.constrained_sparsemax, (x, u))
+    turned = x.transpose(-1, -2).detach().requires_grad_()
+    bounds = u.expand(3, 5, 6).transpose(-1, -2)
+    assert gradcheck(lambda z: sa.constrained_sparsemax(z, bounds.detach(), dim=1), (turned,))
+
+
+def test_a_bound_above_one_decides_nothing(kernel):
+    x = torch.tensor([[5.0, 0.0]], requires_grad=True)
+    u = torch.tensor([[2.0, 2.0]], requires_grad=True)
+    p = sa.constrained_sparsemax(x, u)
+    assert p.tolist() == [[1.0, 0.0]]
+    assert [g.abs().max().item() for g in torch.autograd.grad(p[0, 0], (x, u))] == [0.0, 0.0]
+
+
+def test_both_orders_of_the_gradient_of_constrained_sparsemax_agree(kernel):
+    """The plain backward, the one that can be differentiated again, and a batch of gradients."""
+    x, u, g = torch.randn(40, 9), torch.rand(40, 9) * 0.4, torch.randn(40, 9)
+    u[:8, ::2], u[8:12], x[12:16, 3:] = 0.0, 0.05, -torch.inf  # zero bounds, too little room, masked
+    x[16, 2] = torch.nan
+    x.requires_grad_(), u.requires_grad_()
+    p = sa.constrained_sparsemax(x, u)
+    plain = torch.autograd.grad(p, (x, u), g, retain_graph=True)
+    again = torch.autograd.grad(p, (x, u), g, create_graph=True)
+    batch = torch.autograd.grad(p, (x, u), torch.stack((g, -2 * g)), is_grads_batched=True)
+    for a, b, c in zip(plain, again, batch):
+        assert torch.allclose(a, b, atol=1e-6, equal_nan=True)
+        assert torch.allclose(torch.stack((a, -2 * a)), c, atol=1e-6, equal_nan=True)
+        assert a[16].isnan().all() and not a[:16].isnan().any()
+
+
 def test_entmax_alpha_gradient_has_its_limit_at_one():
     """alpha -> 1: dp/dalpha = p/2 (sum p log^2 p - log^2 p), from the expansion of the Tsallis entropy."""
     x = scores(5, 6)

@@ -124,6 +124,14 @@ def test_constrained_mappings_solve_their_programmes(kernel, upper):
             assert np.allclose(sa.constrained_softmax(t(x), t(u)), oracle.constrained_softmax(x, u), atol=1e-6)
 
 
+def test_a_negative_bound_counts_as_zero(kernel):
+    """The most a position can have is then nothing; alone and in rows whose bounds hold less than 1."""
+    for n in (6, 700):
+        x, u = torch.randn(9, n, dtype=torch.float64), torch.rand(9, n, dtype=torch.float64) * 4 / n - 0.1 / n
+        u[0] = -1.0
+        assert torch.equal(sa.constrained_sparsemax(x, u), sa.constrained_sparsemax(x, u.clamp_min(0)))
+
+
 def test_constrained_with_loose_bounds_are_the_plain_mappings(kernel):
     x = torch.randn(20, 9, dtype=torch.float64)
     assert torch.allclose(sa.constrained_softmax(x, 1.0), x.softmax(-1), atol=1e-14)

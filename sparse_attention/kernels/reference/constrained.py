@@ -34,7 +34,7 @@ def constrained_sparsemax_forward(x: Tensor, bounds: Tensor) -> tuple[Tensor, tu
     at, rise, value = points.gather(-1, last), slope.gather(-1, last), reached.gather(-1, last)
     tau = torch.where(rise > 0, at - (1.0 - value) / rise.clamp(min=1.0), at)
     p = torch.minimum((z - tau).clamp(min=0.0), u)
-    capped = (z - tau >= u) & rows.keep
+    capped = (z - tau >= u) & (bounds <= 1.0) & rows.keep  # a bound above 1 decides nothing
     free = (z > tau) & ~capped
     state = capped.to(torch.int8) - (~capped & ~free).to(torch.int8)
     state = state.masked_fill(rows.dead, -1)
@@ -49,6 +49,6 @@ def constrained_sparsemax_backward(
     free = (state == 0).to(g.dtype)
     size = free.sum(-1, keepdim=True)
     mean = (free * g).sum(-1, keepdim=True) / size.clamp(min=1.0)
-    # A bad row keeps NaN in its gradient too.
+    # A bad row keeps NaN in its gradients too.
     spoilt = torch.where(torch.isnan(p), p, 0.0)
-    return free * (g - mean) + spoilt, (state == 1).to(g.dtype) * (g - mean)
+    return free * (g - mean) + spoilt, (state == 1).to(g.dtype) * (g - mean) + spoilt

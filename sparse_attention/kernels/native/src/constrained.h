@@ -155,7 +155,7 @@ inline BoundedRow<T> pack_bounded(const T* x, const T* u, int64_t n, T* packed_b
       V v = load_row(x, i, n, -infinity<T>()), w = load_row(u, i, n, T(0));
       bad = mask_or(bad, either_nan(w, w));
       auto keep = greater(v, lowest);
-      w = min(w, one);  // no entry can hold more
+      w = positive_part(min(w, one));  // no entry can hold more, or less than nothing
       V b = v - top;
       total = total + select_or_zero(keep, w);
       least = min(select(keep, b - w, least), least);
@@ -181,7 +181,7 @@ inline void write_bounded(const T* x, const T* u, T* p, int64_t n, T maximum, Th
   for (int64_t i = 0; i < n; i += Vec<T>::W) {
     Vec<T> v = load_row(x, i, n, -infinity<T>()) - top;
     // No entry can hold more than 1; larger bounds would let rounding in tau, or a flat piece of f, show.
-    store_row(p, i, n, min(above(v, tau), min(load_row(u, i, n, T(0)), Vec<T>::all(1))));
+    store_row(p, i, n, min(above(v, tau), positive_part(min(load_row(u, i, n, T(0)), Vec<T>::all(1)))));
   }
 }
 
@@ -196,7 +196,7 @@ inline bool write_simple_bounded(const T* x, const T* u, T* p, T& threshold, int
     return true;
   }
   if (row.capacity > 1) return false;
-  for (int64_t i = 0; i < n; i++) p[i] = x[i] > -infinity<T>() ? (u[i] < 1 ? u[i] : T(1)) : T(0);
+  for (int64_t i = 0; i < n; i++) p[i] = x[i] > -infinity<T>() && u[i] > 0 ? (u[i] < 1 ? u[i] : T(1)) : T(0);
   threshold = -infinity<T>();
   return true;
 }
@@ -212,7 +212,7 @@ inline void constrained_row(const T* x, const T* u, T* p, T& threshold, int64_t 
   write_bounded(x, u, p, n, row.maximum.value, Threshold<T>{hi, static_cast<T>(tau - static_cast<double>(hi))});
 }
 
-constexpr int64_t bounded_slab_longest = 512;
+constexpr int64_t bounded_slab_longest = 224;  // beyond, two columns of 16 rows no longer fit a first-level cache
 
 template <class T>
 inline void constrained_slab(const T* x, const T* u, T* p, T* threshold, int64_t n, T* packed_b, T* packed_u,
