@@ -1,7 +1,7 @@
 """Time every mapping against torch.softmax and installed peers; write docs/benchmarks.md.
 
-    python scripts/bench.py                      # the whole table: about ten minutes
-    python scripts/bench.py --seconds .2 --only sparsemax --shapes 1280x30 --output -
+python scripts/bench.py                      # the whole table: about ten minutes
+python scripts/bench.py --seconds .2 --only sparsemax --shapes 1280x30 --output -
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ sys.path.insert(0, str(ROOT))
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1; more only on an idle machine)")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="torch threads (default 1; more only on an idle machine)"
+    )
     parser.add_argument("--seconds", type=float, default=2.0, help="time per shape and direction (default 2)")
     parser.add_argument("--only", help="comma-separated beginnings of mapping names")
     parser.add_argument("--shapes", help="comma-separated, rows x length, like 1280x30,64x32000")

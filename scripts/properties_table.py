@@ -18,8 +18,10 @@ def main() -> None:
     lines = table(args.classes, args.lam, args.q)
     print(f"Laha et al. 2018, Table 1, checked at K = {args.classes}, lambda = {args.lam:g}, q = {args.q:g}\n")
     print(markdown(lines))
-    print("\n'lam=0', 'q=0', 'q=inf': holds at that value of the parameter only. Where a check and the paper disagree the "
-          "printed mark stands in brackets;\ndocs/errata shows the corrected constants (python docs/errata/*.py).")
+    print(
+        "\n'lam=0', 'q=0', 'q=inf': holds at that value of the parameter only. Where a check and the paper disagree the "
+        "printed mark stands in brackets;\ndocs/errata shows the corrected constants (python docs/errata/*.py)."
+    )
 
 
 if __name__ == "__main__":

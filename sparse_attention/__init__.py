@@ -45,6 +45,17 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    *_mappings, "Mapping", "Param", "Spec", "UnknownMappingError", "make", "names", "register", "spec",
-    "kernels", "losses", "max_omega", "quality",
+    *_mappings,
+    "Mapping",
+    "Param",
+    "Spec",
+    "UnknownMappingError",
+    "make",
+    "names",
+    "register",
+    "spec",
+    "kernels",
+    "losses",
+    "max_omega",
+    "quality",
 ]

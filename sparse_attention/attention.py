@@ -32,8 +32,9 @@ class _Attention(nn.Module):
         """``query [B, T, Q]``, ``keys [B, S, K]`` -> ``[B, T, S]``."""
         raise NotImplementedError(f"{type(self).__name__} defines no scores")
 
-    def forward(self, query: Tensor, keys: Tensor, values: Tensor | None = None, mask: Tensor | None = None,
-                **inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, query: Tensor, keys: Tensor, values: Tensor | None = None, mask: Tensor | None = None, **inputs: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Attend.
 
         Args:
@@ -95,7 +96,9 @@ class GeneralAttention(_Attention):
 class AdditiveAttention(_Attention):
     """``score(q, k) = v . tanh(W k + U q)`` (Bahdanau et al. 2015; Peters et al. 2018)."""
 
-    def __init__(self, query_dim: int, key_dim: int, hidden_dim: int | None = None, mapping: str | nn.Module = "softmax"):
+    def __init__(
+        self, query_dim: int, key_dim: int, hidden_dim: int | None = None, mapping: str | nn.Module = "softmax"
+    ):
         super().__init__(mapping)
         hidden = hidden_dim or key_dim
         self.from_key = nn.Linear(key_dim, hidden)
@@ -113,8 +116,16 @@ class MultiHeadAttention(nn.Module):
     A hyperparameter of the mapping given as a tensor ``[H, 1]`` is one value per head.
     """
 
-    def __init__(self, dim: int, heads: int, mapping: str | nn.Module = "softmax", dropout: float = 0.0,
-                 key_dim: int | None = None, value_dim: int | None = None, bias: bool = True):
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        mapping: str | nn.Module = "softmax",
+        dropout: float = 0.0,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        bias: bool = True,
+    ):
         super().__init__()
         if dim % heads:
             raise ValueError(f"dim={dim} is not a multiple of heads={heads}")
@@ -126,8 +137,9 @@ class MultiHeadAttention(nn.Module):
         self.out = nn.Linear(dim, dim, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, query: Tensor, keys: Tensor | None = None, values: Tensor | None = None,
-                mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, query: Tensor, keys: Tensor | None = None, values: Tensor | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Attend.
 
         Args:
@@ -160,9 +172,13 @@ class MultiHeadAttention(nn.Module):
         if mask.shape == (T, S) and mask.shape != (B, S):
             return mask
         if mask.shape == (B, S):
-            raise ValueError(f"a mask of shape {tuple(mask.shape)} may mean [B, S] or [T, S] here; pass [B, 1, S] or [1, T, S]")
-        raise ValueError(f"mask of shape {tuple(mask.shape)} fits none of [B, S] = {(B, S)}, [T, S] = {(T, S)}, "
-                         f"[B, T, S], [B, H, T, S] for scores {tuple(scores.shape)}")
+            raise ValueError(
+                f"a mask of shape {tuple(mask.shape)} may mean [B, S] or [T, S] here; pass [B, 1, S] or [1, T, S]"
+            )
+        raise ValueError(
+            f"mask of shape {tuple(mask.shape)} fits none of [B, S] = {(B, S)}, [T, S] = {(T, S)}, "
+            f"[B, T, S], [B, H, T, S] for scores {tuple(scores.shape)}"
+        )
 
 
 __all__ = ["AdditiveAttention", "DotAttention", "GeneralAttention", "MultiHeadAttention", "expand_mask"]

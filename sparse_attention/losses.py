@@ -66,8 +66,14 @@ def _sparsegen(p: Tensor, keep: Tensor, lam: Any = 0.0) -> Tensor:
 
 # Terms [..., n] whose sum over positions is Omega(p).
 REGULARISERS: dict[str, Regulariser] = {
-    "softmax": _entropy, "sparsemax": _quadratic, "entmax": _tsallis, "pnormmax": _p_norm, "fusedmax": _fused,
-    "oscarmax": _oscar, "sparsegen_lin": _sparsegen, "hardmax": lambda p, keep: torch.zeros_like(p),
+    "softmax": _entropy,
+    "sparsemax": _quadratic,
+    "entmax": _tsallis,
+    "pnormmax": _p_norm,
+    "fusedmax": _fused,
+    "oscarmax": _oscar,
+    "sparsegen_lin": _sparsegen,
+    "hardmax": lambda p, keep: torch.zeros_like(p),
     "constrained_softmax": lambda p, keep, **_: _entropy(p, keep),
     "constrained_sparsemax": lambda p, keep, **_: _quadratic(p, keep),
 }
@@ -100,15 +106,23 @@ def _mapping(mapping: str | Mapping) -> Mapping:
     built = make(mapping) if isinstance(mapping, str) else mapping
     name = getattr(built, "_name", type(built).__name__)
     if name not in REGULARISERS:
-        raise ValueError(f"{name} is not the gradient of a smoothed maximum, so it has no Fenchel-Young loss; those that "
-                         f"are: {', '.join(REGULARISERS)}")
+        raise ValueError(
+            f"{name} is not the gradient of a smoothed maximum, so it has no Fenchel-Young loss; those that "
+            f"are: {', '.join(REGULARISERS)}"
+        )
     if getattr(built, "params", {}).get("mode", "exact") != "exact":
         raise ValueError("oscarmax(mode='paper') does not solve the regularised problem; use mode='exact'")
     return built  # type: ignore[return-value]
 
 
-def _value(scores: Tensor, target: Tensor | None, mapping: str | Mapping, dim: int, mask: Tensor | None,
-           inputs: dict[str, Tensor]) -> Tensor:
+def _value(
+    scores: Tensor,
+    target: Tensor | None,
+    mapping: str | Mapping,
+    dim: int,
+    mask: Tensor | None,
+    inputs: dict[str, Tensor],
+) -> Tensor:
     built = _mapping(mapping)
     x, _ = last(scores, dim, mask)
     keep = x.detach() != -torch.inf
@@ -128,8 +142,9 @@ def _value(scores: Tensor, target: Tensor | None, mapping: str | Mapping, dim: i
     return value
 
 
-def max_omega(scores: Tensor, mapping: str | Mapping, dim: int = -1, mask: Tensor | None = None,
-              **inputs: Tensor) -> Tensor:
+def max_omega(
+    scores: Tensor, mapping: str | Mapping, dim: int = -1, mask: Tensor | None = None, **inputs: Tensor
+) -> Tensor:
     """``max_{p in simplex} x.p - Omega(p)``: the smoothed maximum whose gradient is the mapping.
 
     Args:
@@ -147,8 +162,15 @@ def max_omega(scores: Tensor, mapping: str | Mapping, dim: int = -1, mask: Tenso
     return _value(scores, None, mapping, dim, mask, inputs)
 
 
-def fenchel_young(scores: Tensor, target: Tensor, mapping: str | Mapping, dim: int = -1, mask: Tensor | None = None,
-                  reduction: str = "mean", **inputs: Tensor) -> Tensor:
+def fenchel_young(
+    scores: Tensor,
+    target: Tensor,
+    mapping: str | Mapping,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+    **inputs: Tensor,
+) -> Tensor:
     """``max_Omega(x) + Omega(t) - x.t``: non-negative, convex in x, gradient ``mapping(x) - t``.
 
     Args:
@@ -166,8 +188,9 @@ def fenchel_young(scores: Tensor, target: Tensor, mapping: str | Mapping, dim: i
     return _reduce(value, reduction)
 
 
-def sparsemax_loss(scores: Tensor, target: Tensor, dim: int = -1, mask: Tensor | None = None,
-                   reduction: str = "mean") -> Tensor:
+def sparsemax_loss(
+    scores: Tensor, target: Tensor, dim: int = -1, mask: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
     """The sparsemax ("huber") loss ``-t.z + 1/2 sum_{j in S}(z_j^2 - tau^2) + 1/2 ||t||^2`` (Martins & Astudillo 2016).
 
     Gradient ``sparsemax(z) - t``. Arguments and result as :func:`fenchel_young`.
@@ -175,8 +198,9 @@ def sparsemax_loss(scores: Tensor, target: Tensor, dim: int = -1, mask: Tensor |
     return fenchel_young(scores, target, "sparsemax", dim, mask, reduction)
 
 
-def softmax_loss(scores: Tensor, target: Tensor, dim: int = -1, mask: Tensor | None = None,
-                 reduction: str = "mean") -> Tensor:
+def softmax_loss(
+    scores: Tensor, target: Tensor, dim: int = -1, mask: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
     """Log loss ``-sum_i t_i log softmax(z)_i`` against a class or a distribution over labels.
 
     It is the Fenchel-Young loss of softmax plus the entropy of the target. Arguments as :func:`fenchel_young`.
@@ -188,8 +212,16 @@ def softmax_loss(scores: Tensor, target: Tensor, dim: int = -1, mask: Tensor | N
     return _reduce(-torch.where(t == 0, 0.0, t * log_p.masked_fill(dead, 0.0)).sum(-1), reduction)
 
 
-def sparsegen_hinge(scores: Tensor, target: Tensor, lam: float | Tensor = 0.0, dim: int = -1, mask: Tensor | None = None,
-                    half_pairs: bool = False, corrected: bool = False, reduction: str = "mean") -> Tensor:
+def sparsegen_hinge(
+    scores: Tensor,
+    target: Tensor,
+    lam: float | Tensor = 0.0,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    half_pairs: bool = False,
+    corrected: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
     r"""The multilabel hinge loss of sparsegen-lin (Laha et al. 2018, Eq. 8); lam = 0 is "sparsemax + hinge".
 
     .. math:: \frac{1}{1-\lambda}\sum_{i,j \in Y}|z_i - z_j|
@@ -215,9 +247,16 @@ def sparsegen_hinge(scores: Tensor, target: Tensor, lam: float | Tensor = 0.0, d
     return _reduce(_hinge(x / width, eta, keep, torch.ones_like(x[..., :1]), half_pairs, corrected), reduction)
 
 
-def sparsehourglass_hinge(scores: Tensor, target: Tensor, q: float | Tensor = 1.0, dim: int = -1,
-                          mask: Tensor | None = None, half_pairs: bool = False, corrected: bool = False,
-                          reduction: str = "mean") -> Tensor:
+def sparsehourglass_hinge(
+    scores: Tensor,
+    target: Tensor,
+    q: float | Tensor = 1.0,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    half_pairs: bool = False,
+    corrected: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
     r"""The multilabel hinge loss of sparsehourglass (Laha et al. 2018, Eq. 7).
 
     .. math:: \sum_{i,j \in Y}|z_i - z_j| + \sum_{i \in Y, j \notin Y}\Big[\frac{\eta_i}{\hat\alpha(z)} - (z_i - z_j)\Big]_+,
@@ -263,7 +302,9 @@ def _pair_distances(z: Tensor, on: Tensor) -> Tensor:
 def _labels(scores: Tensor, target: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Scores and normalised labels with the class dimension last, and which classes are kept."""
     if target.shape != scores.shape:
-        raise ValueError(f"target of shape {tuple(target.shape)} must have the shape of the scores {tuple(scores.shape)}")
+        raise ValueError(
+            f"target of shape {tuple(target.shape)} must have the shape of the scores {tuple(scores.shape)}"
+        )
     x, _ = last(scores, dim, mask)
     keep = x.detach() != -torch.inf
     y = target.to(x.dtype).movedim(dim, -1).masked_fill(~keep, 0.0) if x.ndim == target.ndim else target.reshape(1)
@@ -278,12 +319,16 @@ def _distribution(scores: Tensor, target: Tensor, dim: int) -> Tensor:
         lead = list(scores.shape)
         n = lead.pop(dim)
         if list(target.shape) != lead:
-            raise ValueError(f"class indices of shape {tuple(target.shape)} do not fit scores {tuple(scores.shape)} "
-                             f"along dim={dim}: expected {tuple(lead)}")
+            raise ValueError(
+                f"class indices of shape {tuple(target.shape)} do not fit scores {tuple(scores.shape)} "
+                f"along dim={dim}: expected {tuple(lead)}"
+            )
         return torch.nn.functional.one_hot(target.long(), n).to(dtype)
     if target.shape != scores.shape:
-        raise ValueError(f"target of shape {tuple(target.shape)} must have the shape of the scores {tuple(scores.shape)}, "
-                         "or hold class indices (int64)")
+        raise ValueError(
+            f"target of shape {tuple(target.shape)} must have the shape of the scores {tuple(scores.shape)}, "
+            "or hold class indices (int64)"
+        )
     return target.to(dtype).movedim(dim, -1)
 
 
@@ -297,5 +342,12 @@ def _reduce(values: Tensor, reduction: str) -> Tensor:
     raise ValueError(f"reduction={reduction!r} is not one of mean, sum, none")
 
 
-__all__ = ["REGULARISERS", "fenchel_young", "max_omega", "softmax_loss", "sparsegen_hinge", "sparsehourglass_hinge",
-           "sparsemax_loss"]
+__all__ = [
+    "REGULARISERS",
+    "fenchel_young",
+    "max_omega",
+    "softmax_loss",
+    "sparsegen_hinge",
+    "sparsehourglass_hinge",
+    "sparsemax_loss",
+]

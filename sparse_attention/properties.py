@@ -43,14 +43,32 @@ def rows(K: int = 5, lam: float = 0.5, q: float = 0.4) -> list[Row]:
         Row("spherical softmax", sa.spherical_softmax, ("no", "no", "no", "yes", "no"), "inf"),
         Row("softmax", sa.softmax, ("no", "yes", "yes", "no", "yes"), "1"),
         Row("sparsemax", sa.sparsemax, ("yes", "yes", "yes", "no", "yes"), "1"),
-        Row(f"sparsegen-lin lam={lam}", lambda z: sa.sparsegen_lin(z, lam=lam), ("lam=0", "yes", "yes", "no", "yes"),
-            "1/(1-lam)", (("lam=0", sa.sparsegen_lin),)),
-        Row(f"sparsegen-exp lam={lam}", lambda z: sa.sparsegen_exp(z, lam=lam), ("no", "yes", "no", "no", "yes"), "inf"),
+        Row(
+            f"sparsegen-lin lam={lam}",
+            lambda z: sa.sparsegen_lin(z, lam=lam),
+            ("lam=0", "yes", "yes", "no", "yes"),
+            "1/(1-lam)",
+            (("lam=0", sa.sparsegen_lin),),
+        ),
+        Row(
+            f"sparsegen-exp lam={lam}", lambda z: sa.sparsegen_exp(z, lam=lam), ("no", "yes", "no", "no", "yes"), "inf"
+        ),
         Row(f"sparsegen-sq lam={lam}", lambda z: sa.sparsegen_sq(z, lam=lam), ("no", "no", "no", "no", "yes"), "inf"),
-        Row(f"sparsecone q={q}", lambda z: sa.sparsecone(z, q=q), ("yes", "no", "q=inf", "q=0", "no"), "inf",
-            (("q=inf", lambda z: sa.sparsecone(z, q=far)), ("q=0", lambda z: sa.sparsecone(z, q=0.0))), apex=-K * q),
-        Row(f"sparsehourglass q={q}", lambda z: sa.sparsehourglass(z, q=q), ("yes", "yes", "q=inf", "q=0", "yes"),
-            "1+1/(Kq)", (("q=inf", lambda z: sa.sparsehourglass(z, q=far)), ("q=0", sa.sum_normalization_pp))),
+        Row(
+            f"sparsecone q={q}",
+            lambda z: sa.sparsecone(z, q=q),
+            ("yes", "no", "q=inf", "q=0", "no"),
+            "inf",
+            (("q=inf", lambda z: sa.sparsecone(z, q=far)), ("q=0", lambda z: sa.sparsecone(z, q=0.0))),
+            apex=-K * q,
+        ),
+        Row(
+            f"sparsehourglass q={q}",
+            lambda z: sa.sparsehourglass(z, q=q),
+            ("yes", "yes", "q=inf", "q=0", "yes"),
+            "1+1/(Kq)",
+            (("q=inf", lambda z: sa.sparsehourglass(z, q=far)), ("q=0", sa.sum_normalization_pp)),
+        ),
         Row("sum normalization++", sa.sum_normalization_pp, ("yes", "yes", "no", "yes", "yes"), "inf", apex=0.0),
     ]
 
@@ -127,8 +145,21 @@ def probes(K: int, q: float = 0.4) -> Tensor:
     ties[0, 2:] = -1e3  # softmax is steepest between two equal scores
     large = z.abs() * 2
     small = z.abs() * 1e-6
-    return torch.cat((z, *near, extremal + 1e-10, extremal - 1e-10, ties, large, small, small - q,
-                      large.round() + 1e-3 * z, (large[:, :1] + 1e-4 * z), 1e3 + 1e-6 * z))
+    return torch.cat(
+        (
+            z,
+            *near,
+            extremal + 1e-10,
+            extremal - 1e-10,
+            ties,
+            large,
+            small,
+            small - q,
+            large.round() + 1e-3 * z,
+            (large[:, :1] + 1e-4 * z),
+            1e3 + 1e-6 * z,
+        )
+    )
 
 
 def lipschitz_l2(label: str, K: int, lam: float, q: float) -> float:

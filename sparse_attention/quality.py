@@ -28,8 +28,10 @@ def attention_statistics(p: Tensor, mask: Tensor | None = None) -> dict[str, flo
     p, keep = p[alive], keep[alive]
     if not len(p):
         nan = float("nan")
-        return {"rows": 0.0, **dict.fromkeys(
-            ("support", "zeros", "entropy", "max_weight", "groups", "segments", "contiguity"), nan)}
+        return {
+            "rows": 0.0,
+            **dict.fromkeys(("support", "zeros", "entropy", "max_weight", "groups", "segments", "contiguity"), nan),
+        }
     # Neighbours are kept positions: close the holes.
     order = torch.argsort(keep.to(torch.int8), dim=-1, descending=True, stable=True)
     p = p.masked_fill(~keep, 0.0).gather(-1, order)
@@ -66,8 +68,10 @@ def alignment_error_rate(
         ValueError: lists of different lengths.
     """
     if not len(alignments) == len(sure) == len(possible):
-        raise ValueError(f"one set of links per sentence is needed: got {len(alignments)} alignments, {len(sure)} sure "
-                         f"and {len(possible)} possible")
+        raise ValueError(
+            f"one set of links per sentence is needed: got {len(alignments)} alignments, {len(sure)} sure "
+            f"and {len(possible)} possible"
+        )
     a = s = in_sure = in_possible = 0
     for found, must, may in zip(alignments, sure, possible):
         may = must | may
@@ -93,7 +97,9 @@ def links(p: Tensor, threshold: float | None = None) -> set[tuple[int, int]]:
     return {(int(row.argmax()), t) for t, row in enumerate(p) if bool((row > 0).any())}
 
 
-def rationale_overlap(p: Tensor, rationale: Tensor, mask: Tensor | None = None, threshold: float = 0.0) -> dict[str, float]:
+def rationale_overlap(
+    p: Tensor, rationale: Tensor, mask: Tensor | None = None, threshold: float = 0.0
+) -> dict[str, float]:
     """How attention over tokens agrees with the tokens that people marked.
 
     Args:
@@ -119,8 +125,13 @@ def rationale_overlap(p: Tensor, rationale: Tensor, mask: Tensor | None = None, 
     recall = hit / marked.sum(-1)
     f1 = 2 * precision * recall / (precision + recall).clamp(min=1e-30)
     mass = torch.where(marked, p, 0.0).sum(-1)
-    return {"texts": float(len(p)), "precision": precision.mean().item(), "recall": recall.mean().item(),
-            "f1": f1.mean().item(), "mass": mass.mean().item()}
+    return {
+        "texts": float(len(p)),
+        "precision": precision.mean().item(),
+        "recall": recall.mean().item(),
+        "f1": f1.mean().item(),
+        "mass": mass.mean().item(),
+    }
 
 
 __all__ = ["alignment_error_rate", "attention_statistics", "links", "rationale_overlap"]

@@ -194,8 +194,10 @@ class Mapping(nn.Module):
 
     def extra_repr(self) -> str:
         shown = [f"{name}={value!r}" for name, value in self._numbers.items()]
-        shown += [f"{name}=<{'learned' if getattr(self, name).requires_grad else 'fixed'} "
-                  f"{tuple(getattr(self, name).shape)}>" for name in self._learned]
+        shown += [
+            f"{name}=<{'learned' if getattr(self, name).requires_grad else 'fixed'} {tuple(getattr(self, name).shape)}>"
+            for name in self._learned
+        ]
         # A mapping registered from outside has no class of its own to show its name.
         return ", ".join(([self._name] if type(self) is Mapping else []) + shown)
 
@@ -233,8 +235,9 @@ def register(
 
     def decorate(thing: Any) -> Any:
         if name in _SPECS and not replace:
-            raise ValueError(f"{name!r} is already registered ({_SPECS[name].summary}); "
-                             "pass replace=True to replace it")
+            raise ValueError(
+                f"{name!r} is already registered ({_SPECS[name].summary}); pass replace=True to replace it"
+            )
         described = tuple(params) if params is not None else _params_from_signature(thing)
         text = summary or (inspect.getdoc(thing) or "").strip().split("\n")[0]
         is_class = inspect.isclass(thing) and issubclass(thing, nn.Module)
@@ -286,8 +289,10 @@ def spec(name: str) -> Spec:
     if found is None:
         near = difflib.get_close_matches(str(name), _SPECS, n=1, cutoff=0.4)
         hint = f"; the nearest is {near[0]!r}" if near else ""
-        raise UnknownMappingError(f"no mapping is called {name!r}{hint}. Registered: {', '.join(_SPECS)}. "
-                                  "Add your own with @sparse_attention.register(name).")
+        raise UnknownMappingError(
+            f"no mapping is called {name!r}{hint}. Registered: {', '.join(_SPECS)}. "
+            "Add your own with @sparse_attention.register(name)."
+        )
     return found
 
 
@@ -338,5 +343,14 @@ def _with_contract(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 __all__ = [
-    "KINDS", "Mapping", "Param", "Spec", "UnknownMappingError", "make", "names", "register", "set_module", "spec",
+    "KINDS",
+    "Mapping",
+    "Param",
+    "Spec",
+    "UnknownMappingError",
+    "make",
+    "names",
+    "register",
+    "set_module",
+    "spec",
 ]

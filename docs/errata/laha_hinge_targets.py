@@ -8,8 +8,10 @@ eta = torch.tensor([0.7, 0.3, 0.0], dtype=torch.float64)
 z = torch.tensor([0.4, 0.0, -0.9], dtype=torch.float64)
 printed = sa.losses.sparsegen_hinge(z, eta)
 corrected = sa.losses.sparsegen_hinge(z, eta, corrected=True)
-print(f"sparsemax(z) = {sa.sparsemax(z).tolist()} = eta, but Eq. 8 gives {printed.item():.4f}; "
-      f"with |z_i - z_j - (eta_i - eta_j)|: {corrected.item():.4f}")
+print(
+    f"sparsemax(z) = {sa.sparsemax(z).tolist()} = eta, but Eq. 8 gives {printed.item():.4f}; "
+    f"with |z_i - z_j - (eta_i - eta_j)|: {corrected.item():.4f}"
+)
 assert torch.allclose(sa.sparsemax(z), eta, atol=1e-12) and abs(printed - 0.8) < 1e-12 and abs(corrected) < 1e-12
 
 # The repair of the hourglass loss is not convex: the middle of two points can lie above both.

@@ -16,6 +16,8 @@ for K, q in ((2, 0.1), (5, 0.4), (10, 1.0)):
         direction = -direction
     moved = (sa.sparsehourglass(z + direction, q=q) - sa.sparsehourglass(z, q=q)).norm() / direction.norm()
     claim, true = 1 + 1 / (K * q), hourglass_lipschitz(K, q)
-    print(f"K = {K}, q = {q}: two points moved apart by {moved:.4f}; printed bound {claim:.4f}; "
-          f"sqrt((1+1/Kq)^2 + (K-1)/(Kq)^2) = {true:.4f}")
+    print(
+        f"K = {K}, q = {q}: two points moved apart by {moved:.4f}; printed bound {claim:.4f}; "
+        f"sqrt((1+1/Kq)^2 + (K-1)/(Kq)^2) = {true:.4f}"
+    )
     assert claim * 1.01 < moved < true * (1 + 1e-4) and moved > 0.999 * true

@@ -18,7 +18,8 @@ inverse = torch.linalg.inv(H)
 one = torch.ones(2, dtype=torch.float64)
 J = inverse - torch.outer(inverse @ one, one @ inverse) / (one @ inverse @ one)
 step = 1e-6
-difference = torch.stack([(sa.pnormmax(x + step * e) - sa.pnormmax(x - step * e)) / (2 * step)
-                          for e in torch.eye(3, dtype=torch.float64)], 1).detach()
+difference = torch.stack(
+    [(sa.pnormmax(x + step * e) - sa.pnormmax(x - step * e)) / (2 * step) for e in torch.eye(3, dtype=torch.float64)], 1
+).detach()
 print("largest difference to finite differences:", (difference[:2, :2] - J).abs().max().item())
 assert torch.allclose(difference[:2, :2], J, atol=1e-8) and (difference[2] == 0).all()

@@ -25,5 +25,7 @@ for scale, n in ((1.0, 10), (0.1, 30)):
     x = torch.randn(1000, n, dtype=torch.float64) * scale
     error = (sa.oscarmax(x, mode="paper") - sa.oscarmax(x)).abs().amax(-1)
     share = (error > 1e-9).double().mean().item()
-    print(f"N(0, {scale:g}^2), n = {n}, lam = .01: {share:.0%} of rows differ, mean {error.mean():.4f}, worst {error.max():.3f}")
+    print(
+        f"N(0, {scale:g}^2), n = {n}, lam = .01: {share:.0%} of rows differ, mean {error.mean():.4f}, worst {error.max():.3f}"
+    )
     assert share > 0.4 and error.max() > 0.03

@@ -97,8 +97,10 @@ def select(op: str, x: Tensor) -> ModuleType:
     backend = _load(_choice)
     if backend is None or op not in backend.OPS or not backend.available(op, x):
         why = "is not installed" if backend is None else f"cannot compute {op} on a {x.dtype} tensor on {x.device}"
-        raise RuntimeError(f"kernels {_choice!r} {why}; choose sparse_attention.kernels.use('auto') "
-                           "to fall back to the reference where needed")
+        raise RuntimeError(
+            f"kernels {_choice!r} {why}; choose sparse_attention.kernels.use('auto') "
+            "to fall back to the reference where needed"
+        )
     return backend
 
 

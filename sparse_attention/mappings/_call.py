@@ -26,7 +26,10 @@ _HALF = frozenset((torch.float16, torch.bfloat16))
 # Ops whose backward needs p alone: the reference expression is their derivative whatever kernel ran.
 _SMOOTH = frozenset(("sparsemax", "entmax", "pnormmax"))
 # The hyperparameter that may be a tensor, and its derivative.
-_THETA_GRADIENT: dict[str, Callable[..., Tensor]] = {"entmax": threshold.entmax_alpha_gradient, "pnormmax": threshold.pnormmax_p_gradient}
+_THETA_GRADIENT: dict[str, Callable[..., Tensor]] = {
+    "entmax": threshold.entmax_alpha_gradient,
+    "pnormmax": threshold.pnormmax_p_gradient,
+}
 
 _transformed = torch._C._are_functorch_transforms_active
 _grad_enabled = torch.is_grad_enabled
@@ -106,8 +109,9 @@ def checked_mask(mask: Tensor, scores: Tensor) -> Tensor:
     try:
         return mask.expand(scores.shape)
     except RuntimeError:
-        raise ValueError(f"mask of shape {tuple(mask.shape)} does not broadcast to scores of shape "
-                         f"{tuple(scores.shape)}") from None
+        raise ValueError(
+            f"mask of shape {tuple(mask.shape)} does not broadcast to scores of shape {tuple(scores.shape)}"
+        ) from None
 
 
 def per_row(value: Any, scores: Tensor, dim: int, name: str) -> Any:
@@ -136,8 +140,10 @@ def per_row(value: Any, scores: Tensor, dim: int, name: str) -> Any:
     except RuntimeError:
         fits = False
     if not fits:
-        raise ValueError(f"{name} of shape {tuple(value.shape)} fits neither the rows {tuple(lead)} of the scores nor, "
-                         f"with size 1 at dim={dim}, the scores {tuple(scores.shape)}")
+        raise ValueError(
+            f"{name} of shape {tuple(value.shape)} fits neither the rows {tuple(lead)} of the scores nor, "
+            f"with size 1 at dim={dim}, the scores {tuple(scores.shape)}"
+        )
     # As many dimensions as the scores: shaping it again changes nothing.
     return shaped.reshape(*[1] * (scores.ndim - shaped.ndim), *shaped.shape)
 
@@ -240,13 +246,17 @@ class _RowsInTorch(Function):
     @staticmethod
     def jvp(ctx: Any, t: Tensor, t_theta: Any, *_: Any) -> tuple[Any, ...]:
         if t_theta is not None:
-            raise NotImplementedError("forward-mode derivatives are taken with respect to the scores; pass "
-                                      f"{ctx.name} as a number or use reverse mode")
+            raise NotImplementedError(
+                "forward-mode derivatives are taken with respect to the scores; pass "
+                f"{ctx.name} as a number or use reverse mode"
+            )
         saved = ctx.saved_tensors[2:]
         return (_RowsInTorch._product(ctx, t)[0], *(None for _ in saved))
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, theta: Tensor | None, op: str, name: str, params: dict[str, Any]) -> Any:
+    def vmap(
+        info: Any, in_dims: Any, x: Tensor, theta: Tensor | None, op: str, name: str, params: dict[str, Any]
+    ) -> Any:
         # The batch dimension joins the leading shape; both tensors get it first and the same number of dimensions.
         x = x.movedim(in_dims[0], 0) if in_dims[0] is not None else x.unsqueeze(0)
         if theta is not None:

@@ -88,10 +88,13 @@ torch.library.register_fake("sparse_attention::rows", lambda x, *_: x.new_empty(
 torch.library.register_fake("sparse_attention::rows_vjp", lambda g, x, *_: x.new_empty(x.shape), lib=_LIBRARY)
 torch.library.register_fake(
     "sparse_attention::constrained",
-    lambda x, u: (x.new_empty(x.shape), x.new_empty(x.shape, dtype=torch.int8)), lib=_LIBRARY)
+    lambda x, u: (x.new_empty(x.shape), x.new_empty(x.shape, dtype=torch.int8)),
+    lib=_LIBRARY,
+)
 torch.library.register_autograd("sparse_attention::rows", _backward, setup_context=_setup, lib=_LIBRARY)
 torch.library.register_autograd(
-    "sparse_attention::constrained", _constrained_backward, setup_context=_constrained_setup, lib=_LIBRARY)
+    "sparse_attention::constrained", _constrained_backward, setup_context=_constrained_setup, lib=_LIBRARY
+)
 
 
 def rows(op: str, x: Tensor, params: dict[str, Any]) -> Tensor:

@@ -64,5 +64,3 @@ def oscarmax_of_tensor(x: Tensor, lam: Tensor) -> Tensor:
     values = group_mean(ordered.masked_fill(~kept, 0.0) - lam * (count - rank), groups)
     out = _simplex(values, (packed > 0) & kept, packed)
     return torch.empty_like(out).scatter(-1, place, out)
-
-

@@ -23,8 +23,14 @@ from ..kernels.reference import OPS as REFERENCE
 from ..registry import Mapping, Param, register, set_module
 from ._call import _compiling, _transformed, last
 
-BOUNDS = Param("bounds", None, low=0.0, closed_low=True, required=True,
-               meaning="upper bound of every position, a tensor that broadcasts to the scores; given per call or fixed")
+BOUNDS = Param(
+    "bounds",
+    None,
+    low=0.0,
+    closed_low=True,
+    required=True,
+    meaning="upper bound of every position, a tensor that broadcasts to the scores; given per call or fixed",
+)
 _PAPER = "Malaviya et al. 2018; Peters et al. 2018"
 _OP = "constrained_sparsemax"
 _vjp = REFERENCE[_OP].backward  # linear in the gradient, so differentiable again
@@ -37,13 +43,21 @@ def _ready(scores: Tensor, bounds: Tensor | float, dim: int, mask: Tensor | None
     try:
         u = u.expand(scores.shape)
     except RuntimeError:
-        raise ValueError(f"bounds of shape {tuple(u.shape)} do not broadcast to scores of shape "
-                         f"{tuple(scores.shape)}") from None
+        raise ValueError(
+            f"bounds of shape {tuple(u.shape)} do not broadcast to scores of shape {tuple(scores.shape)}"
+        ) from None
     return x, (u.reshape(1) if scores.ndim == 0 else u.movedim(dim, -1)), restore
 
 
-@register("constrained_softmax", kind="constrained", params=(BOUNDS,), paper=_PAPER,
-          oracle="relative entropy programme (cvxpy)", summary="softmax with upper bounds", complete=True)
+@register(
+    "constrained_softmax",
+    kind="constrained",
+    params=(BOUNDS,),
+    paper=_PAPER,
+    oracle="relative entropy programme (cvxpy)",
+    summary="softmax with upper bounds",
+    complete=True,
+)
 def constrained_softmax(scores: Tensor, bounds: Tensor | float, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Constrained softmax along ``dim``; gradients for scores and bounds.
 
@@ -92,8 +106,15 @@ def _capped(z: Tensor, u: Tensor) -> Tensor:
     return torch.zeros_like(over).scatter(-1, order, over)
 
 
-@register("constrained_sparsemax", kind="constrained", params=(BOUNDS,), paper=_PAPER,
-          oracle="quadratic programme (cvxpy, DAQP)", summary="sparsemax with upper bounds", complete=True)
+@register(
+    "constrained_sparsemax",
+    kind="constrained",
+    params=(BOUNDS,),
+    paper=_PAPER,
+    oracle="quadratic programme (cvxpy, DAQP)",
+    summary="sparsemax with upper bounds",
+    complete=True,
+)
 def constrained_sparsemax(scores: Tensor, bounds: Tensor | float, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Constrained sparsemax along ``dim``; arguments, result and errors as :func:`constrained_softmax`."""
     x, u, restore = _ready(scores, bounds, dim, mask)

@@ -14,12 +14,23 @@ from torch import Tensor
 from ..registry import Mapping, Param, register, set_module
 from ._call import last, per_row, rows, rows_with_theta
 
-ALPHA = Param("alpha", 1.5, low=1.0, meaning="1 is softmax (use softmax), 2 is sparsemax; larger is sparser",
-              grid=(1.25, 1.5, 1.75))
+ALPHA = Param(
+    "alpha",
+    1.5,
+    low=1.0,
+    meaning="1 is softmax (use softmax), 2 is sparsemax; larger is sparser",
+    grid=(1.25, 1.5, 1.75),
+)
 
 
-@register("entmax", params=(ALPHA,), paper="Peters, Niculae & Martins 2019; Correia et al. 2019 for the gradient in alpha",
-          oracle="entmax package (entmax15, entmax_bisect)", summary="between softmax and sparsemax", complete=True)
+@register(
+    "entmax",
+    params=(ALPHA,),
+    paper="Peters, Niculae & Martins 2019; Correia et al. 2019 for the gradient in alpha",
+    oracle="entmax package (entmax15, entmax_bisect)",
+    summary="between softmax and sparsemax",
+    complete=True,
+)
 def entmax(scores: Tensor, dim: int = -1, alpha: float | Tensor = 1.5, mask: Tensor | None = None) -> Tensor:
     """alpha-entmax along ``dim``.
 

@@ -17,13 +17,25 @@ from ._call import last, per_row, rows
 from ._groups import fusedmax_of_tensor
 from .softmax import scaled
 
-LAM = Param("lam", 0.1, low=0.0, closed_low=True, meaning="weight of the total variation; 0 is sparsemax",
-            grid=(0.01, 0.1, 0.5, 1.0))
+LAM = Param(
+    "lam",
+    0.1,
+    low=0.0,
+    closed_low=True,
+    meaning="weight of the total variation; 0 is sparsemax",
+    grid=(0.01, 0.1, 0.5, 1.0),
+)
 GAMMA = Param("gamma", 1.0, low=0.0, meaning="strength of the whole regulariser", grid=(1.0,))
 
 
-@register("fusedmax", params=(LAM, GAMMA), paper="Niculae & Blondel 2017, sec. 3.2 and Prop. 1",
-          oracle="joint quadratic programme (cvxpy, DAQP)", summary="equal weight on contiguous segments", complete=True)
+@register(
+    "fusedmax",
+    params=(LAM, GAMMA),
+    paper="Niculae & Blondel 2017, sec. 3.2 and Prop. 1",
+    oracle="joint quadratic programme (cvxpy, DAQP)",
+    summary="equal weight on contiguous segments",
+    complete=True,
+)
 def fusedmax(
     scores: Tensor, dim: int = -1, lam: float | Tensor = 0.1, gamma: float | Tensor = 1.0, mask: Tensor | None = None
 ) -> Tensor:

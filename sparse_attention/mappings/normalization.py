@@ -16,7 +16,9 @@ from .sparsehourglass import _cone
 _PAPER = "Laha et al. 2018, sec. 2 and Table 1"
 
 
-@register("sum_normalization", params=(), paper=_PAPER, oracle="definition", summary="z / sum z, for z >= 0", complete=True)
+@register(
+    "sum_normalization", params=(), paper=_PAPER, oracle="definition", summary="z / sum z, for z >= 0", complete=True
+)
 def sum_normalization(scores: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """``scores / sum(scores)`` along ``dim``: a distribution only where the scores are not negative (its domain).
 
@@ -37,8 +39,14 @@ def sum_normalization(scores: Tensor, dim: int = -1, mask: Tensor | None = None)
     return under_contract(normalized, scores, dim, mask)
 
 
-@register("sum_normalization_pp", params=(), paper="Laha et al. 2018, sec. 3.5 (sum normalization++)",
-          oracle="quadratic programme", summary="sparsehourglass at q = 0", complete=True)
+@register(
+    "sum_normalization_pp",
+    params=(),
+    paper="Laha et al. 2018, sec. 3.5 (sum normalization++)",
+    oracle="quadratic programme",
+    summary="sparsehourglass at q = 0",
+    complete=True,
+)
 def sum_normalization_pp(scores: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """``sparsemax(scores / |sum(scores)|)`` along ``dim``: scale invariant on the whole space but for rows of sum 0 (NaN).
 
@@ -47,8 +55,14 @@ def sum_normalization_pp(scores: Tensor, dim: int = -1, mask: Tensor | None = No
     return _cone(scores, dim, 0.0, mask, mirrored=True)
 
 
-@register("spherical_softmax", params=(), paper=_PAPER + "; de Brebisson & Vincent 2016", oracle="definition",
-          summary="z^2 / sum z^2", complete=True)
+@register(
+    "spherical_softmax",
+    params=(),
+    paper=_PAPER + "; de Brebisson & Vincent 2016",
+    oracle="definition",
+    summary="z^2 / sum z^2",
+    complete=True,
+)
 def spherical_softmax(scores: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """``scores^2 / sum(scores^2)`` along ``dim``; a row of zeros is NaN. Arguments as :func:`sum_normalization`."""
 
@@ -62,8 +76,14 @@ def spherical_softmax(scores: Tensor, dim: int = -1, mask: Tensor | None = None)
     return under_contract(squared, scores, dim, mask)
 
 
-@register("hardmax", params=(), paper="Laha et al. 2018, sec. 2", oracle="argmax", summary="one-hot at the largest score",
-          complete=True)
+@register(
+    "hardmax",
+    params=(),
+    paper="Laha et al. 2018, sec. 2",
+    oracle="argmax",
+    summary="one-hot at the largest score",
+    complete=True,
+)
 def hardmax(scores: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """1 at the largest score (shared equally between ties), 0 elsewhere; gradient 0. Arguments as
     :func:`sum_normalization`."""

@@ -21,19 +21,39 @@ from ._groups import oscarmax_of_tensor
 from .softmax import scaled
 from .sparsemax import project_last
 
-LAM = Param("lam", 0.01, low=0.0, closed_low=True, meaning="weight of the pairwise maxima; 0 is sparsemax",
-            grid=(0.001, 0.01, 0.1))
+LAM = Param(
+    "lam",
+    0.01,
+    low=0.0,
+    closed_low=True,
+    meaning="weight of the pairwise maxima; 0 is sparsemax",
+    grid=(0.001, 0.01, 0.1),
+)
 GAMMA = Param("gamma", 1.0, low=0.0, meaning="strength of the whole regulariser", grid=(1.0,))
-MODE = Param("mode", "exact", choices=("exact", "paper"), tensor=False,
-             meaning="paper: the printed composition, wrong for scores that are not clearly positive")
+MODE = Param(
+    "mode",
+    "exact",
+    choices=("exact", "paper"),
+    tensor=False,
+    meaning="paper: the printed composition, wrong for scores that are not clearly positive",
+)
 
 
-@register("oscarmax", params=(LAM, GAMMA, MODE), paper="Niculae & Blondel 2017, sec. 3.3 and Prop. 2",
-          oracle="joint problem on the simplex (cvxpy sum_largest)", summary="clusters of equal weight anywhere",
-          complete=True)
+@register(
+    "oscarmax",
+    params=(LAM, GAMMA, MODE),
+    paper="Niculae & Blondel 2017, sec. 3.3 and Prop. 2",
+    oracle="joint problem on the simplex (cvxpy sum_largest)",
+    summary="clusters of equal weight anywhere",
+    complete=True,
+)
 def oscarmax(
-    scores: Tensor, dim: int = -1, lam: float | Tensor = 0.01, gamma: float | Tensor = 1.0,
-    mask: Tensor | None = None, mode: str = "exact",
+    scores: Tensor,
+    dim: int = -1,
+    lam: float | Tensor = 0.01,
+    gamma: float | Tensor = 1.0,
+    mask: Tensor | None = None,
+    mode: str = "exact",
 ) -> Tensor:
     """Oscarmax along ``dim``.
 

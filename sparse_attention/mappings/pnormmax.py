@@ -18,16 +18,32 @@ from .softmax import scaled
 
 P = Param("p", 1.5, low=1.0, high=2.0, closed_high=True, meaning="order of the norm; 2 is sparsemax", grid=(1.5,))
 GAMMA = Param("gamma", 1.0, low=0.0, meaning="strength of the regulariser", grid=(1.0,))
-SOLVER = Param("solver", "exact", choices=("exact", "pgd"), tensor=False,
-               meaning="pgd: projected gradient stopped at tol, as in the paper's experiments")
+SOLVER = Param(
+    "solver",
+    "exact",
+    choices=("exact", "pgd"),
+    tensor=False,
+    meaning="pgd: projected gradient stopped at tol, as in the paper's experiments",
+)
 TOL = Param("tol", 1e-2, low=0.0, tensor=False, meaning="pgd only: stop when no coordinate moves by more than this")
 
 
-@register("pnormmax", params=(P, GAMMA, SOLVER, TOL), paper="Niculae & Blondel 2017, sec. 3.1 (sq-pnorm-max)",
-          oracle="conic programme (cvxpy, Clarabel)", summary="squared p-norm regulariser", complete=True)
+@register(
+    "pnormmax",
+    params=(P, GAMMA, SOLVER, TOL),
+    paper="Niculae & Blondel 2017, sec. 3.1 (sq-pnorm-max)",
+    oracle="conic programme (cvxpy, Clarabel)",
+    summary="squared p-norm regulariser",
+    complete=True,
+)
 def pnormmax(
-    scores: Tensor, dim: int = -1, p: float | Tensor = 1.5, gamma: float | Tensor = 1.0, mask: Tensor | None = None,
-    solver: str = "exact", tol: float = 1e-2,
+    scores: Tensor,
+    dim: int = -1,
+    p: float | Tensor = 1.5,
+    gamma: float | Tensor = 1.0,
+    mask: Tensor | None = None,
+    solver: str = "exact",
+    tol: float = 1e-2,
 ) -> Tensor:
     """sq-pnorm-max along ``dim``.
 

@@ -17,8 +17,14 @@ from ._call import last, per_row
 GAMMA = Param("gamma", 1.0, low=0.0, meaning="temperature: smaller is closer to the maximum", grid=(1.0,))
 
 
-@register("softmax", params=(GAMMA,), paper="Bridle 1990; Niculae & Blondel 2017, Table of sec. 2",
-          oracle="torch.softmax", summary="dense; every kept position gets weight", complete=True)
+@register(
+    "softmax",
+    params=(GAMMA,),
+    paper="Bridle 1990; Niculae & Blondel 2017, Table of sec. 2",
+    oracle="torch.softmax",
+    summary="dense; every kept position gets weight",
+    complete=True,
+)
 def softmax(scores: Tensor, dim: int = -1, gamma: float | Tensor = 1.0, mask: Tensor | None = None) -> Tensor:
     """Softmax of ``scores / gamma`` along ``dim``.
 

@@ -16,13 +16,19 @@ from torch import Tensor
 from ..registry import Mapping, Param, register, set_module
 from ._call import last, on_last, per_row, rows
 
-LAM = Param("lam", 0.0, high=1.0, meaning="0 is sparsemax of g(z); towards 1 sparser, negative denser",
-            grid=(-1.0, 0.0, 0.5, 0.75))
+LAM = Param(
+    "lam",
+    0.0,
+    high=1.0,
+    meaning="0 is sparsemax of g(z); towards 1 sparser, negative denser",
+    grid=(-1.0, 0.0, 0.5, 0.75),
+)
 _PAPER = "Laha et al. 2018, sec. 3"
 
 
-def _sparsegen(scores: Tensor, dim: int, lam: float | Tensor, mask: Tensor | None,
-               g: Callable[[Tensor], Tensor] | None) -> Tensor:
+def _sparsegen(
+    scores: Tensor, dim: int, lam: float | Tensor, mask: Tensor | None, g: Callable[[Tensor], Tensor] | None
+) -> Tensor:
     if g is None and not isinstance(lam, Tensor):
         return rows("sparsemax", scores, dim, mask, {"gamma": 1.0 - LAM.check(lam)})
     x, restore = last(scores, dim, mask)
@@ -39,8 +45,14 @@ def _sparsegen(scores: Tensor, dim: int, lam: float | Tensor, mask: Tensor | Non
     return restore(on_last("sparsemax", z.masked_fill(~keep, -torch.inf), {"gamma": gamma}))
 
 
-@register("sparsegen_lin", params=(LAM,), paper=_PAPER + ".2", oracle="quadratic programme",
-          summary="sparsemax with adjustable sparsity", complete=True)
+@register(
+    "sparsegen_lin",
+    params=(LAM,),
+    paper=_PAPER + ".2",
+    oracle="quadratic programme",
+    summary="sparsemax with adjustable sparsity",
+    complete=True,
+)
 def sparsegen_lin(scores: Tensor, dim: int = -1, lam: float | Tensor = 0.0, mask: Tensor | None = None) -> Tensor:
     """``sparsemax(scores / (1 - lam))`` along ``dim``.
 
@@ -56,8 +68,14 @@ def sparsegen_lin(scores: Tensor, dim: int = -1, lam: float | Tensor = 0.0, mask
     return _sparsegen(scores, dim, lam, mask, None)
 
 
-@register("sparsegen_exp", params=(LAM,), paper=_PAPER + ".1", oracle="quadratic programme",
-          summary="sparsegen of e^z", complete=True)
+@register(
+    "sparsegen_exp",
+    params=(LAM,),
+    paper=_PAPER + ".1",
+    oracle="quadratic programme",
+    summary="sparsegen of e^z",
+    complete=True,
+)
 def sparsegen_exp(scores: Tensor, dim: int = -1, lam: float | Tensor = 0.0, mask: Tensor | None = None) -> Tensor:
     """``sparsemax(exp(scores) / (1 - lam))`` along ``dim``; arguments as :func:`sparsegen_lin`.
 
@@ -66,8 +84,14 @@ def sparsegen_exp(scores: Tensor, dim: int = -1, lam: float | Tensor = 0.0, mask
     return _sparsegen(scores, dim, lam, mask, torch.exp)
 
 
-@register("sparsegen_sq", params=(LAM,), paper=_PAPER + ".1", oracle="quadratic programme",
-          summary="sparsegen of z^2", complete=True)
+@register(
+    "sparsegen_sq",
+    params=(LAM,),
+    paper=_PAPER + ".1",
+    oracle="quadratic programme",
+    summary="sparsegen of z^2",
+    complete=True,
+)
 def sparsegen_sq(scores: Tensor, dim: int = -1, lam: float | Tensor = 0.0, mask: Tensor | None = None) -> Tensor:
     """``sparsemax(scores^2 / (1 - lam))`` along ``dim``; arguments as :func:`sparsegen_lin`. Large negative scores count
     as much as large positive ones."""

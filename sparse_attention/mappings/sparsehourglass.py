@@ -17,8 +17,14 @@ from torch import Tensor
 from ..registry import Mapping, Param, register, set_module
 from ._call import last, on_last, per_row
 
-Q = Param("q", 1.0, low=0.0, closed_low=True, meaning="0 is scale invariant, infinity translation invariant (sparsemax)",
-          grid=(0.01, 0.1, 1.0, 10.0, 100.0))
+Q = Param(
+    "q",
+    1.0,
+    low=0.0,
+    closed_low=True,
+    meaning="0 is scale invariant, infinity translation invariant (sparsemax)",
+    grid=(0.01, 0.1, 1.0, 10.0, 100.0),
+)
 
 
 def _cone(scores: Tensor, dim: int, q: float | Tensor, mask: Tensor | None, mirrored: bool) -> Tensor:
@@ -34,8 +40,14 @@ def _cone(scores: Tensor, dim: int, q: float | Tensor, mask: Tensor | None, mirr
     return restore(on_last("sparsemax", z.to(x.dtype).masked_fill(~keep, -torch.inf), {"gamma": 1.0}))
 
 
-@register("sparsecone", params=(Q,), paper="Laha et al. 2018, sec. 3.4", oracle="quadratic programme",
-          summary="projection through the point (-q, ..., -q)", complete=True)
+@register(
+    "sparsecone",
+    params=(Q,),
+    paper="Laha et al. 2018, sec. 3.4",
+    oracle="quadratic programme",
+    summary="projection through the point (-q, ..., -q)",
+    complete=True,
+)
 def sparsecone(scores: Tensor, dim: int = -1, q: float | Tensor = 1.0, mask: Tensor | None = None) -> Tensor:
     """Sparsecone along ``dim``. Only meaningful for rows with ``sum z > -Kq``; below, the order of the scores is
     reversed (the paper's reason for the hourglass), and at equality the row is NaN.
@@ -52,8 +64,14 @@ def sparsecone(scores: Tensor, dim: int = -1, q: float | Tensor = 1.0, mask: Ten
     return _cone(scores, dim, q, mask, mirrored=False)
 
 
-@register("sparsehourglass", params=(Q,), paper="Laha et al. 2018, sec. 3.5", oracle="quadratic programme",
-          summary="sparsecone on both sides of sum z = 0", complete=True)
+@register(
+    "sparsehourglass",
+    params=(Q,),
+    paper="Laha et al. 2018, sec. 3.5",
+    oracle="quadratic programme",
+    summary="sparsecone on both sides of sum z = 0",
+    complete=True,
+)
 def sparsehourglass(scores: Tensor, dim: int = -1, q: float | Tensor = 1.0, mask: Tensor | None = None) -> Tensor:
     """Sparsehourglass along ``dim``; arguments, result and errors as :func:`sparsecone`. With q = 0 a row of sum 0 is NaN.
 

@@ -20,9 +20,14 @@ GAMMA = Param("gamma", 1.0, low=0.0, meaning="strength of the regulariser: large
 _ONE = {"gamma": 1.0}
 
 
-@register("sparsemax", params=(GAMMA,), paper="Martins & Astudillo 2016; Niculae & Blondel 2017, sec. 2",
-          oracle="quadratic programme (cvxpy, DAQP); entmax.sparsemax",
-          summary="Euclidean projection on the simplex: exact zeros", complete=True)
+@register(
+    "sparsemax",
+    params=(GAMMA,),
+    paper="Martins & Astudillo 2016; Niculae & Blondel 2017, sec. 2",
+    oracle="quadratic programme (cvxpy, DAQP); entmax.sparsemax",
+    summary="Euclidean projection on the simplex: exact zeros",
+    complete=True,
+)
 def sparsemax(scores: Tensor, dim: int = -1, gamma: float | Tensor = 1.0, mask: Tensor | None = None) -> Tensor:
     """Euclidean projection of ``scores / gamma`` on the simplex along ``dim``.
 

@@ -8,8 +8,12 @@ from sparse_attention import attention
 
 
 def modules():
-    return [attention.DotAttention("sparsemax"), attention.DotAttention("sparsemax", scaled=True),
-            attention.GeneralAttention(6, 6, "sparsemax"), attention.AdditiveAttention(6, 6, 5, sa.make("sparsemax"))]
+    return [
+        attention.DotAttention("sparsemax"),
+        attention.DotAttention("sparsemax", scaled=True),
+        attention.GeneralAttention(6, 6, "sparsemax"),
+        attention.AdditiveAttention(6, 6, 5, sa.make("sparsemax")),
+    ]
 
 
 @pytest.mark.parametrize("i", range(4))
@@ -34,7 +38,8 @@ def test_scores_are_the_printed_formulas():
     assert torch.allclose(g.scores(q, k).squeeze(), k[0, 0] @ g.project.weight @ q[0, 0])
     a = attention.AdditiveAttention(3, 3, 4)
     by_hand = a.to_score.weight[0] @ torch.tanh(
-        a.from_key.weight @ k[0, 0] + a.from_key.bias + a.from_query.weight @ q[0, 0])
+        a.from_key.weight @ k[0, 0] + a.from_key.bias + a.from_query.weight @ q[0, 0]
+    )
     assert torch.allclose(a.scores(q, k).squeeze(), by_hand, atol=1e-6)
 
 

@@ -137,9 +137,10 @@ def test_hinge_losses_are_zero_exactly_where_the_mapping_is_right():
     for scale in (0.05, 0.3, 2.0):
         z = torch.randn(2000, 5, dtype=D) * scale
         z[:1000, 2] = z[:1000, 0]
-        for loss, p in ((sa.losses.sparsegen_hinge(z, y.expand_as(z), 0.3, reduction="none"), sa.sparsegen_lin(z, lam=0.3)),
-                        (sa.losses.sparsehourglass_hinge(z, y.expand_as(z), 0.7, reduction="none"),
-                         sa.sparsehourglass(z, q=0.7))):
+        for loss, p in (
+            (sa.losses.sparsegen_hinge(z, y.expand_as(z), 0.3, reduction="none"), sa.sparsegen_lin(z, lam=0.3)),
+            (sa.losses.sparsehourglass_hinge(z, y.expand_as(z), 0.7, reduction="none"), sa.sparsehourglass(z, q=0.7)),
+        ):
             right = (p - y / 2).abs().amax(-1) < 1e-12
             assert ((loss < 1e-12) == right).all()
             hits += int(right.sum())

@@ -142,8 +142,16 @@ def test_whole_graphs_compile(name):
     assert torch.allclose(got, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name, parameter, value", [("entmax", "alpha", 1.3), ("fusedmax", "lam", 0.1), ("pnormmax", "p", 1.3),
-                                                    ("oscarmax", "lam", 0.02), ("sparsehourglass", "q", 0.5)])
+@pytest.mark.parametrize(
+    "name, parameter, value",
+    [
+        ("entmax", "alpha", 1.3),
+        ("fusedmax", "lam", 0.1),
+        ("pnormmax", "p", 1.3),
+        ("oscarmax", "lam", 0.02),
+        ("sparsehourglass", "q", 0.5),
+    ],
+)
 def test_learned_parameters_compile(name, parameter, value):
     x, v = positive(4, 9).requires_grad_(), torch.tensor(value, requires_grad=True)
 
@@ -153,8 +161,9 @@ def test_learned_parameters_compile(name, parameter, value):
     torch._dynamo.reset()
     compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
     w = torch.randn(4, 9)
-    for got, expected in zip(torch.autograd.grad((compiled(x, v) * w).sum(), (x, v)),
-                             torch.autograd.grad((f(x, v) * w).sum(), (x, v))):
+    for got, expected in zip(
+        torch.autograd.grad((compiled(x, v) * w).sum(), (x, v)), torch.autograd.grad((f(x, v) * w).sum(), (x, v))
+    ):
         assert torch.allclose(got, expected, atol=1e-5)
 
 
@@ -174,8 +183,13 @@ def test_simplex_at_every_scale(name, values, power):
     p = sa.make(name)(z)
     if torch.isnan(p).any():
         assert name in ("sum_normalization_pp", "spherical_softmax", "sparsehourglass") and torch.isnan(p).all()
-        assert name == "sparsehourglass" or z.sum().abs() < 1e-6 * z.abs().sum() or not (z != 0).any() or \
-            z.abs().max() < 1e-36 or not torch.isfinite(z.sum())
+        assert (
+            name == "sparsehourglass"
+            or z.sum().abs() < 1e-6 * z.abs().sum()
+            or not (z != 0).any()
+            or z.abs().max() < 1e-36
+            or not torch.isfinite(z.sum())
+        )
         return
     assert (p >= 0).all() and p.sum().item() == pytest.approx(1.0, abs=1e-5)
 

@@ -35,11 +35,23 @@ def test_scores_with_mask_and_another_dimension(kernel, name):
     assert (g[~mask] == 0).all() and (g[0, :, 0] == 0).all() and g.abs().sum() > 0
 
 
-LEARNED = [("entmax", "alpha", 1.1, 1.9), ("entmax", "alpha", 2.1, 2.6), ("pnormmax", "p", 1.2, 1.9),
-           ("fusedmax", "lam", 0.02, 0.2), ("oscarmax", "lam", 0.01, 0.1), ("sparsegen_lin", "lam", -1.0, 0.8),
-           ("sparsegen_exp", "lam", -1.0, 0.8), ("sparsegen_sq", "lam", -1.0, 0.8), ("sparsehourglass", "q", 0.1, 2.0),
-           ("sparsecone", "q", 5.0, 9.0), ("softmax", "gamma", 0.5, 2.0), ("sparsemax", "gamma", 0.5, 2.0),
-           ("pnormmax", "gamma", 0.5, 2.0), ("fusedmax", "gamma", 0.5, 2.0), ("oscarmax", "gamma", 0.5, 2.0)]
+LEARNED = [
+    ("entmax", "alpha", 1.1, 1.9),
+    ("entmax", "alpha", 2.1, 2.6),
+    ("pnormmax", "p", 1.2, 1.9),
+    ("fusedmax", "lam", 0.02, 0.2),
+    ("oscarmax", "lam", 0.01, 0.1),
+    ("sparsegen_lin", "lam", -1.0, 0.8),
+    ("sparsegen_exp", "lam", -1.0, 0.8),
+    ("sparsegen_sq", "lam", -1.0, 0.8),
+    ("sparsehourglass", "q", 0.1, 2.0),
+    ("sparsecone", "q", 5.0, 9.0),
+    ("softmax", "gamma", 0.5, 2.0),
+    ("sparsemax", "gamma", 0.5, 2.0),
+    ("pnormmax", "gamma", 0.5, 2.0),
+    ("fusedmax", "gamma", 0.5, 2.0),
+    ("oscarmax", "gamma", 0.5, 2.0),
+]
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 1, 1)], ids=str)

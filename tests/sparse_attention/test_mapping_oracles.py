@@ -147,7 +147,9 @@ def test_infeasible_bounds_return_the_bounds(kernel):
 
 def test_values_printed_elsewhere(kernel):
     x = t(np.array([1, 2.1, 1.9]))
-    assert torch.allclose(sa.fusedmax(x, lam=0.1), t(np.array([0, 0.5, 0.5])), atol=1e-12)  # README of the authors' code
+    assert torch.allclose(
+        sa.fusedmax(x, lam=0.1), t(np.array([0, 0.5, 0.5])), atol=1e-12
+    )  # README of the authors' code
     z = t(np.array([-1, -0.2, -0.9]))
     assert torch.allclose(sa.sparsecone(z, q=0.1), t(np.array([0.536, 0, 0.464])), atol=5e-4)
     assert sa.sparsehourglass(z, q=0.1).argmax() == 1
@@ -162,8 +164,9 @@ def test_sparsegen_solves_its_programme(kernel, name, g, lam):
         n, goal = len(x), g(z).numpy()
         import qpsolvers
 
-        expected = qpsolvers.solve_qp(2 * (1 - lam) * np.eye(n), -2 * goal, A=np.ones((1, n)), b=np.ones(1),
-                                      lb=np.zeros(n), solver="daqp")
+        expected = qpsolvers.solve_qp(
+            2 * (1 - lam) * np.eye(n), -2 * goal, A=np.ones((1, n)), b=np.ones(1), lb=np.zeros(n), solver="daqp"
+        )
         assert np.allclose(getattr(sa, f"sparsegen_{name}")(z, lam=lam), expected, atol=1e-8)
 
 
@@ -177,8 +180,11 @@ def test_sparsehourglass_is_the_cone_of_the_mirror_point(kernel):
 def test_special_cases_of_sparsegen(kernel):
     """Laha et al. 2018, sec. 3.1: softmax, spherical softmax and sum-normalisation are sparsegen with lam = 1 - sum g."""
     z = torch.rand(50, 6, dtype=torch.float64) + 0.1
-    for f, expected in ((torch.exp, z.softmax(-1)), (torch.square, sa.spherical_softmax(z)),
-                        (lambda v: v, sa.sum_normalization(z))):
+    for f, expected in (
+        (torch.exp, z.softmax(-1)),
+        (torch.square, sa.spherical_softmax(z)),
+        (lambda v: v, sa.sum_normalization(z)),
+    ):
         g = f(z)
         lam = 1 - g.sum(-1)
         assert torch.allclose(sa.sparsegen_lin(g, lam=lam), expected, atol=1e-12)
@@ -195,6 +201,13 @@ def test_pgd_reaches_the_exact_solution_and_its_published_tolerance_does_not():
 def test_float32_is_within_1e_6_of_float64(kernel):
     for scale in (0.1, 1.0, 5.0):
         x = (torch.randn(300, 50) * scale).contiguous()
-        for f in (sa.sparsemax, sa.entmax, sa.pnormmax, sa.fusedmax, sa.oscarmax,
-                  lambda v: sa.entmax(v, alpha=1.3), lambda v: sa.constrained_sparsemax(v, 0.1)):
+        for f in (
+            sa.sparsemax,
+            sa.entmax,
+            sa.pnormmax,
+            sa.fusedmax,
+            sa.oscarmax,
+            lambda v: sa.entmax(v, alpha=1.3),
+            lambda v: sa.constrained_sparsemax(v, 0.1),
+        ):
             assert (f(x).double() - f(x.double())).abs().max() < 1e-6

@@ -43,11 +43,23 @@ def test_unknown_names_are_answered_with_the_nearest():
         sa.names("simple")
 
 
-@pytest.mark.parametrize("name, parameter, bad, good", [
-    ("fusedmax", "lam", -0.1, 0.0), ("oscarmax", "lam", float("nan"), 2), ("sparsemax", "gamma", 0.0, 1e-3),
-    ("entmax", "alpha", 1.0, 1.01), ("pnormmax", "p", 2.01, 2), ("pnormmax", "p", 1.0, 1.5), ("sparsegen_lin", "lam", 1.0, -5),
-    ("sparsehourglass", "q", -1e-9, 0), ("oscarmax", "mode", "signed", "paper"), ("pnormmax", "solver", "newton", "pgd"),
-    ("softmax", "gamma", float("inf"), 2.0), ("entmax", "alpha", "1.5", 2)])
+@pytest.mark.parametrize(
+    "name, parameter, bad, good",
+    [
+        ("fusedmax", "lam", -0.1, 0.0),
+        ("oscarmax", "lam", float("nan"), 2),
+        ("sparsemax", "gamma", 0.0, 1e-3),
+        ("entmax", "alpha", 1.0, 1.01),
+        ("pnormmax", "p", 2.01, 2),
+        ("pnormmax", "p", 1.0, 1.5),
+        ("sparsegen_lin", "lam", 1.0, -5),
+        ("sparsehourglass", "q", -1e-9, 0),
+        ("oscarmax", "mode", "signed", "paper"),
+        ("pnormmax", "solver", "newton", "pgd"),
+        ("softmax", "gamma", float("inf"), 2.0),
+        ("entmax", "alpha", "1.5", 2),
+    ],
+)
 def test_ranges_hold_for_modules_and_functions(name, parameter, bad, good):
     x = torch.rand(3, 4)
     sa.make(name, **{parameter: good})(x)
@@ -109,10 +121,14 @@ def test_learned_parameters_belong_to_the_module():
 
 
 def test_import_is_light():
-    code = ("import sys, time, torch; t = time.perf_counter(); import sparse_attention; d = time.perf_counter() - t; "
-            "heavy = [m for m in ('torch._dynamo', 'triton', 'numpy.testing', 'scipy', 'fairseq', 'hydra', 'sympy') "
-            "if m in sys.modules]; print(d, heavy)")
-    base = subprocess.run([sys.executable, "-c", code.replace("import sparse_attention", "pass")], capture_output=True, text=True)
+    code = (
+        "import sys, time, torch; t = time.perf_counter(); import sparse_attention; d = time.perf_counter() - t; "
+        "heavy = [m for m in ('torch._dynamo', 'triton', 'numpy.testing', 'scipy', 'fairseq', 'hydra', 'sympy') "
+        "if m in sys.modules]; print(d, heavy)"
+    )
+    base = subprocess.run(
+        [sys.executable, "-c", code.replace("import sparse_attention", "pass")], capture_output=True, text=True
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     seconds, _, heavy = out.partition(" ")
     assert heavy == base.stdout.partition(" ")[2], "something heavy was imported that torch alone does not import"

@@ -156,9 +156,7 @@ class _Fusedmax(_Op):
         _check(status, p)
         return p, (x,) if status == _EXCLUDED else ()
 
-    def backward(
-        self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: float = 1.0, gamma: float = 1.0
-    ) -> Tensor:
+    def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: float = 1.0, gamma: float = 1.0) -> Tensor:
         g, dx = _row_major(g), torch.empty_like(p)
         rows, n = p.shape
         x = saved[0].data_ptr() if saved else None
@@ -176,9 +174,7 @@ class _Oscarmax(_Op):
         _check(call(x.data_ptr(), p.data_ptr(), blocks.data_ptr(), rows, n, lam, gamma, _threads()), p)
         return p, (blocks,)
 
-    def backward(
-        self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: float = 1.0, gamma: float = 1.0
-    ) -> Tensor:
+    def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: float = 1.0, gamma: float = 1.0) -> Tensor:
         g, dx = _row_major(g), torch.empty_like(p)
         rows, n = p.shape
         _check(self._backward[p.dtype](g.data_ptr(), saved[0].data_ptr(), dx.data_ptr(), rows, n, gamma, _threads()), p)

@@ -24,7 +24,9 @@ def constrained_sparsemax_forward(x: Tensor, bounds: Tensor) -> tuple[Tensor, tu
     z = rows.z.clamp(min=-1e300)
     points = torch.cat((z, z - u), -1)
     # Going left in tau, the slope grows by 1 where a position starts to rise and falls by 1 where it meets its bound.
-    change = torch.cat((torch.ones_like(z), -torch.ones_like(z)), -1).masked_fill(~torch.cat((rows.keep, rows.keep), -1), 0.0)
+    change = torch.cat((torch.ones_like(z), -torch.ones_like(z)), -1).masked_fill(
+        ~torch.cat((rows.keep, rows.keep), -1), 0.0
+    )
     points, order = points.sort(dim=-1, descending=True, stable=True)
     slope = change.gather(-1, order).cumsum(-1)  # of the sum, just left of each point
     gap = points[..., :-1] - points[..., 1:]

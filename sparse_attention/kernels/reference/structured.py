@@ -49,7 +49,9 @@ def tv_prox(y: Tensor, weight: Tensor) -> Tensor:
     row = torch.arange(R, device=y.device)
     zero = y.new_zeros(R)
 
-    def crossing(level: Tensor, slope: Tensor, cut: Tensor, end: Tensor, side: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def crossing(
+        level: Tensor, slope: Tensor, cut: Tensor, end: Tensor, side: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """From one end, drop the knots before the derivative ``slope b + cut`` reaches ``level``; return where it does."""
         point = (level - cut) / slope
         while True:

@@ -155,8 +155,11 @@ def pnormmax_forward(x: Tensor, p: Value, gamma: Value = 1.0) -> tuple[Tensor, t
         ratio = torch.clamp(z / t, min=-1.0)
         log_w = torch.log1p(ratio)  # -inf outside the support
         inside = ratio > -1.0
-        return (torch.exp((q - 1.0) * log_w), torch.exp(q * log_w),
-                torch.where(inside, torch.exp((q - 2.0) * torch.where(inside, log_w, 0.0)), 0.0))
+        return (
+            torch.exp((q - 1.0) * log_w),
+            torch.exp(q * log_w),
+            torch.where(inside, torch.exp((q - 2.0) * torch.where(inside, log_w, 0.0)), 0.0),
+        )
 
     def step(minus_t: Tensor) -> tuple[Tensor, Tensor]:
         t = -minus_t

@@ -142,9 +142,7 @@ def _finish(p: Tensor, keep: Tensor, spoilt: Tensor, dtype: torch.dtype) -> Tens
 class _Grouped:
     """fusedmax and oscarmax save each entry's group, int32 [R, n]: -1 off the support, -2 in rows with NaN."""
 
-    def backward(
-        self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: float = 1.0, gamma: float = 1.0
-    ) -> Tensor:
+    def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: float = 1.0, gamma: float = 1.0) -> Tensor:
         """Group averages of g, less the average over the support."""
         groups = saved[0]
         on = groups >= 0
@@ -167,9 +165,7 @@ class _Fusedmax(_Grouped):
         y = torch.full_like(z, -torch.inf)
         if rows:
             kernel = _load()[1].total_variation
-            kernel[(-(-rows // _ROWS_PER_PROGRAM),)](
-                z, y, length, rows, n, lam, ROWS=_ROWS_PER_PROGRAM, num_warps=1
-            )
+            kernel[(-(-rows // _ROWS_PER_PROGRAM),)](z, y, length, rows, n, lam, ROWS=_ROWS_PER_PROGRAM, num_warps=1)
         packed = _project(y, _load()[0].SPARSEMAX, 1.0, 0.0, torch.float32)
         change = torch.ones_like(packed, dtype=torch.bool)
         change[:, 1:] = packed[:, 1:] != packed[:, :-1]

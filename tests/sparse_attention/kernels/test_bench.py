@@ -58,9 +58,22 @@ def test_figures_above_target_stand_out() -> None:
 
 def test_command_prints_the_table_and_refuses_unknown_names(root: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(root)}
-    command = [sys.executable, str(root / "scripts" / "bench.py"), "--seconds", "0.05", "--shapes", "64x30", "--output", "-"]
-    done = subprocess.run([*command, "--only", "sparsemax"], capture_output=True, text=True, env=environment, timeout=300)
+    command = [
+        sys.executable,
+        str(root / "scripts" / "bench.py"),
+        "--seconds",
+        "0.05",
+        "--shapes",
+        "64x30",
+        "--output",
+        "-",
+    ]
+    done = subprocess.run(
+        [*command, "--only", "sparsemax"], capture_output=True, text=True, env=environment, timeout=300
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert len(re.findall(r"^\| \*\*sparsemax\*\* \| \**\d", done.stdout, re.M)) == 2
-    done = subprocess.run([*command, "--only", "sparsmax"], capture_output=True, text=True, env=environment, timeout=300)
+    done = subprocess.run(
+        [*command, "--only", "sparsmax"], capture_output=True, text=True, env=environment, timeout=300
+    )
     assert done.returncode == 2 and "entmax 1.5" in done.stderr

@@ -89,7 +89,9 @@ def test_every_instruction_set_passes_the_same_tests(root: Path, tmp_path: Path,
 
 
 @pytest.mark.parametrize("how", ["empty path", "CC=false", "broken compiler"])
-def test_without_a_compiler_the_reference_answers_and_one_warning_says_why(root: Path, tmp_path: Path, how: str) -> None:
+def test_without_a_compiler_the_reference_answers_and_one_warning_says_why(
+    root: Path, tmp_path: Path, how: str
+) -> None:
     environment = {"SPARSE_ATTENTION_CACHE": str(tmp_path / "cache")}
     if how == "empty path":
         environment["PATH"] = str(tmp_path)

@@ -13,7 +13,9 @@ from sparse_attention.kernels import native
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    BUILT = native.available("sparsemax", torch.zeros(1, 1)) and native.available("sparsemax", torch.zeros(1, 1).double())
+    BUILT = native.available("sparsemax", torch.zeros(1, 1)) and native.available(
+        "sparsemax", torch.zeros(1, 1).double()
+    )
 pytestmark = pytest.mark.skipif(not BUILT, reason="no C++ compiler here")
 
 CASES = [
@@ -99,7 +101,9 @@ def test_backward_equals_central_differences(op: str, params: dict[str, float], 
     assert checked >= len(x) // 2, "most rows must be away from kinks, or nothing was tested"
 
 
-def constrained_rows(generator: np.random.Generator, shape: tuple[int, int], scale: float) -> tuple[np.ndarray, np.ndarray]:
+def constrained_rows(
+    generator: np.random.Generator, shape: tuple[int, int], scale: float
+) -> tuple[np.ndarray, np.ndarray]:
     x = rows(generator, shape, scale)
     u = generator.random(shape) * 3 / shape[1] + 0.2 * generator.random(shape)
     u *= np.maximum(1, 1.05 / u.sum(1, keepdims=True))
@@ -182,7 +186,13 @@ def test_total_variation_of_smooth_rows(kind: str, lam: float) -> None:
     n = 1500
     t = np.linspace(0, 1, n)
     noise = np.random.default_rng(0).normal(size=n)
-    z = {"ramp": t, "parabola": 4 * (t - 0.4) ** 2, "walk": 0.03 * noise.cumsum(), "constant": 0 * t, "noise": 0.2 * noise}
+    z = {
+        "ramp": t,
+        "parabola": 4 * (t - 0.4) ** 2,
+        "walk": 0.03 * noise.cumsum(),
+        "constant": 0 * t,
+        "noise": 0.2 * noise,
+    }
     x = z[kind] - z[kind].max()
     p, _ = native.OPS["fusedmax"].forward(torch.tensor(x)[None], lam=lam)
     p = p[0].numpy()

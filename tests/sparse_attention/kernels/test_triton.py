@@ -16,7 +16,11 @@ HERE = Path(__file__).parent
 
 
 def test_interpreted_kernels_equal_the_oracles(root: Path) -> None:
-    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{root}{os.pathsep}{HERE}"}
+    environment = os.environ | {
+        "TRITON_INTERPRET": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": f"{root}{os.pathsep}{HERE}",
+    }
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(HERE / "triton_check.py")],
         capture_output=True,
@@ -98,5 +102,9 @@ def test_kernels_on_a_gpu_equal_the_reference(dtype: torch.dtype, n: int) -> Non
         if dtype is torch.float32:
             dx = op.backward(g, p, saved, **params)
             torch.testing.assert_close(
-                dx.double(), reference.OPS[name].backward(g.double(), q, kept, **params), rtol=1e-3, atol=1e-4, equal_nan=True
+                dx.double(),
+                reference.OPS[name].backward(g.double(), q, kept, **params),
+                rtol=1e-3,
+                atol=1e-4,
+                equal_nan=True,
             )

@@ -61,7 +61,10 @@ def main() -> None:
                     slips = [
                         np.abs(d - near).max()
                         for r, w, d in pairs
-                        if np.abs((near := oracles.vector_jacobian(f, r, w)) - oracles.vector_jacobian(f, r, w, 2e-6)).max() < 1e-5
+                        if np.abs(
+                            (near := oracles.vector_jacobian(f, r, w)) - oracles.vector_jacobian(f, r, w, 2e-6)
+                        ).max()
+                        < 1e-5
                     ]
                     slip = float(max(slips)) if slips else None
                 found.append([op, params, n, str(dtype), error, same_nan, slip])
