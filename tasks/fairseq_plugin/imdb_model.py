@@ -13,6 +13,7 @@ discrete mapping to combine it with. Source: Martins et al. 2020, section 4; siz
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,7 @@ from sparse_attention.mappings.continuous import (
     DiscreteContinuousAttention1d,
     GaussianBasis1d,
     document_positions,
+    matched_sigma_sq,
 )
 from tasks.classification.encode import PAD
 from tasks.fairseq_plugin.classifier_layers import AdditiveScores, BiLstm, WordVectors
@@ -43,6 +45,9 @@ class ImdbConfig(FairseqDataclass):
     discrete: str = field(default="none", metadata={"help": "with a density: discrete mapping to combine it with, or none"})
     rbf: int = field(default=64, metadata={"help": "N, Gaussian basis functions of the value regression"})
     widths: str = field(default="0.1,0.5", metadata={"help": "their widths; N is shared equally"})
+    start_variance: float = field(
+        default=0.0, metadata={"help": "continuous: variance of the density before training; 0: sigma^2 = softplus(0) = .69, as in the paper"}
+    )
     ridge: float = field(default=0.01, metadata={"help": "ridge penalty of the value regression"})
     moment_match: str = field(default="exact", metadata={"help": "combined: exact, or paper-code (variance as sigma^2)"})
     positions: str = field(default="cell_centre", metadata={"help": "combined: cell_centre, or linspace (authors' code)"})
@@ -95,6 +100,8 @@ class ImdbModel(BaseFairseqModel):
             if self.kind == "continuous":
                 self.cnn = DocumentCnn(dim, cfg.score_dim)
                 self.attend = ContinuousAttention1d(basis, alpha, query_dim=cfg.score_dim, ridge=cfg.ridge)
+                if cfg.start_variance:
+                    self._start_at(cfg.start_variance, alpha)
             else:
                 self.attend = DiscreteContinuousAttention1d(
                     sa.make(cfg.discrete), basis, alpha, ridge=cfg.ridge, moment_match=cfg.moment_match, positions=cfg.positions
@@ -123,6 +130,16 @@ class ImdbModel(BaseFairseqModel):
             context, info = self.attend(states, mask, self.scores(states))
             attention = {"words": info.discrete, "density": self._density(info, mask)}
         return self.output(self.dropout(context)), {"attention": attention}
+
+    @torch.no_grad()
+    def _start_at(self, variance: float, alpha: float) -> None:
+        """Set the predictor's bias so that training starts from mu = 1/2 and a density of this variance.
+
+        sigma^2 = softplus(0) = .69 puts much of the density outside [0, 1], where the value function is extrapolated: the words
+        near the ends then get large weights of both signs (sum of |w| 8 to 10 for 1), and learning starts late.
+        """
+        sigma_sq = float(matched_sigma_sq(torch.tensor(variance, dtype=torch.float64), alpha))
+        self.attend.predictor.linear.bias.copy_(torch.tensor([0.0, math.log(math.expm1(sigma_sq))]))
 
     @torch.no_grad()
     def _density(self, info: ContinuousInfo, mask: Tensor) -> Tensor:

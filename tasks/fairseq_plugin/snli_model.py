@@ -22,7 +22,7 @@ from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
 import sparse_attention as sa
-from tasks.classification.encode import PAD, SEPARATOR
+from tasks.classification.encode import PAD, SEPARATOR, UNK, WORDS
 from tasks.fairseq_plugin.classifier_layers import AdditiveScores, WordVectors
 
 
@@ -35,6 +35,7 @@ class SnliConfig(FairseqDataclass):
     fixed_vectors: bool = field(default=True, metadata={"help": "pretrained vectors are not trained"})
     hidden_dim: int = field(default=100, metadata={"help": "projection, GRUs, scores, classifier"})
     dropout: float = field(default=0.1, metadata={"help": "on the projected words and on the classifier's input"})
+    word_dropout: float = field(default=0.0, metadata={"help": "share of words read as unknown in training (not in the paper)"})
     l2: float = field(default=1e-4, metadata={"help": "(l2 / 2) |W|^2 in the loss; weights, not biases or word vectors"})
 
 
@@ -64,7 +65,7 @@ class SnliModel(BaseFairseqModel):
     def __init__(self, cfg: SnliConfig, encoded: Any) -> None:
         super().__init__()
         size = cfg.hidden_dim
-        self.l2 = cfg.l2
+        self.l2, self.word_dropout = cfg.l2, cfg.word_dropout
         self.vectors = WordVectors(encoded, cfg.embed_dim, cfg.embed_range, cfg.fixed_vectors)
         self.project = nn.Linear(self.vectors.dim, size)
         self.dropout = nn.Dropout(cfg.dropout)
@@ -106,6 +107,9 @@ class SnliModel(BaseFairseqModel):
         return self.output(hidden), {"attention": {"premise": p}}
 
     def _words(self, ids: Tensor) -> Tensor:
+        if self.training and self.word_dropout:
+            dropped = torch.rand(ids.shape, device=ids.device) < self.word_dropout
+            ids = ids.masked_fill(dropped & (ids >= WORDS), UNK)
         return self.dropout(self.project(self.vectors(ids)))
 
     def penalty(self) -> Tensor | float:

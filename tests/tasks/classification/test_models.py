@@ -187,8 +187,17 @@ def test_pretrained_vectors_stay_and_the_others_learn(toy):
 def test_l2_counts_weights_only(toy):
     model = snli(toy("toy_entailment"), l2=0.5)
     wanted = sum(p.square().sum() for n, p in model.named_parameters() if p.ndim == 2 and not n.startswith("vectors"))
-    assert float(model.penalty()) == pytest.approx(0.25 * float(wanted), rel=1e-5)
+    assert model.penalty().item() == pytest.approx(0.25 * float(wanted), rel=1e-5)
     assert snli(toy("toy_entailment"), l2=0.0).penalty() == 0.0
+
+
+def test_word_dropout_hides_words_in_training_only(toy):
+    model = snli(toy("toy_entailment"), word_dropout=0.999999, dropout=0.0)
+    texts = [torch.tensor([[5, 6, 7, PAD]]), torch.tensor([[8, 9]])]
+    others = [torch.tensor([[10, 11, 12, PAD]]), torch.tensor([[13, 14]])]
+    assert not torch.allclose(model(texts, [])[0], model(others, [])[0])
+    model.train()
+    assert torch.allclose(model(texts, [])[0], model(others, [])[0])
 
 
 def test_weights_start_in_their_bounds(toy):
