@@ -30,6 +30,8 @@ def fairseq_groups(
     optimizer: dict[str, Any] = {"_name": optim["name"], "lr": [optim["lr"]], "weight_decay": optim["weight_decay"]}
     if optim["name"] == "adam":
         optimizer |= {"adam_betas": str(tuple(optim["betas"])), "adam_eps": optim["eps"]}
+    elif optim["name"] == "sgd":
+        optimizer["momentum"] = 0.0  # fairseq's SGD has no configuration of its own to take a default from
     schedule = {"_name": optim["schedule"], "lr": [optim["lr"]]}
     schedule |= {k: optim[k] for k in SCHEDULE_KEYS[optim["schedule"]]}
     return {

@@ -64,7 +64,7 @@ def greedy(model, source: list[int], symbols, longest: int):
 def test_one_beam_is_greedy(build, task, symbols, mapping, params, feeding, batch_size):
     model = build(mapping, params, input_feeding=feeding, bidirectional=True, init_range=1.0, seed=4)
     with torch.no_grad():
-        model.decoder.generator.bias[symbols.eos()] += 1.0  # some outputs shall end before the limit
+        model.decoder.generator.bias[symbols.eos()] += 2.0  # some outputs shall end before the limit
     found = generation.decode(
         model, task, "test", beam=1, max_len_a=0, max_len_b=7, replace_unk=False, batch_size=batch_size
     )  # fmt: skip
