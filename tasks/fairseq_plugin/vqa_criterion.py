@@ -54,9 +54,13 @@ class SoftAnswers(FairseqCriterion):
 
 @dataclass
 class McanStepsConfig(FairseqDataclass):
-    lr: list[float] = II("optimization.lr")
-    warmup_epochs: int = field(default=3, metadata={"help": "epoch e of these trains at e / (warmup_epochs + 1) of the rate"})
-    decay_epochs: list[int] = field(default_factory=lambda: [10, 12], metadata={"help": "epochs after which the rate is multiplied"})
+    lr: list[float] = II("optimization.lr")  # noqa: RUF009
+    warmup_epochs: int = field(
+        default=3, metadata={"help": "epoch e of these trains at e / (warmup_epochs + 1) of the rate"}
+    )
+    decay_epochs: list[int] = field(
+        default_factory=lambda: [10, 12], metadata={"help": "epochs after which the rate is multiplied"}
+    )
     decay: float = field(default=0.2, metadata={"help": "by this"})
 
 

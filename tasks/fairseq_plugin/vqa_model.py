@@ -41,7 +41,9 @@ class McanModel(BaseFairseqModel):
         vectors = None if encoded.vectors is None else torch.from_numpy(encoded.vectors)
         mapping = sa.make(cfg.mapping, **json.loads(cfg.mapping_params))
         return cls(
-            Mcan(options_of(cfg.options), task.image_spec, len(encoded.words), len(encoded.answers), mapping, 0, vectors)
+            Mcan(
+                options_of(cfg.options), task.image_spec, len(encoded.words), len(encoded.answers), mapping, 0, vectors
+            )
         )
 
     def forward(self, tokens: Tensor, images: Tensor, image_of: Tensor, **_) -> tuple[Tensor, Reduced]:

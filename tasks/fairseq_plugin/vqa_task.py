@@ -104,7 +104,9 @@ class VisualQuestionsTask(FairseqTask):
     @classmethod
     def setup_task(cls, cfg: VisualQuestionsConfig, **_) -> VisualQuestionsTask:
         if cfg.encoded not in _OPENED:
-            raise ValueError(f"questions {cfg.encoded!r} were not offered in this process; call vqa_task.offer(encoded) first")
+            raise ValueError(
+                f"questions {cfg.encoded!r} were not offered in this process; call vqa_task.offer(encoded) first"
+            )
         return cls(cfg, _OPENED[cfg.encoded])
 
     @property
@@ -117,7 +119,11 @@ class VisualQuestionsTask(FairseqTask):
             return
         training = split == "train"
         self.datasets[split] = VisualQuestions(
-            self.encoded.parts[SPLITS[split]], self.encoded, shuffle=training, by_image=training and self.cfg.by_image, seed=self.cfg.seed
+            self.encoded.parts[SPLITS[split]],
+            self.encoded,
+            shuffle=training,
+            by_image=training and self.cfg.by_image,
+            seed=self.cfg.seed,
         )
 
     def max_positions(self) -> None:
@@ -133,7 +139,11 @@ class VisualQuestionsTask(FairseqTask):
 
 
 def predict(
-    model: torch.nn.Module, task: VisualQuestionsTask, split: str, batch_size: int, done: Callable[[int, int], None] = lambda i, n: None
+    model: torch.nn.Module,
+    task: VisualQuestionsTask,
+    split: str,
+    batch_size: int,
+    done: Callable[[int, int], None] = lambda i, n: None,
 ) -> Iterator[tuple[np.ndarray, Tensor, Reduced]]:
     """Answer every question of a split, in order.
 

@@ -15,19 +15,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-_NUMBERS = {w: str(i) for i, w in enumerate("zero one two three four five six seven eight nine ten".split())} | {"none": "0"}
+_DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_NUMBERS = {w: str(i) for i, w in enumerate(_DIGITS)} | {"none": "0"}
 _ARTICLES = {"a", "an", "the"}
 # Written without the apostrophe by annotators. "its", "were", "well", "hell", "shell", "ill", "id", "wed" stay: also words.
-_CONTRACTIONS = {
-    word.replace("'", ""): word
-    for word in (
-        "ain't aren't can't could've couldn't didn't doesn't don't hadn't hasn't haven't he'd he's how'd how'll how's I'm I've "
-        "isn't it'd it'll ma'am might've mightn't must've mustn't needn't o'clock shan't she's should've shouldn't somebody's "
-        "someone's something's that'd that's there'd there're there's they'd they'll they're they've wasn't we've weren't what'll "
-        "what're what's what've when's where'd where's where've who'd who'll who's who've why'll why're why's won't would've "
-        "wouldn't y'all you'd you'll you're you've"
-    ).split()
-}
+_SHORT = """
+ain't aren't can't could've couldn't didn't doesn't don't hadn't hasn't haven't he'd he's how'd
+how'll how's I'm I've isn't it'd it'll ma'am might've mightn't must've mustn't needn't o'clock
+shan't she's should've shouldn't somebody's someone's something's that'd that's there'd there're there's they'd they'll
+they're they've wasn't we've weren't what'll what're what's what've when's where'd where's where've who'd
+who'll who's who've why'll why're why's won't would've wouldn't y'all you'd you'll you're you've
+"""
+_CONTRACTIONS = {word.replace("'", ""): word for word in _SHORT.split()}
 _PUNCTUATION = ';/[]"{}()=+\\_-<>@`,?!'
 _DECIMAL_POINT = re.compile(r"(?<!\d)\.(?!\d)")
 _COMMA_IN_NUMBER = re.compile(r"\d,\d")
@@ -76,7 +75,7 @@ def vocabulary(most_given: Iterable[str], min_count: int) -> list[str]:
 
 
 def answer_type(answer: str) -> str:
-    """"yes/no", "number" or "other", for sets that do not say it."""
+    """ "yes/no", "number" or "other", for sets that do not say it."""
     if answer in ("yes", "no", "true", "false"):
         return "yes/no"
     return "number" if answer.replace(".", "", 1).isdigit() else "other"

@@ -93,7 +93,9 @@ class Request:
         if not 0 < request.dev_share < 1:
             wrong.append(f"data.dev_share={request.dev_share}; it must lie between 0 and 1")
         if wrong:
-            raise DataError("; ".join(wrong), "the data node of the configuration", f"correct it; known keys: {', '.join(known)}")
+            raise DataError(
+                "; ".join(wrong), "the data node of the configuration", f"correct it; known keys: {', '.join(known)}"
+            )
         return request
 
 
@@ -128,8 +130,14 @@ def load_corpus(data: Mapping[str, Any], progress: Progress | None = None) -> Co
     for split, limit in request.limits.items():
         corpus.splits[split] = limited(corpus.splits[split], limit)
     if empty := [s for s in SPLITS if not corpus.splits[s]]:
-        raise DataError(f"{request.name} has no questions for {', '.join(empty)}", corpus.provenance, "raise data.limits or data.dev_share")
-    text = json.dumps({s: [[q.question_id, q.image, q.text, q.answers, q.answer_type] for q in corpus.splits[s]] for s in SPLITS})
+        raise DataError(
+            f"{request.name} has no questions for {', '.join(empty)}",
+            corpus.provenance,
+            "raise data.limits or data.dev_share",
+        )
+    text = json.dumps(
+        {s: [[q.question_id, q.image, q.text, q.answers, q.answer_type] for q in corpus.splits[s]] for s in SPLITS}
+    )
     corpus.sha256 = hashlib.sha256(text.encode()).hexdigest()
     return corpus
 
@@ -141,10 +149,18 @@ def load_images(data: Mapping[str, Any], corpus: Corpus, progress: Progress | No
         return Blank(corpus.image_keys())
     if request.input == "features":
         if request.path is None:
-            raise DataUnavailable("no folder with features is set", "data.path is empty", "set data.path=FOLDER; features are read from FOLDER/features")
+            raise DataUnavailable(
+                "no folder with features is set",
+                "data.path is empty",
+                "set data.path=FOLDER; features are read from FOLDER/features",
+            )
         return FeatureStore(Path(request.path) / "features")
     if corpus.source is None:
-        raise DataUnavailable(f"{request.name} comes without images", corpus.provenance, "set data.input=none to learn from questions alone")
+        raise DataUnavailable(
+            f"{request.name} comes without images",
+            corpus.provenance,
+            "set data.input=none to learn from questions alone",
+        )
     height, width = request.image_size
     folder = Path(request.root) / "vqa"
     return decode_all(corpus.source, corpus.image_keys(), (height, width), folder, progress or NullProgress())
@@ -185,7 +201,11 @@ def _vqa2(request: Request, progress: Progress) -> Corpus:
     """Training questions from train, test questions from val: the answers of the challenge's test sets are not public."""
     manifest = load_manifest("vqa2")
     if request.path is None:
-        raise DataUnavailable("vqa2 is read from a folder and none is set", "data.path is empty", f"set data.path=FOLDER; {manifest['get']}")
+        raise DataUnavailable(
+            "vqa2 is read from a folder and none is set",
+            "data.path is empty",
+            f"set data.path=FOLDER; {manifest['get']}",
+        )
     folder, counts = Path(request.path), Counter()
     splits = {}
     for split, part in (("train", "train"), ("test", "val")):
@@ -203,7 +223,14 @@ def _vqa2_subset(request: Request, progress: Progress) -> Corpus:
     splits = {}
     for split, part in (("train", "train"), ("dev", "valid"), ("test", "test")):
         splits[split] = read_vqa2(files[f"vqa_questions_{part}.gzip"], files[f"vqa_annotatons_{part}.gzip"], counts)
-    return Corpus("vqa2_subset", splits, "VQA v2, 60,000 questions of train and val (no images)", None, counts, stands_for="VQA-v2")
+    return Corpus(
+        "vqa2_subset",
+        splits,
+        "VQA v2, 60,000 questions of train and val (no images)",
+        None,
+        counts,
+        stands_for="VQA-v2",
+    )
 
 
 def _nlvr(request: Request, progress: Progress) -> Corpus:

@@ -82,11 +82,16 @@ def encode(corpus: Corpus, images: Images, options: Mapping[str, Any]) -> Encode
             "lower encode.min_answer_count or raise data.limits.train",
         )  # fmt: skip
     word_number, answer_number = ({w: i for i, w in enumerate(v)} for v in (words, answers))
-    parts = {s: _part(kept[s], word_number, answer_number, images, unreadable, options["max_tokens"], s, counts) for s in SPLITS}
+    parts = {
+        s: _part(kept[s], word_number, answer_number, images, unreadable, options["max_tokens"], s, counts)
+        for s in SPLITS
+    }
     vectors, vectors_hash = None, ""
     if options.get("vectors"):
         vectors, vectors_hash = read_vectors(Path(options["vectors"]), words, counts)
-    text = json.dumps([RECIPE, corpus.sha256, images.sha256, sorted(unreadable), dict(options), vectors_hash], default=str)
+    text = json.dumps(
+        [RECIPE, corpus.sha256, images.sha256, sorted(unreadable), dict(options), vectors_hash], default=str
+    )
     return Encoded(corpus, images, words, answers, parts, counts, vectors, hashlib.sha256(text.encode()).hexdigest())
 
 
@@ -128,12 +133,20 @@ def read_vectors(path: Path, words: Sequence[str], counts: Counts) -> tuple[np.n
                 if word in wanted:
                     values = np.array(rest.split(), np.float32)
                     if found and len(values) != len(next(iter(found.values()))):
-                        raise DataError(f"{path.name} is damaged", f"line {number}: {len(values)} values", "fetch it again")
+                        raise DataError(
+                            f"{path.name} is damaged", f"line {number}: {len(values)} values", "fetch it again"
+                        )
                     found[wanted[word]] = values
     except FileNotFoundError as error:
-        raise DataUnavailable("the word vectors are missing", str(path), "set encode.vectors=FILE, or null for random vectors") from error
+        raise DataUnavailable(
+            "the word vectors are missing", str(path), "set encode.vectors=FILE, or null for random vectors"
+        ) from error
     if not found:
-        raise DataError("no word of the questions has a vector", str(path), "check the file's format: word and values, separated by spaces")
+        raise DataError(
+            "no word of the questions has a vector",
+            str(path),
+            "check the file's format: word and values, separated by spaces",
+        )
     rng = np.random.default_rng(0)
     table = rng.normal(0, 0.1, (len(words), len(next(iter(found.values()))))).astype(np.float32)
     table[0] = 0

@@ -17,7 +17,13 @@ from tasks.vqa import metrics
 from tasks.vqa.corpus import load_corpus, load_images
 from tasks.vqa.encode import Encoded, encode
 
-PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "tasks.fairseq_plugin.vqa_task", "torch._dynamo", "PIL.Image")
+PRELOAD = (
+    "tasks.fairseq_plugin",
+    "tasks.fairseq_plugin.training",
+    "tasks.fairseq_plugin.vqa_task",
+    "torch._dynamo",
+    "PIL.Image",
+)
 MODEL = "sa_mcan"
 
 
@@ -27,7 +33,10 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     encoded = load(config["task"], progress)
     corpus = encoded.corpus
     handled = {k: n for k, n in encoded.counts.items() if n}
-    notes = [*corpus.notes, *(["Handled: " + "; ".join(f"{n:,} {k}" for k, n in handled.items()) + "."] if handled else [])]
+    notes = [
+        *corpus.notes,
+        *(["Handled: " + "; ".join(f"{n:,} {k}" for k, n in handled.items()) + "."] if handled else []),
+    ]
     facts = {
         "name": corpus.name, "provenance": corpus.provenance, "demo": corpus.demo, "stands_for": corpus.stands_for, "notes": notes,
         "pairs": {s: len(p.questions) for s, p in encoded.parts.items()}, "images": len(corpus.image_keys()),
@@ -58,7 +67,9 @@ def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: An
     values = {k: v for k, v in trained.best.items() if k.startswith("dev/")} | {"best_epoch": trained.best["epoch"]}
     seconds = sum(r["seconds"] for r in trained.history)
     values |= {"train/seconds": seconds, "train/loss": trained.history[-1]["train/loss"]}
-    values["train/questions_per_second"] = len(trained.history) * len(encoded.parts["train"].questions) / max(seconds, 1e-9)
+    values["train/questions_per_second"] = (
+        len(trained.history) * len(encoded.parts["train"].questions) / max(seconds, 1e-9)
+    )
     result = Result(values)
     torch.manual_seed(config["seed"])  # the mixture starts its fits at random
     done = lambda i, n: monitor.stage("answering", TRAINING_SHARE + (1 - TRAINING_SHARE) * i / n)  # noqa: E731
@@ -93,7 +104,9 @@ def groups(config: Mapping[str, Any], encoded: Encoded, folder: Path) -> dict[st
 def _check_model(config: Mapping[str, Any]) -> None:
     name = config["model"]["name"]
     if name != MODEL:
-        raise ValueError(f"model.name={name!r} answers no questions about images; add model=mcan_small (or model=mcan_large) to the command")
+        raise ValueError(
+            f"model.name={name!r} answers no questions about images; add model=mcan_small (or model=mcan_large) to the command"
+        )
 
 
 def _score(result: Result, answered: Any, encoded: Encoded, net: Any, config: Mapping[str, Any], folder: Path) -> None:
@@ -115,7 +128,10 @@ def _score(result: Result, answered: Any, encoded: Encoded, net: Any, config: Ma
             kept[f"test/{number}"] = weights[row].unflatten(0, net.grid).T.contiguous()
             kept[f"discrete/{number}"] = reduced.weights[row].float().clone()
             if reduced.mu is not None and reduced.sigma is not None:
-                kept[f"mu/{number}"], kept[f"sigma/{number}"] = reduced.mu[row].double().clone(), reduced.sigma[row].double().clone()
+                kept[f"mu/{number}"], kept[f"sigma/{number}"] = (
+                    reduced.mu[row].double().clone(),
+                    reduced.sigma[row].double().clone(),
+                )
             if reduced.pi is not None:
                 kept[f"pi/{number}"] = reduced.pi[row].double().clone()
     values, signature, each = metrics.score(part.questions, answers)
@@ -134,7 +150,10 @@ def _score(result: Result, answered: Any, encoded: Encoded, net: Any, config: Ma
         }  # fmt: skip
         if i < shown:
             rows, columns = net.grid
-            record |= {"source_tokens": [f"row {r + 1}" for r in range(rows)], "output_tokens": [str(c + 1) for c in range(columns)]}
+            record |= {
+                "source_tokens": [f"row {r + 1}" for r in range(rows)],
+                "output_tokens": [str(c + 1) for c in range(columns)],
+            }
         records.append(record)
     result.predictions = records
     export = [{"question_id": q.question_id, "answer": a} for q, a in zip(part.questions, answers)]

@@ -51,13 +51,17 @@ def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone
         from torchvision.models import ResNet152_Weights, resnet152
     except ImportError as error:
         raise DataUnavailable(
-            "torchvision is not installed", str(error), "pip install 'sparse-attention[vision]', or use --backbone tiny for a trial"
+            "torchvision is not installed",
+            str(error),
+            "pip install 'sparse-attention[vision]', or use --backbone tiny for a trial",
         ) from error
     net = resnet152(weights=None)
     if weights is not None:
         path = Path(weights)
         if not path.is_file():
-            raise DataUnavailable("the weights of resnet152 are missing", str(path), "give the path of a .pth file by --weights")
+            raise DataUnavailable(
+                "the weights of resnet152 are missing", str(path), "give the path of a .pth file by --weights"
+            )
         state, origin = torch.load(path, map_location="cpu", weights_only=True), sha256_of(path)[:16]
     else:
         preset = ResNet152_Weights.IMAGENET1K_V1
@@ -122,6 +126,7 @@ def extract(
     layout = Layout(model.name, model.grid, model.channels, tuple(keys), shard_size)
     store = write(folder, layout, compute, progress)
     if store.bad:
-        progress.say(f"{len(store.bad)} of {len(keys)} images cannot be read; their features are zero: {', '.join(list(store.bad)[:5])}")
+        progress.say(
+            f"{len(store.bad)} of {len(keys)} images cannot be read; their features are zero: {', '.join(list(store.bad)[:5])}"
+        )
     return store
-

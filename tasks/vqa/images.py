@@ -40,7 +40,7 @@ class ImageSource(Protocol):
 
 
 def coco_key(name: str) -> str | None:
-    """"COCO_train2014_000000228478.jpg" -> "228478", the image_id of the questions; None for other names."""
+    """ "COCO_train2014_000000228478.jpg" -> "228478", the image_id of the questions; None for other names."""
     found = re.search(r"(\d{12})\.jpe?g$", name)
     return str(int(found.group(1))) if found else None
 
@@ -69,7 +69,9 @@ class Files:
     """
 
     def __init__(self, places: Sequence[Path], key: Callable[[str], str | None]) -> None:
-        self._where: dict[str, tuple[Path, str | None, int]] = {}  # key -> place, member (None: the path is the file), bytes
+        self._where: dict[
+            str, tuple[Path, str | None, int]
+        ] = {}  # key -> place, member (None: the path is the file), bytes
         self._open: dict[tuple[Path, int], zipfile.ZipFile | tarfile.TarFile] = {}
         for place in places:
             for name, size in self._list(place):
@@ -78,7 +80,9 @@ class Files:
                     self._where.setdefault(found, (place, name, size))
         if not self._where:
             raise DataError(
-                "there is no image", ", ".join(map(str, places)) or "no folder given", "correct data.path, or see the data set's page"
+                "there is no image",
+                ", ".join(map(str, places)) or "no folder given",
+                "correct data.path, or see the data set's page",
             )
 
     @staticmethod
@@ -87,7 +91,9 @@ class Files:
             files = sorted(p for p in place.rglob("*") if p.is_file())
             return [(str(p.relative_to(place.parent)), p.stat().st_size) for p in files]
         if not place.is_file():
-            raise DataUnavailable(f"the images {place.name} are missing", str(place), "see the data set's page under data/manifests")
+            raise DataUnavailable(
+                f"the images {place.name} are missing", str(place), "see the data set's page under data/manifests"
+            )
         try:
             if place.suffix == ".zip":
                 with zipfile.ZipFile(place) as archive:
@@ -205,7 +211,9 @@ def _decode_all(source, keys, size, path: Path, record: Path, progress: Progress
         if 2 * len(bad) > len(keys):
             first = next(iter(bad.items()))
             raise DataError(
-                f"{len(bad)} of {len(keys)} images cannot be read", f"{first[0]}: {first[1]}", "check data.path and the archives"
+                f"{len(bad)} of {len(keys)} images cannot be read",
+                f"{first[0]}: {first[1]}",
+                "check data.path and the archives",
             )
         known = {"sha256": sha256_of(temporary), "bad": bad}
     with publish_file(record) as temporary:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -147,12 +146,20 @@ class Layer(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(o.hidden_dim) for _ in range(3 if guided else 2))
         self.dropout = nn.Dropout(o.dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None, other: Tensor | None = None, other_mask: Tensor | None = None) -> Tensor:
-        x = self.norms[0](x + self.dropout(self.own(x, x, mask)))
+    def look_at_own(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """The self-attention step alone: x [B, L, H], mask [B, L] -> [B, L, H]."""
+        return self.norms[0](x + self.dropout(self.own(x, x, mask)))
+
+    def finish(self, x: Tensor, other: Tensor | None = None, other_mask: Tensor | None = None) -> Tensor:
+        """What follows it."""
         if self.other is not None:
             assert other is not None
             x = self.norms[1](x + self.dropout(self.other(x, other, other_mask)))
         return self.norms[-1](x + self.dropout(self.feed(x)))
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """An unguided layer."""
+        return self.finish(self.look_at_own(x, mask))
 
 
 class Scorer(nn.Sequential):
@@ -234,11 +241,15 @@ class Mcan(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         o = options
+        if o.layers < 1:
+            raise ValueError(f"model.layers={o.layers} must be at least 1")
         self.padding = padding
         self.embed = nn.Embedding(words, o.embed_dim, padding)
         if vectors is not None:
             if vectors.shape != self.embed.weight.shape:
-                raise ValueError(f"word vectors {tuple(vectors.shape)} do not fit {tuple(self.embed.weight.shape)}: set model.embed_dim")
+                raise ValueError(
+                    f"word vectors {tuple(vectors.shape)} do not fit {tuple(self.embed.weight.shape)}: set model.embed_dim"
+                )
             self.embed.weight.data.copy_(vectors)
         self.lstm = nn.LSTM(o.embed_dim, o.hidden_dim, batch_first=True)
         self.cnn = SmallCnn(list(o.cnn_channels), list(o.cnn_strides)) if images.kind == "pixels" else None
@@ -264,10 +275,13 @@ class Mcan(nn.Module):
         mask = tokens.ne(self.padding)
         x, _ = self.lstm(self.embed(tokens))
         cells = self.cnn(images) if self.cnn is not None else images.to(x.dtype)
-        y = self.project(cells)[image_of]  # [B, L, H]
         for layer in self.question_layers:
             x = layer(x, mask)
-        for layer in self.image_layers:
-            y = layer(y, None, x, mask)
+        y = self.project(cells)  # [U, L, H]
+        for depth, layer in enumerate(self.image_layers):
+            y = layer.look_at_own(y, None)
+            if depth == 0:  # so far the question had no part: computed once an image, also where many questions share it
+                y = y[image_of]  # [B, L, H]
+            y = layer.finish(y, x, mask)
         reduced = self.reduce_image(y)
         return self.answer(self.norm(self.reduce_question(x, mask) + reduced.context)), reduced

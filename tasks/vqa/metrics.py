@@ -20,7 +20,9 @@ def score(questions: Sequence[Question], answers: Sequence[str]) -> tuple[dict[s
         signature, and the accuracy of each question in 0 .. 1.
     """
     if len(questions) != len(answers) or not questions:
-        raise ValueError(f"{len(answers)} predictions for {len(questions)} questions: there must be one for each, and some")
+        raise ValueError(
+            f"{len(answers)} predictions for {len(questions)} questions: there must be one for each, and some"
+        )
     each = [accuracy(a, q.answers) for q, a in zip(questions, answers)]
     by_type: dict[str, list[float]] = defaultdict(list)
     for question, value in zip(questions, each):
@@ -44,7 +46,11 @@ def baselines(train: Sequence[Question], test: Sequence[Question]) -> dict[str, 
         fallback = overall.most_common(1)[0][0]
         return lambda q: top.get(key(q), fallback)
 
-    systems = {"most frequent answer": most_frequent(lambda q: ""), "question only (its most frequent answer)": most_frequent(lambda q: q.text.lower())}
+    systems = {
+        "most frequent answer": most_frequent(lambda q: ""),
+        "question only (its most frequent answer)": most_frequent(lambda q: q.text.lower()),
+    }
     return {
-        name: {f"test/{k}": v for k, v in score(test, [system(q) for q in test])[0].items()} for name, system in systems.items()
+        name: {f"test/{k}": v for k, v in score(test, [system(q) for q in test])[0].items()}
+        for name, system in systems.items()
     }

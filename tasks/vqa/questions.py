@@ -66,7 +66,10 @@ def read_vqa2(questions: Path, annotations: Path | None, counts: Counts) -> list
         most = normalized(note.get("multiple_choice_answer") or _most_given(given)) if note else ""
         kind = (note or {}).get("answer_type") or answer_type(most)
         if kind not in TYPES:
-            raise _wrong(annotations or questions, f"answer_type {kind!r} of question {entry['question_id']}; allowed: {', '.join(TYPES)}")
+            raise _wrong(
+                annotations or questions,
+                f"answer_type {kind!r} of question {entry['question_id']}; allowed: {', '.join(TYPES)}",
+            )
         found.append(Question(entry["question_id"], str(entry["image_id"]), entry["question"], given, most, kind))
     counts["annotations without a question"] += len(by_id)
     return found
@@ -108,7 +111,9 @@ def read_text(path: Path) -> str:
     try:
         raw = path.read_bytes()
     except FileNotFoundError as error:
-        raise DataUnavailable(f"{path.name} is missing", str(path), "see the data set's page under data/manifests") from error
+        raise DataUnavailable(
+            f"{path.name} is missing", str(path), "see the data set's page under data/manifests"
+        ) from error
     try:
         if raw[:2] == b"\x1f\x8b":
             raw = gzip.decompress(raw)
@@ -140,4 +145,6 @@ def _most_given(answers: Sequence[str]) -> str:
 
 
 def _wrong(path: Path, what: str) -> DataError:
-    return DataError(f"{path.name} is damaged or of another format", f"{path}: {what}", "fetch the file again, or correct data.name")
+    return DataError(
+        f"{path.name} is damaged or of another format", f"{path}: {what}", "fetch the file again, or correct data.name"
+    )

@@ -25,7 +25,9 @@ def cell_weights(reduced: Reduced, reduction: str, grid: tuple[int, int]) -> Ten
     density = MultivariateBetaGaussian(mu.unsqueeze(-2), sigma.unsqueeze(-3), alpha).pdf(centres) / (grid[0] * grid[1])
     if reduced.pi is not None:  # [B, K, L] -> [B, L]
         density = (reduced.pi.double().unsqueeze(-1) * density).sum(-2)
-    return density.float()
+    weights = density.float()
+    # a Gaussian is nowhere zero, but its tail underflows
+    return weights.clamp(min=torch.finfo(weights.dtype).tiny) if alpha == 1 else weights
 
 
 def ellipse(mu: Tensor, sigma: Tensor, alpha: float, points: int = 100) -> list[Tensor]:

@@ -60,7 +60,9 @@ def write(folder: Path, layout: Layout, compute: Compute, progress: Progress | N
             if known != head:
                 differs = ", ".join(k for k in head if known.get(k) != head[k])
                 raise DataError(
-                    "the folder holds features of another kind", f"{folder}: {differs} differ", "choose an empty folder, or delete this one"
+                    "the folder holds features of another kind",
+                    f"{folder}: {differs} differ",
+                    "choose an empty folder, or delete this one",
                 )
         else:
             with publish_file(folder / "store.json") as temporary:
@@ -82,7 +84,9 @@ def _write_shard(folder: Path, layout: Layout, number: int, compute: Compute) ->
     features, bad = compute(keys)
     expected = (len(keys), layout.grid[0] * layout.grid[1], layout.channels)
     if features.shape != expected:
-        raise DataError(f"features of shape {features.shape}", f"expected {expected}", "correct the layout or the extractor")
+        raise DataError(
+            f"features of shape {features.shape}", f"expected {expected}", "correct the layout or the extractor"
+        )
     with publish_file(folder / f"{_name(number)}.npy") as temporary:
         with open(temporary, "wb") as stream:
             np.save(stream, features.astype(layout.dtype))
@@ -143,7 +147,11 @@ class FeatureStore:
             return None
         retry = f"delete {path.with_suffix('.json')} and run the extraction again"
         if path.stat().st_size != record["bytes"]:
-            raise DataError(f"{path.name} is damaged", f"{path}: expected {record['bytes']:,} bytes, got {path.stat().st_size:,}", retry)
+            raise DataError(
+                f"{path.name} is damaged",
+                f"{path}: expected {record['bytes']:,} bytes, got {path.stat().st_size:,}",
+                retry,
+            )
         if verify and sha256_of(path) != record["sha256"]:
             raise DataError(f"{path.name} is damaged", f"{path}: its sha256 is not the recorded one", retry)
         return record

@@ -1,0 +1,219 @@
+"""The model: each part against its formula in other words, invariances, and that the rows of the table differ."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import sparse_attention as sa
+from tasks.vqa.mcan import REDUCTIONS, Attend, ImageReduction, ImageSpec, Mcan, McanOptions, Reduced, SmallCnn
+from tasks.vqa.regions import cell_weights, ellipse
+
+TINY = {
+    "layers": 2,
+    "hidden_dim": 16,
+    "heads": 2,
+    "ff_dim": 32,
+    "dropout": 0.0,
+    "embed_dim": 8,
+    "flat_mlp_dim": 16,
+    "flat_out_dim": 12,
+}
+FEATURES = ImageSpec("features", (3, 4), 5)
+
+
+def model(reduction: str = "discrete", images: ImageSpec = FEATURES, mapping: str = "softmax", **more) -> Mcan:
+    torch.manual_seed(0)
+    options = McanOptions(**TINY | {"reduction": reduction} | more)
+    return Mcan(options, images, 20, 7, sa.make(mapping), 0).eval()
+
+
+def batch(questions: int = 6, length: int = 5):
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(1, 20, (questions, length), generator=generator)
+    features = torch.randn(3, 12, 5, generator=generator)
+    return tokens, features, torch.randint(0, 3, (questions,), generator=generator)
+
+
+def test_attention_is_torchs_multi_head_attention():
+    torch.manual_seed(0)
+    ours, theirs = Attend(16, 4, 0.0), torch.nn.MultiheadAttention(16, 4, batch_first=True)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat((ours.query.weight, ours.both.weight)))
+        theirs.in_proj_bias.copy_(torch.cat((ours.query.bias, ours.both.bias)))
+        theirs.out_proj.weight.copy_(ours.out.weight)
+        theirs.out_proj.bias.copy_(ours.out.bias)
+    x, y = torch.randn(3, 5, 16), torch.randn(3, 7, 16)
+    keep = torch.arange(7) < torch.tensor([[7], [4], [1]])
+    torch.testing.assert_close(ours(x, y, keep), theirs(x, y, y, key_padding_mask=~keep)[0])
+
+
+@pytest.mark.parametrize("reduction", [r for r in REDUCTIONS if r != "mixture"])
+def test_padding_and_company_do_not_change_an_answer(reduction):
+    net, (tokens, features, owner) = model(reduction), batch()
+    logits, _ = net(tokens, features, owner)
+    padded = torch.cat((tokens, torch.zeros(6, 3, dtype=torch.long)), 1)
+    torch.testing.assert_close(net(padded, features, owner)[0], logits, atol=1e-5, rtol=1e-5)
+    alone, _ = net(tokens[2:3], features[owner[2]].unsqueeze(0), torch.zeros(1, dtype=torch.long))
+    torch.testing.assert_close(alone, logits[2:3], atol=1e-5, rtol=1e-5)
+
+
+def test_discrete_reduction_is_a_weighted_sum():
+    net, (tokens, features, owner) = model(mapping="sparsemax"), batch()
+    seen = {}
+    net.reduce_image.score.register_forward_hook(lambda m, i, o: seen.update(y=i[0], scores=o))
+    _, reduced = net(tokens, features, owner)
+    p = sa.sparsemax(seen["scores"])
+    torch.testing.assert_close(reduced.weights, p)
+    torch.testing.assert_close(reduced.context, net.reduce_image.merge(torch.einsum("bl,bld->bd", p, seen["y"])))
+    assert reduced.mu is None
+
+
+@pytest.mark.parametrize(("reduction", "factor"), [("continuous_softmax", None), ("continuous_sparsemax", 9 * math.pi)])
+def test_the_density_has_the_moments_of_the_discrete_weights(reduction, factor):
+    net, (tokens, features, owner) = model(reduction), batch()
+    _, reduced = net(tokens, features, owner)
+    rows, columns = torch.meshgrid((torch.arange(3) + 0.5) / 3, (torch.arange(4) + 0.5) / 4, indexing="ij")
+    t = torch.stack((rows.flatten(), columns.flatten()), -1)
+    mean = reduced.weights @ t
+    centred = t - mean.unsqueeze(1)
+    v = torch.einsum("bl,bli,blj->bij", reduced.weights, centred, centred) + 1e-6 * torch.eye(2)
+    torch.testing.assert_close(reduced.mu, mean, atol=1e-5, rtol=1e-4)
+    # PAPERS: the Gaussian takes V, the truncated paraboloid 9 pi sqrt(det V) V
+    expected = v if factor is None else factor * torch.linalg.det(v).sqrt()[:, None, None] * v
+    torch.testing.assert_close(reduced.sigma, expected, atol=1e-6, rtol=1e-3)
+
+
+def test_the_continuous_context_is_the_integral_of_the_fitted_value_function():
+    """The context by brute force: ridge regression by numpy-like algebra and a fine grid instead of closed forms."""
+    torch.manual_seed(0)
+    options = McanOptions(**TINY | {"reduction": "continuous_sparsemax", "basis_side": 4, "basis_variance": 0.02})
+    reduce = ImageReduction(options, sa.make("softmax"), (2, 6)).double()
+    y = torch.randn(2, 12, 16, dtype=torch.float64)
+    with torch.no_grad():
+        reduced = reduce(y)
+    centres = torch.cartesian_prod(*[torch.linspace(0, 1, 4, dtype=torch.float64)] * 2)
+
+    def psi(t):  # normalised Gaussians of covariance .02 I
+        return torch.exp(-(t.unsqueeze(-2) - centres).square().sum(-1) / 0.04) / (2 * math.pi * 0.02)
+
+    def line(n):  # twice as many cells, on [-1/2, 3/2]
+        return (torch.arange(2 * n, dtype=torch.float64) + 0.5) / n - 0.5
+
+    padded = torch.cartesian_prod(line(2), line(6))
+    inside = ((padded > 0) & (padded < 1)).all(-1)
+    f = psi(padded).T  # [N, padded cells]
+    g = (f.T @ torch.linalg.inv(f @ f.T + 0.01 * torch.eye(16, dtype=torch.float64)))[inside]  # [L, N]
+    n = 700
+    edge = (torch.arange(n, dtype=torch.float64) + 0.5) / n * 3 - 1
+    points = torch.cartesian_prod(edge, edge)
+    for b in range(2):
+        d = points - reduced.mu[b]
+        sigma = reduced.sigma[b]
+        tau = -1 / math.sqrt(math.pi * math.sqrt(float(torch.linalg.det(sigma))))
+        density = (-tau - 0.5 * torch.einsum("pi,ij,pj->p", d, torch.linalg.inv(sigma), d)).clamp(min=0)
+        r = (density.unsqueeze(-1) * psi(points)).sum(0) * (3 / n) ** 2
+        torch.testing.assert_close(reduced.context[b], reduce.merge((g @ r) @ y[b]).detach(), atol=2e-4, rtol=2e-3)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_gradients_reach_every_parameter(reduction):
+    net, (tokens, features, owner) = model(reduction).train(), batch()
+    net(tokens, features, owner)[0].square().sum().backward()
+    without = [n for n, p in net.named_parameters() if p.grad is None or not torch.isfinite(p.grad).all()]
+    assert not without
+    # a single component's mean moves with the weights; the score's gradient must not vanish
+    assert net.reduce_image.score[0].weight.grad.abs().max() > 0
+
+
+def test_the_score_layers_gradient_is_the_difference_quotient():
+    net, (tokens, features, owner) = model("continuous_sparsemax").double(), batch()
+    features = features.double()
+
+    def value() -> torch.Tensor:
+        return net(tokens, features, owner)[0].square().sum()
+
+    weight = net.reduce_image.score[3].weight
+    value().backward()
+    direction = torch.randn_like(weight)
+    step = 1e-5
+    with torch.no_grad():
+        weight += step * direction
+        above = value()
+        weight -= 2 * step * direction
+        below = value()
+    assert float((weight.grad * direction).sum()) == pytest.approx(float(above - below) / (2 * step), rel=1e-4)
+
+
+def test_rows_of_the_table_answer_differently():
+    logits = {}
+    for reduction in REDUCTIONS:
+        net, (tokens, features, owner) = model(reduction), batch()
+        logits[reduction] = net(tokens, features, owner)[0]
+    names = list(logits)
+    for i, a in enumerate(names):
+        for b in names[i + 1 :]:
+            assert (logits[a] - logits[b]).abs().max() > 1e-5, (a, b)
+
+
+def test_sizes_of_the_papers_model():
+    options = McanOptions()
+    net = Mcan(options, ImageSpec("features", (14, 14), 2048), 20_000, 3129, sa.make("softmax"), 0)
+    count = sum(p.numel() for n, p in net.named_parameters() if not n.startswith("embed"))
+    layer = (
+        4 * (512 * 512 + 512) + 512 * 2048 + 2048 + 2048 * 512 + 512 + 2 * 2 * 512
+    )  # attention, feed-forward, two norms
+    guided = layer + 4 * (512 * 512 + 512) + 2 * 512
+    lstm = 4 * 512 * (300 + 512 + 2)
+    flat = 512 * 512 + 512 + 512 + 1 + 512 * 1024 + 1024
+    assert count == 6 * (layer + guided) + lstm + 2048 * 512 + 512 + 2 * flat + 2 * 1024 + 1024 * 3129 + 3129
+
+
+def test_small_cnn_and_its_grid():
+    cnn = SmallCnn([4, 6], [2, 2])
+    out = cnn(torch.randint(0, 256, (2, 21, 30, 3), dtype=torch.uint8))
+    rows, columns = SmallCnn.grid((21, 30), [2, 2])
+    assert (rows, columns) == (6, 8) and out.shape == (2, 48, 6)
+    net = model("continuous_softmax", ImageSpec("pixels", (21, 30), 3), cnn_channels=[4, 6], cnn_strides=[2, 2])
+    assert net.grid == (6, 8)
+    with pytest.raises(ValueError, match="cnn_channels"):
+        SmallCnn([], [])
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match="allowed: discrete, continuous_softmax"):
+        model("continous_softmax")
+    with pytest.raises(ValueError, match=r"heads=3"):
+        model(heads=3)
+    with pytest.raises(ValueError, match=r"layers=0"):
+        model(layers=0)
+
+
+@pytest.mark.parametrize("reduction", ["discrete", "continuous_softmax", "continuous_sparsemax"])
+def test_half_precision_answers_like_full(reduction):
+    """What fairseq's bf16 does: parameters and features in bfloat16. Continuous attention computes in float64 inside."""
+    net, (tokens, features, owner) = model(reduction), batch()
+    full, _ = net(tokens, features, owner)
+    half, _ = net.bfloat16()(tokens, features.bfloat16(), owner)
+    assert half.dtype == torch.bfloat16 and torch.isfinite(half).all()
+    assert (half.float() - full).abs().max() < 0.1 * full.abs().max()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed, _ = model(reduction)(tokens, features, owner)
+    assert (mixed.float() - full).abs().max() < 0.1 * full.abs().max()
+
+
+def test_cell_weights_are_the_density_and_vanish_outside_its_support():
+    mu, sigma = torch.tensor([[0.5, 0.5]]), 0.002 * torch.eye(2).unsqueeze(0)
+    p = torch.full((1, 400), 1 / 400)
+    gaussian = cell_weights(Reduced(p, p, mu, sigma), "continuous_softmax", (20, 20))
+    assert gaussian.sum().item() == pytest.approx(1, abs=1e-3) and (gaussian > 0).all()
+    truncated = cell_weights(Reduced(p, p, mu, sigma), "continuous_sparsemax", (20, 20))
+    assert truncated.sum().item() == pytest.approx(1, abs=0.05)
+    area = 2 * math.sqrt(math.pi) * float(torch.linalg.det(sigma[0])) ** 0.25  # PAPERS 7.1
+    assert truncated.gt(0).float().mean().item() == pytest.approx(area, rel=0.1)
+    (edge,) = ellipse(mu[0], sigma[0], 2.0, points=400)
+    shoelace = 0.5 * (edge[:, 0] * edge[:, 1].roll(-1) - edge[:, 1] * edge[:, 0].roll(-1)).sum().abs()
+    assert float(shoelace) == pytest.approx(area, rel=1e-3)
+    assert cell_weights(Reduced(p, p), "discrete", (20, 20)) is p
