@@ -127,7 +127,8 @@ def fit(
     Args:
         features: `[documents, features]`.
         eta: target distributions `[documents, classes]`.
-        start: weights to start from (default: zeros); moved a little for the hinges.
+        start: weights to start from (default: zeros); the hinges start from sparsemax+huber's solution where that is better, moved a
+            little.
     """
     from scipy.optimize import minimize
 
@@ -142,11 +143,15 @@ def fit(
         gradient = torch.cat((slope.sum(0, keepdim=True), x.T @ slope + penalty * w[1:]))
         return loss.item() + 0.5 * penalty * w[1:].square().sum().item(), gradient.numpy().ravel()
 
-    # The hinges have kinks where the line search finds no descent: zero is one, the end of the fit before often another.
-    random = np.random.default_rng(0)
     at = np.zeros(shape).ravel() if start is None else start.ravel()
+    random = np.random.default_rng(0)
     if output.loss == "hinge":
-        at = at + (0.01 if start is None else 1e-3 * np.abs(at).max()) * random.standard_normal(at.shape)
+        # Where scores are equal the hinges have kinks at which the line search finds no descent: zero is one, and what a large
+        # penalty ends at often another. The smooth huber loss has its minimum close by.
+        smooth = fit(features, eta, Output("sparsemax", {}, "huber"), penalty, solver).weights.ravel()
+        if start is None or objective(smooth)[0] < objective(at)[0]:
+            at = smooth
+        at = at + 1e-3 * np.abs(at).max() * random.standard_normal(at.shape)
     best, evaluations, iterations = None, 0, 0
     for _ in range(solver.restarts + 1):
         options = {"maxiter": solver.iterations - iterations, "maxcor": solver.memory, "ftol": solver.tolerance, "gtol": 1e-8}
