@@ -60,7 +60,7 @@ def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: An
     )
     trained = training.train(
         training.fairseq_config(groups), TrainingMonitor(monitor), metric=config["train"]["best_metric"], maximize=config["train"]["maximize"],
-        save_minutes=config["train"]["save_minutes"],
+        save_minutes=config["runtime"]["save_minutes"],
     )  # fmt: skip
     values = {k: v for k, v in trained.best.items() if k.startswith("dev/")} | {"best_epoch": trained.best["epoch"]}
     seconds = sum(r["seconds"] for r in trained.history)

@@ -25,9 +25,7 @@ _BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{
 _STARRED = re.compile(r"\*([^*]+)\*")
 # Words that say nothing about the picture; an explanation repeats them by grammar, not by reference.
 _FUNCTION_WORDS = frozenset(
-    "a an the is are was were be been being am do does did has have had having of in on at to from by with for into onto up down"
-    " out off over under and or but nor not no if then than that this these those there it its he she they them his her their"
-    " him who which what as so can could would should will may might must just same also about because".split()
+    ["a", "an", "the", "is", "are", "was", "were", "be", "been", "being", "am", "do", "does", "did", "has", "have", "had", "having", "of", "in", "on", "at", "to", "from", "by", "with", "for", "into", "onto", "up", "down", "out", "off", "over", "under", "and", "or", "but", "nor", "not", "no", "if", "then", "than", "that", "this", "these", "those", "there", "it", "its", "he", "she", "they", "them", "his", "her", "their", "him", "who", "which", "what", "as", "so", "can", "could", "would", "should", "will", "may", "might", "must", "just", "same", "also", "about", "because"]
 )
 
 
@@ -99,16 +97,17 @@ def read_published(path: Path, marked: Mapping[str, frozenset[str]] | None = Non
     with open(path, encoding="utf-8", newline="\n") as stream:
         rows: Iterable[Mapping[str, str]]
         rows = map(json.loads, stream) if path.suffix == ".jsonl" else csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
-        number = 0
+        read = 0
         try:
-            for number, row in enumerate(rows, 1):
+            for row in rows:
+                read += 1
                 if row["gold_label"] == "-":
                     continue
                 texts = (leaves(row["sentence1_parse"]), leaves(row["sentence2_parse"]))
                 yield Example(texts, CLASSES.index(row["gold_label"]), (marked or {}).get(row["pairID"], frozenset()))
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{path.name} is not in SNLI's format", f"{path}, near pair {number}: {error!r}", "unpack snli_1.0.zip again"
+                f"{path.name} is not in SNLI's format", f"{path}, near pair {max(read, 1)}: {error!r}", "unpack snli_1.0.zip again"
             ) from error
 
 

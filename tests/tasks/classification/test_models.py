@@ -71,7 +71,7 @@ def test_texts_of_one_and_two_words(toy):
     data = toy("toy_reviews")
     for mapping, discrete in KINDS:
         model = imdb(data, mapping, discrete)
-        logits, extra = model([torch.tensor([[5, PAD], [5, 6]])], [torch.tensor([1, 2])])
+        logits, _ = model([torch.tensor([[5, PAD], [5, 6]])], [torch.tensor([1, 2])])
         single, _ = model([torch.tensor([[5]])], [torch.tensor([1])])
         assert logits.isfinite().all() and torch.allclose(logits[:1], single, atol=1e-5), mapping
 
