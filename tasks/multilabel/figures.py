@@ -97,7 +97,7 @@ def draw(points: Sequence[Point], score: str, settings: Sequence[str], stem: Pat
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4 if len(settings) > 1 else 2, frameon=False, fontsize=9)
     spread = f"mean and standard deviation over {len(seeds)} seeds" if len(seeds) > 1 else "one seed"
-    figure.supxlabel(f"1,000 test documents, {spread}", fontsize=8, color="0.35")
+    figure.supxlabel(spread, fontsize=8, color="0.35")
     made = []
     stem.parent.mkdir(parents=True, exist_ok=True)
     for ending, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
@@ -182,5 +182,7 @@ def claims(points: Sequence[Point]) -> str:
         wrong = [f"{s} {v} ({d.mean():+.4f})" for (s, v), d in found.items() if claim.sign * d.mean() <= 0]
         lines.append(f"| {claim.text} | {word} | {right} of {len(found)} | {mean:+.4f} | {', '.join(wrong) or '-'} |")
     seeds = sorted({seed for p in points for seed in p.scores["f1"]})
+    settings = [s for s in SETTINGS if any(p.setting == s for p in points)]
+    lines += ["", f"Settings with finished cells: {', '.join(settings)}."]
     lines += ["", f"Seeds {', '.join(map(str, seeds))}; a difference is the mean over seeds on the same documents."]
     return "\n".join(lines) + "\n"
