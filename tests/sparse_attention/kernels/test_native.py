@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import sparse_attention as sa
 from sparse_attention.kernels import native
 
 with warnings.catch_warnings():
@@ -136,6 +137,34 @@ def test_constrained_sparsemax_gradients() -> None:
         by_u = oracles.vector_jacobian(lambda v, i=i: oracles.constrained_sparsemax(x[i], v), u[i], g[i])
         np.testing.assert_allclose(dx[i].numpy(), by_x, atol=1e-7)
         np.testing.assert_allclose(du[i].numpy(), by_u, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [2, 9, 41])
+def test_fusedmax_of_dense_rows_whatever_stands_in_the_other_lanes(n: int, dtype: torch.dtype) -> None:
+    """Rows that nothing prunes are scanned eight at a time: noise beside ramps and walks, lanes left empty, pruned rows."""
+    generator = np.random.default_rng(n)
+    x = generator.normal(size=(19, n)) * 0.1
+    x[::4] = np.linspace(0, 0.9, n)
+    x[1::5] = np.cumsum(x[1::5], -1) * 0.3
+    x[7], x[9], x[11, 0] = 0.25, generator.normal(size=n) * 3, -np.inf
+    x = x.astype(np.float32).astype(np.float64)
+    expected = reference("fusedmax", {"lam": 0.1}, x)
+    for count in (1, 7, 8, 19):
+        p, _ = native.OPS["fusedmax"].forward(torch.tensor(x[:count], dtype=dtype), lam=0.1)
+        np.testing.assert_allclose(
+            p.double().numpy(), expected[:count], rtol=0, atol=1e-6 if dtype.itemsize == 4 else 2e-8
+        )
+
+
+def test_fusedmax_of_many_dense_rows_is_that_of_each_alone_in_the_reference() -> None:
+    for n in (300, 1500):
+        x = torch.randn(50, n, dtype=torch.float64) * torch.logspace(-3, -0.8, 50, dtype=torch.float64)[:, None]
+        with sa.kernels.use("native"):
+            found = sa.fusedmax(x, lam=0.1)
+        with sa.kernels.use("reference"):
+            expected = sa.fusedmax(x, lam=0.1)
+        assert torch.allclose(found, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("op", [c for c in native.OPS if c != "constrained_sparsemax"])

@@ -8,7 +8,7 @@
 // Excluded positions (-infinity) are no holes: they are taken out first and their neighbours become adjacent.
 #pragma once
 #include "thresholds.h"
-#include "total_variation.h"
+#include "total_variation_lanes.h"
 
 namespace sa {
 
@@ -52,20 +52,10 @@ inline bool contains_excluded(const T* x, int64_t n) {
   return any(found);
 }
 
-// One row without excluded positions.
+// The simplex projection of the c values in w.b, which stand at w.index.
 template <class T>
-inline void fusedmax_row(const T* x, T* p, int64_t n, T maximum, T scale, double lam, FusedmaxMemory<T>& w) {
+inline void project(T* p, int64_t n, int64_t c, FusedmaxMemory<T>& w) {
   using V = Vec<T>;
-  int64_t c = pack_with_index(x, n, maximum, scale, static_cast<T>(-1 - 4 * lam), w.b, w.index);
-  const T shift = static_cast<T>(lam);
-  for (int64_t a = 0; a < c;) {
-    int64_t e = a + 1;
-    while (e < c && w.index[e] == w.index[e - 1] + 1) e++;
-    if (w.index[a] > 0) w.b[a] -= shift;
-    if (w.index[e - 1] < n - 1) w.b[e - 1] -= shift;
-    total_variation(w.b + a, e - a, lam, w.inverse, w.string);
-    a = e;
-  }
   T top = w.b[0];
   for (int64_t i = 1; i < c; i++) top = w.b[i] > top ? w.b[i] : top;
   double total = 0;
@@ -85,6 +75,46 @@ inline void fusedmax_row(const T* x, T* p, int64_t n, T maximum, T scale, double
   }
 }
 
+// Rows that nothing prunes wait here, their values z in place of the result, until there is one for every lane.
+template <class T>
+struct DenseRows {
+  T* rows[lane_count];
+  int count = 0;
+
+  void flush(int64_t n, double lam, FusedmaxMemory<T>& w) {
+    if (count == 0) return;
+    total_variation_lanes(rows, count, n, lam, w.inverse, w.string);
+    for (int r = 0; r < count; r++) {
+      std::memcpy(w.b, rows[r], sizeof(T) * static_cast<size_t>(n));
+      project(rows[r], n, n, w);
+    }
+    count = 0;
+  }
+};
+
+// One row without excluded positions. `dense` takes the row if nothing prunes it; null if it cannot wait.
+template <class T>
+inline void fusedmax_row(const T* x, T* p, int64_t n, T maximum, T scale, double lam, FusedmaxMemory<T>& w,
+                         DenseRows<T>* dense) {
+  int64_t c = pack_with_index(x, n, maximum, scale, static_cast<T>(-1 - 4 * lam), w.b, w.index);
+  if (dense && c == n && n > 1 && lam > 0) {
+    for (int64_t i = 0; i < n; i++) p[i] = std::copysign(w.b[i], T(-1));  // none is positive
+    dense->rows[dense->count++] = p;
+    if (dense->count == lane_count) dense->flush(n, lam, w);
+    return;
+  }
+  const T shift = static_cast<T>(lam);
+  for (int64_t a = 0; a < c;) {
+    int64_t e = a + 1;
+    while (e < c && w.index[e] == w.index[e - 1] + 1) e++;
+    if (w.index[a] > 0) w.b[a] -= shift;
+    if (w.index[e - 1] < n - 1) w.b[e - 1] -= shift;
+    total_variation(w.b + a, e - a, lam, w.inverse, w.string);
+    a = e;
+  }
+  project(p, n, c, w);
+}
+
 // Returns has_excluded if any row has -infinity beside usable scores: the backward pass then needs the scores to know
 // which zeros were not there.
 template <class T>
@@ -95,6 +125,7 @@ int fusedmax_forward(const T* x, T* p, int64_t rows, int64_t n, double lam, doub
                         [&](int64_t first, int64_t last, char* memory) {
     FusedmaxMemory<T> w(Scratch{memory}, n);
     for (int64_t i = 1; i <= n; i++) w.inverse[i] = 1.0 / static_cast<double>(i);
+    DenseRows<T> dense;
     for (int64_t r = first; r < last; r++) {
       const T* xr = x + r * n;
       T* pr = p + r * n;
@@ -102,17 +133,18 @@ int fusedmax_forward(const T* x, T* p, int64_t rows, int64_t n, double lam, doub
       if (!m.usable()) {
         write_unusable_row(pr, n, m);
       } else if (!contains_excluded(xr, n)) {
-        fusedmax_row(xr, pr, n, m.value, scale, lam, w);
+        fusedmax_row(xr, pr, n, m.value, scale, lam, w, &dense);
       } else {
 #pragma omp atomic write
         excluded = 1;
         int64_t c = 0;
         for (int64_t i = 0; i < n; i++)
           if (xr[i] > -infinity<T>()) w.kept[c++] = xr[i];
-        fusedmax_row(w.kept, pr, c, m.value, scale, lam, w);
+        fusedmax_row<T>(w.kept, pr, c, m.value, scale, lam, w, nullptr);
         for (int64_t i = n - 1; i >= 0; i--) pr[i] = xr[i] > -infinity<T>() ? pr[--c] : T(0);
       }
     }
+    dense.flush(n, lam, w);
   });
   return status == ok && excluded ? has_excluded : status;
 }

@@ -1,0 +1,131 @@
+// The direct scan of total_variation.h for up to eight rows of one length at once, one row per lane.
+//
+// On rough rows every decision of the scan is a coin toss to the branch predictor. Here a step of the scan is the same
+// straight code for every outcome (go on, jump down, jump up, end of the row), on vectors of eight lanes. Lanes do not
+// wait for each other: each has its own position.
+#pragma once
+#include "total_variation.h"
+
+namespace sa {
+
+// The compilers' own vectors (g++ and clang++): as many instructions per operation as the machine's vectors are short.
+constexpr int lane_count = 8;
+typedef double LaneReal __attribute__((vector_size(8 * lane_count)));
+typedef int64_t LaneInt __attribute__((vector_size(8 * lane_count)));
+
+// The values at eight addresses.
+template <class T>
+inline LaneReal gather(LaneInt address) {
+#if defined(__AVX512F__) && !defined(SPARSE_ATTENTION_NO_AVX512) && !defined(SPARSE_ATTENTION_PORTABLE)
+  if constexpr (sizeof(T) == 4)
+    return (LaneReal)_mm512_cvtps_pd(_mm512_i64gather_ps((__m512i)address, nullptr, 1));
+  else
+    return (LaneReal)_mm512_i64gather_pd((__m512i)address, nullptr, 1);
+#else
+  LaneReal v;
+  for (int r = 0; r < lane_count; r++) v[r] = static_cast<double>(*reinterpret_cast<const T*>(address[r]));
+  return v;
+#endif
+}
+
+// Stores values at the addresses of the lanes chosen.
+template <class T>
+inline void put(LaneInt chosen, LaneInt address, LaneReal value) {
+#if defined(__AVX512F__) && !defined(SPARSE_ATTENTION_NO_AVX512) && !defined(SPARSE_ATTENTION_PORTABLE)
+  const __mmask8 mask = _mm512_cmplt_epi64_mask((__m512i)chosen, _mm512_setzero_si512());
+  if constexpr (sizeof(T) == 4)
+    _mm512_mask_i64scatter_ps(nullptr, mask, (__m512i)address, _mm512_cvtpd_ps((__m512d)value), 1);
+  else
+    _mm512_mask_i64scatter_pd(nullptr, mask, (__m512i)address, (__m512d)value, 1);
+#else
+  T waste[lane_count];  // always a store, so that nothing is guessed
+  for (int r = 0; r < lane_count; r++) {
+    T* to = chosen[r] ? reinterpret_cast<T*>(address[r]) : waste + r;
+    *to = static_cast<T>(value[r]);
+  }
+#endif
+}
+
+// Eight scans, named as in direct_scan. While a segment is open its values stay as they are: the scan may come back to
+// them. A closed segment writes its value to its last position, with the sign turned to tell it from an open one.
+template <class T>
+struct Scans {
+  LaneReal low = {}, high = {}, low_dual = {}, high_dual = {}, shift = {};
+  LaneInt start = {}, at = {}, low_end = {}, high_end = {}, done = {};  // done: -1 or 0
+  LaneInt row = {};  // address of the values
+
+  Scans(T* const* rows, int count) {  // lanes from `count` on do nothing
+    for (int r = 0; r < lane_count; r++) {
+      done[r] = r < count ? 0 : -1;
+      row[r] = reinterpret_cast<int64_t>(rows[r < count ? r : 0]);
+    }
+  }
+
+  // One step of every lane. Returns whether all are done.
+  inline bool step(int64_t n, double lam, const double* inverse) {
+    const LaneReal zero = {}, above = zero + lam, below = zero - lam;
+    const LaneInt last_place = LaneInt{} + (n - 1);
+    const LaneInt end = at > last_place, fresh = at == start, here = end ? last_place : at;
+    const LaneReal x = gather<T>(row + here * static_cast<int64_t>(sizeof(T)));
+    const LaneReal part = gather<double>(reinterpret_cast<int64_t>(inverse) + (here + 1 - start) * 8);
+    const LaneReal first = x + shift;
+    low = fresh ? first - lam : low;
+    high = fresh ? first + lam : high;
+    low_dual = end ? low_dual : fresh ? above : low_dual + (x - low);
+    high_dual = end ? high_dual : fresh ? below : high_dual + (x - high);
+    const LaneReal limit = end ? zero : above;  // the dual must end at 0
+    const LaneInt down = (low_dual < -limit) & ~done, up = (high_dual > limit) & ~down & ~done;
+    const LaneInt last = end & ~down & ~up & ~done, shut = down | up | last;
+    const LaneReal value = last ? low + low_dual * part : down ? low : high;
+    const LaneInt target = last ? last_place : down ? low_end : high_end;
+
+    const LaneReal rise = low_dual - lam, fall = high_dual + lam;
+    low += (rise > zero ? rise : zero) * part;
+    high += (fall < zero ? fall : zero) * part;
+    low_end = rise >= zero ? at : low_end;
+    high_end = fall <= zero ? at : high_end;
+    low_dual = rise > zero ? above : low_dual;
+    high_dual = fall < zero ? below : high_dual;
+    shift = down ? above : up ? below : shift;
+    start = shut ? target + 1 : start;
+    at = shut ? start : end ? at : at + 1;
+    done |= shut & (target == last_place);
+    put<T>(shut, row + target * static_cast<int64_t>(sizeof(T)), value < zero ? -value : zero);
+    int64_t finished = 0;
+    for (int r = 0; r < lane_count; r++) finished -= done[r];
+    return finished == lane_count;
+  }
+
+  inline int64_t closed() const {
+    int64_t sum = 0;
+    for (int r = 0; r < lane_count; r++) sum += start[r];
+    return sum;
+  }
+
+  // Fills the closed segments of lane r, from the right; what the scan left open is the taut string's.
+  inline void finish(int r, int64_t n, double lam, const double* inverse, TautString& memory) const {
+    T *z = reinterpret_cast<T*>(row[r]), v = 0;
+    const int64_t closed = start[r];
+    for (int64_t i = closed - 1; i >= 0; i--) {
+      v = std::signbit(z[i]) ? v : -z[i];
+      z[i] = v;
+    }
+    if (closed < n) taut_string(z + closed, n - closed, lam, shift[r], inverse, memory);
+  }
+};
+
+// rows[r] [n] in place, count <= 8 of them. All values must have their sign bit set (-0.0 for zero), as they have where
+// the row's maximum has been subtracted. n >= 2, lam > 0.
+template <class T>
+inline void total_variation_lanes(T* const* rows, int count, int64_t n, double lam, const double* inverse,
+                                  TautString& memory) {
+  Scans<T> scans(rows, count);
+  // Rough rows close a value every second step or so. Where it takes more than three, the rows are smooth.
+  for (int64_t step = 1; step < 3 * n; step++) {
+    if (scans.step(n, lam, inverse)) break;
+    if (step % 32 == 0 && scans.closed() * 3 < step * count) break;
+  }
+  for (int r = 0; r < count; r++) scans.finish(r, n, lam, inverse, memory);
+}
+
+}  // namespace sa
