@@ -47,8 +47,9 @@ reproduce-table1: setup  ## Table 1 of Niculae & Blondel 2017 (entailment) and M
 reproduce-table3: setup  ## Table 3 of Laha et al. 2018: multilabel classification on real data
 	@$(BIN)/python scripts/reproduce.py laha2018_table3 profile=$(PROFILE) runtime.workers=$(WORKERS) $(ARGS)
 
-reproduce-figure5: setup  ## Figures 4 and 5 of Laha et al. 2018 and their JSD curves: synthetic multilabel data
-	@$(BIN)/python scripts/figure5.py profile=$(PROFILE) runtime.workers=$(WORKERS) $(ARGS)
+reproduce-figure5: setup  ## Figures 4 and 5 of Laha et al. 2018 and their JSD curves: generated documents
+	@$(BIN)/python scripts/reproduce.py laha2018_figure5 profile=$(PROFILE) runtime.workers=$(WORKERS) $(ARGS)
+	@$(BIN)/python scripts/multilabel_figures.py laha2018_figure5 profile=$(PROFILE) $(ARGS)
 
 demo: setup  ## one column, three mappings, at most 3 minutes
 	@$(BIN)/python scripts/reproduce.py demo profile=demo runtime.workers=$(WORKERS) $(ARGS)
