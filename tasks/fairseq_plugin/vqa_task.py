@@ -32,40 +32,48 @@ class VisualQuestions(FairseqDataset):
 
     With `by_image` the order is shuffled by image and an image's questions stay together: a batch then holds few images,
     and the CNN of the demo reads each once. Otherwise questions are shuffled one by one, as the authors do.
+
+    fairseq composes batches of places once; which question stands at a place depends on (seed, epoch), so that every epoch
+    has new batches and a resumed one has those of an uninterrupted run. The epoch lies in shared memory, for data workers
+    that outlive an epoch.
     """
 
     def __init__(self, part: Part, encoded: Encoded, *, shuffle: bool, by_image: bool, seed: int) -> None:
         self.part, self.images, self.answer_count = part, encoded.images, len(encoded.answers)
-        self.shuffle, self.by_image, self.seed, self.epoch = shuffle, by_image, seed, 1
+        self.shuffle, self.by_image, self.seed = shuffle, by_image, seed
+        self._epoch = torch.ones(1, dtype=torch.int64).share_memory_()
+        self._order: tuple[int, np.ndarray] | None = None
 
     def __len__(self) -> int:
         return len(self.part.questions)
 
-    def __getitem__(self, i: int) -> int:
-        return int(i)
+    def __getitem__(self, place: int) -> int:
+        """Number of the question at a place of this epoch."""
+        epoch = int(self._epoch)
+        if self._order is None or self._order[0] != epoch:
+            self._order = epoch, self.order(epoch)
+        return int(self._order[1][place])
 
-    def num_tokens(self, index: int) -> int:
-        return int(self.part.lengths[index])
-
-    def size(self, index: int) -> int:
-        return int(self.part.lengths[index])
-
-    @property
-    def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        return not self.shuffle  # a new epoch makes new batches
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def ordered_indices(self) -> np.ndarray:
-        """int64 [N]; depends on seed and epoch alone, so that a resumed epoch has the same batches."""
+    def order(self, epoch: int) -> np.ndarray:
+        """int64 [N]: question numbers in the order of an epoch."""
         if not self.shuffle:
             return np.arange(len(self))
-        rng = np.random.default_rng([self.seed, self.epoch])
+        rng = np.random.default_rng([self.seed, epoch])
         if not self.by_image:
             return rng.permutation(len(self))
         numbers, owner = np.unique(self.part.image, return_inverse=True)
         return np.argsort(rng.permutation(len(numbers))[owner], kind="stable")
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch.fill_(epoch)
+
+    def ordered_indices(self) -> np.ndarray:
+        return np.arange(len(self))
+
+    def num_tokens(self, index: int) -> int:
+        return self.part.tokens.shape[1]  # of any question that may stand there
+
+    size = num_tokens
 
     def collater(self, samples: list[int]) -> dict[str, Any]:
         """Tensors of a batch of question numbers: see `Mcan.forward`; `target` [B, A] soft scores."""

@@ -38,7 +38,7 @@ def write_vqa2(folder, train: int = 60, test: int = 24) -> None:
             answer = colour if asks else ("yes" if colour == other else "no")
             if image == 5:
                 text, answer = "What is it called?", "malevich"
-            given = [answer] * 7 + ["Purple!", "The purple", "a sofa"]
+            given = [answer] * 7 + ["Purple!", "The purple", answer if image == 5 else f"The {other}."]
             kind = "yes/no" if answer in ("yes", "no") else "other"
             questions.append({"image_id": image, "question": text, "question_id": 10 * image})
             annotations.append({

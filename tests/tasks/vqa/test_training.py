@@ -61,7 +61,7 @@ def test_order_is_new_each_epoch_the_same_when_resumed_and_keeps_images_together
     orders = []
     for epoch in (1, 2, 1):
         data.set_epoch(epoch)
-        orders.append(data.ordered_indices())
+        orders.append(np.array([data[place] for place in data.ordered_indices()]))
     assert np.array_equal(orders[0], orders[2]) and not np.array_equal(orders[0], orders[1])
     assert np.array_equal(np.sort(orders[1]), np.arange(len(data)))
     runs = 1 + np.count_nonzero(np.diff(data.part.image[orders[0]]))
@@ -168,7 +168,7 @@ def test_the_same_seed_gives_the_same_numbers_and_another_one_others(cell_of, tr
 
 
 def test_training_in_bfloat16_learns_too(cell_of, tmp_path):
-    cell = cell_of("model.reduction=continuous_softmax", "runtime.precision=bf16")
+    cell = cell_of("model.reduction=continuous_softmax", "train.precision=bf16")
     outcome = cells.run(cell, Store(tmp_path))
     assert outcome.state == "done", outcome.error
     assert np.isfinite(cell.entry(Store(tmp_path)).metrics()["metrics"]["train/loss"])
@@ -224,8 +224,8 @@ def test_it_learns_a_colour_from_pixels(encoded):
     rate = target.mean(0).clamp(1e-4, 1 - 1e-4)
     blind = torch.nn.functional.binary_cross_entropy(rate.expand_as(target), target)
     floor = torch.nn.functional.binary_cross_entropy(target.clamp(1e-6, 1 - 1e-6), target)  # soft targets have entropy
-    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
-    for _ in range(80):
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+    for _ in range(150):
         loss = torch.nn.functional.binary_cross_entropy_with_logits(model(**sample["net_input"])[0], target)
         optimizer.zero_grad()
         loss.backward()
