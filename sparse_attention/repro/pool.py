@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, cast
 
 from sparse_attention.repro import cell as cells
 from sparse_attention.repro.cell import Cell, Outcome
@@ -74,8 +74,8 @@ def run(
                 process.start()
                 sender.close()
                 active[receiver] = (cell, process, time.monotonic())
-            for receiver in wait(list(active), timeout=1.0):
-                assert isinstance(receiver, Connection)
+            for ready in wait(list(active), timeout=1.0):
+                receiver = cast(Connection, ready)
                 cell, process, started = active[receiver]
                 try:
                     kind, *rest = receiver.recv()

@@ -14,13 +14,12 @@ point Gauss-Jacobi rule is exact to machine precision instead. float64 inside, r
 
 from __future__ import annotations
 
-import functools
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from . import gauss
 from .bases import GaussianBasis1d
 from .family import closed_form_order, half_width
 
@@ -161,21 +160,10 @@ def _against_power(moments: list[Tensor], power: int) -> Tensor:
 
 def _quadrature_sums(m: Tensor, s: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """S_0, S_1, S_2 [M] for functions much wider than the support (s >= 2); the rule is exact to rounding there."""
-    y, weight = (x.to(m.device) for x in _jacobi_rule(k - 1))
+    y, weight = (x.to(m.device) for x in gauss.jacobi(_NODES, k - 1))
     density = torch.exp(-0.5 * ((y - m.unsqueeze(-1)) / s.unsqueeze(-1)).square()) * (_INV_SQRT_2PI / s.unsqueeze(-1))
     sums = density @ torch.stack([weight, weight * y, weight * y.square()], dim=-1)  # [M, 3]
     return sums[..., 0], sums[..., 1], sums[..., 2]
-
-
-@functools.cache
-def _jacobi_rule(power: int) -> tuple[Tensor, Tensor]:
-    """Nodes and weights of the Gauss rule for (1 - y^2)^power on [-1, 1], by Golub and Welsch's eigenvalue method."""
-    i = np.arange(1, _NODES)
-    lam = power + 0.5
-    off_diagonal = np.sqrt(i * (i + 2 * lam - 1) / (4 * (i + lam) * (i + lam - 1)))
-    nodes, vectors = np.linalg.eigh(np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1))
-    mass = math.sqrt(math.pi) * math.gamma(power + 1) / math.gamma(power + 1.5)
-    return torch.from_numpy(nodes), torch.from_numpy(mass * vectors[0] ** 2)
 
 
 def _check_positive(sigma_sq: Tensor) -> None:

@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from . import gauss
 from .family import check_alpha, exponent, half_width, log_ball_constant
 
 _SQRT_2PI = math.sqrt(2 * math.pi)
@@ -305,10 +305,10 @@ class LocationScale(Density):
         """int over [-a, a] of integrand(|z|, p(z)) for sigma = 1, by 200 Gauss points (1e-12 and better for smooth
         g).
         """
-        nodes, weights = np.polynomial.legendre.leggauss(200)
-        z = torch.from_numpy(0.5 * self.a * (nodes + 1))
+        nodes, weights = gauss.legendre(200)
+        z = 0.5 * self.a * (nodes + 1)
         p = (self._slope - self.g_prime(z)).clamp(min=0)
-        return float((integrand(z, p) * torch.from_numpy(weights)).sum() * self.a)
+        return float((integrand(z, p) * weights).sum() * self.a)
 
     def _unit_scale(self) -> Tensor:
         return self.scale

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from . import gauss
 from .attention1d import _SQRT_HALF, _against_power
 
 # Radial moments lose s^(2k + 2) of float64 when the function is wider than the disk; from here on twelve Gauss points
@@ -135,5 +135,5 @@ def _radial_moments(u0: Tensor, s: Tensor, highest: int) -> list[Tensor]:
 
 
 def _legendre(device: torch.device) -> tuple[Tensor, Tensor]:
-    nodes, weights = np.polynomial.legendre.leggauss(12)
-    return torch.from_numpy((nodes + 1) / 2).to(device), torch.from_numpy(weights / 2).to(device)
+    nodes, weights = gauss.legendre(12)
+    return ((nodes + 1) / 2).to(device), (weights / 2).to(device)
