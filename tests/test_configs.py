@@ -184,7 +184,7 @@ def test_experiment_runs_at_toy_size(name, tiny, tmp_path, capsys, isolated, mon
 
 
 PRESETS = [
-    (model, optim) for model in pages("model") if page("model", model)["name"] == "sa_seq2seq" for optim in pages("optim")
+    (model, optim) for model in pages("model") if page("model", model).get("name") == "sa_seq2seq" for optim in pages("optim")
 ]  # fmt: skip
 
 

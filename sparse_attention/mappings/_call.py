@@ -32,6 +32,7 @@ _THETA_GRADIENT: dict[str, Callable[..., Tensor]] = {
 }
 
 _transformed = torch._C._are_functorch_transforms_active
+_batched = torch._C._functorch.is_legacy_batchedtensor
 _grad_enabled = torch.is_grad_enabled
 _compiling = torch.compiler.is_compiling
 
@@ -165,9 +166,9 @@ class _Rows(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         p, *saved = ctx.saved_tensors
-        if _grad_enabled():  # create_graph=True
-            if ctx.op in _SMOOTH:
-                return REFERENCE[ctx.op].backward(g, p, (), **ctx.params), None, None
+        if ctx.op in _SMOOTH and (_grad_enabled() or _batched(g)):  # create_graph=True; is_grads_batched=True
+            return REFERENCE[ctx.op].backward(g, p, (), **ctx.params), None, None
+        if _grad_enabled():
             return _Linear.apply(g, p.detach(), ctx.kernel, ctx.params, *saved), None, None
         return _vjp(g, p, saved, ctx.kernel, ctx.params), None, None
 

@@ -242,7 +242,7 @@ def test_the_disk_fills_up_while_a_checkpoint_is_written(prepared_cell, tiny, tm
 
 
 def test_divergence_is_named(prepared_cell, tiny, tmp_path):
-    cell = prepared_cell([*tiny, "optim.name=sgd", "optim.schedule=fixed", "optim.lr=1e30", "optim.clip=0", "train.max_epochs=3"])
+    cell = prepared_cell([*tiny, "optim.name=sgd", "optim.schedule=fixed", "optim.lr=3e38", "optim.clip=0", "train.max_epochs=3"])
     outcome = cells.run(cell, Store(tmp_path))
     assert outcome.state == "failed"
     assert "optim.lr" in outcome.error.splitlines()[0]
