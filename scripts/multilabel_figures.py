@@ -47,7 +47,9 @@ def main(arguments: list[str]) -> int:
     missing = sum(c.entry(Store(root)).metrics() is None for c in made.cells.values())
     files = figures.write(made, Store(root), root / "figures")
     if missing:
-        print(f"{missing} of {len(made.cells)} cells are not finished and left out; run: python scripts/reproduce.py {' '.join(arguments)}")
+        print(
+            f"{missing} of {len(made.cells)} cells are not finished and left out; run: python scripts/reproduce.py {' '.join(arguments)}"
+        )
     for path in files:
         print(path)
     return 0 if files else 1

@@ -49,7 +49,9 @@ def plain(config: DictConfig) -> dict[str, Any]:
     try:
         values: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key or 'configuration'}: {str(error).splitlines()[0]}; set it on the command line") from error
+        raise ConfigError(
+            f"{error.full_key or 'configuration'}: {str(error).splitlines()[0]}; set it on the command line"
+        ) from error
     values.pop("hydra", None)
     for key, value in values["mapping"].items():
         if isinstance(value, int) and not isinstance(value, bool):
@@ -83,7 +85,13 @@ def check(config: Mapping[str, Any]) -> None:
     for key, (value, choices) in allowed.items():
         if value not in choices:
             problems.append(f"{key}={value!r} is not possible; allowed: {', '.join(choices)}")
-    for group, key in (("train", "max_epochs"), ("train", "batch_size"), ("train", "processes"), ("runtime", "threads"), ("runtime", "workers")):
+    for group, key in (
+        ("train", "max_epochs"),
+        ("train", "batch_size"),
+        ("train", "processes"),
+        ("runtime", "threads"),
+        ("runtime", "workers"),
+    ):
         value = config[group][key]
         if value is not None and (not isinstance(value, int) or value < 1):
             problems.append(f"{group}.{key}={value!r} must be a whole number of at least 1")
@@ -98,7 +106,9 @@ def check(config: Mapping[str, Any]) -> None:
             problems.append(f"task.scores names {name!r}; allowed: {', '.join(known)}")
     metrics = getattr(task_of(config), "DEV_METRICS", None)
     if metrics is not None and config["train"]["best_metric"] not in metrics:
-        problems.append(f"train.best_metric={config['train']['best_metric']!r} is not possible; allowed: {', '.join(metrics)}")
+        problems.append(
+            f"train.best_metric={config['train']['best_metric']!r} is not possible; allowed: {', '.join(metrics)}"
+        )
     if problems:
         raise ConfigError("; ".join(problems))
 
@@ -116,7 +126,9 @@ def experiment(name: str, profile: str) -> dict[str, Any]:
     folder = CONFIGS / "experiment"
     path = folder / f"{name}.yaml"
     if not path.exists():
-        raise ConfigError(f"experiment {name!r} is unknown; there are: {', '.join(sorted(p.stem for p in folder.glob('*.yaml')))}")
+        raise ConfigError(
+            f"experiment {name!r} is unknown; there are: {', '.join(sorted(p.stem for p in folder.glob('*.yaml')))}"
+        )
     loaded: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(path), resolve=True)  # type: ignore[assignment]
     profiles = loaded.pop("profiles")
     if profile not in profiles:

@@ -17,7 +17,12 @@ TRAINING_SHARE = 0.93
 
 
 def fairseq_groups(
-    config: Mapping[str, Any], folder: Path, *, task: Mapping[str, Any], model: Mapping[str, Any], criterion: Mapping[str, Any]
+    config: Mapping[str, Any],
+    folder: Path,
+    *,
+    task: Mapping[str, Any],
+    model: Mapping[str, Any],
+    criterion: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Our configuration in fairseq's groups.
 
@@ -86,7 +91,11 @@ def fit(config: Mapping[str, Any], groups: Mapping[str, Any], offer: str, monito
     from tasks.fairseq_plugin import processes, training
 
     train = config["train"]
-    options = {"metric": train["best_metric"], "maximize": train["maximize"], "save_minutes": config["runtime"]["save_minutes"]}
+    options = {
+        "metric": train["best_metric"],
+        "maximize": train["maximize"],
+        "save_minutes": config["runtime"]["save_minutes"],
+    }
     telling = TrainingMonitor(monitor)
     if train["processes"] > 1:
         return processes.train(groups, train["processes"], offer, config, telling, **options)

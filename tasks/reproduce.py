@@ -50,7 +50,9 @@ def main(names: Sequence[str], overrides: Sequence[str]) -> int:
     needed = list({cell_id: cell for plan in made for cell_id, cell in plan.cells.items()}.values())
     missing = [cell for cell in needed if cell.entry(store).metrics() is None]
     reused = len(needed) - len(missing)
-    progress.say(f"{len(needed)} cells: {reused} finished before, {len(missing)} to run on {runtime['workers']} worker(s)")
+    progress.say(
+        f"{len(needed)} cells: {reused} finished before, {len(missing)} to run on {runtime['workers']} worker(s)"
+    )
     display = Display(len(missing), runtime["workers"])
     tables: dict[int, table.Table] = {}
     failed: dict[str, str] = {}
@@ -113,7 +115,9 @@ def _plan(loaded: Sequence[dict[str, Any]], overrides: Sequence[str]):
 
         made = [plans.make(e, composed, prepare_cell, overrides, unavailable=DataError) for e in loaded]
     if not any(plan.slots for plan in made):
-        reasons = "; ".join(f"{p.experiment['columns'][c]['label']}: {why}" for p in made for c, why in p.unavailable.items())
+        reasons = "; ".join(
+            f"{p.experiment['columns'][c]['label']}: {why}" for p in made for c, why in p.unavailable.items()
+        )
         raise compose.ConfigError(f"no column can be run: {reasons}")
     return made, runtime, root
 

@@ -116,6 +116,8 @@ def script(tmp_path_factory, root, isolated):
         command = [sys.executable, str(root / "scripts" / name), *arguments]
         env = os.environ | {"SPARSE_ATTENTION_DATA": str(data), "PYTHONWARNINGS": "ignore"} | environment
         folder = tmp_path_factory.mktemp("cwd")
-        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=env, cwd=folder, check=False)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, env=env, cwd=folder, check=False
+        )
 
     return run

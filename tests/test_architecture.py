@@ -55,7 +55,9 @@ def test_the_reader_of_imports_sees_every_kind(tmp_path, monkeypatch):
     folder = tmp_path / "tasks" / "a"
     folder.mkdir(parents=True)
     file = folder / "b.py"
-    file.write_text("import os.path\nfrom ..c import d\ndef f():\n    from fairseq import x\n    importlib.import_module('wandb.sdk')\n")
+    file.write_text(
+        "import os.path\nfrom ..c import d\ndef f():\n    from fairseq import x\n    importlib.import_module('wandb.sdk')\n"
+    )
     assert imports(file) == {"os.path", "tasks.c.d", "fairseq.x", "wandb.sdk"}
     assert packages(file) == {"os", "tasks", "fairseq", "wandb"}
 
@@ -132,7 +134,9 @@ def texts() -> list[tuple[str, str]]:
 
 def test_no_path_of_a_machine():
     # Written in pieces so that this file does not contain what it forbids.
-    pattern = re.compile(r"(?<![\w.}$])/(?:" + "|".join(("ro" + "ot", "wo" + "rk", "ho" + "me", "Us" + "ers", "mnt", "tmp/x")) + r")/\w")
+    pattern = re.compile(
+        r"(?<![\w.}$])/(?:" + "|".join(("ro" + "ot", "wo" + "rk", "ho" + "me", "Us" + "ers", "mnt", "tmp/x")) + r")/\w"
+    )
     hits = [f"{name}: {m.group(0)}" for name, text in texts() for m in pattern.finditer(text)]
     assert hits == []
 

@@ -70,7 +70,9 @@ def test_mapping_page_names_the_registrys_parameters(mapping):
     assert set(given) == set(spec.defaults)
     comment = " ".join(line for line in text.splitlines() if line.startswith("#"))
     for name, value in given.items():
-        assert value == spec.defaults[name] or str(value) in comment, f"{name}={value} is neither the default nor explained"
+        assert value == spec.defaults[name] or str(value) in comment, (
+            f"{name}={value} is neither the default nor explained"
+        )
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
@@ -143,7 +145,10 @@ def measured(metric: str, config) -> bool:
     if config["task"]["name"] not in PAIRS:
         return "/" in metric  # measured by the tests of those tasks
     split, name = metric.split("/")
-    families = {"rouge_f1": ("rouge1_f", "rouge2_f", "rougeL_f"), "rouge_recall75": ("rouge1_r", "rouge2_r", "rougeL_r")}
+    families = {
+        "rouge_f1": ("rouge1_f", "rouge2_f", "rougeL_f"),
+        "rouge_recall75": ("rouge1_r", "rouge2_r", "rougeL_r"),
+    }
     known = {s for family in config["task"].get("scores", ()) for s in families.get(family, (family,))}
     known |= {"attention_zeros", "attention_support", "unknown_share"}
     if split == "dev":
@@ -159,7 +164,9 @@ def toy_overrides(tiny) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["demo", *(pytest.param(n, marks=pytest.mark.slow) for n in TEXT_EXPERIMENTS if n != "demo")])
+@pytest.mark.parametrize(
+    "name", ["demo", *(pytest.param(n, marks=pytest.mark.slow) for n in TEXT_EXPERIMENTS if n != "demo")]
+)
 def test_experiment_runs_at_toy_size(name, tiny, tmp_path, capsys, isolated, monkeypatch):
     """Plan, fork server, cells, table, report; and again, when nothing is left to do."""
     from tasks import reproduce
@@ -171,7 +178,9 @@ def test_experiment_runs_at_toy_size(name, tiny, tmp_path, capsys, isolated, mon
     experiment = compose.experiment(name, "demo")
     shown = (tmp_path / "tables" / f"{name}_demo.txt").read_text(encoding="utf-8")
     assert experiment["title"] in shown and "not comparable" in shown
-    body = [line for line in shown.splitlines() if line.strip().startswith(tuple(r["label"] for r in experiment["rows"]))]
+    body = [
+        line for line in shown.splitlines() if line.strip().startswith(tuple(r["label"] for r in experiment["rows"]))
+    ]
     assert len(body) == len(experiment["rows"]) * len(experiment["columns"])
     assert not [line for line in body if "failed" in line or "missing" in line or "None" in line]
     for suffix in (".md", ".csv", ".tex"):
@@ -241,7 +250,9 @@ def test_a_wrong_value_is_named_with_what_is_allowed(composed, overrides, said):
 
 def test_all_mistakes_are_collected(composed):
     with pytest.raises(compose.ConfigError) as caught:
-        composed(["task=toy", "mapping=fusedmax", "mapping.lam=-1", "mapping.gamma=0", "seed=-1", "train.precision=fp8"])
+        composed(
+            ["task=toy", "mapping=fusedmax", "mapping.lam=-1", "mapping.gamma=0", "seed=-1", "train.precision=fp8"]
+        )
     for text in ("lam=-1", "gamma=0", "seed=-1", "fp8"):
         assert text in str(caught.value)
 

@@ -12,7 +12,9 @@ from tasks import compose
 
 FOLDER = compose.CONFIGS / "published"
 TABLES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
-EXPERIMENTS = sorted(path.stem for path in (compose.CONFIGS / "experiment").glob("*.yaml") if "\npublished:" in path.read_text())
+EXPERIMENTS = sorted(
+    path.stem for path in (compose.CONFIGS / "experiment").glob("*.yaml") if "\npublished:" in path.read_text()
+)
 READ = Path(__file__).resolve().parents[2] / "shared" / "papers" / "published_results.yaml"
 
 
@@ -45,7 +47,9 @@ def read_key(record: dict) -> tuple[str, str, str]:
 @pytest.mark.parametrize("name", TABLES)
 def test_numbers_are_those_of_the_paper(name, read):
     page = ours(name)
-    theirs = {read_key(r): float(r["value"]) for r in read if (r["paper"], r["table"]) == (page["paper"], page["table"])}
+    theirs = {
+        read_key(r): float(r["value"]) for r in read if (r["paper"], r["table"]) == (page["paper"], page["table"])
+    }
     mine = {key(r): float(r["value"]) for r in page["results"]}
     assert theirs, f"{READ.name} has no {page['paper']} {page['table']}"
     assert mine == theirs
@@ -58,7 +62,9 @@ def test_every_number_is_there_once_with_its_decimals(name):
     assert len(keys) == len(set(keys))
     for record in records:
         shown = f"{record['value']:.{record['decimals']}f}"
-        assert float(shown) == record["value"], f"{key(record)}: {record['decimals']} decimals do not hold {record['value']}"
+        assert float(shown) == record["value"], (
+            f"{key(record)}: {record['decimals']} decimals do not hold {record['value']}"
+        )
         assert 0 < record["value"] < 100
         assert record["decimals"] == 2, "both papers print two decimals here"
 
@@ -81,7 +87,9 @@ def shown_numbers(name: str) -> set[tuple[str, str, str]]:
         for group in column.get("published", []):
             assert len(group["metrics"]) == len(group["against"]) == len(group.get("labels", group["metrics"]))
             shown = {s["metric"] for s in column["show"]}
-            assert {a for a in group["against"] if a != "none"} <= shown, f"{column['label']}: held against a number not shown"
+            assert {a for a in group["against"] if a != "none"} <= shown, (
+                f"{column['label']}: held against a number not shown"
+            )
             for row in page["rows"]:
                 for metric in group["metrics"]:
                     found = pub.lookup(records, row["published"], group["dataset"], metric)

@@ -117,7 +117,9 @@ class Outcome:
 class CellMonitor:
     """Writes status, curves and log of a running cell, and passes everything on to `forward`."""
 
-    def __init__(self, entry: Entry, forward: Callable[..., None] | None = None, loggers: list[Any] | None = None) -> None:
+    def __init__(
+        self, entry: Entry, forward: Callable[..., None] | None = None, loggers: list[Any] | None = None
+    ) -> None:
         self.entry, self.forward, self.loggers = entry, forward, loggers or []
         self._written = 0.0
 
@@ -202,7 +204,8 @@ def _run_claimed(cell, entry, started, forward, loggers, config_text, active) ->
         write_atomic(entry.path("attention.safetensors"), save(dict(result.attention)))
     write_json(
         entry.path("provenance.json"),
-        record | {"seconds": round(seconds, 1), "attempt": attempts, "seed": cell.seed, "data_sha256": cell.prepared.sha256},
+        record
+        | {"seconds": round(seconds, 1), "attempt": attempts, "seed": cell.seed, "data_sha256": cell.prepared.sha256},
     )
     write_json(
         entry.path("metrics.json"),

@@ -85,7 +85,10 @@ class Display:
         if self._live:
             from rich.text import Text
 
-            lines = [f"{self.done} of {self.total} cells done, {self.failed} failed{self._left_text()}", *self.stages.values()]
+            lines = [
+                f"{self.done} of {self.total} cells done, {self.failed} failed{self._left_text()}",
+                *self.stages.values(),
+            ]
             self._live.update(Text("\n".join(lines)))
         elif time.monotonic() - self._last > self.interval:
             self._last = time.monotonic()

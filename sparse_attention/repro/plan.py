@@ -87,7 +87,7 @@ def make(
     """
     plan = Plan(experiment)
     problems: dict[str, list[str]] = {}  # what is wrong -> the rows it concerns
-    for row, column, point, seed, wanted in requests(experiment, overrides):
+    for row, column, point, _, wanted in requests(experiment, overrides):
         if column in plan.unavailable:
             continue
         try:
@@ -107,7 +107,9 @@ def make(
     if problems:
         listed = "\n  ".join(f"{', '.join(dict.fromkeys(rows))}: {error}" for error, rows in problems.items())
         count = sum(map(len, problems.values()))
-        raise PlanError(f"{count} configuration(s) of {experiment.get('title', 'the experiment')} cannot be used:\n  {listed}")
+        raise PlanError(
+            f"{count} configuration(s) of {experiment.get('title', 'the experiment')} cannot be used:\n  {listed}"
+        )
     return plan
 
 

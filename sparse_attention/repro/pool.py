@@ -7,6 +7,7 @@ with it) and the import is paid once, not per cell.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing as mp
 import os
 import time
@@ -69,7 +70,9 @@ def run(
                 cell = waiting.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(
-                    target=_child, args=(sender, cell, str(store.root), threads, loggers, _describe(describe, cell)), name=cell.cell_id
+                    target=_child,
+                    args=(sender, cell, str(store.root), threads, loggers, _describe(describe, cell)),
+                    name=cell.cell_id,
                 )
                 process.start()
                 sender.close()
@@ -105,7 +108,9 @@ def _child(sender: Connection, cell: Cell, root: str, threads: int, loggers, tex
     import torch
 
     torch.set_num_threads(threads)
-    outcome = cells.run(cell, Store(root), forward=lambda *message: sender.send(message), loggers=loggers, config_text=text)
+    outcome = cells.run(
+        cell, Store(root), forward=lambda *message: sender.send(message), loggers=loggers, config_text=text
+    )
     sender.send(("end", outcome))
     sender.close()
 
@@ -117,10 +122,8 @@ def _died(cell: Cell, store: Store, exitcode: int | None, seconds: float) -> Out
         why = f"its process ended with exit code {exitcode}"
     error = f"{why}; run the same command again to resume it from its last checkpoint"
     entry = cell.entry(store)
-    try:
+    with contextlib.suppress(Exception):  # the outcome below still reports it
         entry.set_status("failed", error=error)
-    except Exception:  # the outcome below still reports it
-        pass
     return Outcome(cell.cell_id, "failed", seconds, error)
 
 

@@ -71,4 +71,6 @@ def task_of(config: Mapping[str, Any]) -> Task:
     try:
         return importlib.import_module(entry)  # type: ignore[return-value]
     except ModuleNotFoundError as error:
-        raise ValueError(f"task.entry={entry!r} cannot be imported ({error}): run from the repository's root") from error
+        raise ValueError(
+            f"task.entry={entry!r} cannot be imported ({error}): run from the repository's root"
+        ) from error

@@ -58,7 +58,9 @@ def write_atomic(path: Path, data: bytes) -> None:
 def explain(error: OSError, path: Path) -> StoreError:
     """An OSError as a sentence with the next step."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreError(f"no space left while writing {path}; finished cells are whole. Free some space and run the same command again")
+        return StoreError(
+            f"no space left while writing {path}; finished cells are whole. Free some space and run the same command again"
+        )
     if error.errno in (errno.EACCES, errno.EROFS):
         return StoreError(f"{path} cannot be written ({error.strerror}); set paths.outputs to a folder of yours")
     return StoreError(f"{path} cannot be written ({error.strerror or error})")

@@ -76,7 +76,9 @@ class Table:
     footers: list[str]
 
 
-def build(plan: Plan, store: Store, records: Sequence[Mapping[str, Any]], failed: Mapping[str, str] | None = None) -> Table:
+def build(
+    plan: Plan, store: Store, records: Sequence[Mapping[str, Any]], failed: Mapping[str, str] | None = None
+) -> Table:
     """Collect the finished cells of a plan into its table; missing ones are shown as failed, never silently left out."""
     experiment = plan.experiment
     comparable = bool(experiment.get("comparable", False))
@@ -132,7 +134,11 @@ def _block(plan, store, records, c, column, comparable, failed) -> Block:
     for system, scores in baselines.items():
         values = [Value(s["metric"], _single(scores.get(s["metric"])), s.get("decimals", 2)) for s in shown]
         detail = _baseline_detail(scores)
-        rows.append(Row(f"{system} baseline", detail, values, [None] * sum(len(g["metrics"]) for g in groups), [], baseline=True))
+        rows.append(
+            Row(
+                f"{system} baseline", detail, values, [None] * sum(len(g["metrics"]) for g in groups), [], baseline=True
+            )
+        )
     label = column["label"]
     if facts.get("name") == "toy" and facts.get("stands_for"):
         label = f"GENERATED PAIRS (no real text could be fetched), instead of: {label}"
@@ -144,7 +150,9 @@ def _block(plan, store, records, c, column, comparable, failed) -> Block:
 
 def chosen_metrics(plan: Plan, store: Store, column: int) -> dict[str, Any] | None:
     """The metrics file of any finished cell of a column (for signatures)."""
-    return next((m for s in plan.slots if s.column == column and (m := s.cell.entry(store).metrics()) is not None), None)
+    return next(
+        (m for s in plan.slots if s.column == column and (m := s.cell.entry(store).metrics()) is not None), None
+    )
 
 
 def _select(slots: Sequence[Slot], store: Store, select: Mapping[str, str]) -> tuple[list[Slot], str]:
@@ -170,7 +178,11 @@ def _select(slots: Sequence[Slot], store: Store, select: Mapping[str, str]) -> t
 
 
 def _value(chosen, store, spec, failed, slots) -> Value:
-    scores = [m["metrics"][spec["metric"]] for s in chosen if (m := s.cell.entry(store).metrics()) and spec["metric"] in m["metrics"]]
+    scores = [
+        m["metrics"][spec["metric"]]
+        for s in chosen
+        if (m := s.cell.entry(store).metrics()) and spec["metric"] in m["metrics"]
+    ]
     broken = any(s.cell.cell_id in failed for s in slots)
     note = "failed" if broken and not scores else "" if scores else "missing"
     return Value(spec["metric"], summarize(scores) if scores else None, spec.get("decimals", 2), note=note)
@@ -340,7 +352,9 @@ def to_csv(table: Table) -> str:
                 out.writerow([table.name, block.label, row.label, row.detail, source, v.metric, *numbers, p, ""])
             for name, t, verdict in zip(published, row.theirs, [*row.verdicts, *[""] * len(row.theirs)]):
                 if t is not None:
-                    out.writerow([table.name, block.label, row.label, "", "published", name, t.value, "", "", "", verdict])
+                    out.writerow(
+                        [table.name, block.label, row.label, "", "published", name, t.value, "", "", "", verdict]
+                    )
     return text.getvalue()
 
 
@@ -359,7 +373,11 @@ def to_latex(table: Table) -> str:
                 width += 1
             spans.append(f"\\multicolumn{{{width}}}{{c}}{{{_tex(groups[i])}}}")
             i += width
-        lines = ["\\begin{table}", "\\centering", f"\\caption{{{_tex(table.title)}: {_tex(block.label)} ({_tex(table.subtitle)})}}"]
+        lines = [
+            "\\begin{table}",
+            "\\centering",
+            f"\\caption{{{_tex(table.title)}: {_tex(block.label)} ({_tex(table.subtitle)})}}",
+        ]
         lines += [f"\\begin{{tabular}}{{l{'r' * (len(headers) - 1)}}}", "\\toprule", " & ".join(["", *spans]) + " \\\\"]
         lines += [" & ".join(_tex(h) for h in headers) + " \\\\", "\\midrule"]
         lines += [" & ".join(_tex(t) for t in line) + " \\\\" for line in body]
@@ -367,7 +385,18 @@ def to_latex(table: Table) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-_TEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "“": "``", "”": "''", "$": r"\$", "{": r"\{", "}": r"\}"}
+_TEX = {
+    "&": r"\&",
+    "%": r"\%",
+    "_": r"\_",
+    "#": r"\#",
+    "±": r"$\pm$",
+    "“": "``",
+    "”": "''",
+    "$": r"\$",
+    "{": r"\{",
+    "}": r"\}",
+}
 
 
 def _tex(text: str) -> str:
@@ -377,7 +406,12 @@ def _tex(text: str) -> str:
 def write(table: Table, stem: Path) -> list[Path]:
     """Write text, Markdown, CSV and LaTeX beside each other; returns the paths."""
     written = []
-    for suffix, text in ((".txt", to_text(table) + "\n"), (".md", to_markdown(table)), (".csv", to_csv(table)), (".tex", to_latex(table))):
+    for suffix, text in (
+        (".txt", to_text(table) + "\n"),
+        (".md", to_markdown(table)),
+        (".csv", to_csv(table)),
+        (".tex", to_latex(table)),
+    ):
         path = stem.with_name(stem.name + suffix)
         write_atomic(path, text.encode())
         written.append(path)

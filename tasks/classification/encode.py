@@ -126,7 +126,9 @@ def encode(source: Source, options: Mapping[str, Any], root: str | Path, progres
             shutil.rmtree(folder, ignore_errors=True)
         with publish_folder(folder) as temporary:
             _build(source, options, temporary, progress)
-    raise DataError(f"{source.name} could not be encoded: three copies in a row were damaged", str(folder), "check the disk")
+    raise DataError(
+        f"{source.name} could not be encoded: three copies in a row were damaged", str(folder), "check the disk"
+    )
 
 
 def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,7 +145,9 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
         if full[key] is not None and int(full[key]) < 1:
             problems.append(f"{key} is {full[key]}, allowed is 1 or more")
     if problems:
-        raise DataError("the encoding options are wrong: " + "; ".join(problems), f"keys: {', '.join(DEFAULTS)}", "correct them")
+        raise DataError(
+            "the encoding options are wrong: " + "; ".join(problems), f"keys: {', '.join(DEFAULTS)}", "correct them"
+        )
     return full
 
 
@@ -160,7 +164,9 @@ def open_encoded(folder: str | Path) -> Encoded:
         names = [f"{split}.{field}" for field in meta["fields"]]
         fields = tuple(Ragged(load(f"{n}.ids"), load(f"{n}.offsets")) for n in names)
         tokens = tuple(TokenLines(folder / f"{n}.txt", load(f"{n}.lines")) for n in names)
-        splits[split] = EncodedSplit(fields, np.array(load(f"{split}.labels")), tokens, Ragged(load(f"{split}.marked"), fields[0].offsets))
+        splits[split] = EncodedSplit(
+            fields, np.array(load(f"{split}.labels")), tokens, Ragged(load(f"{split}.marked"), fields[0].offsets)
+        )
     vocab = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
     vectors = (np.array(load("vectors")), np.array(load("vector_rows"))) if meta["report"]["vectors"] else (None, None)
     return Encoded(meta["name"], vocab, meta["classes"], splits, meta["sha256"], folder, meta["report"], *vectors)
@@ -170,7 +176,9 @@ def _stamp(path: Path) -> list[Any]:
     """What tells one vector file from another without reading gigabytes."""
     if not path.is_file():
         raise DataError(
-            f"the file of word vectors {path.name} is missing", str(path), "correct task.encode.vectors, or null for random vectors"
+            f"the file of word vectors {path.name} is missing",
+            str(path),
+            "correct task.encode.vectors, or null for random vectors",
         )
     with open(path, "rb") as stream:
         return [path.stat().st_size, hashlib.sha256(stream.read(1 << 20)).hexdigest()]
@@ -218,7 +226,13 @@ def _build(source: Source, options: dict[str, Any], folder: Path, progress: Prog
     files = {path.name: sha256_of(path) for path in sorted(folder.iterdir())}
     shown = {k: v for k, v in options.items() if k != "vectors"} | {"vectors": files.get("vectors.npy")}
     digest = hashlib.sha256(json.dumps([content, shown, RECIPE], sort_keys=True).encode()).hexdigest()
-    meta = {"name": source.name, "fields": list(source.fields), "classes": list(source.classes), "sha256": digest, "report": report}
+    meta = {
+        "name": source.name,
+        "fields": list(source.fields),
+        "classes": list(source.classes),
+        "sha256": digest,
+        "report": report,
+    }
     (folder / "meta.json").write_text(json.dumps(meta | {"files": files}, indent=1), encoding="utf-8")
 
 
@@ -236,7 +250,9 @@ def _vocabulary(texts, options: Mapping[str, Any], progress: Progress):
     kept = [word for word, count in ranked[: options["vocab_size"]] if count >= options["min_count"]]
     if options["vectors"] is None:
         return kept, None, None
-    every = set(counts).union(token for split in ("dev", "test") for field in texts[split] for row in field for token in row)
+    every = set(counts).union(
+        token for split in ("dev", "test") for field in texts[split] for row in field for token in row
+    )
     found, vectors = read_vectors(Path(options["vectors"]), every, progress)
     has = set(found)
     words = [word for word in kept if word not in has] + found

@@ -17,7 +17,13 @@ from tasks.classification.statistics import AttentionTally
 from tasks.data.progress import NullProgress
 from tasks.fairseq_run import TRAINING_SHARE, TrainingMonitor, fairseq_groups
 
-PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "tasks.imdb.data", "tasks.snli.data", "torch._dynamo")
+PRELOAD = (
+    "tasks.fairseq_plugin",
+    "tasks.fairseq_plugin.training",
+    "tasks.imdb.data",
+    "tasks.snli.data",
+    "torch._dynamo",
+)
 log = logging.getLogger(__name__)
 
 
@@ -26,7 +32,9 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     task = config["task"]
     source = open_source(task["data"], progress)
     encoded = encode(source, task["encode"], task["data"]["root"], progress)
-    random = "random word vectors" if encoded.vectors is None else f"{len(encoded.vectors):,} pretrained word vectors, fixed"
+    random = (
+        "random word vectors" if encoded.vectors is None else f"{len(encoded.vectors):,} pretrained word vectors, fixed"
+    )
     counts = np.bincount(encoded.splits["train"].labels, minlength=len(encoded.classes))
     facts = {
         "name": source.name, "provenance": source.provenance, "demo": source.demo, "stands_for": source.stands_for,
@@ -55,7 +63,12 @@ def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: An
         config,
         folder,
         task={"_name": "sa_encoded_texts", "encoded": classifier_task.offer(encoded)},
-        model={"_name": config["model"]["name"], "mapping": config["mapping"]["name"], "mapping_params": json.dumps(mapping), **model},
+        model={
+            "_name": config["model"]["name"],
+            "mapping": config["mapping"]["name"],
+            "mapping_params": json.dumps(mapping),
+            **model,
+        },
         criterion={"_name": "sa_classes"},
     )
     trained = training.train(
@@ -64,7 +77,11 @@ def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: An
     )  # fmt: skip
     values = {k: v for k, v in trained.best.items() if k.startswith("dev/")} | {"best_epoch": trained.best["epoch"]}
     seconds = sum(r["seconds"] for r in trained.history)
-    values |= {"train/seconds": seconds, "train/loss": trained.history[-1]["train/loss"], "train/accuracy": trained.history[-1]["train/accuracy"]}
+    values |= {
+        "train/seconds": seconds,
+        "train/loss": trained.history[-1]["train/loss"],
+        "train/accuracy": trained.history[-1]["train/accuracy"],
+    }
     result = Result({k: float(v) for k, v in values.items()})
     _test(result, encoded, trained.model, task, config["train"]["batch_size_valid"], monitor)
     return result
@@ -90,7 +107,9 @@ def _test(result: Result, encoded: Encoded, model: Any, task: Mapping[str, Any],
     tallies: dict[str, AttentionTally] = {}
     records: list[dict[str, Any] | None] = [None] * len(split)
     attention: dict[str, Any] = {}
-    batches = classifier_task.predict(model, split, batch_size, lambda f: monitor.stage("testing", TRAINING_SHARE + (1 - TRAINING_SHARE) * f))
+    batches = classifier_task.predict(
+        model, split, batch_size, lambda f: monitor.stage("testing", TRAINING_SHARE + (1 - TRAINING_SHARE) * f)
+    )
     for batch in batches:
         guesses = batch.log_probs.argmax(-1)
         for name, p in batch.attention.items():

@@ -43,7 +43,9 @@ def open_entailment(request: Request, progress: Progress) -> Source:
     return _generated(request, draw, classes, ("premise", "hypothesis"))
 
 
-def _generated(request: Request, draw: Callable[[random.Random], Example], classes: tuple[str, ...], fields: tuple[str, ...]) -> Source:
+def _generated(
+    request: Request, draw: Callable[[random.Random], Example], classes: tuple[str, ...], fields: tuple[str, ...]
+) -> Source:
     sizes = {split: request.limits.get(split) or SIZES[split] for split in SPLITS}
 
     def read(progress: Progress) -> dict[str, list[Example]]:

@@ -24,7 +24,10 @@ def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tupl
     rows: list[np.ndarray] = []
     seen: set[str] = set()
     dim: int | None = None
-    with open(path, encoding="utf-8", newline="\n", errors="replace") as stream, progress.bar(None, f"reading {path.name}") as bar:
+    with (
+        open(path, encoding="utf-8", newline="\n", errors="replace") as stream,
+        progress.bar(None, f"reading {path.name}") as bar,
+    ):
         for number, line in enumerate(stream, 1):
             if number % 100_000 == 0:
                 bar.advance(100_000)
@@ -39,9 +42,13 @@ def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tupl
             try:
                 rows.append(np.array(parts[-dim:], dtype=np.float32))
             except ValueError as error:
-                raise DataError(f"{path.name}, line {number}, holds no vector of {dim} numbers", str(error), "fetch the file again") from error
+                raise DataError(
+                    f"{path.name}, line {number}, holds no vector of {dim} numbers", str(error), "fetch the file again"
+                ) from error
             words.append(word)
             seen.add(word)
     if not words:
-        raise DataError(f"{path.name} has no word of the texts", str(path), "check task.encode.vectors and task.encode.lowercase")
+        raise DataError(
+            f"{path.name} has no word of the texts", str(path), "check task.encode.vectors and task.encode.lowercase"
+        )
     return words, np.stack(rows)

@@ -6,10 +6,18 @@ from tasks.fairseq_plugin import compat
 
 compat.install()
 
-from tasks.fairseq_plugin import criterion, schedule, seq2seq_model, seq2seq_task  # noqa: E402,F401
-
-from tasks.fairseq_plugin import classifier_criterion, classifier_task, imdb_model, snli_model  # noqa: E402,F401
-
-from tasks.fairseq_plugin import vqa_criterion, vqa_model, vqa_task  # noqa: E402,F401
+from tasks.fairseq_plugin import (  # noqa: E402,F401  # noqa: E402,F401  # noqa: E402,F401
+    classifier_criterion,
+    classifier_task,
+    criterion,
+    imdb_model,
+    schedule,
+    seq2seq_model,
+    seq2seq_task,
+    snli_model,
+    vqa_criterion,
+    vqa_model,
+    vqa_task,
+)
 
 compat.detach_config_store()

@@ -77,7 +77,9 @@ class EncodedTextsTask(FairseqTask):
     @classmethod
     def setup_task(cls, cfg: EncodedTextsConfig, **_) -> EncodedTextsTask:
         if cfg.encoded not in _OPENED:
-            raise ValueError(f"encoded data set {cfg.encoded!r} was not offered in this process; call classifier_task.offer(encoded) first")
+            raise ValueError(
+                f"encoded data set {cfg.encoded!r} was not offered in this process; call classifier_task.offer(encoded) first"
+            )
         return cls(cfg, _OPENED[cfg.encoded])
 
     def load_dataset(self, split: str, **_) -> None:

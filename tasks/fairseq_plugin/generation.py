@@ -69,4 +69,8 @@ UNKNOWN = "<unk>"
 
 def attention_totals(attention: Tensor) -> Mapping[str, float]:
     """Sums over the steps of one hypothesis, to be added up over a corpus: zeros, places, steps."""
-    return {"zeros": float((attention == 0).sum()), "places": float(attention.numel()), "steps": float(attention.size(0))}
+    return {
+        "zeros": float((attention == 0).sum()),
+        "places": float(attention.numel()),
+        "steps": float(attention.size(0)),
+    }

@@ -35,28 +35,44 @@ from sparse_attention.mappings.continuous import (
 from tasks.classification.encode import PAD
 from tasks.fairseq_plugin.classifier_layers import AdditiveScores, BiLstm, WordVectors
 
-ALPHAS = {"continuous_softmax": 1.0, "continuous_triweight": 4 / 3, "continuous_biweight": 3 / 2, "continuous_sparsemax": 2.0}
+ALPHAS = {
+    "continuous_softmax": 1.0,
+    "continuous_triweight": 4 / 3,
+    "continuous_biweight": 3 / 2,
+    "continuous_sparsemax": 2.0,
+}
 
 
 @dataclass
 class ImdbConfig(FairseqDataclass):
     mapping: str = field(default="softmax", metadata={"help": "discrete mapping, or density (continuous_softmax, ...)"})
     mapping_params: str = field(default="{}", metadata={"help": "its parameters as JSON"})
-    discrete: str = field(default="none", metadata={"help": "with a density: discrete mapping to combine it with, or none"})
+    discrete: str = field(
+        default="none", metadata={"help": "with a density: discrete mapping to combine it with, or none"}
+    )
     rbf: int = field(default=64, metadata={"help": "N, Gaussian basis functions of the value regression"})
     widths: str = field(default="0.1,0.5", metadata={"help": "their widths; N is shared equally"})
     start_variance: float = field(
-        default=0.0, metadata={"help": "continuous: variance of the density before training; 0: sigma^2 = softplus(0) = .69, as in the paper"}
+        default=0.0,
+        metadata={
+            "help": "continuous: variance of the density before training; 0: sigma^2 = softplus(0) = .69, as in the paper"
+        },
     )
     ridge: float = field(default=0.01, metadata={"help": "ridge penalty of the value regression"})
-    moment_match: str = field(default="exact", metadata={"help": "combined: exact, or paper-code (variance as sigma^2)"})
-    positions: str = field(default="cell_centre", metadata={"help": "combined: cell_centre, or linspace (authors' code)"})
+    moment_match: str = field(
+        default="exact", metadata={"help": "combined: exact, or paper-code (variance as sigma^2)"}
+    )
+    positions: str = field(
+        default="cell_centre", metadata={"help": "combined: cell_centre, or linspace (authors' code)"}
+    )
     embed_dim: int = field(default=300, metadata={"help": "word vector size; pretrained vectors decide it"})
     embed_range: float = field(default=0.05, metadata={"help": "random word vectors ~ U(-r, r)"})
     fixed_vectors: bool = field(default=True, metadata={"help": "pretrained vectors are not trained"})
     hidden_dim: int = field(default=128, metadata={"help": "LSTM size per direction"})
     score_dim: int = field(default=128, metadata={"help": "hidden size of the additive scores, channels of the CNN"})
-    dropout: float = field(default=0.0, metadata={"help": "on the word vectors and the context (0 in the paper's code)"})
+    dropout: float = field(
+        default=0.0, metadata={"help": "on the word vectors and the context (0 in the paper's code)"}
+    )
 
 
 class DocumentCnn(nn.Module):
@@ -104,7 +120,12 @@ class ImdbModel(BaseFairseqModel):
                     self._start_at(cfg.start_variance, alpha)
             else:
                 self.attend = DiscreteContinuousAttention1d(
-                    sa.make(cfg.discrete), basis, alpha, ridge=cfg.ridge, moment_match=cfg.moment_match, positions=cfg.positions
+                    sa.make(cfg.discrete),
+                    basis,
+                    alpha,
+                    ridge=cfg.ridge,
+                    moment_match=cfg.moment_match,
+                    positions=cfg.positions,
                 )
         self.output = nn.Linear(dim, len(encoded.classes))
 

@@ -48,7 +48,10 @@ def train(
     context = torch.multiprocessing.get_context("spawn")
     said = context.Queue()
     children = torch.multiprocessing.spawn(
-        _worker, args=(spread, offer, dict(offered), said, torch.get_num_threads(), options), nprocs=processes, join=False
+        _worker,
+        args=(spread, offer, dict(offered), said, torch.get_num_threads(), options),
+        nprocs=processes,
+        join=False,
     )
     while True:
         ended = children.join(timeout=0.1)  # raises with the child's traceback when one fails
@@ -89,7 +92,9 @@ class _Silent:
     def note(self, text: str) -> None: ...
 
 
-def _worker(rank: int, groups: dict[str, Any], offer: str, offered: dict[str, Any], said: Any, threads: int, options: dict) -> None:
+def _worker(
+    rank: int, groups: dict[str, Any], offer: str, offered: dict[str, Any], said: Any, threads: int, options: dict
+) -> None:
     import tasks.fairseq_plugin  # noqa: F401  registers in this process
 
     torch.set_num_threads(threads)

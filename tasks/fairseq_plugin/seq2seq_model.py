@@ -46,8 +46,12 @@ class Seq2SeqConfig(FairseqDataclass):
     dropout: float = field(default=0.3, metadata={"help": "between LSTM layers and on the attentional output"})
     embed_dropout: float = field(default=0.0, metadata={"help": "on the word vectors (0 in OpenNMT-py)"})
     init_range: float = field(default=0.1, metadata={"help": "all parameters ~ U(-r, r)"})
-    share_embeddings: bool = field(default=False, metadata={"help": "one matrix for both embeddings and the generator (joint vocabulary)"})
-    residual: bool = field(default=False, metadata={"help": "attend to encoder states plus word vectors: a short cut for copying"})
+    share_embeddings: bool = field(
+        default=False, metadata={"help": "one matrix for both embeddings and the generator (joint vocabulary)"}
+    )
+    residual: bool = field(
+        default=False, metadata={"help": "attend to encoder states plus word vectors: a short cut for copying"}
+    )
     max_source_positions: int = field(default=1024, metadata={"help": "longest source"})
     max_target_positions: int = field(default=1024, metadata={"help": "longest target"})
 
@@ -200,7 +204,9 @@ class Decoder(FairseqIncrementalDecoder):
 
 def _share_embeddings(cfg: Seq2SeqConfig, model: Seq2SeqModel, task) -> None:
     if cfg.embed_dim != cfg.hidden_dim:
-        raise ValueError(f"share_embeddings=true needs embed_dim == hidden_dim, got {cfg.embed_dim} and {cfg.hidden_dim}")
+        raise ValueError(
+            f"share_embeddings=true needs embed_dim == hidden_dim, got {cfg.embed_dim} and {cfg.hidden_dim}"
+        )
     if task.source_dictionary != task.target_dictionary:
         raise ValueError("share_embeddings=true needs one vocabulary for both sides: set task.encode.joint=true")
     model.decoder.embed.weight = model.encoder.embed.weight

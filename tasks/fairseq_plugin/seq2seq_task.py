@@ -73,7 +73,9 @@ class EncodedPairsTask(FairseqTask):
     @classmethod
     def setup_task(cls, cfg: EncodedPairsConfig, **_) -> EncodedPairsTask:
         if cfg.encoded not in _OPENED:
-            raise ValueError(f"encoded corpus {cfg.encoded!r} was not offered in this process; call seq2seq_task.offer(encoded) first")
+            raise ValueError(
+                f"encoded corpus {cfg.encoded!r} was not offered in this process; call seq2seq_task.offer(encoded) first"
+            )
         return cls(cfg, _OPENED[cfg.encoded])
 
     def load_dataset(self, split: str, **_) -> None:
@@ -85,7 +87,6 @@ class EncodedPairsTask(FairseqTask):
             source, source.sizes, self._source, target, target.sizes, self._target,
             left_pad_source=False, left_pad_target=False, shuffle=split == "train",
         )  # fmt: skip
-
 
     def max_positions(self) -> tuple[int, int]:
         return (1024, 1024)

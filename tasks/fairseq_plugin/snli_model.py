@@ -35,8 +35,12 @@ class SnliConfig(FairseqDataclass):
     fixed_vectors: bool = field(default=True, metadata={"help": "pretrained vectors are not trained"})
     hidden_dim: int = field(default=100, metadata={"help": "projection, GRUs, scores, classifier"})
     dropout: float = field(default=0.1, metadata={"help": "on the projected words and on the classifier's input"})
-    word_dropout: float = field(default=0.0, metadata={"help": "share of words read as unknown in training (not in the paper)"})
-    l2: float = field(default=1e-4, metadata={"help": "(l2 / 2) |W|^2 in the loss; weights, not biases or word vectors"})
+    word_dropout: float = field(
+        default=0.0, metadata={"help": "share of words read as unknown in training (not in the paper)"}
+    )
+    l2: float = field(
+        default=1e-4, metadata={"help": "(l2 / 2) |W|^2 in the loss; weights, not biases or word vectors"}
+    )
 
 
 class Gru(nn.Module):

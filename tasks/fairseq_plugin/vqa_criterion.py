@@ -54,7 +54,7 @@ class SoftAnswers(FairseqCriterion):
 
 @dataclass
 class McanStepsConfig(FairseqDataclass):
-    lr: list[float] = II("optimization.lr")  # noqa: RUF009
+    lr: list[float] = II("optimization.lr")
     warmup_epochs: int = field(
         default=3, metadata={"help": "epoch e of these trains at e / (warmup_epochs + 1) of the rate"}
     )

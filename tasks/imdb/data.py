@@ -36,15 +36,25 @@ def open_imdb(request: Request, progress: Progress) -> Source:
         where = Path(request.path)
         if where.is_dir():
             found = _folder_members(where)
-            return _imdb(request, manifest, "", lambda progress: _read_folder(found, progress), f"folder {where.name}", found)
+            return _imdb(
+                request, manifest, "", lambda progress: _read_folder(found, progress), f"folder {where.name}", found
+            )
         if not where.is_file():
             raise DataError(f"imdb: {where.name} does not exist", str(where), manifest["get"])
     elif request.mirror is not None:
         (where,) = mirror_files(manifest, Path(request.mirror)).values()
     else:
         rows = hub_rows("stanfordnlp/imdb", request, progress)
-        return _imdb(request, manifest, "datasets package", lambda progress: _read_hub(rows), "datasets package, stanfordnlp/imdb")
-    return _imdb(request, manifest, sha256_of(where), lambda progress: _read_archive(where, progress), f"archive {where.name}")
+        return _imdb(
+            request,
+            manifest,
+            "datasets package",
+            lambda progress: _read_hub(rows),
+            "datasets package, stanfordnlp/imdb",
+        )
+    return _imdb(
+        request, manifest, sha256_of(where), lambda progress: _read_archive(where, progress), f"archive {where.name}"
+    )
 
 
 def _imdb(request: Request, manifest, fingerprint: str, read, provenance: str, found=None) -> Source:
@@ -92,7 +102,11 @@ def _folder_members(folder: Path) -> list[tuple[str, str, Path]]:
     top = folder / "aclImdb" if (folder / "aclImdb").is_dir() else folder
     found = [(s, c, p) for s in ("train", "test") for c in _LABELS for p in sorted((top / s / c).glob("*.txt"))]
     if not found:
-        raise DataError(f"{folder} holds no reviews", f"{top}/{{train,test}}/{{pos,neg}}/*.txt", "set data.path to the folder aclImdb")
+        raise DataError(
+            f"{folder} holds no reviews",
+            f"{top}/{{train,test}}/{{pos,neg}}/*.txt",
+            "set data.path to the folder aclImdb",
+        )
     return found
 
 
@@ -117,10 +131,16 @@ def open_rotten_tomatoes(request: Request, progress: Progress) -> Source:
     def read(progress: Progress) -> dict[str, list[Example]]:
         raw = bz2.decompress((folder / manifest["member"]).read_bytes()).decode("utf-8")
         labels = {"rotten": 0, "fresh": 1}
-        rows = [(r["text"], labels[r["category"]], r["movie_name"]) for r in csv.DictReader(io.StringIO(raw)) if r["category"] in labels]
+        rows = [
+            (r["text"], labels[r["category"]], r["movie_name"])
+            for r in csv.DictReader(io.StringIO(raw))
+            if r["category"] in labels
+        ]
         texts = {normalized(text): (text, label, film) for text, label, film in rows if text.strip()}
         kept = list(texts.values())
-        parts = split_by_content([[f"film {film}", normalized(text)] for text, _, film in kept], [text for text, _, _ in kept])
+        parts = split_by_content(
+            [[f"film {film}", normalized(text)] for text, _, film in kept], [text for text, _, _ in kept]
+        )
         return request.limited({s: [Example((kept[i][0],), kept[i][1]) for i in parts[s]] for s in SPLITS})
 
     return Source(

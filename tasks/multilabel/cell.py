@@ -16,7 +16,13 @@ from tasks.multilabel.metrics import jensen_shannon, micro_f1, proportions
 from tasks.multilabel.model import Output, Solver
 from tasks.multilabel.selection import Grid, folds, predict, refitted, select
 
-PRELOAD = ("tasks.multilabel.selection", "tasks.multilabel.synthetic", "scipy.optimize", "scipy.io.arff", "sklearn.datasets")
+PRELOAD = (
+    "tasks.multilabel.selection",
+    "tasks.multilabel.synthetic",
+    "scipy.optimize",
+    "scipy.io.arff",
+    "sklearn.datasets",
+)
 
 SIGNATURES = {
     "f1": "F1: micro-averaged over documents and classes",
@@ -48,7 +54,11 @@ def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: An
     data = load(task["data"], NullProgress())
     train, test = ((data.features[s], data.labels[s]) for s in ("train", "test"))
     fixed = "dev" in data.labels
-    pairs = [(train, (data.features["dev"], data.labels["dev"]))] if fixed else folds(train, task["tune"]["folds"], config["seed"])
+    pairs = (
+        [(train, (data.features["dev"], data.labels["dev"]))]
+        if fixed
+        else folds(train, task["tune"]["folds"], config["seed"])
+    )
     grid, solver = _grid(config), Solver(**task["fit"])
     choice = select(pairs, _output(config), grid, solver, lambda share: monitor.stage("selection", 0.9 * share))
     model = refitted(train, choice, grid, solver)
@@ -73,9 +83,13 @@ def _grid(config: Mapping[str, Any]) -> Grid:
     tune = config["task"]["tune"]
     parameters = (tune["parameters"] or {}).get(config["mapping"]["name"]) or {}
     if any(not values for values in (tune["penalties"], tune["thresholds"], *parameters.values())):
-        raise ValueError("task.tune: every grid needs at least one value (penalties, thresholds, parameters.<mapping>.<name>)")
+        raise ValueError(
+            "task.tune: every grid needs at least one value (penalties, thresholds, parameters.<mapping>.<name>)"
+        )
     if list(tune["penalties"]) != sorted(tune["penalties"], reverse=True):
-        raise ValueError(f"task.tune.penalties={list(tune['penalties'])} must go from large to small: each fit starts from the one before")
+        raise ValueError(
+            f"task.tune.penalties={list(tune['penalties'])} must go from large to small: each fit starts from the one before"
+        )
     return Grid(tune["penalties"], tune["thresholds"], parameters)
 
 

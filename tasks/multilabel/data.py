@@ -66,7 +66,9 @@ def load(data: Mapping[str, Any], progress: Progress) -> Multilabel:
     if name == "synthetic":
         return _generated(data)
     if name not in REAL:
-        raise DataError(f"task.data.name={name!r} is unknown", f"allowed: synthetic, {', '.join(REAL)}", "choose one of these")
+        raise DataError(
+            f"task.data.name={name!r} is unknown", f"allowed: synthetic, {', '.join(REAL)}", "choose one of these"
+        )
     manifest = load_manifest(name)
     if name == "yeast_river":
         splits, names = _yeast_from_wheel(manifest, data["root"], progress)
@@ -75,7 +77,11 @@ def load(data: Mapping[str, Any], progress: Progress) -> Multilabel:
     before = {s: len(y) for s, (_, y) in splits.items()}
     splits = {s: (x[y.any(1)], y[y.any(1)]) for s, (x, y) in splits.items()}
     dropped = {s: before[s] - len(y) for s, (_, y) in splits.items()}
-    notes = [f"Examples without a label left out: {', '.join(f'{n} {s}' for s, n in dropped.items())}."] if any(dropped.values()) else []
+    notes = (
+        [f"Examples without a label left out: {', '.join(f'{n} {s}' for s, n in dropped.items())}."]
+        if any(dropped.values())
+        else []
+    )
     if manifest.get("note"):
         notes.append(manifest["note"])
     return _standardised(name, manifest["title"], splits, names, notes, bool(manifest.get("demo", False)))
@@ -100,7 +106,9 @@ def _standardised(name, title, splits, names, notes, demo) -> Multilabel:
     return Multilabel(name, title, features, {s: y for s, (_, y) in splits.items()}, tuple(names), tuple(notes), demo)
 
 
-def _mulan(manifest: Mapping[str, Any], mirror: str | None) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], tuple[str, ...]]:
+def _mulan(
+    manifest: Mapping[str, Any], mirror: str | None
+) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], tuple[str, ...]]:
     files = mirror_files(manifest, None if mirror is None else Path(mirror))
     xml = next(p for n, p in files.items() if n.endswith(".xml"))
     names = label_names(xml)
@@ -124,10 +132,14 @@ def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarr
     try:
         rows, meta = arff.loadarff(path)
     except (ValueError, NotImplementedError, arff.ArffError) as error:
-        raise DataError(f"{path.name} cannot be read as ARFF", f"{path}: {error}", "copy it again from its source") from error
+        raise DataError(
+            f"{path.name} cannot be read as ARFF", f"{path}: {error}", "copy it again from its source"
+        ) from error
     columns = {_plain(name): name for name in meta.names()}
     if missing := [name for name in labels if name not in columns]:
-        raise DataError(f"{path.name} lacks labels of its XML file", f"{path}: {', '.join(missing)}", "copy both files again")
+        raise DataError(
+            f"{path.name} lacks labels of its XML file", f"{path}: {', '.join(missing)}", "copy both files again"
+        )
     y = np.stack([rows[columns[name]] == b"1" for name in labels], 1)
     parts = []
     for plain, name in columns.items():
@@ -142,7 +154,9 @@ def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarr
             parts.extend((rows[name] == value.encode()).astype(float) for value in values)
     x = np.stack(parts, 1)
     if not np.isfinite(x).all():
-        raise DataError(f"{path.name} has missing values", f"{path}: {int((~np.isfinite(x)).sum())} places", "impute them first")
+        raise DataError(
+            f"{path.name} has missing values", f"{path}: {int((~np.isfinite(x)).sum())} places", "impute them first"
+        )
     return x, y
 
 

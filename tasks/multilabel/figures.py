@@ -15,7 +15,11 @@ from sparse_attention.repro.plan import Plan
 from sparse_attention.repro.store import Store, write_atomic
 from tasks.multilabel.synthetic import SETTINGS
 
-AXES = {"mean_labels": "mean number of labels", "label_range": "range of the number of labels", "length": "document length"}
+AXES = {
+    "mean_labels": "mean number of labels",
+    "label_range": "range of the number of labels",
+    "length": "document length",
+}
 SCORES = {"f1": "micro-F1", "labels": "predicted labels per document", "jsd": "Jensen-Shannon divergence"}
 # Okabe & Ito's colours, told apart by colour-blind readers; marker and dash differ too.
 STYLES = [
@@ -57,7 +61,9 @@ def write(plan: Plan, store: Store, folder: Path) -> list[Path]:
     for figure, (score, settings) in FIGURES.items():
         shown = [p for p in points if p.setting in settings]
         if shown:
-            made += draw(shown, score, [s for s in settings if any(p.setting == s for p in shown)], folder / f"{name}_{figure}")
+            made += draw(
+                shown, score, [s for s in settings if any(p.setting == s for p in shown)], folder / f"{name}_{figure}"
+            )
     if points:
         path = folder / f"{name}_figure5_numbers.csv"
         write_atomic(path, numbers(points).encode())
@@ -76,7 +82,9 @@ def draw(points: Sequence[Point], score: str, settings: Sequence[str], stem: Pat
     from matplotlib import pyplot
 
     matplotlib.rcParams["svg.hashsalt"] = stem.name  # the same numbers give the same file
-    figure, panels = pyplot.subplots(1, len(settings), figsize=(4.2 * len(settings) + 0.4, 3.9), squeeze=False, layout="constrained")
+    figure, panels = pyplot.subplots(
+        1, len(settings), figsize=(4.2 * len(settings) + 0.4, 3.9), squeeze=False, layout="constrained"
+    )
     rows = list(dict.fromkeys(p.row for p in points))
     seeds = sorted({seed for p in points for seed in p.scores[score]})
     for panel, setting in zip(panels[0], settings):
@@ -95,7 +103,9 @@ def draw(points: Sequence[Point], score: str, settings: Sequence[str], stem: Pat
         panel.spines[["top", "right"]].set_visible(False)
     panels[0][0].set_ylabel(SCORES[score])
     handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4 if len(settings) > 1 else 2, frameon=False, fontsize=9)
+    figure.legend(
+        handles, labels, loc="outside upper center", ncols=4 if len(settings) > 1 else 2, frameon=False, fontsize=9
+    )
     spread = f"mean and standard deviation over {len(seeds)} seeds" if len(seeds) > 1 else "one seed"
     figure.supxlabel(spread, fontsize=8, color="0.35")
     made = []
@@ -167,13 +177,18 @@ def verdict(found: Mapping[Any, np.ndarray], sign: int) -> tuple[str, int, float
     """(word, number of values where the mean difference has the claimed sign, mean difference over all values)."""
     right = sum(sign * d.mean() > 0 for d in found.values())
     mean = float(np.mean([d.mean() for d in found.values()]))
-    word = "holds" if right == len(found) else "mostly" if 2 * right > len(found) and sign * mean > 0 else "does not hold"
+    word = (
+        "holds" if right == len(found) else "mostly" if 2 * right > len(found) and sign * mean > 0 else "does not hold"
+    )
     return word, right, mean
 
 
 def claims(points: Sequence[Point]) -> str:
     """The claims as a Markdown table, with the values where one fails."""
-    lines = ["| claim of the paper | verdict | values where it holds | mean difference | where it fails (mean difference) |", "|---|---|---:|---:|---|"]
+    lines = [
+        "| claim of the paper | verdict | values where it holds | mean difference | where it fails (mean difference) |",
+        "|---|---|---:|---:|---|",
+    ]
     for claim in CLAIMS:
         found = differences(points, claim)
         if not found:

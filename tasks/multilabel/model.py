@@ -59,11 +59,15 @@ class Output:
             raise ValueError(f"mapping={self.mapping} has no multilabel loss; mappings that have one: {known}")
         if self.loss not in ("auto", *allowed):
             choices = ", ".join(["auto", *allowed])
-            raise ValueError(f"task.loss={self.loss!r} does not go with mapping={self.mapping}; allowed there: {choices}")
+            raise ValueError(
+                f"task.loss={self.loss!r} does not go with mapping={self.mapping}; allowed there: {choices}"
+            )
         if self.loss == "auto":
             object.__setattr__(self, "loss", allowed[0])
         if self.loss in ("log", "huber", "hinge") and float(self.params.get("gamma", 1.0)) != 1.0:
-            raise ValueError(f"loss {self.loss} is defined for mapping.gamma=1, not {self.params['gamma']}; use task.loss=fenchel_young")
+            raise ValueError(
+                f"loss {self.loss} is defined for mapping.gamma=1, not {self.params['gamma']}; use task.loss=fenchel_young"
+            )
 
     @property
     def dense(self) -> bool:
@@ -154,7 +158,12 @@ def fit(
         at = at + 1e-3 * np.abs(at).max() * random.standard_normal(at.shape)
     best, evaluations, iterations = None, 0, 0
     for _ in range(solver.restarts + 1):
-        options = {"maxiter": solver.iterations - iterations, "maxcor": solver.memory, "ftol": solver.tolerance, "gtol": 1e-8}
+        options = {
+            "maxiter": solver.iterations - iterations,
+            "maxcor": solver.memory,
+            "ftol": solver.tolerance,
+            "gtol": 1e-8,
+        }
         found = minimize(objective, at, jac=True, method="L-BFGS-B", options=options)
         evaluations, iterations = evaluations + found.nfev, iterations + found.nit
         if best is None or found.fun < best.fun:

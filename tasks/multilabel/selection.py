@@ -91,7 +91,9 @@ def path(train: Split, output: Output, penalties: Sequence[float], solver: Solve
     return made
 
 
-def _threshold(output: Output, scores: np.ndarray, true: np.ndarray, thresholds: Sequence[float]) -> tuple[float, float]:
+def _threshold(
+    output: Output, scores: np.ndarray, true: np.ndarray, thresholds: Sequence[float]
+) -> tuple[float, float]:
     if not output.dense:
         return 0.0, micro_f1(predict(output, scores, 0.0), true)
     p = output.distribution(scores)

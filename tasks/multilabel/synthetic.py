@@ -40,7 +40,9 @@ def label_counts(setting: str, value: int, n: int, classes: int, random: np.rand
         raise ValueError(f"task.data.setting={setting!r} is unknown; allowed: {', '.join(SETTINGS)}")
     allowed = allowed[(allowed >= 1) & (allowed <= classes)]
     if not len(allowed):
-        raise ValueError(f"task.data.value={value} with setting={setting} leaves no number of labels within 1..{classes}")
+        raise ValueError(
+            f"task.data.value={value} with setting={setting} leaves no number of labels within 1..{classes}"
+        )
     return random.choice(allowed, n)
 
 

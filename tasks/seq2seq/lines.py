@@ -37,7 +37,9 @@ class Lines(Sequence[str]):
             try:
                 return gzip.decompress(self.path.read_bytes())
             except (OSError, EOFError) as error:
-                raise DataError(f"{self.path.name} is damaged", f"{self.path}: {error}", "get the file again") from error
+                raise DataError(
+                    f"{self.path.name} is damaged", f"{self.path}: {error}", "get the file again"
+                ) from error
         if self.path.stat().st_size == 0:
             return b""
         with open(self.path, "rb") as stream:

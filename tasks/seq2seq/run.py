@@ -56,12 +56,20 @@ def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: An
         config,
         folder,
         task={"_name": "sa_encoded_pairs", "encoded": seq2seq_task.offer(encoded)},
-        model={"_name": config["model"]["name"], "mapping": config["mapping"]["name"], "mapping_params": json.dumps(mapping), **model},
+        model={
+            "_name": config["model"]["name"],
+            "mapping": config["mapping"]["name"],
+            "mapping_params": json.dumps(mapping),
+            **model,
+        },
         criterion={"_name": "sa_cross_entropy", "label_smoothing": config["optim"]["label_smoothing"]},
     )
     trained = fit(config, groups, "tasks.seq2seq.run:offer", monitor)
     values = {k: v for k, v in trained.best.items() if k.startswith("dev/")} | {"best_epoch": trained.best["epoch"]}
-    values |= {"train/seconds": sum(r["seconds"] for r in trained.history), "train/tokens_per_second": _speed(trained, encoded)}
+    values |= {
+        "train/seconds": sum(r["seconds"] for r in trained.history),
+        "train/tokens_per_second": _speed(trained, encoded),
+    }
     values |= {f"train/{k}": trained.history[-1][f"train/{k}"] for k in ("loss", "attention_zeros")}
     result = Result(values)
     decode_options = dict(task["decode"])
@@ -111,7 +119,9 @@ def offer(config: Mapping[str, Any]) -> str:
     return seq2seq_task.offer(_encoded(config["task"], NullProgress()))
 
 
-def score_texts(names: Sequence[str], hypotheses: Sequence[str], references: Sequence[Sequence[str]], task: Mapping[str, Any]):
+def score_texts(
+    names: Sequence[str], hypotheses: Sequence[str], references: Sequence[Sequence[str]], task: Mapping[str, Any]
+):
     """Corpus scores, signatures and per-sentence values of the score families `names`."""
     lowercase = str(task["encode"]["tokenizer"]).endswith("lower")
     language = task["data"].get("target_lang")
@@ -125,7 +135,9 @@ def score_texts(names: Sequence[str], hypotheses: Sequence[str], references: Seq
             values["bleu"] = found["bleu"]
         elif name == "multi_bleu":
             refs = [[tokenized_text(r, task["encode"], language) for r in group] for group in references]
-            values["multi_bleu"] = metrics.multi_bleu([tokenized_text(h, task["encode"], language) for h in hypotheses], refs)
+            values["multi_bleu"] = metrics.multi_bleu(
+                [tokenized_text(h, task["encode"], language) for h in hypotheses], refs
+            )
             signatures["multi_bleu"] = f"multi-bleu|tok:{task['encode']['tokenizer']}"
         elif name in ("rouge_f1", "rouge_recall75"):
             found = getattr(metrics, name)(hypotheses, references)
@@ -137,7 +149,9 @@ def score_texts(names: Sequence[str], hypotheses: Sequence[str], references: Seq
     return values, signatures, sentences
 
 
-def _score(result: Result, name: str, encoded: Encoded, hypotheses: Sequence[Any], task: Mapping[str, Any], shown: int) -> None:
+def _score(
+    result: Result, name: str, encoded: Encoded, hypotheses: Sequence[Any], task: Mapping[str, Any], shown: int
+) -> None:
     language = task["data"].get("target_lang")
     part = encoded.splits["test"]
     texts = [decode_text(h.tokens, encoded.options, language) for h in hypotheses]

@@ -25,7 +25,85 @@ _BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{
 _STARRED = re.compile(r"\*([^*]+)\*")
 # Words that say nothing about the picture; an explanation repeats them by grammar, not by reference.
 _FUNCTION_WORDS = frozenset(
-    ["a", "an", "the", "is", "are", "was", "were", "be", "been", "being", "am", "do", "does", "did", "has", "have", "had", "having", "of", "in", "on", "at", "to", "from", "by", "with", "for", "into", "onto", "up", "down", "out", "off", "over", "under", "and", "or", "but", "nor", "not", "no", "if", "then", "than", "that", "this", "these", "those", "there", "it", "its", "he", "she", "they", "them", "his", "her", "their", "him", "who", "which", "what", "as", "so", "can", "could", "would", "should", "will", "may", "might", "must", "just", "same", "also", "about", "because"]
+    [
+        "a",
+        "an",
+        "the",
+        "is",
+        "are",
+        "was",
+        "were",
+        "be",
+        "been",
+        "being",
+        "am",
+        "do",
+        "does",
+        "did",
+        "has",
+        "have",
+        "had",
+        "having",
+        "of",
+        "in",
+        "on",
+        "at",
+        "to",
+        "from",
+        "by",
+        "with",
+        "for",
+        "into",
+        "onto",
+        "up",
+        "down",
+        "out",
+        "off",
+        "over",
+        "under",
+        "and",
+        "or",
+        "but",
+        "nor",
+        "not",
+        "no",
+        "if",
+        "then",
+        "than",
+        "that",
+        "this",
+        "these",
+        "those",
+        "there",
+        "it",
+        "its",
+        "he",
+        "she",
+        "they",
+        "them",
+        "his",
+        "her",
+        "their",
+        "him",
+        "who",
+        "which",
+        "what",
+        "as",
+        "so",
+        "can",
+        "could",
+        "would",
+        "should",
+        "will",
+        "may",
+        "might",
+        "must",
+        "just",
+        "same",
+        "also",
+        "about",
+        "because",
+    ]
 )
 
 
@@ -52,7 +130,9 @@ def open_snli(request: Request, progress: Progress) -> Source:
 
         def hub(progress: Progress) -> dict[str, list[Example]]:
             kept = {s: [r for r in rows[name] if r["label"] >= 0] for s, name in HUB_SPLITS.items()}
-            return request.limited({s: [Example((r["premise"], r["hypothesis"]), r["label"]) for r in rs] for s, rs in kept.items()})
+            return request.limited(
+                {s: [Example((r["premise"], r["hypothesis"]), r["label"]) for r in rs] for s, rs in kept.items()}
+            )
 
         return _source(request, manifest, ["hub"], hub, "SNLI 1.0, datasets package, untokenised sentences")
     folder = Path(request.path)
@@ -71,7 +151,9 @@ def open_snli(request: Request, progress: Progress) -> Source:
     return _source(request, manifest, stamps, read, f"SNLI 1.0, {', '.join(p.name for p in files.values())}")
 
 
-def _source(request: Request, manifest: Mapping[str, Any], stamps: list[str], read, provenance: str, notes: tuple[str, ...] = ()) -> Source:
+def _source(
+    request: Request, manifest: Mapping[str, Any], stamps: list[str], read, provenance: str, notes: tuple[str, ...] = ()
+) -> Source:
     return Source(
         request.name, request.fingerprint("snli 1", stamps), read, CLASSES, FIELDS, provenance,
         bool(manifest.get("demo", False)), manifest.get("stands_for"), notes,
@@ -96,7 +178,11 @@ def read_published(path: Path, marked: Mapping[str, frozenset[str]] | None = Non
     """
     with open(path, encoding="utf-8", newline="\n") as stream:
         rows: Iterable[Mapping[str, str]]
-        rows = map(json.loads, stream) if path.suffix == ".jsonl" else csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
+        rows = (
+            map(json.loads, stream)
+            if path.suffix == ".jsonl"
+            else csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
+        )
         read = 0
         try:
             for row in rows:
@@ -107,7 +193,9 @@ def read_published(path: Path, marked: Mapping[str, frozenset[str]] | None = Non
                 yield Example(texts, CLASSES.index(row["gold_label"]), (marked or {}).get(row["pairID"], frozenset()))
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{path.name} is not in SNLI's format", f"{path}, near pair {max(read, 1)}: {error!r}", "unpack snli_1.0.zip again"
+                f"{path.name} is not in SNLI's format",
+                f"{path}, near pair {max(read, 1)}: {error!r}",
+                "unpack snli_1.0.zip again",
             ) from error
 
 
@@ -117,7 +205,9 @@ def read_highlights(path: Path) -> dict[str, frozenset[str]]:
     with open(path, encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
             texts = [text for name, text in row.items() if name and name.startswith("Sentence1_marked") and text]
-            words = (word for text in texts for run in _STARRED.findall(text) for word in re.findall(r"\w+", run.lower()))
+            words = (
+                word for text in texts for run in _STARRED.findall(text) for word in re.findall(r"\w+", run.lower())
+            )
             found[row["pairID"]] = frozenset(words)
     return found
 
@@ -135,14 +225,30 @@ def open_snli_20k(request: Request, progress: Progress) -> Source:
         subset = [*_subset_rows(files["train.csv"]), *_subset_rows(files["test.csv"])]
         splits = {"train": list(dict.fromkeys(subset))}
         for split in ("dev", "test"):
-            lines = [_lines(files[f"{name}.{split}"]) for name in ("s1", "s2", "labels", *(f"preproc1_expl_{i}" for i in (1, 2, 3)))]
+            lines = [
+                _lines(files[f"{name}.{split}"])
+                for name in ("s1", "s2", "labels", *(f"preproc1_expl_{i}" for i in (1, 2, 3)))
+            ]
             if len({len(column) for column in lines}) != 1:
-                raise DataError(f"the e-SNLI files of {split} have different numbers of lines", str([len(c) for c in lines]), manifest["get"])
-            splits[split] = [Example((s1, s2), CLASSES.index(label), explained_words(why)) for s1, s2, label, *why in zip(*lines)]
+                raise DataError(
+                    f"the e-SNLI files of {split} have different numbers of lines",
+                    str([len(c) for c in lines]),
+                    manifest["get"],
+                )
+            splits[split] = [
+                Example((s1, s2), CLASSES.index(label), explained_words(why)) for s1, s2, label, *why in zip(*lines)
+            ]
         return request.limited(splits)
 
     notes = ("marked words: premise words that an e-SNLI explanation mentions (no highlights in this copy)",)
-    return _source(request, manifest, [f["sha256"] for f in manifest["files"]], read, "20,000 SNLI training pairs; SNLI dev and test", notes)
+    return _source(
+        request,
+        manifest,
+        [f["sha256"] for f in manifest["files"]],
+        read,
+        "20,000 SNLI training pairs; SNLI dev and test",
+        notes,
+    )
 
 
 def _subset_rows(path: Path) -> Iterator[Example]:
@@ -167,7 +273,12 @@ def open_boolq(request: Request, progress: Progress) -> Source:
         keys = [[normalized(row["passage"]), normalized(row["question"])] for row in rows]
         parts = split_by_content(keys, [row["question"] + row["passage"] for row in rows])
         # "Title -- text": the title is the passage's first word, so what is cut is its end.
-        return request.limited({s: [Example((rows[i]["passage"], rows[i]["question"]), int(rows[i]["label"])) for i in parts[s]] for s in SPLITS})
+        return request.limited(
+            {
+                s: [Example((rows[i]["passage"], rows[i]["question"]), int(rows[i]["label"])) for i in parts[s]]
+                for s in SPLITS
+            }
+        )
 
     return Source(
         request.name, request.fingerprint("boolq 1", manifest["sha256"]), read, ("no", "yes"), ("passage", "question"),

@@ -24,7 +24,13 @@ def prepare(config, progress) -> Prepared:
     data = config["task"].get("data") or {}
     if data.get("missing"):
         raise DataMissing("it is behind a licence")
-    facts = {"name": "fake", "provenance": "invented", "pairs": {"test": 3}, "sha256": "0123456789abcdef", "notes": ["a note"]}
+    facts = {
+        "name": "fake",
+        "provenance": "invented",
+        "pairs": {"test": 3},
+        "sha256": "0123456789abcdef",
+        "notes": ["a note"],
+    }
     return Prepared(hashlib.sha256(str(data.get("content")).encode()).hexdigest(), facts, BASELINES)
 
 

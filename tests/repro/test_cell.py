@@ -89,7 +89,9 @@ def test_plugins_are_loaded_once(tmp_path):
     assert trace.read_text() == "loaded "
 
 
-@pytest.mark.parametrize("content, said", [(None, "FileNotFoundError"), ("import nowhere_at_all", "nowhere_at_all"), ("1/0", "ZeroDivision")])
+@pytest.mark.parametrize(
+    "content, said", [(None, "FileNotFoundError"), ("import nowhere_at_all", "nowhere_at_all"), ("1/0", "ZeroDivision")]
+)
 def test_a_broken_plugin_is_named(tmp_path, content, said):
     plugin = tmp_path / "broken.py"
     if content is not None:
@@ -152,7 +154,11 @@ def test_a_failed_cell_is_tried_again_and_attempts_are_counted(cell, store):
         assert cells.run(failing, store).state == "failed"
     entry = failing.entry(store)
     assert len(entry.path("runs").read_text().splitlines()) == 2
-    cured = cells.Cell({**failing.config, "task": {**failing.config["task"], "behaviour": "measure"}}, failing.prepared, failing.cell_id)
+    cured = cells.Cell(
+        {**failing.config, "task": {**failing.config["task"], "behaviour": "measure"}},
+        failing.prepared,
+        failing.cell_id,
+    )
     assert cells.run(cured, store).state == "done"
     assert json.loads(entry.path("provenance.json").read_text())["attempt"] == 3
 

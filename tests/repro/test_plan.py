@@ -10,11 +10,26 @@ from sparse_attention.repro import plan as plans
 
 ROWS = [
     {"label": "plain", "published": "plain", "overrides": ["mapping.name=softmax"]},
-    {"label": "tuned", "published": "tuned", "overrides": ["mapping.name=sparsegen_lin"], "grid": {"mapping.lam": [-1.0, 0.0, 0.5]}},
+    {
+        "label": "tuned",
+        "published": "tuned",
+        "overrides": ["mapping.name=sparsegen_lin"],
+        "grid": {"mapping.lam": [-1.0, 0.0, 0.5]},
+    },
 ]
 COLUMNS = [
-    {"label": "A", "overrides": [], "select": {"metric": "dev/score"}, "show": [{"metric": "test/score", "label": "score"}]},
-    {"label": "B", "overrides": ["task.shift=5"], "select": {"metric": "dev/score"}, "show": [{"metric": "test/score", "label": "s"}]},
+    {
+        "label": "A",
+        "overrides": [],
+        "select": {"metric": "dev/score"},
+        "show": [{"metric": "test/score", "label": "score"}],
+    },
+    {
+        "label": "B",
+        "overrides": ["task.shift=5"],
+        "select": {"metric": "dev/score"},
+        "show": [{"metric": "test/score", "label": "s"}],
+    },
 ]
 EXPERIMENT = {"name": "fake", "title": "A table", "profile": "demo", "rows": ROWS, "columns": COLUMNS, "seeds": [1, 2]}
 

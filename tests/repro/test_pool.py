@@ -66,7 +66,11 @@ def test_interrupting_ends_the_workers_and_leaves_a_store_to_go_on_with(cell, st
         events.throw(KeyboardInterrupt)
     assert not alive(pid)
     assert hanging.entry(store).state() == "lost"
-    cured = type(hanging)({**hanging.config, "task": {**hanging.config["task"], "behaviour": "measure"}}, hanging.prepared, hanging.cell_id)
+    cured = type(hanging)(
+        {**hanging.config, "task": {**hanging.config["task"], "behaviour": "measure"}},
+        hanging.prepared,
+        hanging.cell_id,
+    )
     assert outcomes(pool.run([cured], store, 1, 1))[1].state == "done"
 
 

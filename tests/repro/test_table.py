@@ -21,7 +21,14 @@ COLUMN = {
 }  # fmt: skip
 RECORDS = [
     {"mapping": "softmax", "dataset": "D", "metric": "BLEU", "value": 36.38, "decimals": 2},
-    {"mapping": "tuned", "dataset": "D", "metric": "BLEU", "value": 36.9, "decimals": 1, "ambiguous": "Columns may be swapped."},
+    {
+        "mapping": "tuned",
+        "dataset": "D",
+        "metric": "BLEU",
+        "value": 36.9,
+        "decimals": 1,
+        "ambiguous": "Columns may be swapped.",
+    },
 ]
 FACTS = {
     "name": "toy", "provenance": "generated", "pairs": {"train": 1200, "test": 40}, "sha256": "abcdef0123456789", "notes": ["Read me."],
@@ -55,7 +62,9 @@ def made(store):
             plan.slots.append(Slot(row, 0, point, seed, cell))
             if numbers is not None:
                 metrics = {"dev/acc": numbers[0], "test/bleu": numbers[1], "test/support": 2.0 + seed}
-                write_json(cell.entry(store).path("metrics.json"), {"metrics": metrics, "signatures": {"test/bleu": "sig|v1"}})
+                write_json(
+                    cell.entry(store).path("metrics.json"), {"metrics": metrics, "signatures": {"test/bleu": "sig|v1"}}
+                )
                 write_json(cell.entry(store).path("provenance.json"), {"code": {"commit": "cafe", "dirty": False}})
         return plan, store
 
@@ -100,7 +109,10 @@ def test_one_seed_has_no_spread(made):
 def test_verdicts(made):
     plan, store = made(comparable=True)
     softmax, tuned, lead, _ = block(plan, store).rows
-    assert (softmax.verdicts, tuned.verdicts) == (["below"], ["agrees"])  # 34 against 36.9: within 1 + 2 * 1.41 / sqrt 2
+    assert (softmax.verdicts, tuned.verdicts) == (
+        ["below"],
+        ["agrees"],
+    )  # 34 against 36.9: within 1 + 2 * 1.41 / sqrt 2
     assert lead.verdicts == []
     assert [r.verdicts for r in block(*made()).rows[:2]] == [["not comparable"]] * 2
 
@@ -111,7 +123,11 @@ def test_a_failed_row_is_shown_as_failed(made):
     tuned = block(plan, store, failed).rows[1]
     assert [v.text() for v in tuned.values] == ["failed", "failed"]
     for render in (tables.to_text, tables.to_markdown, tables.to_latex):
-        line = next(x for x in render(tables.build(plan, store, RECORDS, failed)).splitlines() if x.strip(" |").startswith("tuned"))
+        line = next(
+            x
+            for x in render(tables.build(plan, store, RECORDS, failed)).splitlines()
+            if x.strip(" |").startswith("tuned")
+        )
         assert line.count("failed") == 2
 
 
@@ -120,18 +136,24 @@ def test_a_missing_row_is_shown_as_missing(made):
     assert [v.text() for v in block(plan, store).rows[1].values] == ["missing", "missing"]
 
 
-@pytest.mark.parametrize("broken", [(1, 0.5, 2), (1, 0.0, 1)], ids=["a seed of the chosen point", "a point of the grid"])
+@pytest.mark.parametrize(
+    "broken", [(1, 0.5, 2), (1, 0.0, 1)], ids=["a seed of the chosen point", "a point of the grid"]
+)
 def test_a_row_with_some_cells_failed_says_so(made, broken):
     """A mean of fewer seeds, or the best of fewer points, must not look like the whole."""
     plan, store = made({**SOFTMAX, **TUNED, broken: None})
-    text = tables.to_text(tables.build(plan, store, RECORDS, {f"id{broken[0]}{broken[1]}{broken[2]}": "RuntimeError: out of memory"}))
+    text = tables.to_text(
+        tables.build(plan, store, RECORDS, {f"id{broken[0]}{broken[1]}{broken[2]}": "RuntimeError: out of memory"})
+    )
     assert "1 of 4" in text and "failed" in text
 
 
 def test_unavailable_columns_say_why(made):
     table = tables.build(*made(unavailable="the files are behind a licence"), RECORDS)
     for text in (tables.to_text(table), tables.to_markdown(table), tables.to_latex(table)):
-        assert "Gigaword: not run: the files are behind a licence" in text.replace("\n  ", ": ").replace("### ", "").replace("\n\n", ": ")
+        assert "Gigaword: not run: the files are behind a licence" in text.replace("\n  ", ": ").replace(
+            "### ", ""
+        ).replace("\n\n", ": ")
 
 
 def test_generated_text_is_named_in_the_title(made):
@@ -174,7 +196,9 @@ def test_markdown_is_a_table(made):
 def test_csv_holds_every_number_at_full_precision(made):
     found = list(csv.DictReader(io.StringIO(tables.to_csv(tables.build(*made(), RECORDS)))))
     ours = next(r for r in found if (r["row"], r["source"], r["metric"]) == ("tuned", "ours", "test/bleu"))
-    assert (float(ours["mean"]), float(ours["n"])) == (34.0, 2) and float(ours["std"]) == pytest.approx(2**0.5, rel=1e-5)
+    assert (float(ours["mean"]), float(ours["n"])) == (34.0, 2) and float(ours["std"]) == pytest.approx(
+        2**0.5, rel=1e-5
+    )
     assert ours["selected"] == "lam=0.5, best of 2 on dev" and ours["column"] == "A | B & C_1"
     theirs = [r for r in found if r["source"] == "published"]
     assert [(r["row"], float(r["mean"]), r["verdict"]) for r in theirs] == [

@@ -76,7 +76,7 @@ def test_sweep_over_mappings_goes_on_after_a_wrong_one(train, outputs):
     assert ("fusedmax", "0.2", 1) in cells(outputs)
 
 
-PLUGIN = '''
+PLUGIN = """
 import torch
 import sparse_attention as sa
 
@@ -84,7 +84,7 @@ import sparse_attention as sa
 @sa.register("flatmax", summary="softmax of beta times the scores")
 def flatmax(scores, mask, beta=0.5):
     return torch.softmax((beta * scores).masked_fill(~mask, float("-inf")), -1)
-'''
+"""
 
 
 def test_a_mapping_of_ones_own(train, outputs, tmp_path):
@@ -136,7 +136,11 @@ def test_wandb_offline_makes_a_run(train, outputs):
     done = train("mapping=softmax", "logger=wandb", "seed=3", WANDB_MODE="offline", WANDB_SILENT="true")
     assert done.returncode == 0, done.stderr
     runs = list(outputs.glob("wandb/offline-run-*"))
-    (cell,) = [p.parent.name for p in outputs.glob("cells/toy/softmax/*/metrics.json") if json.loads(p.read_text())["seed"] == 3]
+    (cell,) = [
+        p.parent.name
+        for p in outputs.glob("cells/toy/softmax/*/metrics.json")
+        if json.loads(p.read_text())["seed"] == 3
+    ]
     assert len(runs) == 1 and runs[0].name.endswith(cell)
     (record,) = runs[0].glob("*.wandb")
     content = record.read_bytes()

@@ -325,9 +325,7 @@ class LocationScale(Density):
         return (torch.sign(u) * high).to(self.loc.dtype)
 
 
-def _symmetric_beta(
-    concentration: float, shape: torch.Size, like: Tensor, generator: torch.Generator | None
-) -> Tensor:
+def _symmetric_beta(concentration: float, shape: torch.Size, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Beta(c, c) samples. torch's Beta takes no generator, torch._standard_gamma does."""
     first, second = (standard_gamma(concentration, shape, like, generator) for _ in range(2))
     return first / (first + second)

@@ -107,9 +107,7 @@ def select_mixture(
     best: Mixture | None = None
     best_score = weights.new_full((batch,), math.inf, dtype=torch.float64)
     for k in range(1, min(max_components, len(positions)) + 1):
-        fits = fit_mixture(
-            repeated, positions, k, iterations, initial_variance=initial_variance, generator=generator
-        )
+        fits = fit_mixture(repeated, positions, k, iterations, initial_variance=initial_variance, generator=generator)
         start = fits.log_likelihood.view(batch, restarts).argmax(-1)
         fit = _pad(_take(fits, torch.arange(batch, device=weights.device) * restarts + start), max_components)
         parameters = k * (1 + n + n * (n + 1) // 2) - 1

@@ -32,7 +32,9 @@ GRID = GaussianBasis2d.grid()  # the published setting: 10 x 10, Sigma_j = .001 
 SMALL = GaussianBasis2d.grid(3, 2, (0.02, 0.05))
 MIXED = GaussianBasis2d(
     torch.tensor([[0.1, 0.2], [0.8, 0.4], [0.5, 0.5]], dtype=torch.float64),
-    torch.tensor([[[0.02, 0.01], [0.01, 0.03]], [[0.5, 0.0], [0.0, 0.01]], [[4.0, 1.0], [1.0, 9.0]]], dtype=torch.float64),
+    torch.tensor(
+        [[[0.02, 0.01], [0.01, 0.03]], [[0.5, 0.0], [0.0, 0.01]], [[4.0, 1.0], [1.0, 9.0]]], dtype=torch.float64
+    ),
 )
 
 
@@ -149,7 +151,7 @@ def test_gradient_is_the_generalised_covariance(alpha):
     d = MultivariateBetaGaussian(mu, sigma, alpha)
     escort = lambda t, p: p ** (2 - alpha)  # noqa: E731
     phi1 = lambda t, p: escort(t, p)[..., None] * t  # noqa: E731
-    phi2 = lambda t, p: (escort(t, p)[..., None, None] * t[..., :, None] * t[..., None, :])  # noqa: E731
+    phi2 = lambda t, p: escort(t, p)[..., None, None] * t[..., :, None] * t[..., None, :]  # noqa: E731
     norm = brute(d, None, escort)[0]
     psi = brute(d, SMALL, escort)
     by_theta1 = brute(d, SMALL, phi1) - psi[:, None] * brute(d, None, phi1) / norm
@@ -230,7 +232,9 @@ def test_grid_is_recognised_in_any_order():
     assert shuffled.separable and not GaussianBasis2d(centres[:99], spread).separable
     assert not GaussianBasis2d(centres, spread + 0.0001).separable
     v, mu = covariances(3, 0.05)
-    assert torch.allclose(continuous_sparsemax(mu, v, shuffled), continuous_sparsemax(mu, v, GRID)[:, order], atol=1e-14)
+    assert torch.allclose(
+        continuous_sparsemax(mu, v, shuffled), continuous_sparsemax(mu, v, GRID)[:, order], atol=1e-14
+    )
 
 
 def test_density_far_away_or_enormous():

@@ -210,6 +210,8 @@ def test_registry_knows_the_transforms():
     mu, sigma_sq = torch.tensor([0.4]), torch.tensor([0.1])
     made = registry.make("continuous_sparsemax")
     assert torch.equal(made(mu, sigma_sq, BASIS), continuous_sparsemax(mu, sigma_sq, BASIS))
-    assert torch.equal(registry.spec("continuous_softmax").function(mu, sigma_sq, BASIS), continuous_softmax(mu, sigma_sq, BASIS))
+    assert torch.equal(
+        registry.spec("continuous_softmax").function(mu, sigma_sq, BASIS), continuous_softmax(mu, sigma_sq, BASIS)
+    )
     with pytest.raises(ValueError, match="quadrature"):
         registry.make("continuous_sparsemax", quadrature="polar")

@@ -32,7 +32,10 @@ def test_value_function_equals_sklearn(length, n):
 
 def test_both_systems_give_the_same_matrix():
     features = torch.randn(20, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    tall, square = solve_ridge(features, 0.3), torch.linalg.solve(features @ features.mT + 0.3 * torch.eye(20), features)
+    tall, square = (
+        solve_ridge(features, 0.3),
+        torch.linalg.solve(features @ features.mT + 0.3 * torch.eye(20), features),
+    )
     assert torch.allclose(tall, square, atol=1e-10)
     wide = features[:8]
     direct = wide @ torch.linalg.inv(wide.mT @ wide + 0.3 * torch.eye(20))

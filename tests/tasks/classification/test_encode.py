@@ -30,7 +30,23 @@ def ids(encoded, split: str) -> list[list[int]]:
 
 
 def test_words_are_cut_as_wordpunct_does():
-    assert wordpunct("Don't stop... (it's 4.5/5)!") == ["Don", "'", "t", "stop", "...", "(", "it", "'", "s", "4", ".", "5", "/", "5", ")!"]
+    assert wordpunct("Don't stop... (it's 4.5/5)!") == [
+        "Don",
+        "'",
+        "t",
+        "stop",
+        "...",
+        "(",
+        "it",
+        "'",
+        "s",
+        "4",
+        ".",
+        "5",
+        "/",
+        "5",
+        ")!",
+    ]
     assert wordpunct_br("good.<br /><br>bad<BR/>end") == ["good", ".", "<br>", "<br>", "bad", "<br>", "end"]
 
 

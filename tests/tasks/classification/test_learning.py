@@ -46,7 +46,9 @@ def test_reviews_are_learned(run, mapping, more, least):
     assert metrics["test/accuracy"] >= least
     assert cell.prepared.baselines["majority"]["test/accuracy"] < 60
     records = list(entry.predictions())
-    assert metrics["test/accuracy"] == pytest.approx(sum(r["label"] == r["output"] for r in records) / len(records) * 100)
+    assert metrics["test/accuracy"] == pytest.approx(
+        sum(r["label"] == r["output"] for r in records) / len(records) * 100
+    )
     if mapping == "sparsemax":  # the biLSTM tells neighbours of the planted words: where exactly it looks is not tested
         assert metrics["test/attention_zeros"] > 0.3 and metrics["test/attention_marked_texts"] == 100
     if mapping == "softmax":

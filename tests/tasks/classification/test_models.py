@@ -88,7 +88,10 @@ def test_the_loss_reaches_every_parameter(toy, mapping, discrete):
     assert without == []
 
 
-@pytest.mark.parametrize(("mapping", "discrete"), [("continuous_softmax", "none"), ("continuous_sparsemax", "none"), ("continuous_sparsemax", "softmax")])
+@pytest.mark.parametrize(
+    ("mapping", "discrete"),
+    [("continuous_softmax", "none"), ("continuous_sparsemax", "none"), ("continuous_sparsemax", "softmax")],
+)
 def test_gradients_of_the_attention_against_differences(toy, mapping, discrete):
     data = toy("toy_reviews")
     model = imdb(data, mapping, discrete).double()
@@ -107,7 +110,9 @@ def test_gradients_of_the_attention_against_differences(toy, mapping, discrete):
         above = loss()
         weight.sub_(2 * step * direction)
         below = loss()
-    assert float((gradient * direction).sum()) == pytest.approx(float((above - below) / (2 * step)), rel=1e-5, abs=1e-10)
+    assert float((gradient * direction).sum()) == pytest.approx(
+        float((above - below) / (2 * step)), rel=1e-5, abs=1e-10
+    )
 
 
 def test_the_bilstm_is_torchs(toy):
@@ -159,10 +164,17 @@ def test_the_cnn_sees_only_windows_inside_the_text():
 def test_additive_scores_have_no_output_bias():
     layer = AdditiveScores(3, 4, 2)
     states, query = torch.randn(2, 5, 3), torch.randn(2, 2)
-    expected = torch.stack([
-        torch.stack([layer.energy.weight[0] @ torch.tanh(layer.key.weight @ s + layer.key.bias + layer.query.weight @ q) for s in row])
-        for row, q in zip(states, query)
-    ])
+    expected = torch.stack(
+        [
+            torch.stack(
+                [
+                    layer.energy.weight[0] @ torch.tanh(layer.key.weight @ s + layer.key.bias + layer.query.weight @ q)
+                    for s in row
+                ]
+            )
+            for row, q in zip(states, query)
+        ]
+    )
     assert torch.allclose(layer(states, query), expected, atol=1e-5) and layer.energy.bias is None
 
 
@@ -170,7 +182,9 @@ def test_pretrained_vectors_stay_and_the_others_learn(toy):
     data = toy("toy_reviews")
     rows = np.array([4, 7, data.size - 1])
     vectors = np.arange(9, dtype=np.float32).reshape(3, 3)
-    given = type(data)(data.name, data.vocab, data.classes, data.splits, data.sha256, data.folder, data.report, vectors, rows)
+    given = type(data)(
+        data.name, data.vocab, data.classes, data.splits, data.sha256, data.folder, data.report, vectors, rows
+    )
     layer = WordVectors(given, 50, 0.05)
     everything = torch.arange(data.size)
     before = layer(everything).detach().clone()
@@ -207,13 +221,17 @@ def test_weights_start_in_their_bounds(toy):
     for layer, bound in ((model.premise.gates, gate), (model.hypothesis.state_gates, gate), (model.premise.candidate, gate / 4),
                          (model.output, 4 * (6 / 63) ** 0.5), (model.project, (6 / 100) ** 0.5)):  # fmt: skip
         assert 0.97 * bound < layer.weight.abs().max() <= bound
-    assert not any(layer.bias.any() for layer in model.modules() if isinstance(layer, nn.Linear) and layer.bias is not None)
+    assert not any(
+        layer.bias.any() for layer in model.modules() if isinstance(layer, nn.Linear) and layer.bias is not None
+    )
 
 
 def test_predictions_come_back_to_their_examples(toy):
     data = toy("toy_reviews")
     model = imdb(data, "sparsemax")
     split = data.splits["test"]
-    small, large = ({int(i): row for b in predict(model, split, n) for i, row in zip(b.index, b.log_probs)} for n in (7, 100))
+    small, large = (
+        {int(i): row for b in predict(model, split, n) for i, row in zip(b.index, b.log_probs)} for n in (7, 100)
+    )
     assert sorted(small) == list(range(len(split)))
     assert all(torch.allclose(small[i], large[i], atol=1e-5) for i in small)

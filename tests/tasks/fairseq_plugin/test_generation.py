@@ -24,7 +24,10 @@ class Dataset:
     def collater(self, items):
         longest = max(len(s) for _, s in items)
         tokens = torch.tensor([[*s, *[self.pad] * (longest - len(s))] for _, s in items])
-        return {"id": torch.tensor([i for i, _ in items]), "net_input": {"src_tokens": tokens, "src_lengths": tokens.ne(self.pad).sum(1)}}
+        return {
+            "id": torch.tensor([i for i, _ in items]),
+            "net_input": {"src_tokens": tokens, "src_lengths": tokens.ne(self.pad).sum(1)},
+        }
 
 
 @pytest.fixture
@@ -58,7 +61,9 @@ def greedy(model, source: list[int], symbols, longest: int):
     return tokens[1:], torch.stack(attention), score / (len(tokens) - 1)
 
 
-@pytest.mark.parametrize("mapping, params", [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"gamma": 0.1})])
+@pytest.mark.parametrize(
+    "mapping, params", [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"gamma": 0.1})]
+)
 @pytest.mark.parametrize("feeding", [True, False])
 @pytest.mark.parametrize("batch_size", [1, 5])
 def test_one_beam_is_greedy(build, task, symbols, mapping, params, feeding, batch_size):

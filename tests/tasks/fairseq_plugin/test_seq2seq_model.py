@@ -37,7 +37,9 @@ def test_training_path_equals_step_by_step_decoding(build, sentences, mapping, p
         encoded = model.encoder(net_input["src_tokens"], net_input["src_lengths"])
         state: dict = {}
         for t in range(logits.size(1)):
-            step, extra = model.decoder(net_input["prev_output_tokens"][:, : t + 1], encoder_out=encoded, incremental_state=state)
+            step, extra = model.decoder(
+                net_input["prev_output_tokens"][:, : t + 1], encoder_out=encoded, incremental_state=state
+            )
             torch.testing.assert_close(step[:, -1], logits[:, t], atol=1e-5, rtol=0)
             torch.testing.assert_close(extra["attn"][0][:, -1], attention[:, t], atol=1e-5, rtol=0)
 

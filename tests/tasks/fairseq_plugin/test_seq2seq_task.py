@@ -46,7 +46,9 @@ def test_a_text_that_contains_fairseqs_symbols_keeps_its_numbers(special):
 
 def test_batches_are_padded_on_the_right_and_shifted():
     split = EncodedSplit(rows([0, 1, 2], [1]), rows([2, 0], [1, 1, 1]), [None, None], {})
-    encoded = Encoded(None, ["a", "b", "c"], ["x", "y", "z"], {"train": split, "dev": split, "test": split}, "", "", {}, {})
+    encoded = Encoded(
+        None, ["a", "b", "c"], ["x", "y", "z"], {"train": split, "dev": split, "test": split}, "", "", {}, {}
+    )
     task = EncodedPairsTask(seq2seq_task.EncodedPairsConfig(), encoded)
     task.load_dataset("valid")
     data = task.dataset("valid")

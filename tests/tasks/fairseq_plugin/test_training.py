@@ -59,7 +59,9 @@ def test_sparse_mappings_are_sparse_in_training_and_in_decoding(learned, mapping
             assert found[key] > 0.3, key
     assert found["test/attention_support"] >= 1.0
     rows = curves(entry)
-    assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"]) - 0.5, "it did not learn: zeros would say nothing"
+    assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"]) - 0.5, (
+        "it did not learn: zeros would say nothing"
+    )
 
 
 def test_the_mapping_changes_the_training_loss(learned):
@@ -105,7 +107,12 @@ def test_same_seed_same_numbers_in_one_process_other_seed_others(prepared_cell, 
 
 # ---- interruption
 
-INTERRUPTED = ["train.max_epochs=4", "task.data.limits={train: 64, dev: 16, test: 8}", "train.batch_size=4", "optim.start_decay_at=3"]
+INTERRUPTED = [
+    "train.max_epochs=4",
+    "task.data.limits={train: 64, dev: 16, test: 8}",
+    "train.batch_size=4",
+    "optim.start_decay_at=3",
+]
 
 RUN = """
 import json, os, signal, sys
@@ -242,7 +249,9 @@ def test_the_disk_fills_up_while_a_checkpoint_is_written(prepared_cell, tiny, tm
 
 
 def test_divergence_is_named(prepared_cell, tiny, tmp_path):
-    cell = prepared_cell([*tiny, "optim.name=sgd", "optim.schedule=fixed", "optim.lr=3e38", "optim.clip=0", "train.max_epochs=3"])
+    cell = prepared_cell(
+        [*tiny, "optim.name=sgd", "optim.schedule=fixed", "optim.lr=3e38", "optim.clip=0", "train.max_epochs=3"]
+    )
     outcome = cells.run(cell, Store(tmp_path))
     assert outcome.state == "failed"
     assert "optim.lr" in outcome.error.splitlines()[0]

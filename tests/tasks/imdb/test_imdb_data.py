@@ -12,7 +12,12 @@ from tasks.classification.corpus import open_source
 from tasks.data.errors import DataError
 from tasks.data.progress import NullProgress
 
-REVIEWS = {f"{s}/{c}/{i}_{r}": f"{s} {c} {i}<br />ü" for s in ("train", "test") for c, r in (("pos", 9), ("neg", 2)) for i in range(10)}
+REVIEWS = {
+    f"{s}/{c}/{i}_{r}": f"{s} {c} {i}<br />ü"
+    for s in ("train", "test")
+    for c, r in (("pos", 9), ("neg", 2))
+    for i in range(10)
+}
 
 
 @pytest.fixture
@@ -73,7 +78,11 @@ def test_what_cannot_be_read_is_an_error(folder, tmp_path):
 @pytest.mark.slow
 def test_the_real_archive(testdata):
     _, splits = read(mirror=str(testdata))
-    assert {s: Counter(e.label for e in rows).total() for s, rows in splits.items()} == {"train": 22_500, "dev": 2_500, "test": 25_000}
+    assert {s: Counter(e.label for e in rows).total() for s, rows in splits.items()} == {
+        "train": 22_500,
+        "dev": 2_500,
+        "test": 25_000,
+    }
     both = Counter(e.label for s in ("train", "dev") for e in splits[s])
     assert both == Counter(e.label for e in splits["test"]) == {0: 12_500, 1: 12_500}
     words = sum(len(e.texts[0].split()) for e in splits["test"]) / 25_000

@@ -76,7 +76,9 @@ def test_gradient_with_respect_to_the_weights(mapping, params, loss, monkeypatch
     fit(x, proportions(y), Output(mapping, params, loss), 0.3)
     at = np.random.default_rng(5).standard_normal((x.shape[1] + 1) * y.shape[1])
     value, gradient = asked["function"](at)
-    np.testing.assert_allclose(gradient, approx_fprime(at, lambda w: asked["function"](w)[0], 1e-7), atol=2e-5 * max(1, abs(value)))
+    np.testing.assert_allclose(
+        gradient, approx_fprime(at, lambda w: asked["function"](w)[0], 1e-7), atol=2e-5 * max(1, abs(value))
+    )
 
 
 def test_the_log_loss_is_logistic_regression():
@@ -129,7 +131,10 @@ def test_sparsegen_hinge_is_sparsemax_hinge_at_a_scaled_penalty():
     a = fit(x, proportions(y), Output("sparsegen_lin", {"lam": lam}, "hinge"), penalty / (1 - lam) ** 2, solver)
     b = fit(x, proportions(y), Output("sparsemax", {}, "hinge"), penalty, solver)
     assert a.objective == pytest.approx(b.objective, rel=2e-3)
-    on = [predict(Output(m, p, "hinge"), f.scores(x), 0) for m, p, f in (("sparsegen_lin", {"lam": lam}, a), ("sparsemax", {}, b))]
+    on = [
+        predict(Output(m, p, "hinge"), f.scores(x), 0)
+        for m, p, f in (("sparsegen_lin", {"lam": lam}, a), ("sparsemax", {}, b))
+    ]
     assert (on[0] == on[1]).mean() > 0.98
 
 

@@ -53,7 +53,12 @@ def test_draws_without_replacement_are_successive():
 
 @pytest.mark.parametrize(
     ("setting", "value", "allowed"),
-    [("mean_labels", 2, {1, 2, 3}), ("mean_labels", 9, {8, 9, 10}), ("label_range", 0, {5}), ("label_range", 4, set(range(1, 10)))],
+    [
+        ("mean_labels", 2, {1, 2, 3}),
+        ("mean_labels", 9, {8, 9, 10}),
+        ("label_range", 0, {5}),
+        ("label_range", 4, set(range(1, 10))),
+    ],
 )
 def test_numbers_of_labels_are_uniform_on_the_papers_set(setting, value, allowed):
     drawn = synthetic.label_counts(setting, value, 9000, 10, np.random.default_rng(0))

@@ -86,7 +86,9 @@ def test_yeast_from_a_wheel(tmp_path, monkeypatch, testdata):
     monkeypatch.setattr(multilabel, "fetch_wheel", lambda *a, **k: tmp_path)
     loaded = multilabel.load({"name": "yeast_river", "root": str(tmp_path)}, NullProgress())
     assert {s: y.shape for s, y in loaded.labels.items()} == {"train": (1500, 14), "test": (917, 14)}
-    assert sum(int(y.sum()) for y in loaded.labels.values()) == sum(int(line.split(",")[i]) for line in rows for i in range(-14, 0))
+    assert sum(int(y.sum()) for y in loaded.labels.values()) == sum(
+        int(line.split(",")[i]) for line in rows for i in range(-14, 0)
+    )
     assert "split of our own" in loaded.notes
 
 
@@ -141,7 +143,10 @@ def test_claims_are_judged_on_the_differences_per_seed():
     claim = CLAIMS[0]
     made = []
     for value, low, high in ((2, (0.7, 0.8), (0.9, 0.9)), (9, (0.9, 0.9), (0.8, 0.9))):
-        made += [point("sparsemax+huber", "mean_labels", value, f1=low), point("sparsemax+hinge", "mean_labels", value, f1=high)]
+        made += [
+            point("sparsemax+huber", "mean_labels", value, f1=low),
+            point("sparsemax+hinge", "mean_labels", value, f1=high),
+        ]
     found = differences(made, claim)
     np.testing.assert_allclose(found["mean_labels", 2], [0.2, 0.1])
     np.testing.assert_allclose(found["mean_labels", 9], [-0.1, 0.0])

@@ -39,7 +39,10 @@ def test_leaves_of_a_parse():
 def test_both_formats_give_the_same_pairs(folder):
     one, two = (list(read_published(folder / f"snli_1.0_dev.{kind}")) for kind in ("jsonl", "txt"))
     assert one == two
-    assert [(e.texts, e.label) for e in one] == [(("A man sleeps ( x ) .", "Sleep"), 0), (("A man sleeps ( x ) .", '" Dog'), 2)]
+    assert [(e.texts, e.label) for e in one] == [
+        (("A man sleeps ( x ) .", "Sleep"), 0),
+        (("A man sleeps ( x ) .", '" Dog'), 2),
+    ]
 
 
 def test_highlights_beside_the_files_are_marked(folder):
@@ -55,7 +58,9 @@ def test_highlights_beside_the_files_are_marked(folder):
 
 
 def test_what_is_not_snli_is_an_error(folder, tmp_path_factory):
-    (folder / "snli_1.0_dev.jsonl").write_text('{"gold_label": "maybe", "sentence1_parse": "", "sentence2_parse": "", "pairID": "1"}\n')
+    (folder / "snli_1.0_dev.jsonl").write_text(
+        '{"gold_label": "maybe", "sentence1_parse": "", "sentence2_parse": "", "pairID": "1"}\n'
+    )
     with pytest.raises(DataError, match="near pair 1"):
         open_source({"name": "snli", "path": str(folder)}).read(NullProgress())
     with pytest.raises(DataError, match="no train split"):
@@ -65,7 +70,14 @@ def test_what_is_not_snli_is_an_error(folder, tmp_path_factory):
 
 
 def test_content_words_of_explanations():
-    assert explained_words(["The two women are holding packages .", "a Woman's"]) == {"two", "women", "holding", "packages", "woman", "s"}
+    assert explained_words(["The two women are holding packages .", "a Woman's"]) == {
+        "two",
+        "women",
+        "holding",
+        "packages",
+        "woman",
+        "s",
+    }
 
 
 def test_the_real_subset(testdata):

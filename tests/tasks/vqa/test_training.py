@@ -273,3 +273,26 @@ def test_encoding_identity_follows_options(encoded):
     again = encode(encoded.corpus, encoded.images, {"max_tokens": 14, "min_answer_count": 2, "vectors": None})
     other = encode(encoded.corpus, encoded.images, {"max_tokens": 13, "min_answer_count": 2, "vectors": None})
     assert again.sha256 == encoded.sha256 != other.sha256
+
+
+@pytest.mark.parametrize("profile", ["demo", "cpu", "paper"])
+@pytest.mark.parametrize("model", ["mcan_small", "mcan_large"])
+def test_every_shipped_configuration_makes_a_model_and_fairseqs_groups(composed, encoded, tmp_path, profile, model):
+    from tasks.fairseq_plugin import training
+    from tasks.vqa import experiment
+    from tasks.vqa.mcan import ImageSpec, Mcan
+
+    config = composed(
+        ["task=vqa", f"model={model}", "optim=adam", f"profile={profile}", "model.reduction=continuous_sparsemax"]
+    )
+    groups = experiment.groups(config, encoded, tmp_path)
+    found = training.fairseq_config(groups)
+    assert found.lr_scheduler._name in ("mcan_steps", "inverse_sqrt") and found.model._name == "sa_mcan"
+    options = vqa_model.options_of(found.model.options)
+    pixels = config["task"]["data"]["input"] == "pixels"
+    spec = ImageSpec("pixels", (64, 64), 3) if pixels else ImageSpec("features", (14, 14), 2048)
+    with torch.device("meta"):  # sizes only
+        net = Mcan(options, spec, 30, 13, torch.nn.Identity(), 0)
+    assert net.grid == ((8, 8) if pixels else (14, 14))
+    if profile == "paper":
+        assert (options.layers, options.hidden_dim) == (6, 512 if model == "mcan_small" else 1024)

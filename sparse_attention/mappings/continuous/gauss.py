@@ -1,0 +1,26 @@
+"""Gauss rules by the eigenvalues of the Jacobi matrix (Golub & Welsch 1969), in torch: the library needs nothing else."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+
+
+@functools.cache
+def legendre(count: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights [count] on [-1, 1] for the weight 1, float64."""
+    return jacobi(count, 0)
+
+
+@functools.cache
+def jacobi(count: int, power: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights [count] on [-1, 1] for the weight (1 - y^2)^power, float64."""
+    i = torch.arange(1, count, dtype=torch.float64)
+    lam = power + 0.5
+    off_diagonal = (i * (i + 2 * lam - 1) / (4 * (i + lam) * (i + lam - 1))).sqrt()
+    nodes, vectors = torch.linalg.eigh(torch.diag(off_diagonal, 1) + torch.diag(off_diagonal, -1))
+    mass = math.sqrt(math.pi) * math.gamma(power + 1) / math.gamma(power + 1.5)
+    return nodes, mass * vectors[0] ** 2
