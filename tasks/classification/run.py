@@ -35,10 +35,11 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     random = (
         "random word vectors" if encoded.vectors is None else f"{len(encoded.vectors):,} pretrained word vectors, fixed"
     )
+    sizes = ", ".join(f"{n:,} {split}" for split, n in encoded.report["sizes"].items())
     counts = np.bincount(encoded.splits["train"].labels, minlength=len(encoded.classes))
     facts = {
         "name": source.name, "provenance": source.provenance, "demo": source.demo, "stands_for": source.stands_for,
-        "notes": [*source.notes, f"{random}; vocabulary of {len(encoded.vocab):,}"],
+        "notes": [*source.notes, f"examples: {sizes}; {random}; vocabulary of {len(encoded.vocab):,}"],
         "pairs": encoded.report["sizes"], "vocabulary": [len(encoded.vocab)], "unknown": encoded.report["unknown"],
         "sha256": encoded.sha256,
     }  # fmt: skip
