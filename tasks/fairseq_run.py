@@ -10,7 +10,12 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 OPTIMIZERS = ("sgd", "adam")
-SCHEDULE_KEYS = {"latched_halving": ("start_decay_at", "decay"), "inverse_sqrt": ("warmup_updates",), "fixed": ()}
+SCHEDULE_KEYS: dict[str, tuple[str, ...]] = {
+    "latched_halving": ("start_decay_at", "decay"),
+    "inverse_sqrt": ("warmup_updates",),
+    "mcan_steps": ("warmup_epochs", "decay_epochs", "decay"),
+    "fixed": (),
+}
 
 # Training's share of a cell's time as a progress bar shows it.
 TRAINING_SHARE = 0.93
