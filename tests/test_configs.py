@@ -67,7 +67,10 @@ def test_mapping_page_names_the_registrys_parameters(mapping):
     text = (CONFIGS / "mapping" / f"{mapping}.yaml").read_text(encoding="utf-8")
     given = dict(page("mapping", mapping)["mapping"])
     spec = sa.spec(given.pop("name"))
-    assert set(given) == set(spec.defaults)
+    if spec.kind == "continuous":  # how their integrals are computed is no question of an experiment
+        assert set(given) <= set(spec.defaults)
+    else:
+        assert set(given) == set(spec.defaults)
     comment = " ".join(line for line in text.splitlines() if line.startswith("#"))
     for name, value in given.items():
         assert value == spec.defaults[name] or str(value) in comment, (
@@ -129,7 +132,9 @@ def test_experiment_plans(name, profile):
     experiment = compose.experiment(name, profile)
     with compose.composer() as composed:
         plan = plans.make(experiment, composed, prepare_nothing)
-    assert experiment["comparable"] == (profile == "paper")
+    assert not experiment["comparable"] or (profile == "paper" and experiment.get("published"))
+    if name in ("niculae2017_table2", "laha2018_table2") and profile == "paper":
+        assert experiment["comparable"]
     for r, c in itertools.product(range(len(experiment["rows"])), range(len(experiment["columns"]))):
         slots = plan.at(r, c)
         assert {s.seed for s in slots} == set(experiment["seeds"]), f"row {r}, column {c}"

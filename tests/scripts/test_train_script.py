@@ -20,7 +20,10 @@ def train(script, tiny, outputs):
     def run(*arguments, **environment):
         given = {a.split("=")[0] for a in arguments}
         rest = [o for o in tiny if o.split("=")[0] not in given]
-        return script("train.py", *arguments, *rest, f"paths.outputs={outputs}", **environment)
+        more = [*rest, f"paths.outputs={outputs}"]
+        # the command line wants flags at one end: -m in front, --cfg behind
+        ordered = [*arguments, *more] if arguments[:1] == ("-m",) else [*more, *arguments]
+        return script("train.py", *ordered, **environment)
 
     return run
 
@@ -63,7 +66,7 @@ def test_sweep(train, outputs):
     done = train("-m", "mapping=sparsegen_lin", "mapping.lam=-1,0.5", "seed=1,2")
     assert done.returncode == 0, done.stderr
     mine = {key: m for key, m in cells(outputs).items() if key[0] == "sparsegen_lin"}
-    assert sorted(mine) == [("sparsegen_lin", lam, seed) for lam in ("-1", "0.5") for seed in (1, 2)]
+    assert sorted(mine) == [("sparsegen_lin", lam, seed) for lam in ("-1.0", "0.5") for seed in (1, 2)]
     losses = {key: m["metrics"]["train/loss"] for key, m in mine.items()}
     assert len(set(losses.values())) == 4, losses
 
