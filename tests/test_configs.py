@@ -236,7 +236,7 @@ def test_every_preset_trains(prepared_cell, tiny, tmp_path, model, optim):
         (["seed=-1"], ["seed=-1"]),
         (["optim.lr=0"], ["optim.lr=0", "positive"]),
         (["optim.lr=fast"], ["optim.lr='fast'"]),
-        (["optim.schedule=cosine"], ["optim.schedule='cosine'", "latched_halving, inverse_sqrt, fixed"]),
+        (["optim.schedule=cosine"], ["optim.schedule='cosine'", "latched_halving, inverse_sqrt, mcan_steps, fixed"]),
         (["optim.name=rmsprop"], ["optim.name='rmsprop'", "sgd", "adam"]),
         (["model.attention=cosine"], ["model.attention='cosine'", "general", "dot", "additive"]),
         (["train.best_metric=acuracy"], ["train.best_metric='acuracy'", "accuracy"]),
