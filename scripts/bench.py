@@ -31,7 +31,16 @@ def main() -> None:
     import torch
 
     import sparse_attention as sa
-    from sparse_attention.bench import CASES, SHAPES, markdown, measure, peers
+    from sparse_attention.bench import (
+        CASES,
+        CONTINUOUS_CASES,
+        SHAPES,
+        markdown,
+        markdown_continuous,
+        measure,
+        measure_continuous,
+        peers,
+    )
     from sparse_attention.bench.peers import versions
 
     torch.set_num_threads(choice.threads)
@@ -40,8 +49,10 @@ def main() -> None:
         shapes = tuple(tuple(int(v) for v in s.split("x")) for s in choice.shapes.split(","))  # type: ignore[assignment]
     wanted = tuple(choice.only.split(",")) if choice.only else ("",)
     cases = [case for case in CASES if case.label.startswith(wanted)]
-    if not cases:
-        parser.error(f"--only {choice.only!r} names no mapping; there are {', '.join(c.label for c in CASES)}")
+    continuous = tuple(case for case in CONTINUOUS_CASES if case.label.startswith(wanted))
+    if not cases and not continuous:
+        labels = ", ".join(c.label for c in (*CASES, *CONTINUOUS_CASES))
+        parser.error(f"--only {choice.only!r} names no mapping; there are {labels}")
     backend = sa.kernels.select("sparsemax", torch.zeros(1, 1))
     kernels = backend.__name__.rsplit(".", 1)[1]
     if kernels == "native":
@@ -51,6 +62,9 @@ def main() -> None:
         print(f"[{done}/{len(cases)}] {case.label}", file=sys.stderr, flush=True)
         rows += measure(case, shapes, choice.seconds, {} if choice.no_peers else peers(case.label))
     page = markdown(rows, shapes, versions(), kernels)
+    if continuous:
+        print(f"continuous attention: {len(continuous)} cases", file=sys.stderr, flush=True)
+        page += "\n" + markdown_continuous(measure_continuous(continuous, choice.seconds))
     print(page)
     if choice.output != "-":
         Path(choice.output).write_text(page)

@@ -10,7 +10,19 @@ from pathlib import Path
 
 import torch
 
-from sparse_attention.bench import CASES, SHAPES, Case, Row, markdown, measure
+from sparse_attention.bench import (
+    CASES,
+    CONTINUOUS_CASES,
+    SHAPES,
+    Case,
+    ContinuousCase,
+    ContinuousRow,
+    Row,
+    markdown,
+    markdown_continuous,
+    measure,
+    measure_continuous,
+)
 
 
 def test_every_case_is_a_mapping_with_targets() -> None:
@@ -54,6 +66,22 @@ def test_figures_above_target_stand_out() -> None:
     page = markdown([Row("x", [1.4, 1.1], [2.1, None], case)], ((8, 128), (8, 129)), {"torch": "1"}, "native (avx2)")
     assert "| **x** | 1.40 | **1.10** |" in page and "| **x** | **2.10** | - |" in page
     assert "native (avx2)" in page and "torch 1" in page
+
+
+def test_continuous_attention_is_timed_and_what_misses_its_target_stands_out() -> None:
+    assert {(c.dim, c.alpha, c.target) for c in CONTINUOUS_CASES} >= {(2, 1.0, 1.0), (2, 2.0, 40.0)}
+    cases = (ContinuousCase("flat", 1, 2.0, 4), ContinuousCase("plane", 2, 2.0, 100, 1e-6, "paper-code"))
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        rows = measure_continuous(cases, 0.05)
+    finally:
+        torch.set_num_threads(before)
+    for row in rows:
+        assert len(row.forward) == len(row.both) == 3 and min(row.forward + row.both) > 0
+    page = markdown_continuous([*rows, ContinuousRow(CONTINUOUS_CASES[2], [0.1, 0.1, 0.1], [0.9, 1.1, 0.5])])
+    assert re.search(r"^\| plane(?: \| [\d.]+){3}(?: \| \*\*[\d.]+\*\*){3} \| 1e-06 \|$", page, re.M)
+    assert "| 0.90 | **1.10** | 0.50 | 1 |" in page
 
 
 def test_command_prints_the_table_and_refuses_unknown_names(root: Path) -> None:

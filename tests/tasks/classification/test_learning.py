@@ -14,9 +14,9 @@ REVIEWS = (
     "model.score_dim=12", "model.dropout=0.0", "optim.lr=0.02", "optim.warmup_updates=20", "train.batch_size=20", "runtime.device=cpu",
 )  # fmt: skip
 PAIRS = (
-    "task=snli", "model=snli_attentive", "optim=adam", "profile=demo", "task.data.name=toy_entailment", "model.embed_dim=24",
-    "model.hidden_dim=24", "model.dropout=0.0", "optim.lr=0.01", "train.batch_size=20", "train.max_epochs=12", "runtime.device=cpu",
-    "task.data.limits.train=1500",
+    "task=snli", "model=snli_attentive", "optim=adam", "profile=demo", "task.data.name=toy_entailment", "model.embed_dim=32", "model.embed_range=2.0",
+    "model.hidden_dim=32", "model.dropout=0.0", "model.l2=0.0", "optim.lr=0.005", "train.batch_size=20", "train.max_epochs=12",
+    "runtime.device=cpu", "task.data.limits.train=3000",
 )  # fmt: skip
 
 
@@ -55,13 +55,11 @@ def test_reviews_are_learned(run, mapping, more, least):
         assert metrics["test/attention_zeros"] == 0
 
 
-@pytest.mark.xfail(
-    reason="the generated pairs are not learned yet; on SNLI 20k dev reached 60 % after 2 epochs", strict=False
-)
-@pytest.mark.parametrize("mapping", ["softmax", "sparsemax"])
-def test_pairs_are_learned(run, mapping):
+@pytest.mark.parametrize(("mapping", "least"), [("softmax", 95), pytest.param("sparsemax", 50, marks=pytest.mark.slow)])
+def test_pairs_are_learned(run, mapping, least):
+    """Which colour belongs to which thing: three classes of equal size. Sparsemax needs more epochs than these for all of it."""
     metrics, _, _ = run(*PAIRS, f"mapping={mapping}")
-    assert metrics["test/accuracy"] > 60  # three classes
+    assert metrics["test/accuracy"] > least
 
 
 def test_stored_attention_belongs_to_the_stored_tokens(run):
