@@ -280,9 +280,8 @@ class Mcan(nn.Module):
         y = self.project(cells)  # [U, L, H]
         for depth, layer in enumerate(self.image_layers):
             y = layer.look_at_own(y, None)
-            if (
-                depth == 0
-            ):  # so far the question had no part: computed once an image, also where many questions share it
+            if depth == 0:
+                # So far the question had no part: computed once an image, also where many questions share it.
                 y = y[image_of]  # [B, L, H]
             y = layer.finish(y, x, mask)
         reduced = self.reduce_image(y)

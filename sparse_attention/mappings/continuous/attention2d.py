@@ -7,14 +7,13 @@ t = mu + A y, y in the unit disk, A lower triangular (see `family`),
 
 Three rules for the integral:
 
-slices    (grid bases, the default there) y = (cos phi, sin phi q): for a fixed first coordinate the rest is
-one-dimensional
-          attention with half width sin(phi) A_22, which has a closed form. psi_j = psi_row psi_column, so the slices of
-          all columns are computed once per batch element and joined with the rows by one matrix product.
-angular   (any basis, the default otherwise) polar coordinates with the closed radial integral.
-paper-code the authors' angular rule: 100 angles from 0 to 2 pi *with both ends*, so that angle 0 counts twice. Their
-error of
-          r is up to 8 % for wide attention. Only to reproduce their numbers.
+slices      (grid bases, the default there) y = (cos phi, sin phi q): for a fixed first coordinate the rest is
+            one-dimensional attention with half width sin(phi) A_22, which has a closed form. psi_j = psi_row
+            psi_column, so the slices of all columns are computed once per batch element and joined with the rows by
+            one matrix product.
+angular     (any basis, the default otherwise) polar coordinates with the closed radial integral.
+paper-code  the authors' angular rule: 100 angles from 0 to 2 pi *with both ends*, so that angle 0 counts twice. Their
+            error of r is up to 8 % for wide attention. Only to reproduce their numbers.
 
 In phi both integrands are periodic and entire, so equally spaced angles converge faster than any power. `angles_needed`
 turns that into a count with a proven error bound. Cost per example: slices O(K (rows + columns) + K N) multiplications
