@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tasks.classification.corpus import SPLITS, Example, Source, hash_examples
-from tasks.classification.vectors import read_vectors
+from tasks.classification.vectors import COUNTED, counted_vectors, read_vectors
 from tasks.data.errors import DataError
 from tasks.data.files import publish_folder, sha256_of
 from tasks.data.progress import NullProgress, Progress
@@ -36,7 +36,8 @@ DEFAULTS: dict[str, Any] = {
     "vocab_size": None,  # most frequent training words kept; words with a pretrained vector come on top
     "min_count": 1,  # rarer training words are unknown, unless they have a pretrained vector
     "max_tokens": None,  # only the first ones of each text are read, in every split
-    "vectors": None,  # text file of pretrained word vectors (GloVe's format)
+    "vectors": None,  # text file of pretrained word vectors (GloVe's format); "ppmi": counted in the training texts
+    "vector_dim": 100,  # of counted vectors
 }
 
 # NLTK's WordPunctTokenizer: runs of letters, digits and underscores, or runs of other visible characters.
@@ -115,7 +116,7 @@ def encode(source: Source, options: Mapping[str, Any], root: str | Path, progres
     """
     progress = progress or NullProgress()
     options = check_options(options)
-    stamp = None if options["vectors"] is None else _stamp(Path(options["vectors"]))
+    stamp = options["vectors"] if options["vectors"] in (None, COUNTED) else _stamp(Path(options["vectors"]))
     key = json.dumps([source.fingerprint, options | {"vectors": stamp}, RECIPE], sort_keys=True, default=str)
     folder = Path(root) / "encoded" / f"{source.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     for _ in range(3):
@@ -141,13 +142,15 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     full = DEFAULTS | {key: value for key, value in options.items() if key in DEFAULTS}
     if full["tokenizer"] not in TOKENIZERS:
         problems.append(f"tokenizer is {full['tokenizer']!r}, allowed are {', '.join(TOKENIZERS)}")
-    for key in ("vocab_size", "min_count", "max_tokens"):
+    for key in ("vocab_size", "min_count", "max_tokens", "vector_dim"):
         if full[key] is not None and int(full[key]) < 1:
             problems.append(f"{key} is {full[key]}, allowed is 1 or more")
     if problems:
         raise DataError(
             "the encoding options are wrong: " + "; ".join(problems), f"keys: {', '.join(DEFAULTS)}", "correct them"
         )
+    if full["vectors"] != COUNTED:
+        del full["vector_dim"]
     return full
 
 
@@ -178,7 +181,7 @@ def _stamp(path: Path) -> list[Any]:
         raise DataError(
             f"the file of word vectors {path.name} is missing",
             str(path),
-            "correct task.encode.vectors, or null for random vectors",
+            "correct task.encode.vectors; null for random vectors, ppmi for vectors counted in the training texts",
         )
     with open(path, "rb") as stream:
         return [path.stat().st_size, hashlib.sha256(stream.read(1 << 20)).hexdigest()]
@@ -224,7 +227,9 @@ def _build(source: Source, options: dict[str, Any], folder: Path, progress: Prog
         "vectors": 0 if vectors is None else len(vectors), "tokens": sum(map(len, texts["train"][0])),
     }  # fmt: skip
     files = {path.name: sha256_of(path) for path in sorted(folder.iterdir())}
-    shown = {k: v for k, v in options.items() if k != "vectors"} | {"vectors": files.get("vectors.npy")}
+    # Counted vectors follow from the texts; their last digits depend on the machine.
+    given = COUNTED if options["vectors"] == COUNTED else files.get("vectors.npy")
+    shown = {k: v for k, v in options.items() if k != "vectors"} | {"vectors": given}
     digest = hashlib.sha256(json.dumps([content, shown, RECIPE], sort_keys=True).encode()).hexdigest()
     meta = {
         "name": source.name,
@@ -250,6 +255,11 @@ def _vocabulary(texts, options: Mapping[str, Any], progress: Progress):
     kept = [word for word, count in ranked[: options["vocab_size"]] if count >= options["min_count"]]
     if options["vectors"] is None:
         return kept, None, None
+    if options["vectors"] == COUNTED:
+        rows = (row for field in texts["train"] for row in field)
+        with progress.bar(None, "counting word vectors"):
+            vectors = counted_vectors(rows, kept, options["vector_dim"])
+        return kept, vectors, np.arange(len(kept), dtype=np.int64) + WORDS
     every = set(counts).union(
         token for split in ("dev", "test") for field in texts[split] for row in field for token in row
     )

@@ -14,6 +14,7 @@ from sparse_attention.repro.protocol import Prepared, Result
 from tasks.classification.corpus import open_source
 from tasks.classification.encode import Encoded, encode, open_encoded
 from tasks.classification.statistics import AttentionTally
+from tasks.classification.vectors import COUNTED
 from tasks.data.progress import NullProgress
 from tasks.fairseq_run import TRAINING_SHARE, TrainingMonitor, fairseq_groups
 
@@ -32,14 +33,12 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     task = config["task"]
     source = open_source(task["data"], progress)
     encoded = encode(source, task["encode"], task["data"]["root"], progress)
-    random = (
-        "random word vectors" if encoded.vectors is None else f"{len(encoded.vectors):,} pretrained word vectors, fixed"
-    )
+    vectors = _where_vectors_come_from(config, encoded)
     sizes = ", ".join(f"{n:,} {split}" for split, n in encoded.report["sizes"].items())
     counts = np.bincount(encoded.splits["train"].labels, minlength=len(encoded.classes))
     facts = {
         "name": source.name, "provenance": source.provenance, "demo": source.demo, "stands_for": source.stands_for,
-        "notes": [*source.notes, f"examples: {sizes}; {random}; vocabulary of {len(encoded.vocab):,}"],
+        "notes": [*source.notes, f"examples: {sizes}; {vectors}; vocabulary of {len(encoded.vocab):,}"],
         "pairs": encoded.report["sizes"], "vocabulary": [len(encoded.vocab)], "unknown": encoded.report["unknown"],
         "sha256": encoded.sha256,
     }  # fmt: skip
@@ -49,6 +48,15 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
         share = 100 * float((encoded.splits["test"].labels == majority).mean())
         baselines["majority"] = {"test/accuracy": share, "test/text": f"always {encoded.classes[majority]}"}
     return Prepared(encoded.sha256, facts, baselines, str(encoded.folder))
+
+
+def _where_vectors_come_from(config: Mapping[str, Any], encoded: Encoded) -> str:
+    if encoded.vectors is None:
+        return "random word vectors"
+    then = "fixed" if config["model"]["fixed_vectors"] else "trained further"
+    if config["task"]["encode"]["vectors"] == COUNTED:
+        return f"word vectors of {encoded.vectors.shape[1]} counted in the training texts (PPMI, SVD), {then}"
+    return f"{len(encoded.vectors):,} pretrained word vectors, {then}"
 
 
 def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Any) -> Result:

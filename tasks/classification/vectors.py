@@ -1,14 +1,19 @@
-"""Pretrained word vectors in GloVe's text format: one word and its numbers a line, separated by spaces."""
+"""Word vectors to start from: a file in GloVe's text format, or counted in the training texts themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from tasks.data.errors import DataError
 from tasks.data.progress import Progress
+
+COUNTED = "ppmi"  # in place of a file's name
+_WINDOW = 5
+_SMOOTHING = 0.75
+_DEVIATION = 0.35  # of one component, about that of GloVe's 300-d vectors
 
 
 def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tuple[list[str], np.ndarray]:
@@ -52,3 +57,45 @@ def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tupl
             f"{path.name} has no word of the texts", str(path), "check task.encode.vectors and task.encode.lowercase"
         )
     return words, np.stack(rows)
+
+
+def counted_vectors(texts: Iterable[Sequence[str]], words: Sequence[str], dim: int) -> np.ndarray:
+    """Vectors [words, dim] float32 of the words, from what stands near them: positive PMI, truncated SVD.
+
+    Neighbours within five words count 1 / distance; other words are left out first, equal texts count once, context
+    frequencies are raised to .75, the left singular vectors are scaled by the square roots of the singular values and
+    each row to one length (the choices of Levy, Goldberg & Dagan 2015 for small corpora). Deterministic up to rounding,
+    and up to the sign of a component whose largest entries tie.
+
+    Raises:
+        DataError: fewer than dim + 1 words.
+    """
+    from scipy import sparse
+    from scipy.sparse.linalg import svds
+
+    if len(words) <= dim:
+        raise DataError(
+            f"{len(words)} words do not give vectors of {dim} dimensions", "", "lower task.encode.vector_dim"
+        )
+    index = {word: i for i, word in enumerate(words)}
+    rows = [[index[token] for token in text if token in index] for text in dict.fromkeys(map(tuple, texts))]
+    ids = np.array([i for row in rows for i in row], dtype=np.int64)
+    owner = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    size = len(words)
+    counts = sparse.csr_matrix((size, size))
+    for distance in range(1, _WINDOW + 1):
+        near = owner[distance:] == owner[:-distance]
+        first, second = ids[:-distance][near], ids[distance:][near]
+        pairs = sparse.coo_matrix((np.full(len(first), 1.0 / distance), (first, second)), shape=(size, size)).tocsr()
+        counts = counts + pairs + pairs.T
+    pairs = counts.tocoo()
+    total = np.asarray(counts.sum(1)).ravel()
+    context = total**_SMOOTHING
+    pmi = np.log(pairs.data * context.sum() / (total[pairs.row] * context[pairs.col]))
+    positive = pmi > 0
+    matrix = sparse.csr_matrix((pmi[positive], (pairs.row[positive], pairs.col[positive])), shape=(size, size))
+    left, values, _ = svds(matrix, k=dim, v0=np.ones(size))
+    vectors = left * np.sqrt(values)
+    vectors *= np.sign(vectors[np.abs(vectors).argmax(0), np.arange(dim)])  # a singular vector's sign is arbitrary
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors * (_DEVIATION * dim**0.5 / np.maximum(lengths, 1e-12))).astype(np.float32)

@@ -167,10 +167,12 @@ def load_images(data: Mapping[str, Any], corpus: Corpus, progress: Progress | No
 
 
 def hold_out(questions: Sequence[Question], share: float) -> tuple[list[Question], list[Question]]:
-    """Split by image, decided by the hash of its key: (the rest, about `share` of the images)."""
+    """Split by image, decided by the hash of its key: (the rest, about `share` of the images, but at least one of several)."""
     parts: tuple[list[Question], list[Question]] = ([], [])
+    places = sorted({_place(q.image) for q in questions})
+    limit = max(share, places[1]) if len(places) > 1 else share
     for q in questions:
-        parts[_place(q.image) < share].append(q)
+        parts[_place(q.image) < limit].append(q)
     return parts
 
 

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tasks.data.errors import DataUnavailable
+from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
 from tasks.vqa.images import ImageError, ImageSource, decode
 from tasks.vqa.store import FeatureStore, Layout, write
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+LARGEST = float(torch.finfo(torch.float16).max)
 BACKBONES = ("resnet152", "tiny")
 
 
@@ -42,6 +43,7 @@ def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone
         size: pixels of a side.
     Raises:
         ValueError: an unknown name. DataUnavailable: torchvision is not installed, or the weights cannot be had.
+            DataError: the file is damaged or of another network.
     """
     if name == "tiny":
         return _tiny(size)
@@ -62,7 +64,13 @@ def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone
             raise DataUnavailable(
                 "the weights of resnet152 are missing", str(path), "give the path of a .pth file by --weights"
             )
-        state, origin = torch.load(path, map_location="cpu", weights_only=True), sha256_of(path)[:16]
+        try:
+            state, origin = torch.load(path, map_location="cpu", weights_only=True), sha256_of(path)[:16]
+        except Exception as error:  # cut short, no checkpoint at all, or one that holds code
+            raise DataError(
+                f"{path.name} is no file of weights that can be read", f"{path}: {type(error).__name__}: {error}",
+                "fetch the file again",
+            ) from error  # fmt: skip
     else:
         preset = ResNet152_Weights.IMAGENET1K_V1
         try:
@@ -72,7 +80,12 @@ def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone
                 "the weights of resnet152 cannot be downloaded", f"{preset.url}: {type(error).__name__}: {error}",
                 "fetch that file on another machine and give its path by --weights",
             ) from error  # fmt: skip
-    net.load_state_dict(state)
+    try:
+        net.load_state_dict(state)
+    except (RuntimeError, TypeError) as error:
+        raise DataError(
+            f"the weights ({origin}) are not those of resnet152", str(error).split("\n", 1)[0], "give resnet152's file"
+        ) from error
     cut = nn.Sequential(*list(net.children())[:-2]).eval()  # without pooling and classifier
     return Backbone(cut, f"resnet152|weights:{origin}|size:{size}", size, (size // 32, size // 32), 2048)
 
@@ -120,13 +133,17 @@ def extract(
             x = (batch.to(device, non_blocking=pin).permute(0, 3, 1, 2).float() / 255 - mean) / std
             with torch.autocast(device, enabled=amp, dtype=torch.float16 if pin else torch.bfloat16):
                 y: Tensor = net(x)
-            out[places] = y.flatten(2).transpose(1, 2).float().cpu().numpy()
+            cells = y.flatten(2).transpose(1, 2).float().cpu()
+            whole = (cells.abs() <= LARGEST).flatten(1).all(1)
+            for place in [p for p, fits in zip(places, whole.tolist()) if not fits]:
+                bad[shard[place]] = "its features are not numbers that half precision holds"
+            out[places] = torch.where(whole[:, None, None], cells, 0.0).numpy()
         return out, bad
 
     layout = Layout(model.name, model.grid, model.channels, tuple(keys), shard_size)
     store = write(folder, layout, compute, progress)
     if store.bad:
         progress.say(
-            f"{len(store.bad)} of {len(keys)} images cannot be read; their features are zero: {', '.join(list(store.bad)[:5])}"
+            f"{len(store.bad)} of {len(keys)} images have no features, zeros stand for them: {', '.join(list(store.bad)[:5])}"
         )
     return store

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tasks.classification.corpus import Example, Source, open_source
 from tasks.classification.encode import PAD, SEPARATOR, UNK, WORDS, check_options, encode, wordpunct, wordpunct_br
+from tasks.classification.vectors import counted_vectors
 from tasks.data.errors import DataError
 
 TEXTS = {
@@ -104,6 +105,34 @@ def test_a_vector_file_that_does_not_fit_is_refused(tmp_path):
         encode(source(), {"vectors": str(file)}, tmp_path)
     with pytest.raises(DataError, match="missing"):
         encode(source(), {"vectors": str(tmp_path / "none.txt")}, tmp_path)
+
+
+def test_counted_vectors_tell_words_in_the_same_places_from_others(tmp_path):
+    rng = np.random.default_rng(0)
+    animals, colours = ("cat", "dog", "fox"), ("red", "blue", "green")
+    texts = [["the", rng.choice(animals), "ran", "and", "saw", "a", rng.choice(colours), "ball"] for _ in range(300)]
+    words = [*animals, *colours, "the", "ran", "ball"]
+    vectors = counted_vectors(texts, words, 4)
+    assert vectors.shape == (9, 4) and vectors.dtype == np.float32
+    lengths = np.linalg.norm(vectors, axis=1)
+    np.testing.assert_allclose(lengths, 0.35 * 2, rtol=1e-5)
+    cosine = vectors @ vectors.T / np.outer(lengths, lengths)
+    for group in (slice(0, 3), slice(3, 6)):
+        assert cosine[group, group].min() > 0.95
+    assert cosine[:3, 3:6].max() < 0.5
+    again = counted_vectors(texts + texts, words, 4)  # equal texts count once
+    np.testing.assert_allclose(again @ again.T, vectors @ vectors.T, atol=1e-5)
+    with pytest.raises(DataError, match="9 words do not give vectors of 9 dimensions"):
+        counted_vectors(texts, words, 9)
+
+
+def test_counted_vectors_in_a_data_set(tmp_path):
+    found = encode(source(), {"vectors": "ppmi", "vector_dim": 2, "min_count": 1}, tmp_path)
+    assert found.vectors.shape == (len(found.vocab), 2) and np.isfinite(found.vectors).all()
+    assert found.vector_rows.tolist() == list(range(WORDS, WORDS + len(found.vocab)))
+    assert encode(source(), {"vectors": "ppmi", "vector_dim": 1}, tmp_path).sha256 != found.sha256
+    plain = encode(source(), {}, tmp_path)
+    assert plain.vectors is None and encode(source(), {"vector_dim": 7}, tmp_path).sha256 == plain.sha256
 
 
 def test_a_cached_encoding_is_opened_without_reading_and_mended_when_damaged(tmp_path):

@@ -197,6 +197,8 @@ def test_splits_depend_on_the_image_alone():
     rest, held = hold_out(questions, 0.1)
     assert 20 < len(held) < 120 and not {q.image for q in rest} & {q.image for q in held}
     assert hold_out(questions[::-1], 0.1)[1] == held[::-1]
+    few = hold_out(questions[:9], 1e-6)  # three images: one of them
+    assert [len(part) for part in few] == [6, 3] and len({q.image for q in few[1]}) == 1
     small, large = limited(questions, 50), limited(questions, 200)
     assert len(small) == 50 and set(small) <= set(large)
 

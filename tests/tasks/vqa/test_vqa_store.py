@@ -96,6 +96,16 @@ def test_extracted_features_are_the_networks_own(vqa2_folder, tmp_path):
     assert not rows[1].any() and np.abs(rows[0]).max() > 0.1
 
 
+def test_features_that_half_precision_cannot_hold_are_marked(vqa2_folder, tmp_path):
+    source = Files([vqa2_folder / "val2014"], coco_key)
+    model = features.backbone("tiny", size=32)
+    with torch.no_grad():
+        model.net[2].bias.fill_(1e5)
+    store = features.extract(source, ["1000", "1001"], model, tmp_path, NullProgress())
+    assert set(store.bad) == {"1000", "1001"} and "half precision" in store.bad["1000"]
+    assert not store.rows(np.arange(2)).any()
+
+
 def test_half_precision_extraction_is_close_to_full(vqa2_folder, tmp_path):
     source, keys = Files([vqa2_folder / "val2014"], coco_key), ["1000", "1001"]
     stores = [
@@ -137,6 +147,12 @@ def test_resnet_cut_before_its_pooling(tmp_path):
     models = pytest.importorskip("torchvision.models", reason="torchvision is not installed (the [vision] extra)")
     with pytest.raises(DataUnavailable, match="--weights"):
         features.backbone("resnet152", str(tmp_path / "none.pth"))
+    (tmp_path / "cut.pth").write_bytes(b"PK\x03\x04")
+    with pytest.raises(DataError, match="fetch the file again"):
+        features.backbone("resnet152", str(tmp_path / "cut.pth"))
+    torch.save(models.resnet18(weights=None).state_dict(), tmp_path / "other.pth")
+    with pytest.raises(DataError, match="are not those of resnet152"):
+        features.backbone("resnet152", str(tmp_path / "other.pth"))
     net = models.resnet152(weights=None)
     torch.save(net.state_dict(), tmp_path / "w.pth")
     model = features.backbone("resnet152", str(tmp_path / "w.pth"), 64)
