@@ -168,8 +168,8 @@ class _Rows(Function):
         p, *saved = ctx.saved_tensors
         if ctx.op in _SMOOTH and (_grad_enabled() or _batched(g)):  # create_graph=True; is_grads_batched=True
             return REFERENCE[ctx.op].backward(g, p, (), **ctx.params), None, None
-        if _grad_enabled():
-            return _Linear.apply(g, p.detach(), ctx.kernel, ctx.params, *saved), None, None
+        if _grad_enabled() or _batched(g):
+            return _linear(g, p.detach(), saved, ctx.kernel, ctx.params), None, None
         return _vjp(g, p, saved, ctx.kernel, ctx.params), None, None
 
     @staticmethod
@@ -186,6 +186,16 @@ def _vjp(g: Tensor, p: Tensor, saved: Any, kernel: kernels.Op, params: dict[str,
     return kernel.backward(g.reshape(-1, n).contiguous(), p.view(-1, n), tuple(saved), **params).view(p.shape)
 
 
+def _linear(g: Tensor, p: Tensor, saved: Any, kernel: kernels.Op, params: dict[str, Any]) -> Tensor:
+    """The product of a piecewise linear mapping's Jacobian with g, differentiable in g."""
+    if not _batched(g):
+        return _Linear.apply(g, p, kernel, params, *saved)
+    # Kernels take no batched gradients, products with matrices do: the Jacobian [..., n, n], column by column.
+    columns = torch.eye(p.shape[-1], dtype=p.dtype, device=p.device)
+    jacobian = torch.stack([_vjp(e.expand_as(p), p, saved, kernel, params) for e in columns], dim=-1)
+    return (jacobian @ g.unsqueeze(-1)).squeeze(-1)
+
+
 class _Linear(Function):
     """The vector-Jacobian product of a piecewise linear mapping: linear in g, with a constant symmetric matrix."""
 
@@ -198,7 +208,7 @@ class _Linear(Function):
     @staticmethod
     def backward(ctx: Any, gg: Tensor) -> tuple[Tensor | None, ...]:
         p, *saved = ctx.saved_tensors
-        return (_Linear.apply(gg, p, ctx.kernel, ctx.params, *saved), None, None, None, *(None for _ in saved))
+        return (_linear(gg, p, saved, ctx.kernel, ctx.params), None, None, None, *(None for _ in saved))
 
 
 class _RowsInTorch(Function):

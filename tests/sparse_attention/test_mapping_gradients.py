@@ -35,6 +35,22 @@ def test_scores_with_mask_and_another_dimension(kernel, name):
     assert (g[~mask] == 0).all() and (g[0, :, 0] == 0).all() and g.abs().sum() > 0
 
 
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_vectorized_jacobian_and_hessian(kernel, name):
+    """Many gradients in one call (is_grads_batched), of first and second order."""
+    x, m = scores(3, 5).abs() + 0.1, sa.make(name)
+    jacobian = torch.autograd.functional.jacobian
+    for create_graph in (False, True):
+        plain, many = (jacobian(m, x, create_graph=create_graph, vectorize=v) for v in (False, True))
+        assert torch.allclose(plain, many, atol=1e-12)
+
+    def cubes(z):
+        return m(z).pow(3).sum()
+
+    plain, many = (torch.autograd.functional.hessian(cubes, x, vectorize=v) for v in (False, True))
+    assert plain.abs().max() > 1e-3 and torch.allclose(plain, many, atol=1e-10)
+
+
 LEARNED = [
     ("entmax", "alpha", 1.1, 1.9),
     ("entmax", "alpha", 2.1, 2.6),
