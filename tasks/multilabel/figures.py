@@ -99,6 +99,7 @@ def draw(points: Sequence[Point], score: str, settings: Sequence[str], stem: Pat
                 color=colour, marker=marker, ls=dash, ms=4.5, lw=1.6, capsize=2.5, elinewidth=0.9, label=row,
             )  # fmt: skip
         panel.set_xlabel(AXES[setting])
+        panel.xaxis.get_major_locator().set_params(integer=True)
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0][0].set_ylabel(SCORES[score])
