@@ -134,6 +134,11 @@ def _value(
     assert function is not None
     p = function(x, dim=-1, **params, **moved)
     t = torch.zeros_like(p) if target is None else target
+    if target is not None:
+        # p and t have the same sum, so a common offset is nothing but rounding: without it the products keep their digits.
+        top = x.detach().amax(-1, keepdim=True)
+        shifted = top.isfinite() & ((t.detach().sum(-1, keepdim=True) - 1).abs() < 1e-3)
+        x = x - torch.where(shifted, top, 0.0)
     omega = REGULARISERS[built.spec.name]
     numbers = {name: value for name, value in params.items() if name not in ("mode", "solver", "tol")}
     value = _Slope.apply(x, p, t) - omega(p.detach(), keep, **numbers).sum(-1)
@@ -233,13 +238,15 @@ def sparsegen_hinge(
     Args:
         scores: any shape.
         target: scores' shape, non-negative: 0/1 labels or a distribution; divided by its sum to give eta. Y: where > 0.
+            Masked classes are left out of Y and of the sum.
         lam: < 1.
         half_pairs: count each pair {i, j} of Y once, as the authors' code does; the printed sum counts it twice.
         corrected: replace ``|z_i - z_j|`` by ``|z_i - z_j - (1-lam)(eta_i - eta_j)|``, which is 0 at the right point
             when eta is not uniform (the printed term is not).
         reduction: "mean" over rows, "sum" or "none".
     Raises:
-        ValueError: lam out of range, target of another shape, unknown reduction.
+        ValueError: a number lam out of range (a tensor is not checked), target of another shape or negative, unknown
+            reduction.
     """
     x, eta, keep = _labels(scores, target, dim, mask)
     width = 1.0 - per_row(lam, scores, dim, "lam") if isinstance(lam, Tensor) else 1.0 - LAM.check(lam)
@@ -292,11 +299,15 @@ def _hinge(z: Tensor, eta: Tensor, keep: Tensor, width: Tensor, half_pairs: bool
 
 
 def _pair_distances(z: Tensor, on: Tensor) -> Tensor:
-    """``sum_{i<j} |z_i - z_j|`` over the positions ``on``: in decreasing order the k-th of m counts ``m + 1 - 2k`` times."""
-    ordered = z.masked_fill(~on, -torch.inf).sort(dim=-1, descending=True).values
-    m = on.sum(-1, keepdim=True)
-    k = torch.arange(1, z.shape[-1] + 1, device=z.device)
-    return torch.where(k <= m, (m + 1 - 2 * k) * ordered.masked_fill(ordered == -torch.inf, 0.0), 0.0).sum(-1)
+    """``sum_{i<j} |z_i - z_j|`` over the positions ``on``: each counts as often as there are smaller ones, less the larger.
+
+    Equal ones are neither: of the subgradients at a tie the symmetric one, which does not depend on the order of classes.
+    """
+    at = z.detach().contiguous()
+    ordered = at.masked_fill(~on, torch.inf).sort(dim=-1).values
+    smaller = torch.searchsorted(ordered, at)
+    larger = on.sum(-1, keepdim=True) - torch.searchsorted(ordered, at, right=True)
+    return torch.where(on, (smaller - larger) * z, 0.0).sum(-1)
 
 
 def _labels(scores: Tensor, target: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -305,6 +316,10 @@ def _labels(scores: Tensor, target: Tensor, dim: int, mask: Tensor | None) -> tu
         raise ValueError(
             f"target of shape {tuple(target.shape)} must have the shape of the scores {tuple(scores.shape)}"
         )
+    if not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()) and not bool(
+        (target >= 0).all()
+    ):
+        raise ValueError("target holds negative numbers or NaN; labels are 0 or 1, or a distribution")
     x, _ = last(scores, dim, mask)
     keep = x.detach() != -torch.inf
     y = target.to(x.dtype).movedim(dim, -1).masked_fill(~keep, 0.0) if x.ndim == target.ndim else target.reshape(1)

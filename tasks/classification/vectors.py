@@ -68,7 +68,7 @@ def counted_vectors(texts: Iterable[Sequence[str]], words: Sequence[str], dim: i
     and up to the sign of a component whose largest entries tie.
 
     Raises:
-        DataError: fewer than dim + 1 words.
+        DataError: fewer than dim + 1 words, or no two of them near each other.
     """
     from scipy import sparse
     from scipy.sparse.linalg import svds
@@ -94,8 +94,11 @@ def counted_vectors(texts: Iterable[Sequence[str]], words: Sequence[str], dim: i
     pmi = np.log(pairs.data * context.sum() / (total[pairs.row] * context[pairs.col]))
     positive = pmi > 0
     matrix = sparse.csr_matrix((pmi[positive], (pairs.row[positive], pairs.col[positive])), shape=(size, size))
+    if not matrix.nnz:
+        raise DataError("no two words stand near each other", f"{len(rows)} texts", "use random vectors, or more text")
     left, values, _ = svds(matrix, k=dim, v0=np.ones(size))
     vectors = left * np.sqrt(values)
     vectors *= np.sign(vectors[np.abs(vectors).argmax(0), np.arange(dim)])  # a singular vector's sign is arbitrary
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors * (_DEVIATION * dim**0.5 / np.maximum(lengths, 1e-12))).astype(np.float32)
+    known = lengths > 1e-8 * lengths.max()  # the others have no neighbours, or components beyond the kept ones
+    return np.where(known, vectors * (_DEVIATION * dim**0.5 / np.where(known, lengths, 1.0)), 0.0).astype(np.float32)

@@ -18,17 +18,27 @@ from functools import lru_cache
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _NUMBERS = {w: str(i) for i, w in enumerate(_DIGITS)} | {"none": "0"}
 _ARTICLES = {"a", "an", "the"}
-# Written without the apostrophe by annotators. "its", "were", "well", "hell", "shell", "ill", "id", "wed" stay: also words.
+# Written without the apostrophe by annotators; the challenge's list has none that are words themselves ("its", "well").
 _SHORT = """
-ain't aren't can't could've couldn't didn't doesn't don't hadn't hasn't haven't he'd he's how'd
-how'll how's I'm I've isn't it'd it'll ma'am might've mightn't must've mustn't needn't o'clock
-shan't she's should've shouldn't somebody's someone's something's that'd that's there'd there're there's they'd they'll
-they're they've wasn't we've weren't what'll what're what's what've when's where'd where's where've who'd
-who'll who's who've why'll why're why's won't would've wouldn't y'all you'd you'll you're you've
+ain't aren't can't could've couldn't didn't doesn't don't hadn't hasn't haven't he'd he's how'd how'll how's isn't it'd it'll
+ma'am might've mightn't must've mustn't needn't not've o'clock oughtn't shan't should've shouldn't somebody'll somebody's
+someone'd someone'll someone's something'd something'll that's there'd there're there's they'd they'll they're they've 'twas
+wasn't we've weren't what'll what're what's what've when's where'd where's where've who'd who'll who's who've why'll why're why's
+won't would've wouldn't y'all you'd you'll you're you've
 """
-_CONTRACTIONS = {word.replace("'", ""): word for word in _SHORT.split()}
+_TWICE_SHORT = """
+couldn't've hadn't've he'd've it'd've mightn't've she'd've shouldn't've somebody'd've someone'd've something'd've there'd've
+they'd've we'd've who'd've wouldn't've y'all'll y'all'd've you'd've
+"""
+
+
+def _without_one_apostrophe(word: str) -> list[str]:
+    return [word[:i] + word[i + 1 :] for i, letter in enumerate(word) if letter == "'"]
+
+
+_CONTRACTIONS = {left: word for word in (_SHORT + _TWICE_SHORT).split() for left in _without_one_apostrophe(word)}
 _PUNCTUATION = ';/[]"{}()=+\\_-<>@`,?!'
-_DECIMAL_POINT = re.compile(r"(?<!\d)\.(?!\d)")
+_FULL_STOP = re.compile(r"\.(?!\d)")  # as the challenge's expression works, also after a digit
 _COMMA_IN_NUMBER = re.compile(r"\d,\d")
 
 
@@ -46,7 +56,7 @@ def normalized(answer: str) -> str:
         if mark in original:
             loose = f"{mark} " in original or f" {mark}" in original or in_number
             text = text.replace(mark, "" if loose else " ")
-    text = _DECIMAL_POINT.sub("", text)
+    text = _FULL_STOP.sub("", text)
     words = [_NUMBERS.get(w, w) for w in text.lower().split()]
     return " ".join(_CONTRACTIONS.get(w, w) for w in words if w not in _ARTICLES)
 

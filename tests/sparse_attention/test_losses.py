@@ -147,6 +147,30 @@ def test_hinge_losses_are_zero_exactly_where_the_mapping_is_right():
     assert hits > 100
 
 
+def test_hinge_subgradients_at_ties_do_not_depend_on_the_order_of_classes():
+    for z, y, expected in (([5.0, 5, -9, -9], [1, 1, 0, 0], [0, 0, 0, 0]), ([0.0, 0, 0], [1, 1, 0], [-1, -1, 2])):
+        x = torch.tensor(z, requires_grad=True)
+        sa.losses.sparsegen_hinge(x, torch.tensor(y)).backward()
+        assert x.grad.tolist() == expected
+
+
+def test_labels_of_a_hinge_are_not_negative():
+    for wrong in ([1.0, -1, -1], [1, float("nan"), 0]):
+        for loss in (sa.losses.sparsegen_hinge, sa.losses.sparsehourglass_hinge):
+            with pytest.raises(ValueError, match="labels are 0 or 1"):
+                loss(torch.randn(3), torch.tensor(wrong))
+
+
+@pytest.mark.parametrize("name", ["sparsemax", "softmax", "entmax", "fusedmax"])
+def test_a_common_offset_costs_no_digits(name):
+    x, y = torch.randn(500, 50), torch.randint(50, (500,))
+    for offset in (1e2, 1e4):
+        moved = x + offset  # as float32 rounds it
+        loss = sa.losses.fenchel_young(moved, y, name, reduction="none")
+        exact = sa.losses.fenchel_young(moved.double(), y, name, reduction="none")
+        assert (loss.double() - exact).abs().max() < 2e-5
+
+
 def test_hinge_gradients_masks_and_memory():
     z = torch.randn(3, 6, dtype=D, requires_grad=True)
     y = (torch.rand(3, 6) > 0.5).to(D)

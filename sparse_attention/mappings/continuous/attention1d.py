@@ -45,7 +45,7 @@ def continuous_attention_1d(mu: Tensor, sigma_sq: Tensor, basis: GaussianBasis1d
         r = gaussian_expectation(loc, variance, centres, widths)
     else:
         r = edge_expectation(loc, half_width(variance, alpha), centres, widths, order)
-    return r.to(torch.promote_types(mu.dtype, sigma_sq.dtype))
+    return r.to(torch.promote_types(torch.promote_types(mu.dtype, sigma_sq.dtype), torch.float16))
 
 
 def rho(theta: Tensor, basis: GaussianBasis1d, alpha: float = 2.0) -> Tensor:
@@ -185,10 +185,11 @@ def jacobian_theta(theta: Tensor, basis: GaussianBasis1d, alpha: float = 2.0) ->
     order = closed_form_order(alpha)
     if order == 0:
         s = gaussian_expectation(mu, sigma_sq, centres, widths)
-        posterior = 1 / (1 / sigma_sq.unsqueeze(-1) + widths.square().reciprocal())
-        mean = posterior * ((mu / sigma_sq).unsqueeze(-1) + centres / widths.square())
-        second = posterior + mean.square() - (sigma_sq + mu.square()).unsqueeze(-1)
-        return torch.stack([s * (mean - mu.unsqueeze(-1)), s * second], dim=-1)
+        # Moments of p psi_j / r_j less those of p: nothing cancels where p is narrow.
+        total = sigma_sq.unsqueeze(-1) + widths.square()
+        shift = sigma_sq.unsqueeze(-1) * (centres - mu.unsqueeze(-1)) / total
+        second = shift * (2 * mu.unsqueeze(-1) + shift) - sigma_sq.square().unsqueeze(-1) / total
+        return torch.stack([s * shift, s * second], dim=-1)
     a = half_width(sigma_sq, alpha)
     _, d_mu, d_a = _value_and_jacobian(mu, a, centres, widths, order)
     d_sigma_sq = d_a * (a / ((alpha + 1) * sigma_sq)).unsqueeze(-1)

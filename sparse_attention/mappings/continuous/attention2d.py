@@ -46,12 +46,13 @@ def continuous_attention_2d(
     *,
     quadrature: str = "auto",
     n_angles: int | None = None,
+    tolerance: float | None = None,
 ) -> Tensor:
     """Expected basis functions r [..., N] under the density with mu [..., 2] and parameter Sigma = covariance [..., 2,
     2].
 
-    n_angles: points on the full circle; None takes what the error bound asks for: 1e-7 of the largest r for float32
-    inputs, 1e-12 for float64. Gradients with respect to mu and Sigma (read as symmetric) are exact: slices
+    n_angles: points on the full circle; None takes what the error bound asks for: `tolerance` relative to the largest
+    r, by default 1e-7 for float32 inputs and 1e-12 for float64. Gradients with respect to mu and Sigma (read as symmetric) are exact: slices
     differentiate the rule, the angular rules apply the closed derivative of the integral. Sigma is the covariance only
     for alpha = 1 (`family.matched_covariance` converts). Raises ValueError for an unknown alpha or quadrature, for
     `slices` on a basis that is no grid, and for a Sigma that is not positive definite.
@@ -69,7 +70,8 @@ def continuous_attention_2d(
         r = gaussian_expectation_2d(loc, sigma, basis)
     else:
         shape = _support_map(0.5 * (sigma + sigma.mT), alpha)
-        r = _truncated(loc, shape, basis, order, rule, n_angles, 1e-7 if dtype != torch.float64 else 1e-12)
+        tolerance = tolerance if tolerance is not None else 1e-7 if dtype != torch.float64 else 1e-12
+        r = _truncated(loc, shape, basis, order, rule, n_angles, tolerance)
     return r.reshape(*batch, len(basis)).to(dtype)
 
 
@@ -176,8 +178,16 @@ def _truncated(
         if rule == "slices":
             pieces.append(_by_slices(at, form, basis, order, angles, weights))
         else:
-            pieces.append(angular_expectation(at, form, *basis.tensors(loc.device), order, angles, weights))
+            turned = angles + _root_angle(form) if rule == "paper-code" else angles
+            pieces.append(angular_expectation(at, form, *basis.tensors(loc.device), order, turned, weights))
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def _root_angle(shape: Tensor) -> Tensor:
+    """[B, 1]: where the authors' angle 0 lies. They map the disk by the symmetric root of Sigma, which is A times a rotation;
+    for a rule that favours one angle that matters."""
+    a, c, b = shape.detach().unsqueeze(-1).unbind(1)
+    return torch.atan2(-c, a + b)
 
 
 def _by_slices(
@@ -256,6 +266,11 @@ def _closed_circle(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return angles, torch.full_like(angles, 2 * math.pi / count)
 
 
+def check_quadrature(quadrature: str, basis: GaussianBasis2d, alpha: float) -> None:
+    """Raises ValueError when the rule is unknown or does not suit the basis or alpha."""
+    _resolve(quadrature, basis, closed_form_order(alpha))
+
+
 def _resolve(quadrature: str, basis: GaussianBasis2d, order: int) -> str:
     if quadrature not in QUADRATURES:
         raise ValueError(f"quadrature={quadrature!r} is unknown; allowed: {', '.join(QUADRATURES)}")
@@ -281,10 +296,10 @@ def _check_positive_definite(sigma: Tensor) -> None:
     if torch.compiler.is_compiling():
         return
     s11, s12, s21, s22 = sigma.detach().flatten(1).unbind(-1)
-    bad = torch.minimum(s11 * s22 - s12 * s21, s11) <= 0  # NaN passes and stays NaN in its own row
+    bad = torch.minimum(s11 * s22 - (0.5 * (s12 + s21)).square(), s11) <= 0  # NaN passes and stays NaN in its own row
     if bool(bad.any()):
         first = int(bad.nonzero()[0])
         raise ValueError(
-            f"covariance number {first} is not positive definite: {sigma[first].tolist()}; "
+            f"covariance number {first} is not positive definite (read as symmetric): {sigma[first].tolist()}; "
             "add a multiple of the identity (the authors add 1e-6)"
         )

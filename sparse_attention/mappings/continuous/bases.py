@@ -47,6 +47,8 @@ class GaussianBasis1d:
             raise ValueError(
                 f"centres {tuple(centres.shape)} and widths {tuple(widths.shape)} must be two vectors of one length > 0"
             )
+        if not bool(centres.isfinite().all() and widths.isfinite().all()):
+            raise ValueError("centres and widths must be finite numbers")
         if not bool((widths > 0).all()):
             raise ValueError(f"basis widths must be positive standard deviations, got {widths.min().item()}")
         self._constants = _Constants(centres=centres, widths=widths)

@@ -12,6 +12,7 @@ loops.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -62,10 +63,12 @@ def fit_mixture(
     length, n = positions.shape
     if not 1 <= components <= length:
         raise ValueError(f"components={components} must lie between 1 and the number of positions, {length}")
+    if not initial_variance > 0:
+        raise ValueError(f"initial_variance={initial_variance} must be positive")
     if weights.shape[-1] != length:
         raise ValueError(f"weights {tuple(weights.shape)} do not fit {length} positions")
     p, t = weights.double(), positions.double()
-    mu = _draw_means(p, t, components, generator) if means is None else means.double()
+    mu = _draw_means(p, t, components, _noise(p.shape, p, generator)) if means is None else means.double()
     eye = torch.eye(n, dtype=t.dtype, device=t.device)
     sigma = (initial_variance * eye).expand(len(p), components, n, n)
     pi = p.new_full((len(p), components), 1.0 / components)
@@ -98,16 +101,21 @@ def select_mixture(
     A component has 1 + n + n (n + 1) / 2 parameters, one less in all because the pi sum to one. L is the perplexity of
     the weights, the number of positions that attention is effectively spread over: weights are no counts, and a count
     of positions would let a few cells pay for many components. penalty = log L is the BIC (5.3 for uniform weights on a
-    14 x 14 grid). For every number of components the best of `restarts` random starts is taken. weights [B, L],
-    positions [L, n].
+    14 x 14 grid). For every number of components the best of `restarts` random starts is taken; all examples share
+    their random numbers, so that a result does not depend on the batch. weights [B, L], positions [L, n]. Raises
+    ValueError when max_components or restarts is below 1.
     """
+    if max_components < 1 or restarts < 1:
+        raise ValueError(f"max_components={max_components} and restarts={restarts} must be at least 1")
     batch, n = len(weights), positions.shape[-1]
     sample_size = torch.exp(-torch.special.xlogy(weights.detach().double(), weights.detach().double()).sum(-1))  # [B]
     repeated = weights.repeat_interleave(restarts, dim=0)
     best: Mixture | None = None
     best_score = weights.new_full((batch,), math.inf, dtype=torch.float64)
     for k in range(1, min(max_components, len(positions)) + 1):
-        fits = fit_mixture(repeated, positions, k, iterations, initial_variance=initial_variance, generator=generator)
+        noise = _noise((restarts, len(positions)), weights, generator).repeat(batch, 1)
+        means = _draw_means(repeated.double(), positions.double(), k, noise)
+        fits = fit_mixture(repeated, positions, k, iterations, initial_variance=initial_variance, means=means)
         start = fits.log_likelihood.view(batch, restarts).argmax(-1)
         fit = _pad(_take(fits, torch.arange(batch, device=weights.device) * restarts + start), max_components)
         parameters = k * (1 + n + n * (n + 1) // 2) - 1
@@ -146,10 +154,20 @@ def _log_joint(t: Tensor, pi: Tensor, mu: Tensor, sigma: Tensor) -> Tensor:
     return log_weight.unsqueeze(-1) - 0.5 * energy
 
 
-def _draw_means(p: Tensor, t: Tensor, components: int, generator: torch.Generator | None) -> Tensor:
-    """Distinct positions [B, K, n]; the small addition lets a start find K positions where fewer have weight."""
+def _noise(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard Gumbel numbers."""
+    device = like.device if generator is None else generator.device
+    uniform = torch.rand(tuple(shape), dtype=torch.float64, device=device, generator=generator)
+    return -torch.log(-torch.log(uniform.clamp(min=_TINY))).to(like.device)
+
+
+def _draw_means(p: Tensor, t: Tensor, components: int, noise: Tensor) -> Tensor:
+    """Distinct positions [B, K, n] drawn by the weights: the largest of log p + Gumbel noise [B, L].
+
+    The small addition lets a start find K positions where fewer have weight.
+    """
     with torch.no_grad():
-        return t[torch.multinomial(p.clamp(min=0) + 1e-9, components, generator=generator)]
+        return t[(torch.log(p.clamp(min=0) + 1e-9) + noise).topk(components, dim=-1).indices]
 
 
 def _take(m: Mixture, index: Tensor) -> Mixture:

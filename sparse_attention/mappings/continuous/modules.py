@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .attention1d import continuous_attention_1d
-from .attention2d import QUADRATURES, continuous_attention_2d
+from .attention2d import QUADRATURES, check_quadrature, continuous_attention_2d
 from .bases import GaussianBasis1d, GaussianBasis2d
 from .family import closed_form_order
 from .mixture import Mixture, fit_mixture, mixture_expectation, select_mixture
@@ -81,6 +81,7 @@ class ContinuousAttention1d(nn.Module):
             ("pad_positions", pad_positions, PAD_POSITIONS),
             ("moment_match", moment_match, MOMENT_MATCHES),
             ("positions", positions, POSITIONS),
+            ridge=ridge,
         )
         self.basis = basis if basis is not None else GaussianBasis1d.linspaced(64)
         self.alpha, self.ridge, self.pad_positions = alpha, ridge, pad_positions
@@ -103,6 +104,7 @@ class ContinuousAttention1d(nn.Module):
         query_dim.
         """
         _check_one_source(query=query, params=params, weights=weights)
+        mask = _checked_mask(mask, values, weights)
         mask = values.new_ones(values.shape[:2], dtype=torch.bool) if mask is None else mask
         if params is not None:
             mu, sigma_sq = params
@@ -174,9 +176,11 @@ class ContinuousAttention2d(nn.Module):
             ("pad_positions", pad_positions, PAD_POSITIONS),
             ("moment_match", moment_match, MOMENT_MATCHES),
             ("quadrature", quadrature, QUADRATURES),
+            ridge=ridge,
         )
         self.grid = (int(grid[0]), int(grid[1]))
         self.basis = basis if basis is not None else GaussianBasis2d.grid()
+        check_quadrature(quadrature, self.basis, alpha)
         self.alpha, self.ridge, self.pad_positions = alpha, ridge, pad_positions
         self.moment_match, self.quadrature = moment_match, quadrature
         self._positions = positions_2d(*self.grid)
@@ -198,12 +202,19 @@ class ContinuousAttention2d(nn.Module):
         """
         _check_one_source(params=params, weights=weights)
         self._check_cells(values)
+        mask = _checked_mask(mask, values, weights)
         if params is not None:
             mu, sigma = params
         else:
             assert weights is not None
-            mu, sigma = match_moments_2d(weights, self._positions.to(weights.device), self.alpha, self.moment_match)
-        r = continuous_attention_2d(mu, sigma, self.basis, self.alpha, quadrature=self.quadrature)
+            # float64 up to r: |Sigma| of attention along a line is lost when Sigma is rounded.
+            mu, sigma = match_moments_2d(
+                weights.double(), self._positions.to(weights.device), self.alpha, self.moment_match
+            )
+        r = continuous_attention_2d(mu, sigma, self.basis, self.alpha, quadrature=self.quadrature, tolerance=1e-7)
+        if weights is not None:
+            dtype = torch.promote_types(weights.dtype, torch.float32)
+            mu, sigma, r = mu.to(dtype), sigma.to(dtype), r.to(dtype)
         return self._context(values, mask, ContinuousInfo(mu, sigma, r, r, weights))
 
     def _context(self, values: Tensor, mask: Tensor | None, info: ContinuousInfo) -> tuple[Tensor, ContinuousInfo]:
@@ -229,8 +240,8 @@ class MultimodalAttention2d(ContinuousAttention2d):
     """Image attention by a mixture of Gaussians fitted to discrete weights (Farinhas, Martins and Aguiar 2021).
 
     In training the number of components is drawn from 1 .. max_components for each batch and EM runs 5 times; in
-    evaluation the number is selected per example by penalised likelihood (10 iterations, 3 restarts). Starts are
-    random: pass a generator to repeat them. alpha > 1 replaces every Gaussian by the truncated density of the same
+    evaluation the number is selected per example by penalised likelihood (10 iterations, 3 restarts). Starts in
+    training are random: pass a generator to repeat them; in evaluation they are always the same. alpha > 1 replaces every Gaussian by the truncated density of the same
     moments.
     """
 
@@ -259,6 +270,7 @@ class MultimodalAttention2d(ContinuousAttention2d):
         mixture).
         """
         self._check_cells(values)
+        mask = _checked_mask(mask, values, weights)
         positions = self._positions.to(weights.device)
         if self.training:
             device = self.generator.device if self.generator is not None else None
@@ -275,7 +287,7 @@ class MultimodalAttention2d(ContinuousAttention2d):
                 3,
                 self.penalty,
                 initial_variance=self.initial_variance,
-                generator=self.generator,
+                generator=torch.Generator().manual_seed(0),
             )
         dtype = torch.promote_types(weights.dtype, torch.float32)
         r = mixture_expectation(mixture, self.basis, self.alpha).to(dtype)
@@ -299,8 +311,23 @@ def _check_one_source(**sources: object) -> None:
         raise ValueError(f"give exactly one of {', '.join(sources)}; got {', '.join(given) or 'none'}")
 
 
-def _check_options(alpha: float, *options: tuple[str, str, tuple[str, ...]]) -> None:
-    mistakes = []
+def _checked_mask(mask: Tensor | None, values: Tensor, weights: Tensor | None) -> Tensor | None:
+    """The mask [B, L] of values [B, L, D], or None. Raises TypeError and ValueError naming what does not fit."""
+    if weights is not None and (weights.shape[0], weights.shape[-1]) != tuple(values.shape[:2]):
+        raise ValueError(f"weights {tuple(weights.shape)} do not fit values {tuple(values.shape)}")
+    if mask is None:
+        return None
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask has dtype {mask.dtype}; it must be boolean, True = keep (use mask.bool())")
+    if mask.shape != values.shape[:2]:
+        raise ValueError(
+            f"mask of shape {tuple(mask.shape)} must have the shape {tuple(values.shape[:2])} of the values"
+        )
+    return mask
+
+
+def _check_options(alpha: float, *options: tuple[str, str, tuple[str, ...]], ridge: float) -> None:
+    mistakes = [] if ridge > 0 else [f"ridge={ridge} must be positive (text and images .01, speech .1)"]
     try:
         closed_form_order(alpha)
     except ValueError as error:

@@ -32,7 +32,8 @@ _WIDE = 1.5
 def angular_expectation(
     loc: Tensor, shape: Tensor, centres: Tensor, covariances: Tensor, order: int, angles: Tensor, weights: Tensor
 ) -> Tensor:
-    """rho [B, N]; loc [B, 2], shape [B, 3] = (a, c, b) of A = [[a, 0], [c, b]], angles and weights [K]; float64."""
+    """rho [B, N]; loc [B, 2], shape [B, 3] = (a, c, b) of A = [[a, 0], [c, b]], angles [K] or [B, K], weights
+    [K]; float64."""
     return _Angular.apply(loc, shape, centres, covariances, order, angles, weights)
 
 
@@ -70,6 +71,11 @@ def _value_and_jacobian(
     f12 = b * (a * p12 + c * p22)
     f22 = b * b * p22
     cosine, sine = torch.cos(angles), torch.sin(angles)
+    circle = torch.stack([cosine, sine, cosine**2, cosine * sine, sine**2], dim=-1) * weights.unsqueeze(
+        -1
+    )  # [.., K, 5]
+    if angles.ndim == 2:
+        cosine, sine = cosine.unsqueeze(1), sine.unsqueeze(1)  # [B, 1, K]
 
     f11, f12, f22, q1, q2, energy = (x.unsqueeze(-1) for x in (f11, f12, f22, q1, q2, energy))
     s_sq = 1.0 / (f11 * cosine**2 + 2 * f12 * (cosine * sine) + f22 * sine**2)  # [B, N or 1, K]
@@ -80,10 +86,9 @@ def _value_and_jacobian(
     value_part, first, second, ring = _radial(u0, s_sq.sqrt(), away, k)
 
     norm = (k + 1) / math.pi / (2 * math.pi) * precision.det().sqrt()  # [] or [N]
-    circle = torch.stack([cosine, sine, cosine**2, cosine * sine, sine**2], dim=-1) * weights.unsqueeze(-1)  # [K, 5]
     value = (value_part @ weights) * norm
-    g1, g2 = (2 * k * (first @ circle[:, :2]) * norm.unsqueeze(-1)).unbind(-1)  # [B, N]
-    h11, h12, h22 = (2 * k * (second @ circle[:, 2:]) * norm.unsqueeze(-1)).unbind(-1)
+    g1, g2 = (2 * k * (first @ circle[..., :2]) * norm.unsqueeze(-1)).unbind(-1)  # [B, N]
+    h11, h12, h22 = (2 * k * (second @ circle[..., 2:]) * norm.unsqueeze(-1)).unbind(-1)
     trace = (ring @ weights) * norm
     # A^-T = [[1/a, -c/(a b)], [0, 1/b]] applied on the left.
     low = h22 - trace

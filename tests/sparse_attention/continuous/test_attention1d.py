@@ -35,6 +35,13 @@ def t64(x):
     return torch.tensor(x, dtype=torch.float64)
 
 
+def test_jacobian_of_a_narrow_gaussian_keeps_its_digits():
+    for sigma_sq in (1e-6, 1e-10):
+        theta = to_canonical(t64([0.5]), t64([sigma_sq])).requires_grad_()
+        auto = torch.stack([torch.autograd.grad(r, theta, retain_graph=True)[0][0] for r in rho(theta, BASIS, 1.0)[0]])
+        assert torch.allclose(jacobian_theta(theta.detach(), BASIS, 1.0)[0], auto, rtol=1e-6, atol=1e-18)
+
+
 def integral(density, function, centre, width):
     """int function(t) p(t)^power N(t; centre, width^2), adaptive, told where the bumps are."""
     low, high = (float(x) for x in density.support())

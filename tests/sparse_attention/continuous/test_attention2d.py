@@ -208,6 +208,24 @@ def test_duplicate_end_point_of_the_authors_rule():
     assert errors == pytest.approx([0.0438, 0.0217, 0.0096], rel=0.02)
 
 
+def test_the_authors_angle_zero_lies_along_the_symmetric_root():
+    """Their rule, written out: t = mu + u S^(1/2) (cos v, sin v), 100 angles with both ends. The root matters: one counts twice."""
+    v = t64([[[0.03, 0.015], [0.015, 0.03]], [[0.02, -0.008], [-0.008, 0.01]]])
+    mu, sigma = t64([[0.4, 0.7], [0.5, 0.45]]), matched_covariance(v, 2.0)
+    values, vectors = torch.linalg.eigh(v)
+    root = vectors @ torch.diag_embed(values.sqrt()) @ vectors.mT
+    root = math.sqrt(6) * root  # the covariance of the disk's density is I / 6
+    u, weight = (t64(x) for x in np.polynomial.legendre.leggauss(400))
+    u, weight = (u + 1) / 2, weight / 2
+    angles = torch.linspace(0, 2 * math.pi, 100, dtype=torch.float64)
+    circle = torch.stack([angles.cos(), angles.sin()])  # [2, K]
+    t = mu[:, None, None] + u[None, None, :, None] * (root @ circle).mT[:, :, None]  # [B, K, U, 2]
+    psi = GRID.evaluate(t)  # [B, K, U, N]
+    expected = torch.einsum("bkun,u->bn", psi, weight * u * (1 - u**2)) * (2 / math.pi) * (2 * math.pi / 100)
+    found = continuous_sparsemax(mu, sigma, GRID, quadrature="paper-code")
+    assert torch.allclose(found, expected, rtol=0, atol=1e-8 * expected.abs().max().item())
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.floats(-6, -1), st.floats(-1, 1), st.floats(0.2, 1.0), st.sampled_from(ALPHAS[1:]))
 def test_error_bound_of_the_angles_holds(log_scale, correlation, ratio, alpha):

@@ -174,6 +174,42 @@ def test_multimodal_layer_trains_and_selects():
     assert context.shape == (2, 3) and info.mixture.components.max() <= 3
 
 
+def test_the_multimodal_layer_evaluates_each_example_alone_and_always_alike():
+    values, weights = torch.randn(5, 36, 3), torch.softmax(3 * torch.randn(5, 36), -1)
+    layer = MultimodalAttention2d((6, 6), GaussianBasis2d.grid(5, 5, 0.01)).eval()
+    context, info = layer(values, weights=weights)
+    assert torch.equal(layer(values, weights=weights)[0], context) and info.mixture.components.max() > 1
+    for i in range(5):
+        assert torch.allclose(layer(values[i : i + 1], weights=weights[i : i + 1])[0][0], context[i], atol=1e-5)
+
+
+def test_attention_along_a_line_keeps_its_determinant_in_float32():
+    weights = torch.zeros(2, 196)
+    weights[0, [0, 195]] = 0.5
+    weights[1, torch.arange(14) * 15] = 1 / 14
+    layer = ContinuousAttention2d()
+    single = layer(torch.randn(2, 196, 3), weights=weights)[1]
+    double = layer(torch.randn(2, 196, 3, dtype=torch.float64), weights=weights.double())[1]
+    assert single.r.dtype == single.sigma.dtype == torch.float32
+    assert (single.r - double.r).abs().max() < 1e-6 * double.r.max()
+
+
+def test_masks_and_weights_that_do_not_fit_are_refused():
+    values, weights = torch.randn(2, 36, 3), torch.softmax(torch.randn(2, 36), -1)
+    plane, line = ContinuousAttention2d((6, 6), GaussianBasis2d.grid(5, 5, 0.01)), ContinuousAttention1d(BASIS)
+    for layer in (plane, line):
+        with pytest.raises(TypeError, match="must be boolean"):
+            layer(values, torch.ones(2, 36), weights=weights)
+        with pytest.raises(ValueError, match=r"mask of shape \(2, 35\)"):
+            layer(values, torch.ones(2, 35, dtype=torch.bool), weights=weights)
+        with pytest.raises(ValueError, match="do not fit values"):
+            layer(values, weights=weights[:, :30])
+    with pytest.raises(ValueError, match="ridge=-1"):
+        ContinuousAttention1d(BASIS, ridge=-1.0)
+    with pytest.raises(ValueError, match="alpha=2 only"):
+        ContinuousAttention2d(alpha=1.5, quadrature="paper-code")
+
+
 def test_layers_copy_save_and_cast():
     layer = ContinuousAttention1d(BASIS, query_dim=4)
     clone = copy.deepcopy(layer)

@@ -122,6 +122,10 @@ def test_counted_vectors_tell_words_in_the_same_places_from_others(tmp_path):
     assert cosine[:3, 3:6].max() < 0.5
     again = counted_vectors(texts + texts, words, 4)  # equal texts count once
     np.testing.assert_allclose(again @ again.T, vectors @ vectors.T, atol=1e-5)
+    alone = counted_vectors([*texts, ["alone"]], [*words, "alone"], 4)
+    assert not alone[-1].any() and alone[:-1].any(1).all()  # no neighbours: no direction
+    with pytest.raises(DataError, match="no two words stand near"):
+        counted_vectors([["a"], ["b"], []], words, 4)
     with pytest.raises(DataError, match="9 words do not give vectors of 9 dimensions"):
         counted_vectors(texts, words, 9)
 

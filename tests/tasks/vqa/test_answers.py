@@ -42,6 +42,7 @@ def test_ten_annotators_give_the_five_values_of_the_targets():
     [
         ("The Dog.", "dog"), ("two", "2"), ("Dont know", "don't know"), ("t-shirt", "t shirt"), ("1,000", "1000"), ("3.5", "3.5"),
         ("yes!", "yes"), ("  A\nred car ", "red car"), ("it's", "it's"), ("none", "0"), ("its", "its"),
+        ("5.", "5"), ("couldnt've", "couldn't've"), ("shes", "shes"), ("twas", "'twas"),
     ],
 )  # fmt: skip
 def test_normalisation(raw, expected):
