@@ -16,7 +16,7 @@ from tasks.classification.encode import Encoded, encode, open_encoded
 from tasks.classification.statistics import AttentionTally
 from tasks.classification.vectors import COUNTED
 from tasks.data.progress import NullProgress
-from tasks.fairseq_run import TRAINING_SHARE, TrainingMonitor, fairseq_groups
+from tasks.fairseq_run import TRAINING_SHARE, fairseq_groups, fit
 
 PRELOAD = (
     "tasks.fairseq_plugin",
@@ -61,7 +61,7 @@ def _where_vectors_come_from(config: Mapping[str, Any], encoded: Encoded) -> str
 
 def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Any) -> Result:
     """Train (or resume), predict the test set, score it."""
-    from tasks.fairseq_plugin import classifier_task, training
+    from tasks.fairseq_plugin import classifier_task
 
     task = config["task"]
     monitor.stage("data", 0.0)
@@ -80,10 +80,7 @@ def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: An
         },
         criterion={"_name": "sa_classes"},
     )
-    trained = training.train(
-        training.fairseq_config(groups), TrainingMonitor(monitor), metric=config["train"]["best_metric"], maximize=config["train"]["maximize"],
-        save_minutes=config["runtime"]["save_minutes"],
-    )  # fmt: skip
+    trained = fit(config, groups, "tasks.classification.run:offer", monitor)
     values = {k: v for k, v in trained.best.items() if k.startswith("dev/")} | {"best_epoch": trained.best["epoch"]}
     seconds = sum(r["seconds"] for r in trained.history)
     values |= {
@@ -104,6 +101,15 @@ def _encoded(task: Mapping[str, Any], prepared: Prepared) -> Encoded:
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.info("the encoded data have to be made again (%s)", error)
     return encode(open_source(task["data"], NullProgress()), task["encode"], task["data"]["root"], NullProgress())
+
+
+def offer(config: Mapping[str, Any]) -> str:
+    """Make the encoded texts of a configuration available to the fairseq task in this process; returns their name."""
+    from tasks.fairseq_plugin import classifier_task
+
+    task = config["task"]
+    source = open_source(task["data"], NullProgress())
+    return classifier_task.offer(encode(source, task["encode"], task["data"]["root"], NullProgress()))
 
 
 def _test(result: Result, encoded: Encoded, model: Any, task: Mapping[str, Any], batch_size: int, monitor: Any) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from sparse_attention.repro.protocol import Prepared, Result
 from tasks.data.progress import NullProgress
-from tasks.fairseq_run import TRAINING_SHARE, TrainingMonitor, fairseq_groups
+from tasks.fairseq_run import TRAINING_SHARE, fairseq_groups, fit
 from tasks.vqa import metrics
 from tasks.vqa.corpus import load_corpus, load_images
 from tasks.vqa.encode import Encoded, encode
@@ -54,16 +54,13 @@ def load(task: Mapping[str, Any], progress: Any) -> Encoded:
 
 def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Any) -> Result:
     """Train (or resume), answer the test questions, score the answers."""
-    from tasks.fairseq_plugin import training, vqa_task
+    from tasks.fairseq_plugin import vqa_task
 
     _check_model(config)
     monitor.stage("data", 0.0)
-    task, train = config["task"], config["train"]
+    task = config["task"]
     encoded = load(task, NullProgress())
-    trained = training.train(
-        training.fairseq_config(groups(config, encoded, folder)), TrainingMonitor(monitor), metric=train["best_metric"],
-        maximize=train["maximize"], save_minutes=config["runtime"]["save_minutes"],
-    )  # fmt: skip
+    trained = fit(config, groups(config, encoded, folder), "tasks.vqa.experiment:offer", monitor)
     values = {k: v for k, v in trained.best.items() if k.startswith("dev/")} | {"best_epoch": trained.best["epoch"]}
     seconds = sum(r["seconds"] for r in trained.history)
     values |= {"train/seconds": seconds, "train/loss": trained.history[-1]["train/loss"]}
@@ -71,23 +68,27 @@ def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: An
         len(trained.history) * len(encoded.parts["train"].questions) / max(seconds, 1e-9)
     )
     result = Result(values)
-    torch.manual_seed(config["seed"])  # the mixture starts its fits at random
     done = lambda i, n: monitor.stage("answering", TRAINING_SHARE + (1 - TRAINING_SHARE) * i / n)  # noqa: E731
     answered = vqa_task.predict(trained.model, trained.task, "test", task["decode"]["batch_size"], done)
     _score(result, answered, encoded, trained.model.net, config, folder)
     return result
 
 
+def offer(config: Mapping[str, Any]) -> str:
+    """Make the encoded questions of a configuration available to the fairseq task in this process; returns their name."""
+    from tasks.fairseq_plugin import vqa_task
+
+    return vqa_task.offer(load(config["task"], NullProgress()))
+
+
 def groups(config: Mapping[str, Any], encoded: Encoded, folder: Path) -> dict[str, Any]:
-    """fairseq's configuration groups; `optim.schedule` may also be mcan_steps."""
+    """fairseq's configuration groups."""
     from tasks.fairseq_plugin import vqa_task
 
     mapping = {k: v for k, v in config["mapping"].items() if k != "name"}
     model = {k: v for k, v in config["model"].items() if k != "name"}
-    optim = dict(config["optim"])
-    steps = optim["schedule"] == "mcan_steps"
-    made = fairseq_groups(
-        {**config, "optim": optim | ({"schedule": "fixed"} if steps else {})}, folder,
+    return fairseq_groups(
+        config, folder,
         task={
             "_name": "sa_visual_questions", "encoded": vqa_task.offer(encoded), "by_image": config["task"]["encode"]["by_image"],
             "seed": config["seed"],
@@ -95,10 +96,6 @@ def groups(config: Mapping[str, Any], encoded: Encoded, folder: Path) -> dict[st
         model={"_name": MODEL, "mapping": config["mapping"]["name"], "mapping_params": json.dumps(mapping), "options": json.dumps(model)},
         criterion={"_name": "sa_soft_answers"},
     )  # fmt: skip
-    if steps:
-        made["lr_scheduler"] = {"_name": "mcan_steps", "lr": [optim["lr"]]}
-        made["lr_scheduler"] |= {k: optim[k] for k in ("warmup_epochs", "decay_epochs", "decay")}
-    return made
 
 
 def _check_model(config: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import pytest
@@ -88,3 +89,13 @@ def test_every_column_of_the_experiments_composes():
                     for row in experiment["rows"]:
                         config = composed([*column["overrides"], *row["overrides"]])
                         assert config["model"]["name"] in ("sa_snli", "sa_imdb")
+
+
+@pytest.mark.slow
+def test_two_processes_over_gloo(run):
+    """Each process takes its share of the batches: half the updates of one, and the reviews are still learned."""
+    metrics, entry, _ = run(*REVIEWS, "mapping=sparsemax", "train.processes=2", "train.batch_size=10")
+    with open(entry.path("curves.csv"), newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert float(rows[-1]["updates"]) == len(rows) * 600 / 20
+    assert metrics["test/accuracy"] >= 95

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import numpy as np
@@ -172,6 +173,21 @@ def test_training_in_bfloat16_learns_too(cell_of, tmp_path):
     outcome = cells.run(cell, Store(tmp_path))
     assert outcome.state == "done", outcome.error
     assert np.isfinite(cell.entry(Store(tmp_path)).metrics()["metrics"]["train/loss"])
+
+
+@pytest.mark.slow
+def test_two_processes_over_gloo(cell_of, tmp_path):
+    """Each process reads its share of the batches; the answers are scored once."""
+    rows = {}
+    for processes in (1, 2):
+        cell, store = cell_of("train.batch_size=8", f"train.processes={processes}"), Store(tmp_path)
+        outcome = cells.run(cell, store)
+        assert outcome.state == "done", outcome.error
+        with open(cell.entry(store).path("curves.csv"), newline="") as stream:
+            rows[processes] = list(csv.DictReader(stream))
+        assert "test/accuracy" in cell.entry(store).metrics()["metrics"]
+    one, two = (float(rows[n][-1]["updates"]) for n in (1, 2))
+    assert two == pytest.approx(one / 2, abs=len(rows[2])) and len(rows[1]) == len(rows[2])
 
 
 def test_an_interrupted_training_continues_to_the_same_end(cell_of, trained, tmp_path):
