@@ -57,8 +57,8 @@ demo: setup  ## one column, three mappings, at most 3 minutes
 data: setup  ## list the data sets; `make data ARGS='fetch libreoffice_help'` fetches one
 	@$(BIN)/python scripts/data.py $(or $(ARGS),list)
 
-vqa-figures: setup  ## Martins et al. 2020, Figure 3: attention over images, discrete beside continuous
-	@$(BIN)/python scripts/vqa_figures.py $(ARGS)
+vqa-figures: setup  ## Martins et al. 2020, Figure 3: attention over images, discrete beside continuous; PROFILE
+	@$(BIN)/python scripts/vqa_figures.py profile=$(PROFILE) $(ARGS)
 
 properties-table: setup  ## Laha et al. 2018, Table 1: each property of each mapping, checked numerically
 	@$(BIN)/python scripts/properties_table.py $(ARGS)

@@ -1,6 +1,7 @@
 """Draw Figures 4 and 5 and the JSD curves of Laha et al. 2018 from finished cells, and test the paper's claims on them.
 
-    python scripts/multilabel_figures.py [laha2018_figure5] [profile=demo|cpu|paper] [seeds=1,2] [Hydra overrides]
+    python scripts/multilabel_figures.py [laha2018_figure5] [profile=demo|cpu|paper] [seeds=1,2] [add=MAPPING]
+                                         [Hydra overrides]
 
 Run `python scripts/reproduce.py laha2018_figure5` with the same arguments before. Files go to <paths.outputs>/figures.
 """
@@ -16,36 +17,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 def main(arguments: list[str]) -> int:
-    from sparse_attention.repro import cell, plan
     from sparse_attention.repro.store import Store
-    from tasks import compose
-    from tasks.data.progress import NullProgress
+    from tasks import reproduce
     from tasks.multilabel import figures
 
     if "--help" in arguments or "-h" in arguments:
         print(__doc__)
         return 0
     name = next((a for a in arguments if "=" not in a), "laha2018_figure5")
-    own = dict(a.split("=", 1) for a in arguments if a.startswith(("profile=", "seeds=")))
-    rest = [a for a in arguments if "=" in a and a.split("=", 1)[0] not in own]
-    roots: list[str] = []
-
-    def prepare(config):
-        roots.append(config["paths"]["outputs"])
-        return cell.prepare(config, NullProgress())
-
     try:
-        experiment = compose.experiment(name, own.get("profile", "demo"))
-        if "seeds" in own:
-            experiment["seeds"] = [int(s) for s in own["seeds"].split(",")]
-        with compose.composer() as composed:
-            made = plan.make(experiment, composed, prepare, rest)
-    except (compose.ConfigError, plan.PlanError, ValueError) as error:
+        planned = reproduce.plan([name], [a for a in arguments if a != name])
+    except reproduce.ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    root = Path(roots[0])
-    missing = sum(c.entry(Store(root)).metrics() is None for c in made.cells.values())
-    files = figures.write(made, Store(root), root / "figures")
+    made, store = planned.plans[0], Store(planned.outputs)
+    missing = sum(cell.entry(store).metrics() is None for cell in made.cells.values())
+    files = figures.write(made, store, Path(planned.outputs) / "figures")
     if missing:
         print(
             f"{missing} of {len(made.cells)} cells are not finished and left out; run: python scripts/reproduce.py {' '.join(arguments)}"

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 def main() -> int:
-    from tasks.data.errors import DataError
+    from tasks import reproduce
     from tasks.vqa import figures, finished
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -26,7 +26,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="which seed's cells (default: the experiment's first)")
     parser.add_argument("--out", type=Path, help="folder (default: <outputs>/figures)")
     parser.add_argument("overrides", nargs="*", help="profile=..., and the Hydra overrides of the run")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
+    if args.count < 1:
+        parser.error(f"--count {args.count} draws nothing; give at least 1")
     try:
         panels, outputs = finished.panels("martins2020_table2", args.overrides, args.seed)
         chosen = [int(q) for q in args.questions.split(",")] if args.questions else figures.choose(panels, args.count)
@@ -37,9 +39,9 @@ def main() -> int:
             return 2
         out = args.out or Path(outputs) / "figures"
         files = figures.draw(panels, chosen, [out / "attention.png", out / "attention.svg"])
-    except DataError as error:
-        print(error, file=sys.stderr)
-        return 1
+    except reproduce.ERRORS as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     print("figures: " + ", ".join(map(str, files)))
     return 0
 

@@ -109,6 +109,8 @@ def check(config: Mapping[str, Any]) -> None:
         problems.append(
             f"train.best_metric={config['train']['best_metric']!r} is not possible; allowed: {', '.join(metrics)}"
         )
+    if not problems and (more := getattr(task_of(config), "problems", None)) is not None:
+        problems += more(config)
     if problems:
         raise ConfigError("; ".join(problems))
 

@@ -7,6 +7,7 @@ import multiprocessing as mp
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from tasks.data.errors import DataError
 from tasks.data.progress import Progress
 from tasks.loggers import make_loggers
 
+# What can be wrong before anything runs.
+ERRORS = (compose.ConfigError, plans.PlanError, DataError, StoreError, ValueError)
 OWN = ("profile", "seeds", "add")  # arguments of this command; everything else is Hydra's
 
 
@@ -32,20 +35,43 @@ def experiments() -> dict[str, str]:
     return {path.stem: OmegaConf.load(path)["title"] for path in files}
 
 
-def main(names: Sequence[str], overrides: Sequence[str]) -> int:
-    """Exit status: 0 when every table is complete, 1 when a cell failed, 2 for errors in the configuration."""
+@dataclass(frozen=True)
+class Planned:
+    """Plans of the experiments with all their cells, and the options that the cells share."""
+
+    plans: list[plans.Plan]
+    profile: str
+    runtime: dict[str, Any]
+    outputs: str
+
+
+def plan(names: Sequence[str], overrides: Sequence[str]) -> Planned:
+    """The cells of experiments under `overrides`: this command's own (OWN) and Hydra's. Prepares every data set.
+
+    Raises:
+        ValueError: wrong names or configurations. DataError: data that cannot be had.
+    """
     own = {key: [o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")] for key in OWN}
     rest = [o for o in overrides if o.split("=", 1)[0] not in OWN]
+    if options := [o for o in rest if o.startswith("-")]:
+        raise compose.ConfigError(f"{options[0]} is not for this command; scripts/train.py takes Hydra's own options")
     profile = (own["profile"] or ["demo"])[-1]
+    loaded = [compose.experiment(name, profile) for name in names]
+    for experiment in loaded:
+        _adapt(experiment, own["seeds"], own["add"])
+    made, runtime, root = _plan(loaded, rest)
+    return Planned(made, profile, runtime, root)
+
+
+def main(names: Sequence[str], overrides: Sequence[str]) -> int:
+    """Exit status: 0 when every table is complete, 1 when a cell failed, 2 for errors in the configuration."""
     progress = Progress()
     try:
-        loaded = [compose.experiment(name, profile) for name in names]
-        for experiment in loaded:
-            _adapt(experiment, own["seeds"], own["add"])
-        made, runtime, root = _plan(loaded, rest)
-    except (compose.ConfigError, plans.PlanError, DataError, StoreError, ValueError) as error:
+        planned = plan(names, overrides)
+    except ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    made, profile, runtime, root = planned.plans, planned.profile, planned.runtime, planned.outputs
     store = Store(root)
     needed = list({cell_id: cell for plan in made for cell_id, cell in plan.cells.items()}.values())
     missing = [cell for cell in needed if cell.entry(store).metrics() is None]

@@ -126,10 +126,11 @@ def parse_request(data: Mapping[str, Any]) -> Request:
     for split, limit in (data.get("limits") or {}).items():
         if split not in SPLITS:
             problems.append(f"limits names the split {split!r}, allowed are {', '.join(SPLITS)}")
-        elif limit is not None and int(limit) < 1:
-            problems.append(f"limits.{split} is {limit}, allowed is 1 or more")
-    if not 0 < float(data.get("dev_share") or 0.1) < 1:
-        problems.append(f"dev_share is {data['dev_share']}, allowed is a number between 0 and 1")
+        elif limit is not None and (not isinstance(limit, int) or limit < 1):
+            problems.append(f"limits.{split} is {limit!r}, allowed is a whole number from 1")
+    share = data.get("dev_share")
+    if share is not None and not (isinstance(share, (int, float)) and 0 < share < 1):
+        problems.append(f"dev_share is {share!r}, allowed is a number between 0 and 1")
     if problems:
         raise DataError(
             "the data config is wrong: " + "; ".join(problems),

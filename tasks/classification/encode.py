@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from tasks.classification.corpus import SPLITS, Example, Source, hash_examples
-from tasks.classification.vectors import COUNTED, counted_vectors, read_vectors
 from tasks.data.errors import DataError
 from tasks.data.files import publish_folder, sha256_of
 from tasks.data.progress import NullProgress, Progress
+from tasks.data.vectors import COUNTED, counted_vectors, read_vectors
 from tasks.seq2seq.encode import Ragged, TokenLines
 
-RECIPE = 1  # bump when the same options would give other ids
+RECIPE = 2  # bump when the same options would give other ids or vectors
 PAD, UNK, SEPARATOR, WORDS = 0, 1, 2, 3
 
 DEFAULTS: dict[str, Any] = {
@@ -143,8 +143,8 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if full["tokenizer"] not in TOKENIZERS:
         problems.append(f"tokenizer is {full['tokenizer']!r}, allowed are {', '.join(TOKENIZERS)}")
     for key in ("vocab_size", "min_count", "max_tokens", "vector_dim"):
-        if full[key] is not None and int(full[key]) < 1:
-            problems.append(f"{key} is {full[key]}, allowed is 1 or more")
+        if full[key] is not None and (not isinstance(full[key], int) or full[key] < 1):
+            problems.append(f"{key} is {full[key]!r}, allowed is a whole number from 1")
     if problems:
         raise DataError(
             "the encoding options are wrong: " + "; ".join(problems), f"keys: {', '.join(DEFAULTS)}", "correct them"
@@ -197,8 +197,13 @@ def _whole(folder: Path) -> bool:
 
 def _build(source: Source, options: dict[str, Any], folder: Path, progress: Progress) -> None:
     splits = source.read(progress)
-    if not splits["train"]:
-        raise DataError(f"{source.name} has no training examples", source.provenance, "raise data.limits.train")
+    for split in ("train", "dev"):
+        if not splits[split]:
+            raise DataError(
+                f"{source.name} has no {split} examples",
+                source.provenance,
+                f"raise data.limits.{split} or data.dev_share",
+            )
     content = hash_examples(splits)
     cut = _cutter(options)
     texts: dict[str, list[list[list[str]]]] = {}  # split -> field -> row -> tokens

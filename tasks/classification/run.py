@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 
 from sparse_attention.repro.protocol import Prepared, Result
+from tasks.classification.check import problems as problems
 from tasks.classification.corpus import open_source
 from tasks.classification.encode import Encoded, encode, open_encoded
 from tasks.classification.statistics import AttentionTally
-from tasks.classification.vectors import COUNTED
 from tasks.data.progress import NullProgress
+from tasks.data.vectors import COUNTED
 from tasks.fairseq_run import TRAINING_SHARE, fairseq_groups, fit
 
+FIELDS = {"snli": 2, "imdb": 1}  # texts of an example
+DEV_METRICS = ("accuracy", "loss")
 PRELOAD = (
     "tasks.fairseq_plugin",
     "tasks.fairseq_plugin.training",
@@ -32,6 +35,10 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     """Acquire and encode the texts. Raises `tasks.data.errors.DataError` when they cannot be had."""
     task = config["task"]
     source = open_source(task["data"], progress)
+    if len(source.fields) != FIELDS[task["name"]]:
+        raise ValueError(
+            f"task.data.name={source.name} has {len(source.fields)} text(s) an example, task={task['name']} reads {FIELDS[task['name']]}"
+        )
     encoded = encode(source, task["encode"], task["data"]["root"], progress)
     vectors = _where_vectors_come_from(config, encoded)
     sizes = ", ".join(f"{n:,} {split}" for split, n in encoded.report["sizes"].items())
@@ -113,6 +120,8 @@ def offer(config: Mapping[str, Any]) -> str:
 
 
 def _test(result: Result, encoded: Encoded, model: Any, task: Mapping[str, Any], batch_size: int, monitor: Any) -> None:
+    import torch
+
     from tasks.fairseq_plugin import classifier_task
 
     split = encoded.splits["test"]
@@ -143,7 +152,7 @@ def _test(result: Result, encoded: Encoded, model: Any, task: Mapping[str, Any],
                 record |= {"source": " ".join(tokens), "source_tokens": tokens, "output_tokens": list(batch.attention)}
                 record["texts"] = [" ".join(lines[i]) for lines in split.tokens]
                 steps = [p[row, : len(tokens)] for p in batch.attention.values()]
-                attention[f"test/{i}"] = _stack(steps)
+                attention[f"test/{i}"] = torch.stack(steps)
             records[i] = record
     result.metrics["test/accuracy"] = 100 * float(correct.mean())
     for name, tally in tallies.items():  # the first one under the plain name: what tables show
@@ -152,9 +161,3 @@ def _test(result: Result, encoded: Encoded, model: Any, task: Mapping[str, Any],
     result.signatures["test/accuracy"] = f"accuracy|n:{len(split)}|best epoch by dev accuracy"
     result.predictions = [r for r in records if r is not None]
     result.attention = attention
-
-
-def _stack(rows: list[Any]) -> Any:
-    import torch
-
-    return torch.stack(rows)

@@ -11,10 +11,12 @@ import numpy as np
 
 from sparse_attention.repro.protocol import Prepared, Result
 from tasks.data.progress import NullProgress
+from tasks.multilabel.check import grid_of, output_of
+from tasks.multilabel.check import problems as problems
 from tasks.multilabel.data import Multilabel, load
 from tasks.multilabel.metrics import jensen_shannon, micro_f1, proportions
 from tasks.multilabel.model import Output, Solver
-from tasks.multilabel.selection import Grid, folds, predict, refitted, select
+from tasks.multilabel.selection import folds, predict, refitted, select
 
 PRELOAD = (
     "tasks.multilabel.selection",
@@ -33,9 +35,7 @@ SIGNATURES = {
 
 
 def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
-    """Generate or read the data. Raises `tasks.data.errors.DataError` when it cannot be had, ValueError for a bad pair or grid."""
-    _output(config)
-    _grid(config)
+    """Generate or read the data. Raises `tasks.data.errors.DataError` when it cannot be had."""
     data = load(config["task"]["data"], progress)
     sizes = {split: len(y) for split, y in data.labels.items()}
     facts = {
@@ -59,8 +59,8 @@ def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: An
         if fixed
         else folds(train, task["tune"]["folds"], config["seed"])
     )
-    grid, solver = _grid(config), Solver(**task["fit"])
-    choice = select(pairs, _output(config), grid, solver, lambda share: monitor.stage("selection", 0.9 * share))
+    grid, solver = grid_of(config), Solver(**task["fit"])
+    choice = select(pairs, output_of(config), grid, solver, lambda share: monitor.stage("selection", 0.9 * share))
     model = refitted(train, choice, grid, solver)
     scores = model.scores(test[0])
     metrics = {f"test/{k}": v for k, v in _scores(choice.output, scores, test[1], choice.threshold).items()}
@@ -71,26 +71,6 @@ def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: An
     metrics |= {f"selected/{name}": float(choice.output.params[name]) for name in grid.parameters}
     records = _records(data, scores, choice, task["keep_predictions"])
     return Result(metrics, {f"test/{k}": v for k, v in SIGNATURES.items()}, records)
-
-
-def _output(config: Mapping[str, Any]) -> Output:
-    task, mapping = config["task"], config["mapping"]
-    params = {k: v for k, v in mapping.items() if k != "name"}
-    return Output(mapping["name"], params, task["loss"], task["half_pairs"], task["corrected"])
-
-
-def _grid(config: Mapping[str, Any]) -> Grid:
-    tune = config["task"]["tune"]
-    parameters = (tune["parameters"] or {}).get(config["mapping"]["name"]) or {}
-    if any(not values for values in (tune["penalties"], tune["thresholds"], *parameters.values())):
-        raise ValueError(
-            "task.tune: every grid needs at least one value (penalties, thresholds, parameters.<mapping>.<name>)"
-        )
-    if list(tune["penalties"]) != sorted(tune["penalties"], reverse=True):
-        raise ValueError(
-            f"task.tune.penalties={list(tune['penalties'])} must go from large to small: each fit starts from the one before"
-        )
-    return Grid(tune["penalties"], tune["thresholds"], parameters)
 
 
 def _scores(output: Output, scores: np.ndarray, labels: np.ndarray, threshold: float) -> dict[str, float]:

@@ -32,6 +32,8 @@ from sparse_attention import losses
 
 # scipy's status of L-BFGS-B for "neither converged nor out of iterations".
 LINE_SEARCH_FAILED = 2
+# hardmax's loss is least at weights of zero; the constrained mappings need bounds.
+FENCHEL_YOUNG = tuple(n for n in losses.REGULARISERS if n != "hardmax" and not n.startswith("constrained"))
 HINGES = ("sparsemax", "sparsegen_lin", "sparsehourglass")
 
 
@@ -52,10 +54,10 @@ class Output:
     def __post_init__(self) -> None:
         allowed = [
             *(["log"] if self.mapping == "softmax" else []), *(["huber"] if self.mapping == "sparsemax" else []),
-            *(["hinge"] if self.mapping in HINGES else []), *(["fenchel_young"] if self.mapping in losses.REGULARISERS else []),
+            *(["hinge"] if self.mapping in HINGES else []), *(["fenchel_young"] if self.mapping in FENCHEL_YOUNG else []),
         ]  # fmt: skip
         if not allowed:
-            known = ", ".join(sorted({*HINGES, *losses.REGULARISERS}))
+            known = ", ".join(sorted({*HINGES, *FENCHEL_YOUNG}))
             raise ValueError(f"mapping={self.mapping} has no multilabel loss; mappings that have one: {known}")
         if self.loss not in ("auto", *allowed):
             choices = ", ".join(["auto", *allowed])

@@ -75,7 +75,8 @@ def open_snli(request: Request, progress: Progress) -> Source:
         return request.limited(splits)
 
     stamps = [sha256_of(path) for path in (*files.values(), *highlights.values())]
-    return _source(request, manifest, stamps, read, f"SNLI 1.0, {', '.join(p.name for p in files.values())}")
+    notes = ("marked words: premise words that e-SNLI's annotators highlighted",) if highlights else ()
+    return _source(request, manifest, stamps, read, f"SNLI 1.0, {', '.join(p.name for p in files.values())}", notes)
 
 
 def _source(
@@ -104,12 +105,9 @@ def read_published(path: Path, marked: Mapping[str, frozenset[str]] | None = Non
         DataError: a line that is not of the format, naming file and line.
     """
     with open(path, encoding="utf-8", newline="\n") as stream:
-        rows: Iterable[Mapping[str, str]]
-        rows = (
-            map(json.loads, stream)
-            if path.suffix == ".jsonl"
-            else csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
-        )
+        rows: Iterable[Mapping[str, str]] = csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
+        if path.suffix == ".jsonl":
+            rows = map(json.loads, stream)
         read = 0
         try:
             for row in rows:
@@ -127,7 +125,10 @@ def read_published(path: Path, marked: Mapping[str, frozenset[str]] | None = Non
 
 
 def read_highlights(path: Path) -> dict[str, frozenset[str]]:
-    """pairID -> premise words in stars in any annotator's `Sentence1_marked_*` column of an e-SNLI csv file, lower case."""
+    """pairID -> premise words in stars in any annotator's `Sentence1_marked_*` column of an e-SNLI csv file, lower case.
+
+    Raises DataError for a file without those columns.
+    """
     found = {}
     with open(path, encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
@@ -135,7 +136,11 @@ def read_highlights(path: Path) -> dict[str, frozenset[str]]:
             words = (
                 word for text in texts for run in _STARRED.findall(text) for word in re.findall(r"\w+", run.lower())
             )
-            found[row["pairID"]] = frozenset(words)
+            found[row.get("pairID", "")] = frozenset(words)
+    if "" in found or not any(found.values()):
+        raise DataError(
+            f"{path.name} is not in e-SNLI's format", f"{path}: columns pairID and Sentence1_marked_1 with words in stars", "fetch the file again"
+        )  # fmt: skip
     return found
 
 

@@ -90,8 +90,11 @@ class Request:
             wrong.append(f"data.input={request.input!r}; allowed: {', '.join(INPUTS)}")
         if bad := [s for s in request.limits if s not in SPLITS]:
             wrong.append(f"data.limits names {', '.join(bad)}; allowed: {', '.join(SPLITS)}")
-        if not 0 < request.dev_share < 1:
-            wrong.append(f"data.dev_share={request.dev_share}; it must lie between 0 and 1")
+        for split, limit in request.limits.items():
+            if limit is not None and (not isinstance(limit, int) or limit < 1):
+                wrong.append(f"data.limits.{split}={limit!r}; it must be a whole number of at least 1")
+        if not (isinstance(request.dev_share, (int, float)) and 0 < request.dev_share < 1):
+            wrong.append(f"data.dev_share={request.dev_share!r}; it must be a number between 0 and 1")
         if wrong:
             raise DataError(
                 "; ".join(wrong), "the data node of the configuration", f"correct it; known keys: {', '.join(known)}"

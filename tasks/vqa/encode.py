@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from tasks.data import vectors
 from tasks.data.errors import DataError, DataUnavailable
+from tasks.data.files import sha256_of
+from tasks.data.progress import NullProgress
 from tasks.vqa.answers import soft_scores, vocabulary
 from tasks.vqa.corpus import SPLITS, Corpus, Images
 from tasks.vqa.questions import Counts, Question
@@ -86,13 +89,13 @@ def encode(corpus: Corpus, images: Images, options: Mapping[str, Any]) -> Encode
         s: _part(kept[s], word_number, answer_number, images, unreadable, options["max_tokens"], s, counts)
         for s in SPLITS
     }
-    vectors, vectors_hash = None, ""
+    table, vectors_hash = None, ""
     if options.get("vectors"):
-        vectors, vectors_hash = read_vectors(Path(options["vectors"]), words, counts)
+        table, vectors_hash = read_vectors(Path(options["vectors"]), words, counts)
     text = json.dumps(
         [RECIPE, corpus.sha256, images.sha256, sorted(unreadable), dict(options), vectors_hash], default=str
     )
-    return Encoded(corpus, images, words, answers, parts, counts, vectors, hashlib.sha256(text.encode()).hexdigest())
+    return Encoded(corpus, images, words, answers, parts, counts, table, hashlib.sha256(text.encode()).hexdigest())
 
 
 def _part(
@@ -118,39 +121,18 @@ def _part(
 
 
 def read_vectors(path: Path, words: Sequence[str], counts: Counts) -> tuple[np.ndarray, str]:
-    """GloVe text format ("word 0.1 0.2 ..." a line) -> float32 [words, dim], small random rows for words that are not there.
+    """A file of word vectors (`tasks.data.vectors`) -> float32 [words, dim], small random rows for words that are not there.
 
-    Raises DataUnavailable when the file is missing, DataError when a line has another number of values.
+    Raises DataUnavailable when the file is missing, DataError when it is damaged or has none of the words.
     """
-    wanted = {w: i for i, w in enumerate(words)}
-    digest = hashlib.sha256()
-    found: dict[int, np.ndarray] = {}
-    try:
-        with open(path, "rb") as stream:
-            for number, line in enumerate(stream, 1):
-                digest.update(line)
-                word, _, rest = line.decode("utf-8", "replace").partition(" ")
-                if word in wanted:
-                    values = np.array(rest.split(), np.float32)
-                    if found and len(values) != len(next(iter(found.values()))):
-                        raise DataError(
-                            f"{path.name} is damaged", f"line {number}: {len(values)} values", "fetch it again"
-                        )
-                    found[wanted[word]] = values
-    except FileNotFoundError as error:
+    if not path.is_file():
         raise DataUnavailable(
             "the word vectors are missing", str(path), "set encode.vectors=FILE, or null for random vectors"
-        ) from error
-    if not found:
-        raise DataError(
-            "no word of the questions has a vector",
-            str(path),
-            "check the file's format: word and values, separated by spaces",
         )
-    rng = np.random.default_rng(0)
-    table = rng.normal(0, 0.1, (len(words), len(next(iter(found.values()))))).astype(np.float32)
+    found, rows = vectors.read_vectors(path, set(words), NullProgress())
+    table = np.random.default_rng(0).normal(0, 0.1, (len(words), rows.shape[1])).astype(np.float32)
     table[0] = 0
-    for i, values in found.items():
-        table[i] = values
+    place = {word: i for i, word in enumerate(words)}
+    table[[place[word] for word in found]] = rows
     counts["words without a vector"] = len(words) - len(found)
-    return table, digest.hexdigest()
+    return table, sha256_of(path)

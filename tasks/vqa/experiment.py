@@ -14,6 +14,8 @@ from sparse_attention.repro.protocol import Prepared, Result
 from tasks.data.progress import NullProgress
 from tasks.fairseq_run import TRAINING_SHARE, fairseq_groups, fit
 from tasks.vqa import metrics
+from tasks.vqa.check import MODEL
+from tasks.vqa.check import problems as problems
 from tasks.vqa.corpus import load_corpus, load_images
 from tasks.vqa.encode import Encoded, encode
 
@@ -24,12 +26,10 @@ PRELOAD = (
     "torch._dynamo",
     "PIL.Image",
 )
-MODEL = "sa_mcan"
 
 
 def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     """Acquire the questions, decode the images. Raises `tasks.data.errors.DataError` when they cannot be had."""
-    _check_model(config)
     encoded = load(config["task"], progress)
     corpus = encoded.corpus
     handled = {k: n for k, n in encoded.counts.items() if n}
@@ -56,7 +56,6 @@ def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: An
     """Train (or resume), answer the test questions, score the answers."""
     from tasks.fairseq_plugin import vqa_task
 
-    _check_model(config)
     monitor.stage("data", 0.0)
     task = config["task"]
     encoded = load(task, NullProgress())
@@ -96,14 +95,6 @@ def groups(config: Mapping[str, Any], encoded: Encoded, folder: Path) -> dict[st
         model={"_name": MODEL, "mapping": config["mapping"]["name"], "mapping_params": json.dumps(mapping), "options": json.dumps(model)},
         criterion={"_name": "sa_soft_answers"},
     )  # fmt: skip
-
-
-def _check_model(config: Mapping[str, Any]) -> None:
-    name = config["model"]["name"]
-    if name != MODEL:
-        raise ValueError(
-            f"model.name={name!r} answers no questions about images; add model=mcan_small (or model=mcan_large) to the command"
-        )
 
 
 def _score(result: Result, answered: Any, encoded: Encoded, net: Any, config: Mapping[str, Any], folder: Path) -> None:

@@ -50,7 +50,8 @@ def read_panel(label: str, entry: Entry, config: Mapping[str, Any]) -> Panel:
 
 
 def choose(panels: Sequence[Panel], count: int) -> list[int]:
-    """`count` stored questions: one per wording kind and image first, those that every row answers rightly before others."""
+    """`count` stored questions: answers other than yes and no before those, then what every row answers rightly; one an image
+    as long as there are images."""
     stored = [{int(k.partition("/")[2]) for k in p.attention if k.startswith("test/")} for p in panels]
     common = sorted(set.intersection(*stored))
 
@@ -59,7 +60,10 @@ def choose(panels: Sequence[Panel], count: int) -> list[int]:
 
     chosen: list[int] = []
     images: set[str] = set()
-    for fresh in (True, False):
+    for fresh in (
+        True,
+        False,
+    ):  # answers other than yes and no first, one question an image as long as there are images
         for i in sorted(common, key=lambda i: (panels[0].records[i]["answer_type"] == "yes/no", wrong(i), i)):
             if len(chosen) < count and i not in chosen and (not fresh or panels[0].records[i]["image"] not in images):
                 chosen.append(i)
@@ -145,5 +149,5 @@ def _heat(axis: Any, heat: np.ndarray, interpolation: str) -> None:
     top = max(float(heat.max()), 1e-12)
     axis.imshow(
         np.ma.masked_equal(heat, 0), extent=(0, 1, 1, 0), cmap="YlOrRd", vmin=0, vmax=top, alpha=0.25 + 0.65 * np.clip(heat / top, 0, 1),
-        interpolation="nearest" if interpolation == "nearest" else None,
+        interpolation=interpolation,
     )  # fmt: skip

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro import plan as plans
 from sparse_attention.repro.store import Store
-from tasks import compose
+from tasks import reproduce
 from tasks.data.errors import DataUnavailable
-from tasks.data.progress import Progress
 from tasks.vqa.figures import Panel, read_panel
 
 
@@ -17,34 +14,21 @@ def panels(name: str, overrides: Sequence[str], seed: int | None = None) -> tupl
     """One panel a row of the experiment's first column, and the outputs folder.
 
     Args:
-        overrides: of the run; profile=NAME as for scripts/reproduce.py.
-        seed: None for the experiment's first.
+        overrides: of the run, as for scripts/reproduce.py.
+        seed: None for the first of the run.
     Raises:
-        DataUnavailable: a cell is not finished.
+        ValueError: overrides that do not compose. DataUnavailable: a cell is not finished.
     """
-    profile = ([o.split("=", 1)[1] for o in overrides if o.startswith("profile=")] or ["demo"])[-1]
-    rest = [o for o in overrides if not o.startswith("profile=")]
-    experiment = compose.experiment(name, profile)
-    experiment["seeds"] = [experiment["seeds"][0] if seed is None else seed]
-    progress, roots = Progress(), set()
-
-    def prepare(config):
-        roots.add(config["paths"]["outputs"])
-        return cells.prepare(config, progress)
-
-    with compose.composer() as composed:
-        plan = plans.make(experiment, composed, prepare, rest)
-    store, found = Store(next(iter(roots))), []
+    planned = reproduce.plan([name], overrides if seed is None else [*overrides, f"seeds={seed}"])
+    plan, store, found = planned.plans[0], Store(planned.outputs), []
     for slot in plan.slots:
-        if slot.column:
+        if slot.column or slot.cell.seed != plan.slots[0].cell.seed:
             continue
-        label = experiment["rows"][slot.row]["label"]
+        label = plan.experiment["rows"][slot.row]["label"]
         entry = slot.cell.entry(store)
         if entry.metrics() is None:
             raise DataUnavailable(
-                f"the row {label!r} is not finished",
-                str(entry.folder),
-                f"python scripts/reproduce.py {name} profile={profile}",
-            )
+                f"the row {label!r} is not finished", str(entry.folder), f"python scripts/reproduce.py {' '.join([name, *overrides])}"
+            )  # fmt: skip
         found.append(read_panel(label, entry, slot.cell.config))
-    return found, next(iter(roots))
+    return found, planned.outputs

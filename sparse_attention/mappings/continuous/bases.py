@@ -63,7 +63,7 @@ class GaussianBasis1d:
         Raises ValueError when n is not a multiple of len(widths).
         """
         per_width, rest = divmod(n, len(widths))
-        if rest or per_width == 0:
+        if rest or per_width < 1:
             raise ValueError(
                 f"n={n} basis functions cannot be shared by {len(widths)} widths; "
                 f"use a positive multiple of {len(widths)}"

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tasks.classification.corpus import Example, Source, open_source
 from tasks.classification.encode import PAD, SEPARATOR, UNK, WORDS, check_options, encode, wordpunct, wordpunct_br
-from tasks.classification.vectors import counted_vectors
 from tasks.data.errors import DataError
+from tasks.data.vectors import counted_vectors
 
 TEXTS = {
     "train": [("a b b", 0), ("b c!", 1), ("", 1)],

@@ -97,7 +97,7 @@ def test_the_log_loss_is_logistic_regression():
 def test_hinge_objective_against_a_convex_solver(mapping, params, mean):
     """The double sums of Eq. 7 and 8, written pair by pair, minimised by an interior-point method.
 
-    L-BFGS stops a little early at kinks: the bound is .5 %, and 3 % where 4 of 5 labels are on, which leaves little else than kinks.
+    L-BFGS stops a little early at kinks: the bound is 1 %, and 3 % where 4 of 5 labels are on, which leaves little else than kinks.
     """
     cvxpy = pytest.importorskip("cvxpy")
     x, y = documents(n=40, mean=mean)
@@ -121,7 +121,7 @@ def test_hinge_objective_against_a_convex_solver(mapping, params, mean):
     problem.solve(solver=cvxpy.CLARABEL)
     found = fit(x, eta, Output(mapping, params, "hinge"), penalty, Solver(iterations=300, tolerance=1e-9))
     assert found.objective > problem.value * (1 - 1e-5)
-    assert found.objective < problem.value * (1.03 if mean == 4 else 1.005)
+    assert found.objective < problem.value * (1.03 if mean == 4 else 1.01)
 
 
 def test_sparsegen_hinge_is_sparsemax_hinge_at_a_scaled_penalty():

@@ -222,6 +222,8 @@ def test_word_vectors(tmp_path):
     path.write_text("red 1 2 3\nblue 7 8\n")
     with pytest.raises(DataError, match="line 2"):
         read_vectors(path, ["blue", "red"], counts)
+    path.write_text("red 1 2 3\nat name@domain.com 7 8 9\n")  # GloVe 840B has words with spaces
+    assert read_vectors(path, ["<pad>", "red"], counts)[0].shape == (2, 3)
     with pytest.raises(DataError, match="no word"):
         read_vectors(path, ["cyan"], counts)
     with pytest.raises(DataUnavailable):

@@ -41,6 +41,12 @@ def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tupl
                 if len(parts) == 2:
                     continue
                 dim = len(parts) - 1
+            if len(parts) <= dim:
+                raise DataError(
+                    f"{path.name}, line {number}, holds {len(parts) - 1} numbers, the first line {dim}",
+                    str(path),
+                    "fetch the file again",
+                )
             word = " ".join(parts[:-dim])
             if word not in wanted or word in seen:
                 continue
