@@ -45,7 +45,8 @@ def main(config: DictConfig) -> float:
         outcomes = pool.run_here([cell], store, shown.show, make_loggers, yaml_of)
     found = entry.metrics()
     if found is None:
-        print(outcomes[0].error, file=sys.stderr)
+        print(outcomes[0].error if values["runtime"]["verbose"] else outcomes[0].reason, file=sys.stderr)
+        print(f"the traceback is in {entry.path('status.json')}", file=sys.stderr)
         FAILED.append(cell.cell_id)
         return math.nan
     print(f"{display.name(cell)}: {cell.prepared.facts.get('provenance', '')}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,6 +66,27 @@ def fairseq_groups(
         "optimizer": optimizer,
         "lr_scheduler": schedule,
     }  # fmt: skip
+
+
+def with_mapping(config: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    """fairseq's model group: the model's options and the attention mapping, parameters as JSON."""
+    mapping = {k: v for k, v in config["mapping"].items() if k != "name"}
+    return {
+        "_name": config["model"]["name"],
+        "mapping": config["mapping"]["name"],
+        "mapping_params": json.dumps(mapping),
+        **model,
+    }
+
+
+def training_metrics(trained: Any, units: tuple[str, float]) -> dict[str, float]:
+    """The selected epoch's dev scores, the last epoch's training scores, and the speed in `units`, (name, number an epoch)."""
+    last, seconds = trained.history[-1], sum(r["seconds"] for r in trained.history)
+    values = {k: v for k, v in trained.best.items() if k.startswith("dev/")} | {"best_epoch": trained.best["epoch"]}
+    values |= {k: last[k] for k in ("train/loss", "train/accuracy", "train/attention_zeros") if k in last}
+    values["train/seconds"] = seconds
+    values[f"train/{units[0]}_per_second"] = len(trained.history) * units[1] / max(seconds, 1e-9)
+    return {k: float(v) for k, v in values.items()}
 
 
 class TrainingMonitor:

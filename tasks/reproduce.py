@@ -81,7 +81,8 @@ def main(names: Sequence[str], overrides: Sequence[str]) -> int:
     )
     display = Display(len(missing), runtime["workers"])
     tables: dict[int, table.Table] = {}
-    failed: dict[str, str] = {}
+    failed: dict[str, str] = {}  # cell id -> error with traceback
+    reasons: dict[str, str] = {}
     written: list[Path] = []
 
     def print_complete() -> None:
@@ -99,9 +100,10 @@ def main(names: Sequence[str], overrides: Sequence[str]) -> int:
             if event.outcome is not None:
                 if event.outcome.state in ("failed", "busy"):
                     failed[event.outcome.cell_id] = event.outcome.error or event.outcome.state
+                    reasons[event.outcome.cell_id] = event.outcome.reason
                 print_complete()
-    for cell_id, error in failed.items():
-        print(f"cell {cell_id} failed: {error}", file=sys.stderr)
+    for cell_id, reason in reasons.items():
+        print(f"cell {cell_id} failed: {reason} (traceback: its status.json, and the report)", file=sys.stderr)
     html = Path(root) / "report" / f"{'+'.join(names)}_{profile}.html"
     report.write([tables[n] for n in range(len(made))], made, store, html, failed)
     print(f"tables: {', '.join(str(p.with_suffix('')) for p in written[::4])} (.txt .md .csv .tex)")

@@ -253,6 +253,59 @@ def test_a_wrong_value_is_named_with_what_is_allowed(composed, overrides, said):
         assert text in str(caught.value)
 
 
+SNLI = ["task=snli", "model=snli_attentive", "optim=adam"]
+IMDB = ["task=imdb", "model=imdb_bilstm", "optim=adam", "mapping=continuous_sparsemax"]
+VQA = ["task=vqa", "model=mcan_small", "optim=adam"]
+MULTILABEL = ["task=multilabel", "model=linear", "mapping=sparsehourglass"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["task=snli"], ["model=snli_attentive"]), (["task=vqa"], ["model=mcan_small"]),
+        ([*SNLI, "mapping=continuous_softmax"], ["continuous_softmax", "simplex"]), ([*SNLI, "model.l2=-1"], ["model.l2=-1"]),
+        ([*SNLI, "train.best_metric=bleu"], ["bleu", "accuracy, loss"]), ([*SNLI, "task.keep_attention=-3"], ["keep_attention=-3"]),
+        ([*IMDB, "model.discrete=foo"], ["model.discrete='foo'", "softmax"]), ([*IMDB, "model.rbf=33"], ["model.rbf=33"]),
+        ([*IMDB, "model.rbf=-4"], ["model.rbf=-4"]), ([*IMDB, "model.widths=wide"], ["model.widths=wide"]),
+        ([*IMDB, "model.positions=left"], ["model.positions='left'", "right_edge"]), ([*IMDB, "model.ridge=0"], ["model.ridge=0"]),
+        ([*IMDB[:-1], "model.discrete=softmax"], ["mapping=continuous_*"]),
+        ([*VQA, "model.reduction=foo"], ["foo", "continuous_softmax"]), ([*VQA, "model.heads=3"], ["heads=3"]),
+        ([*VQA, "mapping=continuous_softmax"], ["model.reduction"]), ([*VQA, "model.reduction=continuous_sparsemax", "model.quadrature=foo"], ["foo", "paper-code"]),
+        ([*VQA, "model.layers=0"], ["layers=0"]), ([*VQA, "task.encode.max_tokens=0"], ["max_tokens=0"]),
+        ([*VQA, "+task.encode.foo=1"], ["task.encode.foo"]), ([*VQA, "model.reduction=continuous_sparsemax", "model.basis_variance=-1"], ["-1"]),
+        ([*MULTILABEL, "task.data.setting=length", "task.data.value=0"], ["task.data.value=0"]),
+        ([*MULTILABEL, "task.data.sizes.train=0"], ["sizes.train=0"]), ([*MULTILABEL, "task.tune.penalties=[-1.0]"], ["-1.0", "positive"]),
+        ([*MULTILABEL, "task.tune.penalties=[abc]"], ["abc", "numbers"]), ([*MULTILABEL, "task.tune.folds=1"], ["folds=1"]),
+        ([*MULTILABEL, "+task.data.foo=1"], ["task.data.foo"]), ([*MULTILABEL, "task.data.value=abc"], ["task.data.value='abc'"]),
+        ([*MULTILABEL, "task.tune.parameters.sparsehourglass.q=[-1]"], ["q=-1"]),
+        ([*MULTILABEL[:-1], "mapping=hardmax"], ["hardmax", "softmax"]),
+    ],
+    ids=lambda v: " ".join(v[-2:]) if "=" in str(v[0]) else "",
+)  # fmt: skip
+def test_a_wrong_value_of_a_task_is_named(composed, overrides, said):
+    with pytest.raises(compose.ConfigError) as caught:
+        composed(overrides)
+    for text in said:
+        assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["multilabel_figures.py", "laha2018_figure5", "seeds=abc"], "seeds=abc must be whole numbers"),
+        (["multilabel_figures.py", "add=nope"], "nope"),
+        (["vqa_figures.py", "profile=xyz"], "no profile 'xyz'"),
+        (["vqa_figures.py", "--count", "0"], "--count 0"),
+        (["reproduce.py", "demo", "--cfg"], "scripts/train.py"),
+        (["extract_features.py", "--path", "/nowhere", "--check"], "there is no feature store"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else "",
+)  # fmt: skip
+def test_the_other_commands_refuse_in_a_sentence(script, command, said):
+    done = script(*command)
+    assert done.returncode in (1, 2) and said in done.stderr and "Traceback" not in done.stderr
+
+
 def test_all_mistakes_are_collected(composed):
     with pytest.raises(compose.ConfigError) as caught:
         composed(

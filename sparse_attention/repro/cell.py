@@ -111,7 +111,12 @@ class Outcome:
     cell_id: str
     state: str
     seconds: float = 0.0
-    error: str | None = None
+    error: str | None = None  # what happened, then the traceback
+
+    @property
+    def reason(self) -> str:
+        """The error without its traceback; status.json in the cell's folder has both."""
+        return (self.error or self.state).split("\nTraceback (most recent call last)", 1)[0]
 
 
 class CellMonitor:

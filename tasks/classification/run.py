@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from tasks.classification.encode import Encoded, encode, open_encoded
 from tasks.classification.statistics import AttentionTally
 from tasks.data.progress import NullProgress
 from tasks.data.vectors import COUNTED
-from tasks.fairseq_run import TRAINING_SHARE, fairseq_groups, fit
+from tasks.fairseq_run import TRAINING_SHARE, fairseq_groups, fit, training_metrics, with_mapping
 
 FIELDS = {"snli": 2, "imdb": 1}  # texts of an example
 DEV_METRICS = ("accuracy", "loss")
@@ -73,29 +72,15 @@ def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: An
     task = config["task"]
     monitor.stage("data", 0.0)
     encoded = _encoded(task, prepared)
-    mapping = {k: v for k, v in config["mapping"].items() if k != "name"}
-    model = {k: v for k, v in config["model"].items() if k != "name"}
     groups = fairseq_groups(
         config,
         folder,
         task={"_name": "sa_encoded_texts", "encoded": classifier_task.offer(encoded)},
-        model={
-            "_name": config["model"]["name"],
-            "mapping": config["mapping"]["name"],
-            "mapping_params": json.dumps(mapping),
-            **model,
-        },
+        model=with_mapping(config, {k: v for k, v in config["model"].items() if k != "name"}),
         criterion={"_name": "sa_classes"},
     )
     trained = fit(config, groups, "tasks.classification.run:offer", monitor)
-    values = {k: v for k, v in trained.best.items() if k.startswith("dev/")} | {"best_epoch": trained.best["epoch"]}
-    seconds = sum(r["seconds"] for r in trained.history)
-    values |= {
-        "train/seconds": seconds,
-        "train/loss": trained.history[-1]["train/loss"],
-        "train/accuracy": trained.history[-1]["train/accuracy"],
-    }
-    result = Result({k: float(v) for k, v in values.items()})
+    result = Result(training_metrics(trained, ("examples", len(encoded.splits["train"]))))
     _test(result, encoded, trained.model, task, config["train"]["batch_size_valid"], monitor)
     return result
 

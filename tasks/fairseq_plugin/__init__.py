@@ -6,7 +6,7 @@ from tasks.fairseq_plugin import compat
 
 compat.install()
 
-from tasks.fairseq_plugin import (  # noqa: E402,F401  # noqa: E402,F401  # noqa: E402,F401
+from tasks.fairseq_plugin import (  # noqa: E402,F401
     classifier_criterion,
     classifier_task,
     criterion,

@@ -10,19 +10,17 @@ import numpy as np
 import torch
 from fairseq.data import FairseqDataset, data_utils
 from fairseq.dataclass import FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from torch import Tensor
 
 from tasks.classification.encode import PAD, Encoded, EncodedSplit
-
-SPLITS = {"train": "train", "valid": "dev", "test": "test"}
-_OPENED: dict[str, Encoded] = {}  # fairseq's task configurations hold strings only
+from tasks.fairseq_plugin import offered
+from tasks.fairseq_plugin.offered import SPLITS, OfferedTask
 
 
 def offer(encoded: Encoded) -> str:
     """Make an encoded data set available to the task in this process; returns the name to put into its configuration."""
-    _OPENED[str(encoded.folder)] = encoded
-    return str(encoded.folder)
+    return offered.offer(str(encoded.folder), encoded)
 
 
 class TextsDataset(FairseqDataset):
@@ -69,33 +67,10 @@ class EncodedTextsConfig(FairseqDataclass):
 
 
 @register_task("sa_encoded_texts", dataclass=EncodedTextsConfig)
-class EncodedTextsTask(FairseqTask):
-    def __init__(self, cfg: EncodedTextsConfig, encoded: Encoded) -> None:
-        super().__init__(cfg)
-        self.encoded = encoded
-
-    @classmethod
-    def setup_task(cls, cfg: EncodedTextsConfig, **_) -> EncodedTextsTask:
-        if cfg.encoded not in _OPENED:
-            raise ValueError(
-                f"encoded data set {cfg.encoded!r} was not offered in this process; call classifier_task.offer(encoded) first"
-            )
-        return cls(cfg, _OPENED[cfg.encoded])
-
+class EncodedTextsTask(OfferedTask):
     def load_dataset(self, split: str, **_) -> None:
         if split not in self.datasets:
             self.datasets[split] = TextsDataset(self.encoded.splits[SPLITS.get(split, split)], shuffle=split == "train")
-
-    def max_positions(self) -> None:
-        return None
-
-    @property
-    def source_dictionary(self) -> None:
-        return None
-
-    @property
-    def target_dictionary(self) -> None:
-        return None
 
 
 @dataclass

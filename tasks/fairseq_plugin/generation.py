@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,8 @@ import torch
 from fairseq import utils
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
+
+UNKNOWN = "<unk>"
 
 
 @dataclass
@@ -62,15 +64,3 @@ def decode(
                 text = utils.replace_unk(text, " ".join(source), attention.argmax(1), {}, UNKNOWN)
             yield Hypothesis(index, text.split(), attention, float(best["score"]))
         done(min(start + batch_size, len(order)), len(order))
-
-
-UNKNOWN = "<unk>"
-
-
-def attention_totals(attention: Tensor) -> Mapping[str, float]:
-    """Sums over the steps of one hypothesis, to be added up over a corpus: zeros, places, steps."""
-    return {
-        "zeros": float((attention == 0).sum()),
-        "places": float(attention.numel()),
-        "steps": float(attention.size(0)),
-    }

@@ -12,18 +12,16 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary, LanguagePairDataset
 from fairseq.dataclass import FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 
+from tasks.fairseq_plugin import offered
+from tasks.fairseq_plugin.offered import SPLITS, OfferedTask
 from tasks.seq2seq.encode import Encoded, Ragged
-
-SPLITS = {"train": "train", "valid": "dev", "test": "test"}
-_OPENED: dict[str, Encoded] = {}  # fairseq's task configurations hold strings only
 
 
 def offer(encoded: Encoded) -> str:
     """Make an encoded corpus available to the task in this process; returns the name to put into its configuration."""
-    _OPENED[str(encoded.folder)] = encoded
-    return str(encoded.folder)
+    return offered.offer(str(encoded.folder), encoded)
 
 
 class Rows:
@@ -64,19 +62,10 @@ def dictionary(words: list[str]) -> Dictionary:
 
 
 @register_task("sa_encoded_pairs", dataclass=EncodedPairsConfig)
-class EncodedPairsTask(FairseqTask):
+class EncodedPairsTask(OfferedTask):
     def __init__(self, cfg: EncodedPairsConfig, encoded: Encoded) -> None:
-        super().__init__(cfg)
-        self.encoded = encoded
+        super().__init__(cfg, encoded)
         self._source, self._target = dictionary(encoded.source_vocab), dictionary(encoded.target_vocab)
-
-    @classmethod
-    def setup_task(cls, cfg: EncodedPairsConfig, **_) -> EncodedPairsTask:
-        if cfg.encoded not in _OPENED:
-            raise ValueError(
-                f"encoded corpus {cfg.encoded!r} was not offered in this process; call seq2seq_task.offer(encoded) first"
-            )
-        return cls(cfg, _OPENED[cfg.encoded])
 
     def load_dataset(self, split: str, **_) -> None:
         if split in self.datasets:

@@ -168,9 +168,8 @@ def _resume(trainer: Trainer, folder: Path, monitor: Monitor):
         if not path.exists():
             continue
         try:
-            torch.load(
-                path, map_location="cpu", weights_only=True
-            )  # a truncated file must not reach the trainer half-read
+            # A truncated file must not reach the trainer half-read.
+            torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:
             aside = path.with_suffix(".unreadable")
             with contextlib.suppress(FileNotFoundError):  # another rank was first

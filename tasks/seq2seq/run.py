@@ -13,7 +13,7 @@ import numpy as np
 
 from sparse_attention.repro.protocol import Prepared, Result
 from tasks.data.progress import NullProgress
-from tasks.fairseq_run import TRAINING_SHARE, fairseq_groups, fit
+from tasks.fairseq_run import TRAINING_SHARE, fairseq_groups, fit, training_metrics, with_mapping
 from tasks.seq2seq import metrics
 from tasks.seq2seq.corpus import load_corpus
 from tasks.seq2seq.encode import Encoded, decode_text, encode, tokenized_text
@@ -50,28 +50,15 @@ def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: An
     task = config["task"]
     monitor.stage("data", 0.0)
     encoded = _encoded(task, NullProgress())
-    mapping = {k: v for k, v in config["mapping"].items() if k != "name"}
-    model = {k: v for k, v in config["model"].items() if k != "name"}
     groups = fairseq_groups(
         config,
         folder,
         task={"_name": "sa_encoded_pairs", "encoded": seq2seq_task.offer(encoded)},
-        model={
-            "_name": config["model"]["name"],
-            "mapping": config["mapping"]["name"],
-            "mapping_params": json.dumps(mapping),
-            **model,
-        },
+        model=with_mapping(config, {k: v for k, v in config["model"].items() if k != "name"}),
         criterion={"_name": "sa_cross_entropy", "label_smoothing": config["optim"]["label_smoothing"]},
     )
     trained = fit(config, groups, "tasks.seq2seq.run:offer", monitor)
-    values = {k: v for k, v in trained.best.items() if k.startswith("dev/")} | {"best_epoch": trained.best["epoch"]}
-    values |= {
-        "train/seconds": sum(r["seconds"] for r in trained.history),
-        "train/tokens_per_second": _speed(trained, encoded),
-    }
-    values |= {f"train/{k}": trained.history[-1][f"train/{k}"] for k in ("loss", "attention_zeros")}
-    result = Result(values)
+    result = Result(training_metrics(trained, ("tokens", len(encoded.splits["train"].target.flat))))
     decode_options = dict(task["decode"])
     shown = decode_options.pop("keep_attention")
     for test, name in [(encoded, "test"), *_extra_tests(task, encoded)]:
@@ -208,8 +195,3 @@ def _baselines(encoded: Encoded, task: Mapping[str, Any]) -> dict[str, dict[str,
     temporary.write_text(json.dumps({"key": key, "values": values}), encoding="utf-8")
     temporary.replace(cache)
     return values
-
-
-def _speed(trained: Any, encoded: Encoded) -> float:
-    seconds = sum(r["seconds"] for r in trained.history)
-    return len(trained.history) * float(len(encoded.splits["train"].target.flat)) / max(seconds, 1e-9)

@@ -12,9 +12,8 @@ import torch
 
 from sparse_attention.repro.protocol import Prepared, Result
 from tasks.data.progress import NullProgress
-from tasks.fairseq_run import TRAINING_SHARE, fairseq_groups, fit
+from tasks.fairseq_run import TRAINING_SHARE, fairseq_groups, fit, training_metrics, with_mapping
 from tasks.vqa import metrics
-from tasks.vqa.check import MODEL
 from tasks.vqa.check import problems as problems
 from tasks.vqa.corpus import load_corpus, load_images
 from tasks.vqa.encode import Encoded, encode
@@ -60,14 +59,11 @@ def run(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: An
     task = config["task"]
     encoded = load(task, NullProgress())
     trained = fit(config, groups(config, encoded, folder), "tasks.vqa.experiment:offer", monitor)
-    values = {k: v for k, v in trained.best.items() if k.startswith("dev/")} | {"best_epoch": trained.best["epoch"]}
-    seconds = sum(r["seconds"] for r in trained.history)
-    values |= {"train/seconds": seconds, "train/loss": trained.history[-1]["train/loss"]}
-    values["train/questions_per_second"] = (
-        len(trained.history) * len(encoded.parts["train"].questions) / max(seconds, 1e-9)
-    )
-    result = Result(values)
-    done = lambda i, n: monitor.stage("answering", TRAINING_SHARE + (1 - TRAINING_SHARE) * i / n)  # noqa: E731
+    result = Result(training_metrics(trained, ("questions", len(encoded.parts["train"].questions))))
+
+    def done(i: int, n: int) -> None:
+        monitor.stage("answering", TRAINING_SHARE + (1 - TRAINING_SHARE) * i / n)
+
     answered = vqa_task.predict(trained.model, trained.task, "test", task["decode"]["batch_size"], done)
     _score(result, answered, encoded, trained.model.net, config, folder)
     return result
@@ -84,7 +80,6 @@ def groups(config: Mapping[str, Any], encoded: Encoded, folder: Path) -> dict[st
     """fairseq's configuration groups."""
     from tasks.fairseq_plugin import vqa_task
 
-    mapping = {k: v for k, v in config["mapping"].items() if k != "name"}
     model = {k: v for k, v in config["model"].items() if k != "name"}
     return fairseq_groups(
         config, folder,
@@ -92,7 +87,7 @@ def groups(config: Mapping[str, Any], encoded: Encoded, folder: Path) -> dict[st
             "_name": "sa_visual_questions", "encoded": vqa_task.offer(encoded), "by_image": config["task"]["encode"]["by_image"],
             "seed": config["seed"],
         },
-        model={"_name": MODEL, "mapping": config["mapping"]["name"], "mapping_params": json.dumps(mapping), "options": json.dumps(model)},
+        model=with_mapping(config, {"options": json.dumps(model)}),
         criterion={"_name": "sa_soft_answers"},
     )  # fmt: skip
 

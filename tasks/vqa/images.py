@@ -69,9 +69,7 @@ class Files:
     """
 
     def __init__(self, places: Sequence[Path], key: Callable[[str], str | None]) -> None:
-        self._where: dict[
-            str, tuple[Path, str | None, int]
-        ] = {}  # key -> place, member (None: the path is the file), bytes
+        self._where: dict[str, tuple[Path, str, int]] = {}  # key -> place, name in it, bytes
         self._open: dict[tuple[Path, int], zipfile.ZipFile | tarfile.TarFile] = {}
         for place in places:
             for name, size in self._list(place):
@@ -115,7 +113,6 @@ class Files:
         if key not in self._where:
             raise ImageError(f"no image with key {key!r}")
         place, name, _ = self._where[key]
-        assert name is not None
         try:
             if place.is_dir():
                 return (place.parent / name).read_bytes()
