@@ -75,6 +75,7 @@ def main(names: Sequence[str], overrides: Sequence[str]) -> int:
     store = Store(root)
     needed = list({cell_id: cell for plan in made for cell_id, cell in plan.cells.items()}.values())
     missing = [cell for cell in needed if cell.entry(store).metrics() is None]
+    missing.sort(key=_work, reverse=True)  # the longest first: no worker waits long for the last one
     reused = len(needed) - len(missing)
     progress.say(
         f"{len(needed)} cells: {reused} finished before, {len(missing)} to run on {runtime['workers']} worker(s)"
@@ -110,6 +111,11 @@ def main(names: Sequence[str], overrides: Sequence[str]) -> int:
     print(f"report: {html}")
     print(f"{len(missing) - len(failed)} cells run, {reused} reused, {len(failed)} failed")
     return 1 if failed else 0
+
+
+def _work(cell: cells.Cell) -> float:
+    """Training examples read in all: what a cell takes, roughly."""
+    return (cell.prepared.facts.get("pairs") or {}).get("train", 0) * cell.config["train"]["max_epochs"]
 
 
 def _adapt(experiment: dict[str, Any], seeds: Sequence[str], added: Sequence[str]) -> None:
