@@ -62,6 +62,10 @@ def identity(config: Mapping[str, Any], data_sha256: str) -> str:
     relevant = {k: v for k, v in config.items() if k not in NOT_IDENTITY}
     task = dict(relevant["task"])
     task["data"] = {k: v for k, v in (task.get("data") or {}).items() if k not in NOT_IDENTITY_DATA}
+    encode = dict(task.get("encode") or {})
+    if isinstance(vectors := encode.get("vectors"), str):
+        encode["vectors"] = Path(vectors).name  # where the file lies says nothing; the data's hash knows what is in it
+        task["encode"] = encode
     relevant["task"] = task
     relevant["plugins"] = [_file_hash(p) for p in config.get("plugins") or []]
     text = json.dumps({"config": relevant, "data": data_sha256}, sort_keys=True, default=str)

@@ -63,7 +63,7 @@ class ImdbConfig(FairseqDataclass):
         default="exact", metadata={"help": "combined: exact, or paper-code (variance as sigma^2)"}
     )
     positions: str = field(
-        default="cell_centre", metadata={"help": "combined: cell_centre, or linspace (authors' code)"}
+        default="cell_centre", metadata={"help": "combined: cell_centre, linspace (authors' code), right_edge"}
     )
     embed_dim: int = field(default=300, metadata={"help": "word vector size; pretrained vectors decide it"})
     embed_range: float = field(default=0.05, metadata={"help": "random word vectors ~ U(-r, r)"})

@@ -93,7 +93,8 @@ def encode(corpus: Corpus, images: Images, options: Mapping[str, Any]) -> Encode
     if options.get("vectors"):
         table, vectors_hash = read_vectors(Path(options["vectors"]), words, counts)
     text = json.dumps(
-        [RECIPE, corpus.sha256, images.sha256, sorted(unreadable), dict(options), vectors_hash], default=str
+        [RECIPE, corpus.sha256, images.sha256, sorted(unreadable), {**options, "vectors": None}, vectors_hash],
+        default=str,
     )
     return Encoded(corpus, images, words, answers, parts, counts, table, hashlib.sha256(text.encode()).hexdigest())
 

@@ -73,6 +73,13 @@ def test_a_plugin_counts_by_its_content_not_its_place(config, base, tmp_path):
     assert identity(config(plugins=[str(other)]), "data") != first
 
 
+def test_a_vector_file_counts_by_its_name_not_its_place(config):
+    first = identity(config(task__encode={"vectors": "/a/glove.txt"}), "data")
+    assert identity(config(task__encode={"vectors": "elsewhere/glove.txt"}), "data") == first
+    assert first != identity(config(task__encode={"vectors": "ppmi"}), "data")
+    assert first != identity(config(task__encode={"vectors": None}), "data")
+
+
 def test_a_configuration_read_back_is_the_same_cell(config):
     assert identity(config(), "data") == identity(json.loads(json.dumps(config())), "data")
     assert len(identity(config(), "data")) == 16
