@@ -25,7 +25,7 @@ def test_a_demo_row_answers_from_the_image(prepared_cell, tmp_path, reduction):
         cell.entry(store).metrics()["metrics"],
         cell.prepared.baselines["question only (its most frequent answer)"],
     )
-    assert metrics["test/accuracy"] >= 85
+    assert metrics["test/accuracy"] >= 80
     for kind in ("yes_no", "other"):
         assert metrics[f"test/accuracy_{kind}"] > question_only[f"test/accuracy_{kind}"] + 3
     assert (metrics["test/attention_zeros"] > 0.1) == (reduction == "continuous_sparsemax")
