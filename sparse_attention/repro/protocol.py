@@ -57,7 +57,11 @@ class Monitor(Protocol):
 
 
 class Task(Protocol):
-    """`PRELOAD` names modules worth importing once for many cells."""
+    """`PRELOAD` names modules worth importing once for many cells.
+
+    A task may also have `problems(config) -> list[str]`, what is wrong with a configuration, told before any data is read;
+    `DEV_METRICS`, the names `train.best_metric` may have; and `SCORES`, those of `task.scores`.
+    """
 
     PRELOAD: tuple[str, ...]
 

@@ -45,7 +45,8 @@ def continuous_attention_1d(mu: Tensor, sigma_sq: Tensor, basis: GaussianBasis1d
         r = gaussian_expectation(loc, variance, centres, widths)
     else:
         r = edge_expectation(loc, half_width(variance, alpha), centres, widths, order)
-    return r.to(torch.promote_types(torch.promote_types(mu.dtype, sigma_sq.dtype), torch.float16))
+    dtype = torch.promote_types(mu.dtype, sigma_sq.dtype)
+    return r.to(dtype if dtype.is_floating_point else torch.get_default_dtype())
 
 
 def rho(theta: Tensor, basis: GaussianBasis1d, alpha: float = 2.0) -> Tensor:

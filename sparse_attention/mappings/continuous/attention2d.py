@@ -51,11 +51,12 @@ def continuous_attention_2d(
     """Expected basis functions r [..., N] under the density with mu [..., 2] and parameter Sigma = covariance [..., 2,
     2].
 
-    n_angles: points on the full circle; None takes what the error bound asks for: `tolerance` relative to the largest
-    r, by default 1e-7 for float32 inputs and 1e-12 for float64. Gradients with respect to mu and Sigma (read as symmetric) are exact: slices
-    differentiate the rule, the angular rules apply the closed derivative of the integral. Sigma is the covariance only
-    for alpha = 1 (`family.matched_covariance` converts). Raises ValueError for an unknown alpha or quadrature, for
-    `slices` on a basis that is no grid, and for a Sigma that is not positive definite.
+    n_angles: points on the full circle; None takes what the error bound asks for: `tolerance` relative to the
+    largest r, by default 1e-7 for float32 inputs and 1e-12 for float64. Gradients with respect to mu and Sigma
+    (read as symmetric) are exact: slices differentiate the rule, the angular rules apply the closed derivative of
+    the integral. Sigma is the covariance only for alpha = 1 (`family.matched_covariance` converts). Raises
+    ValueError for an unknown alpha or quadrature, for `slices` on a basis that is no grid, and for a Sigma that is
+    not positive definite.
     """
     order = closed_form_order(alpha)
     rule = _resolve(quadrature, basis, order)

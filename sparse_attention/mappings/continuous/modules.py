@@ -203,15 +203,17 @@ class ContinuousAttention2d(nn.Module):
         _check_one_source(params=params, weights=weights)
         self._check_cells(values)
         mask = _checked_mask(mask, values, weights)
+        tolerance = None
         if params is not None:
             mu, sigma = params
         else:
             assert weights is not None
+            tolerance = 1e-12 if weights.dtype == torch.float64 else 1e-7
             # float64 up to r: |Sigma| of attention along a line is lost when Sigma is rounded.
             mu, sigma = match_moments_2d(
                 weights.double(), self._positions.to(weights.device), self.alpha, self.moment_match
             )
-        r = continuous_attention_2d(mu, sigma, self.basis, self.alpha, quadrature=self.quadrature, tolerance=1e-7)
+        r = continuous_attention_2d(mu, sigma, self.basis, self.alpha, quadrature=self.quadrature, tolerance=tolerance)
         if weights is not None:
             dtype = torch.promote_types(weights.dtype, torch.float32)
             mu, sigma, r = mu.to(dtype), sigma.to(dtype), r.to(dtype)
@@ -241,8 +243,8 @@ class MultimodalAttention2d(ContinuousAttention2d):
 
     In training the number of components is drawn from 1 .. max_components for each batch and EM runs 5 times; in
     evaluation the number is selected per example by penalised likelihood (10 iterations, 3 restarts). Starts in
-    training are random: pass a generator to repeat them; in evaluation they are always the same. alpha > 1 replaces every Gaussian by the truncated density of the same
-    moments.
+    training are random: pass a generator to repeat them; in evaluation they are always the same. alpha > 1 replaces
+    every Gaussian by the truncated density of the same moments.
     """
 
     def __init__(

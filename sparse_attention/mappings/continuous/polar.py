@@ -71,9 +71,8 @@ def _value_and_jacobian(
     f12 = b * (a * p12 + c * p22)
     f22 = b * b * p22
     cosine, sine = torch.cos(angles), torch.sin(angles)
-    circle = torch.stack([cosine, sine, cosine**2, cosine * sine, sine**2], dim=-1) * weights.unsqueeze(
-        -1
-    )  # [.., K, 5]
+    circle = torch.stack([cosine, sine, cosine**2, cosine * sine, sine**2], dim=-1)  # [K, 5] or [B, K, 5]
+    circle = circle * weights.unsqueeze(-1)
     if angles.ndim == 2:
         cosine, sine = cosine.unsqueeze(1), sine.unsqueeze(1)  # [B, 1, K]
 

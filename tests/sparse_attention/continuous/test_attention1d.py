@@ -174,3 +174,11 @@ def test_variance_is_not_the_parabolas_parameter():
         v = t64(variance)
         assert float(half_width(v, 2)) == pytest.approx(raw, abs=1e-3)
         assert float(half_width(matched_sigma_sq(v, 2), 2)) == pytest.approx(right, abs=1e-3)
+
+
+def test_whole_numbers_give_the_default_type_and_halves_stay():
+    ones = torch.tensor([0, 1])
+    r = continuous_attention_1d(ones, torch.tensor([1, 1]), BASIS)
+    assert r.dtype == torch.float32 and (r > 0).all()
+    assert torch.allclose(r, continuous_attention_1d(ones.float(), torch.ones(2), BASIS))
+    assert continuous_attention_1d(ones.bfloat16(), torch.ones(2).bfloat16(), BASIS).dtype == torch.bfloat16
