@@ -68,10 +68,10 @@ def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tupl
 def counted_vectors(texts: Iterable[Sequence[str]], words: Sequence[str], dim: int) -> np.ndarray:
     """Vectors [words, dim] float32 of the words, from what stands near them: positive PMI, truncated SVD.
 
-    Neighbours within five words count 1 / distance; other words are left out first, equal texts count once, context
-    frequencies are raised to .75, the left singular vectors are scaled by the square roots of the singular values and
-    each row to one length (the choices of Levy, Goldberg & Dagan 2015 for small corpora). Deterministic up to rounding,
-    and up to the sign of a component whose largest entries tie.
+    Neighbours within five words count 1 / distance; other words are left out first, equal texts count once (a premise
+    stands in several pairs). Contexts smoothed by .75, singular values by the power 1/2 and rows of one length: options
+    of Levy, Goldberg & Dagan 2015, not tuned by us. Deterministic up to rounding, and up to the sign of a component
+    whose largest entries tie.
 
     Raises:
         DataError: fewer than dim + 1 words, or no two of them near each other.
