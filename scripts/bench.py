@@ -21,7 +21,7 @@ def main() -> None:
         "--threads", type=int, default=1, help="torch threads (default 1; more only on an idle machine)"
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="time per shape and direction (default 2)")
-    parser.add_argument("--only", help="comma-separated beginnings of mapping names")
+    parser.add_argument("--only", help="comma-separated beginnings of labels, or names of mappings")
     parser.add_argument("--shapes", help="comma-separated, rows x length, like 1280x30,64x32000")
     parser.add_argument("--no-peers", action="store_true", help="leave other packages out")
     parser.add_argument("--output", default=str(ROOT / "docs" / "benchmarks.md"), help="file to write, - for none")
@@ -35,6 +35,7 @@ def main() -> None:
         CASES,
         CONTINUOUS_CASES,
         SHAPES,
+        Case,
         markdown,
         markdown_continuous,
         measure,
@@ -50,8 +51,10 @@ def main() -> None:
     wanted = tuple(choice.only.split(",")) if choice.only else ("",)
     cases = [case for case in CASES if case.label.startswith(wanted)]
     continuous = tuple(case for case in CONTINUOUS_CASES if case.label.startswith(wanted))
+    known = {case.name for case in CASES}
+    cases += [Case(name, name, {}) for name in wanted if name in sa.names("simplex") and name not in known]
     if not cases and not continuous:
-        labels = ", ".join(c.label for c in (*CASES, *CONTINUOUS_CASES))
+        labels = ", ".join([*(c.label for c in (*CASES, *CONTINUOUS_CASES)), *sa.names("simplex")])
         parser.error(f"--only {choice.only!r} names no mapping; there are {labels}")
     backend = sa.kernels.select("sparsemax", torch.zeros(1, 1))
     kernels = backend.__name__.rsplit(".", 1)[1]

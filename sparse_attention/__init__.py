@@ -3,7 +3,7 @@
     import sparse_attention as sa
 
     p = sa.fusedmax(scores, dim=-1, lam=0.1, mask=mask)     # mask: bool, True = keep
-    m = sa.make("fusedmax", lam=0.1)                        # nn.Module: m(scores, mask=None, dim=-1)
+    m = sa.make("fusedmax", lam=0.1)                        # nn.Module: m(scores, mask=None, dim=-1); also sa.Fusedmax(0.1)
     sa.names(kind="simplex"), sa.spec("fusedmax")
 
 Contract of every simplex mapping: any ``dim``, any leading shape, empty batches, one position; masked positions get
@@ -14,48 +14,45 @@ differentiable; torch.compile and torch.func.vmap work.
 
 from __future__ import annotations
 
-from typing import Any
+import importlib as _importlib
 
-from . import kernels, losses, quality
+from . import kernels, losses, quality, registry
 from .losses import max_omega
-from .mappings import *  # noqa: F403
-from .mappings import __all__ as _mappings
+from .mappings import FUNCTIONS as _FUNCTIONS
 from .registry import Mapping, Param, Spec, UnknownMappingError, make, names, register, spec
 
 __version__ = "0.1.0"
 
-
-def __getattr__(name: str) -> Any:
-    """The attention modules and the continuous and structured families, imported when first used."""
-    import importlib
-    import importlib.util
-
-    if name in ("attention", "repro"):
-        return importlib.import_module(f"{__name__}.{name}")
-    if not name.startswith("_"):
-        for family in ("continuous", "sparsemap"):
-            full = f"{__name__}.mappings.{family}"
-            if importlib.util.find_spec(full) is not None:
-                module = importlib.import_module(full)
-                if name == family:
-                    return module
-                if hasattr(module, name):
-                    return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
+# Imported when first used; with them the functions and modules of the mappings that are.
+_ROOMS = {name: f".{name}" for name in ("attention", "bench", "properties", "repro")}
+_ROOMS["continuous"] = ".mappings.continuous"
+globals().update(_FUNCTIONS)
 __all__ = [
-    *_mappings,
     "Mapping",
     "Param",
     "Spec",
     "UnknownMappingError",
-    "make",
-    "names",
-    "register",
-    "spec",
     "kernels",
     "losses",
+    "make",
     "max_omega",
+    "names",
     "quality",
+    "register",
+    "spec",
+    *_FUNCTIONS,
+    *(spec(name).module.__name__ for name in _FUNCTIONS),
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name in _ROOMS:
+        return _importlib.import_module(_ROOMS[name], __name__)
+    found = {} if name.startswith("_") else registry.public()
+    if name not in found:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; dir(sparse_attention) lists all")
+    return found[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_ROOMS, *registry.public(), "__version__"})

@@ -1,15 +1,19 @@
-"""Attention modules that take any mapping.
+"""Attention with any mapping: score functions, and modules that attend.
 
 One convention everywhere: batch first; ``mask`` boolean, True = keep; a fully masked row of weights is zero, and so is
-its context. Every module returns the context and the weights.
+its context.
 
     attend = AdditiveAttention(query_dim=512, key_dim=512, mapping="fusedmax")
     context, weights = attend(query, keys, values, mask=lengths_mask)
+
+What depends on the keys alone is computed once: ``ready = attend.precompute(keys)``, then ``attend.scores(query, ready)``
+or, step by step, ``context, weights, state = attend.step(query, ready, values, state, mask)``.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,28 +21,124 @@ from torch import Tensor, nn
 from .registry import make
 
 
-def _built(mapping: str | nn.Module) -> nn.Module:
-    return make(mapping) if isinstance(mapping, str) else mapping
+class Scores(nn.Module):
+    """``score(q, k)`` for all pairs: ``scores(query [B, T, Q], precompute(keys [B, S, K])) -> [B, T, S]``.
 
+    scale: a constant factor on the scores. The papers have none (1): a factor below 1 starts a sparse mapping with more
+    support, so that more positions learn; using one is a deviation.
+    """
 
-class _Attention(nn.Module):
-    """Shared: scores ``[B, T, S]`` -> weights by the mapping -> context ``[B, T, D]``."""
-
-    def __init__(self, mapping: str | nn.Module = "softmax"):
+    def __init__(self, scale: float = 1.0):
         super().__init__()
-        self.mapping = _built(mapping)
+        if not scale > 0:
+            raise ValueError(f"scale={scale} must be above 0; 1 leaves the scores as they are")
+        self.scale = scale
 
-    def scores(self, query: Tensor, keys: Tensor) -> Tensor:
-        """``query [B, T, Q]``, ``keys [B, S, K]`` -> ``[B, T, S]``."""
+    def precompute(self, keys: Tensor) -> Tensor:
+        """What does not depend on the query, computed once per source: ``[B, S, .]``."""
+        return keys
+
+    def forward(self, query: Tensor | None, ready: Tensor) -> Tensor:
+        """``query [B, T, Q]``, ``ready = precompute(keys) [B, S, .]`` -> ``[B, T, S]``."""
+        scores = self.unscaled(query, ready)
+        return scores if self.scale == 1.0 else scores * self.scale
+
+    def unscaled(self, query: Tensor | None, ready: Tensor) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} defines no scores")
 
+
+class DotScores(Scores):
+    """``q . k`` (Luong et al. 2015), over ``sqrt(d)`` with ``scaled`` (Vaswani et al. 2017)."""
+
+    def __init__(self, scaled: bool = False, scale: float = 1.0):
+        super().__init__(scale)
+        self.scaled = scaled
+
+    def unscaled(self, query: Tensor, ready: Tensor) -> Tensor:  # type: ignore[override]
+        scores = query @ ready.transpose(1, 2)  # [B, T, S]
+        return scores * (1.0 / math.sqrt(query.shape[-1])) if self.scaled else scores
+
+
+class GeneralScores(Scores):
+    """``q^T W k`` (Luong et al. 2015); the default of OpenNMT, used by all four papers' NMT systems."""
+
+    def __init__(self, query_dim: int, key_dim: int, scale: float = 1.0):
+        super().__init__(scale)
+        self.project = nn.Linear(query_dim, key_dim, bias=False)
+
+    def unscaled(self, query: Tensor, ready: Tensor) -> Tensor:  # type: ignore[override]
+        return self.project(query) @ ready.transpose(1, 2)  # [B, T, S]
+
+
+class AdditiveScores(Scores):
+    """``v . tanh(W k + b [+ U q])`` (Bahdanau et al. 2015; Peters et al. 2018); without a query dimension, of the keys
+    alone (``T = 1``). A bias on the query's side would be the same function; here it is part of `precompute`."""
+
+    def __init__(self, query_dim: int | None, key_dim: int, hidden_dim: int | None = None, scale: float = 1.0):
+        super().__init__(scale)
+        hidden = hidden_dim or key_dim
+        self.from_key = nn.Linear(key_dim, hidden)
+        self.from_query = None if query_dim is None else nn.Linear(query_dim, hidden, bias=False)
+        self.to_score = nn.Linear(hidden, 1, bias=False)
+
+    def precompute(self, keys: Tensor) -> Tensor:
+        return self.from_key(keys)
+
+    def unscaled(self, query: Tensor | None, ready: Tensor) -> Tensor:
+        mixed = ready.unsqueeze(1)  # [B, 1, S, hidden]
+        if self.from_query is not None:
+            mixed = self.from_query(query).unsqueeze(2) + mixed  # [B, T, S, hidden]
+        return self.to_score(torch.tanh(mixed)).squeeze(-1)
+
+
+KINDS = ("general", "dot", "additive")
+
+
+def make_scores(
+    kind: str, query_dim: int | None, key_dim: int, hidden_dim: int | None = None, scale: float = 1.0
+) -> Scores:
+    """The score function called ``kind``: general, dot or additive.
+
+    Raises:
+        ValueError: another kind, dimensions that it cannot take.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"scores {kind!r} do not exist; choose one of {', '.join(KINDS)}")
+    if kind == "additive":
+        return AdditiveScores(query_dim, key_dim, hidden_dim, scale)
+    if query_dim is None:
+        raise ValueError(f"{kind} scores need a query; only additive ones do without")
+    if kind == "general":
+        return GeneralScores(query_dim, key_dim, scale)
+    if query_dim != key_dim:
+        raise ValueError(f"dot scores need queries and keys of one size, got {query_dim} and {key_dim}; use general")
+    return DotScores(scale=scale)
+
+
+class Attention(nn.Module):
+    """Scores ``[B, T, S]`` -> weights by the mapping -> context ``[B, T, D]``."""
+
+    def __init__(self, scores: Scores, mapping: str | nn.Module = "softmax"):
+        super().__init__()
+        self.scores = scores
+        self.mapping: Any = make(mapping) if isinstance(mapping, str) else mapping
+
+    def precompute(self, keys: Tensor) -> Tensor:
+        """What `scores` and `step` take as ``ready``: the part of ``keys [B, S, K]`` that no query changes."""
+        return self.scores.precompute(keys)
+
     def forward(
-        self, query: Tensor, keys: Tensor, values: Tensor | None = None, mask: Tensor | None = None, **inputs: Tensor
+        self,
+        query: Tensor | None,
+        keys: Tensor,
+        values: Tensor | None = None,
+        mask: Tensor | None = None,
+        **inputs: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Attend.
+        """Attend; with a stateful mapping, from its start over all steps.
 
         Args:
-            query: ``[B, T, Q]``, or ``[B, Q]`` for one step.
+            query: ``[B, T, Q]``, or ``[B, Q]`` for one step; None for scores of the keys alone.
             keys: ``[B, S, K]``.
             values: ``[B, S, D]``; the keys by default.
             mask: bool ``[B, S]`` or ``[B, T, S]``, True = keep.
@@ -48,17 +148,37 @@ class _Attention(nn.Module):
         Raises:
             ValueError: a mask of another shape.
         """
-        single = query.ndim == 2
+        single = query is None or query.ndim == 2
         if single:
-            query = query.unsqueeze(1)  # [B, 1, Q]
-            inputs = {name: value.unsqueeze(1) for name, value in inputs.items()}
-        scores = self.scores(query, keys)  # [B, T, S]
-        weights = self.mapping(scores, mask=expand_mask(mask, scores, single), **inputs)
+            query = None if query is None else query.unsqueeze(1)  # [B, 1, Q]
+            if not self._stateful:
+                inputs = {name: value.unsqueeze(1) for name, value in inputs.items()}
+        scores = self.scores(query, self.precompute(keys))  # [B, T, S]
+        weights = self.mapping(scores, mask=expand_mask(mask, scores), **inputs)
         context = weights @ (keys if values is None else values)  # [B, T, D]
         return (context.squeeze(1), weights.squeeze(1)) if single else (context, weights)
 
+    def step(
+        self, query: Tensor, ready: Tensor, values: Tensor, state: dict[str, Tensor], mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """One step of a decoder, with any mapping, stateful or not.
 
-def expand_mask(mask: Tensor | None, scores: Tensor, single: bool = False) -> Tensor | None:
+        Args:
+            query: ``[B, Q]``; ready: ``precompute(keys)``; values: ``[B, S, D]``; mask: bool ``[B, S]``, True = keep.
+            state: of the step before; at first ``mapping.start(mask, **inputs)``.
+        Returns:
+            context ``[B, D]``, weights ``[B, S]``, the state after.
+        """
+        scores = self.scores(query.unsqueeze(1), ready).squeeze(1)  # [B, S]
+        weights, state = self.mapping.step(scores, state, mask)
+        return (weights.unsqueeze(1) @ values).squeeze(1), weights, state
+
+    @property
+    def _stateful(self) -> bool:
+        return bool(getattr(getattr(self.mapping, "spec", None), "stateful", False))
+
+
+def expand_mask(mask: Tensor | None, scores: Tensor) -> Tensor | None:
     """A mask ``[B, S]`` or ``[B, T, S]`` for ``scores [B, T, S]``."""
     if mask is None:
         return None
@@ -70,115 +190,44 @@ def expand_mask(mask: Tensor | None, scores: Tensor, single: bool = False) -> Te
     raise ValueError(f"mask of shape {tuple(mask.shape)} fits neither [B, S] = {(B, S)} nor [B, T, S] = {(B, T, S)}")
 
 
-class DotAttention(_Attention):
-    """``score(q, k) = q . k`` (Luong et al. 2015), over ``sqrt(d)`` with ``scaled``."""
+class DotAttention(Attention):
+    """Attention with `DotScores`."""
 
-    def __init__(self, mapping: str | nn.Module = "softmax", scaled: bool = False):
-        super().__init__(mapping)
-        self.scaled = scaled
-
-    def scores(self, query: Tensor, keys: Tensor) -> Tensor:
-        factor = 1.0 / math.sqrt(query.shape[-1]) if self.scaled else 1.0
-        return query @ keys.transpose(1, 2) * factor  # [B, T, S]
+    def __init__(self, mapping: str | nn.Module = "softmax", scaled: bool = False, scale: float = 1.0):
+        super().__init__(DotScores(scaled, scale), mapping)
 
 
-class GeneralAttention(_Attention):
-    """``score(q, k) = q^T W k`` (Luong et al. 2015); the default of OpenNMT, used by all four papers' NMT systems."""
+class GeneralAttention(Attention):
+    """Attention with `GeneralScores`."""
 
-    def __init__(self, query_dim: int, key_dim: int, mapping: str | nn.Module = "softmax"):
-        super().__init__(mapping)
-        self.project = nn.Linear(query_dim, key_dim, bias=False)
-
-    def scores(self, query: Tensor, keys: Tensor) -> Tensor:
-        return self.project(query) @ keys.transpose(1, 2)  # [B, T, S]
+    def __init__(self, query_dim: int, key_dim: int, mapping: str | nn.Module = "softmax", scale: float = 1.0):
+        super().__init__(GeneralScores(query_dim, key_dim, scale), mapping)
 
 
-class AdditiveAttention(_Attention):
-    """``score(q, k) = v . tanh(W k + U q)`` (Bahdanau et al. 2015; Peters et al. 2018)."""
-
-    def __init__(
-        self, query_dim: int, key_dim: int, hidden_dim: int | None = None, mapping: str | nn.Module = "softmax"
-    ):
-        super().__init__(mapping)
-        hidden = hidden_dim or key_dim
-        self.from_key = nn.Linear(key_dim, hidden)
-        self.from_query = nn.Linear(query_dim, hidden, bias=False)
-        self.to_score = nn.Linear(hidden, 1, bias=False)
-
-    def scores(self, query: Tensor, keys: Tensor) -> Tensor:
-        mixed = self.from_query(query).unsqueeze(2) + self.from_key(keys).unsqueeze(1)  # [B, T, S, hidden]
-        return self.to_score(torch.tanh(mixed)).squeeze(-1)  # [B, T, S]
-
-
-class MultiHeadAttention(nn.Module):
-    """Scaled dot-product attention in H subspaces (Vaswani et al. 2017) with any mapping for the softmax.
-
-    A hyperparameter of the mapping given as a tensor ``[H, 1]`` is one value per head.
-    """
+class AdditiveAttention(Attention):
+    """Attention with `AdditiveScores`."""
 
     def __init__(
         self,
-        dim: int,
-        heads: int,
+        query_dim: int | None,
+        key_dim: int,
+        hidden_dim: int | None = None,
         mapping: str | nn.Module = "softmax",
-        dropout: float = 0.0,
-        key_dim: int | None = None,
-        value_dim: int | None = None,
-        bias: bool = True,
+        scale: float = 1.0,
     ):
-        super().__init__()
-        if dim % heads:
-            raise ValueError(f"dim={dim} is not a multiple of heads={heads}")
-        self.heads = heads
-        self.mapping = _built(mapping)
-        self.query = nn.Linear(dim, dim, bias=bias)
-        self.key = nn.Linear(key_dim or dim, dim, bias=bias)
-        self.value = nn.Linear(value_dim or dim, dim, bias=bias)
-        self.out = nn.Linear(dim, dim, bias=bias)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(
-        self, query: Tensor, keys: Tensor | None = None, values: Tensor | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Attend.
-
-        Args:
-            query: ``[B, T, dim]``; keys, values ``[B, S, .]``, by default the query and the keys.
-            mask: bool ``[B, S]``, ``[B, T, S]``, ``[T, S]`` (causal) or ``[B, H, T, S]``, True = keep.
-        Returns:
-            context ``[B, T, dim]`` and weights ``[B, H, T, S]`` (before dropout).
-        Raises:
-            ValueError: a mask of another shape.
-        """
-        keys = query if keys is None else keys
-        values = keys if values is None else values
-        q, k, v = self._split(self.query(query)), self._split(self.key(keys)), self._split(self.value(values))
-        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])  # [B, H, T, S]
-        weights = self.mapping(scores, mask=self._mask(mask, scores))
-        context = self.dropout(weights) @ v  # [B, H, T, d]
-        return self.out(context.transpose(1, 2).flatten(2)), weights
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, d]
-
-    def _mask(self, mask: Tensor | None, scores: Tensor) -> Tensor | None:
-        if mask is None or mask.ndim == 4:
-            return mask
-        B, _, T, S = scores.shape
-        if mask.ndim == 3:
-            return mask.unsqueeze(1)
-        if mask.shape == (B, S) and mask.shape != (T, S):
-            return mask[:, None, None]
-        if mask.shape == (T, S) and mask.shape != (B, S):
-            return mask
-        if mask.shape == (B, S):
-            raise ValueError(
-                f"a mask of shape {tuple(mask.shape)} may mean [B, S] or [T, S] here; pass [B, 1, S] or [1, T, S]"
-            )
-        raise ValueError(
-            f"mask of shape {tuple(mask.shape)} fits none of [B, S] = {(B, S)}, [T, S] = {(T, S)}, "
-            f"[B, T, S], [B, H, T, S] for scores {tuple(scores.shape)}"
-        )
+        super().__init__(AdditiveScores(query_dim, key_dim, hidden_dim, scale), mapping)
 
 
-__all__ = ["AdditiveAttention", "DotAttention", "GeneralAttention", "MultiHeadAttention", "expand_mask"]
+__all__ = [
+    "AdditiveAttention",
+    "AdditiveScores",
+    "Attention",
+    "DotAttention",
+    "DotScores",
+    "GeneralAttention",
+    "GeneralScores",
+    "KINDS",
+    "Scores",
+    "expand_mask",
+    "make_scores",
+]

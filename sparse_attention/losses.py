@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .mappings._call import last, per_row
 from .mappings.sparsegen import LAM
 from .mappings.sparsehourglass import Q
 from .registry import Mapping, make
+from .rows.shape import last, per_row
 
 Regulariser = Callable[..., Tensor]
 
@@ -104,15 +104,15 @@ class _Slope(Function):
 
 def _mapping(mapping: str | Mapping) -> Mapping:
     built = make(mapping) if isinstance(mapping, str) else mapping
-    name = getattr(built, "_name", type(built).__name__)
+    name = built.spec.name if isinstance(built, Mapping) else type(built).__name__
     if name not in REGULARISERS:
         raise ValueError(
             f"{name} is not the gradient of a smoothed maximum, so it has no Fenchel-Young loss; those that "
             f"are: {', '.join(REGULARISERS)}"
         )
-    if getattr(built, "params", {}).get("mode", "exact") != "exact":
+    if built.params.get("mode", "exact") != "exact":
         raise ValueError("oscarmax(mode='paper') does not solve the regularised problem; use mode='exact'")
-    return built  # type: ignore[return-value]
+    return built
 
 
 def _value(

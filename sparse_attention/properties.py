@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from . import mappings as sa
+import sparse_attention as sa
 
 PROPERTIES = ("idempotence", "monotonic", "translation", "scale", "full domain", "permutation")
 _TOLERANCE = 1e-8

@@ -1,26 +1,40 @@
-"""From Hydra overrides to a checked, plain configuration; from an experiment's name to its plan.
+"""From Hydra overrides to a checked, completed, plain configuration; from an experiment's name to its typed form.
 
-Hydra lives here and in `scripts/`, so that the library needs neither.
+Hydra lives here and in `scripts/`, so that the library needs neither. Every node is read through a dataclass: those of
+`tasks.nodes`, and the `Options` of the task's family, its data set, its model and its schedule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import sparse_attention as sa
-from sparse_attention.repro.cell import Cell, load_plugins
-from sparse_attention.repro.protocol import task_of
-from tasks.fairseq_run import OPTIMIZERS, SCHEDULE_KEYS
-from tasks.loggers import NAMES as LOGGERS
+from sparse_attention.repro import experiment as experiments
+from sparse_attention.repro import plugins
+from sparse_attention.repro.experiment import Experiment, Row
+from tasks import data, models, nodes
+from tasks.options import OptionsError, near, plain, read
+from tasks.schedules import SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
+FAMILIES = ("seq2seq", "classification", "vqa", "multilabel")
+NODES = (
+    "task", "data", "encode", "model", "mapping", "optim", "schedule", "train", "decode", "profile", "logger", "launcher",
+    "runtime", "paths",
+)  # fmt: skip
+TOP = ("seed", "plugins")
+OF_FAMILY = {"task": "Task", "encode": "Encode", "decode": "Decode"}
+
+Compose = Callable[..., dict[str, Any]]
 
 
 class ConfigError(ValueError):
@@ -28,142 +42,262 @@ class ConfigError(ValueError):
 
 
 @contextmanager
-def composer():
-    """Context of a function `compose(overrides) -> plain configuration`."""
-    from hydra import compose, initialize_config_dir
+def composer() -> Iterator[Compose]:
+    """Context of a function `compose(overrides, user=None) -> configuration`.
 
-    composed: dict[tuple[str, ...], dict[str, Any]] = {}
+    `user`: those of the overrides that a person typed (None: all). Data that a person names or sets are never replaced by
+    generated ones.
+    """
+    composed: dict[tuple[tuple[str, ...], bool], dict[str, Any]] = {}
 
-    def resolve(overrides: Sequence[str] = ()) -> dict[str, Any]:
-        key = tuple(overrides)
+    def resolve(overrides: Sequence[str] = (), user: Sequence[str] | None = None) -> dict[str, Any]:
+        named = names_data(overrides if user is None else user)
+        key = (tuple(overrides), named)
         if key not in composed:
-            composed[key] = plain(compose("main", overrides=list(key)))
+            composed[key] = checked(_compose("main", overrides), named)
         return composed[key]
 
-    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
+    with _hydra():
         yield resolve
 
 
-def plain(config: DictConfig) -> dict[str, Any]:
-    """Resolve a composed configuration to plain containers and check it. Raises `ConfigError` with all problems."""
+@contextmanager
+def _hydra() -> Iterator[None]:
+    """Hydra reads our configs; one that does already goes on."""
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    if GlobalHydra.instance().is_initialized():
+        yield
+        return
+    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
+        yield
+
+
+def _compose(page: str, overrides: Sequence[str]) -> DictConfig:
+    """Hydra's `compose` of our files alone: it would merge them with what fairseq, once imported, registers as `task/translation`."""
+    from hydra import compose
+    from hydra.core.config_store import ConfigStore
+
+    store = ConfigStore.instance()
+    registered = store.repo
+    store.repo = {"hydra": registered["hydra"]} | {k: v for k, v in registered.items() if k.startswith("_")}
     try:
-        values: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+        return compose(page, overrides=list(overrides))
+    finally:
+        store.repo = registered
+
+
+def names_data(overrides: Sequence[str]) -> bool:
+    """Whether overrides name or set the data."""
+    return any(o.lstrip("+~").split("=")[0].split(".")[0] == "data" for o in overrides)
+
+
+def checked(config: DictConfig, data_named: bool) -> dict[str, Any]:
+    """A composed configuration, resolved, completed and checked. Raises `ConfigError` with all problems."""
+    try:
+        values: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(
-            f"{error.full_key or 'configuration'}: {str(error).splitlines()[0]}; set it on the command line"
-        ) from error
+        raise ConfigError(f"{error.full_key or 'configuration'}: {str(error).splitlines()[0]}") from error
     values.pop("hydra", None)
-    for key, value in values["mapping"].items():
-        if isinstance(value, int) and not isinstance(value, bool):
-            values["mapping"][key] = float(value)  # lam=1 and lam=1.0 are one cell
-    if values["runtime"]["device"] == "auto":
-        import torch
-
-        values["runtime"]["device"] = "cuda" if torch.cuda.is_available() else "cpu"
-    check(values)
-    return values
+    if data_named and isinstance(values.get("data"), dict) and "fallback" in values["data"]:
+        values["data"]["fallback"] = None
+    return completed(values)
 
 
-def check(config: Mapping[str, Any]) -> None:
-    """Look at everything that can be judged without data; raise `ConfigError` listing what is wrong."""
-    problems: list[str] = []
-    load_plugins(config.get("plugins") or [])
-    mapping = {k: v for k, v in config["mapping"].items() if k != "name"}
+def completed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Every node read through its dataclass: all keys, normalised values. Raises `ConfigError` with all problems."""
+    found = [f"{key} is unknown{near(key, (*NODES, *TOP))}; a configuration has: {', '.join((*NODES, *TOP))}"
+             for key in values if key not in NODES and key not in TOP]  # fmt: skip
+    given = {}
+    for key in NODES:
+        given[key] = values.get(key) or {}
+        if not isinstance(given[key], Mapping):
+            found.append(f"{key}={values[key]!r} must be a mapping of options, set one by one as {key}.OPTION=VALUE")
+            given[key] = {}
+    if found:
+        raise ConfigError("; ".join(found))
+    config: dict[str, Any] = {}
+
+    def take(key: str, reader: Callable[[], dict[str, Any]]) -> None:
+        try:
+            config[key] = reader()
+        except OptionsError as error:
+            found.extend(error.problems)
+
+    take("top", lambda: plain(read(nodes.Top, {k: values[k] for k in TOP if k in values}, "")))
     try:
-        sa.make(config["mapping"]["name"], **mapping)
-    except (ValueError, KeyError, TypeError) as error:
-        problems.append(str(error).strip('"'))
-    allowed: dict[str, tuple[str, Sequence[Any]]] = {
-        "runtime.device": (config["runtime"]["device"], ("cpu", "cuda")),
-        "train.precision": (config["train"]["precision"], ("fp32", "fp16", "bf16")),
-        "logger": (config["logger"]["name"], LOGGERS),
-        "optim.name": (config["optim"]["name"], OPTIMIZERS),
-        "optim.schedule": (config["optim"]["schedule"], tuple(SCHEDULE_KEYS)),
-        "optim.normalize": (config["optim"]["normalize"], ("tokens", "sentences")),
-        "model.attention": (config["model"].get("attention", "general"), ("general", "dot", "additive")),
-    }
-    for key, (value, choices) in allowed.items():
-        if value not in choices:
-            problems.append(f"{key}={value!r} is not possible; allowed: {', '.join(choices)}")
-    for group, key in (
-        ("train", "max_epochs"),
-        ("train", "batch_size"),
-        ("train", "processes"),
-        ("runtime", "threads"),
-        ("runtime", "workers"),
-    ):
-        value = config[group][key]
-        if value is not None and (not isinstance(value, int) or value < 1):
-            problems.append(f"{group}.{key}={value!r} must be a whole number of at least 1")
-    if not isinstance(config["seed"], int) or config["seed"] < 0:
-        problems.append(f"seed={config['seed']!r} must be a whole number of at least 0")
-    rate = config["optim"]["lr"]
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not rate > 0:
-        problems.append(f"optim.lr={rate!r} must be a positive number")
-    known = getattr(task_of(config), "SCORES", None)
-    for name in config["task"].get("scores") or ():
-        if known is not None and name not in known:
-            problems.append(f"task.scores names {name!r}; allowed: {', '.join(known)}")
-    metrics = getattr(task_of(config), "DEV_METRICS", None)
-    if metrics is not None and config["train"]["best_metric"] not in metrics:
-        problems.append(
-            f"train.best_metric={config['train']['best_metric']!r} is not possible; allowed: {', '.join(metrics)}"
-        )
-    if not problems and (more := getattr(task_of(config), "problems", None)) is not None:
-        problems += more(config)
-    if problems:
-        raise ConfigError("; ".join(problems))
+        plugins.load(config.get("top", {}).get("plugins", ()))
+    except ValueError as error:
+        found.append(str(error))
+    for key, cls in nodes.SINGLE.items():
+        take(key, lambda key=key, cls=cls: plain(read(cls, given[key], key)))
+    for key, classes in {**nodes.NAMED, "schedule": {k: v.Options for k, v in SCHEDULES.items()}}.items():
+        take(key, lambda key=key, classes=classes: _named(given[key], classes, key))
+    take("mapping", lambda: _mapping(given["mapping"]))
+    _device(config.get("runtime", {}), found)
+    if family := _family(given["task"], found):
+        for key, cls in OF_FAMILY.items():
+            own = ("name", "family") if key == "task" else ()
+            take(key, lambda key=key, cls=cls, own=own: _rest(given[key], getattr(family, cls), key, own))
+        if problems := data.problems(given["data"], family.KIND):
+            found.extend(problems)
+        else:
+            take(
+                "data", lambda: _rest(given["data"], data.set_module(given["data"]["name"]).Options, "data", ("name",))
+            )
+        _models(config, given, family, found)
+    if not found:
+        config |= config.pop("top")
+        found = _together(config, family)
+    if found:
+        raise ConfigError("; ".join(dict.fromkeys(found)))
+    return {key: config[key] for key in (*NODES, *TOP)}
 
 
-def yaml_of(cell: Cell) -> str:
-    """A cell's configuration as YAML, with its identity on top."""
-    return f"# cell {cell.cell_id}\n" + OmegaConf.to_yaml(OmegaConf.create(dict(cell.config)))
+def _family(task: Mapping[str, Any], found: list[str]) -> ModuleType | None:
+    """The options module of the task's family."""
+    name = task.get("family")
+    if name in FAMILIES and isinstance(task.get("name"), str):
+        return importlib.import_module(f"tasks.{name}.options")
+    found.append(f"task.family={name!r} is not possible{near(name, FAMILIES)}; allowed: {', '.join(FAMILIES)}")
+    return None
 
 
-def experiment(name: str, profile: str) -> dict[str, Any]:
-    """`configs/experiment/<name>.yaml` with the parts of `profiles.<profile>` in place.
+def _rest(node: Mapping[str, Any], cls: type, key: str, own: Sequence[str]) -> dict[str, Any]:
+    """A node whose keys `own` stand beside the options `cls`."""
+    return {k: node[k] for k in own} | plain(read(cls, {k: v for k, v in node.items() if k not in own}, key))
 
-    Raises ConfigError for an unknown experiment or a profile it does not define.
+
+def _named(node: Mapping[str, Any], classes: Mapping[str, type], key: str) -> dict[str, Any]:
+    """A node whose `name` chooses the dataclass of its other keys."""
+    name = node.get("name")
+    if name not in classes:
+        raise OptionsError([f"{key}.name={name!r} is not possible{near(name, classes)}; allowed: {', '.join(classes)}"])
+    return _rest(node, classes[name], key, ("name",))
+
+
+def _models(config: dict[str, Any], given: Mapping[str, Any], family: ModuleType, found: list[str]) -> None:
+    """The model's node, and whether the mappings go to its places."""
+    node = given["model"]
+    try:
+        architecture = models.architecture(given["task"]["family"], node.get("name", ""))
+        config["model"] = _rest(node, architecture.Options, "model", ("name",))
+    except OptionsError as error:
+        found.extend(error.problems)
+        return
+    if "mapping" in config:
+        found.extend(models.problems(config["mapping"], architecture.PLACES))
+
+
+def _mapping(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping's node: parameters complete, those of `mapping.at` and the points of `mapping.grid` possible."""
+    at, grid = node.get("at") or {}, node.get("grid") or {}
+    if not isinstance(at, Mapping) or not all(isinstance(one, Mapping) for one in at.values()):
+        raise OptionsError([f"mapping.at={at!r} must be {{place: {{name: ..., parameters}}}}"])
+    if not isinstance(grid, Mapping) or not all(isinstance(v, list) and v for v in grid.values()):
+        raise OptionsError([f"mapping.grid={grid!r} must be {{parameter: [values]}}"])
+    complete = _parameters(node, "mapping")
+    for parameter, values in grid.items():
+        for value in values:
+            _parameters({**complete, parameter: value}, "mapping.grid")
+    return complete | {"at": {p: _parameters(one, f"mapping.at.{p}") for p, one in at.items()}, "grid": dict(grid)}
+
+
+def _parameters(node: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """{"name": ..., all parameters}."""
+    name = node.get("name", "???")
+    if name == "???":
+        raise OptionsError([f"{key}.name must be set: the name of a registered mapping"])
+    try:
+        return {"name": name} | sa.spec(name).check(models.parameters(node))
+    except ValueError as error:
+        raise OptionsError([f"{key}: {error}"]) from None
+
+
+def _device(runtime: dict[str, Any], found: list[str]) -> None:
+    """Settle `runtime.device`."""
+    import torch
+
+    there = torch.cuda.is_available()
+    if runtime.get("device") == "cuda" and not there:
+        found.append("runtime.device='cuda' is not possible: torch finds no GPU here; allowed: auto, cpu")
+    if runtime.get("device") == "auto":
+        runtime["device"] = "cuda" if there else "cpu"
+
+
+def _together(config: Mapping[str, Any], family: ModuleType) -> list[str]:
+    """What is wrong between nodes that are right by themselves."""
+    architecture = models.architecture(config["task"]["family"], config["model"]["name"])
+    found = [p for module in (family, architecture) if hasattr(module, "problems") for p in module.problems(config)]
+    best = config["train"]["best_metric"]
+    if best not in importlib.import_module(module_of(config)).METRICS:
+        found.append(f"train.best_metric={best!r} is not measured by task={config['task']['name']}")
+    return found
+
+
+def module_of(config: Mapping[str, Any]) -> str:
+    """The module with the cells of a configuration's family (`sparse_attention.repro.protocol.Family`)."""
+    return f"tasks.cells.{config['task']['family']}"
+
+
+def with_data(config: Mapping[str, Any], name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """A finished configuration with another data set in it, e.g. to score its model on a further test set.
+
+    Args:
+        name: a page of configs/data. overrides: of its keys, as `data.path=FOLDER`.
+
+    Raises:
+        ConfigError: an unknown set, a wrong key or value, data of another kind.
     """
-    folder = CONFIGS / "experiment"
-    path = folder / f"{name}.yaml"
-    if not path.exists():
-        raise ConfigError(
-            f"experiment {name!r} is unknown; there are: {', '.join(sorted(p.stem for p in folder.glob('*.yaml')))}"
-        )
-    loaded: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(path), resolve=True)  # type: ignore[assignment]
-    profiles = loaded.pop("profiles")
-    if profile not in profiles:
-        raise ConfigError(f"{name} has no profile {profile!r}; it has: {', '.join(profiles)}")
-    columns, rows = loaded["columns"], loaded["rows"]
-    chosen = profiles[profile]
-    wanted = {key: columns[key] | {"key": key} for key in chosen.pop("columns")}
-    only = chosen.pop("rows", None)
-    merged = loaded | chosen
-    merged["columns"] = list(wanted.values())
-    merged["rows"] = [r for r in rows if only is None or r["label"] in only]
-    for column in merged["columns"]:
-        column["overrides"] = [*column.get("overrides", []), f"profile={profile}"]
-    for row in merged["rows"]:
-        row["overrides"] = [f"mapping={row['mapping']}", *row.get("overrides", [])]
-    merged["name"], merged["profile"] = name, profile
-    return merged
+    from hydra.errors import HydraException
+
+    if not (CONFIGS / "data" / f"{name}.yaml").exists():
+        known = names_in("data")
+        raise ConfigError(f"data={name!r} is no data set{near(name, known)}; there are: {', '.join(known)}")
+    if wrong := [o for o in overrides if not names_data([o])]:
+        raise ConfigError(f"{', '.join(wrong)} cannot be set here: only the data's own keys, as data.KEY=VALUE")
+    try:
+        with _hydra():
+            page = _compose(f"data/{name}", overrides)
+    except HydraException as error:
+        raise ConfigError(str(error).splitlines()[0]) from error
+    around = OmegaConf.create({key: value for key, value in config.items() if key != "data"})
+    OmegaConf.set_struct(page, False)
+    values: Any = OmegaConf.to_container(OmegaConf.merge(around, page), resolve=True)
+    if "fallback" in values["data"]:
+        values["data"]["fallback"] = None
+    return completed(values)
 
 
-def own_row(name: str, parameters: Sequence[str]) -> dict[str, Any]:
-    """A row for a mapping that the paper does not have: by its file in `configs/mapping`, or registered by a plugin."""
-    label = f"{name}({', '.join(parameters)})" if parameters else name
-    if (CONFIGS / "mapping" / f"{name}.yaml").exists():
-        overrides = [f"mapping={name}", *(f"mapping.{p}" for p in parameters)]
-    else:
-        overrides = ["mapping=custom", f"mapping.name={name}", *(f"+mapping.{p}" for p in parameters)]
-    return {"label": label, "published": "", "mapping": name, "overrides": overrides}
+def names_in(group: str) -> list[str]:
+    """The pages of a group of configs."""
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+
+
+def page(group: str, name: str) -> dict[str, Any]:
+    """`configs/<group>/<name>.yaml` as plain containers. Raises ConfigError naming the nearest page."""
+    if name not in (known := names_in(group)):
+        raise ConfigError(f"{group} {name!r} is unknown{near(name, known)}; there are: {', '.join(known)}")
+    return OmegaConf.to_container(OmegaConf.load(CONFIGS / group / f"{name}.yaml"), resolve=True)  # type: ignore[return-value]
+
+
+def experiment(name: str, profile: str) -> Experiment:
+    """`configs/experiment/<name>.yaml` under one of its profiles. Raises ConfigError."""
+    try:
+        return experiments.read(page("experiment", name), name, profile)
+    except experiments.ExperimentError as error:
+        raise ConfigError(str(error)) from error
 
 
 def published(name: str) -> list[dict[str, Any]]:
     """The records of `configs/published/<name>.yaml`."""
-    loaded: Any = OmegaConf.to_container(OmegaConf.load(CONFIGS / "published" / f"{name}.yaml"))
-    return loaded["results"]
+    return page("published", name)["results"]
 
 
-Compose = Callable[[Sequence[str]], dict[str, Any]]
+def own_row(name: str, parameters: Sequence[str]) -> Row:
+    """A row for a mapping that the paper does not have: by its page in configs/mapping, or registered by a plugin."""
+    label = f"{name}({', '.join(parameters)})" if parameters else name
+    if name in names_in("mapping"):
+        return Row(label, name, overrides=tuple(f"mapping.{p}" for p in parameters))
+    return Row(label, "custom", overrides=(f"mapping.name={name}", *(f"+mapping.{p}" for p in parameters)))

@@ -1,38 +1,34 @@
-"""Experiments from their names to printed tables: plan everything, run what is missing, print each table when it is complete."""
+"""Experiments from their names to printed tables: plan everything, run what is missing, print each complete table."""
 
 from __future__ import annotations
 
-import json
-import multiprocessing as mp
 import sys
+import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from sparse_attention.repro import cell as cells
 from sparse_attention.repro import plan as plans
-from sparse_attention.repro import pool, report, table
-from sparse_attention.repro.display import Display
-from sparse_attention.repro.protocol import Prepared
+from sparse_attention.repro import pool, render, report, table
+from sparse_attention.repro.cell import Cell
+from sparse_attention.repro.display import Display, name
+from sparse_attention.repro.experiment import Experiment
 from sparse_attention.repro.store import Store, StoreError
 from tasks import compose
-from tasks.data.errors import DataError
-from tasks.data.progress import Progress
+from tasks.data import DataError, Progress
 from tasks.loggers import make_loggers
 
 # What can be wrong before anything runs.
 ERRORS = (compose.ConfigError, plans.PlanError, DataError, StoreError, ValueError)
 OWN = ("profile", "seeds", "add")  # arguments of this command; everything else is Hydra's
+DOCS = compose.ROOT / "docs" / "tasks"
+POLL_SECONDS = 5.0
 
 
 def experiments() -> dict[str, str]:
     """Name -> title of every experiment."""
-    files = sorted((compose.CONFIGS / "experiment").glob("*.yaml"))
-    return {path.stem: OmegaConf.load(path)["title"] for path in files}
+    return {one: compose.page("experiment", one)["title"] for one in compose.names_in("experiment")}
 
 
 @dataclass(frozen=True)
@@ -56,129 +52,131 @@ def plan(names: Sequence[str], overrides: Sequence[str]) -> Planned:
     if options := [o for o in rest if o.startswith("-")]:
         raise compose.ConfigError(f"{options[0]} is not for this command; scripts/train.py takes Hydra's own options")
     profile = (own["profile"] or ["demo"])[-1]
-    loaded = [compose.experiment(name, profile) for name in names]
-    for experiment in loaded:
-        _adapt(experiment, own["seeds"], own["add"])
-    made, runtime, root = _plan(loaded, rest)
-    return Planned(made, profile, runtime, root)
+    loaded = [_adapt(compose.experiment(one, profile), own["seeds"], own["add"]) for one in names]
+    with compose.composer() as composed:
+        tools = plans.Tools(composed, compose.module_of, compose.with_data, Progress, (DataError,))
+        made = plans.make(loaded, tools, rest)
+    slots = [slot for one in made for slot in one.slots]
+    if not slots:
+        told = "; ".join(f"{p.experiment.columns[c].label}: {why}" for p in made for c, why in p.unavailable.items())
+        raise compose.ConfigError(f"no column can be run: {told}")
+    config = slots[0].cell.config
+    return Planned(made, profile, config["runtime"], config["paths"]["outputs"])
+
+
+def _adapt(one: Experiment, seeds: Sequence[str], added: Sequence[str]) -> Experiment:
+    """`seeds=1,2,3` and `add=NAME,key=value` of the command line: more runs, more rows."""
+    if seeds:
+        try:
+            one = replace(one, seeds=tuple(dict.fromkeys(int(s) for s in seeds[-1].split(","))))
+        except ValueError:
+            raise compose.ConfigError(f"seeds={seeds[-1]} must be whole numbers, as in seeds=1,2,3") from None
+    rows = [compose.own_row(mapping, parameters) for mapping, *parameters in (row.split(",") for row in added)]
+    return replace(one, rows=(*one.rows, *rows))
 
 
 def main(names: Sequence[str], overrides: Sequence[str]) -> int:
-    """Exit status: 0 when every table is complete, 1 when a cell failed, 2 for errors in the configuration."""
-    progress = Progress()
+    """Exit status: 0 when every table is complete, 1 when a cell failed, 2 for a wrong configuration, 130 after Ctrl-C."""
     try:
         planned = plan(names, overrides)
     except ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    made, profile, runtime, root = planned.plans, planned.profile, planned.runtime, planned.outputs
-    store = Store(root)
-    needed = list({cell_id: cell for plan in made for cell_id, cell in plan.cells.items()}.values())
-    missing = [cell for cell in needed if cell.entry(store).metrics() is None]
-    missing.sort(key=_work, reverse=True)  # the longest first: no worker waits long for the last one
-    reused = len(needed) - len(missing)
-    progress.say(
-        f"{len(needed)} cells: {reused} finished before, {len(missing)} to run on {runtime['workers']} worker(s)"
-    )
-    display = Display(len(missing), runtime["workers"])
-    tables: dict[int, table.Table] = {}
-    failed: dict[str, str] = {}  # cell id -> error with traceback
-    reasons: dict[str, str] = {}
-    written: list[Path] = []
-
-    def print_complete() -> None:
-        for number, plan in enumerate(made):
-            done = all(c.entry(store).metrics() is not None or i in failed for i, c in plan.cells.items())
-            if number not in tables and done:
-                tables[number] = built = table.build(plan, store, _published(plan), failed)
-                written.extend(table.write(built, Path(root) / "tables" / f"{names[number]}_{profile}"))
-                display.say("\n" + table.to_text(built) + "\n")
-
-    with display:
-        print_complete()
-        for event in pool.run(missing, store, runtime["workers"], runtime["threads"], make_loggers, compose.yaml_of):
-            display.show(event)
-            if event.outcome is not None:
-                if event.outcome.state in ("failed", "busy"):
-                    failed[event.outcome.cell_id] = event.outcome.error or event.outcome.state
-                    reasons[event.outcome.cell_id] = event.outcome.reason
-                print_complete()
-    for cell_id, reason in reasons.items():
-        print(f"cell {cell_id} failed: {reason} (traceback: its status.json, and the report)", file=sys.stderr)
-    html = Path(root) / "report" / f"{'+'.join(names)}_{profile}.html"
-    report.write([tables[n] for n in range(len(made))], made, store, html, failed)
-    print(f"tables: {', '.join(str(p.with_suffix('')) for p in written[::4])} (.txt .md .csv .tex)")
-    print(f"report: {html}")
-    print(f"{len(missing) - len(failed)} cells run, {reused} reused, {len(failed)} failed")
-    return 1 if failed else 0
-
-
-def _work(cell: cells.Cell) -> float:
-    """Training examples read in all: what a cell takes, roughly."""
-    return (cell.prepared.facts.get("pairs") or {}).get("train", 0) * cell.config["train"]["max_epochs"]
-
-
-def _adapt(experiment: dict[str, Any], seeds: Sequence[str], added: Sequence[str]) -> None:
-    """`seeds=1,2,3` and `add=NAME,key=value` of the command line: more runs, more rows."""
-    if seeds:
-        try:
-            experiment["seeds"] = [int(s) for s in seeds[-1].split(",")]
-        except ValueError:
-            raise compose.ConfigError(f"seeds={seeds[-1]} must be whole numbers, as in seeds=1,2,3") from None
-    for row in added:
-        name, *parameters = row.split(",")
-        experiment["rows"].append(compose.own_row(name, parameters))
-
-
-def _plan(loaded: Sequence[dict[str, Any]], overrides: Sequence[str]):
-    """Plans, runtime options and output folder. Data sets are prepared first, several at a time: each costs up to a minute."""
-    configs: list[dict[str, Any]] = []
-    with compose.composer() as composed:
-        for experiment in loaded:  # every configuration is checked before any data is touched
-            plans.make(experiment, composed, lambda config: configs.append(config), overrides)
-        if not configs:
-            raise compose.ConfigError("the experiment has no rows or columns")
-        runtime, root = configs[0]["runtime"], configs[0]["paths"]["outputs"]
-        prepared = _prepare_all({_data_key(c): c for c in configs}, runtime["workers"])
-
-        def prepare_cell(config: dict[str, Any]) -> cells.Cell:
-            found = prepared[_data_key(config)]
-            if isinstance(found, Exception):
-                raise found
-            return cells.Cell(config, found, cells.identity(config, found.sha256))
-
-        made = [plans.make(e, composed, prepare_cell, overrides, unavailable=DataError) for e in loaded]
-    if not any(plan.slots for plan in made):
-        reasons = "; ".join(
-            f"{p.experiment['columns'][c]['label']}: {why}" for p in made for c, why in p.unavailable.items()
-        )
-        raise compose.ConfigError(f"no column can be run: {reasons}")
-    return made, runtime, root
-
-
-def _data_key(config: dict[str, Any]) -> str:
-    return json.dumps([config["task"], config["paths"]["data"]], sort_keys=True, default=str)
-
-
-def _prepare_all(wanted: dict[str, dict[str, Any]], workers: int) -> dict[str, Prepared | Exception]:
-    """Prepare each data set once, in processes of its own; a data set that cannot be had gives its `DataError`."""
-    if len(wanted) == 1 or workers == 1:
-        return {key: _prepare(config) for key, config in wanted.items()}
-    # forked from here: nothing runs beside this thread yet, and the loaders need none of what the cells preload
-    context = mp.get_context("fork" if "fork" in mp.get_all_start_methods() else None)
-    with ProcessPoolExecutor(workers, mp_context=context) as executor:
-        futures = {key: executor.submit(_prepare, config) for key, config in wanted.items()}
-        return {key: future.result() for key, future in futures.items()}
-
-
-def _prepare(config: dict[str, Any]) -> Prepared | Exception:
+    except KeyboardInterrupt:
+        print("stopped while the data were prepared; the same command goes on from there", file=sys.stderr)
+        return 130
+    driver = Driver(planned, Store(planned.outputs))
     try:
-        cells.load_plugins(config.get("plugins") or [])
-        return cells.task_of(config).prepare(config, Progress())
-    except DataError as error:
-        return error
+        return driver.run()
+    except KeyboardInterrupt:
+        print(
+            f"stopped with {len(driver.done)} of {len(driver.cells)} cells done; the same command goes on from there",
+            file=sys.stderr,
+        )
+        return 130
 
 
-def _published(plan: plans.Plan) -> list[dict[str, Any]]:
-    name = plan.experiment.get("published")
-    return compose.published(name) if name else []
+@dataclass
+class Driver:
+    """Runs the cells of some plans; a table is written and printed as soon as its last cell has ended."""
+
+    planned: Planned
+    store: Store
+    failed: dict[str, str] = field(default_factory=dict)  # cell id -> error with traceback
+    tables: dict[int, table.Table] = field(default_factory=dict)
+    written: list[Path] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.cells: dict[str, Cell] = {}
+        for one in self.planned.plans:
+            for key, cell in one.cells.items():
+                self.cells[key] = self.cells[key].with_tests(cell) if key in self.cells else cell
+        states = {key: cell.state(self.store) for key, cell in self.cells.items()}
+        self.done = {key for key, state in states.items() if state == "done"}
+        self.damaged = [cell for key, cell in self.cells.items() if states[key] == "damaged"]
+
+    def run(self) -> int:
+        """Everything that is missing, the tables, the report; the exit status."""
+        workers, reused = self.planned.runtime["workers"], len(self.done)
+        missing = [cell for key, cell in self.cells.items() if key not in self.done]
+        missing.sort(key=_work, reverse=True)  # the longest first: no worker waits long for the last one
+        print(
+            f"{len(self.cells)} cells: {reused} finished before, {len(missing)} to run on {workers} worker(s)",
+            file=sys.stderr,
+        )
+        with Display(len(missing), workers) as display:
+            for cell in self.damaged:
+                display.say(f"{name(cell)}: what is stored is damaged; it is moved aside and run again")
+            self._print_complete(display)
+            self._run_all(missing, display)
+        for key, error in self.failed.items():
+            reason = error.split("\nTraceback (most recent call last)", 1)[0]
+            where = self.cells[key].entry(self.store).path("status.json")
+            print(f"{name(self.cells[key])} failed: {reason} (traceback: {where}, and the report)", file=sys.stderr)
+        titles = "+".join(one.experiment.name for one in self.planned.plans)
+        html = self.store.root / "report" / f"{titles}_{self.planned.profile}.html"
+        report.write(
+            [self.tables[n] for n in range(len(self.tables))], self.planned.plans, self.store, html, self.failed
+        )
+        print(f"tables: {', '.join(str(p.with_suffix('')) for p in self.written[::4])} (.txt .md .csv .tex)")
+        print(f"report: {html}")
+        print(f"{len(missing) - len(self.failed)} cells run, {reused} reused, {len(self.failed)} failed")
+        return 1 if self.failed else 0
+
+    def _run_all(self, pending: list[Cell], display: Display) -> None:
+        """Run cells; those that another process has are waited for, and finished here when it gives up."""
+        waiting: list[Cell] = []
+        runtime = self.planned.runtime
+        while pending or waiting:
+            for event in pool.run(pending, self.store, runtime["workers"], runtime["threads"], make_loggers):
+                display.show(event)
+                if event.outcome is None:
+                    continue
+                if event.outcome.state == "busy":
+                    waiting.append(event.cell)
+                elif event.outcome.state == "failed":
+                    self.failed[event.cell.cell_id] = event.outcome.error or "unknown error"
+                else:
+                    self.done.add(event.cell.cell_id)
+                self._print_complete(display)
+            pending = []
+            while waiting and not pending:
+                pending = [cell for cell in waiting if not cell.entry(self.store).busy()]
+                if not pending:
+                    time.sleep(POLL_SECONDS)
+            free = {cell.cell_id for cell in pending}
+            waiting = [cell for cell in waiting if cell.cell_id not in free]
+
+    def _print_complete(self, display: Display) -> None:
+        for number, one in enumerate(self.planned.plans):
+            if number not in self.tables and all(key in self.done or key in self.failed for key in one.cells):
+                records = compose.published(one.experiment.published) if one.experiment.published else []
+                self.tables[number] = built = table.build(one, self.store, records, self.failed, DOCS)
+                stem = self.store.root / "tables" / f"{one.experiment.name}_{one.experiment.profile}"
+                self.written.extend(render.write(built, stem))
+                display.say("\n" + render.to_text(built) + "\n")
+
+
+def _work(cell: Cell) -> float:
+    """Training examples read in all: what a cell takes, roughly."""
+    return (cell.prepared.facts.get("sizes") or {}).get("train", 0) * cell.config["train"]["max_epochs"]

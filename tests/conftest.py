@@ -15,14 +15,13 @@ sys.path.insert(0, str(ROOT))
 
 # A model and a data set so small that an epoch takes a fraction of a second.
 TINY = (
-    "task=toy", "profile=demo", "task.data.limits={train: 48, dev: 16, test: 8}", "train.max_epochs=1", "train.batch_size=16",
-    "model.embed_dim=8", "model.hidden_dim=8", "model.layers=1", "task.decode.beam=2", "task.decode.max_len_b=8",
-    "runtime.device=cpu",
+    "task=toy", "profile=demo", "data.limits={train: 48, dev: 16, test: 8}", "train.max_epochs=1", "train.batch_size=16",
+    "model.embed_dim=8", "model.hidden_dim=8", "model.layers=1", "decode.beam=2", "decode.max_len_b=8", "runtime.device=cpu",
 )  # fmt: skip
 # Enough of both to see what training does to the attention: a few seconds.
 LEARNING = (
-    "task=toy", "profile=demo", "task.data.limits={train: 500, dev: 60, test: 40}", "train.max_epochs=6", "train.batch_size=20",
-    "model.embed_dim=32", "model.hidden_dim=32", "optim.warmup_updates=20", "task.decode.beam=2", "runtime.device=cpu",
+    "task=toy", "profile=demo", "data.limits={train: 500, dev: 60, test: 40}", "train.max_epochs=6", "train.batch_size=20",
+    "model.embed_dim=32", "model.hidden_dim=32", "schedule.warmup_updates=20", "decode.beam=2", "runtime.device=cpu",
 )  # fmt: skip
 
 
@@ -82,14 +81,22 @@ def composed():
 def prepared_cell(composed):
     """`prepared_cell(overrides)`: a cell with its data encoded (in the session's data folder)."""
     from sparse_attention.repro import cell
-    from tasks.data.progress import NullProgress
+    from tasks.compose import module_of
+    from tasks.data import NullProgress
 
-    return lambda overrides: cell.prepare(composed(overrides), NullProgress())
+    def prepared_cell(overrides):
+        config = composed(overrides)
+        return cell.prepare(config, module_of(config), progress=NullProgress())
+
+    return prepared_cell
 
 
 @pytest.fixture(scope="session")
 def learned(prepared_cell, learning, tmp_path_factory):
-    """`learned(mapping)`: (cell, entry) of a toy cell trained once in this session; fails with the cell's own traceback."""
+    """`learned(mapping)`: (cell, entry) of a toy cell trained and scored once in this session; fails with its traceback.
+
+    Its test set's evaluation is `entry.evaluation(cell.evaluation_id(cell.tests[0]))`.
+    """
     from sparse_attention.repro import cell as cells
     from sparse_attention.repro.store import Store
 

@@ -1,115 +1,40 @@
-"""Every page of the configuration tree composes and is accepted; what is misspelt is answered clearly."""
+"""Every page of the configuration tree composes and is accepted, and what it says holds; experiments plan and run."""
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import itertools
+import sys
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
 import sparse_attention as sa
 from sparse_attention.repro import cell as cells
 from sparse_attention.repro import plan as plans
-from sparse_attention.repro.protocol import Prepared
+from sparse_attention.repro.protocol import Prepared, TestSet
 from sparse_attention.repro.store import Store
-from tasks import compose
+from tasks import compose, data, models, nodes
+from tasks.schedules import SCHEDULES
 
 CONFIGS = compose.CONFIGS
-
-
-def pages(group: str) -> list[str]:
-    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+pages = compose.names_in
 
 
 def page(group: str, name: str) -> dict:
-    return OmegaConf.to_container(OmegaConf.load(CONFIGS / group / f"{name}.yaml"))
+    """A page with the pages it begins from, not yet checked or resolved."""
+    with initialize_config_dir(config_dir=str(compose.CONFIGS), version_base="1.3"):
+        return OmegaConf.to_container(compose._compose(f"{group}/{name}" if group else name, []))
 
 
-ALL_MAPPINGS = [name for name in pages("mapping") if name != "custom"]
-MAPPINGS = [name for name in ALL_MAPPINGS if sa.spec(name).kind == "simplex"]
+MAPPINGS = [name for name in pages("mapping") if name != "custom"]
 SETTINGS = [name.rsplit("_", 1) for name in pages("setting")]
-EXPERIMENTS = [(name, profile) for name in pages("experiment") for profile in page("experiment", name)["profiles"]]
-
-
-def overrides_of_tasks() -> dict[str, list[str]]:
-    """Task -> the overrides with which an experiment runs it: some tasks have a model of their own."""
-    columns = [c for name in pages("experiment") for c in page("experiment", name)["columns"].values()]
-    return {o.removeprefix("task="): c["overrides"] for c in columns for o in c["overrides"] if o.startswith("task=")}
-
-
-OF_TASK = overrides_of_tasks()
-PAIRS = ("toy", "translation", "summarization")  # tasks of sentence pairs: generated ones can take their place
-TEXT_EXPERIMENTS = [
-    name for name in pages("experiment")
-    if all(f"task={task}" not in c["overrides"] for c in page("experiment", name)["columns"].values() for task in set(OF_TASK) - set(PAIRS))
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("mapping", MAPPINGS)
-def test_mapping_composes_and_is_accepted(composed, mapping):
-    config = composed(["task=toy", f"mapping={mapping}"])
-    parameters = {k: v for k, v in config["mapping"].items() if k != "name"}
-    assert config["mapping"]["name"] == mapping
-    made = sa.make(mapping, **parameters)
-    assert made.spec.kind == "simplex"
-
-
-def test_every_mapping_without_further_inputs_has_its_page():
-    usable = {name for name in sa.names(kind="simplex") if not any(p.required for p in sa.spec(name).params)}
-    assert len(usable) > 10
-    assert usable - set(MAPPINGS) == set()
-
-
-@pytest.mark.parametrize("mapping", ALL_MAPPINGS)
-def test_mapping_page_names_the_registrys_parameters(mapping):
-    """With the registry's defaults, or a value of the paper that the page's comment states."""
-    text = (CONFIGS / "mapping" / f"{mapping}.yaml").read_text(encoding="utf-8")
-    given = dict(page("mapping", mapping)["mapping"])
-    spec = sa.spec(given.pop("name"))
-    if spec.kind == "continuous":  # how their integrals are computed is no question of an experiment
-        assert set(given) <= set(spec.defaults)
-    else:
-        assert set(given) == set(spec.defaults)
-    comment = " ".join(line for line in text.splitlines() if line.startswith("#"))
-    for name, value in given.items():
-        assert value == spec.defaults[name] or str(value) in comment, (
-            f"{name}={value} is neither the default nor explained"
-        )
-
-
-@pytest.mark.parametrize("mapping", MAPPINGS)
-def test_every_point_of_a_mappings_grid_is_possible(composed, mapping):
-    grid = page("mapping", mapping).get("grid") or {}
-    for point in plans.points(grid):
-        composed(["task=toy", f"mapping={mapping}", *(f"{key}={value}" for key, value in point)])
-
-
-@pytest.mark.parametrize("task, profile", SETTINGS, ids=["-".join(s) for s in SETTINGS])
-def test_task_and_profile_compose(composed, task, profile):
-    overrides = [o for o in OF_TASK.get(task, []) if o.startswith(("model=", "optim="))]
-    config = composed([f"task={task}", f"profile={profile}", *overrides])
-    assert (config["task"]["name"], config["profile"]["name"]) == (task, profile)
-    setting = page("setting", f"{task}_{profile}")
-    for group in ("model", "optim", "train"):
-        for key, value in setting.get(group, {}).items():
-            assert config[group][key] == value, f"setting {group}.{key} did not win over the presets"
-    assert config["task"]["data"]["name"] != "???"
-
-
-@pytest.mark.parametrize("task", pages("task"))
-def test_every_task_has_a_demo(task):
-    assert f"{task}_demo" in pages("setting")
-
-
-def test_the_command_line_wins_over_the_setting(composed):
-    config = composed(["task=translation", "profile=demo", "model.hidden_dim=7", "mapping=fusedmax", "mapping.lam=0.3"])
-    assert config["model"]["hidden_dim"] == 7 and config["mapping"] == {"name": "fusedmax", "lam": 0.3, "gamma": 1.0}
-
-
-@pytest.mark.parametrize("logger", pages("logger"))
-def test_logger_composes(composed, logger):
-    assert composed(["task=toy", f"logger={logger}"])["logger"]["name"] == logger
+EXPERIMENTS = [(name, p) for name in pages("experiment") for p in compose.page("experiment", name)["profiles"]]
+ARCHITECTURES = {name: f for f in compose.FAMILIES for name in models.names(f)}
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda p: str(p.relative_to(CONFIGS)))
@@ -119,211 +44,171 @@ def test_every_page_begins_with_what_it_is(path):
     yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-# ---- experiments
+# ---- every option stands on its page
 
 
-def prepare_nothing(config) -> cells.Cell:
-    prepared = Prepared("sha", {"name": config["task"]["data"]["name"]})
-    return cells.Cell(config, prepared, cells.identity(config, repr(sorted(config["task"]["data"].items()))))
+def fields(cls: type) -> set[str]:
+    return {f.name for f in dataclasses.fields(cls)}
 
 
-@pytest.mark.parametrize("name, profile", EXPERIMENTS, ids=["-".join(e) for e in EXPERIMENTS])
-def test_experiment_plans(name, profile):
-    experiment = compose.experiment(name, profile)
-    with compose.composer() as composed:
-        plan = plans.make(experiment, composed, prepare_nothing)
-    assert not experiment["comparable"] or (profile == "paper" and experiment.get("published"))
-    if name in ("niculae2017_table2", "laha2018_table2") and profile == "paper":
-        assert experiment["comparable"]
-    for r, c in itertools.product(range(len(experiment["rows"])), range(len(experiment["columns"]))):
-        slots = plan.at(r, c)
-        assert {s.seed for s in slots} == set(experiment["seeds"]), f"row {r}, column {c}"
-        assert {s.cell.config["profile"]["name"] for s in slots} == {profile}
-        config = slots[0].cell.config
-        for spec in experiment["columns"][c]["show"]:
-            assert measured(spec["metric"], config), f"{spec['metric']} is not measured by {config['task']['name']}"
-        assert experiment["columns"][c]["select"]["metric"] == f"dev/{config['train']['best_metric']}"
+OF_PAGE = {
+    "model": lambda name: importlib.import_module(f"tasks.{ARCHITECTURES[name]}.models.{name}").Options,
+    "data": lambda name: data.set_module(name).Options,
+    "schedule": lambda name: SCHEDULES[name].Options,
+    **{group: classes.__getitem__ for group, classes in nodes.NAMED.items()},
+}
 
 
-def measured(metric: str, config) -> bool:
-    """Whether a cell of this configuration will have the metric."""
-    if config["task"]["name"] not in PAIRS:
-        return "/" in metric  # measured by the tests of those tasks
-    split, name = metric.split("/")
-    families = {
-        "rouge_f1": ("rouge1_f", "rouge2_f", "rougeL_f"),
-        "rouge_recall75": ("rouge1_r", "rouge2_r", "rougeL_r"),
-    }
-    known = {s for family in config["task"].get("scores", ()) for s in families.get(family, (family,))}
-    known |= {"attention_zeros", "attention_support", "unknown_share"}
-    if split == "dev":
-        return name in {"loss", "ppl", "accuracy", "attention_zeros", "attention_support"}
-    return split in {"test", *(t["name"] for t in config["task"].get("extra_tests", ()))} and name in known
+@pytest.mark.parametrize("group, name", [(group, name) for group in OF_PAGE for name in pages(group)])
+def test_a_page_has_every_option_and_no_other(group, name):
+    found = page(group, name)[group]
+    assert set(found) - {"name"} == fields(OF_PAGE[group](found["name"]))
 
 
-def toy_overrides(tiny) -> list[str]:
-    """Generated pairs in the place of an experiment's text; the columns stay themselves."""
-    return [o for o in tiny if not o.startswith(("task=", "profile=", "task.data."))] + [
-        "task.data.name=toy", "task.data.fallback=null", "task.data.limits={train: 48, dev: 16, test: 8}", "task.encode.tokenizer=none",
-        "task.encode.subword=none", "task.encode.vocab_size=null", "task.encode.min_count=1",
-    ]  # fmt: skip
+@pytest.mark.parametrize("name", pages("task"))
+def test_a_task_has_every_option_and_no_other(name):
+    found = page("task", name)
+    family = importlib.import_module(f"tasks.{found['task']['family']}.options")
+    assert set(found) == {"task", "encode", "decode"} and found["task"]["name"] == name
+    for node, cls in compose.OF_FAMILY.items():
+        assert set(found[node]) - {"name", "family"} == fields(getattr(family, cls))
+
+
+def test_main_has_every_option_of_its_nodes(composed):
+    found = page("", "main")
+    for node, cls in nodes.SINGLE.items():
+        assert set(found[node]) == fields(cls)
+    assert fields(nodes.Top) <= set(found)
+    assert set(composed()) == {*compose.NODES, *compose.TOP}
+
+
+@pytest.mark.parametrize("setting", pages("setting"))
+def test_a_setting_sets_no_key_of_what_can_be_replaced(setting):
+    own = yaml.safe_load((CONFIGS / "setting" / f"{setting}.yaml").read_text(encoding="utf-8"))
+    assert set(own) <= {"defaults", "data", "encode", "decode", "train", "task"}
+    assert set(own.get("task", {})) <= {"deviations"} and set(own.get("data", {})) <= {"limits"}
+
+
+# ---- mappings
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_a_mappings_page_is_the_registrys(mapping):
+    """All parameters, with the registry's defaults or a value of the paper that the comment states; a possible grid."""
+    comment = (CONFIGS / "mapping" / f"{mapping}.yaml").read_text(encoding="utf-8")
+    found, spec = page("mapping", mapping)["mapping"], sa.spec(mapping)
+    given = models.parameters(found)
+    assert given.keys() == spec.defaults.keys() and found["at"] == {}
+    assert all(value == spec.defaults[name] or str(value) in comment for name, value in given.items())
+    for point in plans.points(found["grid"]):
+        spec.check({**given, **dict(point)})
+
+
+def test_every_registered_mapping_has_its_page():
+    assert set(sa.names()) == set(MAPPINGS)
 
 
 @pytest.mark.parametrize(
-    "name", ["demo", *(pytest.param(n, marks=pytest.mark.slow) for n in TEXT_EXPERIMENTS if n != "demo")]
+    "mapping", [name for name in MAPPINGS if sa.spec(name).over == "row" and not sa.spec(name).inputs]
 )
-def test_experiment_runs_at_toy_size(name, tiny, tmp_path, capsys, isolated, monkeypatch):
-    """Plan, fork server, cells, table, report; and again, when nothing is left to do."""
-    from tasks import reproduce
-
-    monkeypatch.setenv("PYTHONPATH", str(CONFIGS.parent))
-    outputs = [f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1"]
-    assert reproduce.main([name], ["profile=demo", *toy_overrides(tiny), *outputs]) == 0
-    first = capsys.readouterr()
-    experiment = compose.experiment(name, "demo")
-    shown = (tmp_path / "tables" / f"{name}_demo.txt").read_text(encoding="utf-8")
-    assert experiment["title"] in shown and "not comparable" in shown
-    body = [
-        line for line in shown.splitlines() if line.strip().startswith(tuple(r["label"] for r in experiment["rows"]))
-    ]
-    assert len(body) == len(experiment["rows"]) * len(experiment["columns"])
-    assert not [line for line in body if "failed" in line or "missing" in line or "None" in line]
-    for suffix in (".md", ".csv", ".tex"):
-        assert (tmp_path / "tables" / f"{name}_demo{suffix}").stat().st_size > 200
-    assert " 0 failed" in first.out
-    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "cells").rglob("*") if p.is_file()}
-    assert reproduce.main([name], ["profile=demo", *toy_overrides(tiny), *outputs]) == 0
-    assert "0 cells run" in capsys.readouterr().out
-    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "cells").rglob("*") if p.is_file()} == before
+def test_every_mapping_over_rows_goes_with_the_toy_task(composed, mapping):
+    assert composed(["task=toy", f"mapping={mapping}"])["mapping"]["name"] == mapping
 
 
-PRESETS = [
-    (model, optim) for model in pages("model") if page("model", model).get("name") == "sa_seq2seq" for optim in pages("optim")
-]  # fmt: skip
+@pytest.mark.parametrize("density", [name for name in MAPPINGS if sa.spec(name).over == "density"])
+@pytest.mark.parametrize("task", ["imdb", "vqa"])
+def test_a_density_is_the_mapping(composed, task, density):
+    assert composed([f"task={task}", f"mapping={density}", "model.discrete=softmax"])["mapping"]["name"] == density
 
 
-@pytest.mark.parametrize("model, optim", PRESETS)
-def test_every_preset_trains(prepared_cell, tiny, tmp_path, model, optim):
-    """The toy setting brings an optimiser of its own; the preset's values are put back on top of it."""
-    preset = {k: v for k, v in (page("optim", "sgd_opennmt") | page("optim", optim)).items() if k != "defaults"}
-    own = page("model", model)
-    sizes = {o.split("=")[0] for o in tiny}
-    values = [f"optim.{k}={v}" for k, v in preset.items()]
-    values += [f"model.{k}={v}" for k, v in own.items() if k != "name" and f"model.{k}" not in sizes]
-    cell = prepared_cell([*tiny, f"model={model}", f"optim={optim}", *values])
-    assert cell.config["optim"] == preset
-    outcome = cells.run(cell, Store(tmp_path))
-    assert outcome.state == "done", outcome.error
+def test_a_place_can_have_a_mapping_of_its_own(composed):
+    config = composed(["task=toy", "mapping=softmax", "+mapping.at.cross={name: fusedmax, lam: 1}"])
+    assert config["mapping"]["at"] == {"cross": {"name": "fusedmax", "lam": 1.0, "gamma": 1.0}}
 
 
-# ---- what is wrong is said
+def test_numbers_are_written_one_way(composed):
+    """lam=1 and lam=1.0 are one cell; so are a mapping by its page and by its name."""
+    assert composed(["mapping=fusedmax", "mapping.lam=1"]) == composed(["mapping=fusedmax", "mapping.lam=1.0"])
+    named = composed(["mapping=custom", "mapping.name=fusedmax"])["mapping"]
+    assert models.parameters(named) == models.parameters(composed(["mapping=fusedmax"])["mapping"])
+
+
+# ---- tasks, settings, the command line
+
+
+@pytest.mark.parametrize("task, profile", SETTINGS, ids=["-".join(s) for s in SETTINGS])
+def test_task_and_profile_compose(composed, task, profile):
+    config = composed([f"task={task}", f"profile={profile}"])
+    assert (config["task"]["name"], config["profile"]["name"]) == (task, profile)
+    setting = yaml.safe_load((CONFIGS / "setting" / f"{task}_{profile}.yaml").read_text(encoding="utf-8"))
+    for key, value in setting["train"].items():
+        assert config["train"][key] == value
+    assert config["task"]["deviations"] == setting.get("task", {}).get("deviations", [])
+    assert config["task"]["deviations"] or task in ("toy", "multilabel")
+
+
+@pytest.mark.parametrize("task", pages("task"))
+def test_a_task_alone_is_its_demo_with_its_own_model(composed, task):
+    assert composed([f"task={task}"]) == composed([f"task={task}", "profile=demo"])
 
 
 @pytest.mark.parametrize(
-    "overrides, said",
+    "override, node, key, value",
     [
-        (["mapping=fusedmax", "mapping.lam=-1"], ["lam=-1", "lam >= 0"]),
-        (["mapping=pnormmax", "mapping.p=3"], ["p=3", "1 < p <= 2"]),
-        (["mapping=sparsegen_lin", "mapping.lam=1"], ["lam=1", "lam < 1"]),
-        (["mapping=entmax", "mapping.alpha=high"], ["alpha='high'", "not a number"]),
-        (["mapping=custom", "mapping.name=sparsmax"], ["sparsmax", "sparsemax"]),
-        (["mapping=softmax", "+mapping.gama=2"], ["gama", "gamma"]),
-        (["mapping=oscarmax", "mapping.mode=printed"], ["printed", "exact, paper"]),
-        (["train.precision=fp8"], ["train.precision='fp8'", "fp32, fp16, bf16"]),
-        (["runtime.device=tpu"], ["runtime.device='tpu'", "cpu, cuda"]),
-        (["train.max_epochs=0"], ["train.max_epochs=0", "at least 1"]),
-        (["train.batch_size=many"], ["train.batch_size='many'"]),
-        (["seed=-1"], ["seed=-1"]),
-        (["optim.lr=0"], ["optim.lr=0", "positive"]),
-        (["optim.lr=fast"], ["optim.lr='fast'"]),
-        (["optim.schedule=cosine"], ["optim.schedule='cosine'", "latched_halving, inverse_sqrt, mcan_steps, fixed"]),
-        (["optim.name=rmsprop"], ["optim.name='rmsprop'", "sgd", "adam"]),
-        (["model.attention=cosine"], ["model.attention='cosine'", "general", "dot", "additive"]),
-        (["train.best_metric=acuracy"], ["train.best_metric='acuracy'", "accuracy"]),
-        (["task.scores=[blue]"], ["blue", "bleu"]),
-        (["plugins=[nowhere.py]"], ["nowhere.py"]),
+        ("model=lstm_tiny", "model", "embed_dim", 64),
+        ("optim=sgd", "optim", "name", "sgd"),
+        ("schedule=fixed", "schedule", "name", "fixed"),
+        ("data=toy", "data", "name", "toy"),
+        ("data=gigaword", "data", "name", "gigaword"),
+        ("model.hidden_dim=128", "model", "hidden_dim", 128),
+        ("optim.lr=0.5", "optim", "lr", 0.5),
+        ("train.max_epochs=2", "train", "max_epochs", 2),
+        ("decode.beam=7", "decode", "beam", 7),
+        ("encode.vocab_size=77", "encode", "vocab_size", 77),
+        ("data.limits.test=9", "data", "limits", {"train": 12000, "dev": 500, "test": 9}),
     ],
-    ids=lambda v: " ".join(v) if "=" in str(v[0]) else "",
-)  # fmt: skip
-def test_a_wrong_value_is_named_with_what_is_allowed(composed, overrides, said):
-    """Before any data is read: `compose` alone finds it."""
-    with pytest.raises(ValueError) as caught:
-        composed(["task=toy", *overrides])
-    for text in said:
-        assert text in str(caught.value)
+)
+@pytest.mark.parametrize("task", ["translation", "summarization"])
+def test_the_command_line_wins_over_the_setting(composed, task, override, node, key, value):
+    assert composed([f"task={task}", override])[node][key] == value
 
 
-SNLI = ["task=snli", "model=snli_attentive", "optim=adam"]
-IMDB = ["task=imdb", "model=imdb_bilstm", "optim=adam", "mapping=continuous_sparsemax"]
-VQA = ["task=vqa", "model=mcan_small", "optim=adam"]
-MULTILABEL = ["task=multilabel", "model=linear", "mapping=sparsehourglass"]
+def test_a_larger_model_really_is_larger(composed):
+    vqa = ["task=vqa", "data=vqa2"]
+    small, large = (composed([*vqa, f"model={m}"])["model"] for m in ("mcan_small", "mcan_large"))
+    assert large["hidden_dim"] == 2 * small["hidden_dim"] == 1024
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["task=snli"], ["model=snli_attentive"]), (["task=vqa"], ["model=mcan_small"]),
-        ([*SNLI, "mapping=continuous_softmax"], ["continuous_softmax", "simplex"]), ([*SNLI, "model.l2=-1"], ["model.l2=-1"]),
-        ([*SNLI, "train.best_metric=bleu"], ["bleu", "accuracy, loss"]), ([*SNLI, "task.keep_attention=-3"], ["keep_attention=-3"]),
-        ([*IMDB, "model.discrete=foo"], ["model.discrete='foo'", "softmax"]), ([*IMDB, "model.rbf=33"], ["model.rbf=33"]),
-        ([*IMDB, "model.rbf=-4"], ["model.rbf=-4"]), ([*IMDB, "model.widths=wide"], ["model.widths=wide"]),
-        ([*IMDB, "model.positions=left"], ["model.positions='left'", "right_edge"]), ([*IMDB, "model.ridge=0"], ["model.ridge=0"]),
-        ([*IMDB[:-1], "model.discrete=softmax"], ["mapping=continuous_*"]),
-        ([*VQA, "model.reduction=foo"], ["foo", "continuous_softmax"]), ([*VQA, "model.heads=3"], ["heads=3"]),
-        ([*VQA, "mapping=continuous_softmax"], ["model.reduction"]), ([*VQA, "model.reduction=continuous_sparsemax", "model.quadrature=foo"], ["foo", "paper-code"]),
-        ([*VQA, "model.layers=0"], ["layers=0"]), ([*VQA, "task.encode.max_tokens=0"], ["max_tokens=0"]),
-        ([*VQA, "+task.encode.foo=1"], ["task.encode.foo"]), ([*VQA, "model.reduction=continuous_sparsemax", "model.basis_variance=-1"], ["-1"]),
-        ([*MULTILABEL, "task.data.setting=length", "task.data.value=0"], ["task.data.value=0"]),
-        ([*MULTILABEL, "task.data.sizes.train=0"], ["sizes.train=0"]), ([*MULTILABEL, "task.tune.penalties=[-1.0]"], ["-1.0", "positive"]),
-        ([*MULTILABEL, "task.tune.penalties=[abc]"], ["abc", "numbers"]), ([*MULTILABEL, "task.tune.folds=1"], ["folds=1"]),
-        ([*MULTILABEL, "+task.data.foo=1"], ["task.data.foo"]), ([*MULTILABEL, "task.data.value=abc"], ["task.data.value='abc'"]),
-        ([*MULTILABEL, "task.tune.parameters.sparsehourglass.q=[-1]"], ["q=-1"]),
-        ([*MULTILABEL[:-1], "mapping=hardmax"], ["hardmax", "softmax"]),
-    ],
-    ids=lambda v: " ".join(v[-2:]) if "=" in str(v[0]) else "",
-)  # fmt: skip
-def test_a_wrong_value_of_a_task_is_named(composed, overrides, said):
-    with pytest.raises(compose.ConfigError) as caught:
-        composed(overrides)
-    for text in said:
-        assert text in str(caught.value)
+def test_another_optimiser_and_schedule_bring_their_own_keys_alone(composed):
+    config = composed(["task=translation", "optim=sgd", "schedule=latched_halving"])
+    assert "betas" not in config["optim"] and "warmup_updates" not in config["schedule"]
+    assert config["schedule"] == {"name": "latched_halving", "start_decay_at": 8, "decay": 0.5}
 
 
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        (["multilabel_figures.py", "laha2018_figure5", "seeds=abc"], "seeds=abc must be whole numbers"),
-        (["multilabel_figures.py", "add=nope"], "nope"),
-        (["vqa_figures.py", "profile=xyz"], "no profile 'xyz'"),
-        (["vqa_figures.py", "--count", "0"], "--count 0"),
-        (["reproduce.py", "demo", "--cfg"], "scripts/train.py"),
-        (["extract_features.py", "--path", "/nowhere", "--check"], "there is no feature store"),
-    ],
-    ids=lambda v: " ".join(v) if isinstance(v, list) else "",
-)  # fmt: skip
-def test_the_other_commands_refuse_in_a_sentence(script, command, said):
-    done = script(*command)
-    assert done.returncode in (1, 2) and said in done.stderr and "Traceback" not in done.stderr
+def test_a_seed_reaches_generated_data(composed):
+    assert composed(["task=multilabel", "seed=7"])["data"]["seed"] == 7
 
 
-def test_all_mistakes_are_collected(composed):
-    with pytest.raises(compose.ConfigError) as caught:
-        composed(
-            ["task=toy", "mapping=fusedmax", "mapping.lam=-1", "mapping.gamma=0", "seed=-1", "train.precision=fp8"]
-        )
-    for text in ("lam=-1", "gamma=0", "seed=-1", "fp8"):
-        assert text in str(caught.value)
+def test_the_generated_fallback_is_for_untouched_data_alone(composed):
+    assert composed(["task=translation", "mapping=sparsemax"])["data"]["fallback"] == "toy"
+    for touched in ("data=libreoffice_help", "data.target_lang=en", "data.limits.train=100"):
+        assert composed(["task=translation", touched])["data"]["fallback"] is None
+    with compose.composer() as made:  # an experiment's own overrides are no person's
+        assert made(["task=translation", "data.target_lang=en"], [])["data"]["fallback"] == "toy"
+        assert made(["task=translation", "data.target_lang=en"], ["data.target_lang=en"])["data"]["fallback"] is None
 
 
-def test_misspelt_keys_and_choices(composed):
-    with pytest.raises(Exception, match="max_epoch"):
-        composed(["task=toy", "train.max_epoch=3"])
-    with pytest.raises(Exception, match=r"(?s)fusedmx.*fusedmax"):
-        composed(["task=toy", "mapping=fusedmx"])
-    with pytest.raises(compose.ConfigError, match=r"(?s)niculae_table2.*niculae2017_table2"):
-        compose.experiment("niculae_table2", "demo")
-    with pytest.raises(compose.ConfigError, match=r"'demmo'.*demo"):
-        compose.experiment("niculae2017_table2", "demmo")
+def test_a_finished_configuration_takes_another_data_set(composed):
+    config = composed(["task=summarization"])
+    other = compose.with_data(config, "duc2004", ["data.path=somewhere"])
+    assert other["data"]["name"] == "duc2004" and other["data"]["path"] == "somewhere"
+    assert {k: v for k, v in other.items() if k != "data"} == {k: v for k, v in config.items() if k != "data"}
+    with pytest.raises(compose.ConfigError, match=r"'duc2005'.*'duc200[34]'"):
+        compose.with_data(config, "duc2005")
+    with pytest.raises(compose.ConfigError, match=r"data=snli\b.*this task reads"):
+        compose.with_data(config, "snli")
+    with pytest.raises(compose.ConfigError, match="seed=3"):
+        compose.with_data(config, "duc2004", ["seed=3"])
 
 
 def test_fairseq_does_not_get_into_the_tree(composed):
@@ -332,3 +217,100 @@ def test_fairseq_does_not_get_into_the_tree(composed):
     import tasks.fairseq_plugin  # noqa: F401
 
     assert composed(["task=translation", "optim=adam"]) == before
+
+
+# ---- experiments
+
+
+def stand_in(monkeypatch, config) -> str:
+    """A module with the metrics of the configuration's family whose data are there without being read."""
+    real = importlib.import_module(compose.module_of(config))
+    name = f"stand_in_{config['task']['family']}"
+
+    def test_set(config, *_):
+        return TestSet(config["data"]["name"], repr(config["data"]), "")
+
+    fake = SimpleNamespace(
+        RECIPE=(1, 1),
+        METRICS=real.METRICS,
+        prepare=lambda config, _: Prepared(repr(config["data"]), ""),
+        prepare_test=test_set,
+    )
+    monkeypatch.setitem(sys.modules, name, fake)
+    return name
+
+
+@pytest.mark.parametrize("name, profile", EXPERIMENTS, ids=["-".join(e) for e in EXPERIMENTS])
+def test_experiment_plans(monkeypatch, name, profile):
+    experiment = compose.experiment(name, profile)
+    with compose.composer() as made:
+        tools = plans.Tools(made, lambda config: stand_in(monkeypatch, config), compose.with_data)
+        (plan,) = plans.make([experiment], tools, workers=1)
+    assert not experiment.comparable or (profile == "paper" and experiment.published)
+    for r, c in itertools.product(range(len(experiment.rows)), range(len(experiment.columns))):
+        slots, column = plan.at(r, c), experiment.columns[c]
+        assert {s.seed for s in slots} == set(experiment.seeds), f"row {r}, column {c}"
+        assert {s.cell.config["profile"]["name"] for s in slots} == {profile}
+        assert column.select.metric == f"dev/{slots[0].cell.config['train']['best_metric']}"
+        assert [t.name for t in slots[0].cell.tests] == list(column.evaluate)
+
+
+def test_further_test_sets_train_nothing_again(monkeypatch):
+    """Gigaword, DUC 2003 and DUC 2004 are columns of one training."""
+    experiment = compose.experiment("laha2018_table2", "paper")
+    with compose.composer() as made:
+        tools = plans.Tools(made, lambda config: stand_in(monkeypatch, config), compose.with_data)
+        (plan,) = plans.make([experiment], tools, workers=1)
+    trainings = {
+        column.key: {s.cell.training_id for s in plan.slots if s.column == c}
+        for c, column in enumerate(experiment.columns)
+    }
+    assert trainings["gigaword"] == trainings["duc2003"] == trainings["duc2004"] != trainings["fren"]
+
+
+TOY = ("encode.tokenizer=none", "encode.subword=none", "encode.vocab_size=null", "encode.min_count=1")
+TEXT = [n for n in pages("experiment") if not any(t in n for t in ("figure5", "table3", "table1", "martins"))]
+
+
+@pytest.mark.parametrize("name", ["demo", *(pytest.param(n, marks=pytest.mark.slow) for n in TEXT if n != "demo")])
+def test_experiment_runs_at_toy_size(name, tiny, tmp_path, capsys, isolated, monkeypatch):
+    """Plan, fork server, cells, table, report, on generated pairs; and again, when nothing is left to do."""
+    from tasks import reproduce
+
+    def generated(options, root, progress):
+        return data.open_data({"name": "toy", "limits": dataclasses.asdict(options.limits)}, root, progress)
+
+    for name_of_set in ("libreoffice_help", "debian_descriptions"):
+        monkeypatch.setattr(data.set_module(name_of_set), "load", generated)
+    monkeypatch.setenv("PYTHONPATH", str(CONFIGS.parent))
+    changed = [o for o in tiny if not o.startswith(("task=", "profile="))]
+    paths = [f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1"]
+    command = ["profile=demo", *TOY, *changed, *paths]
+    assert reproduce.main([name], command) == 0
+    first = capsys.readouterr()
+    experiment = compose.experiment(name, "demo")
+    shown = (tmp_path / "tables" / f"{name}_demo.txt").read_text(encoding="utf-8")
+    assert experiment.title in shown and "not comparable" in shown
+    labels = tuple(row.label for row in experiment.rows)
+    body = [line for line in shown.splitlines() if line.strip().startswith(labels)]
+    assert len(body) >= len(experiment.rows) * len(experiment.columns)
+    assert not [line for line in body if "failed" in line or "missing" in line or "None" in line]
+    for suffix in (".md", ".csv", ".tex"):
+        assert (tmp_path / "tables" / f"{name}_demo{suffix}").stat().st_size > 200
+    assert " 0 failed" in first.out
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "cells").rglob("*") if p.is_file()}
+    assert reproduce.main([name], command) == 0
+    assert "0 cells run" in capsys.readouterr().out
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "cells").rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize("preset", [["optim=sgd"], *(["optim=adam", f"schedule={s}"] for s in SCHEDULES)], ids=" ".join)
+def test_every_optimiser_and_schedule_trains(prepared_cell, tiny, tmp_path, preset):
+    outcome = cells.run(prepared_cell([*tiny, *preset]), Store(tmp_path))
+    assert outcome.state == "done", outcome.error
+
+
+@pytest.mark.parametrize("model", [m for m in pages("model") if m.startswith("lstm")])
+def test_every_model_of_translation_trains(prepared_cell, tiny, tmp_path, model):
+    outcome = cells.run(prepared_cell([*tiny, f"model={model}", "encode.joint=true"]), Store(tmp_path))
+    assert outcome.state == "done", outcome.error

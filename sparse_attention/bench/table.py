@@ -31,7 +31,7 @@ class Case:
     label: str
     name: str
     params: dict[str, float]
-    target: tuple[tuple[float, float], tuple[float, float]]
+    target: tuple[tuple[float, float], tuple[float, float]] | None = None
     scale: float = 1.0
 
     def function(self, x: Tensor) -> Contestant:
@@ -158,7 +158,7 @@ def markdown(rows: list[Row], shapes: tuple[tuple[int, int], ...], versions: dic
         header = "| mapping | " + " | ".join(f"{r}x{n}" for r, n in shapes) + " | target |"
         lines += [f"## {title}", "", header, "|---" * (len(shapes) + 2) + "|"]
         for row in rows:
-            target = row.case.target[side] if row.case else None
+            target = row.case.target[side] if row.case and row.case.target else None
             values = row.both if side else row.forward
             cells = [
                 _cell(value, target and target[shape[1] > 128]) for value, shape in zip(values, shapes, strict=True)

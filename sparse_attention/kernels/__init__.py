@@ -7,13 +7,15 @@ at first use) and ``triton`` (CUDA tensors). ``auto``, the default, takes the fa
     with sa.kernels.use("native"): ...     # inside the block
     SPARSE_ATTENTION_KERNELS=reference     # environment, read at import
 
-A backend is a module with ``OPS: dict[str, Op]`` and ``available(op, x) -> bool``. An op works on rows:
+A backend is a module with ``OPS``, kernels by operation, and ``available(op, x) -> bool``. A kernel works on rows:
 
     forward(x, **params) -> (p, saved)
         x contiguous [R, n], float32 or float64, R >= 0, n >= 1. -inf marks an excluded position, which gets exactly 0;
         a row of -inf gives zeros; a row with NaN or +inf gives NaN in that row only. ``saved``: tuple of tensors.
     backward(g, p, saved, **params) -> dx [R, n]
         the vector-Jacobian product with respect to x (constrained_sparsemax: the pair dx, dbounds).
+
+What holds for an operation whatever kernel runs stands once, in ``reference.OPS`` (see `Op`).
 
     sparsemax(gamma)  entmax(alpha)  pnormmax(p, gamma)  fusedmax(lam, gamma)  oscarmax(lam, gamma)
     constrained_sparsemax(bounds [R, n])
@@ -91,11 +93,11 @@ def select(op: str, x: Tensor) -> ModuleType:
         name = "triton" if x.is_cuda else "native"
         # One dictionary look-up on the path that every call takes.
         backend = _loaded[name] if name in _loaded else _load(name)
-        if backend is not None and op in backend.OPS and backend.available(op, x):
+        if backend is not None and backend.available(op, x):
             return backend
         return reference
     backend = _load(_choice)
-    if backend is None or op not in backend.OPS or not backend.available(op, x):
+    if backend is None or not backend.available(op, x):
         why = "is not installed" if backend is None else f"cannot compute {op} on a {x.dtype} tensor on {x.device}"
         raise RuntimeError(
             f"kernels {_choice!r} {why}; choose sparse_attention.kernels.use('auto') "

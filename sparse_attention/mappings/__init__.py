@@ -1,64 +1,22 @@
-"""The mappings, one family per file; importing this package registers them.
+"""The mappings, one family per file of this folder; importing the package imports, and so registers, them all.
 
-The continuous and the structured families register when a name of theirs is first asked for.
+The continuous family registers when a name of it is first asked for.
 """
 
-# In the order in which names() lists them.
-# isort: off
-from .softmax import Softmax, softmax
-from .sparsemax import Sparsemax, sparsemax
-from .entmax import Entmax, entmax
-from .pnormmax import Pnormmax, pnormmax
-from .fusedmax import Fusedmax, fusedmax
-from .oscarmax import Oscarmax, oscarmax
-from .sparsegen import SparsegenExp, SparsegenLin, SparsegenSq, sparsegen_exp, sparsegen_lin, sparsegen_sq
-from .sparsehourglass import Sparsecone, Sparsehourglass, sparsecone, sparsehourglass
-from .normalization import (
-    Hardmax,
-    SphericalSoftmax,
-    SumNormalization,
-    SumNormalizationPP,
-    hardmax,
-    spherical_softmax,
-    sum_normalization,
-    sum_normalization_pp,
-)
-from .constrained import ConstrainedSoftmax, ConstrainedSparsemax, constrained_softmax, constrained_sparsemax
-# isort: on
+import importlib
+import pkgutil
+from typing import Any
 
-__all__ = [
-    "softmax",
-    "sparsemax",
-    "entmax",
-    "pnormmax",
-    "fusedmax",
-    "oscarmax",
-    "sparsegen_lin",
-    "sparsegen_exp",
-    "sparsegen_sq",
-    "sparsecone",
-    "sparsehourglass",
-    "sum_normalization",
-    "sum_normalization_pp",
-    "spherical_softmax",
-    "hardmax",
-    "constrained_softmax",
-    "constrained_sparsemax",
-    "Softmax",
-    "Sparsemax",
-    "Entmax",
-    "Pnormmax",
-    "Fusedmax",
-    "Oscarmax",
-    "SparsegenLin",
-    "SparsegenExp",
-    "SparsegenSq",
-    "Sparsecone",
-    "Sparsehourglass",
-    "SumNormalization",
-    "SumNormalizationPP",
-    "SphericalSoftmax",
-    "Hardmax",
-    "ConstrainedSoftmax",
-    "ConstrainedSparsemax",
-]
+from ..registry import later, names, spec
+
+# The order of names(); families not named here follow in that of the alphabet.
+_FIRST = ["softmax", "sparsemax", "entmax", "pnormmax", "fusedmax", "oscarmax", "sparsegen", "sparsehourglass"]
+_FIRST += ["normalization", "constrained"]
+_FOUND = [m.name for m in pkgutil.iter_modules(__path__) if not m.ispkg and not m.name.startswith("_")]
+
+for _family in [*_FIRST, *sorted(set(_FOUND) - set(_FIRST))]:
+    importlib.import_module(f"{__name__}.{_family}")
+
+FUNCTIONS: dict[str, Any] = {name: f for name in names() if (f := spec(name).function) is not None}
+
+later("continuous", lambda: importlib.import_module(f"{__name__}.continuous"))

@@ -10,7 +10,7 @@ from torch.autograd import Function
 
 from ..kernels.reference.rows import finish, prepare, project
 from ..kernels.reference.threshold import pnormmax_backward
-from ._call import last
+from ..rows.shape import along
 
 _MAX_STEPS = 5000
 
@@ -24,14 +24,9 @@ def pnormmax_pgd(scores: Tensor, dim: int, p: Any, gamma: Any, mask: Tensor | No
     Raises:
         ValueError: p or gamma given as a tensor (learned values need the exact solver).
     """
-    from .pnormmax import GAMMA, P
-
     if isinstance(p, Tensor) or isinstance(gamma, Tensor):
         raise ValueError("solver='pgd' takes p and gamma as numbers; use solver='exact' to learn them")
-    x, restore = last(scores, dim, mask)
-    if not x.numel():
-        return restore(x.clone())
-    return restore(_Pgd.apply(x, P.check(p), GAMMA.check(gamma), tol))
+    return along(lambda x: _Pgd.apply(x, p, gamma, tol), scores, dim, mask)
 
 
 class _Pgd(Function):

@@ -2,6 +2,8 @@ r"""The mappings that Laha et al. 2018 (sec. 2 and Table 1) compare with, and th
 
 sum-normalisation :math:`z_i/\sum z`; sum-normalisation++ :math:`\mathrm{sparsemax}(z/|\sum z|)` (sparsehourglass at q = 0);
 spherical softmax :math:`z_i^2/\sum z^2`; hardmax, the arg max. A row of sum 0 (spherical: of zeros) has no value: NaN.
+
+Forward and backward: plain torch below; sum-normalisation++ as sparsemax, ``kernels/reference/threshold.py``.
 """
 
 from __future__ import annotations
@@ -9,20 +11,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..registry import Mapping, register, set_module
-from ._contract import under_contract
-from .sparsehourglass import _cone
+from ..registry import register
+from ..rows.contract import under_contract
+from ..rows.shape import along
+from .sparsehourglass import cone
 
 _PAPER = "Laha et al. 2018, sec. 2 and Table 1"
 
 
-@register(
-    "sum_normalization", params=(), paper=_PAPER, oracle="definition", summary="z / sum z, for z >= 0", complete=True
-)
+@register("sum_normalization", paper=_PAPER, oracle="definition")
 def sum_normalization(scores: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
-    """``scores / sum(scores)`` along ``dim``: a distribution only where the scores are not negative (its domain).
+    """``z / sum z``, for z >= 0.
 
-    A row with a negative kept score is outside of the domain and becomes NaN; so does a row of zeros.
+    A distribution only where the scores are not negative (its domain). A row with a negative kept score is outside of the
+    domain and becomes NaN; so does a row of zeros.
 
     Args:
         scores: any shape; -inf counts as masked.
@@ -40,31 +42,22 @@ def sum_normalization(scores: Tensor, dim: int = -1, mask: Tensor | None = None)
 
 
 @register(
-    "sum_normalization_pp",
-    params=(),
-    paper="Laha et al. 2018, sec. 3.5 (sum normalization++)",
-    oracle="quadratic programme",
-    summary="sparsehourglass at q = 0",
-    complete=True,
+    "sum_normalization_pp", paper="Laha et al. 2018, sec. 3.5 (sum normalization++)", oracle="quadratic programme"
 )
 def sum_normalization_pp(scores: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
-    """``sparsemax(scores / |sum(scores)|)`` along ``dim``: scale invariant on the whole space but for rows of sum 0 (NaN).
+    """Sparsehourglass at q = 0.
 
-    Arguments and result as :func:`sum_normalization`.
+    ``sparsemax(z / |sum z|)``, scale invariant; a row of sum 0 has no value (NaN). Arguments and result as :func:`sum_normalization`.
     """
-    return _cone(scores, dim, 0.0, mask, mirrored=True)
+    return along(cone, scores, dim, mask, q=0.0, mirrored=True)
 
 
-@register(
-    "spherical_softmax",
-    params=(),
-    paper=_PAPER + "; de Brebisson & Vincent 2016",
-    oracle="definition",
-    summary="z^2 / sum z^2",
-    complete=True,
-)
+@register("spherical_softmax", paper=_PAPER + "; de Brebisson & Vincent 2016", oracle="definition")
 def spherical_softmax(scores: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
-    """``scores^2 / sum(scores^2)`` along ``dim``; a row of zeros is NaN. Arguments as :func:`sum_normalization`."""
+    """``z^2 / sum z^2``.
+
+    Scale invariant, blind to signs; a row of zeros is NaN. Arguments as :func:`sum_normalization`.
+    """
 
     def squared(z: Tensor, keep: Tensor) -> Tensor:
         z = z.masked_fill(~keep, 0.0)
@@ -76,17 +69,12 @@ def spherical_softmax(scores: Tensor, dim: int = -1, mask: Tensor | None = None)
     return under_contract(squared, scores, dim, mask)
 
 
-@register(
-    "hardmax",
-    params=(),
-    paper="Laha et al. 2018, sec. 2",
-    oracle="argmax",
-    summary="one-hot at the largest score",
-    complete=True,
-)
+@register("hardmax", paper="Laha et al. 2018, sec. 2", oracle="argmax")
 def hardmax(scores: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
-    """1 at the largest score (shared equally between ties), 0 elsewhere; gradient 0. Arguments as
-    :func:`sum_normalization`."""
+    """One-hot at the largest score.
+
+    Ties share equally; the gradient is 0 everywhere. Arguments as :func:`sum_normalization`.
+    """
 
     def largest(z: Tensor, keep: Tensor) -> Tensor:
         z = z.masked_fill(~keep, -torch.inf)
@@ -95,43 +83,3 @@ def hardmax(scores: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor
         return best / best.sum(-1, keepdim=True) + z.masked_fill(~keep, 0.0) * 0.0
 
     return under_contract(largest, scores, dim, mask)
-
-
-class SumNormalization(Mapping):
-    """Module twin of :func:`sum_normalization`."""
-
-    mapping_name = "sum_normalization"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-
-class SumNormalizationPP(Mapping):
-    """Module twin of :func:`sum_normalization_pp`."""
-
-    mapping_name = "sum_normalization_pp"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-
-class SphericalSoftmax(Mapping):
-    """Module twin of :func:`spherical_softmax`."""
-
-    mapping_name = "spherical_softmax"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-
-class Hardmax(Mapping):
-    """Module twin of :func:`hardmax`."""
-
-    mapping_name = "hardmax"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-
-for _twin in (SumNormalization, SumNormalizationPP, SphericalSoftmax, Hardmax):
-    set_module(_twin.mapping_name, _twin)

@@ -1,38 +1,32 @@
 r"""Oscarmax: :math:`p = \arg\min_{p \in \Delta} \frac12\|p - x/\gamma\|^2 + \lambda \sum_{i<j} \max(|p_i|, |p_j|)`.
 
-Niculae & Blondel 2017, sec. 3.3: clusters of equal weight wherever they stand. ``mode="exact"`` solves this problem: sort
-the scores, subtract :math:`\lambda(d - i)` from the i-th largest, isotonic regression, sparsemax. ``mode="paper"`` is the
-printed Prop. 2 (and the authors' code): the OSCAR prox on |x|, then sparsemax. It is only right while the prox stays
-positive; with N(0,1) scores, n = 10, lam = .01 half of the rows differ, by up to .05, and with N(0, .1^2) scores, n = 30,
-nearly all, by up to .18. Cost O(n log n).
+Niculae & Blondel 2017, sec. 3.2: clusters of equal weight wherever they stand. ``mode="exact"`` solves this problem for
+scores of any sign: sort them, subtract :math:`\lambda(d - i)` from the i-th largest, isotonic regression, sparsemax.
+``mode="paper"`` is the printed Prop. 2 (and the authors' code): the OSCAR prox on |x|, then sparsemax. It is only right
+while the prox stays positive (``docs/errata/niculae_oscarmax.py``); with N(0,1) scores, n = 10, lam = .01 half of the rows
+differ, by up to .05, and with N(0, .1^2) scores, n = 30, nearly all, by up to .18. ``paper`` does not compile as one
+graph. Cost O(n log n).
+
+Forward and backward: ``kernels/reference/structured.py`` (``oscarmax_forward``, ``grouped_backward``); fast
+``kernels/native/src/oscarmax.h``, ``kernels/triton/structured.py``; a tensor lam: ``rows/groups.py``; ``paper`` below.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..kernels.reference.structured import group_mean, isotonic_decreasing
-from ..registry import Mapping, Param, register, set_module
-from ._call import last, per_row, rows
-from ._groups import oscarmax_of_tensor
-from .softmax import scaled
+from ..registry import Param, register
+from ..rows.apply import rows
+from ..rows.groups import oscarmax_of_tensor
+from ..rows.shape import along, scaled
 from .sparsemax import project_last
 
-LAM = Param(
-    "lam",
-    0.01,
-    low=0.0,
-    closed_low=True,
-    meaning="weight of the pairwise maxima; 0 is sparsemax",
-    grid=(0.001, 0.01, 0.1),
-)
-GAMMA = Param("gamma", 1.0, low=0.0, meaning="strength of the whole regulariser", grid=(1.0,))
+LAM = Param("lam", low=0.0, closed_low=True, meaning="weight of the pairwise maxima; 0 is sparsemax")
+GAMMA = Param("gamma", low=0.0, meaning="strength of the whole regulariser")
 MODE = Param(
     "mode",
-    "exact",
     choices=("exact", "paper"),
     tensor=False,
     meaning="paper: the printed composition, wrong for scores that are not clearly positive",
@@ -42,10 +36,8 @@ MODE = Param(
 @register(
     "oscarmax",
     params=(LAM, GAMMA, MODE),
-    paper="Niculae & Blondel 2017, sec. 3.3 and Prop. 2",
+    paper="Niculae & Blondel 2017, sec. 3.2 and Prop. 2",
     oracle="joint problem on the simplex (cvxpy sum_largest)",
-    summary="clusters of equal weight anywhere",
-    complete=True,
 )
 def oscarmax(
     scores: Tensor,
@@ -55,7 +47,7 @@ def oscarmax(
     mask: Tensor | None = None,
     mode: str = "exact",
 ) -> Tensor:
-    """Oscarmax along ``dim``.
+    """Clusters of equal weight anywhere.
 
     Args:
         scores: any shape; -inf counts as masked, and only kept positions count in the penalty.
@@ -68,24 +60,20 @@ def oscarmax(
     Raises:
         ValueError: lam, gamma or mode out of range.
     """
-    if mode == "exact" and not isinstance(lam, Tensor) and not isinstance(gamma, Tensor):
-        lam, gamma = LAM.check(lam), GAMMA.check(gamma)
-        if lam == 0.0:
-            return rows("sparsemax", scores, dim, mask, {"gamma": gamma})
-        return rows("oscarmax", scores, dim, mask, {"lam": lam, "gamma": gamma})
-    MODE.check(mode)
-    x, restore = last(scores, dim, mask)
-    if not x.numel():
-        return restore(x.clone())
-    x = scaled(x, scores, dim, gamma)
-    weight = per_row(lam if isinstance(lam, Tensor) else x.new_tensor(LAM.check(lam)), scores, dim, "lam")
-    return restore(oscarmax_of_tensor(x, weight) if mode == "exact" else _printed(x, weight))
+    lam, gamma = LAM.check(lam), GAMMA.check(gamma)
+    if mode != "exact":
+        MODE.check(mode)
+        return along(_printed, scores, dim, mask, lam=lam, gamma=gamma)
+    if lam.__class__ is float and lam == 0.0:
+        return rows("sparsemax", scores, dim, mask, {"gamma": gamma})
+    return rows("oscarmax", scores, dim, mask, {"lam": lam, "gamma": gamma}, oscarmax_of_tensor)
 
 
-def _printed(x: Tensor, lam: Tensor) -> Tensor:
-    """``P_simplex(P_OSC(x))``, rows ``x [..., n]`` with -inf at excluded positions, ``lam [..., 1]``."""
+def _printed(x: Tensor, lam: float | Tensor, gamma: float | Tensor) -> Tensor:
+    """``P_simplex(P_OSC(x / gamma))``, rows ``x [..., n]`` with -inf at excluded positions; numbers or ``[..., 1]``."""
+    x = scaled(x, gamma)
     keep = x.detach() != -torch.inf
-    return project_last(prox_oscar(x, lam, keep), keep)
+    return project_last(prox_oscar(x, torch.as_tensor(lam, dtype=x.dtype, device=x.device), keep), keep)
 
 
 def prox_oscar(x: Tensor, lam: Tensor, keep: Tensor) -> Tensor:
@@ -109,15 +97,3 @@ def prox_oscar(x: Tensor, lam: Tensor, keep: Tensor) -> Tensor:
         groups = isotonic_decreasing(plain.reshape(-1, n))[1].view(x.shape)
     pooled = group_mean(lowered, groups).clamp(min=0.0)
     return torch.empty_like(pooled).scatter(-1, place, pooled) * sign
-
-
-class Oscarmax(Mapping):
-    """Module twin of :func:`oscarmax`."""
-
-    mapping_name = "oscarmax"
-
-    def __init__(self, lam: Any = 0.01, gamma: Any = 1.0, mode: str = "exact"):
-        super().__init__(lam=lam, gamma=gamma, mode=mode)
-
-
-set_module("oscarmax", Oscarmax)

@@ -3,20 +3,20 @@ r"""Sparsemax: :math:`p = \arg\min_{p \in \Delta} \|p - x/\gamma\|^2 = [x/\gamma
 The threshold :math:`\tau` makes the sum 1; scores more than :math:`\gamma` below the maximum get exactly 0. Piecewise
 linear; with support S the Jacobian is :math:`(\mathrm{Diag}(1_S) - 1_S 1_S^\top/|S|)/\gamma`. Cost O(n) in the native
 kernel, O(n log n) in the reference.
+
+Forward and backward: ``kernels/reference/threshold.py`` (``sparsemax_*``); fast ``kernels/native/src/simplex_mappings.h``,
+``kernels/triton/simplex.py``.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from ..registry import Mapping, Param, register, set_module
-from ._call import last, on_last, rows
-from .softmax import scaled
+from ..registry import Param, register
+from ..rows.apply import on_last, rows
 
-GAMMA = Param("gamma", 1.0, low=0.0, meaning="strength of the regulariser: larger gives more support", grid=(1.0,))
+GAMMA = Param("gamma", low=0.0, meaning="strength of the regulariser: larger gives more support")
 _ONE = {"gamma": 1.0}
 
 
@@ -25,11 +25,9 @@ _ONE = {"gamma": 1.0}
     params=(GAMMA,),
     paper="Martins & Astudillo 2016; Niculae & Blondel 2017, sec. 2",
     oracle="quadratic programme (cvxpy, DAQP); entmax.sparsemax",
-    summary="Euclidean projection on the simplex: exact zeros",
-    complete=True,
 )
 def sparsemax(scores: Tensor, dim: int = -1, gamma: float | Tensor = 1.0, mask: Tensor | None = None) -> Tensor:
-    """Euclidean projection of ``scores / gamma`` on the simplex along ``dim``.
+    """Euclidean projection on the simplex: exact zeros.
 
     Args:
         scores: any shape, floating point; -inf counts as masked.
@@ -41,33 +39,11 @@ def sparsemax(scores: Tensor, dim: int = -1, gamma: float | Tensor = 1.0, mask: 
         ValueError: gamma out of range, a mask that does not broadcast.
         TypeError: scores not floating point, a mask that is not boolean.
     """
-    if type(gamma) is float and gamma == 1.0:
+    if gamma.__class__ is float and gamma == 1.0:  # the most frequent call of all
         return rows("sparsemax", scores, dim, mask, _ONE)
-    if isinstance(gamma, Tensor):
-        return project_scaled(scores, dim, mask, gamma)
     return rows("sparsemax", scores, dim, mask, {"gamma": GAMMA.check(gamma)})
 
 
-def project_scaled(scores: Tensor, dim: int, mask: Tensor | None, gamma: Tensor) -> Tensor:
-    """Sparsemax with a divisor given as a tensor over the rows; gradients for both."""
-    x, restore = last(scores, dim, mask)
-    if not x.numel():
-        return restore(x.clone())
-    return restore(on_last("sparsemax", scaled(x, scores, dim, gamma), _ONE))
-
-
-def project_last(z: Tensor, keep: Tensor) -> Tensor:
+def project_last(z: Tensor, keep: Tensor, gamma: float = 1.0) -> Tensor:
     """Sparsemax along the last dimension of ``z [..., n]``, which must be float32 or float64; 0 where not ``keep``."""
-    return on_last("sparsemax", z.masked_fill(~keep, -torch.inf), _ONE)
-
-
-class Sparsemax(Mapping):
-    """Module twin of :func:`sparsemax`."""
-
-    mapping_name = "sparsemax"
-
-    def __init__(self, gamma: Any = 1.0):
-        super().__init__(gamma=gamma)
-
-
-set_module("sparsemax", Sparsemax)
+    return on_last("sparsemax", z.masked_fill(~keep, -torch.inf), {"gamma": gamma})

@@ -1,4 +1,4 @@
-"""From an experiment to the table beside the published one: plan -> cells -> store -> table.
+"""From an experiment to the table beside the published one: plan -> cell -> store -> table -> render, report.
 
-Knows a task only by `protocol.Task`; imports neither fairseq, Hydra nor wandb.
+Knows tasks only by `protocol.Family`, whose modules are handed over by name; imports neither fairseq, Hydra nor wandb.
 """

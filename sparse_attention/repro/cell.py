@@ -1,111 +1,43 @@
-"""One cell: a fully resolved configuration, its identity, and running it once.
+"""Running a cell: train unless trained, evaluate what is not evaluated yet, record everything.
 
-The identity is the hash of everything that can change the numbers: the resolved configuration without what only says
-where and how to run it, the hash of the data, and the recipe version (`task.recipe`, raised by hand when the code of a
-task changes what it computes). The git commit is recorded with the result, not hashed: a commit that changes a comment
-must not make every finished cell worthless.
+Nothing that a cell does raises: it ends as an `Outcome`.
 """
 
 from __future__ import annotations
 
 import csv
 import errno
-import hashlib
-import importlib
-import importlib.util
 import io
-import json
 import logging
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sparse_attention.repro import provenance
-from sparse_attention.repro.protocol import Prepared, task_of
-from sparse_attention.repro.store import Busy, Entry, Store, explain, write_atomic, write_json
+from sparse_attention.repro.files import explain
+from sparse_attention.repro.identity import Cell, Found, prepare
+from sparse_attention.repro.pages import enter, finished, from_folder, page
+from sparse_attention.repro.plugins import load as load_plugins
+from sparse_attention.repro.protocol import TestSet
+from sparse_attention.repro.store import Busy, Entry, Store, write_atomic, write_json
 
-# Groups and keys that say where and how, not what.
-NOT_IDENTITY = ("runtime", "logger", "paths", "hydra", "grid", "plugins", "profile", "experiment")
-NOT_IDENTITY_DATA = ("root", "mirror", "path", "fallback")
+__all__ = [
+    "Cell",
+    "Found",
+    "Outcome",
+    "enter",
+    "finished",
+    "from_folder",
+    "load_plugins",
+    "prepare",
+    "run",
+    "run_folder",
+]
 
-
-@dataclass(frozen=True)
-class Cell:
-    """A configuration ready to run, its data prepared."""
-
-    config: Mapping[str, Any]
-    prepared: Prepared
-    cell_id: str = field(default="")
-
-    @property
-    def task(self) -> str:
-        return self.config["task"]["name"]
-
-    @property
-    def mapping(self) -> str:
-        return self.config["mapping"]["name"]
-
-    @property
-    def seed(self) -> int:
-        return int(self.config["seed"])
-
-    def entry(self, store: Store) -> Entry:
-        return store.entry(self.task, self.mapping, self.cell_id)
-
-
-def identity(config: Mapping[str, Any], data_sha256: str) -> str:
-    """The 16 hex digits that name a cell."""
-    relevant = {k: v for k, v in config.items() if k not in NOT_IDENTITY}
-    task = dict(relevant["task"])
-    task["data"] = {k: v for k, v in (task.get("data") or {}).items() if k not in NOT_IDENTITY_DATA}
-    encode = dict(task.get("encode") or {})
-    if isinstance(vectors := encode.get("vectors"), str):
-        encode["vectors"] = Path(vectors).name  # where the file lies says nothing; the data's hash knows what is in it
-        task["encode"] = encode
-    relevant["task"] = task
-    relevant["plugins"] = [_file_hash(p) for p in config.get("plugins") or []]
-    text = json.dumps({"config": relevant, "data": data_sha256}, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _file_hash(plugin: str) -> str:
-    path = Path(plugin)
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else plugin
-
-
-def load_plugins(plugins: Sequence[str]) -> None:
-    """Import the Python files (or modules) that register mappings of a user's own; each once.
-
-    Raises:
-        ValueError: a file does not exist or fails to import, naming it.
-    """
-    for plugin in plugins:
-        path = Path(plugin)
-        name = f"_plugin_{path.stem}_{_file_hash(plugin)[:8]}" if path.suffix == ".py" else plugin
-        if name in sys.modules:
-            continue
-        try:
-            if path.suffix == ".py":
-                spec = importlib.util.spec_from_file_location(name, path)
-                assert spec is not None and spec.loader is not None
-                module = importlib.util.module_from_spec(spec)
-                sys.modules[name] = module
-                spec.loader.exec_module(module)
-            else:
-                importlib.import_module(name)
-        except Exception as error:
-            sys.modules.pop(name, None)
-            raise ValueError(f"plugins: {plugin} cannot be imported ({type(error).__name__}: {error})") from error
-
-
-def prepare(config: Mapping[str, Any], progress: Any) -> Cell:
-    """Acquire and encode the data of a configuration and give the cell its identity."""
-    prepared = task_of(config).prepare(config, progress)
-    return Cell(config, prepared, identity(config, prepared.sha256))
+TRAINING_SHARE = 0.85  # of a cell's time, roughly
 
 
 @dataclass
@@ -126,18 +58,18 @@ class Outcome:
 class CellMonitor:
     """Writes status, curves and log of a running cell, and passes everything on to `forward`."""
 
-    def __init__(
-        self, entry: Entry, forward: Callable[..., None] | None = None, loggers: list[Any] | None = None
-    ) -> None:
-        self.entry, self.forward, self.loggers = entry, forward, loggers or []
+    def __init__(self, entry: Entry, forward: Callable[..., None] | None, loggers: Sequence[Any]) -> None:
+        self.entry, self.forward, self.loggers = entry, forward, loggers
+        self.start, self.share = 0.0, 1.0  # of the whole cell: where this part begins, how much it is
         self._written = 0.0
 
     def stage(self, name: str, fraction: float, **stats: float) -> None:
+        whole = self.start + self.share * fraction
         if self.forward:
-            self.forward("stage", name, fraction, stats)
+            self.forward("stage", name, whole, stats)
         if time.monotonic() - self._written > 5:
             self._written = time.monotonic()
-            self.entry.set_status("running", stage=name, fraction=round(fraction, 4), **stats)
+            self.entry.set_status("running", stage=name, fraction=round(whole, 4), **stats)
 
     def curve(self, rows: list[dict[str, float]]) -> None:
         columns = list(dict.fromkeys(key for row in rows for key in row))
@@ -156,32 +88,36 @@ class CellMonitor:
 
 
 def run(
-    cell: Cell, store: Store, *, forward: Callable[..., None] | None = None,
-    loggers: Callable[[Cell], list[Any]] | None = None, config_text: str | None = None,
-) -> Outcome:  # fmt: skip
-    """Run one cell unless it is finished. Never raises for what the cell does: a failure is recorded with its traceback.
+    cell: Cell,
+    store: Store,
+    *,
+    forward: Callable[..., None] | None = None,
+    loggers: Callable[[Cell], list[Any]] | None = None,
+) -> Outcome:
+    """Do what a cell still lacks; a failure is recorded with its traceback.
 
     Args:
-        forward: receives ("stage", name, fraction, stats) and ("note", text) while the cell runs.
-        loggers: makes the extra loggers (e.g. wandb) of this cell; each has `.curve(rows)` and `.finish(metrics, state)`.
-        config_text: the configuration as the user would read it (YAML); JSON otherwise.
+        forward: receives ("stage", name, fraction of the whole cell, stats) and ("note", text) while the cell runs.
+        loggers: makes the extra loggers (e.g. wandb) of this cell, each with `.curve(rows)`, `.finish(metrics, state)`.
     """
     entry = cell.entry(store)
-    if entry.metrics() is not None:
-        return Outcome(cell.cell_id, "skipped")
     started = time.monotonic()
     active: list[Any] = []
     try:
+        if cell.done(store):
+            return Outcome(cell.cell_id, "skipped")
+        aside = entry.set_aside()
         with entry.claimed():
-            if entry.metrics() is not None:  # finished by another process while we waited
+            if cell.done(store):  # by another process while we waited
                 return Outcome(cell.cell_id, "skipped")
             handler = _log_to(entry.path("log.txt"))
             try:
                 load_plugins(cell.config.get("plugins") or [])
-                return _run_claimed(cell, entry, started, forward, loggers, config_text, active)
+                _run_claimed(cell, store, forward, loggers, active, aside)
             finally:
                 logging.getLogger().removeHandler(handler)
                 handler.close()
+        return Outcome(cell.cell_id, "done", time.monotonic() - started)
     except Busy as busy:
         return Outcome(cell.cell_id, "busy", error=str(busy))
     except Exception as error:
@@ -196,37 +132,85 @@ def run(
         return Outcome(cell.cell_id, "failed", time.monotonic() - started, f"{type(error).__name__}: {error}\n{trace}")
 
 
-def _run_claimed(cell, entry, started, forward, loggers, config_text, active) -> Outcome:
-    attempts = int(entry.status().get("attempt", 0)) + 1
-    text = config_text or json.dumps(cell.config, indent=1, default=str)
-    write_atomic(entry.path("config.yaml"), text.encode())
-    entry.set_status("running", attempt=attempts)
-    record = provenance.collect()
+def run_folder(folder: str | Path, progress: Any = None, **options: Any) -> Outcome:
+    """Run what the config.yaml of a folder asks for, in the store that the folder lies in. `options`: of `run`."""
+    folder = Path(folder).resolve()
+    root = folder.parents[5 if folder.parent.name == "evaluations" else 3]
+    return run(from_folder(folder, progress), Store(root), **options)
+
+
+def _run_claimed(cell: Cell, store: Store, forward: Any, loggers: Any, active: list[Any], aside: Path | None) -> None:
+    entry = cell.entry(store)
+    attempt = int(entry.status().get("attempt", 0)) + 1
+    entry.set_status("running", attempt=attempt)
+    record = provenance.collect() | {"attempt": attempt, "seed": cell.seed}
     active.extend(loggers(cell) if loggers else [])
     monitor = CellMonitor(entry, forward, active)
-    result = task_of(cell.config).run(cell.config, cell.prepared, entry.folder, monitor)
-    seconds = time.monotonic() - started
-    entry.write_predictions(result.predictions)
-    if result.attention:
-        from safetensors.torch import save
+    if aside:
+        monitor.note(f"the training that was here is damaged and lies in {aside} now")
+    whole = [t for t in cell.tests if (e := cell.evaluation(store, t)).finished() and not e.damage()]
+    missing = [t for t in cell.tests if t not in whole]
+    begin = 0.0 if entry.finished() else TRAINING_SHARE
+    if not entry.finished():
+        monitor.share = begin if missing else 1.0
+        _train(cell, entry, monitor, record)
+    for i, test in enumerate(missing):
+        monitor.share = (1 - begin) / len(missing)
+        monitor.start = begin + i * monitor.share
+        _evaluate(cell, store, test, monitor, record)
+    entry.set_status("done", attempt=attempt)
+    found = cell.found(store)
+    _finish(active, found.metrics if found else {}, "done")
 
-        write_atomic(entry.path("attention.safetensors"), save(dict(result.attention)))
-    write_json(
-        entry.path("provenance.json"),
-        record
-        | {"seconds": round(seconds, 1), "attempt": attempts, "seed": cell.seed, "data_sha256": cell.prepared.sha256},
-    )
+
+def _train(cell: Cell, entry: Entry, monitor: CellMonitor, record: Mapping[str, Any]) -> None:
+    started = time.monotonic()
+    write_atomic(entry.path("config.yaml"), page(cell))
+    training = cell.family.train(cell.config, cell.prepared, entry.folder, monitor)
+    if not training.metrics:
+        raise ValueError(f"{cell.module}.train measured nothing")
+    told = {"seconds": round(time.monotonic() - started, 1), "data_sha256": cell.prepared.sha256}
+    write_json(entry.path("provenance.json"), {**record, **told})
     write_json(
         entry.path("metrics.json"),
-        {
-            "metrics": result.metrics, "signatures": result.signatures, "data": dict(cell.prepared.facts),
-            "baselines": {k: dict(v) for k, v in cell.prepared.baselines.items()}, "seconds": round(seconds, 1),
-            "seed": cell.seed,
+        told | {
+            "metrics": {k: float(v) for k, v in training.metrics.items()}, "signatures": training.signatures,
+            "facts": dict(cell.prepared.facts), "shortfalls": list(cell.prepared.shortfalls), "seed": cell.seed,
+            "recipe": cell.family.RECIPE[0],
         },
     )  # fmt: skip
-    entry.set_status("done", attempt=attempts, seconds=round(seconds, 1))
-    _finish(active, result.metrics, "done")
-    return Outcome(cell.cell_id, "done", seconds)
+    entry.finish(training=cell.training_id)
+
+
+def _evaluate(cell: Cell, store: Store, test: TestSet, monitor: CellMonitor, record: Mapping[str, Any]) -> None:
+    started = time.monotonic()
+    level = cell.evaluation(store, test)
+    level.clear()
+    write_atomic(level.path("config.yaml"), page(cell, test))
+    scored = cell.family.evaluate(cell.config_of(test), cell.entry(store).folder, test, monitor)
+    if not scored.metrics or any(not name.startswith(f"{test.name}/") for name in scored.metrics):
+        raise ValueError(
+            f"{cell.module}.evaluate gave {', '.join(scored.metrics) or 'nothing'}; {test.name}/... are due"
+        )
+    level.write_predictions(scored.predictions)
+    if scored.attention:
+        from safetensors.torch import save
+
+        write_atomic(level.path("attention.safetensors"), save(dict(scored.attention)))
+    for name, content in scored.files.items():
+        write_atomic(level.path(name), content)
+    seconds = round(time.monotonic() - started, 1)
+    write_json(level.path("provenance.json"), {**record, "seconds": seconds, "data_sha256": test.sha256})
+    write_json(
+        level.path("metrics.json"),
+        {
+            "metrics": {k: float(v) for k, v in scored.metrics.items()}, "signatures": scored.signatures,
+            "test": test.name, "data_sha256": test.sha256, "facts": dict(test.facts), "shortfalls": list(test.shortfalls),
+            "baselines": {k: dict(v) for k, v in test.baselines.items()}, "scoring": cell.scoring, "seconds": seconds,
+            "recipe": cell.family.RECIPE[1],
+        },
+    )  # fmt: skip
+    level.finish(training=cell.training_id, evaluation=level.folder.name)
 
 
 def _finish(loggers: Sequence[Any], metrics: Mapping[str, float], state: str) -> None:

@@ -52,6 +52,9 @@ class Display:
         elif event.outcome is not None:
             self.fractions.pop(cell.cell_id, None)
             self.stages.pop(cell.cell_id, None)
+            if event.outcome.state == "busy":
+                self.say(f"  {name(cell)}: {event.outcome.reason}; waiting for it")
+                return
             self.done += 1
             self._ended(cell, event.outcome)
 
@@ -96,11 +99,12 @@ class Display:
 
 
 def name(cell: Cell) -> str:
-    """Mapping with its parameters, task, data and seed, in a few words."""
-    parameters = ", ".join(f"{k}={v}" for k, v in cell.config["mapping"].items() if k != "name")
-    data = cell.config["task"].get("data") or {}
-    languages = f" {data['source_lang']}-{data['target_lang']}" if data.get("source_lang") else ""
-    return f"{cell.mapping}({parameters}) on {cell.task}{languages}, seed {cell.seed}"
+    """Task, row and column of the table, seed; outside a table the mapping with its parameters and the data."""
+    node = cell.config["mapping"]
+    parameters = ", ".join(f"{k}={v}" for k, v in node.items() if k not in ("name", "at", "grid"))
+    places = "".join(f", {at['name']} at {place}" for place, at in (node.get("at") or {}).items())
+    label = cell.label or f"{cell.mapping}({parameters}){places} on {cell.config['data']['name']}"
+    return f"{cell.task}: {label}, seed {cell.seed}"
 
 
 def clock(seconds: float) -> str:

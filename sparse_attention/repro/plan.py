@@ -1,32 +1,35 @@
-"""From an experiment (rows x columns x grids x seeds) to the cells it needs.
+"""From experiments (rows x columns x grids x seeds) to the cells they need.
 
-An experiment is a plain dict, read from `configs/experiment/*.yaml`:
-
-    title, paper, table          what it repeats
-    published                    name of the file with the printed numbers
-    rows:     - {label, published, overrides: [...], grid: {key: [values]}}
-    columns:  - {label, overrides: [...], show: [...], select: {metric, mode}, published: [...]}
-    seeds: [1, 2, 3]
-
-`overrides` are Hydra overrides. A row with a grid becomes one cell per grid point and column; `select` keeps, per
-column, the point with the best mean dev metric over the seeds, as the papers did.
+Every configuration is resolved once and checked before any data are touched; then every data set is prepared once,
+several at a time in processes of their own.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import multiprocessing as mp
+import signal
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from sparse_attention.repro.cell import Cell
+from sparse_attention.repro import experiment as experiments
+from sparse_attention.repro import plugins
+from sparse_attention.repro.experiment import Experiment
+from sparse_attention.repro.identity import Cell, assemble, family
+from sparse_attention.repro.protocol import Metric, Prepared, TestSet
 
-Compose = Callable[[Sequence[str]], Mapping[str, Any]]
-Prepare = Callable[[Mapping[str, Any]], Cell | None]  # None: only look at the configurations
+Config = Mapping[str, Any]
+Point = tuple[tuple[str, Any], ...]
+Errors = tuple[type[Exception], ...]
+READ_FOR_DATA = ("data", "encode", "task", "decode", "plugins")  # what preparing a data set may look at
 
 
 class PlanError(ValueError):
-    """Everything that is wrong with an experiment, collected."""
+    """Everything that is wrong with some experiments, collected."""
 
 
 @dataclass(frozen=True)
@@ -35,82 +38,185 @@ class Slot:
 
     row: int
     column: int
-    point: tuple[tuple[str, Any], ...]
+    point: Point
     seed: int
     cell: Cell
 
 
 @dataclass
 class Plan:
-    """An experiment with its cells; cells that several slots share appear once."""
+    """An experiment with its cells; `unavailable`: column -> why it has no cells."""
 
-    experiment: Mapping[str, Any]
+    experiment: Experiment
     slots: list[Slot] = field(default_factory=list)
-    unavailable: dict[int, str] = field(default_factory=dict)  # column -> why it has no cells
+    unavailable: dict[int, str] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
 
     @property
     def cells(self) -> dict[str, Cell]:
-        return {slot.cell.cell_id: slot.cell for slot in self.slots}
+        """Each piece of work once: slots with the same training and scoring share a cell, with the test sets of all."""
+        found: dict[str, Cell] = {}
+        for slot in self.slots:
+            known = found.get(slot.cell.cell_id)
+            found[slot.cell.cell_id] = known.with_tests(slot.cell) if known else slot.cell
+        return found
 
     def at(self, row: int, column: int) -> list[Slot]:
         return [s for s in self.slots if s.row == row and s.column == column]
 
+    def metrics(self, column: int) -> Mapping[str, Metric]:
+        """What the family of a column measures."""
+        return next((s.cell.family.METRICS for s in self.slots if s.column == column), {})
 
-def points(grid: Mapping[str, Sequence[Any]] | None) -> list[tuple[tuple[str, Any], ...]]:
-    """The grid's points as tuples of (key, value); one empty point without a grid."""
+
+def _silent() -> None:
+    """No progress."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a plan is made with.
+
+    Attributes:
+        compose: (overrides, those of them that a person typed) -> resolved, checked configuration.
+        module_of: configuration -> name of its family's module.
+        with_data: (configuration, name of a data set) -> the same with that data node.
+        progress: makes what a loader tells its progress to.
+        unavailable: exceptions of a loader that mean "these data cannot be had": the column is left out and says why.
+    """
+
+    compose: Callable[[Sequence[str], Sequence[str]], Config]
+    module_of: Callable[[Config], str]
+    with_data: Callable[[Config, str], Config]
+    progress: Callable[[], Any] = _silent
+    unavailable: Errors = ()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A slot before its data are there."""
+
+    row: int
+    column: int
+    point: Point
+    seed: int
+    config: Config
+    module: str
+    tests: tuple[Config, ...]
+
+
+def points(grid: Mapping[str, Sequence[Any]] | None) -> list[Point]:
+    """The grid's points as tuples of (parameter, value); one empty point without a grid."""
     if not grid:
         return [()]
-    keys = list(grid)
-    return [tuple(zip(keys, values)) for values in itertools.product(*(grid[k] for k in keys))]
-
-
-def requests(experiment: Mapping[str, Any], overrides: Sequence[str] = ()):
-    """Yield (row, column, point, seed, Hydra overrides) for every slot. User overrides come last and win."""
-    for (c, column), (r, row) in itertools.product(enumerate(experiment["columns"]), enumerate(experiment["rows"])):
-        grid = (row.get("grids") or {}).get(column.get("grid"), row.get("grid"))
-        for point, seed in itertools.product(points(grid), experiment["seeds"]):
-            assigned = [f"{key}={_text(value)}" for key, value in point]
-            yield r, c, point, seed, [*column["overrides"], *row["overrides"], *assigned, f"seed={seed}", *overrides]
+    return [tuple(zip(grid, values)) for values in itertools.product(*grid.values())]
 
 
 def make(
-    experiment: Mapping[str, Any], compose: Compose, prepare: Prepare, overrides: Sequence[str] = (),
-    unavailable: type[Exception] | tuple[type[Exception], ...] = (),
-) -> Plan:  # fmt: skip
-    """Resolve every slot of `experiment`; configuration errors are collected and raised together as `PlanError`.
+    loaded: Sequence[Experiment], tools: Tools, overrides: Sequence[str] = (), workers: int | None = None
+) -> list[Plan]:
+    """The plans of experiments under a person's `overrides`.
 
-    Args:
-        compose: Hydra overrides -> resolved configuration.
-        prepare: configuration -> cell (acquires the data), or None for a plan without cells.
-        unavailable: exceptions of `prepare` that mean "this column's data cannot be had": the column is left out
-            and says why.
+    Raises:
+        PlanError: configurations that are not possible, metrics that nobody measures; all of them, before any data.
     """
-    plan = Plan(experiment)
-    problems: dict[str, list[str]] = {}  # what is wrong -> the rows it concerns
-    for row, column, point, _, wanted in requests(experiment, overrides):
-        if column in plan.unavailable:
-            continue
-        try:
-            config = compose(wanted)
-        except Exception as error:
-            problems.setdefault(str(error), []).append(experiment["rows"][row]["label"])
-            continue
-        try:
-            cell = prepare(config)
-        except unavailable as error:
-            plan.unavailable[column] = str(error)
-            plan.slots = [s for s in plan.slots if s.column != column]
-            continue
-        # an override on the command line can make points and seeds equal: that is one run, not several
-        if cell is not None and all(s.cell.cell_id != cell.cell_id for s in plan.at(row, column)):
-            plan.slots.append(Slot(row, column, point, cell.seed, cell))
+    problems: dict[str, list[str]] = {}  # what is wrong -> where
+    resolved = [_resolve(one, tools, overrides, problems) for one in loaded]
     if problems:
-        listed = "\n  ".join(f"{', '.join(dict.fromkeys(rows))}: {error}" for error, rows in problems.items())
-        count = sum(map(len, problems.values()))
-        raise PlanError(
-            f"{count} configuration(s) of {experiment.get('title', 'the experiment')} cannot be used:\n  {listed}"
-        )
+        listed = "\n  ".join(f"{', '.join(dict.fromkeys(where))}: {error}" for error, where in problems.items())
+        titles = ", ".join(one.title for one in loaded)
+        raise PlanError(f"{sum(map(len, problems.values()))} configuration(s) of {titles} cannot be used:\n  {listed}")
+    wanted = [w for group in resolved for w in group]
+    if not wanted:
+        raise PlanError("the experiment has no rows or columns")
+    workers = workers or wanted[0].config["runtime"]["workers"]
+    first = {_key(w.config): (w.module, w.config, None) for w in wanted}
+    ready = _prepare_all(first, tools, workers)
+    second = {
+        _key(test, found.folder): (w.module, test, found.folder)
+        for w in wanted for test in w.tests if isinstance(found := ready[_key(w.config)], Prepared)
+    }  # fmt: skip
+    ready |= _prepare_all(second, tools, workers)
+    return [_fill(one, group, ready, overrides) for one, group in zip(loaded, resolved)]
+
+
+def _resolve(one: Experiment, tools: Tools, overrides: Sequence[str], problems: dict[str, list[str]]) -> list[Wanted]:
+    found: list[Wanted] = []
+    checked: set[int] = set()
+    for (c, column), (r, row) in itertools.product(enumerate(one.columns), enumerate(one.rows)):
+        base = [*column.overrides, f"profile={one.profile}", *row.changes]
+        try:
+            grid = row.grids.get(column.grid)
+            if grid == "own":
+                grid = tools.compose([*base, *overrides], overrides)["mapping"].get("grid")
+            for point, seed in itertools.product(points(grid), one.seeds):
+                assigned = [f"mapping.{key}={_text(value)}" for key, value in point]
+                config = tools.compose([*base, *assigned, f"seed={seed}", *overrides], overrides)
+                tests = tuple(tools.with_data(config, name) for name in column.evaluate)
+                found.append(Wanted(r, c, point, seed, config, tools.module_of(config), tests))
+            if len(points(grid)) > 1 and column.select is None:
+                problems.setdefault("several grid points need a `select`", []).append(column.key)
+        except Exception as error:
+            problems.setdefault(str(error), []).append(row.label)
+            continue
+        if c not in checked:
+            checked.add(c)
+            for problem in experiments.check(column, family(found[-1].module).METRICS):
+                problems.setdefault(problem, []).append(f"column {column.key}")
+    return found
+
+
+def _fill(one: Experiment, group: Sequence[Wanted], ready: Mapping[str, Any], overrides: Sequence[str]) -> Plan:
+    plan = Plan(one, overrides=tuple(overrides))
+    for w in group:
+        prepared = ready[_key(w.config)]
+        others = [] if isinstance(prepared, Exception) else [ready[_key(t, prepared.folder)] for t in w.tests]
+        if lost := next((x for x in (prepared, *others) if isinstance(x, Exception)), None):
+            plan.unavailable.setdefault(w.column, str(lost))
+            continue
+        point = "".join(f" {key}={value}" for key, value in w.point)
+        label = f"{one.rows[w.row].label}{point}, {one.columns[w.column].key}"
+        cell = assemble(w.config, w.module, prepared, list(zip(others, w.tests)), overrides, label)
+        # an override on the command line can make points and seeds equal: that is one run, not several
+        if all(s.cell.cell_id != cell.cell_id for s in plan.at(w.row, w.column)):
+            plan.slots.append(Slot(w.row, w.column, w.point, cell.seed, cell))
+    plan.slots = [s for s in plan.slots if s.column not in plan.unavailable]
     return plan
+
+
+def _key(config: Config, encoding: str = "") -> str:
+    read = [{k: config.get(k) for k in READ_FOR_DATA}, config["paths"]["data"], encoding]
+    return json.dumps(read, sort_keys=True, default=str)
+
+
+Job = tuple[str, Config, str | None]
+
+
+def _prepare_all(wanted: Mapping[str, Job], tools: Tools, workers: int) -> dict[str, Any]:
+    """Prepare each data set once; one that cannot be had gives its exception."""
+    if len(wanted) < 2 or workers == 1:
+        return {key: _prepare(job, tools.progress, tools.unavailable) for key, job in wanted.items()}
+    # forked from here: nothing runs beside this thread yet, and the loaders need none of what the cells preload
+    context = mp.get_context("fork" if "fork" in mp.get_all_start_methods() else None)
+    with ProcessPoolExecutor(workers, context, initializer=_no_traceback) as executor:
+        futures = {k: executor.submit(_prepare, job, tools.progress, tools.unavailable) for k, job in wanted.items()}
+        return {key: future.result() for key, future in futures.items()}
+
+
+def _no_traceback() -> None:
+    """Ctrl-C reaches the workers too: they end without a word."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _prepare(job: Job, progress: Callable[[], Any], unavailable: Errors) -> Prepared | TestSet | Exception:
+    module, config, encoding = job
+    plugins.load(config.get("plugins") or [])
+    try:
+        if encoding is None:
+            return family(module).prepare(config, progress())
+        return family(module).prepare_test(config, Path(encoding), progress())
+    except unavailable as error:
+        return error
 
 
 def _text(value: Any) -> str:

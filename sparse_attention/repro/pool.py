@@ -1,6 +1,6 @@
 """Run many cells in isolated processes that share one expensive import.
 
-A fork server imports torch and fairseq once (`PRELOAD` of the tasks); every cell then runs in a child forked from it:
+A fork server imports torch and fairseq once (`PRELOAD` of the families); every cell then runs in a child forked from it:
 isolation is complete (no library state leaks from one training into the next, a killed or crashed cell takes nothing
 with it) and the import is paid once, not per cell.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing as mp
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,6 @@ from typing import Any, cast
 
 from sparse_attention.repro import cell as cells
 from sparse_attention.repro.cell import Cell, Outcome
-from sparse_attention.repro.protocol import task_of
 from sparse_attention.repro.store import Store
 
 
@@ -35,32 +35,36 @@ class Event:
 
 
 def run_here(
-    pending: Iterable[Cell], store: Store, show: Callable[[Event], None], loggers: Callable[[Cell], list[Any]] | None = None,
-    describe: Callable[[Cell], str] | None = None,
-) -> list[Outcome]:  # fmt: skip
+    pending: Iterable[Cell],
+    store: Store,
+    show: Callable[[Event], None],
+    loggers: Callable[[Cell], list[Any]] | None = None,
+) -> list[Outcome]:
     """Run the cells one after another in this process (for one cell, and for schedulers that isolate by themselves)."""
     outcomes = []
     for cell in pending:
-        forward = _forward(cell, show)
-        outcomes.append(cells.run(cell, store, forward=forward, loggers=loggers, config_text=_describe(describe, cell)))
+        outcomes.append(cells.run(cell, store, forward=_forward(cell, show), loggers=loggers))
         show(Event(cell, "end", outcome=outcomes[-1]))
     return outcomes
 
 
 def run(
-    pending: Iterable[Cell], store: Store, workers: int, threads: int,
-    loggers: Callable[[Cell], list[Any]] | None = None, describe: Callable[[Cell], str] | None = None,
-) -> Iterator[Event]:  # fmt: skip
+    pending: Iterable[Cell],
+    store: Store,
+    workers: int,
+    threads: int,
+    loggers: Callable[[Cell], list[Any]] | None = None,
+) -> Iterator[Event]:
     """Run `pending` in order, `workers` at a time with `threads` threads each; yields events as they happen.
 
     A cell whose process dies (killed, out of memory) ends as failed; the others go on, and running again resumes it.
-    `loggers` and `describe` must be importable functions: they travel to the child by name.
+    `loggers` must be an importable function: it travels to the child by name.
     """
     waiting = list(pending)
     if not waiting:
         return
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(sorted({m for c in waiting for m in getattr(task_of(c.config), "PRELOAD", ())}))
+    context.set_forkserver_preload(sorted({m for c in waiting for m in c.family.PRELOAD}))
     previous = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)  # inherited by the fork server
     active: dict[Connection, tuple[Cell, Any, float]] = {}
@@ -70,9 +74,7 @@ def run(
                 cell = waiting.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(
-                    target=_child,
-                    args=(sender, cell, str(store.root), threads, loggers, _describe(describe, cell)),
-                    name=cell.cell_id,
+                    target=_child, args=(sender, cell, str(store.root), threads, loggers), name=cell.cell_id
                 )
                 process.start()
                 sender.close()
@@ -104,13 +106,12 @@ def run(
             os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
 
 
-def _child(sender: Connection, cell: Cell, root: str, threads: int, loggers, text: str | None) -> None:
+def _child(sender: Connection, cell: Cell, root: str, threads: int, loggers) -> None:
     import torch
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches it too: no traceback beside the parent's sentence
     torch.set_num_threads(threads)
-    outcome = cells.run(
-        cell, Store(root), forward=lambda *message: sender.send(message), loggers=loggers, config_text=text
-    )
+    outcome = cells.run(cell, Store(root), forward=lambda *message: sender.send(message), loggers=loggers)
     sender.send(("end", outcome))
     sender.close()
 
@@ -135,7 +136,3 @@ def _event(cell: Cell, kind: str, *rest: Any) -> Event:
     if kind == "stage":
         return Event(cell, "stage", text=rest[0], fraction=rest[1], stats=rest[2])
     return Event(cell, kind, text=rest[0])
-
-
-def _describe(describe: Callable[[Cell], str] | None, cell: Cell) -> str | None:
-    return describe(cell) if describe else None

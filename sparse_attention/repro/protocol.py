@@ -1,8 +1,7 @@
-"""What an experiment asks of a task. A task is a module (`config["task"]["entry"]`) with these two functions."""
+"""What an experiment asks of a family of tasks: a module with these functions and names, handed over, never imported by name."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,44 +9,103 @@ from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """The data of a cell, acquired and encoded.
+class Metric:
+    """A score, declared where it is computed; `split/name` is its full name, e.g. `test/bleu`.
 
     Attributes:
-        sha256: hash of what the model will see; part of the cell's identity.
-        facts: what a table's footer says of it: name, provenance, sizes, stands_for, demo, notes.
-        baselines: metrics of trivial systems (name -> metric -> value), e.g. a constant output.
-        handle: whatever `run` needs to find the data again; must survive pickling.
+        name: without the split.
+        unit: what one unit is, e.g. "BLEU points", "%", "share".
+        better: 1 higher, -1 lower, 0 neither.
+        decimals: digits shown after the point.
+        tolerance: difference from a printed number, in the metric's own unit, that one run may have and still agree;
+            None: no verdict is given on it.
+        signature: how it is computed.
+        test: paired randomization over test examples: "mean" (of per-example values under `name`), "bleu" (of per-example
+            statistics under `<name>_statistics`), or None.
+    """
+
+    name: str
+    unit: str
+    better: int
+    decimals: int
+    tolerance: float | None
+    signature: str
+    test: str | None
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """A test set, acquired and encoded as its model reads it; must survive pickling.
+
+    Attributes:
+        name: prefix of its metrics: "test" for the data set's own, else the data set's name ("duc2004").
+        sha256: hash of its content as the model sees it.
+        folder: where the encoded set lies.
+        facts: what a footer says of it: name, provenance, sizes, demo, stands_for, notes, sha256.
+        shortfalls: why this is not the paper's test set in full, a sentence each; empty: it is.
+        baselines: trivial systems: name -> metric (`<name of the set>/<metric>`) -> value.
+    """
+
+    __test__ = False  # not a test class of pytest
+
+    name: str
+    sha256: str
+    folder: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    shortfalls: tuple[str, ...] = ()
+    baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Training and dev data, acquired and encoded, and the data set's own test set; must survive pickling.
+
+    Attributes:
+        sha256: hash of train and dev as the model sees them; part of the training's identity.
+        folder: where the encoded data lie; opened by path.
+        facts, shortfalls: as of `TestSet`.
+        test: the data set's own test set, None when it has none.
     """
 
     sha256: str
+    folder: str
     facts: Mapping[str, Any] = field(default_factory=dict)
-    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    handle: Any = None
+    shortfalls: tuple[str, ...] = ()
+    test: TestSet | None = None
 
 
 @dataclass
-class Result:
-    """The outcome of a cell.
+class Training:
+    """What a training leaves besides the files in its folder: `dev/...`, `train/...` scores and `best_epoch`."""
+
+    metrics: dict[str, float]
+    signatures: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Evaluation:
+    """What scoring one test set gives.
 
     Attributes:
-        metrics: flat `split/metric` -> value.
-        signatures: metric -> how it was computed (e.g. sacreBLEU's signature).
+        metrics: `<name of the set>/<metric>` -> value.
+        signatures: metric -> details of how it was computed, where they are known only then (sacreBLEU's signature).
         predictions: one JSON-able record per test example.
         attention: arrays to store (safetensors), name -> tensor.
+        files: further files to keep, name -> bytes.
     """
 
     metrics: dict[str, float]
     signatures: dict[str, str] = field(default_factory=dict)
     predictions: Iterable[Mapping[str, Any]] = ()
     attention: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class Monitor(Protocol):
     """How a running cell tells where it is."""
 
     def stage(self, name: str, fraction: float, **stats: float) -> None:
-        """`name` of the stage, `fraction` of the whole cell done (0..1), stats worth showing."""
+        """`name` of the stage, `fraction` of it done (0..1), stats worth showing."""
 
     def curve(self, rows: list[dict[str, float]]) -> None:
         """All rows of the learning curve so far (one per epoch)."""
@@ -56,25 +114,26 @@ class Monitor(Protocol):
         """Something a reader of the log should know."""
 
 
-class Task(Protocol):
-    """`PRELOAD` names modules worth importing once for many cells.
+class Family(Protocol):
+    """Cells of one family. `config` is a resolved, checked configuration as plain containers.
 
-    A task may also have `problems(config) -> list[str]`, what is wrong with a configuration, told before any data is read;
-    `DEV_METRICS`, the names `train.best_metric` may have; and `SCORES`, those of `task.scores`.
+    RECIPE: (version of training, version of evaluation); raised when the code changes what it computes.
+    METRICS: name -> Metric of everything that `train` and `evaluate` measure.
+    PRELOAD: modules worth importing once for many cells.
     """
 
+    RECIPE: tuple[int, int]
+    METRICS: Mapping[str, Metric]
     PRELOAD: tuple[str, ...]
 
-    def prepare(self, config: Mapping[str, Any], progress: Any) -> Prepared: ...
-    def run(self, config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Result: ...
+    def prepare(self, config: Mapping[str, Any], progress: Any) -> Prepared:
+        """Acquire and encode the data of `config["data"]`."""
 
+    def prepare_test(self, config: Mapping[str, Any], encoding: Path, progress: Any) -> TestSet:
+        """Acquire the test set of `config["data"]` and encode it as `encoding` says (a prepared folder's or a cell's)."""
 
-def task_of(config: Mapping[str, Any]) -> Task:
-    """Import the task a configuration names."""
-    entry = config["task"]["entry"]
-    try:
-        return importlib.import_module(entry)  # type: ignore[return-value]
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"task.entry={entry!r} cannot be imported ({error}): run from the repository's root"
-        ) from error
+    def train(self, config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Training:
+        """Train or resume in `folder`; leaves `weights.safetensors` (or the like) and `encoding/` there: all `evaluate` needs."""
+
+    def evaluate(self, config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:
+        """Score the trained model in `folder` on a test set; `config["decode"]` and the scores of `config["task"]` apply."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,11 +20,17 @@ PACKAGES = (
 )  # fmt: skip
 
 
+ROOT = Path(__file__).resolve().parents[2]
+LOCK = ROOT / "requirements.lock"
+
+
 def collect() -> dict[str, Any]:
     """Code version, package versions, machine kind and time, as plain JSON values."""
     return {
         "code": code_version(),
         "python": platform.python_version(),
+        "kernels": kernels_version(),
+        "locked": not unlocked() if LOCK.is_file() else None,
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
         "machine": {"system": platform.system(), "cpu": _cpu(), "cores": os.cpu_count(), "gpu": _gpu()},
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
@@ -31,18 +40,36 @@ def collect() -> dict[str, Any]:
 
 def code_version() -> dict[str, Any]:
     """Commit and whether tracked files differ from it; empty outside a checkout."""
-    root = Path(__file__).resolve().parents[2]
     try:
-        commit = _git(root, "rev-parse", "--short=12", "HEAD")
-        dirty = bool(_git(root, "status", "--porcelain", "--untracked-files=no"))
+        commit = _git("rev-parse", "--short=12", "HEAD")
+        dirty = bool(_git("status", "--porcelain", "--untracked-files=no"))
     except (OSError, subprocess.CalledProcessError):
         return {}
     return {"commit": commit, "dirty": dirty}
 
 
-def _git(root: Path, *arguments: str) -> str:
+@lru_cache(maxsize=1)
+def kernels_version() -> str:
+    """Hash of the kernels' sources: 12 digits."""
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "sparse_attention" / "kernels").rglob("*")):
+        if path.suffix in (".py", ".cpp", ".h", ".hpp", ".cu"):
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+@lru_cache(maxsize=1)
+def unlocked() -> tuple[str, ...]:
+    """Packages of requirements.lock that are absent or of another version here."""
+    pinned = re.findall(r"^([\w.-]+)==([^\s;]+)", LOCK.read_text(encoding="utf-8"), re.M) if LOCK.is_file() else []
+    return tuple(
+        name for name, version in pinned if (_version(name) or "").partition("+")[0] != version.partition("+")[0]
+    )
+
+
+def _git(*arguments: str) -> str:
     return subprocess.run(
-        ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True, timeout=10
+        ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True, timeout=10
     ).stdout.strip()
 
 

@@ -1,81 +1,173 @@
-"""Finished cells on disk: one folder each, safe with many writers, never half-written.
+"""Trainings and their evaluations on disk: safe with many writers, never half-written, checked when they are read.
 
-    <root>/cells/<task>/<mapping>/<cell_id>/
-        config.yaml  status.json  metrics.json  curves.csv  predictions.jsonl.gz  attention.safetensors
-        provenance.json  log.txt  checkpoints/
+    <root>/cells/<task>/<mapping>/<cell_id>/          a training
+        config.yaml  weights.safetensors  encoding/  metrics.json  curves.csv  provenance.json  manifest.json
+        checkpoints/  status.json  log.txt  claim
+        evaluations/<id>/                             an evaluation of it
+            config.yaml  metrics.json  predictions.jsonl.gz  attention.safetensors  provenance.json  manifest.json
 
-`metrics.json` is renamed into place last: its presence means done. A writer holds `claim` (created exclusively, touched
-as a heartbeat); a claim whose process is gone, or that has not been touched for `STALE_SECONDS`, may be taken over, and
-the new owner resumes from the checkpoints it finds.
+`manifest.json` lists every file of its own level with its sha256 and is renamed into place last: its presence means
+done. A finished level whose files are not those of its manifest is damaged: it is named, moved aside and made again,
+never deleted. docs/store.md has the rules for several processes and machines.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import gzip
 import json
-import logging
-import os
-import socket
-import threading
+import shutil
 import time
-import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-log = logging.getLogger(__name__)
-STALE_SECONDS = 180.0
-HEARTBEAT_SECONDS = 15.0
+from sparse_attention.repro import claims
+from sparse_attention.repro.claims import Busy
+from sparse_attention.repro.files import StoreError, read_json, sha256_of, write_atomic, write_json
+
+__all__ = [
+    "Busy",
+    "Damaged",
+    "Entry",
+    "Evaluation",
+    "Level",
+    "Store",
+    "StoreError",
+    "read_json",
+    "write_atomic",
+    "write_json",
+]
+
+# What changes after a training is done, or is no part of it.
+LOOSE = ("checkpoints", "evaluations", "logs", "log.txt", "status.json", "manifest.json")
+ASIDE = ".damaged-"
 
 
-class StoreError(RuntimeError):
-    """The store could not be written or read; the message names the file and the next step."""
+class Damaged(StoreError):
+    """A finished folder does not hold what was written there."""
 
 
-class Busy(StoreError):
-    """Another process is working on this cell."""
+class Level:
+    """A folder that is finished when its manifest is there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+    def finished(self) -> bool:
+        """Whether the manifest is there; says nothing of the files, see `damage`."""
+        return self.path("manifest.json").is_file()
+
+    def finish(self, **facts: Any) -> None:
+        """Write the manifest of the files that are there now."""
+        files = {str(p.relative_to(self.folder)): sha256_of(p) for p in self._files()}
+        write_json(self.path("manifest.json"), {**facts, "files": files})
+
+    def _files(self) -> Iterator[Path]:
+        for top in sorted(self.folder.iterdir()):
+            if top.name not in LOOSE and not top.name.startswith((claims.NAME, ".")):
+                yield from sorted(p for p in top.rglob("*") if p.is_file()) if top.is_dir() else [top]
+
+    def damage(self) -> str | None:
+        """What is wrong with a finished level; None when it is whole, or not finished."""
+        if not self.finished():
+            return None
+        files = (read_json(self.path("manifest.json")) or {}).get("files")
+        if not isinstance(files, dict) or "metrics.json" not in files:
+            return "manifest.json is not a manifest"
+        for name, wanted in files.items():
+            try:
+                if sha256_of(self.path(name)) != wanted:
+                    return f"{name} is not what was written"
+            except OSError as error:
+                return f"{name} cannot be read ({error.strerror})"
+        measured = (read_json(self.path("metrics.json")) or {}).get("metrics")
+        return None if measured and isinstance(measured, dict) else "metrics.json holds no metrics"
+
+    def read(self) -> dict[str, Any] | None:
+        """What was measured, None unless finished. Raises `Damaged`, naming the file."""
+        if not self.finished():
+            return None
+        if why := self.damage():
+            raise Damaged(f"{self.folder} is damaged: {why}; run its command again: it is moved aside and made anew")
+        return read_json(self.path("metrics.json"))
+
+    def move_aside(self) -> Path:
+        """Rename the folder to the first free `<folder>.damaged-<n>`; its claim does not go along."""
+        number = 1
+        while (target := self.folder.with_name(f"{self.folder.name}{ASIDE}{number}")).exists():
+            number += 1
+        self.folder.rename(target)
+        (target / claims.NAME).unlink(missing_ok=True)
+        return target
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write beside, flush, rename: a reader sees the old file or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise explain(error, path) from error
+class Evaluation(Level):
+    """The folder of one evaluation."""
+
+    def clear(self) -> None:
+        """Make room for an evaluation: what is damaged goes aside, what was never finished goes."""
+        if self.finished():
+            self.move_aside()
+        elif self.folder.exists():
+            shutil.rmtree(self.folder)
+
+    def predictions(self) -> list[dict[str, Any]]:
+        """One record per test example; empty when there are none. Raises `Damaged`."""
+        path = self.path("predictions.jsonl.gz")
+        try:
+            with gzip.open(path, "rt", encoding="utf-8") as lines:
+                return [json.loads(line) for line in lines]
+        except FileNotFoundError:
+            return []
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise Damaged(f"{path} is damaged: {error}") from error
+
+    def write_predictions(self, records: Iterable[Mapping[str, Any]]) -> None:
+        text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        write_atomic(self.path("predictions.jsonl.gz"), gzip.compress(text.encode(), mtime=0))
 
 
-def explain(error: OSError, path: Path) -> StoreError:
-    """An OSError as a sentence with the next step."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreError(
-            f"no space left while writing {path}; finished cells are whole. Free some space and run the same command again"
-        )
-    if error.errno in (errno.EACCES, errno.EROFS):
-        return StoreError(f"{path} cannot be written ({error.strerror}); set paths.outputs to a folder of yours")
-    return StoreError(f"{path} cannot be written ({error.strerror or error})")
+class Entry(Level):
+    """The folder of one training, with those of its evaluations."""
 
+    def evaluation(self, evaluation_id: str) -> Evaluation:
+        return Evaluation(self.path("evaluations") / evaluation_id)
 
-def write_json(path: Path, value: Any) -> None:
-    write_atomic(path, (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode())
+    def claimed(self) -> AbstractContextManager[None]:
+        """Own the cell with its evaluations while the block runs. Raises `Busy` when another live process does."""
+        return claims.claimed(self.folder)
 
+    def busy(self) -> bool:
+        """Whether a live process owns the cell."""
+        return claims.alive(self.folder)
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The parsed file, or None when it is absent or unreadable (it is then treated as absent)."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
+    def set_aside(self) -> Path | None:
+        """Move a damaged training away, with the evaluations of its weights; returns where to. Raises `Busy`."""
+        if self.damage() is None:
+            return None
+        with self.claimed():
+            return self.move_aside() if self.damage() else None
+
+    def state(self) -> str:
+        """Of the training, or what was asked last: queued, running, done, failed, lost (was running, its process is gone)."""
+        state = (read_json(self.path("status.json")) or {}).get("state")
+        if state == "running":
+            return "running" if self.busy() else "lost"
+        return "failed" if state == "failed" else "done" if self.finished() else "queued"
+
+    def status(self) -> dict[str, Any]:
+        return (read_json(self.path("status.json")) or {}) | {"state": self.state()}
+
+    def set_status(self, state: str, **facts: Any) -> None:
+        """Replace the status; the number of the attempt stays unless given."""
+        before = read_json(self.path("status.json")) or {}
+        kept = {"attempt": before["attempt"]} if "attempt" in before else {}
+        write_json(self.path("status.json"), {"state": state, "time": time.time(), **kept, **facts})
 
 
 class Store:
@@ -89,137 +181,5 @@ class Store:
 
     def __iter__(self) -> Iterator[Entry]:
         for path in sorted((self.root / "cells").glob("*/*/*/config.yaml")):
-            yield Entry(path.parent)
-
-
-class Entry:
-    """One cell's folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def path(self, name: str) -> Path:
-        return self.folder / name
-
-    def metrics(self) -> dict[str, Any] | None:
-        """What the cell measured, None unless it is finished."""
-        return read_json(self.path("metrics.json"))
-
-    def state(self) -> str:
-        """queued, running, done, failed or lost (was running, its process is gone)."""
-        if self.metrics() is not None:
-            return "done"
-        status = read_json(self.path("status.json"))
-        if status is None:
-            return "queued"
-        if status["state"] == "running" and not self._claim_alive():
-            return "lost"
-        return status["state"]
-
-    def status(self) -> dict[str, Any]:
-        return (read_json(self.path("status.json")) or {}) | {"state": self.state()}
-
-    def set_status(self, state: str, **facts: Any) -> None:
-        """Replace the status; the number of the attempt stays unless given."""
-        before = read_json(self.path("status.json")) or {}
-        kept = {"attempt": before["attempt"]} if "attempt" in before else {}
-        write_json(self.path("status.json"), {"state": state, "time": time.time(), **kept, **facts})
-
-    def predictions(self) -> list[dict[str, Any]]:
-        """One record per test example; empty when the file is absent or damaged (the latter is logged)."""
-        path = self.path("predictions.jsonl.gz")
-        try:
-            with gzip.open(path, "rt", encoding="utf-8") as lines:
-                return [json.loads(line) for line in lines]
-        except FileNotFoundError:
-            return []
-        except (OSError, EOFError, ValueError, zlib.error) as error:
-            log.warning("%s is damaged (%s): no significance and no samples from it", path, error)
-            return []
-
-    def write_predictions(self, records: Iterable[Mapping[str, Any]]) -> None:
-        text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        write_atomic(self.path("predictions.jsonl.gz"), gzip.compress(text.encode(), mtime=0))
-
-    @contextlib.contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Own the cell while the block runs. Raises `Busy` when another live process owns it."""
-        claim = self.path("claim")
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for _ in range(5):
-                try:
-                    handle = os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-                    break
-                except FileExistsError:
-                    if self._claim_alive():
-                        raise Busy(f"{self.folder} is being worked on by {_owner(claim)}") from None
-                    self._take_away(claim)
-            else:
-                raise Busy(f"{self.folder}: other processes keep claiming it")
-        except OSError as error:
-            raise explain(error, claim) from error
-        mine = {"host": socket.gethostname(), "pid": os.getpid(), "token": uuid.uuid4().hex}
-        with os.fdopen(handle, "w") as file:
-            json.dump(mine, file)
-        for stale in self.folder.glob("claim.stale.*"):
-            stale.unlink(missing_ok=True)
-        stop = threading.Event()
-
-        def beat() -> None:
-            while not stop.wait(HEARTBEAT_SECONDS):
-                with contextlib.suppress(OSError):
-                    os.utime(claim)
-
-        thread = threading.Thread(target=beat, daemon=True, name="heartbeat")
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            if (read_json(claim) or {}).get("token") == mine["token"]:
-                claim.unlink(missing_ok=True)
-
-    @staticmethod
-    def _take_away(claim: Path) -> None:
-        """Remove a stale claim; of several successors one wins, and a claim made in between is put back."""
-        judged = read_json(claim)
-        aside = claim.with_name(f"claim.stale.{uuid.uuid4().hex[:8]}")
-        try:
-            claim.rename(aside)
-        except FileNotFoundError:
-            return
-        if read_json(aside) != judged:
-            with contextlib.suppress(FileExistsError):
-                os.link(aside, claim)
-
-    def _claim_alive(self) -> bool:
-        claim = self.path("claim")
-        owner = read_json(claim)
-        try:
-            age = time.time() - claim.stat().st_mtime
-        except FileNotFoundError:
-            return False
-        if owner is None:  # being written just now, or its writer died between create and write
-            return age < HEARTBEAT_SECONDS
-        if owner["host"] == socket.gethostname():
-            return _process_alive(owner["pid"])
-        return age < STALE_SECONDS
-
-
-def _process_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    try:  # a killed child that nobody has waited for yet is not alive
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return True
-
-
-def _owner(claim: Path) -> str:
-    owner = read_json(claim) or {}
-    return f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
+            if ASIDE not in path.parent.name:
+                yield Entry(path.parent)

@@ -1,1 +1,1 @@
-"""What the classification tasks (sentiment, entailment) share: labelled texts, their encoding, one cell's run."""
+"""Classification of texts: sentiment (one text an example), entailment (two)."""

@@ -1,71 +1,36 @@
-"""From labelled texts to arrays of ids: tokenise, cut, count the vocabulary, look up pretrained vectors, cache by content.
+"""From labelled texts to arrays of ids: tokenise, cut, count the vocabulary, look up pretrained vectors.
 
-An entry `root/encoded/<name>-<hash>/` is named by the source's fingerprint, the options and `RECIPE`, so that a cached
-data set is opened without reading its texts again. Ids: 0 padding, 1 unknown, 2 the separator, words from 3.
+Vocabulary and vectors come from the training texts alone, so that a trained model knows nothing of its test sets. Ids
+are those of `tasks.data.symbols`, words from number 4 on in dict.txt; the end symbol stands between two texts.
 """
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-import re
 import shutil
-from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tasks.classification.corpus import SPLITS, Example, Source, hash_examples
-from tasks.data.errors import DataError
-from tasks.data.files import publish_folder, sha256_of
-from tasks.data.progress import NullProgress, Progress
+from tasks.classification.options import Encode
+from tasks.classification.tokenize import cutter
+from tasks.data import DataError, DataSet, NullProgress, Progress, content_sha256
+from tasks.data.cache import cached_folder, read_meta, write_meta
+from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
+from tasks.data.records import Example
+from tasks.data.symbols import FIRST, SPECIAL, UNK
 from tasks.data.vectors import COUNTED, counted_vectors, read_vectors
-from tasks.seq2seq.encode import Ragged, TokenLines
+from tasks.options import plain, read
 
-RECIPE = 2  # bump when the same options would give other ids or vectors
-PAD, UNK, SEPARATOR, WORDS = 0, 1, 2, 3
-
-DEFAULTS: dict[str, Any] = {
-    "tokenizer": "whitespace",
-    "lowercase": False,
-    "vocab_size": None,  # most frequent training words kept; words with a pretrained vector come on top
-    "min_count": 1,  # rarer training words are unknown, unless they have a pretrained vector
-    "max_tokens": None,  # only the first ones of each text are read, in every split
-    "vectors": None,  # text file of pretrained word vectors (GloVe's format); "ppmi": counted in the training texts
-    "vector_dim": 100,  # of counted vectors
-}
-
-# NLTK's WordPunctTokenizer: runs of letters, digits and underscores, or runs of other visible characters.
-_WORD_PUNCT = re.compile(r"\w+|[^\w\s]+")
-_BREAK = re.compile(r"<\s*br\s*/?\s*>", re.I)
-
-
-def wordpunct(text: str) -> list[str]:
-    """Words and runs of punctuation, as NLTK's WordPunctTokenizer cuts them."""
-    return _WORD_PUNCT.findall(text)
-
-
-def wordpunct_br(text: str) -> list[str]:
-    """`wordpunct` with HTML line breaks kept as one token `<br>`."""
-    tokens = wordpunct(text[: match.start()] if (match := _BREAK.search(text)) else text)
-    while match:
-        following = _BREAK.search(text, match.end())
-        tokens.append("<br>")
-        tokens += wordpunct(text[match.end() : following.start() if following else None])
-        match = following
-    return tokens
-
-
-TOKENIZERS: dict[str, Callable[[str], list[str]]] = {
-    "whitespace": str.split,
-    "wordpunct": wordpunct,
-    "wordpunct_br": wordpunct_br,
-}
+RECIPE = 3  # raise when the same options would give other ids or vectors
+DICT, VECTORS, ROWS = "dict.txt", "vectors.npy", "vector_rows.npy"
+GLOVE_840B = (range(2_196_000, 2_196_100), 300)  # words (counts differ by how a file's last lines were cut), dimensions
 
 
 @dataclass
@@ -90,206 +55,244 @@ class EncodedSplit:
 
 @dataclass
 class Encoded:
-    """An encoded data set; `vectors` [found, dim] float32 and `vector_rows` [found] belong to pretrained words."""
+    """An encoded data set: its splits, or what a finished model keeps of them (then `splits` is empty).
 
-    name: str
-    vocab: list[str]
+    Attributes:
+        options: that it was encoded with.
+        vocabulary: words by id from `FIRST` on.
+        sha256: of the texts of its splits and the options.
+        report: sizes, label counts, unknown words, where vectors come from; for footers.
+    """
+
+    folder: Path
+    options: Encode
     classes: list[str]
+    vocabulary: list[str]
     splits: dict[str, EncodedSplit]
     sha256: str
-    folder: Path
     report: dict[str, Any]
-    vectors: np.ndarray | None = None
-    vector_rows: np.ndarray | None = None
 
     @property
     def size(self) -> int:
         """Number of ids."""
-        return WORDS + len(self.vocab)
+        return FIRST + len(self.vocabulary)
+
+    @cached_property
+    def vectors(self) -> np.ndarray | None:
+        """Pretrained vectors [found, dim] float32, or None."""
+        return _loaded(self.folder / VECTORS)
+
+    @cached_property
+    def vector_rows(self) -> np.ndarray | None:
+        """Ids [found] of the pretrained vectors, or None."""
+        return _loaded(self.folder / ROWS)
 
 
-def encode(source: Source, options: Mapping[str, Any], root: str | Path, progress: Progress | None = None) -> Encoded:
-    """Encode a data set, or open it from the cache under `root`.
+def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress | None = None) -> Encoded:
+    """Encode the train and dev splits, or open them from the cache under `root`.
 
     Raises:
-        DataError: wrong options, an empty training split, a vector file that cannot be read, disk full.
+        DataError: an empty split, a vector file that cannot be read, disk full.
     """
     progress = progress or NullProgress()
-    options = check_options(options)
-    stamp = options["vectors"] if options["vectors"] in (None, COUNTED) else _stamp(Path(options["vectors"]))
-    key = json.dumps([source.fingerprint, options | {"vectors": stamp}, RECIPE], sort_keys=True, default=str)
-    folder = Path(root) / "encoded" / f"{source.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    for _ in range(3):
-        if _whole(folder):
-            return open_encoded(folder)
-        if folder.exists():
-            progress.say(f"the encoded copy {folder} is damaged; building it again")
-            shutil.rmtree(folder, ignore_errors=True)
-        with publish_folder(folder) as temporary:
-            _build(source, options, temporary, progress)
-    raise DataError(
-        f"{source.name} could not be encoded: three copies in a row were damaged", str(folder), "check the disk"
+    found = [data.fingerprint.get(s) for s in ("train", "dev")]
+    key = [RECIPE, data.name, found, _identity(options, _stamp(options.vectors))]
+    return open_encoded(cached_folder(root, data.name, key, lambda to: _build(data, options, to, progress), progress))
+
+
+def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress: Progress | None = None) -> Encoded:
+    """The test split in the vocabulary of `encoding`, a folder made by `encode` or `keep_encoding`.
+
+    Raises:
+        DataError: no test examples, other classes or another number of texts than the encoding knows.
+    """
+    progress = progress or NullProgress()
+    meta = read_meta(encoding)
+    key = [RECIPE, data.name, data.fingerprint.get("test"), meta["sha256"]]
+    name = f"{data.name}-test"
+    return open_encoded(
+        cached_folder(root, name, key, lambda to: _build_test(data, Path(encoding), meta, to, progress), progress)
     )
 
 
-def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options completed with the defaults; `DataError` listing all that is wrong."""
-    problems = []
-    for key in options:
-        if key not in DEFAULTS:
-            near = difflib.get_close_matches(key, DEFAULTS, n=1)
-            problems.append(f"unknown key {key!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
-    full = DEFAULTS | {key: value for key, value in options.items() if key in DEFAULTS}
-    if full["tokenizer"] not in TOKENIZERS:
-        problems.append(f"tokenizer is {full['tokenizer']!r}, allowed are {', '.join(TOKENIZERS)}")
-    for key in ("vocab_size", "min_count", "max_tokens", "vector_dim"):
-        if full[key] is not None and (not isinstance(full[key], int) or full[key] < 1):
-            problems.append(f"{key} is {full[key]!r}, allowed is a whole number from 1")
-    if problems:
-        raise DataError(
-            "the encoding options are wrong: " + "; ".join(problems), f"keys: {', '.join(DEFAULTS)}", "correct them"
-        )
-    if full["vectors"] != COUNTED:
-        del full["vector_dim"]
-    return full
-
-
 def open_encoded(folder: str | Path) -> Encoded:
-    """A finished entry of the cache; arrays are mapped, not read."""
+    """What `encode`, `encode_test` or `keep_encoding` left in a folder; ids are mapped, not read."""
     folder = Path(folder)
-    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-
-    def load(name: str) -> np.ndarray:
-        return np.load(folder / f"{name}.npy", mmap_mode="r")
-
-    splits = {}
-    for split in SPLITS:
-        names = [f"{split}.{field}" for field in meta["fields"]]
-        fields = tuple(Ragged(load(f"{n}.ids"), load(f"{n}.offsets")) for n in names)
-        tokens = tuple(TokenLines(folder / f"{n}.txt", load(f"{n}.lines")) for n in names)
-        splits[split] = EncodedSplit(
-            fields, np.array(load(f"{split}.labels")), tokens, Ragged(load(f"{split}.marked"), fields[0].offsets)
-        )
-    vocab = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
-    vectors = (np.array(load("vectors")), np.array(load("vector_rows"))) if meta["report"]["vectors"] else (None, None)
-    return Encoded(meta["name"], vocab, meta["classes"], splits, meta["sha256"], folder, meta["report"], *vectors)
+    meta = read_meta(folder)
+    return Encoded(
+        folder, read(Encode, meta["options"], "encode"), meta["classes"], _words(folder),
+        {split: _open_split(folder, split, meta["fields"]) for split in meta["splits"]}, meta["sha256"], meta["report"],
+    )  # fmt: skip
 
 
-def _stamp(path: Path) -> list[Any]:
+def keep_encoding(folder: str | Path, to: str | Path) -> None:
+    """Copy what a finished model needs of an encoding: vocabulary, vectors, options and classes, no texts."""
+    folder, to = Path(folder), Path(to)
+    to.mkdir(parents=True, exist_ok=True)
+    for name in (DICT, VECTORS, ROWS):
+        if (folder / name).exists():
+            shutil.copyfile(folder / name, to / name)
+    write_meta(to, read_meta(folder) | {"splits": []})
+
+
+def vectors_shortfall(options: Encode, encoded: Encoded) -> str | None:
+    """Why the word vectors are not GloVe 840B of 300 dimensions, or None."""
+    if options.vectors is None:
+        return "random word vectors instead of GloVe 840B"
+    if options.vectors == COUNTED:
+        return "word vectors counted in the training texts instead of GloVe 840B"
+    words, dim = encoded.report["vector_file"]
+    if words in GLOVE_840B[0] and dim == GLOVE_840B[1]:
+        return None
+    return f"a file of {words:,} word vectors of {dim} dimensions instead of GloVe 840B"
+
+
+def _identity(options: Encode, vectors: Any) -> dict[str, Any]:
+    """The options that matter, the vector file by its content."""
+    told = plain(options) | {"vectors": vectors}
+    return told if options.vectors == COUNTED else {k: v for k, v in told.items() if k != "vector_dim"}
+
+
+def _sha256(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _stamp(vectors: str | None) -> Any:
     """What tells one vector file from another without reading gigabytes."""
+    if vectors in (None, COUNTED):
+        return vectors
+    path = Path(vectors)
     if not path.is_file():
         raise DataError(
-            f"the file of word vectors {path.name} is missing",
-            str(path),
-            "correct task.encode.vectors; null for random vectors, ppmi for vectors counted in the training texts",
-        )
+            f"the file of word vectors {path.name} is missing", str(path),
+            f"correct encode.vectors; null for random vectors, {COUNTED} for vectors counted in the training texts",
+        )  # fmt: skip
     with open(path, "rb") as stream:
         return [path.stat().st_size, hashlib.sha256(stream.read(1 << 20)).hexdigest()]
 
 
-def _whole(folder: Path) -> bool:
-    try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        return all(sha256_of(folder / name) == digest for name, digest in meta["files"].items())
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def _build(source: Source, options: dict[str, Any], folder: Path, progress: Progress) -> None:
-    splits = source.read(progress)
+def _build(data: DataSet, options: Encode, folder: Path, progress: Progress) -> dict[str, Any]:
+    fields, classes = list(data.about["fields"]), list(data.about["classes"])
+    splits = data.read(progress)
     for split in ("train", "dev"):
-        if not splits[split]:
+        if not splits.get(split):
             raise DataError(
-                f"{source.name} has no {split} examples",
-                source.provenance,
-                f"raise data.limits.{split} or data.dev_share",
+                f"{data.name} has no {split} examples", data.provenance, f"raise data.limits.{split} or data.dev_share"
             )
-    content = hash_examples(splits)
-    cut = _cutter(options)
-    texts: dict[str, list[list[list[str]]]] = {}  # split -> field -> row -> tokens
-    for split in SPLITS:
-        texts[split] = [[] for _ in source.fields]
-        with progress.bar(len(splits[split]), f"tokenising {source.name}, {split}") as bar:
-            for number, example in enumerate(splits[split], 1):
-                for field, text in zip(texts[split], example.texts, strict=True):
-                    field.append(cut(text) or ["<empty>"])  # every text must have something to attend to
-                if number % 1000 == 0:
-                    bar.advance(1000)
-    vocab, vectors, rows = _vocabulary(texts, options, progress)
-    index = {word: i for i, word in enumerate(vocab, WORDS)}
-    unknown = {}
-    for split in SPLITS:
-        for name, field in zip(source.fields, texts[split]):
-            unknown[f"{split}.{name}"] = _write_field(folder, f"{split}.{name}", field, index)
-        np.save(folder / f"{split}.labels.npy", np.array([e.label for e in splits[split]], dtype=np.int64))
-        np.save(folder / f"{split}.marked.npy", _marks(splits[split], texts[split][0]))
-    (folder / "vocab.txt").write_text("".join(word + "\n" for word in vocab), encoding="utf-8")
-    if vectors is not None:
-        np.save(folder / "vectors.npy", vectors)
-        np.save(folder / "vector_rows.npy", rows)
-    report = {
-        "sizes": {split: len(splits[split]) for split in SPLITS}, "unknown": unknown,
-        "vectors": 0 if vectors is None else len(vectors), "tokens": sum(map(len, texts["train"][0])),
-    }  # fmt: skip
-    files = {path.name: sha256_of(path) for path in sorted(folder.iterdir())}
-    # Counted vectors follow from the texts; their last digits depend on the machine.
-    given = COUNTED if options["vectors"] == COUNTED else files.get("vectors.npy")
-    shown = {k: v for k, v in options.items() if k != "vectors"} | {"vectors": given}
-    digest = hashlib.sha256(json.dumps([content, shown, RECIPE], sort_keys=True).encode()).hexdigest()
-    meta = {
-        "name": source.name,
-        "fields": list(source.fields),
-        "classes": list(source.classes),
-        "sha256": digest,
-        "report": report,
+    texts = {
+        s: _tokenized(splits[s], len(fields), options, f"tokenising {data.name}, {s}", progress)
+        for s in ("train", "dev")
     }
-    (folder / "meta.json").write_text(json.dumps(meta | {"files": files}, indent=1), encoding="utf-8")
-
-
-def _cutter(options: Mapping[str, Any]) -> Callable[[str], list[str]]:
-    tokenize, limit = TOKENIZERS[options["tokenizer"]], options["max_tokens"]
-    if options["lowercase"]:
-        return lambda text: tokenize(text.lower())[:limit]
-    return lambda text: tokenize(text)[:limit]
-
-
-def _vocabulary(texts, options: Mapping[str, Any], progress: Progress):
-    """(words by id - WORDS, vectors [found, dim] or None, ids of the found words)."""
     counts = Counter(token for field in texts["train"] for row in field for token in row)
+    for special in SPECIAL:  # a text that holds such a word means no word
+        counts.pop(special, None)
+    words, vectors, report = _vocabulary(counts, texts["train"], options, progress)
+    (folder / DICT).write_text("".join(f"{word} {counts[word]}\n" for word in words), encoding="utf-8")
+    vector_sha256 = None
+    if vectors is not None:
+        rows = np.arange(len(words) - len(vectors), len(words), dtype=np.int64) + FIRST
+        np.save(folder / VECTORS, vectors)
+        np.save(folder / ROWS, rows)
+        # Counted vectors follow from the texts; their last digits depend on the machine.
+        vector_sha256 = COUNTED if options.vectors == COUNTED else hashlib.sha256(vectors.tobytes()).hexdigest()
+    index = {word: i for i, word in enumerate(words, FIRST)}
+    unknown = {}
+    for split in texts:
+        unknown |= _write_split(folder, split, splits[split], texts[split], fields, index, range(len(classes)))
+    labels = np.bincount([e.label for e in splits["train"]], minlength=len(classes))
+    report |= {"sizes": {s: len(splits[s]) for s in texts}, "unknown": unknown, "labels": labels.tolist()}
+    content = [content_sha256(splits[s]) for s in texts]
+    return {
+        "name": data.name, "fields": fields, "classes": classes, "options": plain(options), "splits": list(texts),
+        "report": report, "sha256": _sha256(RECIPE, content, classes, _identity(options, vector_sha256)),
+    }  # fmt: skip
+
+
+def _build_test(
+    data: DataSet, encoding: Path, meta: Mapping[str, Any], folder: Path, progress: Progress
+) -> dict[str, Any]:
+    known, classes = meta["classes"], list(data.about["classes"])
+    if sorted(classes) != sorted(known) or len(data.about["fields"]) != len(meta["fields"]):
+        raise DataError(
+            f"{data.name} is no test set for this model",
+            f"classes {', '.join(classes)}, texts {', '.join(data.about['fields'])}; the model knows the classes "
+            f"{', '.join(known)} and reads {', '.join(meta['fields'])}", "choose a data set with these classes",
+        )  # fmt: skip
+    examples = data.read(progress).get("test") or ()
+    if not len(examples):
+        raise DataError(f"{data.name} has no test examples", data.provenance, "choose another test set")
+    options = read(Encode, meta["options"], "encode")
+    shutil.copyfile(encoding / DICT, folder / DICT)
+    index = {word: i for i, word in enumerate(_words(encoding), FIRST)}
+    texts = _tokenized(examples, len(meta["fields"]), options, f"tokenising {data.name}, test", progress)
+    order = [known.index(name) for name in classes]
+    unknown = _write_split(folder, "test", examples, texts, meta["fields"], index, order)
+    told = {k: v for k, v in meta.items() if k != "files"}
+    return told | {
+        "name": data.name, "splits": ["test"], "report": {"sizes": {"test": len(examples)}, "unknown": unknown},
+        "sha256": _sha256(RECIPE, content_sha256(examples), order, meta["sha256"]),
+    }  # fmt: skip
+
+
+def _tokenized(
+    examples: Sequence[Example], fields: int, options: Encode, label: str, progress: Progress
+) -> list[list[list[str]]]:
+    """[field][row] -> tokens."""
+    cut = cutter(options)
+    texts: list[list[list[str]]] = [[] for _ in range(fields)]
+    with progress.bar(len(examples), label) as bar:
+        for number, example in enumerate(examples, 1):
+            for field, text in zip(texts, example.texts, strict=True):
+                field.append(cut(text))
+            if number % 1000 == 0:
+                bar.advance(1000)
+    return texts
+
+
+def _vocabulary(counts: Counter[str], texts: Sequence[Sequence[Sequence[str]]], options: Encode, progress: Progress):
+    """(words, vectors [found, dim] of the last ones or None, what the report says of them)."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    kept = [word for word, count in ranked[: options["vocab_size"]] if count >= options["min_count"]]
-    if options["vectors"] is None:
-        return kept, None, None
-    if options["vectors"] == COUNTED:
-        rows = (row for field in texts["train"] for row in field)
+    kept = [word for word, count in ranked[: options.vocab_size] if count >= options.min_count]
+    if options.vectors is None:
+        return kept, None, {"vectors": 0}
+    if options.vectors == COUNTED:
         with progress.bar(None, "counting word vectors"):
-            vectors = counted_vectors(rows, kept, options["vector_dim"])
-        return kept, vectors, np.arange(len(kept), dtype=np.int64) + WORDS
-    every = set(counts).union(
-        token for split in ("dev", "test") for field in texts[split] for row in field for token in row
-    )
-    found, vectors = read_vectors(Path(options["vectors"]), every, progress)
+            vectors = counted_vectors((row for field in texts for row in field), kept, options.vector_dim)
+        return kept, vectors, {"vectors": len(kept)}
+    found, vectors = read_vectors(Path(options.vectors), counts, progress)
+    with open(options.vectors, "rb") as stream:
+        lines = sum(block.count(b"\n") for block in iter(lambda: stream.read(1 << 24), b""))
     has = set(found)
     words = [word for word in kept if word not in has] + found
-    return words, vectors, np.arange(len(words) - len(found), len(words), dtype=np.int64) + WORDS
+    return words, vectors, {"vectors": len(found), "vector_file": [lines, vectors.shape[1]]}
 
 
-def _write_field(folder: Path, name: str, rows: Sequence[Sequence[str]], index: Mapping[str, int]) -> float:
-    """Write ids, offsets and token lines of one text of one split; return the share of unknown tokens."""
-    ids, offsets, lines = array("i"), array("q", [0]), array("q", [0])
-    with open(folder / f"{name}.txt", "wb") as stream:
-        for row in rows:
-            ids.extend(index.get(token, UNK) for token in row)
-            offsets.append(len(ids))
-            stream.write((" ".join(row) + "\n").encode("utf-8", "replace"))
-            lines.append(stream.tell())
-    flat = np.array(ids, dtype=np.int32)
-    np.save(folder / f"{name}.ids.npy", flat)
-    np.save(folder / f"{name}.offsets.npy", np.array(offsets, dtype=np.int64))
-    np.save(folder / f"{name}.lines.npy", np.array(lines, dtype=np.int64))
-    return round(float((flat == UNK).mean()), 4) if len(flat) else 0.0
+def _write_split(
+    folder: Path, split: str, examples: Sequence[Example], texts: Sequence[Sequence[Sequence[str]]],
+    fields: Sequence[str], index: Mapping[str, int], classes: Sequence[int],
+) -> dict[str, float]:  # fmt: skip
+    """Write one split; the share of unknown tokens of each text."""
+    rates = {
+        f"{split}.{name}": round(write_tokens(folder, f"{split}.{name}", rows, index, UNK), 4)
+        for name, rows in zip(fields, texts)
+    }
+    flags = [token.lower() in example.marked for example, row in zip(examples, texts[0], strict=True) for token in row]
+    np.save(folder / f"{split}.marked.npy", np.array(flags, dtype=bool))
+    np.save(folder / f"{split}.labels.npy", np.array([classes[e.label] for e in examples], dtype=np.int64))
+    return rates
 
 
-def _marks(examples: Sequence[Example], rows: Sequence[Sequence[str]]) -> np.ndarray:
-    flags = [token.lower() in example.marked for example, row in zip(examples, rows, strict=True) for token in row]
-    return np.array(flags, dtype=bool)
+def _open_split(folder: Path, split: str, fields: Sequence[str]) -> EncodedSplit:
+    opened = [open_tokens(folder, f"{split}.{name}") for name in fields]
+    ids, tokens = zip(*opened)
+    marked = Ragged(np.load(folder / f"{split}.marked.npy", mmap_mode="r"), ids[0].offsets)
+    return EncodedSplit(ids, np.load(folder / f"{split}.labels.npy"), tokens, marked)
+
+
+def _words(folder: Path) -> list[str]:
+    """The vocabulary, from id `FIRST` on."""
+    return [line.rsplit(" ", 1)[0] for line in (folder / DICT).read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def _loaded(path: Path) -> np.ndarray | None:
+    return np.load(path) if path.exists() else None

@@ -1,6 +1,129 @@
-"""Acquisition of data: manifests, downloads, caches, verification. Nothing here knows a model or fairseq."""
+"""Data sets: acquired, verified, read in their published formats. Nothing here knows a model.
 
+    data = open_data({"name": "multi30k", "mirror": "FOLDER"}, root, progress)      # found, fingerprinted, not read
+    splits = data.read(progress)                                                    # {"train": records, ...}
+
+A set is a file in `tasks/data/sets`, its page in `data/manifests` and its options in `configs/data`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tasks.data.dataset import SPLITS, DataSet, content_sha256
 from tasks.data.errors import DataError, DataUnavailable
+from tasks.data.manifests import load_manifest, manifest_names
 from tasks.data.progress import NullProgress, Progress
+from tasks.data.records import KINDS
+from tasks.options import OptionsError, near, read
 
-__all__ = ["DataError", "DataUnavailable", "NullProgress", "Progress"]
+__all__ = [
+    "SPLITS", "DataError", "DataSet", "DataUnavailable", "NullProgress", "Progress", "content_sha256", "fetch", "load_manifest",
+    "manifest_names", "open_data", "problems", "set_module", "set_names",
+]  # fmt: skip
+
+
+def set_names(kind: str | None = None) -> list[str]:
+    """All data sets, or those of a kind."""
+    sets = importlib.import_module("tasks.data.sets")
+    names = sorted(m.name for m in pkgutil.iter_modules(sets.__path__) if not m.name.startswith("_"))
+    return names if kind is None else [name for name in names if kind == set_module(name).KIND]
+
+
+def set_module(name: str) -> ModuleType:
+    """The module of a data set. Raises OptionsError naming the nearest one."""
+    known = set_names()
+    if name not in known:
+        raise OptionsError([f"data.name={name!r} is no data set{near(name, known)}; allowed: {', '.join(known)}"])
+    return importlib.import_module(f"tasks.data.sets.{name}")
+
+
+def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:
+    """What is wrong with a `data` node, found before any data are read: one sentence each.
+
+    Args:
+        kind: of data that the task reads.
+    """
+    try:
+        module = set_module(node.get("name", ""))
+        if kind is not None and kind != module.KIND:
+            return [
+                f"data={node['name']} holds {KINDS[module.KIND]}; this task reads {KINDS[kind]}: {', '.join(set_names(kind))}"
+            ]
+        _options(module, node)
+    except OptionsError as error:
+        return error.problems
+    return []
+
+
+def _options(module: ModuleType, node: Mapping[str, Any]) -> Any:
+    return read(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
+
+
+def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | None = None) -> DataSet:
+    """Find the data set that a `data` node describes: the one door to all of them.
+
+    Args:
+        node: `name` and the options of `tasks/data/sets/<name>.py`.
+        root: folder for downloads and caches.
+
+    Raises:
+        DataError: a wrong node, damaged data, a full disk. DataUnavailable: data missing or unreachable, and no fallback.
+    """
+    progress = progress or NullProgress()
+    if found := problems(node):
+        raise DataError("; ".join(found), "the data node of the configuration", "correct it")
+    module = set_module(node["name"])
+    options = _options(module, node)
+    try:
+        return module.load(options, Path(root), progress)
+    except DataUnavailable as error:
+        if getattr(options, "fallback", None) is None:
+            raise
+        progress.say(f"{node['name']} cannot be had ({error.what}); going on with generated pairs")
+        return _generated(node["name"], options, root, error, progress)
+
+
+def _generated(name: str, options: Any, root: str | Path, error: DataError, progress: Progress) -> DataSet:
+    """Generated pairs in place of a set that cannot be had; says so wherever the numbers are shown."""
+    limits = dataclasses.asdict(options.limits)
+    toy = open_data({"name": options.fallback, "limits": limits}, root, progress)
+    return dataclasses.replace(
+        toy,
+        stands_for=name,
+        notes=(
+            f"GENERATED TEXT, not {name}: {error.what} ({error.where})", f"for the real text: {error.next_step}", *toy.notes,
+        ),
+        shortfalls=(f"generated text instead of {name}", *toy.shortfalls),
+    )  # fmt: skip
+
+
+def fetch(
+    name: str, root: str | Path, options: Mapping[str, Any] | None = None, progress: Progress | None = None
+) -> str:
+    """Bring a data set into the cache, read it once, and say what came and from where.
+
+    Args:
+        options: of the set, e.g. `mirror` or `path`; those that are None are left out.
+
+    Raises:
+        DataError: as `open_data`.
+    """
+    progress = progress or NullProgress()
+    node = {"name": name} | {k: v for k, v in (options or {}).items() if v is not None}
+    if found := problems(node):
+        raise DataError("; ".join(found), "what was asked for", "correct it")
+    module = set_module(name)
+    if hasattr(module, "fetch"):  # a set that experiments do not download by themselves
+        module.fetch(_options(module, node), Path(root), progress)
+    data = open_data(node, root, progress)
+    splits = data.read(progress)
+    counts = ", ".join(f"{len(splits[s]):,} {s}" for s in SPLITS if len(splits.get(s, ())))
+    place = node.get("path") or node.get("mirror") or root
+    return f"{name}: {counts}; {data.provenance}; from {place}"

@@ -48,7 +48,7 @@ class PrivateApt:
             raise DataUnavailable(
                 "there is no apt-get on this machine",
                 "PATH",
-                "run on Debian or Ubuntu (a container will do), or use another data set (data.name, data.mirror)",
+                "run on Debian or Ubuntu (a container will do), or use another data set (data=NAME)",
             )
         self.folder = Path(root).resolve() / "apt"
         self.progress = progress
@@ -208,7 +208,7 @@ class PrivateApt:
             raise DataError(
                 "the disk is full",
                 f"{self.folder}: {_complaint(log)}",
-                "free some space or set another folder for the downloads (data.root=FOLDER), then run the same command",
+                "free some space or set another folder for the downloads (paths.data=FOLDER), then run the same command",
             )
         return log
 

@@ -50,11 +50,11 @@ def writing_to(folder: Path) -> Iterator[None]:
             raise DataError(
                 "the disk is full",
                 f"{folder} ({free} free): {error}",
-                "free some space or set another folder for the downloads (data.root=FOLDER), then run the same command",
+                "free some space or set another folder for the downloads (paths.data=FOLDER), then run the same command",
             ) from error
         if error.errno in _NOT_WRITABLE:
             raise DataError(
-                f"the folder {folder} cannot be written", str(error), "set another folder (data.root=FOLDER)"
+                f"the folder {folder} cannot be written", str(error), "set another folder (paths.data=FOLDER)"
             ) from error
         raise
 

@@ -1,13 +1,13 @@
 """Manifests: one YAML page per data set, saying what it is, where it comes from and what its files must be.
 
-Keys: `name`, `title`, `kind` (apt, wheel, mirror, files, generated), `licence`, `source`, `get` (what a person does to
-get it), and as the kind needs: `files` (path, sha256, bytes; relative to the mirror or to the data set's folder),
-`packages`, `version`, `stands_for`, `demo`.
+Keys: `name`, `title`, `kind` (apt, wheel, mirror, files, http, generated), `licence`, `source`, `get` (what a person does to
+get it), and as the kind needs: `files` (path, sha256, bytes; relative to the mirror), `layout`, `packages`, `version`. What a
+comparison with a paper needs: `tables` (those whose data it is), `sizes` (full numbers of records; a list where releases
+differ), `shortfalls` (what is always missing), `stands_for`, `demo`.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import yaml
 
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import verify
+from tasks.options import near
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "manifests"
 
@@ -30,13 +31,13 @@ def load_manifest(name: str) -> dict[str, Any]:
     path = FOLDER / f"{name}.yaml"
     if not path.is_file():
         known = manifest_names()
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise DataError(f"unknown data set {name!r}", f"{FOLDER}: {', '.join(known)}", hint + "choose one of these")
+        raise DataError(
+            f"unknown data set {name!r}{near(name, known)}", f"{FOLDER}: {', '.join(known)}", "choose one of these"
+        )
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def mirror_files(manifest: Mapping[str, Any], mirror: Path | None, only: tuple[str, ...] = ()) -> dict[str, Path]:
+def mirror_files(manifest: Mapping[str, Any], mirror: str | Path | None, only: tuple[str, ...] = ()) -> dict[str, Path]:
     """Paths of a mirrored data set's files by file name, each verified against the manifest.
 
     Args:
@@ -56,9 +57,14 @@ def mirror_files(manifest: Mapping[str, Any], mirror: Path | None, only: tuple[s
         )
     found = {}
     for entry in manifest["files"]:
-        path = mirror / entry["path"]
+        path = Path(mirror) / entry["path"]
         if only and path.name not in only:
             continue
         verify(path, entry.get("sha256"), entry.get("bytes"), retry=f"copy it again from {manifest['source']}")
         found[path.name] = path
     return found
+
+
+def mirror_hashes(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """sha256 of a mirrored data set's files by file name."""
+    return {Path(entry["path"]).name: entry["sha256"] for entry in manifest["files"]}

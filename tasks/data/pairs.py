@@ -1,18 +1,95 @@
-"""Text pairs made once from a fetched source and kept, so that a cache gives the same corpus every day."""
+"""What sets of sentence pairs share: options, bounds on words, rows made once and kept."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tasks.data.errors import DataError
 from tasks.data.files import publish_file
 from tasks.data.progress import Progress
+from tasks.data.records import Pair, clean
+from tasks.data.splits import Parts
+from tasks.options import Kind, choice
 
 Rows = list[list[str]]
+SIDES = ("source", "target")
+ENGLISH = {"source_lang": "en", "target_lang": "en"}
+
+
+def word_bounds(source: int | None, target: int | None, help: str) -> Any:
+    """An option: a bound on whitespace words, as {source: .., target: ..} or one number for both; null: none."""
+
+    def read(value: Any) -> dict[str, int | None]:
+        bounds = dict(value) if isinstance(value, Mapping) else dict.fromkeys(SIDES, value)
+        whole = all(n is None or (isinstance(n, int) and not isinstance(n, bool) and n >= 1) for n in bounds.values())
+        if not whole or set(bounds) - set(SIDES):
+            raise ValueError("must be a whole number of at least 1, null, or {source: .., target: ..} of these")
+        return {side: bounds.get(side) for side in SIDES}
+
+    default = {"source": source, "target": target}
+    return dataclasses.field(default_factory=lambda: dict(default), metadata={"kind": Kind(dict, read, help)})
+
+
+def language(default: str, *allowed: str) -> Any:
+    """An option: a language of a set that has several."""
+    return choice(default, *allowed, help="language code")
+
+
+def two_languages(options: Any) -> list[str]:
+    """What is wrong with source_lang and target_lang together."""
+    if options.source_lang != options.target_lang:
+        return []
+    return [
+        f"target_lang={options.target_lang!r} is the source's language too; set source_lang and target_lang to two different ones"
+    ]
+
+
+def languages(options: Any) -> dict[str, str]:
+    """What `about` says of a translation set."""
+    return {"source_lang": options.source_lang, "target_lang": options.target_lang}
+
+
+def bounds(options: Any) -> list[Any]:
+    """The word bounds, for a fingerprint."""
+    return [options.min_words, options.max_words]
+
+
+def within_bounds(pairs: Iterable[Pair], options: Any) -> list[Pair]:
+    """The pairs of which both sides (the first reference) have an allowed number of whitespace words."""
+
+    def fits(text: str, side: str) -> bool:
+        low, high = options.min_words[side], options.max_words[side]
+        n = len(text.split())
+        return (low is None or n >= low) and (high is None or n <= high)
+
+    return [p for p in pairs if fits(p.source, "source") and fits(p.references[0], "target")]
+
+
+def bounds_shortfall(options: Any) -> list[str]:
+    """A shortfall when pairs are left out by their number of words."""
+    parts = [
+        f"{what} {bound[side]} words a {side}"
+        for what, bound in (("at least", options.min_words), ("at most", options.max_words))
+        for side in SIDES
+        if bound[side] is not None
+    ]
+    return [f"only pairs of {', '.join(parts)}"] if parts else []
+
+
+def parallel(source: Sequence[str], target: Sequence[str], where: str) -> list[Pair]:
+    """Pair two lists of lines; `DataError` naming `where` they come from when their lengths differ."""
+    if len(source) != len(target):
+        raise DataError(
+            "the two sides have different numbers of lines",
+            f"{where}: {len(source):,} and {len(target):,}",
+            "fetch both files again, from the same release",
+        )
+    return [Pair(clean(s), (clean(t),)) for s, t in zip(source, target, strict=True)]
 
 
 def cached_rows(path: Path, make: Callable[[], tuple[Rows, dict[str, Any]]], progress: Progress) -> tuple[Rows, dict]:
@@ -40,17 +117,18 @@ def cached_rows(path: Path, make: Callable[[], tuple[Rows, dict[str, Any]]], pro
     return _read(path)
 
 
-def cached_parts(path: Path, sha256: str, make: Callable[[], dict[str, list[int]]]) -> dict[str, list[int]]:
-    """Split -> row numbers, kept at `path` for the rows with hash `sha256`; made again when they changed."""
+def cached_parts(path: Path, key: str, make: Callable[[], Parts], progress: Progress) -> Parts:
+    """A split kept at `path` for what `key` names; made again when that changed."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        if stored["sha256"] == sha256:
-            return stored["parts"]
+        if stored["key"] == key:
+            return Parts(**stored["parts"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
+    progress.say(f"splitting {path.parent.name}, near-duplicates together")
     parts = make()
     with publish_file(path) as temporary:
-        temporary.write_text(json.dumps({"sha256": sha256, "parts": parts}), encoding="utf-8")
+        temporary.write_text(json.dumps({"key": key, "parts": dataclasses.asdict(parts)}), encoding="utf-8")
     return parts
 
 

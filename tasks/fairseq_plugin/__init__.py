@@ -1,23 +1,25 @@
-"""The only room that imports fairseq. Importing it registers our models, tasks, criterions and schedules (`--user-dir` points here)."""
+"""The only room that imports fairseq. Importing it registers our models, tasks, criterions and schedules.
+
+`--user-dir tasks/fairseq_plugin` imports this folder as a package called `fairseq_plugin`, with only `tasks/` on the path:
+the name then stands for this same package, so that nothing is registered twice.
+"""
 
 from __future__ import annotations
 
-from tasks.fairseq_plugin import compat
+import importlib
+import sys
+from pathlib import Path
 
-compat.install()
+NAME = "tasks.fairseq_plugin"
 
-from tasks.fairseq_plugin import (  # noqa: E402,F401
-    classifier_criterion,
-    classifier_task,
-    criterion,
-    imdb_model,
-    schedule,
-    seq2seq_model,
-    seq2seq_task,
-    snli_model,
-    vqa_criterion,
-    vqa_model,
-    vqa_task,
-)
+if __name__ == NAME:
+    from tasks.fairseq_plugin import compat
 
-compat.detach_config_store()
+    compat.install()
+
+    from tasks.fairseq_plugin import classification, schedules, seq2seq, vqa  # noqa: F401
+else:
+    root = str(Path(__file__).resolve().parents[2])
+    if root not in sys.path:
+        sys.path.insert(0, root)
+    sys.modules[__name__] = importlib.import_module(NAME)

@@ -6,7 +6,8 @@ What is repaired, and why:
 * `torch.load` reads with `weights_only=True`: the plain containers of a fairseq checkpoint are declared safe, the
   check itself stays on;
 * Hydra 1.3 merges ConfigStore nodes with yaml files of the same name ("automatic schema matching"), so fairseq's
-  nodes `config`, `task/translation`, ... would swallow ours: they are taken out after registration;
+  nodes `config`, `task/translation`, ... would swallow ours: `detach_config_store` takes them out before we train, and
+  nobody else does, since fairseq's own commands compose with them;
 * fairseq keeps the best score and the early-stopping counter in function attributes: `reset_run_state` forgets them
   between two trainings in one process.
 """
@@ -75,7 +76,7 @@ def reset_run_state() -> None:
 
 
 def detach_config_store() -> None:
-    """Take fairseq's nodes out of Hydra's global ConfigStore. fairseq's own argparse entry points would need them; we do not."""
+    """Take fairseq's nodes out of Hydra's global ConfigStore. fairseq's own commands no longer work in this process then."""
     from fairseq.dataclass.configs import FairseqConfig
     from hydra.core.config_store import ConfigNode, ConfigStore
 

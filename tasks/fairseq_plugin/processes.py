@@ -6,10 +6,9 @@ never run on several GPUs.
 
 from __future__ import annotations
 
-import importlib
 import queue
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,21 @@ import torch
 from fairseq import tasks
 from fairseq.distributed import utils as distributed
 
-from tasks.fairseq_plugin import training
-from tasks.fairseq_plugin.training import Monitor, Trained
+from sparse_attention.repro import plugins as own_mappings
+from tasks.fairseq_plugin import checkpoints
+from tasks.fairseq_plugin.groups import fairseq_config
+from tasks.fairseq_plugin.loop import Monitor, Selection, run
 
 
-def train(
-    groups: Mapping[str, Any], processes: int, offer: str, offered: Mapping[str, Any], monitor: Monitor, **options: Any
-) -> Trained:
-    """Like `training.train`, in `processes` processes.
+def spread(
+    groups: Mapping[str, Any], processes: int, plugins: Sequence[str], monitor: Monitor, selection: Selection,
+    save_minutes: float,
+) -> tuple[Any, list[dict[str, float]]]:  # fmt: skip
+    """`loop.run` in `processes` processes; each opens the data by their path.
 
     Args:
         groups: nested dict of fairseq's groups.
-        offer: "module:function" that makes the data available to the task in a process.
-        offered: its argument.
-        options: of `training.run`.
+        plugins: files that register mappings.
     """
     cuda = torch.cuda.is_available() and not groups["common"]["cpu"]
     if cuda and processes > torch.cuda.device_count():
@@ -38,22 +38,23 @@ def train(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    spread = dict(groups) | {
-        "distributed_training": {
-            "distributed_world_size": processes, "distributed_num_procs": processes, "nprocs_per_node": processes,
-            "distributed_backend": "nccl" if cuda else "gloo", "distributed_init_method": f"tcp://127.0.0.1:{port}",
-            "distributed_no_spawn": True, "ddp_backend": "pytorch_ddp" if cuda else "legacy_ddp",
-        }
+    distributed_training = {
+        "distributed_world_size": processes, "distributed_num_procs": processes, "nprocs_per_node": processes,
+        "distributed_backend": "nccl" if cuda else "gloo", "distributed_init_method": f"tcp://127.0.0.1:{port}",
+        "distributed_no_spawn": True, "ddp_backend": "pytorch_ddp" if cuda else "legacy_ddp",
     }  # fmt: skip
-    context = torch.multiprocessing.get_context("spawn")
-    said = context.Queue()
+    said = torch.multiprocessing.get_context("spawn").Queue()
     children = torch.multiprocessing.spawn(
         _worker,
-        args=(spread, offer, dict(offered), said, torch.get_num_threads(), options),
+        args=(
+            dict(groups) | {"distributed_training": distributed_training}, list(plugins), said, torch.get_num_threads(), selection,
+            save_minutes,
+        ),
         nprocs=processes,
         join=False,
-    )
-    while True:
+    )  # fmt: skip
+    ended = False
+    while not ended:
         ended = children.join(timeout=0.1)  # raises with the child's traceback when one fails
         try:
             while True:
@@ -61,47 +62,45 @@ def train(
                 getattr(monitor, kind)(*arguments)
         except queue.Empty:
             pass
-        if ended:
-            break
-    config = training.fairseq_config(dict(groups))
-    task = tasks.setup_task(config.task)
-    folder = Path(config.checkpoint.save_dir)
-    history = torch.load(folder / training.LAST, map_location="cpu", weights_only=True)["extra_state"]["history"]
-    return training.finish(task, config, history, metric=options["metric"], maximize=options["maximize"])
+    config = fairseq_config(groups)
+    last = Path(config.checkpoint.save_dir) / checkpoints.LAST
+    history = torch.load(last, map_location="cpu", weights_only=True)["extra_state"]["history"]
+    return tasks.setup_task(config.task), history
 
 
 class _Telling:
-    """The monitor of rank 0: tells the parent."""
+    """The monitor of a process: rank 0 tells the parent."""
 
-    def __init__(self, said: Any) -> None:
-        self.said = said
+    def __init__(self, said: Any, rank: int) -> None:
+        self.said, self.rank = said, rank
+
+    def _tell(self, *what: Any) -> None:
+        if self.rank == 0:
+            self.said.put(what)
 
     def updated(self, epoch: float, max_epoch: int, stats: dict[str, float]) -> None:
-        self.said.put(("updated", epoch, max_epoch, stats))
+        self._tell("updated", epoch, max_epoch, stats)
 
     def epoch_done(self, history: list[dict[str, float]]) -> None:
-        self.said.put(("epoch_done", history))
+        self._tell("epoch_done", history)
 
     def note(self, text: str) -> None:
-        self.said.put(("note", text))
-
-
-class _Silent:
-    def updated(self, epoch: float, max_epoch: int, stats: dict[str, float]) -> None: ...
-    def epoch_done(self, history: list[dict[str, float]]) -> None: ...
-    def note(self, text: str) -> None: ...
+        self._tell("note", text)
 
 
 def _worker(
-    rank: int, groups: dict[str, Any], offer: str, offered: dict[str, Any], said: Any, threads: int, options: dict
+    rank: int,
+    groups: dict[str, Any],
+    plugins: list[str],
+    said: Any,
+    threads: int,
+    selection: Selection,
+    save_minutes: float,
 ) -> None:
-    import tasks.fairseq_plugin  # noqa: F401  registers in this process
-
     torch.set_num_threads(threads)
-    module, function = offer.split(":")
-    getattr(importlib.import_module(module), function)(offered)
-    config = training.fairseq_config(groups)
+    own_mappings.load(plugins)
+    config = fairseq_config(groups)
     config.distributed_training.distributed_rank = rank
-    monitor: Monitor = _Telling(said) if rank == 0 else _Silent()
-    distributed.distributed_main(rank, lambda cfg: training.run(cfg, monitor, **options), config, {})
+    monitor = _Telling(said, rank)
+    distributed.distributed_main(rank, lambda cfg: run(cfg, monitor, selection, save_minutes), config, {})
     torch.distributed.destroy_process_group()

@@ -1,5 +1,1 @@
 """Multilabel classification with a linear model and a sparse output mapping (Laha et al. 2018, section 5.1)."""
-
-from tasks import lazy
-
-__getattr__ = lazy("tasks.multilabel.cell")

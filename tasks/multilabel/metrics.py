@@ -4,12 +4,45 @@ from __future__ import annotations
 
 import numpy as np
 
+from sparse_attention.repro.protocol import Metric
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("f1", "F1 (0-1)", 1, 3, 0.01, "F1: micro-averaged over documents and classes", None),
+        Metric(
+            "jsd", "nats", -1, 4, 0.01, "JSD: between rho(z) and y/|y|, natural logarithm, mean over documents", None
+        ),
+        Metric(
+            "jsd_label",
+            "nats",
+            -1,
+            5,
+            0.001,
+            "JSD/K: divided by the number of classes (scaling of Martins & Astudillo's script)",
+            None,
+        ),
+        Metric("labels", "labels", 0, 2, None, "labels: mean number of predicted labels", None),
+        Metric("true_labels", "labels", 0, 2, None, "true labels: mean number of a document's labels", None),
+        Metric("penalty", "", 0, 9, None, "penalty chosen on dev", None),
+        Metric("threshold", "share", 0, 3, None, "p0 chosen on dev", None),
+        Metric("q", "", 0, 2, None, "q of sparsehourglass, chosen on dev", None),
+        Metric("lam", "", 0, 2, None, "lambda, chosen on dev", None),
+        Metric("alpha", "", 0, 2, None, "alpha of entmax, chosen on dev", None),
+        Metric("gamma", "", 0, 2, None, "gamma, chosen on dev", None),
+        Metric("objective", "", 0, 4, None, "objective at the end of the last fit", None),
+        Metric("iterations", "iterations", 0, 0, None, "iterations of the last fit", None),
+        Metric("seconds", "s", 0, 1, None, "processor time of all fits", None),
+    )
+}
+
 
 def micro_f1(predicted: np.ndarray, true: np.ndarray) -> float:
-    """Micro-averaged F1, ``2 tp / (2 tp + fp + fn)`` over all documents and classes; 0 when nothing is true or predicted.
+    """Micro-averaged F1, ``2 tp / (2 tp + fp + fn)`` over documents and classes; 0 when nothing is true or predicted.
 
     Args:
-        predicted, true: bool `[..., documents, classes]`; leading dimensions of `predicted` are not averaged: see `micro_f1s`.
+        predicted, true: bool `[..., documents, classes]`; leading dimensions of `predicted` are not averaged: see
+            `micro_f1s`.
     """
     return float(micro_f1s(predicted, true))
 
@@ -22,7 +55,7 @@ def micro_f1s(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
 
 
 def jensen_shannon(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """``KL(p || m) / 2 + KL(q || m) / 2`` with ``m = (p + q) / 2``, natural logarithm: `[..., classes]` -> `[...]`, at most log 2."""
+    """``KL(p || m) / 2 + KL(q || m) / 2``, ``m = (p + q) / 2``, in nats: `[..., classes]` -> `[...]`, at most log 2."""
     m = (p + q) / 2
 
     def divergence(a: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What is chosen on development data: the penalty, the mapping's parameter (q, lambda) and, for softmax, the threshold p0.
+"""What is chosen on development data: the penalty, the mapping's parameter (q, lambda), the threshold p0 of softmax.
 
 The criterion is micro-F1. Ties go to what stands first: the larger penalty, the smaller threshold.
 """
@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 
 from tasks.multilabel.metrics import micro_f1, micro_f1s, proportions
-from tasks.multilabel.model import Fit, Output, Solver, fit
+from tasks.multilabel.models.linear import Fit, Output, fit
+from tasks.multilabel.options import Solver
 
 Split = tuple[np.ndarray, np.ndarray]  # features, labels
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The selected output (with its parameter), penalty and threshold, their dev F1, and a refit-free model if there is one."""
+    """The selected output (with its parameter), penalty and threshold, their dev F1, the model where there is one."""
 
     output: Output
     penalty: float
@@ -31,7 +32,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Grid:
-    """penalties: from large to small, each fit starts from the one before. parameters: name -> values, for the mapping."""
+    """penalties: from large to small, each fit starts from the one before. parameters of the mapping: values."""
 
     penalties: Sequence[float]
     thresholds: Sequence[float]
@@ -52,7 +53,8 @@ def folds(train: Split, number: int, seed: int) -> list[tuple[Split, Split]]:
     """(train, dev) pairs of cross-validation over a random order of the training documents."""
     x, y = train
     parts = np.array_split(np.random.default_rng(seed).permutation(len(y)), number)
-    return [tuple((x[i], y[i]) for i in (np.setdiff1d(np.arange(len(y)), part), part)) for part in parts]  # type: ignore[misc]
+    everything = np.arange(len(y))
+    return [tuple((x[i], y[i]) for i in (np.setdiff1d(everything, part), part)) for part in parts]  # type: ignore[misc]
 
 
 def select(
@@ -62,7 +64,8 @@ def select(
     """The best point of the grid by micro-F1 on the dev parts, pooled over `pairs`.
 
     Args:
-        pairs: (train, dev), one for a fixed dev set; then the chosen model comes back, otherwise it is to be fitted again.
+        pairs: (train, dev), one for a fixed dev set; then the chosen model comes back, otherwise it is to be fitted
+            again.
         done: told the share of fits that are done.
     """
     outputs = list(grid.outputs(output))
@@ -102,7 +105,7 @@ def _threshold(
 
 
 def refitted(train: Split, choice: Choice, grid: Grid, solver: Solver) -> Fit:
-    """The chosen point's model on all training documents: the one selection left, or the path down to its penalty again."""
+    """The chosen point's model on all training documents: selection's, or the path down to its penalty again."""
     if choice.model is not None:
         return choice.model
     upto = list(grid.penalties)[: list(grid.penalties).index(choice.penalty) + 1]

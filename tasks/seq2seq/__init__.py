@@ -1,1 +1,1 @@
-"""What translation and summarization share: corpora, encoding, text metrics."""
+"""Translation and summarization: from pairs of texts to ids, plain torch models, beam search, scores of texts."""

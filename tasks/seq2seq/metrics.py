@@ -1,309 +1,151 @@
-"""Scores of output text: BLEU, ROUGE, token accuracy, and two baselines to read them against.
-
-Every corpus score comes with its per-sentence values under `"sentence"`, so that differences between two systems can be
-tested by resampling sentences. All scores are in per cent (x 100).
-"""
+"""What is measured of translation and summarization, and the scores of a test set's outputs."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from importlib.metadata import version
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from tasks.data.errors import DataError
-from tasks.seq2seq.corpus import Corpus
-
-References = Sequence[Sequence[str]]  # [sentences][references of that sentence]; a plain str counts as one reference
-
-
-def bleu(
-    hyps: Sequence[str],
-    refs_list: References | Sequence[str],
-    lowercase: bool = False,
-    tokenize: str = "13a",
-) -> dict[str, Any]:
-    """sacreBLEU corpus BLEU on detokenised text (Post 2018).
-
-    Args:
-        hyps: one output per sentence.
-        refs_list: the references of each sentence (one or more).
-        tokenize: sacrebleu's tokeniser.
-
-    Returns:
-        bleu, signature, and `sentence`: [n, 10] float64 sufficient statistics (4 n-gram hits, 4 n-gram totals,
-        output length, reference length), from which `bleu_from_statistics` gives the BLEU of any subset.
-    """
-    from sacrebleu.metrics import BLEU
-
-    references = _references(hyps, refs_list)
-    metric = BLEU(lowercase=lowercase, tokenize=tokenize)
-    score = metric.corpus_score(list(hyps), _streams(references))
-    single = BLEU(lowercase=lowercase, tokenize=tokenize, effective_order=True)
-    rows = [single.sentence_score(hyp, list(refs)) for hyp, refs in zip(hyps, references, strict=True)]
-    statistics = np.array([[*r.counts, *r.totals, r.sys_len, r.ref_len] for r in rows], dtype=np.float64)
-    return {"bleu": score.score, "signature": metric.get_signature().format(), "sentence": statistics.reshape(-1, 10)}
+from sparse_attention.repro.protocol import Evaluation, Metric
+from tasks.data.symbols import EOS, SPECIAL
+from tasks.seq2seq.bleu import References, bleu, multi_bleu
+from tasks.seq2seq.encode import Encoded
+from tasks.seq2seq.options import Encode
+from tasks.seq2seq.rouge import rouge_f1, rouge_recall75
+from tasks.seq2seq.search import Hypothesis
+from tasks.seq2seq.texts import output_text, reference_text, tokenized
 
 
-def bleu_from_statistics(statistics: np.ndarray) -> float:
-    """BLEU (exp smoothing, as `bleu`) of sentences given by rows [n, 10] of `bleu(...)["sentence"]`."""
-    from sacrebleu.metrics import BLEU
-
-    total = statistics.sum(axis=0).astype(int).tolist()
-    score = BLEU.compute_bleu(
-        correct=total[:4], total=total[4:8], sys_len=total[8], ref_len=total[9], smooth_method="exp", max_ngram_order=4
+def _metrics() -> Iterator[Metric]:
+    yield Metric("bleu", "BLEU points", 1, 2, 1.0, "sacreBLEU of detokenised text", "bleu")
+    yield Metric("multi_bleu", "BLEU points", 1, 2, 1.0, "BLEU of tokenised text, as multi-bleu.perl", None)
+    for n in "12L":
+        yield Metric(
+            f"rouge{n}_f", "ROUGE points", 1, 2, 0.7, f"ROUGE-{n} F1 of whole outputs, mean over sentences", "mean"
+        )
+        yield Metric(
+            f"rouge{n}_r",
+            "ROUGE points",
+            1,
+            2,
+            0.7,
+            f"ROUGE-{n} recall of the first 75 bytes, mean over documents",
+            "mean",
+        )
+    yield Metric(
+        "attention_zeros", "share", 0, 2, None, "source words of weight exactly 0, of all words at all steps", None
     )
-    return score.score
+    yield Metric("attention_support", "words", 0, 1, None, "source words with attention, mean over steps", None)
+    yield Metric("unknown_share", "share", 0, 2, None, "outputs with an unknown word, replaced or not", None)
+    yield Metric("accuracy", "%", 1, 1, None, "target tokens predicted right given the true history", None)
+    yield Metric("loss", "bits per token", -1, 3, None, "cross-entropy given the true history", None)
+    yield Metric("ppl", "", -1, 2, None, "perplexity given the true history: 2 ** loss", None)
 
 
-def multi_bleu(hyps_tok: Sequence[str], refs_tok: References | Sequence[str]) -> float:
-    """BLEU of tokenised text as multi-bleu.perl computes it: no tokenisation, no smoothing, closest reference length.
-
-    Args:
-        hyps_tok, refs_tok: words joined by spaces; the number depends on the tokeniser that made them.
-    """
-    from sacrebleu.metrics import BLEU
-
-    references = _references(hyps_tok, refs_tok)
-    metric = BLEU(tokenize="none", smooth_method="none", force=True)
-    return metric.corpus_score(list(hyps_tok), _streams(references)).score
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _metrics()}
 
 
-def rouge_f1(
-    hyps: Sequence[str], refs: References | Sequence[str], stemmer: bool = True, combine: str = "best"
-) -> dict[str, Any]:
-    """ROUGE-1/2/L F1 of whole outputs by the rouge-score package, averaged over sentences.
+def score(
+    names: Sequence[str],
+    hypotheses: Sequence[str],
+    references: References,
+    options: Encode,
+    language: str | None = None,
+) -> tuple[dict[str, float], dict[str, str], dict[str, np.ndarray]]:
+    """Scores by name (`tasks.seq2seq.options.SCORES`).
 
     Args:
-        stemmer: Porter stemming, the `-m` of ROUGE-1.5.5 that the summarization papers set.
-        combine: with several references, "best" takes the reference with the largest F1 for each measure, "average"
-            the mean over references.
+        hypotheses: an output text a sentence. references: the reference texts of each.
+        options: how the model's text is encoded: a lower-cased model is scored on lower case.
+        language: of the outputs.
 
     Returns:
-        rouge1_f, rouge2_f, rougeL_f, signature, and `sentence`: each measure's values [n].
+        metric -> value; score -> signature; metric -> per-sentence values [n], for BLEU statistics [n, 10].
     """
-    if combine not in ("best", "average"):
-        raise ValueError(f"combine is {combine!r}, allowed are 'best' and 'average'")
-    from rouge_score.rouge_scorer import RougeScorer
-
-    references = _references(hyps, refs)
-    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=stemmer, tokenizer=_rouge_tokenizer(stemmer))
-    values: dict[str, list[float]] = {"rouge1": [], "rouge2": [], "rougeL": []}
-    for hyp, options in zip(hyps, references, strict=True):
-        scores = [scorer.score(ref, hyp) for ref in options]
-        for name, column in values.items():
-            all_f = [score[name].fmeasure for score in scores]
-            column.append(max(all_f) if combine == "best" else sum(all_f) / len(all_f))
-    sentence = {f"{name}_f": 100 * np.array(column) for name, column in values.items()}
-    refs_mode = "" if max(map(len, references), default=1) == 1 else f"|refs:{combine}"
-    signature = f"rouge-score:{version('rouge-score')}|F1|stem:{'porter' if stemmer else 'no'}{refs_mode}|n:{len(hyps)}"
-    return _means(sentence) | {"signature": signature, "sentence": sentence}
-
-
-def rouge_recall75(
-    hyps: Sequence[str],
-    refs: References | Sequence[str],
-    limit_bytes: int | None = 75,
-    stemmer: bool = True,
-    combine: str = "pooled",
-) -> dict[str, Any]:
-    """ROUGE recall of outputs cut at 75 bytes, the DUC 2004 task 1 rule (ROUGE-1.5.5 `-m -n 2 -w 1.2 -b 75`).
-
-    In that command `-m` is the Porter stemmer. Several references are combined by the script's default (`-f A`, its
-    "model average"): hits and reference n-grams are summed over the references before dividing, which is Eq. 1 of Lin
-    (2004). Its release notes say that the jackknifing described in the same paper was removed in version 1.4, so
-    "pooled" is the default here. "best" is the script's `-f B`; "jackknife" is the procedure of the paper: the mean,
-    over leaving out each reference in turn, of the best remaining one. Outputs are cut in bytes of UTF-8, references
-    are not (those of DUC keep to the limit).
-
-    Args:
-        hyps: one output per document.
-        refs: the references of each document.
-        limit_bytes: where to cut outputs; None: not at all.
-
-    Returns:
-        rouge1_r, rouge2_r, rougeL_r, signature, and `sentence`: each measure's values [n].
-    """
-    if combine not in ("pooled", "best", "jackknife"):
-        raise ValueError(f"combine is {combine!r}, allowed are 'pooled', 'best' and 'jackknife'")
-    references = _references(hyps, refs)
-    tokens = _rouge_tokenizer(stemmer).tokenize
-    values: dict[str, list[float]] = {"rouge1_r": [], "rouge2_r": [], "rougeL_r": []}
-    for hyp, options in zip(hyps, references, strict=True):
-        output = tokens(cut_bytes(hyp, limit_bytes))
-        models = [tokens(ref) for ref in options]
-        counts = {
-            "rouge1_r": [_ngram_hits(output, model, 1) for model in models],
-            "rouge2_r": [_ngram_hits(output, model, 2) for model in models],
-            "rougeL_r": [(_lcs(output, model), len(model)) for model in models],
-        }
-        for name, pairs in counts.items():
-            values[name].append(_combine(pairs, combine))
-    sentence = {name: 100 * np.array(column) for name, column in values.items()}
-    most = max(map(len, references), default=1)
-    cut = "full" if limit_bytes is None else f"bytes:{limit_bytes}"
-    stem = "porter" if stemmer else "no"
-    signature = f"ROUGE-1.5.5-style recall|{cut}|stem:{stem}|refs:{most}:{combine}|n:{len(hyps)}"
-    return _means(sentence) | {"signature": signature, "sentence": sentence}
+    values: dict[str, float] = {}
+    signatures: dict[str, str] = {}
+    sentences: dict[str, np.ndarray] = {}
+    for name in names:
+        if name == "multi_bleu":
+            words = [tokenized(text, options, language) for text in hypotheses]
+            values[name] = multi_bleu(words, [[tokenized(r, options, language) for r in group] for group in references])
+            signatures[name] = f"multi-bleu|tok:{options.tokenizer}"
+        elif name == "bleu":
+            found = bleu(hypotheses, references, lowercase=options.tokenizer.endswith("lower"))
+            values[name], signatures[name], sentences["bleu_statistics"] = (
+                found["bleu"],
+                found["signature"],
+                found["sentence"],
+            )
+        else:
+            found = {"rouge_f1": rouge_f1, "rouge_recall75": rouge_recall75}[name](hypotheses, references)
+            signatures |= dict.fromkeys(found["sentence"], found["signature"])
+            values |= {metric: found[metric] for metric in found["sentence"]}
+            sentences |= found["sentence"]
+    return values, signatures, sentences
 
 
-def cut_bytes(text: str, limit: int | None) -> str:
-    """The first `limit` bytes of `text` in UTF-8, without a broken last character (None: all of it)."""
-    return text if limit is None else text.encode("utf-8")[:limit].decode("utf-8", "ignore")
-
-
-def token_accuracy(predicted: np.ndarray, target: np.ndarray, mask: np.ndarray | None = None) -> float:
-    """Share of target tokens predicted right, given the true history: OpenNMT's validation accuracy, in per cent.
-
-    Args:
-        predicted, target: ids, same shape.
-        mask: same shape, True = counts (leave padding out); default all.
-    """
-    predicted, target = np.asarray(predicted), np.asarray(target)
-    if predicted.shape != target.shape:
-        raise ValueError(f"predicted has shape {predicted.shape} and target {target.shape}; they must agree")
-    right = predicted == target
-    right = right.ravel() if mask is None else right[np.asarray(mask, dtype=bool)]
-    return 100.0 * float(right.mean()) if right.size else float("nan")
-
-
-Score = Callable[[Sequence[str], References], Mapping[str, Any]]
-
-
-def baselines(
-    corpus: Corpus,
-    score: Score | None = None,
-    transform: Callable[[str], str] | None = None,
-    split: str = "test",
-) -> dict[str, dict[str, Any]]:
-    """Two systems that learn nothing, scored as a model would be.
-
-    constant: one training target for every input, the one closest (mean ROUGE-1 F1) to the targets of dev.
-    lead: the first k words of the source, k the mean number of words of the training targets (or dev's without any).
-
-    Args:
-        score: outputs, references -> dict of scores; default `rouge_f1` and `bleu` together.
-        transform: applied to outputs and references first, e.g. the tokenisation that a model's output has.
-
-    Returns:
-        "constant" and "lead" -> the scores without per-sentence values, with `text` or `words`.
-    """
-    score = score or _rouge_and_bleu
-    transform = transform or (lambda text: text)
-    pairs = corpus.splits[split]
-    if len(pairs) == 0:
-        raise DataError(f"{corpus.name} has no pairs in {split}", corpus.provenance, "choose another split")
-    refs = [[transform(ref) for ref in pair.references] for pair in pairs]
-    # a data set of test pairs only (DUC) has neither: its own targets must do, and the result is flattering
-    train = corpus.splits["train"] if len(corpus.splits["train"]) else pairs
-    dev = corpus.splits["dev"] if len(corpus.splits["dev"]) else train
-    constant = most_central_target(
-        [train[i].references[0] for i in _spread(len(train), 1000)],
-        [dev[i].references[0] for i in _spread(len(dev), 400)],
-    )
-    lengths = [len(train[i].references[0].split()) for i in _spread(len(train), 5000)]
-    words = max(1, round(float(np.mean(lengths))))
-    outputs = {
-        "constant": ([transform(constant)] * len(pairs), {"text": constant}),
-        "lead": ([transform(" ".join(pair.source.split()[:words])) for pair in pairs], {"words": words}),
-    }
-    return {
-        name: {key: value for key, value in score(hyps, refs).items() if key != "sentence"} | extra
-        for name, (hyps, extra) in outputs.items()
-    }
-
-
-def most_central_target(candidates: Sequence[str], dev: Sequence[str]) -> str:
-    """The candidate with the largest mean ROUGE-1 F1 (stemmed) to the texts of `dev`; the first one on a tie."""
-    tokens = _rouge_tokenizer(True).tokenize
-    vocabulary: dict[str, int] = {}
-    bags = [
-        [Counter(vocabulary.setdefault(t, len(vocabulary)) for t in tokens(s)) for s in group]
-        for group in (candidates, dev)
+def references(test: Encoded) -> list[list[str]]:
+    """The references of each test sentence as they are scored."""
+    return [
+        [reference_text(r, test.options, digits=test.digits) for r in pair.references]
+        for pair in test.splits["test"].pairs
     ]
-    dense = np.zeros((len(dev), max(1, len(vocabulary))), dtype=np.int16)
-    for row, bag in enumerate(bags[1]):
-        dense[row, list(bag)] = list(bag.values())
-    lengths = dense.sum(axis=1)
-    best, best_mean = 0, -1.0
-    for i, bag in enumerate(bags[0]):
-        if not bag:
-            continue
-        hits = np.minimum(dense[:, list(bag)], np.array(list(bag.values()), dtype=np.int16)).sum(axis=1)
-        mean = float((2 * hits / (lengths + bag.total())).mean())
-        if mean > best_mean:
-            best, best_mean = i, mean
-    return candidates[best]
 
 
-def _rouge_and_bleu(hyps: Sequence[str], refs: References) -> dict[str, Any]:
-    rouge, sacre = rouge_f1(hyps, refs), bleu(hyps, refs)
-    return {k: v for k, v in rouge.items() if k.startswith("rouge")} | {"bleu": sacre["bleu"]}
+def evaluation(
+    test: Encoded, hypotheses: Sequence[Hypothesis], scores: Sequence[str], name: str = "test", keep_attention: int = 0
+) -> Evaluation:
+    """Metrics, a record for each sentence, and the attention of the first `keep_attention` ones.
+
+    Args:
+        test: with the split "test".
+        hypotheses: its outputs, in order (`tasks.seq2seq.decode.decode`).
+        name: of the test set; prefix of its metrics.
+    """
+    pairs, language = test.splits["test"].pairs, test.languages["target"]
+    texts = [
+        output_text(h.tokens, test.options, language, source=pair.source, digits=test.digits)
+        for h, pair in zip(hypotheses, pairs, strict=True)
+    ]
+    values, signatures, sentences = score(scores, texts, references(test), test.options, language)
+    values |= attention_metrics(hypotheses)
+    found = Evaluation(
+        {f"{name}/{k}": float(v) for k, v in values.items()}, {f"{name}/{k}": v for k, v in signatures.items()}
+    )
+    found.predictions = records(test, hypotheses, texts, sentences, name, keep_attention)
+    found.attention = {f"{name}/{h.index}": h.attention for h in hypotheses[:keep_attention]}
+    return found
 
 
-def _spread(size: int, count: int) -> list[int]:
-    """At most `count` indices spread evenly over range(size)."""
-    return np.unique(np.linspace(0, size - 1, min(size, count)).astype(int)).tolist() if size else []
+def attention_metrics(hypotheses: Sequence[Hypothesis]) -> dict[str, float]:
+    """Zeros and support of the attention over all steps, and the share of outputs with an unknown word."""
+    places, steps = sum(h.attention.numel() for h in hypotheses), sum(len(h.attention) for h in hypotheses)
+    zeros = sum(int(h.attention.eq(0).sum()) for h in hypotheses)
+    return {
+        "attention_zeros": zeros / places, "attention_support": (places - zeros) / steps,
+        "unknown_share": sum(h.unknown for h in hypotheses) / len(hypotheses),
+    }  # fmt: skip
 
 
-def _references(hyps: Sequence[str], refs: References | Sequence[str]) -> list[tuple[str, ...]]:
-    if len(hyps) != len(refs):
-        raise ValueError(f"{len(hyps)} outputs and references for {len(refs)} sentences; the numbers must agree")
-    lists = [(ref,) if isinstance(ref, str) else tuple(ref) for ref in refs]
-    for i, options in enumerate(lists):
-        if not options:
-            raise ValueError(f"sentence {i} has no reference; each needs one or more")
-    return lists
-
-
-def _streams(references: list[tuple[str, ...]]) -> list[list[str | None]]:
-    """Sentences x references turned into sacrebleu's references x sentences; None where a sentence has fewer."""
-    most = max(map(len, references), default=1)
-    return [[options[k] if k < len(options) else None for options in references] for k in range(most)]
-
-
-@lru_cache(maxsize=2)
-def _rouge_tokenizer(stemmer: bool):
-    from rouge_score.tokenizers import DefaultTokenizer
-
-    return DefaultTokenizer(use_stemmer=stemmer)
-
-
-def _ngram_hits(output: list[str], model: list[str], n: int) -> tuple[int, int]:
-    """(clipped n-gram matches, n-grams of the reference)."""
-
-    def grams(tokens: list[str]) -> Counter:
-        return Counter(zip(*(tokens[i:] for i in range(n)), strict=False))
-
-    reference = grams(model)
-    return (grams(output) & reference).total(), reference.total()
-
-
-def _lcs(a: list[str], b: list[str]) -> int:
-    """Length of the longest common subsequence."""
-    previous = [0] * (len(b) + 1)
-    for x in a:
-        row = [0]
-        for j, y in enumerate(b):
-            row.append(previous[j] + 1 if x == y else max(row[j], previous[j + 1]))
-        previous = row
-    return previous[-1]
-
-
-def _combine(pairs: list[tuple[int, int]], how: str) -> float:
-    """One recall from (hits, size) per reference."""
-    if how == "pooled":
-        size = sum(total for _, total in pairs)
-        return sum(hits for hits, _ in pairs) / size if size else 0.0
-    recalls = [hits / total if total else 0.0 for hits, total in pairs]
-    if how == "best" or len(recalls) == 1:
-        return max(recalls)
-    left_out = [max(recalls[:k] + recalls[k + 1 :]) for k in range(len(recalls))]
-    return sum(left_out) / len(left_out)
-
-
-def _means(sentence: Mapping[str, np.ndarray]) -> dict[str, float]:
-    return {name: float(values.mean()) if len(values) else float("nan") for name, values in sentence.items()}
+def records(
+    test: Encoded,
+    hypotheses: Sequence[Hypothesis],
+    texts: Sequence[str],
+    sentences: dict[str, np.ndarray],
+    name: str,
+    shown: int,
+) -> list[dict[str, Any]]:
+    """What is stored of each test sentence; tokens beside the attention of the first `shown` ones."""
+    split, found = test.splits["test"], []
+    for row, (h, text) in enumerate(zip(hypotheses, texts)):
+        pair = split.pairs[h.index]
+        record = {
+            "set": name, "index": h.index, "source": pair.source, "references": list(pair.references), "output": text,
+            "score": round(h.score, 4), "sentence": {k: np.round(v[row], 4).tolist() for k, v in sentences.items()},
+        }  # fmt: skip
+        if row < shown:
+            record |= {"source_tokens": split.source_tokens(h.index), "output_tokens": [*h.tokens, SPECIAL[EOS]]}
+        found.append(record)
+    return found

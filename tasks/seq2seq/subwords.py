@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tasks.data.errors import DataError
 
-SUBWORDS = ("none", "bpe", "sentencepiece")
 PIECE_SPACE = "\u2581"  # sentencepiece's mark of a word start
 
 

@@ -1,5 +1,1 @@
 """Visual question answering with discrete and continuous 2-D attention (Martins et al. 2020, Table 2)."""
-
-from tasks import lazy
-
-__getattr__ = lazy("tasks.vqa.experiment")

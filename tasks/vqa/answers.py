@@ -1,4 +1,4 @@
-"""Answers as the VQA challenge treats them: normalised, soft targets of ten annotators, a vocabulary of frequent answers.
+"""Answers as the VQA challenge scores them: soft targets of ten annotators; a vocabulary of frequent answers.
 
 Antol et al. 2015 and the challenge's evaluation: an answer is fully right when at least three annotators gave it. The
 official accuracy averages over the ten ways to leave one annotator out,
@@ -10,55 +10,8 @@ and the same values are the training targets.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-
-_DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-_NUMBERS = {w: str(i) for i, w in enumerate(_DIGITS)} | {"none": "0"}
-_ARTICLES = {"a", "an", "the"}
-# Written without the apostrophe by annotators; the challenge's list has none that are words themselves ("its", "well").
-_SHORT = """
-ain't aren't can't could've couldn't didn't doesn't don't hadn't hasn't haven't he'd he's how'd how'll how's isn't it'd it'll
-ma'am might've mightn't must've mustn't needn't not've o'clock oughtn't shan't should've shouldn't somebody'll somebody's
-someone'd someone'll someone's something'd something'll that's there'd there're there's they'd they'll they're they've 'twas
-wasn't we've weren't what'll what're what's what've when's where'd where's where've who'd who'll who's who've why'll why're why's
-won't would've wouldn't y'all you'd you'll you're you've
-"""
-_TWICE_SHORT = """
-couldn't've hadn't've he'd've it'd've mightn't've she'd've shouldn't've somebody'd've someone'd've something'd've there'd've
-they'd've we'd've who'd've wouldn't've y'all'll y'all'd've you'd've
-"""
-
-
-def _without_one_apostrophe(word: str) -> list[str]:
-    return [word[:i] + word[i + 1 :] for i, letter in enumerate(word) if letter == "'"]
-
-
-_CONTRACTIONS = {left: word for word in (_SHORT + _TWICE_SHORT).split() for left in _without_one_apostrophe(word)}
-_PUNCTUATION = ';/[]"{}()=+\\_-<>@`,?!'
-_FULL_STOP = re.compile(r"\.(?!\d)")  # as the challenge's expression works, also after a digit
-_COMMA_IN_NUMBER = re.compile(r"\d,\d")
-
-
-@lru_cache(maxsize=1 << 16)
-def normalized(answer: str) -> str:
-    """Lower case; no punctuation, articles; number words as digits; apostrophes put back ("dont" -> "don't").
-
-    The challenge's rule: a punctuation mark is deleted where it touches a space (or the answer has a comma inside a number)
-    and becomes a space between letters ("t-shirt" -> "t shirt").
-    """
-    text = answer.replace("\n", " ").replace("\t", " ").strip()
-    in_number = _COMMA_IN_NUMBER.search(text) is not None
-    original = text
-    for mark in _PUNCTUATION:
-        if mark in original:
-            loose = f"{mark} " in original or f" {mark}" in original or in_number
-            text = text.replace(mark, "" if loose else " ")
-    text = _FULL_STOP.sub("", text)
-    words = [_NUMBERS.get(w, w) for w in text.lower().split()]
-    return " ".join(_CONTRACTIONS.get(w, w) for w in words if w not in _ARTICLES)
 
 
 def soft_scores(answers: Sequence[str]) -> dict[str, float]:
@@ -82,10 +35,3 @@ def vocabulary(most_given: Iterable[str], min_count: int) -> list[str]:
     """Answers given at least `min_count` times, the most frequent first, ties by name."""
     counts = Counter(most_given)
     return sorted((a for a, n in counts.items() if n >= min_count), key=lambda a: (-counts[a], a))
-
-
-def answer_type(answer: str) -> str:
-    """ "yes/no", "number" or "other", for sets that do not say it."""
-    if answer in ("yes", "no", "true", "false"):
-        return "yes/no"
-    return "number" if answer.replace(".", "", 1).isdigit() else "other"

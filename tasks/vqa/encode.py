@@ -1,28 +1,103 @@
-"""Questions as numbers: words, soft answer targets, image numbers. Made in seconds, kept in memory."""
+"""Questions as numbers in a folder: words, soft answer targets, image rows; and where the images lie.
+
+    dict.txt answers.json             words from number 4 on (`tasks.data.symbols`), in fairseq's format; the answers
+    <split>.words.npy, .answers.npy   rows of numbers, with their .offsets.npy; <split>.scores.npy beside the answers
+    <split>.image.npy                 int64 [N]: row of the image, -1 for one that cannot be read
+    <split>.questions.jsonl           the questions as they were read
+    vectors.npy                       float32 [words, dim] to start from, where options.vectors names a file
+    meta.json                         options, images, counts of what was handled, sha256 of everything
+
+Images stay where they are, decoded once into the cache or in a feature store, and are mapped into memory.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import dataclasses
 import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tasks.data import vectors
-from tasks.data.errors import DataError, DataUnavailable
+from tasks.data import DataError, DataSet, DataUnavailable, Progress, content_sha256, vectors
+from tasks.data.cache import cached_folder, read_meta, write_meta
+from tasks.data.dataset import fingerprint
 from tasks.data.files import sha256_of
-from tasks.data.progress import NullProgress
+from tasks.data.images import Images, open_images
+from tasks.data.ragged import Ragged
+from tasks.data.records import Question
+from tasks.data.symbols import FIRST, PAD, UNK
+from tasks.options import plain
 from tasks.vqa.answers import soft_scores, vocabulary
-from tasks.vqa.corpus import SPLITS, Corpus, Images
-from tasks.vqa.questions import Counts, Question
+from tasks.vqa.options import Encode
+from tasks.vqa.sizes import ImageSpec
 
-PAD, UNKNOWN = "<pad>", "<unk>"
-RECIPE = 1
+RECIPE = 2  # raised when the same questions and options would give other numbers
+VOCABULARY = ("dict.txt", "answers.json")
+PAPER_IMAGE = ImageSpec("features", (14, 14), 2048)  # ResNet-152 on 448 x 448 pixels
+
+
+@dataclass
+class Split:
+    """Questions of a split: rows of words, of answers and their soft scores; the row of the image [N], see above."""
+
+    tokens: Ragged
+    answers: Ragged
+    scores: Ragged
+    image: np.ndarray
+    file: Path
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    @cached_property
+    def questions(self) -> list[Question]:
+        """As they were read."""
+        with open(self.file, encoding="utf-8") as lines:
+            found = map(json.loads, lines)
+            return [Question(**{**q, "answers": tuple(q["answers"])}) for q in found]
+
+
+@dataclass
+class Encoded:
+    """An opened folder.
+
+    Attributes:
+        words, answers: vocabularies; word i of the list has number i + 4.
+        image_spec: what a model sees of an image.
+        counts: what was handled on the way, in words -> how often.
+        sha256: of the content and the options.
+    """
+
+    folder: Path
+    options: Encode
+    words: list[str]
+    answers: list[str]
+    image_spec: ImageSpec
+    counts: dict[str, int]
+    sha256: str
+    splits: dict[str, Split] = field(default_factory=dict)
+    vectors: np.ndarray | None = None
+
+    @property
+    def word_count(self) -> int:
+        return FIRST + len(self.words)
+
+    @property
+    def answer_count(self) -> int:
+        return len(self.answers)
+
+    @cached_property
+    def images(self) -> Images:
+        """The images of all splits, mapped into memory; opened when first asked for."""
+        return open_images(read_meta(self.folder)["images"], self.folder)
 
 
 def words_of(question: str) -> list[str]:
@@ -31,109 +106,181 @@ def words_of(question: str) -> list[str]:
     return re.sub(r"[-/]", " ", text).split()
 
 
-@dataclass
-class Part:
-    """A split. tokens int32 [N, T] padded with 0; lengths [N]; image [N] numbers; answers and scores: soft targets of each."""
+def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress) -> Encoded:
+    """Train and dev in a vocabulary of the training questions, with their images.
 
-    questions: list[Question]
-    tokens: np.ndarray
-    lengths: np.ndarray
-    image: np.ndarray
-    answers: list[np.ndarray]
-    scores: list[np.ndarray]
+    Counted: questions whose image cannot be read (left out of training, asked with an empty image in dev and test);
+    training questions without any answer in the vocabulary (all-zero targets, as the authors do); test answers outside
+    the vocabulary (nobody can give them); questions cut at max_tokens.
 
-
-@dataclass
-class Encoded:
-    """A corpus ready for training. words[0] is padding, words[1] unknown; counts: what was handled on the way."""
-
-    corpus: Corpus
-    images: Images
-    words: list[str]
-    answers: list[str]
-    parts: dict[str, Part]
-    counts: Counts = field(default_factory=Counter)
-    vectors: np.ndarray | None = None
-    sha256: str = ""
-
-
-def encode(corpus: Corpus, images: Images, options: Mapping[str, Any]) -> Encoded:
-    """Encode a corpus.
-
-    Args:
-        options: max_tokens, min_answer_count, vectors (a text file of word vectors, or None).
-    Counts:
-        questions whose image cannot be read (left out of training, asked with an empty image in dev and test); training
-        questions without any answer in the vocabulary (all-zero targets, as the authors do); test answers outside the
-        vocabulary (nobody can give them); questions cut at max_tokens.
     Raises:
-        DataError: no answer is frequent enough, or no training question is left.
+        DataError: no answer is frequent enough, or no training question is left. DataUnavailable: no file of vectors.
     """
-    counts = Counter(corpus.counts)
-    unreadable = {k for k in corpus.image_keys() if k in images.bad or k not in images.index}
-    kept = {split: list(corpus.splits[split]) for split in SPLITS}
-    kept["train"] = [q for q in kept["train"] if q.image not in unreadable]
-    for split in SPLITS:
-        if n := sum(q.image in unreadable for q in corpus.splits[split]):
-            counts[f"{split} questions with an unreadable image"] = n
+    records = data.read(progress)
+    splits = {s: list(records[s]) for s in ("train", "dev")}
+    images = _images(data, splits, root, progress)
+    kept = splits | {"train": [q for q in splits["train"] if q.image in images.index and q.image not in images.bad]}
     seen = Counter(w for q in kept["train"] for w in words_of(q.text))
-    words = [PAD, UNKNOWN, *sorted(seen, key=lambda w: (-seen[w], w))]
-    answers = vocabulary((q.answer for q in kept["train"]), options["min_answer_count"])
-    if not answers or not kept["train"]:
+    words = sorted(seen, key=lambda w: (-seen[w], w))
+    answers = vocabulary((q.answer for q in kept["train"]), options.min_answer_count)
+    if not answers:
         raise DataError(
-            "nothing is left to train on", f"{len(kept['train'])} questions, {len(answers)} answers given at least {options['min_answer_count']} times",
+            "nothing is left to train on",
+            f"{len(kept['train'])} questions, no answer given at least {options.min_answer_count} times",
             "lower encode.min_answer_count or raise data.limits.train",
-        )  # fmt: skip
-    word_number, answer_number = ({w: i for i, w in enumerate(v)} for v in (words, answers))
-    parts = {
-        s: _part(kept[s], word_number, answer_number, images, unreadable, options["max_tokens"], s, counts)
-        for s in SPLITS
-    }
-    table, vectors_hash = None, ""
-    if options.get("vectors"):
-        table, vectors_hash = read_vectors(Path(options["vectors"]), words, counts)
-    text = json.dumps(
-        [RECIPE, corpus.sha256, images.sha256, sorted(unreadable), {**options, "vectors": None}, vectors_hash],
-        default=str,
-    )
-    return Encoded(corpus, images, words, answers, parts, counts, table, hashlib.sha256(text.encode()).hexdigest())
-
-
-def _part(
-    questions: Sequence[Question], words: dict[str, int], answers: dict[str, int], images: Images, unreadable: set[str],
-    longest: int, split: str, counts: Counts,
-) -> Part:  # fmt: skip
-    rows = [[words.get(w, 1) for w in words_of(q.text)] or [1] for q in questions]
-    counts[f"{split} questions cut at {longest} words"] += sum(len(r) > longest for r in rows)
-    lengths = np.array([min(len(r), longest) for r in rows], np.int64)
-    tokens = np.zeros((len(rows), int(lengths.max())), np.int32)
-    for i, row in enumerate(rows):
-        tokens[i, : lengths[i]] = row[:longest]
-    image = np.array([-1 if q.image in unreadable else images.index[q.image] for q in questions], np.int64)
-    numbers, scores = [], []
-    outside = 0
-    for q in questions:
-        soft = {answers[a]: s for a, s in soft_scores(q.answers).items() if a in answers and s > 0} if q.answers else {}
-        outside += not soft
-        numbers.append(np.fromiter(soft, np.int64, len(soft)))
-        scores.append(np.fromiter(soft.values(), np.float32, len(soft)))
-    counts[f"{split} questions without an answer in the vocabulary"] += outside
-    return Part(list(questions), tokens, lengths, image, numbers, scores)
-
-
-def read_vectors(path: Path, words: Sequence[str], counts: Counts) -> tuple[np.ndarray, str]:
-    """A file of word vectors (`tasks.data.vectors`) -> float32 [words, dim], small random rows for words that are not there.
-
-    Raises DataUnavailable when the file is missing, DataError when it is damaged or has none of the words.
-    """
-    if not path.is_file():
-        raise DataUnavailable(
-            "the word vectors are missing", str(path), "set encode.vectors=FILE, or null for random vectors"
         )
-    found, rows = vectors.read_vectors(path, set(words), NullProgress())
-    table = np.random.default_rng(0).normal(0, 0.1, (len(words), rows.shape[1])).astype(np.float32)
-    table[0] = 0
-    place = {word: i for i, word in enumerate(words)}
+    key = _key(splits, images, options)
+
+    def build(folder: Path) -> dict[str, Any]:
+        (folder / "dict.txt").write_text("".join(f"{w} {seen[w]}\n" for w in words), encoding="utf-8")
+        (folder / "answers.json").write_text(json.dumps(answers, ensure_ascii=False), encoding="utf-8")
+        counts = _write(folder, splits, kept, words, answers, images, options)
+        if options.vectors is not None:
+            table, missing = starting_vectors(Path(options.vectors), words, progress)
+            np.save(folder / "vectors.npy", table)
+            counts["words without a vector"] = missing
+        return _facts(folder, images, options, counts, key)
+
+    return open_encoded(cached_folder(root, data.name, key, build, progress))
+
+
+def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress: Progress) -> Encoded:
+    """The test questions of a data set in the vocabulary of `encoding`, a folder of `encode` or `keep_encoding`."""
+    known = open_encoded(encoding)
+    splits = {"test": list(data.read(progress)["test"])}
+    images = _images(data, splits, root, progress)
+    key = [_key(splits, images, known.options), known.words, known.answers]
+
+    def build(folder: Path) -> dict[str, Any]:
+        for name in VOCABULARY:
+            shutil.copyfile(known.folder / name, folder / name)
+        counts = _write(folder, splits, splits, known.words, known.answers, images, known.options)
+        return _facts(folder, images, known.options, counts, key)
+
+    return open_encoded(cached_folder(root, f"{data.name}-test", key, build, progress))
+
+
+def open_encoded(folder: str | Path) -> Encoded:
+    """What `encode`, `encode_test` or `keep_encoding` left in a folder. Raises DataError when it is no such folder."""
+    folder = Path(folder)
+    meta = read_meta(folder)
+    words = [line.rpartition(" ")[0] for line in (folder / "dict.txt").read_text(encoding="utf-8").splitlines()]
+    answers = json.loads((folder / "answers.json").read_text(encoding="utf-8"))
+    spec = ImageSpec(meta["image"]["kind"], tuple(meta["image"]["grid"]), meta["image"]["channels"])
+    found = Encoded(folder, Encode(**meta["options"]), words, answers, spec, meta["counts"], meta["sha256"])
+    found.splits = {s: _open_split(folder, s) for s in meta["splits"]}
+    if (folder / "vectors.npy").is_file():
+        found.vectors = np.load(folder / "vectors.npy", mmap_mode="r")
+    return found
+
+
+def keep_encoding(folder: str | Path, to: str | Path) -> None:
+    """Copy what a finished cell keeps, enough to encode and answer further questions: vocabularies and options."""
+    meta, to = read_meta(folder), Path(to)
+    to.mkdir(parents=True, exist_ok=True)
+    for name in VOCABULARY:
+        shutil.copyfile(Path(folder) / name, to / name)
+    write_meta(to, {k: v for k, v in meta.items() if k not in ("files", "images")} | {"splits": []})
+
+
+def vectors_shortfall(options: Encode) -> tuple[str, ...]:
+    """What keeps the word vectors from being the paper's: GloVe's of 300 dimensions, as in en_vectors_web_lg."""
+    return () if options.vectors is not None else ("random word vectors instead of GloVe",)
+
+
+def features_shortfall(spec: ImageSpec) -> tuple[str, ...]:
+    """What keeps the images from being the paper's grid features."""
+    if spec == PAPER_IMAGE:
+        return ()
+    what = (
+        "pixels"
+        if spec.kind == "pixels"
+        else f"features of {spec.grid[0]} x {spec.grid[1]} cells and {spec.channels} channels"
+    )
+    return (f"{what} instead of ResNet-152 features of 14 x 14 cells",)
+
+
+def starting_vectors(path: Path, words: Sequence[str], progress: Progress) -> tuple[np.ndarray, int]:
+    """A file of word vectors (`tasks.data.vectors`) -> float32 [4 + words, dim], and how many words it does not have.
+
+    Those get small random rows. Raises DataError when the file is damaged or has none of the words.
+    """
+    found, rows = vectors.read_vectors(path, set(words), progress)
+    table = np.random.default_rng(0).normal(0, 0.1, (FIRST + len(words), rows.shape[1])).astype(np.float32)
+    table[PAD] = 0
+    place = {word: i for i, word in enumerate(words, FIRST)}
     table[[place[word] for word in found]] = rows
-    counts["words without a vector"] = len(words) - len(found)
-    return table, sha256_of(path)
+    return table, len(words) - len(found)
+
+
+def _images(data: DataSet, splits: Mapping[str, Sequence[Question]], root: str | Path, progress: Progress) -> Images:
+    """The images that the splits ask about, decoded or found."""
+    keys = dict.fromkeys(q.image for questions in splits.values() for q in questions)
+    return data.about["images"](list(keys), Path(root), progress)
+
+
+def _facts(folder: Path, images: Images, options: Encode, counts: Mapping[str, int], sha256: str) -> dict[str, Any]:
+    """What meta.json says."""
+    return {
+        "options": plain(options), "counts": dict(counts), "sha256": sha256,
+        "image": {"kind": images.kind, "grid": list(images.grid), "channels": images.channels},
+        "images": {"kind": images.kind, "path": images.path},
+        "splits": sorted(p.name.partition(".")[0] for p in folder.glob("*.image.npy")),
+    }  # fmt: skip
+
+
+def _key(splits: Mapping[str, Sequence[Question]], images: Images, options: Encode) -> str:
+    settings = plain(options)
+    if options.vectors is not None:
+        path = Path(options.vectors)
+        if not path.is_file():
+            raise DataUnavailable(
+                "the word vectors are missing", str(path), "set encode.vectors=FILE, or null for random vectors"
+            )
+        settings["vectors"] = sha256_of(path)
+    unreadable = sorted({q.image for questions in splits.values() for q in questions if q.image in images.bad})
+    content = {split: content_sha256(questions) for split, questions in splits.items()}
+    return fingerprint(RECIPE, content, images.sha256, unreadable, settings)
+
+
+def _write(
+    folder: Path, asked: Mapping[str, Sequence[Question]], kept: Mapping[str, Sequence[Question]], words: Sequence[str],
+    answers: Sequence[str], images: Images, options: Encode,
+) -> dict[str, int]:  # fmt: skip
+    """Write the splits; returns what was handled."""
+    counts: Counter[str] = Counter()
+    word_number = {w: i for i, w in enumerate(words, FIRST)}
+    answer_number = {a: i for i, a in enumerate(answers)}
+    for split, questions in kept.items():
+        row = {q.image: -1 if q.image in images.bad else images.index.get(q.image, -1) for q in asked[split]}
+        counts[f"{split} questions with an unreadable image"] = sum(row[q.image] < 0 for q in asked[split])
+        tokens = [[word_number.get(w, UNK) for w in words_of(q.text)] or [UNK] for q in questions]
+        counts[f"{split} questions cut at {options.max_tokens} words"] = sum(
+            len(t) > options.max_tokens for t in tokens
+        )
+        soft = [
+            {answer_number[a]: s for a, s in soft_scores(q.answers).items() if a in answer_number and s > 0}
+            for q in questions
+        ]
+        counts[f"{split} questions without an answer in the vocabulary"] = sum(not s for s in soft)
+        _save_rows(folder, f"{split}.words", [t[: options.max_tokens] for t in tokens])
+        _save_rows(folder, f"{split}.answers", soft)
+        np.save(folder / f"{split}.scores.npy", np.fromiter(chain(*(s.values() for s in soft)), np.float32))
+        np.save(folder / f"{split}.image.npy", np.array([row[q.image] for q in questions], np.int64))
+        with open(folder / f"{split}.questions.jsonl", "w", encoding="utf-8") as stream:
+            stream.writelines(json.dumps(dataclasses.asdict(q), ensure_ascii=False) + "\n" for q in questions)
+    return {k: n for k, n in counts.items() if n}
+
+
+def _save_rows(folder: Path, name: str, rows: Sequence[Sequence[int] | Mapping[int, float]]) -> None:
+    np.save(folder / f"{name}.npy", np.fromiter(chain(*rows), np.int32))
+    np.save(folder / f"{name}.offsets.npy", np.cumsum([0, *map(len, rows)], dtype=np.int64))
+
+
+def _open_split(folder: Path, split: str) -> Split:
+    def load(name: str) -> np.ndarray:
+        return np.asarray(np.load(folder / f"{split}.{name}.npy", mmap_mode="r"))
+
+    answers = Ragged(load("answers"), load("answers.offsets"))
+    tokens, scores = Ragged(load("words"), load("words.offsets")), Ragged(load("scores"), answers.offsets)
+    return Split(tokens, answers, scores, load("image"), folder / f"{split}.questions.jsonl")

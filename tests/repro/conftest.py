@@ -1,4 +1,4 @@
-"""Cells of the task in fake_task.py."""
+"""Cells of the family in fake_family.py."""
 
 from __future__ import annotations
 
@@ -7,22 +7,29 @@ import copy
 import pytest
 
 from sparse_attention.repro import cell as cells
-from sparse_attention.repro.store import Store
+from sparse_attention.repro.experiment import read
+from sparse_attention.repro.plan import Tools
+from sparse_attention.repro.store import Store, write_json
 
 BASE = {
-    "task": {"name": "fake", "entry": "fake_task", "recipe": 1, "data": {"content": "a", "root": "r"}},
+    "task": {"name": "fake", "family": "none", "scores": ["score"]},
+    "data": {"name": "invented", "content": "a"},
+    "encode": {"vocabulary": 10},
+    "decode": {"beam": 1},
     "model": {"name": "none", "hidden_dim": 4},
     "optim": {"name": "none", "lr": 1.0},
-    "mapping": {"name": "softmax", "lam": 0.0},
+    "schedule": {"name": "none"},
+    "mapping": {"name": "softmax", "lam": 0.0, "at": {}, "grid": {"lam": [0.0, 0.5]}},
     "train": {"max_epochs": 1},
     "seed": 1,
-    "runtime": {"device": "cpu", "precision": "fp32", "threads": 1, "workers": 2, "verbose": False, "data_workers": 0},
+    "runtime": {"device": "cpu", "threads": 1, "workers": 1, "verbose": False},
     "logger": {"name": "csv"},
+    "launcher": {"name": "local"},
     "paths": {"outputs": "o", "data": "d"},
     "plugins": [],
-    "grid": {},
     "profile": {"name": "demo"},
 }
+MODULE = "fake_family"
 
 
 def nest(changes: dict) -> dict:
@@ -37,6 +44,28 @@ def nest(changes: dict) -> dict:
     return config
 
 
+def number(text: str):
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def compose(overrides, user=()):
+    """Hydra's part, played by splitting at the equals sign; `bad=...` is an error."""
+    if any(o.startswith("bad") for o in overrides):
+        raise ValueError("no such key: bad")
+    short = {"mapping": "mapping.name", "profile": "profile.name"}
+    config = nest({short.get(k.lstrip("+"), k.lstrip("+")): number(v) for k, v in (o.split("=", 1) for o in overrides)})
+    return config | {"plugins": [config["plugins"]] if isinstance(config["plugins"], str) else config["plugins"]}
+
+
+def with_data(config, name):
+    return {**config, "data": {"name": name, "content": name}}
+
+
 @pytest.fixture
 def config():
     return lambda **changes: nest({k.replace("__", "."): v for k, v in changes.items()})
@@ -44,10 +73,77 @@ def config():
 
 @pytest.fixture
 def cell(config):
-    """`cell(task__behaviour="raise")`: a prepared cell."""
-    return lambda **changes: cells.prepare(config(**changes), None)
+    """`cell(task__behaviour="raise")`: a prepared cell; `tests`: names of further test sets."""
+
+    def make(tests=(), **changes):
+        made = config(**changes)
+        return cells.prepare(made, MODULE, [with_data(made, name) for name in tests])
+
+    return make
 
 
 @pytest.fixture
 def store(tmp_path) -> Store:
     return Store(tmp_path / "outputs")
+
+
+@pytest.fixture
+def tools():
+    import fake_family
+
+    return Tools(compose, lambda config: MODULE, with_data, unavailable=(fake_family.DataMissing,))
+
+
+PAGE = {
+    "title": "A table",
+    "rows": [
+        {"label": "plain", "published": "plain", "mapping": "softmax"},
+        {"label": "tuned", "published": "tuned", "mapping": "sparsegen_lin", "grids": {"g": {"lam": [-1.0, 0.0, 0.5]}}},
+    ],
+    "columns": {
+        "a": {"label": "A", "grid": "g", "select": {"metric": "dev/score"}, "show": [{"metric": "test/score", "label": "score"}]},
+        "b": {"label": "B", "grid": "g", "overrides": ["task.shift=5"], "select": {"metric": "dev/score"},
+              "show": [{"metric": "test/score", "label": "s"}]},
+    },
+    "profiles": {"demo": {"columns": ["a", "b"], "seeds": [1, 2]}, "paper": {"columns": ["a"], "seeds": [1], "comparable": True}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def page():
+    return copy.deepcopy(PAGE)
+
+
+@pytest.fixture
+def experiment(page):
+    """`experiment(change)`: the experiment of `PAGE` after `change(page)`."""
+
+    def make(change=lambda page: None, profile="demo"):
+        change(page)
+        return read(page, "fake", profile)
+
+    return make
+
+
+@pytest.fixture
+def keep(store):
+    """`keep(cell, training, scores, records, arrays)`: a finished cell that nobody trained; None for no scores: no evaluation."""
+
+    def write(cell, training, scores, records=(), arrays=b"", **provenance):
+        entry = cell.entry(store)
+        for path in (entry, cell.evaluation(store, cell.tests[0])):
+            write_json(path.path("provenance.json"), {"code": {"commit": "cafe", "dirty": False}, **provenance})
+        facts = {"facts": dict(cell.prepared.facts), "seconds": 9.0}
+        write_json(entry.path("metrics.json"), {"metrics": training, **facts})
+        write_json(entry.path("config.yaml"), {"module": MODULE})
+        entry.finish()
+        for test in cell.tests if scores is not None else ():
+            level = cell.evaluation(store, test)
+            level.write_predictions(records)
+            if arrays:
+                level.path("attention.safetensors").write_bytes(arrays)
+            of_test = {"facts": dict(test.facts), "baselines": dict(test.baselines), "metrics": scores}
+            write_json(level.path("metrics.json"), of_test)
+            level.finish()
+
+    return write

@@ -1,4 +1,4 @@
-"""What makes a cell the same cell, and that running one never raises, never repeats and never loses a failure."""
+"""Running a cell never raises, never repeats, never loses a failure; training and evaluation are apart."""
 
 from __future__ import annotations
 
@@ -6,86 +6,30 @@ import csv
 import errno
 import json
 import os
+import shutil
+from dataclasses import replace
 
+import fake_family
 import pytest
 import yaml
 
 from sparse_attention.repro import cell as cells
-from sparse_attention.repro import store as stores
-from sparse_attention.repro.cell import identity
+from sparse_attention.repro import files
+from sparse_attention.repro.store import Damaged, StoreError
 
 
-@pytest.fixture
-def base(config):
-    return identity(config(), "data")
+def runs(cell, store) -> list[str]:
+    """What was done: the first word of a line is the process, the second (of an evaluation) the test set."""
+    return [
+        line.partition(" ")[2] or "train"
+        for line in (cell.entry(store).path("checkpoints") / "runs").read_text().splitlines()
+    ]
 
 
-# ---- identity
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"seed": 2}, {"mapping__lam": 0.1}, {"mapping__name": "sparsemax"}, {"mapping__new": 1}, {"train__max_epochs": 2},
-        {"optim__lr": 0.5}, {"model__hidden_dim": 8}, {"task__recipe": 2}, {"task__name": "other"}, {"task__data__content": "b"},
-        {"task__data__source_lang": "fr"}, {"task__decode": {"beam": 3}},
-    ],
-    ids=lambda c: next(iter(c)),
-)  # fmt: skip
-def test_whatever_changes_the_numbers_changes_the_cell(config, base, changes):
-    assert identity(config(**changes), "data") != base
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"runtime__threads": 8}, {"runtime__workers": 7}, {"runtime__device": "cuda"}, {"logger": {"name": "wandb", "project": "x"}},
-        {"paths__outputs": "elsewhere"}, {"paths__data": "elsewhere"}, {"task__data__root": "elsewhere"},
-        {"task__data__mirror": "elsewhere"}, {"task__data__path": "elsewhere"}, {"task__data__fallback": "toy"},
-        {"grid": {"mapping.lam": [1, 2]}}, {"profile__name": "cpu"}, {"experiment": "table 2"}, {"hydra": {"job": 3}},
-    ],
-    ids=lambda c: next(iter(c)),
-)  # fmt: skip
-def test_where_and_how_it_runs_does_not(config, base, changes):
-    assert identity(config(**changes), "data") == base
-
-
-def test_the_data_count_by_their_hash(config, base):
-    assert identity(config(), "other data") != base
-
-
-def test_order_of_keys_does_not_count(config, base):
-    reversed_config = dict(reversed(list(config().items())))
-    reversed_config["task"] = dict(reversed(list(reversed_config["task"].items())))
-    assert identity(reversed_config, "data") == base
-
-
-def test_a_plugin_counts_by_its_content_not_its_place(config, base, tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    one, other = tmp_path / "a" / "mine.py", tmp_path / "b" / "named.py"
-    one.write_text("x = 1")
-    other.write_text("x = 1")
-    first = identity(config(plugins=[str(one)]), "data")
-    assert first != base
-    assert identity(config(plugins=[str(other)]), "data") == first
-    other.write_text("x = 2")
-    assert identity(config(plugins=[str(other)]), "data") != first
-
-
-def test_a_vector_file_counts_by_its_name_not_its_place(config):
-    first = identity(config(task__encode={"vectors": "/a/glove.txt"}), "data")
-    assert identity(config(task__encode={"vectors": "elsewhere/glove.txt"}), "data") == first
-    assert first != identity(config(task__encode={"vectors": "ppmi"}), "data")
-    assert first != identity(config(task__encode={"vectors": None}), "data")
-
-
-def test_a_configuration_read_back_is_the_same_cell(config):
-    assert identity(config(), "data") == identity(json.loads(json.dumps(config())), "data")
-    assert len(identity(config(), "data")) == 16
-
-
-# ---- plugins
+def behaving(cell, behaviour):
+    """The same cell with other behaviour, which its identity must not see here."""
+    config = {**cell.config, "task": {**cell.config["task"], "behaviour": behaviour}}
+    return replace(cell, config=config, known_id=cell.training_id)
 
 
 def test_plugins_are_loaded_once(tmp_path):
@@ -109,83 +53,126 @@ def test_a_broken_plugin_is_named(tmp_path, content, said):
         assert str(plugin) in str(caught.value)
 
 
-# ---- running
-
-
 def test_a_finished_cell_has_everything(cell, store):
     said = []
-    outcome = cells.run(cell(), store, forward=lambda *message: said.append(message))
-    entry = cell().entry(store)
-    assert outcome.state == "done" and entry.state() == "done"
-    assert entry.metrics()["metrics"] == {"dev/score": 0.1, "test/score": 49.9, "test/other": 0.05}
-    assert entry.metrics()["baselines"] == {"constant": {"test/score": 1.5, "test/text": "the same"}}
-    assert [r["index"] for r in entry.predictions()] == list(range(12))
+    mine = cell(tests=["further"])
+    outcome = cells.run(mine, store, forward=lambda *message: said.append(message))
+    entry, found = mine.entry(store), mine.found(store)
+    assert outcome.state == "done" and entry.state() == mine.state(store) == "done"
+    assert found.metrics == {
+        "dev/score": 0.1, "dev/last_gain": 0.5, "test/score": 49.9, "test/other": 24.95, "further/score": 49.9, "further/other": 24.95,
+    }  # fmt: skip
+    assert found.baselines["constant"] == {
+        "test/score": 1.5,
+        "test/text": "the same",
+        "further/score": 1.5,
+        "further/text": "the same",
+    }
+    assert found.signatures["further/score"] == "fake|v2" and found.facts["provenance"] == "invented"
+    assert found.tests["further"]["name"] == "further" and found.seconds >= 0
+    level = found.evaluations["further"]
+    assert [r["index"] for r in level.predictions()] == list(range(12))
+    assert json.loads(level.path("answers.json").read_text()) == [49.9]
     assert list(csv.DictReader(entry.path("curves.csv").open())) == [{"epoch": "1", "dev/score": "0.1"}]
-    assert yaml.safe_load(entry.path("config.yaml").read_text())["mapping"] == {"name": "softmax", "lam": 0.0}
+    page = yaml.safe_load(entry.path("config.yaml").read_text())
+    assert page["mapping"] == mine.config["mapping"] and page["module"] == "fake_family"
     record = json.loads(entry.path("provenance.json").read_text())
-    assert record["seed"] == 1 and record["data_sha256"] == cell().prepared.sha256
+    assert (
+        record["seed"] == 1
+        and record["data_sha256"] == mine.prepared.sha256
+        and record["kernels"]
+        and "locked" in record
+    )
     assert record["packages"]["torch"] and record["code"].get("commit", "outside a checkout")
     from safetensors.torch import load_file
 
-    assert load_file(entry.path("attention.safetensors"))["p"].tolist() == [[1.0, 0.0], [0.0, 1.0]]
-    assert "measured" in entry.path("log.txt").read_text()
-    assert not entry.path("claim").exists()
-    assert ("stage", "working", 0.5, {"loss": 1.0}) in said and ("note", "measured") in said
+    assert load_file(level.path("attention.safetensors"))["p"].tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert "measured" in entry.path("log.txt").read_text() and not entry.path("claim").exists()
+    assert ("stage", "training", 0.425, {"loss": 1.0}) in said and ("note", "measured") in said
+    fractions = [m[2] for m in said if m[0] == "stage"]
+    assert fractions == sorted(fractions) and fractions[-1] < 1
+    training = json.loads(entry.path("manifest.json").read_text())
+    assert set(training["files"]) == {
+        "config.yaml", "weights.safetensors", "encoding/dict.txt", "metrics.json", "curves.csv", "provenance.json",
+    }  # fmt: skip
+    assert "answers.json" in json.loads(level.path("manifest.json").read_text())["files"]
 
 
 def test_a_finished_cell_is_never_run_again(cell, store):
     cells.run(cell(), store)
     folder = cell().entry(store).folder
-    before = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
-    outcome = cells.run(cell(runtime__threads=4), store)
-    assert outcome.state == "skipped"
-    assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == before
-    assert len((folder / "runs").read_text().splitlines()) == 1
+    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
+    assert cells.run(cell(runtime__threads=4), store).state == "skipped"
+    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == before
+    assert runs(cell(), store) == ["train", "test"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"decode__beam": 3}, {"task__scores": ["other"]}, {"data__test": "moved"}, {"tests": ["further"]}]
+)
+def test_another_evaluation_of_a_finished_training_runs_without_training(cell, store, changes):
+    cells.run(cell(), store)
+    other = cell(**changes)
+    assert not other.done(store) and other.state(store) == "queued"
+    assert cells.run(other, store).state == "done"
+    assert runs(cell(), store) == ["train", "test", "further" if "tests" in changes else "test"]
+    assert cell().found(store).metrics["test/score"] == 49.9, "the first evaluation is still there"
+    if "decode__beam" in changes:
+        assert other.found(store).metrics["test/score"] == 51.9
+    assert cells.run(other, store).state == "skipped"
+
+
+def test_a_failed_evaluation_does_not_lose_the_training(cell, store):
+    mine = cell(task__behaviour="raise in evaluation")
+    outcome = cells.run(mine, store)
+    entry = mine.entry(store)
+    assert outcome.state == "failed" and "ate the test set" in outcome.error and mine.state(store) == "failed"
+    assert entry.finished() and mine.found(store) is None
+    (entry.path("checkpoints") / "cured").touch()
+    assert cells.run(mine, store).state == "done" and runs(mine, store) == ["train", "test", "test"]
 
 
 def test_a_failure_is_recorded_with_its_traceback(cell, store):
     failing = cell(task__behaviour="raise")
     outcome = cells.run(failing, store)
     entry = failing.entry(store)
-    assert outcome.state == "failed" and entry.state() == "failed"
+    assert outcome.state == "failed" and entry.state() == failing.state(store) == "failed"
     assert outcome.error.startswith("RuntimeError: the cat sat on the keyboard")
     status = entry.status()
-    assert status["error"] == "RuntimeError: the cat sat on the keyboard"
-    assert "fake_task.py" in status["traceback"] and 'raise RuntimeError("the cat' in status["traceback"]
-    assert not entry.path("claim").exists() and not entry.path("metrics.json").exists()
+    assert status["error"] == "RuntimeError: the cat sat on the keyboard" == outcome.reason
+    assert "fake_family.py" in status["traceback"] and 'raise RuntimeError("the cat' in status["traceback"]
+    assert not entry.path("claim").exists() and not entry.finished()
 
 
 def test_a_failed_cell_is_tried_again_and_attempts_are_counted(cell, store):
     failing = cell(task__behaviour="raise")
     for _ in range(2):
         assert cells.run(failing, store).state == "failed"
-    entry = failing.entry(store)
-    assert len(entry.path("runs").read_text().splitlines()) == 2
-    cured = cells.Cell(
-        {**failing.config, "task": {**failing.config["task"], "behaviour": "measure"}},
-        failing.prepared,
-        failing.cell_id,
-    )
-    assert cells.run(cured, store).state == "done"
-    assert json.loads(entry.path("provenance.json").read_text())["attempt"] == 3
+    assert runs(failing, store) == ["train", "train"]
+    assert cells.run(behaving(failing, "measure"), store).state == "done"
+    assert json.loads(failing.entry(store).path("provenance.json").read_text())["attempt"] == 3
+
+
+@pytest.mark.parametrize("behaviour, said", [("nothing", "measured nothing"), ("wrong set", "test/... are due")])
+def test_a_family_that_measures_nothing_or_something_else_is_told(cell, store, behaviour, said):
+    outcome = cells.run(cell(task__behaviour=behaviour), store)
+    assert outcome.state == "failed" and said in outcome.error
 
 
 def test_a_cell_somebody_else_runs_is_busy(cell, store):
     mine = cell()
     with mine.entry(store).claimed():
         outcome = cells.run(mine, store)
-    assert outcome.state == "busy"
-    assert str(os.getpid()) in outcome.error
-    assert mine.entry(store).metrics() is None
+    assert outcome.state == "busy" and str(os.getpid()) in outcome.error
+    assert mine.found(store) is None
 
 
 class Logger:
     def __init__(self, broken=()):
-        self.broken, self.ended = broken, []
+        self.broken, self.ended, self.rows = broken, [], []
 
     def curve(self, rows):
-        if "curve" in self.broken:
-            raise RuntimeError("no network")
+        self.rows = rows
 
     def finish(self, metrics, state):
         self.ended.append((metrics, state))
@@ -194,26 +181,27 @@ class Logger:
 
 
 @pytest.mark.parametrize("behaviour, state", [("measure", "done"), ("raise", "failed")])
-def test_loggers_hear_the_end(cell, store, behaviour, state):
+def test_loggers_hear_the_curve_and_the_end(cell, store, behaviour, state):
     logger = Logger()
     cells.run(cell(task__behaviour=behaviour), store, loggers=lambda _: [logger])
     assert [s for _, s in logger.ended] == [state]
-    assert bool(logger.ended[0][0]) == (state == "done")
+    assert ("test/score" in logger.ended[0][0]) == bool(logger.rows) == (state == "done")
 
 
 @pytest.mark.parametrize("behaviour", ["measure", "raise"])
 def test_a_logger_that_fails_at_the_end_does_not_make_run_raise(cell, store, behaviour):
-    outcome = cells.run(cell(task__behaviour=behaviour), store, loggers=lambda _: [Logger(["finish"])])
+    mine = cell(task__behaviour=behaviour)
+    outcome = cells.run(mine, store, loggers=lambda _: [Logger(["finish"])])
     if behaviour == "raise":
         assert outcome.state == "failed" and "cat" in outcome.error
     else:  # the numbers are there: a logger's trouble does not take them away
-        assert cell(task__behaviour=behaviour).entry(store).metrics() is not None
+        assert mine.done(store)
 
 
 def test_a_broken_plugin_fails_the_cell(cell, store, tmp_path):
     bad = tmp_path / "bad.py"
     bad.write_text("1/0")
-    outcome = cells.run(cell(plugins=[str(bad)]), store)
+    outcome = cells.run(replace(cell(), config=cell().config | {"plugins": [str(bad)]}), store)
     assert outcome.state == "failed" and "ZeroDivision" in outcome.error
 
 
@@ -228,15 +216,14 @@ def test_full_disk_fails_clearly_and_leaves_the_store_whole(cell, store, monkeyp
         real(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(stores.os, "replace", full)
+        patch.setattr(files.os, "replace", full)
         outcome = cells.run(cell(), store)
     entry = cell().entry(store)
-    assert outcome.state == "failed"
-    assert outcome.error.startswith("StoreError: no space left while writing")
-    assert entry.state() == "failed" and entry.metrics() is None
-    assert not [p for p in entry.folder.iterdir() if p.name.startswith(".")]
-    assert cell(seed=7).entry(store).metrics() is not None
-    assert cells.run(cell(), store).state == "done"
+    assert outcome.state == "failed" and outcome.error.startswith("StoreError: no space left while writing")
+    assert entry.state() == "failed" and cell().found(store) is None
+    assert not list(entry.folder.rglob(".*"))
+    assert cell(seed=7).done(store)
+    assert cells.run(cell(), store).state == "done" and runs(cell(), store) == ["train", "test", "test"]
 
 
 def test_run_reports_a_disk_that_takes_nothing(cell, store, monkeypatch):
@@ -246,9 +233,120 @@ def test_run_reports_a_disk_that_takes_nothing(cell, store, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(stores, "open", full, raising=False)
+        patch.setattr(files, "open", full, raising=False)
         outcome = cells.run(cell(), store)
-    assert outcome.state == "failed"
-    assert outcome.error.startswith("StoreError: no space left")
+    assert outcome.state == "failed" and outcome.error.startswith("StoreError: no space left")
     assert "could not be recorded" in outcome.error
     assert cells.run(cell(), store).state == "done"
+
+
+# ---- damage
+
+
+@pytest.mark.parametrize(
+    "name", ["weights.safetensors", "metrics.json", "config.yaml", "encoding/dict.txt", "manifest.json"]
+)
+@pytest.mark.parametrize("how", ["{}", "[]", "gone", "x"])
+def test_a_damaged_training_is_named_moved_aside_and_trained_again(cell, store, name, how):
+    if (name, how) == ("manifest.json", "gone"):
+        pytest.skip("without a manifest it is not finished, which is no damage")
+    cells.run(cell(), store)
+    entry = cell().entry(store)
+    entry.path(name).unlink() if how == "gone" else entry.path(name).write_text(how)
+    with pytest.raises(Damaged, match=name.replace(".", r"\.")) as caught:
+        cell().found(store)
+    assert str(entry.folder) in str(caught.value) and cell().state(store) == "damaged"
+    assert cells.run(cell(seed=2), store).state == "done", "one bad cell does not stop the others"
+    assert cells.run(cell(), store).state == "done" and cell().done(store)
+    aside = entry.folder.with_name(f"{entry.folder.name}.damaged-1")
+    assert (aside / "evaluations").is_dir() and (aside / "checkpoints" / "runs").is_file()
+    assert not (aside / "claim").exists() and sorted(e.folder.name for e in store) == sorted(
+        {cell().training_id, cell(seed=2).training_id}
+    )
+    assert "is damaged and lies in" in entry.path("log.txt").read_text()
+
+
+def test_a_second_damage_has_the_next_number(cell, store):
+    for _ in range(2):
+        cells.run(cell(), store)
+        cell().entry(store).path("weights.safetensors").write_text("nonsense")
+    cells.run(cell(), store)
+    folder = cell().entry(store).folder
+    assert sorted(p.name for p in folder.parent.iterdir()) == [
+        folder.name,
+        f"{folder.name}.damaged-1",
+        f"{folder.name}.damaged-2",
+    ]
+
+
+def test_metrics_that_hold_nothing_are_damage_even_when_the_manifest_agrees(cell, store):
+    cells.run(cell(), store)
+    entry = cell().entry(store)
+    entry.path("metrics.json").write_text("[]")
+    entry.finish()
+    with pytest.raises(Damaged, match="holds no metrics"):
+        cell().found(store)
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "predictions.jsonl.gz", "attention.safetensors", "answers.json"])
+def test_a_damaged_evaluation_is_evaluated_again_without_training(cell, store, name):
+    cells.run(cell(), store)
+    level = cell().evaluation(store, cell().tests[0])
+    level.path(name).write_bytes(b"\x1f\x8b broken")
+    with pytest.raises(Damaged, match=name):
+        cell().found(store)
+    assert cells.run(cell(), store).state == "done" and cell().done(store)
+    assert runs(cell(), store) == ["train", "test", "test"]
+    assert level.folder.with_name(f"{level.folder.name}.damaged-1").is_dir()
+
+
+def test_an_evaluation_that_was_killed_leaves_no_old_files_behind(cell, store):
+    mine = cell()
+    level = mine.evaluation(store, mine.tests[0])
+    level.folder.mkdir(parents=True)
+    level.path("leftover").write_text("of a killed process")
+    cells.run(mine, store)
+    assert not level.path("leftover").exists() and level.damage() is None
+
+
+# ---- from a folder
+
+
+def test_a_cell_runs_from_its_page_alone(cell, store):
+    mine = cell(tests=["further"], task__shift=2.0)
+    (folder,) = cells.enter(mine, store)
+    assert folder == mine.entry(store).folder and not mine.done(store)
+    assert cells.from_folder(folder).cell_id == mine.cell_id
+    assert cells.run_folder(folder).state == "done"
+    assert mine.done(store) and runs(mine, store) == ["train", "test", "further"]
+    assert cells.enter(mine, store) == []
+    other = replace(mine, config=mine.config | {"decode": {"beam": 4}})
+    asked = cells.enter(other, store)
+    assert [p.parent.parent for p in asked] == [folder, folder]
+    assert [cells.run_folder(p).state for p in asked] == ["done", "done"]
+    assert other.found(store).metrics["further/score"] == pytest.approx(50.0 - (0.1 + 2.0) + 4 - 1)
+    assert runs(mine, store).count("train") == 1
+
+
+def test_a_page_that_no_longer_fits_its_folder_is_refused(cell, store, monkeypatch, tmp_path):
+    (folder,) = cells.enter(cell(), store)
+    monkeypatch.setattr(fake_family, "RECIPE", (2, 1))
+    with pytest.raises(StoreError, match="recipe have changed"):
+        cells.from_folder(folder)
+    with pytest.raises(StoreError, match=r"config\.yaml cannot be read"):
+        cells.from_folder(tmp_path)
+
+
+def test_a_finished_training_is_evaluated_without_its_data_or_recipe(cell, store, monkeypatch):
+    cells.run(cell(), store)
+    folder = cell().entry(store).folder
+    monkeypatch.setattr(fake_family, "RECIPE", (7, 1))
+    monkeypatch.setattr(fake_family, "prepare", None)
+    again = cells.finished(folder)
+    test = fake_family.prepare_test({"data": {"name": "later", "test": "l"}}, folder / "encoding", None)
+    again = replace(again, tests=(test,), further={"later": {"name": "later"}})
+    assert cells.run(again, store).state == "done"
+    assert again.found(store).metrics["later/score"] == 49.9 and again.found(store).folder == folder
+    shutil.rmtree(folder / "encoding")
+    with pytest.raises(Damaged, match=r"encoding/dict\.txt"):
+        cells.finished(folder)

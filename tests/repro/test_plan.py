@@ -1,62 +1,19 @@
-"""From rows, columns, grids and seeds to cells."""
+"""From rows, columns, grids and seeds to cells: all configurations checked first, each data set prepared once."""
 
 from __future__ import annotations
 
-import fake_task
+import os
+from dataclasses import replace
+
+import fake_family
 import pytest
 
-from sparse_attention.repro import cell as cells
 from sparse_attention.repro import plan as plans
 
-ROWS = [
-    {"label": "plain", "published": "plain", "overrides": ["mapping.name=softmax"]},
-    {
-        "label": "tuned",
-        "published": "tuned",
-        "overrides": ["mapping.name=sparsegen_lin"],
-        "grid": {"mapping.lam": [-1.0, 0.0, 0.5]},
-    },
-]
-COLUMNS = [
-    {
-        "label": "A",
-        "overrides": [],
-        "select": {"metric": "dev/score"},
-        "show": [{"metric": "test/score", "label": "score"}],
-    },
-    {
-        "label": "B",
-        "overrides": ["task.shift=5"],
-        "select": {"metric": "dev/score"},
-        "show": [{"metric": "test/score", "label": "s"}],
-    },
-]
-EXPERIMENT = {"name": "fake", "title": "A table", "profile": "demo", "rows": ROWS, "columns": COLUMNS, "seeds": [1, 2]}
 
-
-def number(text: str):
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-@pytest.fixture
-def compose(config):
-    """Hydra's part, played by splitting at the equals sign; `bad=...` is an error."""
-
-    def composed(overrides):
-        if any(o.startswith("bad") for o in overrides):
-            raise ValueError("no such key: bad")
-        return config(**{k.replace(".", "__"): number(v) for k, v in (o.split("=", 1) for o in overrides)})
-
-    return composed
-
-
-def prepare(config):
-    return cells.prepare(config, None)
+def made(one, tools, overrides=(), **options):
+    (plan,) = plans.make([one], tools, overrides, **options)
+    return plan
 
 
 def test_points_of_a_grid():
@@ -64,64 +21,129 @@ def test_points_of_a_grid():
     assert plans.points({"a": [1, 2], "b": ["x"]}) == [(("a", 1), ("b", "x")), (("a", 2), ("b", "x"))]
 
 
-def test_every_place_of_the_table_has_its_slots(compose):
-    plan = plans.make(EXPERIMENT, compose, prepare)
+def test_every_place_of_the_table_has_its_slots(experiment, tools):
+    plan = made(experiment(), tools)
     assert len(plan.slots) == 2 * (1 + 3) * 2 == len(plan.cells)
     assert len(plan.at(0, 0)) == 2 and len(plan.at(1, 1)) == 6
-    chosen = next(s for s in plan.at(1, 1) if s.point == (("mapping.lam", -1.0),) and s.seed == 2)
-    assert chosen.cell.config["mapping"] == {"name": "sparsegen_lin", "lam": -1}
+    chosen = next(s for s in plan.at(1, 1) if s.point == (("lam", -1.0),) and s.seed == 2)
+    assert chosen.cell.config["mapping"]["name"] == "sparsegen_lin" and chosen.cell.config["mapping"]["lam"] == -1
     assert chosen.cell.config["task"]["shift"] == 5 and chosen.cell.seed == 2
+    assert chosen.cell.config["profile"]["name"] == "demo" and chosen.cell.label == "tuned lam=-1.0, b"
+    assert set(plan.metrics(0)) == set(fake_family.METRICS)
 
 
-def test_grid_by_column(compose):
-    row = ROWS[0] | {"grids": {"small": {"mapping.lam": [0.5]}, "large": {"mapping.lam": [0.1, 0.2, 0.3]}}}
-    columns = [COLUMNS[0] | {"grid": "small"}, COLUMNS[1] | {"grid": "large"}]
-    plan = plans.make(EXPERIMENT | {"rows": [row], "columns": columns, "seeds": [1]}, compose, prepare)
-    assert (len(plan.at(0, 0)), len(plan.at(0, 1))) == (1, 3)
+def test_grid_by_column_and_the_mapping_s_own(experiment, tools):
+    def change(page):
+        page["rows"] = [page["rows"][0] | {"grids": {"small": {"lam": [0.5]}, "own": "own"}}]
+        page["columns"]["a"]["grid"], page["columns"]["b"]["grid"] = "small", "own"
+
+    plan = made(experiment(change), tools)
+    assert [s.point for s in plan.at(0, 0) if s.seed == 1] == [(("lam", 0.5),)]
+    assert [s.point for s in plan.at(0, 1) if s.seed == 1] == [(("lam", 0.0),), (("lam", 0.5),)], (
+        "of the mapping's page"
+    )
 
 
-def test_equal_cells_are_run_once(compose):
-    twins = [ROWS[0], ROWS[0] | {"label": "again"}]
-    plan = plans.make(EXPERIMENT | {"rows": twins}, compose, prepare)
-    assert len(plan.slots) == 8 and len(plan.cells) == 4
+def test_equal_cells_are_run_once_with_the_tests_of_all(experiment, tools):
+    def change(page):
+        page["columns"]["b"] = page["columns"]["a"] | {"evaluate": ["duc"], "label": "B"}
+
+    plan = made(experiment(change), tools)
+    assert len(plan.slots) == 16 and len(plan.cells) == 8
+    assert {tuple(t.name for t in c.tests) for c in plan.cells.values()} == {("test", "duc")}
+    assert [t.name for t in plan.at(0, 0)[0].cell.tests] == ["test"]
+    assert plan.at(0, 1)[0].cell.further == {"duc": {"name": "duc", "content": "duc"}}
 
 
-def test_user_overrides_win(compose):
-    plan = plans.make(EXPERIMENT, compose, prepare, ["train.max_epochs=9", "task.shift=2"])
+def test_user_overrides_win_and_are_known(experiment, tools):
+    plan = made(experiment(), tools, ["train.max_epochs=9", "task.shift=2"])
     assert {s.cell.config["train"]["max_epochs"] for s in plan.slots} == {9}
     assert {s.cell.config["task"]["shift"] for s in plan.slots} == {2}
+    assert plan.overrides == plan.slots[0].cell.overrides == ("train.max_epochs=9", "task.shift=2")
 
 
-def test_one_seed_given_by_the_user_is_one_run(compose):
+def test_what_a_person_typed_is_told_apart(experiment, tools):
+    told = set()
+    spying = replace(tools, compose=lambda overrides, user: (told.add(tuple(user)), tools.compose(overrides))[1])
+    made(experiment(), spying, ["task.shift=2"])
+    assert told == {("task.shift=2",)}
+
+
+def test_one_seed_given_by_the_user_is_one_run(experiment, tools):
     """seed=7 on the command line makes all seeds of the experiment the same cell: that is one run, not two."""
-    plan = plans.make(EXPERIMENT, compose, prepare, ["seed=7"])
-    assert {s.cell.seed for s in plan.slots} == {7}
-    assert len(plan.at(0, 0)) == 1
+    plan = made(experiment(), tools, ["seed=7"])
+    assert {s.cell.seed for s in plan.slots} == {7} and len(plan.at(0, 0)) == 1
 
 
-def test_values_keep_their_kind_in_overrides():
-    row = {"label": "r", "overrides": [], "grid": {"a": [True, None, 0.5, "word"]}}
-    experiment = {"columns": [{"overrides": ["c=1"]}], "rows": [row], "seeds": [3]}
-    made = [overrides for *_, overrides in plans.requests(experiment, ["z=1"])]
-    assert made == [["c=1", f"a={v}", "seed=3", "z=1"] for v in ("true", "null", "0.5", "word")]
+def test_values_keep_their_kind_in_overrides(experiment, tools):
+    seen = []
+    spying = replace(tools, compose=lambda overrides, user: (seen.append(list(overrides)), tools.compose(overrides))[1])
+
+    def change(page):
+        page["rows"] = [
+            {"label": "r", "mapping": "m", "overrides": ["c=1"], "grids": {"g": {"a": [True, None, 0.5, "word"]}}}
+        ]
+        page["profiles"]["demo"] = {"columns": ["a"], "seeds": [3]}
+
+    made(experiment(change), spying, ["z=1"])
+    assert seen == [
+        ["profile=demo", "mapping=m", "c=1", f"mapping.a={v}", "seed=3", "z=1"] for v in ("true", "null", "0.5", "word")
+    ]
 
 
-def test_all_errors_are_collected(compose):
-    rows = [ROWS[0] | {"overrides": ["bad=1"]}, ROWS[1], ROWS[0] | {"label": "third", "overrides": ["bad=2"]}]
+def test_all_errors_are_collected_before_any_data(experiment, tools, tmp_path):
+    def change(page):
+        page["rows"] += [{"label": "third", "mapping": "m", "overrides": ["bad=2"]}]
+        page["rows"][0]["overrides"] = ["bad=1"]
+        page["columns"]["b"]["show"].append({"metric": "test/scroe", "label": "x"})
+
+    trace = tmp_path / "trace"
     with pytest.raises(plans.PlanError) as caught:
-        plans.make(EXPERIMENT | {"rows": rows}, compose, prepare)
+        made(experiment(change), tools, [f"data.trace={trace}"])
     said = str(caught.value)
     assert "plain" in said and "third" in said and "tuned" not in said
     assert "no such key: bad" in said and "A table" in said
+    assert "column b: test/scroe" in said and "did you mean 'score'" in said
+    assert not trace.exists()
 
 
-def test_a_column_without_data_says_why_and_the_others_stay(compose):
-    columns = [COLUMNS[0], COLUMNS[1] | {"overrides": ["task.data.missing=1"]}]
-    plan = plans.make(EXPERIMENT | {"columns": columns}, compose, prepare, unavailable=fake_task.DataMissing)
+def test_a_grid_needs_a_select(experiment, tools):
+    with pytest.raises(plans.PlanError, match="a: several grid points need a `select`"):
+        made(experiment(lambda page: page["columns"]["a"].pop("select")), tools)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_each_data_set_is_prepared_once(experiment, tools, tmp_path, workers):
+    def change(page):
+        page["columns"]["b"]["overrides"] = ["data.content=b"]
+
+    trace = tmp_path / "trace"
+    both = plans.make([experiment(change), experiment(change)], tools, [f"data.trace={trace}"], workers=workers)
+    lines = [line.split() for line in trace.read_text().splitlines()]
+    assert sorted(content for *_, content in lines) == ["a", "b"] and [len(p.slots) for p in both] == [16, 16]
+    assert (str(os.getpid()) in {pid for pid, *_ in lines}) == (workers == 1), (
+        "several at a time run in processes of their own"
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_column_without_data_says_why_and_the_others_stay(experiment, tools, workers):
+    plan = made(
+        experiment(lambda page: page["columns"]["b"]["overrides"].append("data.missing=1")), tools, workers=workers
+    )
     assert plan.unavailable == {1: "it is behind a licence"}
     assert {s.column for s in plan.slots} == {0} and len(plan.slots) == 8
 
 
-def test_missing_data_raises_where_it_is_not_expected(compose):
-    with pytest.raises(fake_task.DataMissing):
-        plans.make(EXPERIMENT, compose, prepare, ["task.data.missing=1"])
+def test_a_further_test_set_that_cannot_be_had_takes_its_column_out(experiment, tools, monkeypatch):
+    def missing(config, encoding, progress):
+        raise fake_family.DataMissing("it must be bought")
+
+    monkeypatch.setattr(fake_family, "prepare_test", missing)
+    plan = made(experiment(lambda page: page["columns"]["b"].update(evaluate=["duc"])), tools)
+    assert plan.unavailable == {1: "it must be bought"} and {s.column for s in plan.slots} == {0}
+
+
+def test_missing_data_raises_where_it_is_not_expected(experiment, tools):
+    with pytest.raises(fake_family.DataMissing):
+        made(experiment(), replace(tools, unavailable=()), ["data.missing=1"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -15,20 +16,16 @@ def outcomes(events) -> dict[int, object]:
     return {e.cell.seed: e.outcome for e in events if e.outcome is not None}
 
 
-def describe(cell) -> str:
-    return f"# described {cell.cell_id}\n"
-
-
 @pytest.mark.parametrize("behaviour, said", [("kill", "signal 9"), ("exit", "exit code 3"), ("raise", "the cat sat")])
 def test_a_dead_worker_is_reported_and_the_rest_finishes(cell, store, behaviour, said):
     cells = [cell(seed=s, task__behaviour=behaviour, mapping__only=2) for s in (1, 2, 3)]
-    events = list(pool.run(cells, store, workers=2, threads=1, describe=describe))
+    events = list(pool.run(cells, store, workers=2, threads=1))
     ended = outcomes(events)
     assert {s: o.state for s, o in ended.items()} == {1: "done", 2: "failed", 3: "done"}
     assert said in ended[2].error
     assert cells[1].entry(store).state() == "failed"
     assert said in cells[1].entry(store).status()["error"]
-    assert cells[0].entry(store).path("config.yaml").read_text() == describe(cells[0])
+    assert [c.state(store) for c in cells] == ["done", "failed", "done"]
     assert {e.cell.seed for e in events if e.kind == "stage"} == {1, 2, 3}
     assert any(e.kind == "note" and e.text == "measured" for e in events)
     assert os.environ.get("OMP_NUM_THREADS") == "1"
@@ -39,13 +36,13 @@ def test_a_killed_cell_can_be_run_again(cell, store):
     assert outcomes(pool.run([dying], store, 1, 1))[1].state == "failed"
     assert "run the same command again" in dying.entry(store).status()["error"]
     assert outcomes(pool.run([dying], store, 1, 1))[1].state == "done"
-    assert dying.entry(store).path("checkpoint").exists()
+    assert dying.entry(store).path("checkpoints/half").exists()
 
 
 def test_every_cell_has_its_own_process(cell, store):
     cells = [cell(seed=s) for s in (1, 2, 3)]
     list(pool.run(cells, store, workers=1, threads=1))
-    pids = {c.entry(store).path("runs").read_text().strip() for c in cells}
+    pids = {c.entry(store).path("checkpoints/runs").read_text().split()[0] for c in cells}
     assert len(pids) == 3 and str(os.getpid()) not in pids
 
 
@@ -61,16 +58,13 @@ def test_interrupting_ends_the_workers_and_leaves_a_store_to_go_on_with(cell, st
     hanging = cell(task__behaviour="hang")
     events = pool.run([hanging], store, workers=1, threads=1)
     assert next(events).kind == "stage"
-    pid = int(hanging.entry(store).path("runs").read_text())
+    pid = int(hanging.entry(store).path("checkpoints/runs").read_text())
     with pytest.raises(KeyboardInterrupt):
         events.throw(KeyboardInterrupt)
     assert not alive(pid)
     assert hanging.entry(store).state() == "lost"
-    cured = type(hanging)(
-        {**hanging.config, "task": {**hanging.config["task"], "behaviour": "measure"}},
-        hanging.prepared,
-        hanging.cell_id,
-    )
+    config = {**hanging.config, "task": {**hanging.config["task"], "behaviour": "measure"}}
+    cured = replace(hanging, config=config, known_id=hanging.training_id)
     assert outcomes(pool.run([cured], store, 1, 1))[1].state == "done"
 
 
@@ -90,15 +84,26 @@ def test_run_here_runs_in_this_process_and_tells_while_it_runs(cell, store):
     cells = [cell(seed=1), cell(seed=2, task__behaviour="raise")]
 
     def show(event):
-        events.append((event, event.cell.entry(store).metrics() is not None))
+        events.append((event, event.cell.done(store)))
 
-    ended = pool.run_here(cells, store, show, describe=describe)
+    ended = pool.run_here(cells, store, show)
     assert [o.state for o in ended] == ["done", "failed"]
     assert {s: o.state for s, o in outcomes(e for e, _ in events).items()} == {1: "done", 2: "failed"}
-    assert cells[0].entry(store).path("runs").read_text().strip() == str(os.getpid())
+    assert cells[0].entry(store).path("checkpoints/runs").read_text().split()[0] == str(os.getpid())
     said = [(e.cell.seed, e.kind, done) for e, done in events]
-    assert said == [(1, "stage", False), (1, "note", False), (1, "end", True), (2, "stage", False), (2, "end", False)]
+    assert said == [
+        (1, "stage", False), (1, "note", False), (1, "stage", False), (1, "end", True), (2, "stage", False), (2, "end", False),
+    ]  # fmt: skip
 
 
 def test_nothing_to_do_is_fine(store):
     assert list(pool.run([], store, 2, 1)) == []
+
+
+def test_ctrl_c_ends_a_worker_without_a_traceback(cell, store, capfd):
+    events = pool.run([cell(task__behaviour="hang")], store, workers=1, threads=1)
+    assert next(events).kind == "stage"
+    os.kill(int(cell(task__behaviour="hang").entry(store).path("checkpoints/runs").read_text()), signal.SIGINT)
+    (last,) = list(events)
+    assert last.outcome.state == "failed" and "signal 2" in last.outcome.error
+    assert "Traceback" not in capfd.readouterr().err

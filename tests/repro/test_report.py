@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -13,11 +12,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from sparse_attention.repro import report, report_data, table
+from sparse_attention.repro import report, table
 from sparse_attention.repro.cell import Cell
+from sparse_attention.repro.experiment import read
 from sparse_attention.repro.plan import Plan, Slot
-from sparse_attention.repro.protocol import Prepared
-from sparse_attention.repro.store import Store
+from sparse_attention.repro.protocol import Prepared, TestSet
+from sparse_attention.repro.report.data import SAMPLES
+from sparse_attention.repro.store import Store, write_json
 
 pytest.importorskip("jinja2")
 
@@ -77,38 +78,31 @@ class Made:
     """A small experiment whose cells were written without training anything."""
 
     def __init__(
-        self, root: Path, comparable: bool = False, seeds: tuple[int, ...] = (1,), text: str = "plain words"
-    ) -> None:
-        self.store, self.root = Store(root), root
-        spec = [
-            {"metric": "test/rouge1_f", "label": "R-1"},
-            {"metric": "test/attention_zeros", "label": "zeros"},
-        ]
-        published = [
-            {"label": "paper", "dataset": "D", "metrics": ["ROUGE-1"], "labels": ["R-1"], "against": ["test/rouge1_f"]}
-        ]
+        self, root: Path, comparable: bool = False, seeds: tuple[int, ...] = (1,), text: str = "plain words", label: str = ROWS[0],
+        curve_zeros: float = 0.3,
+    ) -> None:  # fmt: skip
+        self.store, self.root, self.curve_zeros = Store(root), root, curve_zeros
         column = {
-            "label": "column & one",
-            "show": spec,
-            "select": {"metric": "dev/accuracy", "mode": "max"},
-            "published": published,
-        }
-        experiment = {
-            "name": "made_up", "title": "Made-up table", "profile": "demo", "comparable": comparable, "seeds": list(seeds),
-            "columns": [column], "rows": [{"label": name, "published": name} for name in ROWS],
-            "footers": ["Demo deviations: a small model."],
+            "label": "column & one", "select": {"metric": "dev/accuracy", "mode": "max"},
+            "show": [{"metric": "test/rouge1_f", "label": "R-1"}, {"metric": "test/attention_zeros", "label": "zeros"}],
+            "published": [{"label": "paper", "dataset": "D", "metrics": ["ROUGE-1"], "labels": ["R-1"], "against": ["test/rouge1_f"]}],
         }  # fmt: skip
-        facts = {"name": "d", "provenance": "written by a test", "pairs": {"test": 30}, "sha256": "a" * 64}
-        prepared = Prepared("a" * 64, facts, {"lead": {"test/rouge1_f": 12.5, "test/words": 7}})
-        self.plan = Plan(experiment)
+        page = {
+            "title": "Made-up table", "deviations": ["a small model"], "columns": {"c": column},
+            "rows": [{"label": n if r else label, "published": n, "mapping": n} for r, n in enumerate(ROWS)],
+            "profiles": {p: {"columns": ["c"], "seeds": list(seeds), "comparable": comparable} for p in ("demo", "paper")},
+        }  # fmt: skip
+        facts = {"name": "d", "provenance": "written by a test", "sizes": {"test": 30}, "sha256": "a" * 64}
+        test = TestSet("test", "t", "", facts, baselines={"lead": {"test/rouge1_f": 12.5, "test/words": 7}})
+        self.plan = Plan(read(page, "made_up", "paper" if comparable else "demo"))
         self.weights: dict[str, dict[int, np.ndarray]] = {}
         for r, name in enumerate(ROWS):
             for seed in seeds:
                 config = {
-                    "task": {"name": "t", "entry": "nowhere.at_all"}, "mapping": {"name": name, "gamma": 1.0}, "seed": seed,
+                    "task": {"name": "t"}, "data": {"name": "d"}, "mapping": {"name": name, "gamma": 1.0, "grid": {}}, "seed": seed,
                     "train": {"max_epochs": 3}, "runtime": {"device": "cpu"},
                 }  # fmt: skip
-                cell = Cell(config, prepared, f"{r}{seed:015d}")
+                cell = Cell(config, "fake_family", Prepared("a" * 64, "", facts, (), test), (test,))
                 self.plan.slots.append(Slot(r, 0, (), seed, cell))
                 self._fill(cell, r, name, seed, text)
         self.records = [
@@ -117,42 +111,51 @@ class Made:
 
     def _fill(self, cell: Cell, r: int, name: str, seed: int, text: str) -> None:
         rng = np.random.default_rng(100 * r + seed)
-        entry = cell.entry(self.store)
-        entry.folder.mkdir(parents=True)
-        head = "epoch,dev/accuracy,dev/ppl,dev/attention_zeros\n"
-        entry.path("curves.csv").write_text(head + "".join(f"{e},{20 * e + r},{90 / e},{0.3 * r}\n" for e in (1, 2, 3)))
+        entry, level, test = cell.entry(self.store), cell.evaluation(self.store, cell.tests[0]), cell.tests[0]
         records, arrays = [], {}
         for i in range(30):
             source = [f"s{j}" for j in range(5 + i % 6)]
-            output = ["out", "put", "</s>"]
             records.append(
                 {
-                    "set": "test",
-                    "index": i,
-                    "source": f"{text} {i}",
-                    "references": [f"reference {text}"],
-                    "output": f"{text} out put",
+                    "index": i, "source": f"{text} {i}", "references": [f"reference {text}"], "output": f"{text} out put",
+                    "sentence": {"rouge1_f": 50.0 + r}, "source_tokens": source, "output_tokens": ["out", "put", "</s>"],
                 }
-                | {"sentence": {"rouge1_f": 50.0 + r}, "source_tokens": source, "output_tokens": output}
-            )
+            )  # fmt: skip
             arrays[i] = attention(rng, 3, len(source), r > 0)
         if seed == 1:
             self.weights[name] = arrays
-        entry.write_predictions(records)
-        entry.path("attention.safetensors").write_bytes(save({f"test/{i}": a for i, a in arrays.items()}))
-        entry.path("provenance.json").write_text(
-            json.dumps({"code": {"commit": "c0ffee"}, "python": "3.11", "started": "2026", "seconds": 9})
+        level.write_predictions(records)
+        level.path("attention.safetensors").write_bytes(save({f"test/{i}": a for i, a in arrays.items()}))
+        head = "epoch,dev/accuracy,dev/ppl,dev/attention_zeros\n"
+        rows = "".join(f"{e},{20 * e + r},{90 / e},{self.curve_zeros * r}\n" for e in (1, 2, 3))
+        entry.path("curves.csv").write_text(head + rows)
+        write_json(
+            entry.path("provenance.json"),
+            {"code": {"commit": "c0ffee"}, "python": "3.11", "started": "2026", "seconds": 9},
         )
-        metrics = {
-            "dev/accuracy": 60.0 + r, "test/rouge1_f": 30.0 + r + seed, "test/attention_zeros": 0.3 * r, "test/attention_support": 6.0 - r,
-            "best_epoch": 3.0, "train/tokens_per_second": 1234.0,
-        }  # fmt: skip
-        entry.path("metrics.json").write_text(
-            json.dumps({"metrics": metrics, "signatures": {"test/rouge1_f": "sig"}, "seconds": 9.0})
+        training = {"dev/accuracy": 60.0 + r, "best_epoch": 3.0, "train/tokens_per_second": 1234.0}
+        scores = {"test/rouge1_f": 30.0 + r + seed, "test/attention_zeros": 0.3 * r, "test/attention_support": 6.0 - r}
+        write_json(
+            entry.path("metrics.json"), {"metrics": training, "seconds": 9.0, "facts": dict(cell.prepared.facts)}
         )
+        write_json(
+            level.path("metrics.json"),
+            {"metrics": scores, "facts": dict(test.facts), "baselines": dict(test.baselines)},
+        )
+        entry.finish()
+        level.finish()
 
     def entry(self, row: int):
         return self.plan.at(row, 0)[0].cell.entry(self.store)
+
+    def level(self, row: int):
+        cell = self.plan.at(row, 0)[0].cell
+        return cell.evaluation(self.store, cell.tests[0])
+
+    def fail(self, row: int, **facts) -> None:
+        self.entry(row).path("manifest.json").unlink()
+        if facts:
+            self.entry(row).set_status("failed", **facts)
 
     def write(self, failed=None) -> str:
         built = table.build(self.plan, self.store, self.records, failed)
@@ -189,10 +192,8 @@ def test_the_table_shows_our_numbers_their_spread_and_the_best(tmp_path):
 
 
 def test_the_page_escapes_what_models_and_data_say(tmp_path):
-    made = Made(tmp_path, text=EVIL)
-    made.plan.experiment["rows"][0]["label"] = f"row {EVIL} $x$"
-    made.entry(2).path("metrics.json").unlink()
-    made.entry(2).set_status("failed", error=EVIL, traceback=f"Traceback\n{EVIL}")
+    made = Made(tmp_path, text=EVIL, label=f"row {EVIL} $x$")
+    made.fail(2, error=EVIL, traceback=f"Traceback\n{EVIL}")
     text = made.write()
     page = Page(text)
     assert EVIL in page.text and "<img" not in text
@@ -201,10 +202,7 @@ def test_the_page_escapes_what_models_and_data_say(tmp_path):
 
 def test_a_failed_cell_is_shown_with_its_traceback(tmp_path):
     made = Made(tmp_path)
-    made.entry(1).path("metrics.json").unlink()
-    made.entry(1).set_status(
-        "failed", error="ValueError: broken", traceback="Traceback (most recent call last):\n  deep inside\n"
-    )
+    made.fail(1, error="ValueError: broken", traceback="Traceback (most recent call last):\n  deep inside\n")
     page = Page(made.write())
     assert "ValueError: broken" in page.text and "deep inside" in page.text
     assert page.row("sparsemax")[1] == "missing"
@@ -214,36 +212,58 @@ def test_a_failed_cell_is_shown_with_its_traceback(tmp_path):
 
 def test_a_failure_that_the_store_does_not_know_is_shown_too(tmp_path):
     made = Made(tmp_path)
-    made.entry(1).path("metrics.json").unlink()
+    made.fail(1)
     page = Page(made.write({made.plan.at(1, 0)[0].cell.cell_id: "OSError: no space\nTraceback: full disk"}))
     assert "OSError: no space" in page.text and "full disk" in page.text
 
 
-FILES = ("curves.csv", "predictions.jsonl.gz", "attention.safetensors", "provenance.json", "metrics.json")
+FILES = ("curves.csv", "provenance.json", "metrics.json", "manifest.json")
+OF_EVALUATION = ("predictions.jsonl.gz", "attention.safetensors", "metrics.json", "manifest.json")
 
 
-# The table reads the predictions too and raises on damaged ones before there is a report: tested below.
-@pytest.mark.parametrize(
-    ("name", "how"),
-    [(n, h) for n in FILES for h in ("absent", "damaged") if (n, h) != ("predictions.jsonl.gz", "damaged")],
-)
-def test_missing_and_damaged_files_leave_a_report(tmp_path, name, how):
+@pytest.mark.parametrize("how", ["absent", "damaged"])
+@pytest.mark.parametrize(("level", "name"), [*(("entry", n) for n in FILES), *(("level", n) for n in OF_EVALUATION)])
+def test_missing_and_damaged_files_leave_a_report(tmp_path, level, name, how):
     made = Made(tmp_path)
     for r in range(len(ROWS)):
-        path = made.entry(r).path(name)
+        path = getattr(made, level)(r).path(name)
         path.unlink()
         if how == "damaged":
             path.write_bytes(b"\xff\x00not what was asked for\n{")
     page = Page(made.write())
     assert "Made-up table" in page.text and any(a.get("class") == "note" for _, a in page.elements)
+    if (name, how) != ("manifest.json", "absent"):
+        assert "is damaged" in page.text and "3 cells damaged" in page.text
 
 
-def test_damaged_predictions_leave_a_report(tmp_path):
+def test_damage_after_the_table_was_built_leaves_a_report(tmp_path):
     made = Made(tmp_path)
     built = table.build(made.plan, made.store, made.records)
-    made.entry(1).path("predictions.jsonl.gz").write_bytes(b"\x1f\x8b broken")
+    made.level(1).path("predictions.jsonl.gz").write_bytes(b"\x1f\x8b broken")
+    made.entry(0).path("curves.csv").unlink()
     text = report.write([built], [made.plan], made.store, tmp_path / "r.html").read_text()
     assert "no output stored" in text and Page(text).row("softmax")
+
+
+def test_zeros_are_those_of_the_metric_not_of_what_is_drawn(tmp_path):
+    text = Made(tmp_path).write()
+    assert re.findall(r"test set: (\d+)% zeros, support ([\d.]+)", text)[:3] == [
+        ("0", "6.0"),
+        ("30", "5.0"),
+        ("60", "4.0"),
+    ]
+    curves = text[text.index('id="e1-curves"') : text.index('id="e1-attention"')]
+    assert "dev attention: share of exact zeros" in curves
+
+
+def test_a_curve_of_other_weights_than_the_table_s_is_not_drawn(tmp_path):
+    """Training may count the zeros of a softmax beside the density that the table is about."""
+    text = Made(tmp_path, curve_zeros=0.0).write()
+    section = text[text.index('id="e1-curves"') : text.index('id="e1-attention"')]
+    plot = re.findall(r'<svg class="plot".*?</svg>', section, re.S)[-1]
+    assert re.findall(r"clip-path[^>]*style=\"fill: none; stroke: var\(--c(\d)\)", plot) == ["0"], (
+        "softmax has no zeros in either"
+    )
 
 
 def test_an_experiment_without_cells_has_a_report(tmp_path):
@@ -310,7 +330,7 @@ def test_samples_are_the_same_examples_for_every_row_and_spread_over_the_test_se
     made = Made(tmp_path)
     page = Page(made.write())
     shown = [int(r[0].split()[1]) for r in page.rows if r and r[0].startswith("source ")]
-    assert len(shown) == report_data.SAMPLES and shown == sorted(set(shown))
+    assert len(shown) == SAMPLES and shown == sorted(set(shown))
     gaps = np.diff([-1, *shown, 30])
     assert gaps.max() <= 6
     outputs = [r for r in page.rows if len(r) == 3 and r[0].split() and r[0].split()[-1] in ROWS]
@@ -329,27 +349,6 @@ def test_one_table_per_plan(tmp_path):
     made = Made(tmp_path)
     with pytest.raises(ValueError, match="0 tables and 1 plans"):
         report.write([], [made.plan], made.store, tmp_path / "r.html")
-
-
-def test_direction_and_ties():
-    assert report_data.direction({"metric": "test/bleu"}) == 1
-    assert report_data.direction({"metric": "test/ppl"}) == -1
-    assert report_data.direction({"metric": "test/attention_zeros"}) == 0
-    assert report_data.best_of([1.001, 1.004, 0.5, None], 1, 2) == {0, 1}
-    assert report_data.best_of([1.0, None], 1, 2) == set()
-    assert report_data.best_of([3.0, 2.0], -1, 2) == {1}
-
-
-def test_deviations_come_from_the_task_s_readme(tmp_path, monkeypatch):
-    package = tmp_path / "some_task_of_a_test"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise RuntimeError('finding a task does not run it')")
-    (package / "README.md").write_text(
-        "# Task\n\ntext\n\n## Deviations from the paper\n\n- first, over\n  two lines\n- second\n\n## More\n- not this\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert report_data._readme_deviations("some_task_of_a_test") == ["first, over two lines", "second"]
-    assert report_data._readme_deviations("nowhere.at_all") == []
 
 
 def test_importing_the_report_is_light():

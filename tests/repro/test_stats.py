@@ -1,4 +1,4 @@
-"""Spread and significance against scipy, verdicts against hand calculation."""
+"""Spread and significance against scipy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sparse_attention.repro.published import Published, lookup, verdict
 from sparse_attention.repro.stats import Summary, paired_randomization, summarize
 
 
@@ -74,33 +73,3 @@ def test_one_run_has_no_spread():
     assert summarize([3.14159]).text() == "3.14"
     with pytest.raises(ValueError, match="no values"):
         summarize([])
-
-
-BLEU = Published(36.0, 2, "BLEU", "d")
-
-
-@pytest.mark.parametrize(
-    "mean, std, n, expected",
-    [
-        (36.9, None, 1, "agrees"), (35.1, None, 1, "agrees"), (37.2, None, 1, "above"), (34.9, None, 1, "below"),
-        (37.2, 0.5, 4, "agrees"),  # 1.0 + 2 * 0.5 / 2 = 1.5
-        (37.6, 0.5, 4, "above"),
-    ],
-)  # fmt: skip
-def test_verdicts(mean, std, n, expected):
-    assert verdict(Summary(mean, std, n), BLEU, True) == expected
-    assert verdict(Summary(mean, std, n), BLEU, False) == "not comparable"
-
-
-def test_the_band_belongs_to_the_metric():
-    ours = Summary(36.9, None, 1)
-    assert verdict(ours, Published(36.0, 2, "ROUGE-1", "d"), True) == "above"  # 0.7
-    assert verdict(ours, Published(36.0, 2, "accuracy", "d"), True) == "agrees"  # 1.0
-
-
-def test_lookup_needs_all_three_names():
-    records = [{"mapping": "m", "dataset": "d", "metric": "BLEU", "value": 36, "decimals": 1, "ambiguous": "columns"}]
-    assert lookup(records, "m", "d", "BLEU") == Published(36.0, 1, "BLEU", "d", "columns")
-    assert lookup(records, "m", "d", "BLEU").text() == "36.0?"
-    for wrong in (("x", "d", "BLEU"), ("m", "x", "BLEU"), ("m", "d", "x")):
-        assert lookup(records, *wrong) is None

@@ -8,7 +8,6 @@ import multiprocessing as mp
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from sparse_attention.repro import store as stores
-from sparse_attention.repro.store import Busy, Store, StoreError, write_atomic, write_json
+from sparse_attention.repro import files
+from sparse_attention.repro.store import Damaged, Store, StoreError, write_atomic, write_json
 
 FORK = mp.get_context("fork")
 
@@ -65,148 +64,103 @@ def test_readers_never_see_a_part(tmp_path):
     assert len(seen) == 2, "the writer did not get to write; the test shows nothing"
 
 
-def test_a_killed_writer_leaves_no_half_metrics(entry):
+def finish(level, metrics) -> None:
+    write_json(level.path("metrics.json"), metrics)
+    level.finish()
+
+
+def test_a_killed_writer_leaves_no_half_manifest(entry):
     """Killed between write and rename: the cell is not done, and the next run can finish it."""
+    write_json(entry.path("metrics.json"), {"metrics": {"dev/score": 1.0}})
 
     def die_before_rename():
         os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        write_json(entry.path("metrics.json"), {"metrics": {"dev/score": 1.0}})
+        entry.finish()
 
     process = FORK.Process(target=die_before_rename)
     process.start()
     process.join(20)
     assert process.exitcode == -signal.SIGKILL
-    assert entry.metrics() is None
-    assert entry.state() == "queued"
-    write_json(entry.path("metrics.json"), {"metrics": {"dev/score": 2.0}})
-    assert entry.metrics() == {"metrics": {"dev/score": 2.0}}
+    assert entry.read() is None and entry.state() == "queued"
+    finish(entry, {"metrics": {"dev/score": 2.0}})
+    assert entry.read() == {"metrics": {"dev/score": 2.0}} and entry.state() == "done"
 
 
-def test_unreadable_json_counts_as_absent(entry):
+@pytest.mark.parametrize("content", ['{"state": "runn', "", "[]", "{}", "null", "3"])
+def test_an_unreadable_status_counts_as_absent(entry, content):
     entry.folder.mkdir(parents=True)
-    entry.path("metrics.json").write_text('{"metrics": {"dev')
-    entry.path("status.json").write_text("")
-    assert entry.metrics() is None
-    assert entry.state() == "queued"
+    entry.path("status.json").write_text(content)
+    assert entry.state() == "queued" and entry.status() == {"state": "queued"}
+
+
+def test_a_manifest_lists_its_own_level_alone(entry):
+    for name in (
+        "encoding/dict.txt",
+        "checkpoints/last.pt",
+        "evaluations/e/metrics.json",
+        "log.txt",
+        "claim",
+        ".hidden",
+        "logs/events",
+    ):
+        write_atomic(entry.path(name), b"x")
+    entry.set_status("running")
+    finish(entry, {"metrics": {"a": 1.0}})
+    assert set(json.loads(entry.path("manifest.json").read_text())["files"]) == {"encoding/dict.txt", "metrics.json"}
+    for name in ("checkpoints/last.pt", "log.txt", "evaluations/e/metrics.json"):
+        entry.path(name).write_bytes(b"changed later")
+    entry.path("new").write_bytes(b"put there by hand")
+    assert entry.damage() is None
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"metrics": {}}', '{"metrics": [1]}', '{"metrics": null}', "1"])
+def test_metrics_without_metrics_are_damage(entry, content):
+    write_atomic(entry.path("metrics.json"), content.encode())
+    entry.finish()
+    with pytest.raises(Damaged, match="holds no metrics"):
+        entry.read()
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"files": []}', '{"files": {}}', '{"fil'])
+def test_a_manifest_that_is_none_is_damage(entry, content):
+    finish(entry, {"metrics": {"a": 1.0}})
+    entry.path("manifest.json").write_text(content)
+    assert entry.damage() == "manifest.json is not a manifest"
+
+
+def test_verdicts_are_cached_until_a_file_changes(entry, monkeypatch):
+    write_atomic(entry.path("weights"), b"x" * 1000)
+    finish(entry, {"metrics": {"a": 1.0}})
+    assert entry.damage() is None
+    opened = []
+    real = Path.open
+    monkeypatch.setattr(Path, "open", lambda self, *a, **k: (opened.append(self.name), real(self, *a, **k))[1])
+    assert entry.damage() is None and "weights" not in opened
+    entry.path("weights").write_bytes(b"y" * 1000)  # the same size
+    assert entry.damage() == "weights is not what was written" and "weights" in opened
 
 
 def test_predictions_survive_and_are_byte_identical_for_equal_content(entry):
+    level = entry.evaluation("e")
     records = [{"output": "été “x”", "index": 0}, {"output": "", "index": 1}]
-    entry.write_predictions(records)
-    first = entry.path("predictions.jsonl.gz").read_bytes()
+    level.write_predictions(records)
+    first = level.path("predictions.jsonl.gz").read_bytes()
     time.sleep(1.1)  # gzip would write the time in seconds
-    entry.write_predictions(iter(records))
-    assert entry.predictions() == records
-    assert entry.path("predictions.jsonl.gz").read_bytes() == first
-    assert Store(entry.folder).entry("a", "b", "c").predictions() == []
+    level.write_predictions(iter(records))
+    assert level.predictions() == records
+    assert level.path("predictions.jsonl.gz").read_bytes() == first
+    assert entry.evaluation("other").predictions() == []
+    level.path("predictions.jsonl.gz").write_bytes(first[:-9])
+    with pytest.raises(Damaged, match="predictions"):
+        level.predictions()
 
 
 def test_iteration_finds_every_cell(store):
     for mapping in ("softmax", "sparsemax"):
         write_atomic(store.entry("toy", mapping, "x1").path("config.yaml"), b"a: 1")
+    write_atomic(store.entry("toy", "softmax", "x1.damaged-1").path("config.yaml"), b"a: 1")
     assert sorted(e.folder.parent.name for e in store) == ["softmax", "sparsemax"]
     assert list(Store(store.root / "nowhere")) == []
-
-
-# ---- claims
-
-
-def compete(entry, barrier, results):
-    barrier.wait()
-    try:
-        with entry.claimed():
-            results.put("won")
-            time.sleep(1.0)
-    except Busy:
-        results.put("busy")
-
-
-@pytest.mark.parametrize("stale", [False, True])
-def test_of_many_claimants_exactly_one_wins(entry, stale):
-    if stale:  # all of them first have to take a dead process's claim away
-        entry.folder.mkdir(parents=True)
-        entry.path("claim").write_text(json.dumps({"host": socket.gethostname(), "pid": dead_pid(), "token": "old"}))
-    barrier, results = FORK.Barrier(4), FORK.Queue()
-    processes = [FORK.Process(target=compete, args=(entry, barrier, results)) for _ in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(30)
-    assert sorted(results.get(timeout=5) for _ in processes) == ["busy", "busy", "busy", "won"]
-    assert list(entry.folder.glob("claim*")) == []
-
-
-def dead_pid() -> int:
-    process = subprocess.Popen([sys.executable, "-c", "pass"])
-    process.wait()
-    return process.pid
-
-
-def test_claim_of_a_dead_process_is_taken_over_and_counts_as_lost_before(entry):
-    entry.set_status("running")
-    entry.path("claim").write_text(json.dumps({"host": socket.gethostname(), "pid": dead_pid(), "token": "old"}))
-    assert entry.state() == "lost"
-    with entry.claimed():
-        assert json.loads(entry.path("claim").read_text())["pid"] == os.getpid()
-        assert entry.state() == "running"
-    assert not entry.path("claim").exists()
-
-
-def test_zombie_is_dead(entry):
-    """A killed child that its parent has not waited for still has a pid."""
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    entry.folder.mkdir(parents=True)
-    entry.path("claim").write_text(json.dumps({"host": socket.gethostname(), "pid": process.pid, "token": "old"}))
-    with pytest.raises(Busy, match=str(process.pid)), entry.claimed():
-        pass
-    process.kill()
-    time.sleep(0.3)  # not waited for
-    with entry.claimed():
-        pass
-    process.wait()
-
-
-def test_claim_of_another_machine_is_judged_by_its_heartbeat(entry):
-    entry.folder.mkdir(parents=True)
-    claim = entry.path("claim")
-    claim.write_text(json.dumps({"host": "elsewhere", "pid": 1, "token": "theirs"}))
-    with pytest.raises(Busy, match="elsewhere"), entry.claimed():
-        pass
-    assert json.loads(claim.read_text())["token"] == "theirs"
-    old = time.time() - stores.STALE_SECONDS - 5
-    os.utime(claim, (old, old))
-    with entry.claimed():
-        assert json.loads(claim.read_text())["host"] == socket.gethostname()
-
-
-def test_empty_claim_is_respected_while_young(entry):
-    """Its writer is between creating and writing it, or died there."""
-    entry.folder.mkdir(parents=True)
-    claim = entry.path("claim")
-    claim.touch()
-    with pytest.raises(Busy), entry.claimed():
-        pass
-    old = time.time() - stores.HEARTBEAT_SECONDS - 5
-    os.utime(claim, (old, old))
-    with entry.claimed():
-        pass
-
-
-def test_heartbeat_touches_the_claim(entry, monkeypatch):
-    monkeypatch.setattr(stores, "HEARTBEAT_SECONDS", 0.05)
-    with entry.claimed():
-        claim = entry.path("claim")
-        os.utime(claim, (0, 0))
-        end = time.monotonic() + 5
-        while claim.stat().st_mtime == 0 and time.monotonic() < end:
-            time.sleep(0.02)
-        assert time.time() - claim.stat().st_mtime < 60
-
-
-def test_an_owner_whose_claim_was_taken_does_not_remove_the_successors(entry):
-    with entry.claimed():
-        entry.path("claim").write_text(json.dumps({"host": "elsewhere", "pid": 1, "token": "theirs"}))
-    assert json.loads(entry.path("claim").read_text())["token"] == "theirs"
 
 
 # ---- the disk says no
@@ -221,14 +175,14 @@ def test_full_disk_is_explained_and_keeps_the_old_file(entry, monkeypatch, step)
 
     with monkeypatch.context() as patch:
         if step == "open":
-            patch.setattr(stores, "open", full, raising=False)
+            patch.setattr(files, "open", full, raising=False)
         else:
-            patch.setattr(stores.os, step, full)
+            patch.setattr(files.os, step, full)
         with pytest.raises(StoreError, match="no space left") as caught:
             write_json(entry.path("metrics.json"), {"metrics": {"dev/score": 2.0}})
     assert "metrics.json" in str(caught.value)
     assert "run the same command again" in str(caught.value)
-    assert entry.metrics() == {"metrics": {"dev/score": 1.0}}
+    assert json.loads(entry.path("metrics.json").read_text()) == {"metrics": {"dev/score": 1.0}}
     assert leftovers(entry.folder) == []
 
 
@@ -263,16 +217,16 @@ entry = Store(sys.argv[1]).entry("toy", "softmax", "abc")
 write_json(entry.path("metrics.json"), {"metrics": {"dev/score": 1.0}})
 Path(sys.argv[1], "ballast").write_bytes(b"x" * 180_000)
 try:
-    entry.write_predictions({"output": __import__("os").urandom(50).hex()} for _ in range(5000))
+    entry.evaluation("e").write_predictions({"output": __import__("os").urandom(50).hex()} for _ in range(5000))
 except StoreError as error:
     print("StoreError", error)
-print(entry.metrics(), entry.predictions(), sorted(p.name for p in entry.folder.iterdir()))
+print(entry.path("metrics.json").read_text().split(), sorted(p.name for p in entry.folder.rglob("*")))
 """
     done = small_disk(code)
     assert done.returncode == 0, done.stderr
     first, last = done.stdout.strip().splitlines()
     assert first.startswith("StoreError no space left while writing")
-    assert last == "{'metrics': {'dev/score': 1.0}} [] ['metrics.json']"
+    assert last == """['{', '"metrics":', '{', '"dev/score":', '1.0', '}', '}'] ['e', 'evaluations', 'metrics.json']"""
 
 
 def as_nobody(work) -> str:

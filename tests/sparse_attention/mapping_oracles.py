@@ -27,7 +27,7 @@ def sparsemax(x: np.ndarray, gamma: float = 1.0, upper: np.ndarray | None = None
 
 
 def fusedmax(x: np.ndarray, lam: float, gamma: float = 1.0) -> np.ndarray:
-    """Proposition 1 by two exact quadratic programmes: the dual of the prox (a box), then the simplex."""
+    """Proposition 2 by two exact quadratic programmes: the dual of the prox (a box), then the simplex."""
     n = len(x)
     if n == 1:
         return np.ones(1)
@@ -37,7 +37,7 @@ def fusedmax(x: np.ndarray, lam: float, gamma: float = 1.0) -> np.ndarray:
 
 
 def fusedmax_joint(x: np.ndarray, lam: float) -> np.ndarray:
-    """The joint problem, without Proposition 1; the interior-point solver is good to about 1e-7."""
+    """The joint problem, without Proposition 2; the interior-point solver is good to about 1e-7."""
     y = cp.Variable(len(x))
     goal = 0.5 * cp.sum_squares(y - x) + (lam * cp.tv(y) if len(x) > 1 else 0)
     return _solved(cp.Problem(cp.Minimize(goal), [y >= 0, cp.sum(y) == 1]), y)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import sparse_attention as sa
-from sparse_attention import attention
+from sparse_attention import attention, registry
 
 
 def modules():
@@ -35,37 +35,72 @@ def test_scores_are_the_printed_formulas():
     q, k = torch.randn(1, 1, 3), torch.randn(1, 1, 3)
     assert torch.allclose(attention.DotAttention().scores(q, k), (q * k).sum().view(1, 1, 1))
     g = attention.GeneralAttention(3, 3)
-    assert torch.allclose(g.scores(q, k).squeeze(), k[0, 0] @ g.project.weight @ q[0, 0])
+    assert torch.allclose(g.scores(q, k).squeeze(), k[0, 0] @ g.scores.project.weight @ q[0, 0])
     a = attention.AdditiveAttention(3, 3, 4)
-    by_hand = a.to_score.weight[0] @ torch.tanh(
-        a.from_key.weight @ k[0, 0] + a.from_key.bias + a.from_query.weight @ q[0, 0]
-    )
-    assert torch.allclose(a.scores(q, k).squeeze(), by_hand, atol=1e-6)
+    s = a.scores
+    of_key = s.from_key.weight @ k[0, 0] + s.from_key.bias
+    by_hand = s.to_score.weight[0] @ torch.tanh(of_key + s.from_query.weight @ q[0, 0])
+    assert torch.allclose(a.scores(q, a.precompute(k)).squeeze(), by_hand, atol=1e-6)
+    alone = attention.AdditiveScores(None, 3, 4)
+    by_hand = alone.to_score.weight[0] @ torch.tanh(alone.from_key.weight @ k[0, 0] + alone.from_key.bias)
+    assert torch.allclose(alone(None, alone.precompute(k)).squeeze(), by_hand, atol=1e-6)
 
 
-def test_multihead_with_softmax_is_torch_multihead_attention():
-    ours, theirs = attention.MultiHeadAttention(8, 2), torch.nn.MultiheadAttention(8, 2, batch_first=True)
-    with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat([ours.query.weight, ours.key.weight, ours.value.weight]))
-        theirs.in_proj_bias.copy_(torch.cat([ours.query.bias, ours.key.bias, ours.value.bias]))
-        theirs.out_proj.weight.copy_(ours.out.weight)
-        theirs.out_proj.bias.copy_(ours.out.bias)
-    x, y = torch.randn(3, 4, 8), torch.randn(3, 5, 8)
-    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] + [False] * 4])
-    context, weights = ours(x, y, mask=mask)
-    expected, w = theirs(x, y, y, key_padding_mask=~mask, average_attn_weights=False)
-    assert torch.allclose(context, expected, atol=1e-6) and torch.allclose(weights, w, atol=1e-6)
-    causal = torch.ones(4, 4, dtype=torch.bool).tril()
-    assert torch.allclose(ours(x, mask=causal)[0], theirs(x, x, x, attn_mask=~causal)[0], atol=1e-6)
+@pytest.mark.parametrize("kind", attention.KINDS)
+def test_score_functions_by_name(kind):
+    scores, half = attention.make_scores(kind, 6, 6, 5), attention.make_scores(kind, 6, 6, 5, scale=0.25)
+    half.load_state_dict(scores.state_dict())
+    q, k = torch.randn(2, 3, 6), torch.randn(2, 4, 6)
+    ready = scores.precompute(k)
+    assert scores(q, ready).shape == (2, 3, 4)
+    assert torch.allclose(half(q, ready), 0.25 * scores(q, ready))
+    attend = attention.Attention(scores, "sparsemax")
+    assert torch.equal(attend(q, k)[1], sa.sparsemax(scores(q, ready)))
+    with pytest.raises(ValueError, match=r"scores 'bilinear' do not exist; choose one of general, dot, additive"):
+        attention.make_scores("bilinear", 6, 6)
+    with pytest.raises(ValueError, match=r"scale=0 must be above 0"):
+        attention.make_scores(kind, 6, 6, scale=0)
+    with pytest.raises(ValueError, match="of one size"):
+        attention.make_scores("dot", 6, 5)
+    with pytest.raises(ValueError, match="need a query"):
+        attention.make_scores("general", None, 5)
 
 
-def test_one_alpha_per_head():
-    alpha = torch.nn.Parameter(torch.tensor([[1.1], [2.0]]))
-    m = attention.MultiHeadAttention(8, 2, sa.make("entmax", alpha=alpha))
-    _, weights = m(torch.randn(3, 6, 8) * 4)
-    assert (weights[:, 1] == 0).sum() > (weights[:, 0] == 0).sum()
-    weights.square().sum().backward()
-    assert (alpha.grad != 0).all()
+def test_keys_alone_can_be_scored():
+    attend = attention.AdditiveAttention(None, 6, 5, "sparsemax")
+    keys, mask = torch.randn(3, 5, 6), torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [False] * 5])
+    context, weights = attend(None, keys, mask=mask)
+    assert context.shape == (3, 6) and weights.shape == (3, 5) and (weights[~mask] == 0).all()
+    assert torch.allclose(context, torch.einsum("bs,bsd->bd", weights, keys), atol=1e-6)
+
+
+class Less(torch.nn.Module):
+    """Softmax of scores less what was attended to before."""
+
+    def start(self, mask):
+        return {"seen": torch.zeros(mask.shape)}
+
+    def step(self, scores, state, mask):
+        p = torch.softmax((scores - 5 * state["seen"]).masked_fill(~mask, -torch.inf), -1)
+        return p, {"seen": state["seen"] + p}
+
+
+@pytest.mark.parametrize("name", ["sparsemax", "less", "constrained_softmax"])
+def test_steps_are_the_call(monkeypatch, name):
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    sa.register("less")(Less)
+    attend = attention.AdditiveAttention(6, 7, 5, name)
+    query, keys, values = torch.randn(3, 4, 6), torch.randn(3, 5, 7), torch.randn(3, 5, 2)
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [False] * 5])
+    bounds = {"bounds": torch.full((3, 5), 0.4)} if name == "constrained_softmax" else {}
+    context, weights = attend(query, keys, values, mask, **{n: b.unsqueeze(1) for n, b in bounds.items()})
+    state, ready = attend.mapping.start(mask, **bounds), attend.precompute(keys)
+    for t in range(4):
+        c, p, state = attend.step(query[:, t], ready, values, state, mask)
+        assert torch.allclose(c, context[:, t], atol=1e-6) and torch.allclose(p, weights[:, t], atol=1e-6)
+    if name == "less":
+        one, _ = attend(query[:, 0], keys, values, mask)
+        assert torch.allclose(one, context[:, 0], atol=1e-6)
 
 
 def test_constrained_attention_takes_bounds():
@@ -77,8 +112,3 @@ def test_constrained_attention_takes_bounds():
 def test_masks_that_cannot_be_meant():
     with pytest.raises(ValueError, match=r"fits neither \[B, S\]"):
         attention.DotAttention()(torch.randn(2, 3, 4), torch.randn(2, 5, 4), mask=torch.ones(3, 5, dtype=torch.bool))
-    m = attention.MultiHeadAttention(4, 2)
-    with pytest.raises(ValueError, match="may mean"):
-        m(torch.randn(3, 3, 4), mask=torch.ones(3, 3, dtype=torch.bool))
-    with pytest.raises(ValueError, match="not a multiple"):
-        attention.MultiHeadAttention(5, 2)

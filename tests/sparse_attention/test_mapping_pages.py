@@ -1,22 +1,66 @@
-"""One page per mapping, saying what the registry says."""
+"""Pages and type stubs are what the registry says; they name files that exist; the page on own mappings runs."""
 
 from __future__ import annotations
 
+import ast
+import inspect
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
 import sparse_attention as sa
+from sparse_attention import pages, registry
 
-PAGES = Path(__file__).resolve().parents[2] / "docs" / "mappings"
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ROOT / "docs" / "mappings"
 
 
-@pytest.mark.parametrize("name", sa.names("simplex") + sa.names("constrained"))
+def test_committed_files_are_what_make_pages_writes():
+    written = pages.pages()
+    stale = [name for name, text in written.items() if (ROOT / name).read_text(encoding="utf-8") != text]
+    assert stale == [], "run `make pages`"
+    assert {f"docs/mappings/{path.name}" for path in PAGES.glob("*.md")} - {"docs/mappings/own.md"} == {
+        name for name in written if name.endswith(".md")
+    }
+
+
+@pytest.mark.parametrize("name", sa.names())
 def test_page(name):
     page = (PAGES / f"{name}.md").read_text(encoding="utf-8")
     known = sa.spec(name)
-    assert known.paper in page and known.summary[1:] in page
+    assert known.paper in page and known.oracle in page
     for p in known.params:
-        default = "required" if p.required else f"`{p.default!r}`"
-        assert f"| `{p.name}` | {default} | {p.range} |" in page
+        assert f"| `{p.name}` |" in page and p.range in page and p.meaning in page
+    for code in re.findall(r"```python\n(.*?)```", page, re.S):
+        ast.parse(code)
     assert f"({name}.md)" in (PAGES / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", sa.names())
+def test_the_line_that_says_where_forward_and_backward_live(name):
+    text = inspect.getdoc(sys.modules[sa.spec(name).function.__module__])
+    line = re.search(r"Forward and backward: (.*?)(?:\n\n|$)", text, re.S)
+    assert line, "the file's docstring has no line `Forward and backward: ...`"
+    files = re.findall(r"``([\w/]+\.(?:py|h))``", line.group(1))
+    assert all((ROOT / "sparse_attention" / f).is_file() for f in files)
+    named = re.findall(r"\(``(\w+)(?:``|\*)", line.group(1))
+    assert all(any(n in (ROOT / "sparse_attention" / f).read_text() for f in files) for n in named)
+
+
+def test_the_stubs_know_what_the_package_has():
+    tree = ast.parse((ROOT / "sparse_attention" / "__init__.pyi").read_text(encoding="utf-8"))
+    named = {n.name for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))}
+    named |= {alias.asname for n in tree.body if isinstance(n, ast.ImportFrom) for alias in n.names if alias.asname}
+    assert named | {"__version__"} == set(dir(sa))
+
+
+def test_the_page_on_own_mappings_runs_and_could_be_written(monkeypatch):
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    code = "\n".join(re.findall(r"```python\n(.*?)```", (PAGES / "own.md").read_text(encoding="utf-8"), re.S))
+    exec(compile(code, "own.md", "exec"), {"__name__": __name__})
+    written = pages.pages()
+    assert "p, state = m.step(scores, state, mask)" in written["docs/mappings/coverage_softmax.md"]
+    stubs = written["sparse_attention/__init__.pyi"]
+    assert "class Powermax(Mapping):" in stubs and "def powermax(scores: Tensor, dim: int = -1, mask:" in stubs

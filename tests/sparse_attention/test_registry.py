@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import copy
+import inspect
+import pickle
 import subprocess
 import sys
 
@@ -27,8 +30,64 @@ def test_names_and_specs():
         for param in found.params:
             assert param.meaning and param.range
             assert param.check(param.default) == param.default
-            for value in param.grid:
-                param.check(value)
+        assert (found.over, found.inputs, found.stateful) == ("row", (), False)
+    assert all(sa.spec(name).inputs == ("bounds",) for name in sa.names("constrained"))
+    assert all(sa.spec(name).over == "density" for name in sa.names("continuous"))
+    assert set(sa.names()) > set(sa.names("continuous")) >= {"continuous_softmax", "continuous_mixture"}
+
+
+def test_the_package_shows_all_it_has_and_nothing_else():
+    shown = dir(sa)
+    assert {"attention", "bench", "continuous", "kernels", "losses", "properties", "quality", "repro"} < set(shown)
+    rooms = {name for name in shown if inspect.ismodule(getattr(sa, name))}
+    assert "registry" not in shown and len(rooms) == 8
+    for name in set(shown) - rooms - {"__version__"}:
+        found = getattr(sa, name)
+        assert found.__module__.startswith("sparse_attention") and found.__name__ == name
+    assert {"Fusedmax", "fusedmax", "ContinuousSparsemax", "continuous_sparsemax"} < set(shown)
+    for missing in ("importlib", "sparsemap", "solve_ridge", "set_module"):
+        with pytest.raises(AttributeError, match="dir\\(sparse_attention\\)"):
+            getattr(sa, missing)
+
+
+def test_module_twins_have_the_parameters_of_the_function():
+    for name in sa.names():
+        twin, function = sa.spec(name).module, sa.spec(name).function
+        own = inspect.signature(twin).parameters
+        theirs = {n: p.default for n, p in inspect.signature(function).parameters.items() if n in own}
+        assert list(own) == list(theirs) == [p.name for p in sa.spec(name).params]
+        assert all(theirs[n] == p.default for n, p in own.items() if n != "bounds")
+        assert (
+            twin.__name__ == "".join(part.capitalize() for part in name.split("_"))
+            and sa.spec(name).summary in twin.__doc__
+        )
+        assert type(sa.make(name)) is twin is getattr(sa, twin.__name__) and issubclass(twin, sa.Mapping)
+    m = sa.Pnormmax(1.3, gamma=2)
+    assert (m.p, m.gamma, m.solver) == (1.3, 2.0, "exact") and m.params == {
+        "p": 1.3,
+        "gamma": 2.0,
+        "solver": "exact",
+        "tol": 0.01,
+    }
+    m.p = 1.7
+    x = torch.randn(5)
+    assert torch.equal(m(x), sa.pnormmax(x, p=1.7, gamma=2.0))
+    with pytest.raises(ValueError, match="p=3 is out of range"):
+        m.p = 3
+    with pytest.raises(TypeError, match="each once"):
+        sa.Fusedmax(0.1, lam=0.2)
+    with pytest.raises(TypeError, match="each once"):
+        sa.Sparsemax(1.0, 2.0)
+
+
+def test_an_operation_cannot_forget_what_holds_for_it():
+    forward, backward = sa.kernels.reference.OPS["sparsemax"][:2]
+    with pytest.raises(TypeError, match="smooth"):
+        sa.kernels.Op(forward, backward)
+    with pytest.raises(TypeError, match="theta_gradient"):
+        sa.kernels.Op(forward, backward, smooth=True)
+    with pytest.raises(TypeError, match="no derivative"):
+        sa.kernels.reference.OPS["fusedmax"].gradient_of_theta(*[torch.zeros(1)] * 3, {})
 
 
 def test_unknown_names_are_answered_with_the_nearest():
@@ -92,6 +151,85 @@ def test_a_function_from_outside_gets_the_whole_contract(scratch):
     with pytest.raises(ValueError, match="already registered"):
         sa.register("powermax")(powermax)
     sa.register("powermax", replace=True)(powermax)
+    with pytest.raises(ValueError, match="describes lam, which its signature does not have"):
+        sa.register("other", params=[sa.Param("lam")])(powermax)
+    with pytest.raises(ValueError, match=r"power=2\.0 is out of range"):
+        sa.register("other", params=[sa.Param("power", high=0.0)])(powermax)
+    for wrong in ({"kind": "discrete"}, {"over": "rows"}):
+        with pytest.raises(ValueError, match="is not one of"):
+            sa.register("other", **wrong)
+
+
+def test_over_something_else_the_arguments_are_handed_on(scratch):
+    @sa.register("chain", kind="structured", over="sequence", inputs=("transitions",), paper="ours")
+    def chain(scores, transitions, mask=None, gamma=1.0):
+        return torch.softmax(scores / gamma + transitions, -1)
+
+    assert (sa.spec("chain").over, sa.spec("chain").inputs) == ("sequence", ("transitions",))
+    x, t = torch.randn(2, 3), torch.randn(2, 3)
+    assert torch.equal(sa.make("chain", gamma=2.0)(x, transitions=t), torch.softmax(x / 2 + t, -1))
+
+
+@pytest.fixture
+def coverage(scratch):
+    @sa.register("coverage", inputs=("fertility",))
+    class Coverage(nn.Module):
+        """Softmax of what is left."""
+
+        def start(self, mask, fertility):
+            return {"left": fertility.expand(mask.shape)}
+
+        def step(self, scores, state, mask):
+            p = torch.softmax((scores + state["left"]).masked_fill(~mask, -torch.inf), -1)
+            return p, {"left": state["left"] - p}
+
+    return sa.make("coverage")
+
+
+def test_a_stateful_mapping_goes_step_by_step_under_the_contract(coverage):
+    spec = sa.spec("coverage")
+    assert spec.stateful and spec.inputs == ("fertility",) and spec.function is None and spec.kind == "simplex"
+    scores = torch.randn(3, 4, 5)
+    mask = torch.tensor([[True] * 5, [True, True, False, True, False], [False] * 5])
+    fertility = torch.rand(3, 5)
+    scores[0, 2, 1] = float("nan")
+    together = coverage(scores, mask, fertility=fertility)
+    state = coverage.start(mask, fertility=fertility)
+    left = fertility.clone()
+    for t in range(4):
+        p, state = coverage.step(scores[:, t], state, mask)
+        assert torch.equal(p.nan_to_num(9.0), together[:, t].nan_to_num(9.0))
+        assert (p[~mask] == 0).all() and torch.isnan(p[0]).all() == (t == 2)
+        assert torch.isfinite(state["left"]).all(), "one bad step does not spoil those after it"
+        if t < 2:
+            expected = torch.softmax((scores[1, t] + left[1])[mask[1]], -1)
+            assert torch.allclose(p[1, mask[1]], expected, atol=1e-6)
+            left[1, mask[1]] -= expected
+    order = torch.tensor([1, 0])  # what a beam search does with a state
+    reordered = {name: value[order] for name, value in state.items()}
+    a, _ = coverage.step(scores[order, 0], reordered, mask[order])
+    b, _ = coverage.step(scores[:, 0], state, mask)
+    assert torch.equal(a, b[order])
+    half, _ = coverage.step(scores[:, 0].half(), state, mask)
+    assert half.dtype == torch.float16 and torch.allclose(half.float(), b, atol=1e-3)
+    assert coverage(scores[:, :0], mask, fertility=fertility).shape == (3, 0, 5)
+    with pytest.raises(ValueError, match=r"\[B, T, n\] step by step"):
+        coverage(scores, mask, dim=1, fertility=fertility)
+
+
+def test_a_mapping_without_memory_keeps_its_inputs_as_the_state():
+    m = sa.make("constrained_sparsemax")
+    scores, mask, bounds = torch.randn(2, 5), torch.ones(2, 5, dtype=torch.bool), torch.full((2, 5), 0.3)
+    state = m.start(mask, bounds=bounds)
+    p, after = m.step(scores, state, mask)
+    assert torch.equal(p, sa.constrained_sparsemax(scores, bounds)) and after is state
+    assert sa.make("sparsemax").start(mask) == {}
+
+
+def test_modules_from_outside_travel_where_their_file_is_imported(scratch, coverage):
+    again = pickle.loads(pickle.dumps(sa.Fusedmax(0.3)))
+    assert again.lam == 0.3 and type(again) is sa.Fusedmax
+    assert type(copy.deepcopy(coverage)) is type(coverage)
 
 
 def test_a_class_from_outside(scratch):

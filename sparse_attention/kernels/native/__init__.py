@@ -66,7 +66,7 @@ def _load(dtype: torch.dtype) -> bool:
 
 def available(op: str, x: Tensor) -> bool:
     """Whether ``op`` can run on ``x`` here; the first call for each dtype builds its library."""
-    if op not in OPS or x.device.type != "cpu":
+    if op not in OPS or not x.is_cpu:
         return False
     dtype = x.dtype
     return dtype in _libraries or (dtype in _CTYPES and not _failed and _load(dtype))

@@ -6,27 +6,27 @@ from torch import Tensor
 
 from .constrained import constrained_sparsemax_backward, constrained_sparsemax_forward
 from .rows import Op
-from .structured import (
-    fusedmax_forward,
-    grouped_backward,
-    oscarmax_forward,
-)
+from .structured import fusedmax_forward, grouped_backward, oscarmax_forward
 from .threshold import (
+    entmax_alpha_gradient,
     entmax_backward,
     entmax_forward,
     pnormmax_backward,
     pnormmax_forward,
+    pnormmax_p_gradient,
     sparsemax_backward,
     sparsemax_forward,
 )
 
 OPS = {
-    "sparsemax": Op(sparsemax_forward, sparsemax_backward),
-    "entmax": Op(entmax_forward, entmax_backward),
-    "pnormmax": Op(pnormmax_forward, pnormmax_backward),
-    "fusedmax": Op(fusedmax_forward, grouped_backward),
-    "oscarmax": Op(oscarmax_forward, grouped_backward),
-    "constrained_sparsemax": Op(constrained_sparsemax_forward, constrained_sparsemax_backward),
+    "sparsemax": Op(sparsemax_forward, sparsemax_backward, smooth=True, theta_gradient=None),
+    "entmax": Op(entmax_forward, entmax_backward, smooth=True, theta_gradient=entmax_alpha_gradient),
+    "pnormmax": Op(pnormmax_forward, pnormmax_backward, smooth=True, theta_gradient=pnormmax_p_gradient),
+    "fusedmax": Op(fusedmax_forward, grouped_backward, smooth=False, theta_gradient=None),
+    "oscarmax": Op(oscarmax_forward, grouped_backward, smooth=False, theta_gradient=None),
+    "constrained_sparsemax": Op(
+        constrained_sparsemax_forward, constrained_sparsemax_backward, smooth=False, theta_gradient=None
+    ),
 }
 
 

@@ -13,10 +13,25 @@ Value = float | Tensor
 
 
 class Op(NamedTuple):
-    """A row operation; see the docstring of ``sparse_attention.kernels``."""
+    """A row operation (see the docstring of ``sparse_attention.kernels``) and what holds for it whatever kernel runs.
+
+    smooth: the backward is an expression of g and p alone that can be differentiated again; otherwise the mapping is
+        piecewise linear and the backward's second derivative in p is 0.
+    theta_gradient: ``f(dx, p, **params) -> [..., 1]``, the derivative with respect to the one hyperparameter that may be
+        a tensor, from the one with respect to the scores; None where there is no such hyperparameter or `rows.groups`
+        differentiates it.
+    """
 
     forward: Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
     backward: Callable[..., Any]
+    smooth: bool
+    theta_gradient: Callable[..., Tensor] | None
+
+    def gradient_of_theta(self, dx: Tensor, p: Tensor, theta: Tensor, params: dict[str, Any]) -> Tensor:
+        """The derivative in the shape of ``theta``. Raises TypeError for an operation without one."""
+        if self.theta_gradient is None:
+            raise TypeError(f"{self.forward.__name__} has no derivative with respect to a tensor hyperparameter")
+        return self.theta_gradient(dx, p, **params).to(theta.dtype).sum_to_size(theta.shape)
 
 
 class Rows(NamedTuple):

@@ -12,7 +12,7 @@ from .rows import Value, centred, finish, prepare, project
 
 
 def fusedmax_forward(x: Tensor, lam: Value, gamma: Value = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """``argmin_{p in simplex} 1/2 ||p - x/gamma||^2 + lam sum_i |p_{i+1} - p_i|`` (Niculae & Blondel 2017, Prop. 1).
+    """``argmin_{p in simplex} 1/2 ||p - x/gamma||^2 + lam sum_i |p_{i+1} - p_i|`` (Niculae & Blondel 2017, Prop. 2).
 
     Excluded positions are taken out first, so that the two sides of a hole are neighbours. Saved: the group of every
     position, ``[R, n]`` int64.

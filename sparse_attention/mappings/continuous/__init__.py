@@ -1,3 +1,4 @@
+# ruff: noqa: F401  # what is imported here is what the package offers
 """Continuous attention (Martins et al. 2020 and its follow-ups): densities, transforms, value regression, layers."""
 
 from __future__ import annotations
@@ -26,79 +27,14 @@ from .modules import (
     DiscreteContinuousAttention1d,
     MultimodalAttention2d,
 )
-from .moments import document_positions, match_moments_1d, match_moments_2d
+from .moments import MOMENT_MATCHES, POSITIONS, document_positions, match_moments_1d, match_moments_2d
 from .multivariate import MultivariateBetaGaussian, MultivariateGaussian, TruncatedParaboloid
 from .regression import position_weights, positions_1d, positions_2d, ridge_matrix_1d, ridge_matrix_2d, solve_ridge
 from .transforms import (
-    ContinuousBiweight,
-    ContinuousSoftmax,
-    ContinuousSparsemax,
-    ContinuousTriweight,
     continuous_biweight,
     continuous_entmax,
+    continuous_mixture,
     continuous_softmax,
     continuous_sparsemax,
     continuous_triweight,
-    register_all,
 )
-
-__all__ = [
-    "BetaGaussian",
-    "Biweight",
-    "ContinuousAttention1d",
-    "ContinuousAttention2d",
-    "ContinuousBiweight",
-    "ContinuousInfo",
-    "ContinuousSoftmax",
-    "ContinuousSparsemax",
-    "ContinuousTriweight",
-    "Density",
-    "DensityPredictor",
-    "DiscreteContinuousAttention1d",
-    "Gaussian",
-    "GaussianBasis1d",
-    "GaussianBasis2d",
-    "Laplace",
-    "LocationScale",
-    "Mixture",
-    "MultimodalAttention2d",
-    "MultivariateBetaGaussian",
-    "MultivariateGaussian",
-    "Triangular",
-    "Triweight",
-    "TruncatedParabola",
-    "TruncatedParaboloid",
-    "angles_needed",
-    "continuous_attention_1d",
-    "continuous_attention_2d",
-    "continuous_biweight",
-    "continuous_entmax",
-    "continuous_softmax",
-    "continuous_sparsemax",
-    "continuous_triweight",
-    "document_positions",
-    "fit_mixture",
-    "from_canonical",
-    "half_width",
-    "jacobian_theta",
-    "match_moments_1d",
-    "match_moments_2d",
-    "matched_covariance",
-    "matched_sigma_sq",
-    "mixture_expectation",
-    "position_weights",
-    "positions_1d",
-    "positions_2d",
-    "register_all",
-    "rho",
-    "rho_2d",
-    "ridge_matrix_1d",
-    "ridge_matrix_2d",
-    "select_mixture",
-    "solve_ridge",
-    "to_canonical",
-    "to_canonical_2d",
-]
-
-# The registry imports this package when a continuous mapping is first asked for.
-register_all()

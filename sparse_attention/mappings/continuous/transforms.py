@@ -1,16 +1,24 @@
 """The continuous mappings by name: from the parameters of a quadratic score to the expected basis functions.
 
 Where a discrete mapping takes scores to weights, a continuous one takes theta, here as (mu, sigma), to r = E_p[psi]
-(Martins et al. 2020, Def. 2). One function per alpha, for bases on the line and on the plane.
+(Martins et al. 2020, Def. 2). One function per alpha, for bases on the line and on the plane; a mixture of Gaussians is
+fitted to discrete weights. The layers that attend with them: `ContinuousAttention1d`, `ContinuousAttention2d`,
+`MultimodalAttention2d`; see [continuous attention](../continuous.md).
+
+Forward and backward: ``mappings/continuous/attention1d.py``, ``mappings/continuous/attention2d.py``; the mixture
+``mappings/continuous/mixture.py``.
 """
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 
+from ...registry import Param, register, spec
 from .attention1d import continuous_attention_1d
 from .attention2d import QUADRATURES, continuous_attention_2d
 from .bases import GaussianBasis1d, GaussianBasis2d
+from .mixture import mixture_expectation, select_mixture
 
 Basis = GaussianBasis1d | GaussianBasis2d
 
@@ -51,72 +59,30 @@ def continuous_sparsemax(mu: Tensor, sigma: Tensor, basis: Basis, quadrature: st
     return continuous_entmax(mu, sigma, basis, 2.0, quadrature)
 
 
-class _Transform(nn.Module):
-    alpha: float
+def continuous_mixture(weights: Tensor, positions: Tensor, basis: Basis, max_components: int = 4) -> Tensor:
+    """Mixture of Gaussians: r [B, N] under as many of them as penalised likelihood selects for the weights.
 
-    def __init__(self, quadrature: str = "auto") -> None:
-        super().__init__()
-        if quadrature not in QUADRATURES:
-            raise ValueError(f"quadrature={quadrature!r} is unknown; allowed: {', '.join(QUADRATURES)}")
-        self.quadrature = quadrature
-
-    def forward(self, mu: Tensor, sigma: Tensor, basis: Basis) -> Tensor:
-        """r [..., N]; see `continuous_entmax`."""
-        return continuous_entmax(mu, sigma, basis, self.alpha, self.quadrature)
-
-    def extra_repr(self) -> str:
-        return f"alpha={self.alpha:.4g}, quadrature={self.quadrature!r}"
+    weights [B, L] of the positions [L, n]; see `select_mixture`. The layer `MultimodalAttention2d` draws the number of
+    components in training instead.
+    """
+    mixture = select_mixture(weights, positions, max_components, generator=torch.Generator().manual_seed(0))
+    return mixture_expectation(mixture, basis).to(torch.promote_types(weights.dtype, torch.float32))
 
 
-class ContinuousSoftmax(_Transform):
-    """Module twin of `continuous_softmax`."""
+_QUADRATURE = Param("quadrature", choices=QUADRATURES, tensor=False, meaning="rule on the plane; no effect on the line")
+_COMPONENTS = Param(
+    "max_components", low=1, closed_low=True, whole=True, tensor=False, meaning="most Gaussians of a mixture"
+)
 
-    alpha = 1.0
+_INTEGRAL, _EM = "adaptive quadrature of p psi_j", "scikit-learn's GaussianMixture on repeated points"
 
-    def __init__(self) -> None:
-        super().__init__()
-
-
-class ContinuousTriweight(_Transform):
-    """Module twin of `continuous_triweight`."""
-
-    alpha = 4.0 / 3.0
-
-
-class ContinuousBiweight(_Transform):
-    """Module twin of `continuous_biweight`."""
-
-    alpha = 1.5
-
-
-class ContinuousSparsemax(_Transform):
-    """Module twin of `continuous_sparsemax`."""
-
-    alpha = 2.0
-
-
-def register_all() -> None:
-    """Make the four mappings known to `sparse_attention.registry`, kind "continuous"; a second call changes nothing."""
-    from sparse_attention.registry import Param, register, set_module
-
-    quadrature = Param(
-        "quadrature", "auto", choices=QUADRATURES, tensor=False, meaning="rule on the plane; no effect on the line"
-    )
-    paper = "Martins et al. 2020, Eq. 15"
-    follow_up = "Martins et al. 2022, beta-Gaussians"
-    for function, module, params, source in (
-        (continuous_softmax, ContinuousSoftmax, (), paper),
-        (continuous_triweight, ContinuousTriweight, (quadrature,), follow_up),
-        (continuous_biweight, ContinuousBiweight, (quadrature,), follow_up),
-        (continuous_sparsemax, ContinuousSparsemax, (quadrature,), paper),
-    ):
-        register(
-            function.__name__,
-            kind="continuous",
-            params=params,
-            paper=source,
-            oracle="adaptive quadrature of p psi_j",
-            replace=True,
-            complete=True,
-        )(function)
-        set_module(function.__name__, module)
+for _function, _alpha, _params, _paper, _oracle in (
+    (continuous_softmax, 1.0, (), "Martins et al. 2020, Eq. 15", _INTEGRAL),
+    (continuous_triweight, 4.0 / 3.0, (_QUADRATURE,), "Martins et al. 2022, beta-Gaussians", _INTEGRAL),
+    (continuous_biweight, 1.5, (_QUADRATURE,), "Martins et al. 2022, beta-Gaussians", _INTEGRAL),
+    (continuous_sparsemax, 2.0, (_QUADRATURE,), "Martins et al. 2020, Eq. 15", _INTEGRAL),
+    (continuous_mixture, 1.0, (_COMPONENTS,), "Farinhas, Martins & Aguiar 2021", _EM),
+):
+    _name = _function.__name__
+    register(_name, kind="continuous", over="density", params=_params, paper=_paper, oracle=_oracle)(_function)
+    spec(_name).module.alpha = _alpha  # type: ignore[attr-defined]  # of its density, for layers that are built on it

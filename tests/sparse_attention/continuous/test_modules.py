@@ -21,7 +21,6 @@ from sparse_attention.mappings.continuous import (
     match_moments_2d,
     positions_1d,
     positions_2d,
-    register_all,
     ridge_matrix_1d,
     ridge_matrix_2d,
 )
@@ -240,9 +239,13 @@ def test_options_and_sources_are_checked_together():
 
 
 def test_registry_knows_the_transforms():
-    register_all()
     names = registry.names("continuous")
-    assert {"continuous_softmax", "continuous_sparsemax", "continuous_biweight", "continuous_triweight"} <= set(names)
+    alphas = {name: registry.make(name).alpha for name in names}
+    assert alphas == {
+        "continuous_softmax": 1.0, "continuous_triweight": 4 / 3, "continuous_biweight": 1.5, "continuous_sparsemax": 2.0,
+        "continuous_mixture": 1.0,
+    }  # fmt: skip
+    assert all(registry.spec(n).over == "density" and registry.spec(n).kind == "continuous" for n in names)
     mu, sigma_sq = torch.tensor([0.4]), torch.tensor([0.1])
     made = registry.make("continuous_sparsemax")
     assert torch.equal(made(mu, sigma_sq, BASIS), continuous_sparsemax(mu, sigma_sq, BASIS))
@@ -251,3 +254,10 @@ def test_registry_knows_the_transforms():
     )
     with pytest.raises(ValueError, match="quadrature"):
         registry.make("continuous_sparsemax", quadrature="polar")
+    with pytest.raises(ValueError, match=r"max_components=2.5 is out of range: a whole number, max_components >= 1"):
+        registry.make("continuous_mixture", max_components=2.5)
+    weights = torch.softmax(torch.randn(2, 36), -1)
+    basis = GaussianBasis2d.grid(5, 5, 0.01)
+    layer = MultimodalAttention2d((6, 6), basis, max_components=3).eval()
+    r = registry.make("continuous_mixture", max_components=3)(weights, positions_2d(6, 6), basis)
+    assert torch.allclose(r, layer(torch.randn(2, 36, 4), weights=weights)[1].r, atol=1e-6)

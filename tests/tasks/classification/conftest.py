@@ -2,18 +2,78 @@
 
 from __future__ import annotations
 
-import pytest
+import copy
+from types import SimpleNamespace
 
-from tasks.classification.corpus import open_source
-from tasks.classification.encode import encode
+import numpy as np
+import pytest
+import torch
+
+from tasks.classification.encode import encode, encode_test
+from tasks.classification.options import Encode
+from tasks.classification.predict import collate, predict
+from tasks.data import open_data
+from tasks.models import build
 
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory):
-    """`toy(name, **limits)`: an encoded generated data set."""
+    """`toy(name, **limits)`: an encoded generated data set, its test split among the others."""
     root = tmp_path_factory.mktemp("toy")
 
     def make(name: str, **limits: int):
-        return encode(open_source({"name": name, "root": str(root), "limits": limits}), {}, root)
+        data = open_data({"name": name, "limits": limits}, root)
+        encoded = encode(data, Encode(), root)
+        encoded.splits |= encode_test(data, encoded.folder, root).splits
+        return encoded
 
     return make
+
+
+@pytest.fixture
+def build_model():
+    """`build_model(architecture, encoded, mapping, **options)`: a model from seed 0, ready to predict."""
+
+    def make(name: str, encoded, mapping: str = "softmax", **options):
+        torch.manual_seed(0)
+        return build("classification", {"name": name} | options, {"name": mapping}, encoded).eval()
+
+    return make
+
+
+@pytest.fixture
+def vocabulary():
+    """`vocabulary(size, classes)`: all that a model needs to know of an encoding."""
+    return lambda size, classes: SimpleNamespace(size=size, classes=["c"] * classes, vectors=None, vector_rows=None)
+
+
+@pytest.fixture(scope="session")
+def trained():
+    """`trained(model, encoded, epochs, lr, batch)`: the model of the best epoch on dev, by a plain loop with Adam."""
+
+    def train(model, encoded, epochs: int, lr: float, batch: int = 20):
+        rng = np.random.default_rng(0)
+        split, dev = encoded.splits["train"], encoded.splits["dev"]
+        optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+        best, weights = -1.0, None
+        for _ in range(epochs):
+            model.train()
+            order = rng.permutation(len(split))
+            order = order[np.argsort(split.fields[0].lengths[order], kind="stable")]  # texts of like length together
+            starts = rng.permutation(np.arange(0, len(order), batch))
+            for start in starts:
+                rows = order[start : start + batch]
+                logits, _ = model(*collate(split, rows))
+                loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(split.labels[rows]))
+                loss = loss + (model.penalty() if hasattr(model, "penalty") else 0.0)
+                optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+                optimizer.step()
+            right = [b.log_probs.argmax(-1).numpy() == dev.labels[b.index] for b in predict(model, dev)]
+            if (accuracy := np.concatenate(right).mean()) > best:
+                best, weights = accuracy, copy.deepcopy(model.state_dict())
+        model.load_state_dict(weights)
+        return model
+
+    return train

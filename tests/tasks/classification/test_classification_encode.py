@@ -1,4 +1,4 @@
-"""Encoding against nltk-like reference rules, tiny texts by hand, vector files, damage to the cache."""
+"""Encoding against reference rules, tiny texts by hand, vector files, damage to the cache, further test sets."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.classification.corpus import Example, Source, open_source
-from tasks.classification.encode import PAD, SEPARATOR, UNK, WORDS, check_options, encode, wordpunct, wordpunct_br
-from tasks.data.errors import DataError
+from tasks.classification.encode import encode, encode_test, keep_encoding, open_encoded, vectors_shortfall
+from tasks.classification.options import Encode
+from tasks.classification.tokenize import wordpunct, wordpunct_br
+from tasks.data import DataError, DataSet
+from tasks.data.records import Example
+from tasks.data.symbols import EOS, FIRST, PAD, UNK
 from tasks.data.vectors import counted_vectors
+from tasks.options import OptionsError, read
 
 TEXTS = {
     "train": [("a b b", 0), ("b c!", 1), ("", 1)],
@@ -19,92 +23,130 @@ TEXTS = {
 }
 
 
-def source(name: str = "tiny", texts=TEXTS, fingerprint: str = "1") -> Source:
-    def read(progress):
-        return {s: [Example((text,), label, frozenset({"b"})) for text, label in rows] for s, rows in texts.items()}
+def dataset(texts=TEXTS, name: str = "tiny", version: str = "1", classes=("no", "yes"), fields=("text",)) -> DataSet:
+    def examples(progress):
+        return {
+            s: [Example((text,) * len(fields), label, frozenset({"b"})) for text, label in rows]
+            for s, rows in texts.items()
+        }
 
-    return Source(name, fingerprint, read, ("no", "yes"), ("text",), "by hand")
+    fingerprint = {split: f"{split} {version}" for split in texts}
+    return DataSet(
+        name, "texts", fingerprint, examples, "by hand", about={"classes": list(classes), "fields": list(fields)}
+    )
 
 
-def ids(encoded, split: str) -> list[list[int]]:
-    return [encoded.splits[split].fields[0][i].tolist() for i in range(len(encoded.splits[split]))]
+def encoded(tmp_path, texts=TEXTS, **options):
+    return encode(dataset(texts), Encode(**options), tmp_path)
+
+
+def ids(found, split: str) -> list[list[int]]:
+    return [row.tolist() for row in found.splits[split].fields[0]]
 
 
 def test_words_are_cut_as_wordpunct_does():
-    assert wordpunct("Don't stop... (it's 4.5/5)!") == [
-        "Don",
-        "'",
-        "t",
-        "stop",
-        "...",
-        "(",
-        "it",
-        "'",
-        "s",
-        "4",
-        ".",
-        "5",
-        "/",
-        "5",
-        ")!",
-    ]
+    words = ["Don", "'", "t", "stop", "...", "(", "it", "'", "s", "4", ".", "5", "/", "5", ")!"]
+    assert wordpunct("Don't stop... (it's 4.5/5)!") == words
     assert wordpunct_br("good.<br /><br>bad<BR/>end") == ["good", ".", "<br>", "<br>", "bad", "<br>", "end"]
 
 
 @given(st.text(alphabet=st.sampled_from("ab ,.<>/br'\n"), max_size=40))
 def test_no_character_is_lost(text):
     assert "".join(wordpunct(text)) == "".join(text.split())
-    assert "".join(wordpunct_br(text)).count("<br>") == "".join(wordpunct_br(text)).count("<br>")
     if "<br" not in text:
         assert wordpunct_br(text) == wordpunct(text)
 
 
 def test_ids_vocabulary_and_unknown_words(tmp_path):
-    found = encode(source(), {"tokenizer": "wordpunct"}, tmp_path)
-    assert found.vocab == ["b", "!", "<empty>", "a", "c"]  # by count, then by name
-    b, a, c = (found.vocab.index(w) + WORDS for w in "bac")
-    assert ids(found, "train")[:2] == [[a, b, b], [b, c, found.vocab.index("!") + WORDS]]
-    assert ids(found, "test") == [[UNK, UNK, b]]
-    assert len({PAD, UNK, SEPARATOR, *range(WORDS, found.size)}) == found.size
-    assert found.splits["test"].tokens[0][0] == ["d", "zebra", "b"]
-    assert found.splits["test"].marked[0].tolist() == [False, False, True]
-    assert found.report["unknown"]["test.text"] == pytest.approx(2 / 3, abs=1e-3)
+    found = encoded(tmp_path, tokenizer="wordpunct")
+    assert found.vocabulary == ["b", "!", "<empty>", "a", "c"]  # by count, then by name
+    b, a, c, mark = (found.vocabulary.index(w) + FIRST for w in "bac!")
+    assert ids(found, "train")[:2] == [[a, b, b], [b, c, mark]] and ids(found, "dev") == [[b, UNK]]
+    assert (found.folder / "dict.txt").read_text().splitlines()[:2] == ["b 3", "! 1"]
+    assert sorted([PAD, UNK, EOS, *range(FIRST, found.size)]) == list(range(1, found.size))
+    assert found.report["labels"] == [1, 2] and found.report["unknown"]["dev.text"] == 0.5
 
 
-def test_an_empty_text_has_one_token(tmp_path):
-    assert [len(row) for row in ids(encode(source(), {}, tmp_path), "train")] == [3, 2, 1]
+def test_the_test_split_is_encoded_apart_and_in_the_vocabulary_of_training(tmp_path):
+    found = encoded(tmp_path, tokenizer="wordpunct")
+    assert set(found.splits) == {"train", "dev"}
+    test = encode_test(dataset(), found.folder, tmp_path)
+    b = found.vocabulary.index("b") + FIRST
+    assert ids(test, "test") == [[UNK, UNK, b]] and test.vocabulary == found.vocabulary
+    assert test.splits["test"].tokens[0][0] == ["d", "zebra", "b"]
+    assert test.splits["test"].marked[0].tolist() == [False, False, True]
+    assert test.report["unknown"]["test.text"] == pytest.approx(2 / 3, abs=1e-3)
+
+
+def test_what_is_kept_of_an_encoding_encodes_further_test_sets(tmp_path):
+    found = encoded(tmp_path, vectors="ppmi", vector_dim=2)
+    keep_encoding(found.folder, tmp_path / "cell")
+    kept = open_encoded(tmp_path / "cell")
+    assert not kept.splits and kept.vocabulary == found.vocabulary and kept.options == found.options
+    assert np.array_equal(kept.vectors, found.vectors) and np.array_equal(kept.vector_rows, found.vector_rows)
+    other = {"test": [("b a", 0), ("c", 1)]}  # its classes stand in another order
+    test = encode_test(dataset(other, "other", classes=("yes", "no")), tmp_path / "cell", tmp_path)
+    assert test.splits["test"].labels.tolist() == [1, 0] and test.classes == ["no", "yes"]
+    with pytest.raises(DataError, match="the model knows the classes no, yes"):
+        encode_test(dataset(other, "third", classes=("no", "maybe")), tmp_path / "cell", tmp_path)
+    with pytest.raises(DataError, match="reads text"):
+        encode_test(dataset(other, "pairs", fields=("premise", "hypothesis")), tmp_path / "cell", tmp_path)
+    with pytest.raises(DataError, match="no test examples"):
+        encode_test(dataset({"train": [("a", 0)]}, "none"), tmp_path / "cell", tmp_path)
+
+
+def test_the_training_encoding_knows_nothing_of_the_test_texts(tmp_path):
+    one, other = (encode(dataset(TEXTS | {"test": [(text, 0)]}), Encode(), tmp_path) for text in ("x", "y"))
+    assert one.folder == other.folder and one.sha256 == other.sha256
+    versions = (dataset(TEXTS | {"test": [(text, 0)]}, version=text) for text in ("x", "y"))
+    first, second = (encode_test(data, one.folder, tmp_path) for data in versions)
+    assert first.sha256 != second.sha256
+
+
+def test_an_empty_text_has_one_token_and_a_special_word_is_unknown(tmp_path):
+    assert [len(row) for row in ids(encoded(tmp_path), "train")] == [3, 2, 1]
+    strange = encode(dataset({"train": [("</s> a <unk>", 0)], "dev": [("<pad> a", 0)]}, "strange"), Encode(), tmp_path)
+    assert strange.vocabulary == ["a"] and ids(strange, "dev") == [[UNK, FIRST]]
 
 
 def test_limits_on_words(tmp_path):
-    found = encode(source(), {"min_count": 2, "max_tokens": 2}, tmp_path)
-    assert found.vocab == ["b"]  # "a b", "b c!", "": b twice, the others once
+    found = encoded(tmp_path, min_count=2, max_tokens=2)
+    assert found.vocabulary == ["b"]  # "a b", "b c!", "": b twice, the others once
     assert [len(row) for row in ids(found, "train")] == [2, 2, 1]
-    assert encode(source(), {"vocab_size": 1}, tmp_path).vocab == ["b"]
+    assert encoded(tmp_path, vocab_size=1).vocabulary == ["b"]
 
 
 def test_pretrained_vectors(tmp_path):
     file = tmp_path / "vectors.txt"
-    file.write_text("zebra 1 2 3\nb 4 5 6\nunused 7 8 9\nb 0 0 0\n. . . 1 1 1\n")
-    found = encode(source(), {"vectors": str(file), "min_count": 2}, tmp_path)
-    assert found.vocab == ["zebra", "b"]  # zebra is only in test: having a vector is enough; a and c are too rare
-    assert found.vectors.tolist() == [[1, 2, 3], [4, 5, 6]]
-    assert found.vector_rows.tolist() == [WORDS, WORDS + 1]
-    assert ids(found, "test") == [[UNK, WORDS, WORDS + 1]]
-    file.write_text("b 4 5 7\n" * 2)
-    again = encode(source(), {"vectors": str(file), "min_count": 2}, tmp_path)
+    file.write_text("zebra 1 2 3\na 4 5 6\nunused 7 8 9\na 0 0 0\n. . . 1 1 1\n")
+    found = encoded(tmp_path, vectors=str(file), min_count=2)
+    assert found.vocabulary == ["b", "a"]  # a is rare and has a vector; zebra is in no training text
+    assert found.vectors.tolist() == [[4, 5, 6]] and found.vector_rows.tolist() == [FIRST + 1]
+    assert vectors_shortfall(found.options, found) == "a file of 5 word vectors of 3 dimensions instead of GloVe 840B"
+    file.write_text("a 4 5 7\n" * 2)
+    again = encoded(tmp_path, vectors=str(file), min_count=2)
     assert again.vectors.tolist() == [[4, 5, 7]] and again.sha256 != found.sha256
+
+
+def test_only_glove_840b_is_no_shortfall(tmp_path):
+    found = encoded(tmp_path)
+    assert vectors_shortfall(found.options, found) == "random word vectors instead of GloVe 840B"
+    assert "counted in the training texts" in vectors_shortfall(Encode(vectors="ppmi"), found)
+    for words, dim, wrong in ((2_196_017, 300, False), (2_196_017, 100, True), (400_000, 300, True)):
+        found.report["vector_file"] = [words, dim]
+        assert (vectors_shortfall(Encode(vectors="glove.txt"), found) is not None) == wrong
 
 
 def test_a_vector_file_that_does_not_fit_is_refused(tmp_path):
     file = tmp_path / "vectors.txt"
     file.write_text("other 1 2 3\n")
     with pytest.raises(DataError, match="no word of the texts"):
-        encode(source(), {"vectors": str(file)}, tmp_path)
+        encoded(tmp_path, vectors=str(file))
     file.write_text("b x y z\n")
     with pytest.raises(DataError, match="line 1"):
-        encode(source(), {"vectors": str(file)}, tmp_path)
+        encoded(tmp_path, vectors=str(file))
     with pytest.raises(DataError, match="missing"):
-        encode(source(), {"vectors": str(tmp_path / "none.txt")}, tmp_path)
+        encoded(tmp_path, vectors=str(tmp_path / "none.txt"))
 
 
 def test_counted_vectors_tell_words_in_the_same_places_from_others(tmp_path):
@@ -131,38 +173,31 @@ def test_counted_vectors_tell_words_in_the_same_places_from_others(tmp_path):
 
 
 def test_counted_vectors_in_a_data_set(tmp_path):
-    found = encode(source(), {"vectors": "ppmi", "vector_dim": 2, "min_count": 1}, tmp_path)
-    assert found.vectors.shape == (len(found.vocab), 2) and np.isfinite(found.vectors).all()
-    assert found.vector_rows.tolist() == list(range(WORDS, WORDS + len(found.vocab)))
-    assert encode(source(), {"vectors": "ppmi", "vector_dim": 1}, tmp_path).sha256 != found.sha256
-    plain = encode(source(), {}, tmp_path)
-    assert plain.vectors is None and encode(source(), {"vector_dim": 7}, tmp_path).sha256 == plain.sha256
+    found = encoded(tmp_path, vectors="ppmi", vector_dim=2)
+    assert found.vectors.shape == (len(found.vocabulary), 2) and np.isfinite(found.vectors).all()
+    assert found.vector_rows.tolist() == list(range(FIRST, found.size))
+    assert encoded(tmp_path, vectors="ppmi", vector_dim=1).sha256 != found.sha256
+    without = encoded(tmp_path)
+    assert without.vectors is None and encoded(tmp_path, vector_dim=7).sha256 == without.sha256
 
 
 def test_a_cached_encoding_is_opened_without_reading_and_mended_when_damaged(tmp_path):
-    first = encode(source(), {}, tmp_path)
-
-    def refuse(progress):
-        raise AssertionError("read again")
-
-    unread = Source("tiny", "1", refuse, ("no", "yes"), ("text",), "by hand")
-    assert ids(encode(unread, {}, tmp_path), "train") == ids(first, "train")
+    first = encoded(tmp_path)
+    unread = DataSet("tiny", "texts", dataset().fingerprint, None, "by hand", about=dataset().about)
+    assert ids(encode(unread, Encode(), tmp_path), "train") == ids(first, "train")
     np.save(first.folder / "train.labels.npy", np.array([1, 1, 1]))
-    mended = encode(source(), {}, tmp_path)
+    mended = encoded(tmp_path)
     assert mended.splits["train"].labels.tolist() == [0, 1, 1] and mended.sha256 == first.sha256
 
 
 def test_the_hash_follows_the_texts_not_the_place_they_come_from(tmp_path):
-    one = encode(source(fingerprint="1"), {}, tmp_path / "a")
-    two = encode(source(fingerprint="2"), {}, tmp_path / "b")
-    other = encode(source(texts=TEXTS | {"dev": [("b e", 0)]}), {}, tmp_path / "c")
+    one = encode(dataset(version="1"), Encode(), tmp_path / "a")
+    two = encode(dataset(version="2"), Encode(), tmp_path / "b")
+    other = encode(dataset(TEXTS | {"dev": [("b e", 0)]}), Encode(), tmp_path / "c")
     assert one.sha256 == two.sha256 != other.sha256
 
 
 def test_mistakes_are_named_together():
-    with pytest.raises(DataError) as error:
-        check_options({"tokeniser": "x", "tokenizer": "ptb", "max_tokens": 0})
-    assert all(word in str(error.value) for word in ("'tokenizer'?", "'ptb'", "max_tokens is 0", "wordpunct"))
-    with pytest.raises(DataError) as error:
-        open_source({"name": "imbd", "limits": {"valid": 3}, "mirrors": "x"})
-    assert all(word in str(error.value) for word in ("'imdb'", "'valid'", "'mirror'"))
+    with pytest.raises(OptionsError) as error:
+        read(Encode, {"tokeniser": "x", "tokenizer": "ptb", "max_tokens": 0}, "encode")
+    assert all(word in str(error.value) for word in ("'tokenizer'?", "'ptb'", "encode.max_tokens=0", "wordpunct"))

@@ -1,4 +1,4 @@
-"""The classifiers: nothing depends on padding or batching, gradients flow to what the paper says, reference computations."""
+"""The classifiers: nothing depends on padding or batching, gradients reach every parameter, reference computations."""
 
 from __future__ import annotations
 
@@ -7,46 +7,53 @@ import pytest
 import torch
 from torch import nn
 
-import tasks.fairseq_plugin  # noqa: F401  (registers the models)
-from tasks.classification.encode import PAD, SEPARATOR
-from tasks.fairseq_plugin.classifier_layers import AdditiveScores, BiLstm, WordVectors
-from tasks.fairseq_plugin.classifier_task import TextsDataset, predict
-from tasks.fairseq_plugin.imdb_model import DocumentCnn, ImdbConfig, ImdbModel
-from tasks.fairseq_plugin.snli_model import Gru, SnliConfig, SnliModel
+from tasks import models
+from tasks.classification.models import imdb_bilstm, snli_attentive
+from tasks.classification.models.imdb_bilstm import DocumentCnn
+from tasks.classification.models.snli_attentive import Gru
+from tasks.classification.predict import collate, predict
+from tasks.data.symbols import EOS, PAD
+from tasks.layers import BiLstm, WordVectors, density_alpha
+from tasks.options import OptionsError, plain, read
 
 KINDS = [
-    ("softmax", "none"), ("sparsemax", "none"), ("fusedmax", "none"), ("continuous_softmax", "none"), ("continuous_sparsemax", "none"),
-    ("continuous_biweight", "none"), ("continuous_softmax", "softmax"), ("continuous_sparsemax", "sparsemax"),
+    ("softmax", "none"), ("sparsemax", "none"), ("fusedmax", "none"), ("continuous_softmax", "none"),
+    ("continuous_sparsemax", "none"), ("continuous_biweight", "none"),
+    ("continuous_softmax", "softmax"), ("continuous_sparsemax", "sparsemax"),
 ]  # fmt: skip
-SMALL = {"embed_dim": 6, "hidden_dim": 5, "score_dim": 4, "rbf": 16, "embed_range": 1.0}
+IMDB = {"embed_dim": 6, "hidden_dim": 5, "score_dim": 4, "rbf": 16, "embed_range": 1.0}
+SNLI = {"embed_dim": 6, "hidden_dim": 5, "embed_range": 1.0}
 
 
-def imdb(encoded, mapping: str, discrete: str = "none", **more) -> ImdbModel:
-    torch.manual_seed(0)
-    model = ImdbModel(ImdbConfig(mapping=mapping, discrete=discrete, **(SMALL | more)), encoded)
-    with torch.no_grad():  # as after training: attention that is not flat
-        for name, parameter in model.named_parameters():
-            if name.startswith(("scores", "attend", "cnn")):
-                parameter.mul_(4)
-    return model.eval()
+@pytest.fixture
+def imdb(build_model):
+    """`imdb(encoded, mapping, discrete)`: a model whose attention is not flat, as after training."""
+
+    def make(encoded, mapping: str, discrete: str = "none"):
+        model = build_model("imdb_bilstm", encoded, mapping, discrete=discrete, **IMDB)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.startswith(("scores", "attend", "cnn")):
+                    parameter.mul_(4)
+        return model
+
+    return make
 
 
-def snli(encoded, mapping: str = "softmax", **more) -> SnliModel:
-    torch.manual_seed(0)
-    return SnliModel(SnliConfig(mapping=mapping, embed_dim=6, hidden_dim=5, embed_range=1.0, **more), encoded).eval()
+@pytest.fixture
+def snli(build_model):
+    return lambda encoded, mapping="softmax", **more: build_model("snli_attentive", encoded, mapping, **SNLI | more)
 
 
 def alone_and_together(model, split, rows):
-    dataset = TextsDataset(split, shuffle=False)
-    batch = dataset.collater([dataset[i] for i in rows])
     with torch.no_grad():
-        together, extra = model(**batch["net_input"])
-        alone = [model(**dataset.collater([dataset[i]])["net_input"]) for i in rows]
+        together, extra = model(*collate(split, rows))
+        alone = [model(*collate(split, [i])) for i in rows]
     return together, extra["attention"], alone
 
 
 @pytest.mark.parametrize(("mapping", "discrete"), KINDS)
-def test_a_review_does_not_depend_on_its_batch(toy, mapping, discrete):
+def test_a_review_does_not_depend_on_its_batch(toy, imdb, mapping, discrete):
     split = toy("toy_reviews").splits["test"]
     model = imdb(toy("toy_reviews"), mapping, discrete)
     together, attention, alone = alone_and_together(model, split, range(12))
@@ -59,7 +66,7 @@ def test_a_review_does_not_depend_on_its_batch(toy, mapping, discrete):
 
 
 @pytest.mark.parametrize("mapping", ["softmax", "sparsemax", "fusedmax", "oscarmax"])
-def test_a_pair_does_not_depend_on_its_batch(toy, mapping):
+def test_a_pair_does_not_depend_on_its_batch(toy, snli, mapping):
     data = toy("toy_entailment")
     together, attention, alone = alone_and_together(snli(data, mapping), data.splits["test"], range(12))
     assert torch.allclose(together, torch.cat([logits for logits, _ in alone]), atol=1e-5)
@@ -67,7 +74,7 @@ def test_a_pair_does_not_depend_on_its_batch(toy, mapping):
     assert together.std(0).min() > 1e-4
 
 
-def test_texts_of_one_and_two_words(toy):
+def test_texts_of_one_and_two_words(toy, imdb):
     data = toy("toy_reviews")
     for mapping, discrete in KINDS:
         model = imdb(data, mapping, discrete)
@@ -77,13 +84,12 @@ def test_texts_of_one_and_two_words(toy):
 
 
 @pytest.mark.parametrize(("mapping", "discrete"), KINDS)
-def test_the_loss_reaches_every_parameter(toy, mapping, discrete):
+def test_the_loss_reaches_every_parameter(toy, imdb, mapping, discrete):
     data = toy("toy_reviews")
     model = imdb(data, mapping, discrete).train()
-    dataset = TextsDataset(data.splits["train"], shuffle=False)
-    batch = dataset.collater([dataset[i] for i in range(32)])
-    logits, _ = model(**batch["net_input"])
-    nn.functional.cross_entropy(logits, batch["target"]).backward()
+    split = data.splits["train"]
+    logits, _ = model(*collate(split, range(32)))
+    nn.functional.cross_entropy(logits, torch.from_numpy(split.labels[:32])).backward()
     without = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
     assert without == []
 
@@ -92,15 +98,14 @@ def test_the_loss_reaches_every_parameter(toy, mapping, discrete):
     ("mapping", "discrete"),
     [("continuous_softmax", "none"), ("continuous_sparsemax", "none"), ("continuous_sparsemax", "softmax")],
 )
-def test_gradients_of_the_attention_against_differences(toy, mapping, discrete):
+def test_gradients_of_the_attention_against_differences(toy, imdb, mapping, discrete):
     data = toy("toy_reviews")
     model = imdb(data, mapping, discrete).double()
-    dataset = TextsDataset(data.splits["train"], shuffle=False)
-    batch = dataset.collater([dataset[i] for i in range(3)])
-    weight = model.attend.predictor.linear.weight if discrete == "none" else model.scores.key.weight
+    batch, labels = collate(data.splits["train"], range(3)), torch.from_numpy(data.splits["train"].labels[:3])
+    weight = model.attend.predictor.linear.weight if discrete == "none" else model.scores.from_key.weight
 
     def loss() -> torch.Tensor:
-        return nn.functional.cross_entropy(model(**batch["net_input"])[0], batch["target"])
+        return nn.functional.cross_entropy(model(*batch)[0], labels)
 
     (gradient,) = torch.autograd.grad(loss(), weight)
     direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -161,51 +166,31 @@ def test_the_cnn_sees_only_windows_inside_the_text():
     assert torch.allclose(cnn(padded, mask), expected, atol=1e-6)
 
 
-def test_additive_scores_have_no_output_bias():
-    layer = AdditiveScores(3, 4, 2)
-    states, query = torch.randn(2, 5, 3), torch.randn(2, 2)
-    expected = torch.stack(
-        [
-            torch.stack(
-                [
-                    layer.energy.weight[0] @ torch.tanh(layer.key.weight @ s + layer.key.bias + layer.query.weight @ q)
-                    for s in row
-                ]
-            )
-            for row, q in zip(states, query)
-        ]
-    )
-    assert torch.allclose(layer(states, query), expected, atol=1e-5) and layer.energy.bias is None
-
-
 def test_pretrained_vectors_stay_and_the_others_learn(toy):
     data = toy("toy_reviews")
     rows = np.array([4, 7, data.size - 1])
     vectors = np.arange(9, dtype=np.float32).reshape(3, 3)
-    given = type(data)(
-        data.name, data.vocab, data.classes, data.splits, data.sha256, data.folder, data.report, vectors, rows
-    )
-    layer = WordVectors(given, 50, 0.05)
+    layer = WordVectors(data.size, 50, 0.05, vectors, rows)
     everything = torch.arange(data.size)
     before = layer(everything).detach().clone()
     assert np.array_equal(before[rows], vectors) and not before[PAD].any() and layer.dim == 3
-    assert before[[SEPARATOR, 5, 6]].any(-1).all() and len(torch.unique(before, dim=0)) == data.size
+    assert before[[EOS, 5, 6]].any(-1).all() and len(torch.unique(before, dim=0)) == data.size
     optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1, weight_decay=0.1)
     layer(everything).square().sum().backward()
     optimizer.step()
     after = layer(everything)
     assert torch.equal(after[rows], before[rows]) and not after[PAD].any()
-    assert (after[[SEPARATOR, 5, 6]] != before[[SEPARATOR, 5, 6]]).any(-1).all()
+    assert (after[[EOS, 5, 6]] != before[[EOS, 5, 6]]).any(-1).all()
 
 
-def test_l2_counts_weights_only(toy):
+def test_l2_counts_weights_only(toy, snli):
     model = snli(toy("toy_entailment"), l2=0.5)
     wanted = sum(p.square().sum() for n, p in model.named_parameters() if p.ndim == 2 and not n.startswith("vectors"))
-    assert model.penalty().item() == pytest.approx(0.25 * float(wanted), rel=1e-5)
+    assert model.penalty().item() == pytest.approx(0.25 * wanted.item(), rel=1e-5)
     assert snli(toy("toy_entailment"), l2=0.0).penalty() == 0.0
 
 
-def test_word_dropout_hides_words_in_training_only(toy):
+def test_word_dropout_hides_words_in_training_only(toy, snli):
     model = snli(toy("toy_entailment"), word_dropout=0.999999, dropout=0.0)
     texts = [torch.tensor([[5, 6, 7, PAD]]), torch.tensor([[8, 9]])]
     others = [torch.tensor([[10, 11, 12, PAD]]), torch.tensor([[13, 14]])]
@@ -214,11 +199,11 @@ def test_word_dropout_hides_words_in_training_only(toy):
     assert torch.allclose(model(texts, [])[0], model(others, [])[0])
 
 
-def test_weights_start_in_their_bounds(toy):
-    torch.manual_seed(0)
-    model = SnliModel(SnliConfig(embed_dim=40, hidden_dim=60), toy("toy_entailment"))
+def test_weights_start_in_their_bounds(snli, vocabulary):
+    model = snli(vocabulary(50, 3), embed_dim=40, hidden_dim=60)
     gate = 4 * (6 / 120) ** 0.5
-    for layer, bound in ((model.premise.gates, gate), (model.hypothesis.state_gates, gate), (model.premise.candidate, gate / 4),
+    for layer, bound in ((model.premise.gates, gate), (model.hypothesis.state_gates, gate),
+                         (model.premise.candidate, gate / 4),
                          (model.output, 4 * (6 / 63) ** 0.5), (model.project, (6 / 100) ** 0.5)):  # fmt: skip
         assert 0.97 * bound < layer.weight.abs().max() <= bound
     assert not any(
@@ -226,7 +211,7 @@ def test_weights_start_in_their_bounds(toy):
     )
 
 
-def test_predictions_come_back_to_their_examples(toy):
+def test_predictions_come_back_to_their_examples(toy, imdb):
     data = toy("toy_reviews")
     model = imdb(data, "sparsemax")
     split = data.splits["test"]
@@ -235,3 +220,93 @@ def test_predictions_come_back_to_their_examples(toy):
     )
     assert sorted(small) == list(range(len(split)))
     assert all(torch.allclose(small[i], large[i], atol=1e-5) for i in small)
+
+
+def test_dropout_falls_on_word_vectors_and_on_the_hypothesis_state(vocabulary, snli, monkeypatch):
+    """Martins & Astudillo's code: on vectors before the projection, and on y for attention and classifier; not c."""
+    model = snli(vocabulary(20, 3), dropout=0.5).train()
+    seen, asked = [], {}
+    monkeypatch.setattr(model.dropout, "forward", lambda x: seen.append(x) or torch.zeros_like(x) if x.ndim == 2 else x)
+    model.attend.register_forward_hook(lambda _, given, out: asked.update(query=given[0], context=out[0]))
+    model.classifier.register_forward_hook(lambda _, given, out: asked.update(classified=given[0]))
+    words = []
+    model.project.register_forward_hook(lambda _, given, out: words.append(given[0]))
+    model([torch.tensor([[5, 6, 7]]), torch.tensor([[8, 9]])], [])
+    assert [x.shape for x in words] == [(1, 3, 6), (1, 3, 6)], (
+        "both texts' vectors are looked up before they are projected"
+    )
+    assert [x.shape for x in seen] == [(1, 5)] and not asked["query"].any()
+    assert (
+        torch.equal(asked["classified"], torch.cat((asked["context"], asked["query"]), -1)) and asked["context"].any()
+    )
+
+
+def test_options_that_do_not_fit_are_named_before_any_data():
+    with pytest.raises(OptionsError) as error:
+        read(imdb_bilstm.Options, {"discrete": "fusedmx", "positions": "centre", "dropout": 1.0, "ridge": 0}, "model")
+    assert all(
+        word in str(error.value) for word in ("'fusedmax'?", "cell_centre", "model.dropout=1.0", "model.ridge=0")
+    )
+    with pytest.raises(OptionsError, match="rbf=3, widths"):
+        read(imdb_bilstm.Options, {"rbf": 3, "widths": [0.1, 0.5]}, "model")
+    model = {"name": "imdb_bilstm"} | plain(read(imdb_bilstm.Options, {"discrete": "softmax"}, "model"))
+    assert "goes with a density only" in imdb_bilstm.problems({"model": model, "mapping": {"name": "sparsemax"}})[0]
+    assert not imdb_bilstm.problems({"model": model, "mapping": {"name": "continuous_sparsemax"}})
+    assert models.problems({"name": "continuous_softmax"}, snli_attentive.PLACES)
+    assert not models.problems({"name": "continuous_softmax"}, imdb_bilstm.PLACES)
+
+
+def test_the_order_of_a_density_comes_from_its_mapping():
+    import sparse_attention as sa
+
+    names = (
+        "continuous_softmax",
+        "continuous_triweight",
+        "continuous_biweight",
+        "continuous_sparsemax",
+        "entmax",
+        "softmax",
+    )
+    assert [density_alpha(sa.make(name)) for name in names] == pytest.approx([1, 4 / 3, 3 / 2, 2, None, None])
+
+
+TINY = """
+from dataclasses import dataclass
+from torch import nn
+from tasks.data.symbols import PAD
+from tasks.models import Place
+from tasks.options import integer
+
+PLACES = {"attention": Place()}
+
+@dataclass
+class Options:
+    dim: int = integer(4, low=1, help="size of a word vector")
+
+class Model(nn.Module):
+    def __init__(self, options, encoded, mappings):
+        super().__init__()
+        self.words, self.mapping = nn.Embedding(encoded.size, options.dim, PAD), mappings["attention"]
+        self.score, self.output = nn.Linear(options.dim, 1), nn.Linear(options.dim, len(encoded.classes))
+
+    def forward(self, texts, lengths):
+        words = self.words(texts[0])
+        p = self.mapping(self.score(words).squeeze(-1), mask=texts[0].ne(PAD))
+        return self.output((p.unsqueeze(1) @ words).squeeze(1)), {"attention": {"words": p}}
+"""
+
+
+def test_a_new_architecture_is_one_file(toy, build_model, tmp_path, monkeypatch):
+    from tasks.classification import models as room
+
+    (tmp_path / "bag_of_words.py").write_text(TINY)
+    monkeypatch.setattr(room, "__path__", [*room.__path__, str(tmp_path)])
+    assert models.names("classification") == ["bag_of_words", "imdb_bilstm", "snli_attentive"]
+    data = toy("toy_reviews")
+    model = build_model("bag_of_words", data, "sparsemax", dim=3)
+    found = [batch.attention["words"] for batch in predict(model, data.splits["test"])]
+    assert model.words.weight.shape == (data.size, 3) and any((p == 0).any() for p in found)
+    with pytest.raises(OptionsError, match=r"dims is unknown \(did you mean 'dim'"):
+        build_model("bag_of_words", data, "sparsemax", dims=3)
+    with pytest.raises(OptionsError, match="did you mean 'bag_of_words'"):
+        models.architecture("classification", "bag_of_word")

@@ -151,17 +151,3 @@ def test_the_private_configuration_is_used_and_lists_are_kept(tmp_path, monkeypa
     assert list(apt.stanzas("Packages")) == ["Package: a\n"]
     PrivateApt(tmp_path / "cache", NullProgress(), languages=("en", "fr")).update()
     assert (tmp_path / "calls").read_text() == "called\ncalled\n"
-
-
-@pytest.mark.network
-@pytest.mark.slow
-def test_a_real_fetch_brings_descriptions(tmp_path):
-    from tasks.seq2seq.corpus import load_corpus
-
-    try:
-        corpus = load_corpus({"name": "debian_descriptions", "root": tmp_path})
-    except DataError as error:
-        pytest.skip(f"the package lists cannot be had here: {error.what}")
-    assert len(corpus.splits["train"]) > 20_000
-    first = corpus.splits["test"][0]
-    assert len(first.source.split()) >= 10 and first.references[0]

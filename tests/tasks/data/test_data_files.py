@@ -55,7 +55,7 @@ def test_a_folder_is_published_once_and_the_first_writer_wins(tmp_path):
 def test_a_full_disk_is_a_data_error(tmp_path):
     with pytest.raises(DataError, match="disk is full") as caught, publish_file(tmp_path / "x"):
         Path("/dev/full").write_bytes(b"1")
-    assert "data.root" in caught.value.next_step
+    assert "paths.data" in caught.value.next_step
     assert list(tmp_path.iterdir()) == []
 
 

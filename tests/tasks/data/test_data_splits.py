@@ -1,12 +1,21 @@
 """Splits by content, compared with scipy's connected components."""
 
+import dataclasses
+from itertools import combinations, product
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from tasks.data.splits import normalized, split_by_content
+from tasks.data.splits import NEAR, Parts, near_pairs, normalized, split_by_content
+
+
+def of(parts: Parts) -> dict[str, list[int]]:
+    assert not parts.left_out
+    return {s: getattr(parts, s) for s in ("train", "dev", "test")}
+
 
 items = st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=3), min_size=1, max_size=60)
 
@@ -15,7 +24,7 @@ items = st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=3), min_size=
 @given(items)
 def test_no_component_is_split_and_every_item_is_placed_once(keys):
     names = [f"item {i}" for i in range(len(keys))]
-    parts = split_by_content(keys, names)
+    parts = of(split_by_content(keys, names))
     assert sorted(i for part in parts.values() for i in part) == list(range(len(keys)))
     rows = np.repeat(range(len(keys)), [len(own) for own in keys])
     columns = np.concatenate(keys) + len(keys)
@@ -28,17 +37,57 @@ def test_no_component_is_split_and_every_item_is_placed_once(keys):
 def test_shares_and_stability():
     keys = [[i // 2] for i in range(20_000)]
     names = [f"item {i}" for i in range(20_000)]
-    parts = split_by_content(keys, names)
+    parts = of(split_by_content(keys, names))
     assert 0.045 < len(parts["test"]) / 20_000 < 0.055 and 0.045 < len(parts["dev"]) / 20_000 < 0.055
     # a corpus that lost items keeps the others where they were, in the same order
-    smaller = split_by_content(keys[:15_000], names[:15_000])
+    smaller = of(split_by_content(keys[:15_000], names[:15_000]))
     for split in parts:
         assert smaller[split] == [i for i in parts[split] if i < 15_000]
     # and the order in which items come does not matter
-    backwards = split_by_content(keys[::-1], names[::-1])
+    backwards = of(split_by_content(keys[::-1], names[::-1]))
     assert [19_999 - i for i in backwards["test"]] == parts["test"]
 
 
 def test_normalized_ignores_case_digits_and_punctuation():
     assert normalized("GCC-12, the Compiler!") == normalized("gcc 9 the compiler") == "gcc 0 the compiler"
     assert normalized("Élève") == "élève"
+
+
+WORDS = ["".join(letters) for letters in product("bcdfghklmnprstv", repeat=3)]  # 3,375; numbers would all count as 0
+texts = st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=7).map(" ".join), max_size=25)
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts, st.sampled_from([0.3, 0.5, 2 / 3, 0.8, 1.0]))
+def test_near_pairs_are_all_pairs_at_least_so_near(texts, least):
+    words = [set(text.split()) for text in texts]
+    expected = {
+        (i, k): len(words[i] & words[k]) / len(words[i] | words[k])
+        for i, k in combinations(range(len(texts)), 2)
+        if words[i] and words[k]
+    }
+    pairs, nearness = near_pairs(texts, least)
+    found = dict(zip(map(tuple, pairs.T.tolist()), nearness.tolist()))
+    assert found == {pair: j for pair, j in expected.items() if j >= least - 1e-12}
+
+
+def test_no_near_pair_is_on_two_sides_and_no_group_swallows_the_corpus():
+    """Chains of texts, each near the next one, that would join everything into one group."""
+    texts = [" ".join(WORDS[i : i + 4]) for i in range(2900)]  # neighbours share 3 of 5 words
+    parts = split_by_content([[i] for i in range(len(texts))], texts, [texts])
+    home = {i: split for split in ("train", "dev", "test") for i in getattr(parts, split)}
+    assert sorted([*home, *parts.left_out]) == list(range(len(texts)))
+    pairs, _ = near_pairs(texts, NEAR)
+    assert pairs.shape[1] >= 2899 and all(home[i] == home[k] for i, k in pairs.T.tolist() if i in home and k in home)
+    assert parts.largest <= 0.005 * len(texts) and 0 < len(parts.left_out) < 0.1 * len(texts)
+    assert min(len(parts.test), len(parts.dev)) > 0.02 * len(texts)
+    assert Parts(**dataclasses.asdict(parts)) == parts
+    assert f"{len(parts.left_out):,} left out" in parts.note("texts")
+
+
+def test_a_near_duplicate_goes_with_its_twin():
+    base = [[f"{WORDS[i]}{letter}" for letter in "abcdefghi"] for i in range(2000)]
+    texts = [" ".join([*words, end]) for end in ("one", "other") for words in base]
+    parts = split_by_content([[i] for i in range(4000)], texts, [texts])
+    home = {i: split for split in ("train", "dev", "test") for i in getattr(parts, split)}
+    assert not parts.left_out and all(home[i] == home[i + 2000] for i in range(2000))

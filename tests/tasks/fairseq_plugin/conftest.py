@@ -1,4 +1,4 @@
-"""Small models and batches for the fairseq plugin."""
+"""Small wrapped models and batches."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import pytest
 import torch
 
 import tasks.fairseq_plugin  # noqa: F401  registers the models
-from tasks.fairseq_plugin.seq2seq_model import Seq2SeqConfig, Seq2SeqModel
-from tasks.fairseq_plugin.seq2seq_task import dictionary
+from tasks.fairseq_plugin import compat
+from tasks.fairseq_plugin.seq2seq import dictionary
+
+compat.detach_config_store()  # other tests compose in this process
 
 SYMBOLS = dictionary([f"w{i}" for i in range(20)])
-PAD, EOS, BOS = SYMBOLS.pad(), SYMBOLS.eos(), SYMBOLS.eos()
+PAD, EOS = SYMBOLS.pad(), SYMBOLS.eos()
 
 
 @pytest.fixture
@@ -23,33 +25,35 @@ def symbols():
 
 @pytest.fixture
 def build():
-    """`build(mapping="fusedmax", params={"lam": .1}, layers=2)`: a small model in eval mode, in double precision."""
+    """`build("fusedmax", {"lam": .1}, layers=2)`: a small `sa_seq2seq` as fairseq builds it, in eval mode, in double precision."""
+    from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
-    def build(mapping: str = "softmax", params: dict | None = None, seed: int = 1, **options) -> Seq2SeqModel:
+    def build(mapping: str = "softmax", params: dict | None = None, seed: int = 1, **options):
         sizes = {"embed_dim": 6, "hidden_dim": 8, "layers": 2, "init_range": 0.7}
-        cfg = Seq2SeqConfig(mapping=mapping, mapping_params=json.dumps(params or {}), **(sizes | options))
+        cfg = MODEL_DATACLASS_REGISTRY["sa_seq2seq"](
+            mapping=mapping, mapping_params=json.dumps(params or {}), **(sizes | options)
+        )
         torch.manual_seed(seed)
         task = SimpleNamespace(source_dictionary=SYMBOLS, target_dictionary=SYMBOLS)
-        return Seq2SeqModel.build_model(cfg, task).double().eval()
+        return MODEL_REGISTRY["sa_seq2seq"].build_model(cfg, task).double().eval()
 
     return build
 
 
 @pytest.fixture
 def batch():
-    """`batch(sources, targets)`: net_input and target of rows of word numbers, padded on the right."""
+    """`batch(sources, targets, left=True)`: net_input and target of rows of word numbers; sources padded on the right or the left."""
 
-    def padded(rows):
+    def padded(rows, left: bool = False):
         longest = max(len(r) for r in rows)
-        return torch.tensor([[*r, *[PAD] * (longest - len(r))] for r in rows])
+        fill = [[PAD] * (longest - len(r)) for r in rows]
+        return torch.tensor([[*f, *r] if left else [*r, *f] for r, f in zip(rows, fill)])
 
-    def make(sources, targets, width: int | None = None):
-        words = lambda rows: [[SYMBOLS.nspecial + w for w in row] for row in rows]  # noqa: E731
-        src, tgt = padded(words(sources)), words(targets)
-        if width is not None:
-            src = torch.nn.functional.pad(src, (0, width - src.size(1)), value=PAD)
+    def make(sources, targets, left: bool = False):
+        src, tgt = ([[SYMBOLS.nspecial + w for w in row] for row in rows] for rows in (sources, targets))
+        tokens = padded(src, left)
         net_input = {
-            "src_tokens": src, "src_lengths": src.ne(PAD).sum(1), "prev_output_tokens": padded([[EOS, *t] for t in tgt]),
+            "src_tokens": tokens, "src_lengths": tokens.ne(PAD).sum(1), "prev_output_tokens": padded([[EOS, *t] for t in tgt]),
         }  # fmt: skip
         target = padded([[*t, EOS] for t in tgt])
         return {"net_input": net_input, "target": target, "ntokens": int(target.ne(PAD).sum()), "nsentences": len(tgt)}
@@ -59,10 +63,11 @@ def batch():
 
 @pytest.fixture
 def sentences(batch):
-    """Five pairs of different lengths."""
+    """`sentences(left=False)`: five pairs of different lengths."""
     generator = torch.Generator().manual_seed(3)
 
     def draw(length):
         return torch.randint(20, (length,), generator=generator).tolist()
 
-    return batch([draw(n) for n in (7, 5, 3, 2, 1)], [draw(n) for n in (4, 6, 1, 3, 5)])
+    sources, targets = [draw(n) for n in (7, 5, 3, 2, 1)], [draw(n) for n in (4, 6, 1, 3, 5)]
+    return lambda left=False: batch(sources, targets, left)

@@ -20,8 +20,14 @@ SPARSE = ("sparsemax", "fusedmax")
 TIMINGS = ("train/seconds", "train/tokens_per_second")
 
 
-def scores(entry) -> dict[str, float]:
-    return {k: v for k, v in entry.metrics()["metrics"].items() if k not in TIMINGS}
+def scored(cell, entry):
+    """The folder of the evaluation on the cell's own test set."""
+    return entry.evaluation(cell.evaluation_id(cell.tests[0]))
+
+
+def scores(cell, entry) -> dict[str, float]:
+    found = entry.read()["metrics"] | scored(cell, entry).read()["metrics"]
+    return {k: v for k, v in found.items() if k not in TIMINGS}
 
 
 def curves(entry) -> list[dict[str, str]]:
@@ -35,14 +41,16 @@ def weights(entry, name: str = "last.pt") -> dict[str, torch.Tensor]:
     return torch.load(entry.path(f"checkpoints/{name}"), weights_only=True)["model"]
 
 
-def assert_same_training(entry, reference) -> None:
-    assert scores(entry) == scores(reference)
+def assert_same_training(cell, entry, reference) -> None:
+    assert scores(cell, entry) == scores(cell, reference)
     assert curves(entry) == curves(reference)
     for name in ("last.pt", "best.pt"):
         mine, theirs = weights(entry, name), weights(reference, name)
         assert mine.keys() == theirs.keys()
         assert all(torch.equal(mine[k], theirs[k]) for k in mine), name
-    assert [p["output"] for p in entry.predictions()] == [p["output"] for p in reference.predictions()]
+    mine, theirs = (scored(cell, e).predictions() for e in (entry, reference))
+    assert [p["output"] for p in mine] == [p["output"] for p in theirs]
+    assert entry.path("weights.safetensors").read_bytes() == reference.path("weights.safetensors").read_bytes()
 
 
 # ---- what was learned
@@ -50,8 +58,8 @@ def assert_same_training(entry, reference) -> None:
 
 @pytest.mark.parametrize("mapping", ["softmax", *SPARSE])
 def test_sparse_mappings_are_sparse_in_training_and_in_decoding(learned, mapping):
-    _, entry = learned(mapping)
-    found = scores(entry)
+    cell, entry = learned(mapping)
+    found = scores(cell, entry)
     for key in ("train/attention_zeros", "dev/attention_zeros", "test/attention_zeros"):
         if mapping == "softmax":
             assert found[key] == 0.0, key
@@ -73,9 +81,9 @@ def test_the_mapping_changes_the_training_loss(learned):
 def test_stored_attention_belongs_to_the_stored_words(learned):
     from safetensors.torch import load_file
 
-    _, entry = learned("sparsemax")
-    arrays = load_file(entry.path("attention.safetensors"))
-    records = {f"{r['set']}/{r['index']}": r for r in entry.predictions() if "source_tokens" in r}
+    level = scored(*learned("sparsemax"))
+    arrays = load_file(level.path("attention.safetensors"))
+    records = {f"{r['set']}/{r['index']}": r for r in level.predictions() if "source_tokens" in r}
     assert arrays.keys() == records.keys() and arrays
     for key, p in arrays.items():
         record = records[key]
@@ -84,12 +92,31 @@ def test_stored_attention_belongs_to_the_stored_words(learned):
     assert sum(int((p == 0).sum()) for p in arrays.values()) > 0
 
 
-def test_best_checkpoint_is_the_epoch_with_the_best_dev_metric(learned):
-    _, entry = learned("softmax")
-    rows = curves(entry)
-    best = max(rows, key=lambda r: float(r["dev/accuracy"]))
-    assert scores(entry)["best_epoch"] == float(best["epoch"])
-    assert scores(entry)["dev/accuracy"] == pytest.approx(float(best["dev/accuracy"]), rel=1e-5)
+@pytest.mark.parametrize("metric, best", [("accuracy", max), ("loss", min)])
+def test_the_kept_epoch_is_the_best_one(learned, metric, best):
+    cell, entry = learned("softmax", *([f"train.best_metric={metric}"] if metric == "loss" else []))
+    rows, found = curves(entry), scores(cell, entry)
+    row = best(rows, key=lambda r: float(r[f"dev/{metric}"]))
+    assert found["best_epoch"] == float(row["epoch"])
+    assert found[f"dev/{metric}"] == pytest.approx(float(row[f"dev/{metric}"]), rel=1e-5)
+
+
+def test_the_last_gain_is_what_the_last_epoch_lowered_the_dev_loss_by(learned):
+    cell, entry = learned("softmax")
+    *_, before, last = (float(r["dev/loss"]) for r in curves(entry))
+    assert scores(cell, entry)["dev/last_gain"] == pytest.approx(100 * (before - last) / before, abs=1e-3)
+    assert curves(entry)[0]["dev/last_gain"] == ""
+
+
+def test_linear_decay_ends_at_zero(prepared_cell, tiny, tmp_path):
+    overrides = [*tiny, "schedule=linear", "schedule.warmup_updates=2", "train.max_epochs=3", "train.update_freq=2"]
+    cell = prepared_cell(overrides)
+    outcome = cells.run(cell, Store(tmp_path))
+    assert outcome.state == "done", outcome.error
+    rows = curves(cell.entry(Store(tmp_path)))
+    assert [float(r["updates"]) for r in rows] == [2, 4, 6]  # 48 pairs in batches of 16, two an update
+    lr = cell.config["optim"]["lr"]
+    assert [float(r["lr"]) for r in rows] == pytest.approx([lr * 3 / 4, lr * 1 / 4, 0.0], abs=1e-9)
 
 
 def test_same_seed_same_numbers_in_one_process_other_seed_others(prepared_cell, tiny, tmp_path):
@@ -100,18 +127,17 @@ def test_same_seed_same_numbers_in_one_process_other_seed_others(prepared_cell, 
         cell = prepared_cell([*tiny, f"seed={seed}", "train.max_epochs=2"])
         outcome = cells.run(cell, store)
         assert outcome.state == "done", outcome.error
-        found.append(cell.entry(store))
-    assert_same_training(found[2], found[0])
-    assert scores(found[1]) != scores(found[0])
+        found.append((cell, cell.entry(store)))
+    assert_same_training(*found[2], found[0][1])
+    assert scores(*found[1]) != scores(*found[0])
 
 
 # ---- interruption
 
 INTERRUPTED = [
     "train.max_epochs=4",
-    "task.data.limits={train: 64, dev: 16, test: 8}",
+    "data.limits={train: 64, dev: 16, test: 8}",
     "train.batch_size=4",
-    "optim.start_decay_at=3",
 ]
 
 RUN = """
@@ -119,8 +145,8 @@ import json, os, signal, sys
 sys.path.insert(0, {root!r})
 from sparse_attention.repro import cell as cells
 from sparse_attention.repro.store import Store
-from tasks.compose import composer
-from tasks.data.progress import NullProgress
+from tasks.compose import composer, module_of
+from tasks.data import NullProgress
 if __name__ == "__main__":
     overrides, out, update = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     if update:
@@ -134,7 +160,7 @@ if __name__ == "__main__":
         Trainer.train_step = dying
     with composer() as compose:
         config = compose(overrides)
-    outcome = cells.run(cells.prepare(config, NullProgress()), Store(out))
+    outcome = cells.run(cells.prepare(config, module_of(config), progress=NullProgress()), Store(out))
     print(outcome.state)
     sys.exit(outcome.error)
 """
@@ -152,7 +178,7 @@ def process(root):
 
 SCHEDULES = {
     "adam": [],
-    "sgd": ["optim.name=sgd", "optim.schedule=latched_halving", "optim.lr=1.0", "optim.normalize=sentences"],
+    "sgd": ["optim=sgd", "schedule=latched_halving", "schedule.start_decay_at=2", "optim.lr=1.0"],
 }
 
 
@@ -179,24 +205,24 @@ def test_killed_in_the_middle_of_an_epoch_ends_the_same(uninterrupted, process, 
     """kill -9 at update 40 of 64, in the middle of epoch 3; then the same command again."""
     if (schedule, minutes) == ("sgd", 1e-9):
         pytest.skip("the schedule's state travels with the epochs; adam covers the middle")
-    _, reference = uninterrupted(*SCHEDULES[schedule])
+    cell, reference = uninterrupted(*SCHEDULES[schedule])
     overrides = [*tiny, *INTERRUPTED, *SCHEDULES[schedule], f"runtime.save_minutes={minutes}"]
     first = process(overrides, tmp_path, kill_at_update=40)
     assert first.returncode == -signal.SIGKILL, first.stderr
     entry = next(iter(Store(tmp_path)))
-    assert entry.state() == "lost" and entry.metrics() is None
+    assert entry.state() == "lost" and entry.read() is None
     assert len(curves(entry)) == 2
     (entry.path("checkpoints") / "saving.99999.pt").write_bytes(b"left by a writer that was killed")
     second = process(overrides, tmp_path)
     assert second.returncode == 0 and second.stdout.strip() == "done", second.stderr
     log = entry.path("log.txt").read_text()
     assert f"resuming from epoch 3, update {32 if minutes == 10 else 40}" in log
-    assert_same_training(entry, reference)
+    assert_same_training(cell, entry, reference)
     assert not list(entry.path("checkpoints").glob("saving.*")), "checkpoints of dead writers fill the disk"
 
 
 def test_truncated_checkpoint_falls_back_to_the_one_before(uninterrupted, process, tiny, tmp_path):
-    _, reference = uninterrupted()
+    cell, reference = uninterrupted()
     overrides = [*tiny, *INTERRUPTED]
     assert process(overrides, tmp_path, kill_at_update=40).returncode == -signal.SIGKILL
     entry = next(iter(Store(tmp_path)))
@@ -208,11 +234,11 @@ def test_truncated_checkpoint_falls_back_to_the_one_before(uninterrupted, proces
     log = entry.path("log.txt").read_text()
     assert "last.pt cannot be read" in log and "resuming from epoch 2, update 16" in log
     assert entry.path("checkpoints/last.unreadable").exists()
-    assert_same_training(entry, reference)
+    assert_same_training(cell, entry, reference)
 
 
 def test_no_readable_checkpoint_starts_again(uninterrupted, process, tiny, tmp_path):
-    _, reference = uninterrupted()
+    cell, reference = uninterrupted()
     overrides = [*tiny, *INTERRUPTED]
     assert process(overrides, tmp_path, kill_at_update=40).returncode == -signal.SIGKILL
     entry = next(iter(Store(tmp_path)))
@@ -221,7 +247,7 @@ def test_no_readable_checkpoint_starts_again(uninterrupted, process, tiny, tmp_p
         entry.path(f"checkpoints/{name}").write_bytes(b"")
     assert process(overrides, tmp_path).returncode == 0
     assert "previous.pt cannot be read" in entry.path("log.txt").read_text()
-    assert_same_training(entry, reference)
+    assert_same_training(cell, entry, reference)
 
 
 def test_the_disk_fills_up_while_a_checkpoint_is_written(prepared_cell, tiny, tmp_path, monkeypatch):
@@ -248,13 +274,24 @@ def test_the_disk_fills_up_while_a_checkpoint_is_written(prepared_cell, tiny, tm
     assert "resuming from epoch 2" in entry.path("log.txt").read_text()
 
 
-def test_divergence_is_named(prepared_cell, tiny, tmp_path):
+@pytest.mark.parametrize("clip", [0, 5])
+def test_divergence_is_named(prepared_cell, tiny, tmp_path, clip):
     cell = prepared_cell(
-        [*tiny, "optim.name=sgd", "optim.schedule=fixed", "optim.lr=3e38", "optim.clip=0", "train.max_epochs=3"]
+        [*tiny, "optim=sgd", "schedule=fixed", "optim.lr=100", "model.init_range=10", f"optim.clip={clip}"]
     )
+    cell.config["optim"]["lr"] = 3e38
     outcome = cells.run(cell, Store(tmp_path))
     assert outcome.state == "failed"
-    assert "optim.lr" in outcome.error.splitlines()[0]
+    assert "lower optim.lr" in outcome.error.splitlines()[0]
+
+
+def test_only_what_dev_measures_picks_the_epoch():
+    from tasks.fairseq_plugin.loop import Selection
+
+    row = {"train/loss": 1.0, "dev/loss": 2.0, "dev/accuracy": 3.0}
+    assert (Selection("accuracy", 1).value(row), Selection("loss", -1).value(row)) == (3.0, -2.0)
+    with pytest.raises(ValueError, match=r"train\.best_metric='ppl' is not measured on dev; there are: loss, accuracy"):
+        Selection("ppl", -1).value(row)
 
 
 # ---- precision, several processes
@@ -267,7 +304,7 @@ def test_bf16_on_the_cpu(prepared_cell, learning, tmp_path):
     assert outcome.state == "done", outcome.error
     rows = curves(cell.entry(store))
     assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"]) - 0.3
-    assert scores(cell.entry(store))["test/attention_zeros"] > 0.2
+    assert scores(cell, cell.entry(store))["test/attention_zeros"] > 0.2
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
@@ -292,5 +329,20 @@ def test_two_processes_over_gloo(prepared_cell, learning, tmp_path):
     rows = curves(entry)
     assert float(rows[-1]["updates"]) == len(rows) * 500 / 20
     assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"]) - 0.5
-    assert scores(entry)["test/attention_zeros"] > 0.3
+    assert scores(cell, entry)["test/attention_zeros"] > 0.3
     assert sorted(p.name for p in entry.path("checkpoints").iterdir()) == ["best.pt", "last.pt", "previous.pt"]
+
+
+@pytest.mark.slow
+def test_a_mapping_of_ones_own_reaches_every_process(prepared_cell, tiny, tmp_path):
+    plugin = tmp_path / "own.py"
+    plugin.write_text(
+        "import sparse_attention as sa, torch\n"
+        "@sa.register('halfmax', kind='simplex', paper='none', oracle='none', summary='sparsemax of half the scores')\n"
+        "class Halfmax(torch.nn.Module):\n"
+        "    def forward(self, scores, mask=None, dim=-1):\n"
+        "        return sa.sparsemax(scores / 2, dim=dim, mask=mask)\n"
+    )
+    overrides = [*tiny, f"plugins=[{plugin}]", "mapping=custom", "mapping.name=halfmax", "train.processes=2"]
+    outcome = cells.run(prepared_cell(overrides), Store(tmp_path / "store"))
+    assert outcome.state == "done", outcome.error

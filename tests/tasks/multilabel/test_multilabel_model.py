@@ -10,12 +10,14 @@ from scipy.spatial.distance import jensenshannon
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
-from tasks.multilabel import synthetic
+from tasks.data.sets import synthetic
 from tasks.multilabel.metrics import jensen_shannon, micro_f1, micro_f1s, proportions
-from tasks.multilabel.model import Output, Solver, fit
+from tasks.multilabel.models.linear import Output, fit
+from tasks.multilabel.options import Solver
 from tasks.multilabel.selection import Grid, folds, path, predict, refitted, select
 
-ROWS = [("softmax", {}, "log"), ("sparsemax", {}, "huber"), ("sparsemax", {}, "hinge"), ("sparsehourglass", {"q": 1.0}, "hinge"),
+ROWS = [("softmax", {}, "log"), ("sparsemax", {}, "huber"), ("sparsemax", {}, "hinge"),
+        ("sparsehourglass", {"q": 1.0}, "hinge"),
         ("sparsegen_lin", {"lam": 0.5}, "hinge"), ("entmax", {"alpha": 1.5}, "fenchel_young")]  # fmt: skip
 
 
@@ -92,12 +94,15 @@ def test_the_log_loss_is_logistic_regression():
     np.testing.assert_allclose(p, theirs.predict_proba(x), atol=1e-5)
 
 
-@pytest.mark.parametrize(("mapping", "params", "mean"), [("sparsemax", {}, 2), ("sparsemax", {}, 4), ("sparsegen_lin", {"lam": 0.5}, 2),
-                                                        ("sparsehourglass", {"q": 0.1}, 2), ("sparsehourglass", {"q": 10.0}, 4)])  # fmt: skip
+@pytest.mark.parametrize(("mapping", "params", "mean"), [
+    ("sparsemax", {}, 2), ("sparsemax", {}, 4), ("sparsegen_lin", {"lam": 0.5}, 2),
+    ("sparsehourglass", {"q": 0.1}, 2), ("sparsehourglass", {"q": 10.0}, 4),
+])  # fmt: skip
 def test_hinge_objective_against_a_convex_solver(mapping, params, mean):
     """The double sums of Eq. 7 and 8, written pair by pair, minimised by an interior-point method.
 
-    L-BFGS stops a little early at kinks: the bound is 1 %, and 3 % where 4 of 5 labels are on, which leaves little else than kinks.
+    L-BFGS stops a little early at kinks: the bound is 1 %, and 3 % where 4 of 5 labels are on: little
+    else than kinks.
     """
     cvxpy = pytest.importorskip("cvxpy")
     x, y = documents(n=40, mean=mean)
@@ -125,7 +130,7 @@ def test_hinge_objective_against_a_convex_solver(mapping, params, mean):
 
 
 def test_sparsegen_hinge_is_sparsemax_hinge_at_a_scaled_penalty():
-    """L_lin(z; lam) = L_lin(z / (1 - lam); 0): with penalty c and c / (1 - lam)^2 the distributions are the same (section 5.1)."""
+    """L_lin(z; lam) = L_lin(z / (1 - lam); 0): penalties c and c / (1 - lam)^2 give the same (section 5.1)."""
     x, y = documents(n=200, mean=2)
     lam, penalty, solver = 0.5, 0.01, Solver(iterations=600, tolerance=1e-13)
     a = fit(x, proportions(y), Output("sparsegen_lin", {"lam": lam}, "hinge"), penalty / (1 - lam) ** 2, solver)
@@ -139,7 +144,7 @@ def test_sparsegen_hinge_is_sparsemax_hinge_at_a_scaled_penalty():
 
 
 def test_a_start_at_zero_is_no_trap():
-    """Where most labels are on, zero is a kink at which the line search fails: the loss of a constant output would be the end.
+    """Where most labels are on, zero is a kink at which the line search fails, at the loss of a constant output.
 
     The optimum is .6466 by an interior-point method (Clarabel, the double sums written as in the test above).
     """

@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 from small_vqa2 import write_vqa2
 
+from tasks.data import NullProgress, open_data
+from tasks.vqa.encode import encode, encode_test
+from tasks.vqa.options import Encode
+
 
 @pytest.fixture(scope="session")
 def vqa2_folder(tmp_path_factory):
@@ -13,16 +17,24 @@ def vqa2_folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def data(vqa2_folder, tmp_path):
+@pytest.fixture(scope="session")
+def node(vqa2_folder):
     """The data node of a configuration for the small set."""
-    return {"name": "vqa2", "path": str(vqa2_folder), "root": str(tmp_path), "image_size": [32, 32], "dev_share": 0.2}
+    return {"name": "vqa2", "path": str(vqa2_folder), "input": "pixels", "image_size": [32, 32], "dev_share": 0.2}
 
 
-@pytest.fixture
-def encoded(data):
-    from tasks.vqa.corpus import load_corpus, load_images
-    from tasks.vqa.encode import encode
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
 
-    corpus = load_corpus(data)
-    return encode(corpus, load_images(data, corpus), {"max_tokens": 14, "min_answer_count": 2, "vectors": None})
+
+@pytest.fixture(scope="session")
+def encoded(node, cache):
+    """Train and dev."""
+    return encode(open_data(node, cache), Encode(min_answer_count=2), cache, NullProgress())
+
+
+@pytest.fixture(scope="session")
+def encoded_test(node, cache, encoded):
+    """The test questions in the same vocabulary."""
+    return encode_test(open_data(node, cache), encoded.folder, cache, NullProgress())

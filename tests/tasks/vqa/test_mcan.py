@@ -3,36 +3,53 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 
 import sparse_attention as sa
-from tasks.vqa.mcan import REDUCTIONS, Attend, ImageReduction, ImageSpec, Mcan, McanOptions, Reduced, SmallCnn
-from tasks.vqa.regions import cell_weights, ellipse
+from sparse_attention.mappings.continuous import GaussianBasis2d
+from tasks.data.symbols import FIRST, PAD
+from tasks.layers import density_alpha
+from tasks.models import mappings_at, problems
+from tasks.options import OptionsError, plain, read
+from tasks.vqa.figures import ellipse
+from tasks.vqa.models import mcan
+from tasks.vqa.models._image import ImageReduction, Reduced, cell_weights
+from tasks.vqa.models._layers import Attend, Scorer, SmallCnn
+from tasks.vqa.models.mcan import PLACES, Model, Options
+from tasks.vqa.sizes import ImageSpec
 
 TINY = {
-    "layers": 2,
-    "hidden_dim": 16,
-    "heads": 2,
-    "ff_dim": 32,
-    "dropout": 0.0,
-    "embed_dim": 8,
-    "flat_mlp_dim": 16,
+    "layers": 2, "hidden_dim": 16, "heads": 2, "ff_dim": 32, "dropout": 0.0, "embed_dim": 8, "flat_mlp_dim": 16,
     "flat_out_dim": 12,
-}
+}  # fmt: skip
 FEATURES = ImageSpec("features", (3, 4), 5)
+DENSITIES = ("continuous_softmax", "continuous_triweight", "continuous_biweight", "continuous_sparsemax")
+ROWS = ("softmax", *DENSITIES, "continuous_mixture")
 
 
-def model(reduction: str = "discrete", images: ImageSpec = FEATURES, mapping: str = "softmax", **more) -> Mcan:
+@dataclass
+class Given:
+    """What a model asks of the encoded data."""
+
+    image_spec: ImageSpec = FEATURES
+    word_count: int = FIRST + 20
+    answer_count: int = 7
+    vectors: np.ndarray | None = None
+
+
+def model(mapping: str = "softmax", images: ImageSpec = FEATURES, **more) -> Model:
     torch.manual_seed(0)
-    options = McanOptions(**TINY | {"reduction": reduction} | more)
-    return Mcan(options, images, 20, 7, sa.make(mapping), 0).eval()
+    options = read(Options, TINY | more, "model")
+    return Model(options, Given(images), mappings_at({"name": mapping}, PLACES)).eval()
 
 
 def batch(questions: int = 6, length: int = 5):
     generator = torch.Generator().manual_seed(1)
-    tokens = torch.randint(1, 20, (questions, length), generator=generator)
+    tokens = torch.randint(FIRST, FIRST + 20, (questions, length), generator=generator)
     features = torch.randn(3, 12, 5, generator=generator)
     return tokens, features, torch.randint(0, 3, (questions,), generator=generator)
 
@@ -50,18 +67,18 @@ def test_attention_is_torchs_multi_head_attention():
     torch.testing.assert_close(ours(x, y, keep), theirs(x, y, y, key_padding_mask=~keep)[0])
 
 
-@pytest.mark.parametrize("reduction", [r for r in REDUCTIONS if r != "mixture"])
-def test_padding_and_company_do_not_change_an_answer(reduction):
-    net, (tokens, features, owner) = model(reduction), batch()
+@pytest.mark.parametrize("mapping", ["softmax", *DENSITIES])
+def test_padding_and_company_do_not_change_an_answer(mapping):
+    net, (tokens, features, owner) = model(mapping), batch()
     logits, _ = net(tokens, features, owner)
-    padded = torch.cat((tokens, torch.zeros(6, 3, dtype=torch.long)), 1)
+    padded = torch.cat((tokens, torch.full((6, 3), PAD)), 1)
     torch.testing.assert_close(net(padded, features, owner)[0], logits, atol=1e-5, rtol=1e-5)
     alone, _ = net(tokens[2:3], features[owner[2]].unsqueeze(0), torch.zeros(1, dtype=torch.long))
     torch.testing.assert_close(alone, logits[2:3], atol=1e-5, rtol=1e-5)
 
 
 def test_discrete_reduction_is_a_weighted_sum():
-    net, (tokens, features, owner) = model(mapping="sparsemax"), batch()
+    net, (tokens, features, owner) = model("sparsemax"), batch()
     seen = {}
     net.reduce_image.score.register_forward_hook(lambda m, i, o: seen.update(y=i[0], scores=o))
     _, reduced = net(tokens, features, owner)
@@ -71,9 +88,9 @@ def test_discrete_reduction_is_a_weighted_sum():
     assert reduced.mu is None
 
 
-@pytest.mark.parametrize(("reduction", "factor"), [("continuous_softmax", None), ("continuous_sparsemax", 9 * math.pi)])
-def test_the_density_has_the_moments_of_the_discrete_weights(reduction, factor):
-    net, (tokens, features, owner) = model(reduction), batch()
+@pytest.mark.parametrize(("mapping", "factor"), [("continuous_softmax", None), ("continuous_sparsemax", 9 * math.pi)])
+def test_the_density_has_the_moments_of_the_discrete_weights(mapping, factor):
+    net, (tokens, features, owner) = model(mapping), batch()
     _, reduced = net(tokens, features, owner)
     rows, columns = torch.meshgrid((torch.arange(3) + 0.5) / 3, (torch.arange(4) + 0.5) / 4, indexing="ij")
     t = torch.stack((rows.flatten(), columns.flatten()), -1)
@@ -89,8 +106,14 @@ def test_the_density_has_the_moments_of_the_discrete_weights(reduction, factor):
 def test_the_continuous_context_is_the_integral_of_the_fitted_value_function():
     """The context by brute force: ridge regression by numpy-like algebra and a fine grid instead of closed forms."""
     torch.manual_seed(0)
-    options = McanOptions(**TINY | {"reduction": "continuous_sparsemax", "basis_side": 4, "basis_variance": 0.02})
-    reduce = ImageReduction(options, sa.make("softmax"), (2, 6)).double()
+    fit = {
+        "basis": GaussianBasis2d.grid(4, 4, 0.02),
+        "ridge": 0.01,
+        "pad_positions": "correct",
+        "moment_match": "exact",
+    }
+    density, softmax = sa.make("continuous_sparsemax"), sa.make("softmax")
+    reduce = ImageReduction(Scorer(16, 16, 0.0), 16, 12, density, softmax, (2, 6), fit).double()
     y = torch.randn(2, 12, 16, dtype=torch.float64)
     with torch.no_grad():
         reduced = reduce(y)
@@ -118,9 +141,9 @@ def test_the_continuous_context_is_the_integral_of_the_fitted_value_function():
         torch.testing.assert_close(reduced.context[b], reduce.merge((g @ r) @ y[b]).detach(), atol=2e-4, rtol=2e-3)
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_gradients_reach_every_parameter(reduction):
-    net, (tokens, features, owner) = model(reduction).train(), batch()
+@pytest.mark.parametrize("mapping", ROWS)
+def test_gradients_reach_every_parameter(mapping):
+    net, (tokens, features, owner) = model(mapping).train(), batch()
     net(tokens, features, owner)[0].square().sum().backward()
     without = [n for n, p in net.named_parameters() if p.grad is None or not torch.isfinite(p.grad).all()]
     assert not without
@@ -149,9 +172,9 @@ def test_the_score_layers_gradient_is_the_difference_quotient():
 
 def test_rows_of_the_table_answer_differently():
     logits = {}
-    for reduction in REDUCTIONS:
-        net, (tokens, features, owner) = model(reduction), batch()
-        logits[reduction] = net(tokens, features, owner)[0]
+    for mapping in ROWS:
+        net, (tokens, features, owner) = model(mapping), batch()
+        logits[mapping] = net(tokens, features, owner)[0]
     names = list(logits)
     for i, a in enumerate(names):
         for b in names[i + 1 :]:
@@ -159,8 +182,8 @@ def test_rows_of_the_table_answer_differently():
 
 
 def test_sizes_of_the_papers_model():
-    options = McanOptions()
-    net = Mcan(options, ImageSpec("features", (14, 14), 2048), 20_000, 3129, sa.make("softmax"), 0)
+    given = Given(ImageSpec("features", (14, 14), 2048), 20_000, 3129)
+    net = Model(read(Options, {}, "model"), given, mappings_at({"name": "softmax"}, PLACES))
     count = sum(p.numel() for n, p in net.named_parameters() if not n.startswith("embed"))
     layer = (
         4 * (512 * 512 + 512) + 512 * 2048 + 2048 + 2048 * 512 + 512 + 2 * 2 * 512
@@ -179,41 +202,73 @@ def test_small_cnn_and_its_grid():
     net = model("continuous_softmax", ImageSpec("pixels", (21, 30), 3), cnn_channels=[4, 6], cnn_strides=[2, 2])
     assert net.grid == (6, 8)
     with pytest.raises(ValueError, match="cnn_channels"):
-        SmallCnn([], [])
+        model(images=ImageSpec("pixels", (21, 30), 3))
 
 
-def test_mistakes_are_named():
-    with pytest.raises(ValueError, match="allowed: discrete, continuous_softmax"):
-        model("continous_softmax")
-    with pytest.raises(ValueError, match=r"heads=3"):
-        model(heads=3)
-    with pytest.raises(ValueError, match=r"layers=0"):
-        model(layers=0)
+def test_mistakes_are_named_before_a_model_is_built():
+    with pytest.raises(OptionsError) as caught:
+        read(Options, TINY | {"heads": 3, "cnn_channels": [8, 8], "cnn_strides": [2]}, "model")
+    assert len(caught.value.problems) == 2 and "heads=3" in str(caught.value) and "cnn_strides" in str(caught.value)
+    with pytest.raises(OptionsError) as caught:
+        read(Options, TINY | {"layers": 0, "reduction": "discrete", "discrete": "softmx"}, "model")
+    assert len(caught.value.problems) == 3 and "layers=0" in str(caught.value) and "'softmax'" in str(caught.value)
+    assert read(Options, plain(read(Options, TINY, "model")), "model") == read(Options, TINY, "model")
 
 
-@pytest.mark.parametrize("reduction", ["discrete", "continuous_softmax", "continuous_sparsemax"])
-def test_half_precision_answers_like_full(reduction):
-    """What fairseq's bf16 does: parameters and features in bfloat16. Continuous attention computes in float64 inside."""
-    net, (tokens, features, owner) = model(reduction), batch()
+def test_the_mapping_is_the_density_and_the_model_names_whose_moments_it_takes():
+    tokens, features, owner = batch()
+    found = {d: model("continuous_sparsemax", discrete=d)(tokens, features, owner)[1] for d in ("softmax", "sparsemax")}
+    assert found["softmax"].weights.gt(0).all() and found["sparsemax"].weights.eq(0).any()
+    assert (found["softmax"].mu - found["sparsemax"].mu).abs().max() > 1e-3
+    node = {"name": "softmax", "at": {"image": {"name": "continuous_sparsemax"}}}
+    assert density_alpha(mappings_at(node, PLACES)["image"]) == 2
+    assert [density_alpha(sa.make(m)) for m in ("entmax", *DENSITIES)] == pytest.approx([None, 1, 4 / 3, 1.5, 2])
+
+
+def test_a_model_can_be_chosen_for_every_density_and_every_mapping_over_rows():
+    for name in (*sa.names(kind="simplex"), *ROWS):
+        assert not problems({"name": name} | {p.name: p.default for p in sa.spec(name).params if p.required}, PLACES), (
+            name
+        )
+    assert "image" in problems({"name": "constrained_sparsemax"}, PLACES)[0]
+
+
+def test_what_nodes_do_not_agree_on_is_said_before_any_data_is_read():
+    def said(mapping: str, parameters=None, **model) -> list[str]:
+        nodes = {"model": {"discrete": "softmax", "cnn_channels": []} | model, "data": {"input": "pixels"}}
+        return mcan.problems(nodes | {"mapping": {"name": mapping} | (parameters or {})})
+
+    assert not said("continuous_softmax", discrete="sparsemax", cnn_channels=[8])
+    moments, cnn = said("entmax", discrete="sparsemax")
+    assert "mapping=entmax is none" in moments and "model.cnn_channels" in cnn
+    authors = {"quadrature": "paper-code"}
+    assert not said("continuous_sparsemax", authors, cnn_channels=[8])
+    assert "alpha=2 only" in said("continuous_triweight", authors, cnn_channels=[8])[0]
+
+
+@pytest.mark.parametrize("mapping", ["softmax", "continuous_softmax", "continuous_sparsemax"])
+def test_half_precision_answers_like_full(mapping):
+    """What fairseq's bf16 does: parameters and features in bfloat16. Continuous attention is float64 inside."""
+    net, (tokens, features, owner) = model(mapping), batch()
     full, _ = net(tokens, features, owner)
     half, _ = net.bfloat16()(tokens, features.bfloat16(), owner)
     assert half.dtype == torch.bfloat16 and torch.isfinite(half).all()
     assert (half.float() - full).abs().max() < 0.1 * full.abs().max()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        mixed, _ = model(reduction)(tokens, features, owner)
+        mixed, _ = model(mapping)(tokens, features, owner)
     assert (mixed.float() - full).abs().max() < 0.1 * full.abs().max()
 
 
 def test_cell_weights_are_the_density_and_vanish_outside_its_support():
     mu, sigma = torch.tensor([[0.5, 0.5]]), 0.002 * torch.eye(2).unsqueeze(0)
     p = torch.full((1, 400), 1 / 400)
-    gaussian = cell_weights(Reduced(p, p, mu, sigma), "continuous_softmax", (20, 20))
+    gaussian = cell_weights(Reduced(p, p, mu, sigma), 1.0, (20, 20))
     assert gaussian.sum().item() == pytest.approx(1, abs=1e-3) and (gaussian > 0).all()
-    truncated = cell_weights(Reduced(p, p, mu, sigma), "continuous_sparsemax", (20, 20))
+    truncated = cell_weights(Reduced(p, p, mu, sigma), 2.0, (20, 20))
     assert truncated.sum().item() == pytest.approx(1, abs=0.05)
     area = 2 * math.sqrt(math.pi) * float(torch.linalg.det(sigma[0])) ** 0.25  # PAPERS 7.1
     assert truncated.gt(0).float().mean().item() == pytest.approx(area, rel=0.1)
     (edge,) = ellipse(mu[0], sigma[0], 2.0, points=400)
     shoelace = 0.5 * (edge[:, 0] * edge[:, 1].roll(-1) - edge[:, 1] * edge[:, 0].roll(-1)).sum().abs()
     assert float(shoelace) == pytest.approx(area, rel=1e-3)
-    assert cell_weights(Reduced(p, p), "discrete", (20, 20)) is p
+    assert cell_weights(Reduced(p, p), None, (20, 20)) is p

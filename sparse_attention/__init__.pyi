@@ -1,0 +1,117 @@
+"""Types of the package, written by `make pages`: checkers do not see what the registry makes."""
+
+from torch import Tensor
+
+from . import attention as attention
+from . import bench as bench
+from . import kernels as kernels
+from . import losses as losses
+from . import properties as properties
+from . import quality as quality
+from . import repro as repro
+from .describe import Param as Param
+from .describe import Spec as Spec
+from .losses import max_omega as max_omega
+from .mappings import continuous as continuous
+from .mappings.constrained import constrained_softmax as constrained_softmax
+from .mappings.constrained import constrained_sparsemax as constrained_sparsemax
+from .mappings.continuous.transforms import continuous_biweight as continuous_biweight
+from .mappings.continuous.transforms import continuous_mixture as continuous_mixture
+from .mappings.continuous.transforms import continuous_softmax as continuous_softmax
+from .mappings.continuous.transforms import continuous_sparsemax as continuous_sparsemax
+from .mappings.continuous.transforms import continuous_triweight as continuous_triweight
+from .mappings.entmax import entmax as entmax
+from .mappings.fusedmax import fusedmax as fusedmax
+from .mappings.normalization import hardmax as hardmax
+from .mappings.normalization import spherical_softmax as spherical_softmax
+from .mappings.normalization import sum_normalization as sum_normalization
+from .mappings.normalization import sum_normalization_pp as sum_normalization_pp
+from .mappings.oscarmax import oscarmax as oscarmax
+from .mappings.pnormmax import pnormmax as pnormmax
+from .mappings.softmax import softmax as softmax
+from .mappings.sparsegen import sparsegen_exp as sparsegen_exp
+from .mappings.sparsegen import sparsegen_lin as sparsegen_lin
+from .mappings.sparsegen import sparsegen_sq as sparsegen_sq
+from .mappings.sparsehourglass import sparsecone as sparsecone
+from .mappings.sparsehourglass import sparsehourglass as sparsehourglass
+from .mappings.sparsemax import sparsemax as sparsemax
+from .registry import UnknownMappingError as UnknownMappingError
+from .registry import make as make
+from .registry import names as names
+from .registry import register as register
+from .registry import spec as spec
+from .twins import Mapping as Mapping
+
+__version__: str
+
+class Softmax(Mapping):
+    def __init__(self, gamma: float | Tensor = 1.0) -> None: ...
+
+class Sparsemax(Mapping):
+    def __init__(self, gamma: float | Tensor = 1.0) -> None: ...
+
+class Entmax(Mapping):
+    def __init__(self, alpha: float | Tensor = 1.5) -> None: ...
+
+class Pnormmax(Mapping):
+    def __init__(
+        self,
+        p: float | Tensor = 1.5,
+        gamma: float | Tensor = 1.0,
+        solver: str = "exact",
+        tol: float = 0.01,
+    ) -> None: ...
+
+class Fusedmax(Mapping):
+    def __init__(self, lam: float | Tensor = 0.1, gamma: float | Tensor = 1.0) -> None: ...
+
+class Oscarmax(Mapping):
+    def __init__(self, lam: float | Tensor = 0.01, gamma: float | Tensor = 1.0, mode: str = "exact") -> None: ...
+
+class SparsegenLin(Mapping):
+    def __init__(self, lam: float | Tensor = 0.0) -> None: ...
+
+class SparsegenExp(Mapping):
+    def __init__(self, lam: float | Tensor = 0.0) -> None: ...
+
+class SparsegenSq(Mapping):
+    def __init__(self, lam: float | Tensor = 0.0) -> None: ...
+
+class Sparsecone(Mapping):
+    def __init__(self, q: float | Tensor = 1.0) -> None: ...
+
+class Sparsehourglass(Mapping):
+    def __init__(self, q: float | Tensor = 1.0) -> None: ...
+
+class SumNormalization(Mapping):
+    def __init__(self) -> None: ...
+
+class SumNormalizationPp(Mapping):
+    def __init__(self) -> None: ...
+
+class SphericalSoftmax(Mapping):
+    def __init__(self) -> None: ...
+
+class Hardmax(Mapping):
+    def __init__(self) -> None: ...
+
+class ConstrainedSoftmax(Mapping):
+    def __init__(self, bounds: float | Tensor | None = None) -> None: ...
+
+class ConstrainedSparsemax(Mapping):
+    def __init__(self, bounds: float | Tensor | None = None) -> None: ...
+
+class ContinuousSoftmax(Mapping):
+    def __init__(self) -> None: ...
+
+class ContinuousTriweight(Mapping):
+    def __init__(self, quadrature: str = "auto") -> None: ...
+
+class ContinuousBiweight(Mapping):
+    def __init__(self, quadrature: str = "auto") -> None: ...
+
+class ContinuousSparsemax(Mapping):
+    def __init__(self, quadrature: str = "auto") -> None: ...
+
+class ContinuousMixture(Mapping):
+    def __init__(self, max_components: int = 4) -> None: ...

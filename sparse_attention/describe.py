@@ -1,0 +1,125 @@
+"""What is known about a mapping: its hyperparameters and their ranges, what it works over, where it comes from."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+KINDS = ("simplex", "constrained", "structured", "continuous")
+OVER = ("row", "grid", "sequence", "matching", "density")
+
+
+@dataclass(frozen=True)
+class Param:
+    """One hyperparameter: what it means and where it may lie. Its default is read from the function's signature.
+
+    ``low`` and ``high`` are open ends unless ``closed_low`` / ``closed_high``; ``choices`` replaces them for words;
+    ``whole``: a whole number; ``tensor`` says that a tensor (a learned value, per head or per row) is accepted as well
+    as a number.
+    """
+
+    name: str
+    default: Any = None
+    low: float = -math.inf
+    high: float = math.inf
+    closed_low: bool = False
+    closed_high: bool = False
+    choices: tuple[str, ...] = ()
+    whole: bool = False
+    tensor: bool = True
+    required: bool = False
+    meaning: str = ""
+
+    @property
+    def range(self) -> str:
+        """The allowed set in words, e.g. ``lam >= 0`` or ``1 < p <= 2``."""
+        if self.choices:
+            return f"{self.name} in {{{', '.join(self.choices)}}}"
+        kind = "a whole number, " if self.whole else ""
+        left = "" if self.low == -math.inf else f"{self.low:g} {'<=' if self.closed_low else '<'} "
+        right = "" if self.high == math.inf else f" {'<=' if self.closed_high else '<'} {self.high:g}"
+        if left and not right:
+            return f"{kind}{self.name} {'>=' if self.closed_low else '>'} {self.low:g}"
+        return kind + (f"{left}{self.name}{right}" if left or right else f"any finite {self.name}")
+
+    def check(self, value: Any) -> Any:
+        """Return the value as it will be used, or raise ``ValueError`` naming the range and the value."""
+        if type(value) is float and self.low < value < self.high and not self.whole:
+            return value  # on the path of every call
+        if self.choices:
+            if value not in self.choices:
+                raise ValueError(f"{self.name}={value!r} is not possible: {self.range}")
+            return value
+        if isinstance(value, Tensor):
+            if not self.tensor:
+                raise ValueError(f"{self.name} must be a number, not a tensor of shape {tuple(value.shape)}")
+            return value
+        if self.required and value is None:
+            return value
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"{self.name}={value!r} is not a number; allowed: {self.range}")
+        number = float(value)
+        above = number > self.low or (self.closed_low and number == self.low)
+        below = number < self.high or (self.closed_high and number == self.high)
+        if not (above and below and math.isfinite(number)) or (self.whole and not number.is_integer()):
+            raise ValueError(f"{self.name}={value!r} is out of range: {self.range}")
+        return int(number) if self.whole else number
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What is known about a mapping: ``sa.spec(name)``.
+
+    over: what it works over; "row" has any ``dim``, the others take their own last dimensions. inputs: what a call needs
+    besides scores and mask. stateful: it remembers earlier steps, see `Mapping.start` and `Mapping.step`.
+    """
+
+    name: str
+    kind: str
+    over: str
+    inputs: tuple[str, ...]
+    stateful: bool
+    params: tuple[Param, ...]
+    paper: str
+    oracle: str
+    summary: str
+    function: Callable[..., Tensor] | None = field(repr=False, default=None)
+    module: type[nn.Module] = field(repr=False, default=nn.Module)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return {p.name: p.default for p in self.params if not p.required}
+
+    def check(self, given: dict[str, Any]) -> dict[str, Any]:
+        """All parameters, validated; every mistake is reported at once.
+
+        Raises:
+            ValueError: unknown parameter names or values out of range.
+        """
+        known = {p.name: p for p in self.params}
+        mistakes = []
+        for name in given:
+            if name not in known:
+                allowed = ", ".join(known) or "none"
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f" (did you mean {near[0]!r}?)" if near else ""
+                mistakes.append(f"{self.name} has no parameter {name!r}{hint}; it takes: {allowed}")
+        values = {}
+        for name, param in known.items():
+            if param.required and given.get(name) is None:
+                continue
+            try:
+                values[name] = param.check(given.get(name, param.default))
+            except ValueError as error:
+                mistakes.append(f"{self.name}: {error}")
+        if mistakes:
+            raise ValueError("; ".join(mistakes))
+        return values
+
+
+__all__ = ["KINDS", "OVER", "Param", "Spec"]

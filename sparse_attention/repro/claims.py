@@ -1,0 +1,135 @@
+"""One writer a folder: an exclusive file, touched as a heartbeat, that may be taken from a process which is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sparse_attention.repro.files import StoreError, explain, read_json
+
+STALE_SECONDS = 180.0
+HEARTBEAT_SECONDS = 15.0
+NAME = "claim"
+
+
+class Busy(StoreError):
+    """Another process is working on this folder."""
+
+
+def owner(pid: int | None = None) -> dict[str, Any]:
+    """Who holds a claim: host and boot say whether its process can be asked for, pid and start time which one it is."""
+    pid = pid or os.getpid()
+    return {"host": socket.gethostname(), "boot": _boot(), "pid": pid, "start": _start(pid), "token": uuid.uuid4().hex}
+
+
+@contextlib.contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Own `folder` while the block runs. Raises `Busy` when another live process owns it."""
+    claim = folder / NAME
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for _ in range(5):
+            try:
+                handle = os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+                break
+            except FileExistsError:
+                if alive(folder):
+                    raise Busy(f"{folder} is being worked on by {_named(claim)}") from None
+                _take_away(claim)
+        else:
+            raise Busy(f"{folder}: other processes keep claiming it")
+    except OSError as error:
+        raise explain(error, claim) from error
+    mine = owner()
+    with os.fdopen(handle, "w") as file:
+        json.dump(mine, file)
+    for stale in folder.glob(f"{NAME}.stale.*"):
+        stale.unlink(missing_ok=True)
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(HEARTBEAT_SECONDS):
+            with contextlib.suppress(OSError):
+                os.utime(claim)
+
+    threading.Thread(target=beat, daemon=True, name="heartbeat").start()
+    try:
+        yield
+    finally:
+        stop.set()
+        if (read_json(claim) or {}).get("token") == mine["token"]:
+            claim.unlink(missing_ok=True)
+
+
+def alive(folder: Path) -> bool:
+    """Whether a process that still runs has claimed the folder."""
+    claim = folder / NAME
+    holder = read_json(claim)
+    try:
+        age = time.time() - claim.stat().st_mtime
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if holder is None:  # being written just now, or its writer died between create and write
+        return age < HEARTBEAT_SECONDS
+    if holder.get("host") == socket.gethostname() and holder.get("boot") == _boot():
+        return _process_alive(int(holder.get("pid", 0)), holder.get("start"))
+    return age < STALE_SECONDS
+
+
+def _take_away(claim: Path) -> None:
+    """Remove a stale claim; of several successors one wins, and a claim made in between is put back."""
+    judged = read_json(claim)
+    aside = claim.with_name(f"{NAME}.stale.{uuid.uuid4().hex[:8]}")
+    try:
+        claim.rename(aside)
+    except FileNotFoundError:
+        return
+    if read_json(aside) != judged:
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, claim)
+
+
+def _process_alive(pid: int, start: str | None) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    facts = _stat(pid)
+    if not facts:
+        return True
+    # a killed child that nobody has waited for yet is not alive, nor is one whose number another process has now
+    return facts[0] != "Z" and start in (None, facts[19])
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/<pid>/stat from the state on; empty where there is no such file."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _start(pid: int) -> str | None:
+    return facts[19] if (facts := _stat(pid)) else None
+
+
+def _boot() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
+def _named(claim: Path) -> str:
+    holder = read_json(claim) or {}
+    return f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"

@@ -1,0 +1,193 @@
+"""The table as text, Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparse_attention.repro.blocks import Block, Row, Table
+from sparse_attention.repro.files import write_atomic
+from sparse_attention.repro.verdict import Verdict
+
+WIDEST_LABEL = 48
+
+
+def grid(block: Block) -> tuple[list[str], list[str], list[list[str]]]:
+    """(group line, header line, body) of a block as strings; the first column is the row's label."""
+    groups = ["", "ours", *[""] * (len(block.headers) - 1)]
+    headers = ["mapping", *block.headers]
+    for name, labels in block.published:
+        groups.extend([name, *[""] * (len(labels) - 1)])
+        headers.extend(labels)
+    verdict = any(block.published)
+    if verdict:
+        groups.append("")
+        headers.append("verdict")
+    body = []
+    for row in block.rows:
+        label = f"{row.label} ({row.detail})" if row.detail else row.label
+        line = [label, *(v.text() for v in row.values), *("-" if t is None else t.text() for t in row.theirs)]
+        if verdict:
+            line.append(_verdict_text(row))
+        body.append(line)
+    return groups, headers, body
+
+
+def _verdict_text(row: Row) -> str:
+    if row.baseline:
+        return ""
+    said = list(dict.fromkeys(short(v) for v in row.verdicts if v))
+    return ", ".join(said) if said else "-"
+
+
+def short(verdict: Verdict) -> str:
+    """The verdict with the first of its reasons; all of them stand in the footer."""
+    more = f" (+{len(verdict.why) - 1})" if len(verdict.why) > 1 else ""
+    return f"{verdict.word}: {verdict.why[0]}{more}" if verdict.why else verdict.word
+
+
+def _last(table: Table) -> list[str]:
+    return [*table.footers, *(f"Deviation: {text}" for text in table.deviations)]
+
+
+def to_text(table: Table) -> str:
+    """For a terminal."""
+    lines = [table.title, f"({table.subtitle})"]
+    for block in table.blocks:
+        lines += ["", block.label]
+        if block.unavailable:
+            lines.append(f"  not run: {block.unavailable}")
+            continue
+        groups, headers, body = grid(block)
+        widths = [max(len(line[i]) for line in (headers, *body)) for i in range(len(headers))]
+        widths[0] = min(widths[0], WIDEST_LABEL)
+        spans = _spans(groups, widths)
+        lines.append("  " + spans.rstrip())
+        lines.append("  " + _aligned(headers, widths))
+        lines.append("  " + "-" * (sum(widths) + 2 * len(widths) - 2))
+        separated = False
+        for line, row in zip(body, block.rows):
+            if row.baseline and not separated:
+                lines.append("  " + "- " * ((sum(widths) + 2 * len(widths) - 2) // 2))
+                separated = True
+            lines.append("  " + _aligned(line, widths))
+        lines += [f"  {footer}" for footer in block.footers]
+    return "\n".join([*lines, "", *_last(table)])
+
+
+def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
+    first = line[0] if len(line[0]) <= widths[0] else line[0][: widths[0] - 1] + "…"
+    return "  ".join([first.ljust(widths[0]), *(t.rjust(w) for t, w in zip(line[1:], widths[1:]))])
+
+
+def _spans(groups: Sequence[str], widths: Sequence[int]) -> str:
+    out, position = "", 0
+    for group, width in zip(groups, widths):
+        if group:
+            out = out.ljust(position) + group + "  "
+        position += width + 2
+    return out
+
+
+def to_markdown(table: Table) -> str:
+    lines = [f"## {table.title}", "", f"*{table.subtitle}*"]
+    for block in table.blocks:
+        lines += ["", f"### {block.label}", ""]
+        if block.unavailable:
+            lines.append(f"not run: {block.unavailable}")
+            continue
+        _, _, body = grid(block)
+        for line, row in zip(body, block.rows):
+            line[1 : 1 + len(row.values)] = [f"**{v.text()}**" if v.best else v.text() for v in row.values]
+        headers = ["mapping", *(f"ours {h}" for h in block.headers)]
+        headers += [f"{name} {h}" for name, labels in block.published for h in labels]
+        headers += ["verdict"] if block.published else []
+        lines += ["| " + " | ".join(headers) + " |", "|---|" + "---:|" * (len(headers) - 1)]
+        lines += ["| " + " | ".join(t.replace("|", "\\|") for t in line) + " |" for line in body]
+        lines += ["", *(f"- {footer}" for footer in block.footers)]
+    bold = any(v.best for b in table.blocks for r in b.rows for v in r.values)
+    last = [*(["**Bold**: best of its column, as printed, among the rows at rest."] if bold else []), *_last(table)]
+    return "\n".join([*lines, "", *(f"- {footer}" for footer in last)]) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """Long format: one line per number."""
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow(["table", "column", "row", "selected", "source", "metric", "mean", "std", "n", "p_value", "verdict"])
+    for block in table.blocks:
+        published = [f"{name}: {h}" for name, labels in block.published for h in labels]
+        for row in block.rows:
+            for v in row.values:
+                s = v.summary
+                numbers = [f"{s.mean:.6g}", "" if s.std is None else f"{s.std:.6g}", s.n] if s else ["", "", 0]
+                p = "" if v.p_value is None else f"{v.p_value:.4g}"
+                source = "baseline" if row.baseline else "ours"
+                out.writerow([table.name, block.label, row.label, row.detail, source, v.metric, *numbers, p, ""])
+            for name, t, verdict in zip(published, row.theirs, row.verdicts):
+                if t is not None:
+                    said = verdict.text if verdict else ""
+                    out.writerow([table.name, block.label, row.label, "", "published", name, t.value, "", "", "", said])
+    return text.getvalue()
+
+
+def to_latex(table: Table) -> str:
+    """A `table` environment per block; needs booktabs."""
+    parts = []
+    for block in table.blocks:
+        if block.unavailable:
+            parts.append(f"% {block.label}: not run: {block.unavailable}")
+            continue
+        groups, headers, body = grid(block)
+        spans, i = [], 1
+        while i < len(groups):
+            width = 1
+            while i + width < len(groups) and not groups[i + width]:
+                width += 1
+            spans.append(f"\\multicolumn{{{width}}}{{c}}{{{_tex(groups[i])}}}")
+            i += width
+        lines = [
+            "\\begin{table}",
+            "\\centering",
+            f"\\caption{{{_tex(table.title)}: {_tex(block.label)} ({_tex(table.subtitle)})}}",
+        ]
+        lines += [f"\\begin{{tabular}}{{l{'r' * (len(headers) - 1)}}}", "\\toprule", " & ".join(["", *spans]) + " \\\\"]
+        lines += [" & ".join(_tex(h) for h in headers) + " \\\\", "\\midrule"]
+        lines += [" & ".join(_tex(t) for t in line) + " \\\\" for line in body]
+        parts.append("\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"]))
+    return "\n\n".join(parts) + "\n"
+
+
+_TEX = {
+    "&": r"\&",
+    "%": r"\%",
+    "_": r"\_",
+    "#": r"\#",
+    "±": r"$\pm$",
+    "“": "``",
+    "”": "''",
+    "$": r"\$",
+    "{": r"\{",
+    "}": r"\}",
+}
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(character, character) for character in text)
+
+
+def write(table: Table, stem: Path) -> list[Path]:
+    """Write text, Markdown, CSV and LaTeX beside each other; returns the paths."""
+    written = []
+    for suffix, text in (
+        (".txt", to_text(table) + "\n"),
+        (".md", to_markdown(table)),
+        (".csv", to_csv(table)),
+        (".tex", to_latex(table)),
+    ):
+        path = stem.with_name(stem.name + suffix)
+        write_atomic(path, text.encode())
+        written.append(path)
+    return written

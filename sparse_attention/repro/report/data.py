@@ -1,0 +1,188 @@
+"""What a report shows, read from the store: selected cells, curves, samples.
+
+Everything here is plain data for the template; nothing is drawn. A piece that is missing raises `Missing` with a sentence
+for the reader, and `part` turns that (and any surprise) into a note, so that one broken file costs one figure.
+"""
+
+from __future__ import annotations
+
+import csv
+import logging
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparse_attention.repro.blocks import Block, Row, Table, best_of
+from sparse_attention.repro.experiment import Column
+from sparse_attention.repro.identity import Found
+from sparse_attention.repro.protocol import Metric
+from sparse_attention.repro.store import Damaged
+
+SAMPLES = 8
+LONGEST_TEXT = 700  # characters of a source or reference shown
+
+
+class Missing(Exception):
+    """A piece of the report that cannot be shown; the message says why and what would bring it."""
+
+
+@dataclass
+class Part:
+    """A piece of the report, or the note that stands in its place."""
+
+    content: Any = None
+    note: str = ""
+
+
+def part(make: Callable[..., Any], *arguments: Any) -> Part:
+    """Call `make`; a failure becomes a note, because a report with a gap is worth more than no report."""
+    try:
+        return Part(make(*arguments))
+    except Missing as missing:
+        return Part(note=str(missing))
+    except Exception as error:
+        logging.getLogger(__name__).warning("%s: a part of the report is left out", make.__name__, exc_info=True)
+        return Part(note=f"This part could not be made ({type(error).__name__}: {error}).")
+
+
+@dataclass
+class Line:
+    """A row of the experiment in one column, with the cells selected for it (one per seed; empty: none finished)."""
+
+    label: str
+    detail: str
+    style: int  # index into the palette
+    found: list[Found] = field(default_factory=list)
+
+
+def styles(tables: Sequence[Table]) -> dict[str, int]:
+    """Row label -> palette index, the same wherever the label appears."""
+    labels = [row.label for t in tables for block in t.blocks for row in block.rows if not row.baseline]
+    return {label: i for i, label in enumerate(dict.fromkeys(labels))}
+
+
+def lines_of(block: Block, palette: Mapping[str, int]) -> list[Line]:
+    """The rows of a block with their selected cells."""
+    return [Line(row.label, row.detail, palette[row.label], row.found) for row in block.rows if not row.baseline]
+
+
+@dataclass
+class TableView:
+    """A block ready to be printed: its rows, which printed numbers are best, and every row's verdicts."""
+
+    block: Block
+    rows: list[Row]
+    baselines: list[Row]
+    best_published: set[tuple[int, int]]  # (row, published column)
+    verdicts: list[list[tuple[str, str]]]  # (word, all of it)
+    against: list[str]  # per published column the metric of ours that it is held against
+
+
+def table_view(block: Block, column: Column, metrics: Mapping[str, Metric]) -> TableView:
+    rows = [row for row in block.rows if not row.baseline]
+    against = [metric for group in column.published for metric in group.against]
+    best_published = set()
+    for c, full in enumerate(against):
+        metric = metrics.get(full.rpartition("/")[2])
+        printed = [None if (theirs := row.theirs[c]) is None else theirs.value for row in rows]
+        best_published |= {(r, c) for r in best_of(printed, metric.better if metric else 0, 4)}
+    verdicts = [list(dict.fromkeys((v.word, v.text) for v in row.verdicts if v)) for row in rows]
+    return TableView(block, rows, [row for row in block.rows if row.baseline], best_published, verdicts, against)
+
+
+def read_curves(found: Found) -> dict[str, list[float]]:
+    """`curves.csv` by columns; what is not a number is NaN. Empty when the file is absent."""
+    try:
+        with (found.folder / "curves.csv").open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except FileNotFoundError:
+        return {}
+    return {key: [_number(row.get(key)) for row in rows] for key in rows[0] if key} if rows else {}
+
+
+def _number(text: Any) -> float:
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def scores(line: Line, name: str) -> list[float]:
+    """The metric `name` of the selected cells that have it."""
+    return [v for f in line.found if (v := f.metrics.get(name)) is not None and math.isfinite(v)]
+
+
+@dataclass
+class Output:
+    label: str
+    style: int
+    words: list[tuple[str, bool]]  # word, whether a reference has it too
+    score: str
+    available: bool = True
+
+
+@dataclass
+class Sample:
+    index: int
+    source: str
+    references: list[str]
+    outputs: list[Output]
+
+
+def predictions_of(lines: Sequence[Line], split: str) -> list[dict[int, dict[str, Any]] | None]:
+    """Per line the records of its first selected cell by example index; None where there are none or they cannot be read."""
+    read: list[dict[int, dict[str, Any]] | None] = []
+    for line in lines:
+        level = line.found[0].evaluations.get(split) if line.found else None
+        try:
+            records = level.predictions() if level else []
+        except Damaged as error:  # costs this row its samples, not the report
+            logging.getLogger(__name__).warning("%s", error)
+            records = []
+        read.append({int(r["index"]): r for r in records if "index" in r} or None)
+    return read
+
+
+def samples(
+    lines: Sequence[Line], records: Sequence[dict[int, dict[str, Any]] | None], shown: Sequence[str]
+) -> list[Sample]:
+    """Examples evenly spaced through the test set (never picked by hand), with every row's output."""
+    available = [r for r in records if r]
+    if not available:
+        raise Missing("No predictions are stored for this column.")
+    common = sorted(set.intersection(*(set(r) for r in available))) or sorted(available[0])
+    step = len(common) / min(SAMPLES, len(common))
+    chosen = [common[int(step * (i + 0.5))] for i in range(min(SAMPLES, len(common)))]
+    names = [metric.rpartition("/")[2] for metric in shown]
+    found = []
+    for index in chosen:
+        first = next(r[index] for r in available if index in r)
+        references = [str(r) for r in first.get("references", ())]
+        known = {_folded(word) for r in references for word in r.split()} - {""}
+        outputs = []
+        for line, by_index in zip(lines, records):
+            record = (by_index or {}).get(index)
+            if record is None:
+                outputs.append(Output(line.label, line.style, [], "", available=False))
+                continue
+            text = str(record.get("output", record.get("prediction", "")))
+            words = [(word, _folded(word) in known) for word in text.split()]
+            outputs.append(Output(line.label, line.style, words, _sentence_score(record, names)))
+        found.append(Sample(index, clip(str(first.get("source", ""))), [clip(r) for r in references], outputs))
+    return found
+
+
+def _folded(word: str) -> str:
+    return re.sub(r"[^\w]+", "", word.casefold())
+
+
+def _sentence_score(record: Mapping[str, Any], names: Sequence[str]) -> str:
+    scores = {k: v for k, v in (record.get("sentence") or {}).items() if isinstance(v, (int, float))}
+    name = next((n for n in [*names, *scores] if n in scores), None)
+    return "" if name is None else f"{name} {scores[name]:.1f}"
+
+
+def clip(text: str, longest: int = LONGEST_TEXT) -> str:
+    return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"

@@ -1,0 +1,223 @@
+"""Row operations on tensors of any shape, with gradients.
+
+Three ways lead to a kernel, by who asks:
+
+* plain calls (contiguous, last dimension, no mask, numbers as parameters): `_Rows`, with nothing in between;
+* torch.func transforms and hyperparameters given as tensors: `_RowsInTorch`, which runs the reference kernel and keeps
+  every derivative a torch expression;
+* torch.compile: the opaque operator of `compiled`, so that the graph does not break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from .. import kernels
+from ..kernels.reference import OPS as REFERENCE
+from .shape import FULL, along, batched, compiling, scaled, transformed
+
+_grad_enabled = torch.is_grad_enabled
+
+
+def rows(
+    op: str,
+    scores: Tensor,
+    dim: int,
+    mask: Tensor | None,
+    params: dict[str, Any],
+    learned: Callable[..., Tensor] | None = None,
+) -> Tensor:
+    """Apply a row operation along ``dim`` of ``scores``.
+
+    Args:
+        scores: any shape, floating point.
+        mask: bool, broadcastable to scores, True = keep.
+        params: the operation's hyperparameters in their ranges: numbers, or tensors over the rows (see `per_row`).
+        learned: ``f(x, **params)`` on the last dimension when one is a tensor, gamma divided out; by default `on_last`.
+    Returns:
+        attention of the scores' shape and dtype (float32 under CUDA autocast).
+    """
+    for value in params.values():
+        if value.__class__ is not float:
+            return along(lambda x, **values: _with_tensors(op, x, values, learned), scores, dim, mask, **params)
+    ndim = scores.ndim
+    if (
+        mask is None
+        and scores.dtype in FULL
+        and (dim == -1 or dim == ndim - 1)
+        and scores.is_contiguous()
+        and scores.numel()
+        and ndim
+        and not compiling()
+        and not transformed()
+    ):
+        if scores.requires_grad and _grad_enabled():
+            return _Rows.apply(scores, op, params)
+        x = scores if ndim == 2 else scores.view(-1, scores.shape[-1])
+        p, _ = kernels.select(op, x).OPS[op].forward(x, **params)
+        return p if ndim == 2 else p.view(scores.shape)
+    return along(lambda x: on_last(op, x, params), scores, dim, mask)
+
+
+def _with_tensors(op: str, x: Tensor, params: dict[str, Any], learned: Callable[..., Tensor] | None) -> Tensor:
+    """``x [..., n]``, hyperparameters as numbers and ``[..., 1]``. gamma divides the scores; the rest are tensors from here."""
+    one = {}
+    if "gamma" in params:
+        x, one = scaled(x, params.pop("gamma")), {"gamma": 1.0}
+    theta = {
+        name: value if isinstance(value, Tensor) else torch.full([1] * x.ndim, value, dtype=x.dtype, device=x.device)
+        for name, value in params.items()
+    }
+    return on_last(op, x, one, **theta) if learned is None else learned(x, **theta)
+
+
+def on_last(op: str, x: Tensor, params: dict[str, Any], **theta: Tensor) -> Tensor:
+    """A row operation along the last dimension of float32/float64 ``x``, masked positions already -inf, not empty.
+
+    ``theta``: at most one hyperparameter as a tensor ``[..., 1]``; the operation must have its derivative.
+    """
+    name, value = next(iter(theta.items()), ("", None))
+    if compiling():
+        from . import compiled
+
+        return compiled.rows(op, x.contiguous(), name, value, params)
+    if value is not None or transformed():
+        return _RowsInTorch.apply(x, value, op, name, params)[0]
+    return _Rows.apply(x.contiguous(), op, params)
+
+
+class _Rows(Function):
+    """The plain path: one kernel forward, one backward; differentiable again by the reference expressions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, op: str, params: dict[str, Any]) -> Tensor:
+        flat = x if x.ndim == 2 else x.view(-1, x.shape[-1])
+        kernel = kernels.select(op, flat).OPS[op]
+        p, saved = kernel.forward(flat, **params)
+        if x.ndim != 2:
+            p = p.view(x.shape)
+        ctx.save_for_backward(p, *saved)
+        ctx.op, ctx.kernel, ctx.params = op, kernel, params
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        p, *saved = ctx.saved_tensors
+        if not (_grad_enabled() or batched(g)):
+            return _vjp(g, p, saved, ctx.kernel, ctx.params), None, None
+        # create_graph=True; is_grads_batched=True
+        reference = REFERENCE[ctx.op]
+        if reference.smooth:
+            return reference.backward(g, p, (), **ctx.params), None, None
+        return _linear(g, p.detach(), saved, ctx.kernel, ctx.params), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, t: Tensor, *_: Any) -> Tensor:
+        # Every one of these Jacobians is symmetric.
+        p, *saved = ctx.saved_tensors
+        return _vjp(t, p, saved, ctx.kernel, ctx.params)
+
+
+def _vjp(g: Tensor, p: Tensor, saved: Any, kernel: Any, params: dict[str, Any]) -> Tensor:
+    if g.ndim == 2:
+        return kernel.backward(g.contiguous(), p, tuple(saved), **params)
+    n = p.shape[-1]
+    return kernel.backward(g.reshape(-1, n).contiguous(), p.view(-1, n), tuple(saved), **params).view(p.shape)
+
+
+def _linear(g: Tensor, p: Tensor, saved: Any, kernel: Any, params: dict[str, Any]) -> Tensor:
+    """The product of a piecewise linear mapping's Jacobian with g, differentiable in g."""
+    if not batched(g):
+        return _Linear.apply(g, p, kernel, params, *saved)
+    # Kernels take no batched gradients, products with matrices do: the Jacobian [..., n, n], column by column.
+    columns = torch.eye(p.shape[-1], dtype=p.dtype, device=p.device)
+    jacobian = torch.stack([_vjp(e.expand_as(p), p, saved, kernel, params) for e in columns], dim=-1)
+    return (jacobian @ g.unsqueeze(-1)).squeeze(-1)
+
+
+class _Linear(Function):
+    """The vector-Jacobian product of a piecewise linear mapping: linear in g, with a constant symmetric matrix."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, p: Tensor, kernel: Any, params: dict[str, Any], *saved: Tensor) -> Tensor:
+        ctx.save_for_backward(p, *saved)
+        ctx.kernel, ctx.params = kernel, params
+        return _vjp(g, p, saved, kernel, params)
+
+    @staticmethod
+    def backward(ctx: Any, gg: Tensor) -> tuple[Tensor | None, ...]:
+        p, *saved = ctx.saved_tensors
+        return (_linear(gg, p, saved, ctx.kernel, ctx.params), None, None, None, *(None for _ in saved))
+
+
+class _RowsInTorch(Function):
+    """Any leading shape, transforms, and a tensor hyperparameter ``theta`` ``[..., 1]`` called ``name``.
+
+    Returns the attention and what the reference kernel saved.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, theta: Tensor | None, op: str, name: str, params: dict[str, Any]) -> tuple[Tensor, ...]:
+        n = x.shape[-1]
+        flat = x.reshape(-1, n).contiguous()
+        kernel: Any = REFERENCE[op]
+        if theta is not None:
+            if theta.numel() == 1:
+                params = {**params, name: theta.item()}
+                kernel = kernels.select(op, flat).OPS[op]
+            else:
+                params = {**params, name: theta.expand(*x.shape[:-1], 1).reshape(-1, 1).to(torch.float64)}
+        p, saved = kernel.forward(flat, **params)
+        return (p.view(x.shape), *(s.view(x.shape) for s in saved if theta is None))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _, theta, op, name, params = inputs
+        p, *saved = output
+        ctx.mark_non_differentiable(*saved)
+        ctx.save_for_backward(p, theta, *saved)
+        ctx.save_for_forward(p, theta, *saved)
+        ctx.op, ctx.name, ctx.params = op, name, params
+
+    @staticmethod
+    def _product(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Any]]:
+        p, theta, *saved = ctx.saved_tensors
+        params = ctx.params if theta is None else {**ctx.params, ctx.name: theta}
+        return REFERENCE[ctx.op].backward(g, p, tuple(saved), **params), p, theta, params
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        dx, p, theta, params = _RowsInTorch._product(ctx, g)
+        dtheta = None
+        if theta is not None and ctx.needs_input_grad[1]:
+            dtheta = REFERENCE[ctx.op].gradient_of_theta(dx, p, theta, params)
+        return dx.to(p.dtype), dtheta, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, t: Tensor, t_theta: Any, *_: Any) -> tuple[Any, ...]:
+        if t_theta is not None:
+            raise NotImplementedError(
+                "forward-mode derivatives are taken with respect to the scores; pass "
+                f"{ctx.name} as a number or use reverse mode"
+            )
+        saved = ctx.saved_tensors[2:]
+        return (_RowsInTorch._product(ctx, t)[0], *(None for _ in saved))
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, x: Tensor, theta: Tensor | None, op: str, name: str, params: dict[str, Any]
+    ) -> Any:
+        # The batch dimension joins the leading shape; both tensors get it first and the same number of dimensions.
+        x = x.movedim(in_dims[0], 0) if in_dims[0] is not None else x.unsqueeze(0)
+        if theta is not None:
+            theta = theta.movedim(in_dims[1], 0) if in_dims[1] is not None else theta.unsqueeze(0)
+            theta = theta.reshape(theta.shape[0], *[1] * (x.ndim - theta.ndim), *theta.shape[1:])
+            if in_dims[0] is None:
+                x = x.expand(info.batch_size, *x.shape[1:])
+        out = _RowsInTorch.apply(x, theta, op, name, params)
+        return out, tuple(0 for _ in out)

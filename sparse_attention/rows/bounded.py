@@ -1,0 +1,91 @@
+"""constrained_sparsemax as a row operation with gradients for scores and bounds; as in `apply`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from .. import kernels
+from ..kernels.reference import OPS as REFERENCE
+from .shape import batched, transformed
+
+_OP = "constrained_sparsemax"
+_vjp = REFERENCE[_OP].backward  # linear in the gradient, so differentiable again
+
+
+def bounded_rows(x: Tensor, u: Tensor) -> Tensor:
+    """Along the last dimension of ``x, u [..., n]``, float32 or float64, -inf where masked, not empty."""
+    return _RowsInTorch.apply(x, u)[0] if transformed() else _Rows.apply(x, u)
+
+
+def solve(x: Tensor, u: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor, Any]:
+    """Attention ``[R, n]`` of the last dimension of ``x`` and ``u``, what the kernel kept, its bounds ``[R, n]``, itself."""
+    n = x.shape[-1]
+    rows, bounds = x.reshape(-1, n).contiguous(), u.reshape(-1, n).contiguous()
+    kernel = kernels.select(_OP, rows).OPS[_OP]
+    p, saved = kernel.forward(rows, bounds=bounds)
+    return p, saved, bounds, kernel
+
+
+def state(p: Tensor, saved: Sequence[Tensor], bounds: Tensor) -> Tensor:
+    """+1 at the bound, 0 free, -1 at zero, int8 ``[R, n]``, from what a kernel kept.
+
+    The reference keeps just that; the native kernel keeps the scores and the threshold of every row, which tell where a
+    bound of 0 decides.
+    """
+    if len(saved) == 1:
+        return saved[0]
+    scores, threshold = saved
+    capped = (p == bounds) & ((p > 0) | (scores > threshold.unsqueeze(-1)))
+    free = (p > 0) & ~capped
+    return capped.to(torch.int8) - (~capped & ~free).to(torch.int8)
+
+
+class _Rows(Function):
+    """The plain path: one kernel forward, one backward; differentiable again by the reference expression."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, u: Tensor) -> Tensor:
+        p, saved, bounds, ctx.kernel = solve(x, u)
+        ctx.save_for_backward(p, bounds, *saved)
+        return p.view(x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+        p, bounds, *saved = ctx.saved_tensors
+        rows = g.reshape(p.shape)
+        if torch.is_grad_enabled() or batched(g):  # create_graph=True; is_grads_batched=True
+            dx, du = _vjp(rows, p, (state(p, saved, bounds),), bounds=bounds)
+        else:
+            dx, du = ctx.kernel.backward(rows.contiguous(), p, tuple(saved), bounds=bounds)
+        return dx.view(g.shape), du.view(g.shape)
+
+
+class _RowsInTorch(Function):
+    """Under torch.func transforms: the reference kernel, and every derivative a torch expression."""
+
+    @staticmethod
+    def forward(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        n = x.shape[-1]
+        p, (held,) = REFERENCE[_OP].forward(x.reshape(-1, n), bounds=u.reshape(-1, n))
+        return p.view(x.shape), held.view(x.shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[0].detach(), output[1])
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+        p, held = ctx.saved_tensors
+        return _vjp(g, p, (held,), bounds=p)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, u: Tensor) -> Any:
+        x, u = (t.movedim(d, 0) if d is not None else t.unsqueeze(0) for t, d in zip((x, u), in_dims))
+        shape = torch.broadcast_shapes(x.shape, u.shape)
+        return _RowsInTorch.apply(x.expand(shape), u.expand(shape)), (0, 0)

@@ -1,0 +1,34 @@
+"""The contract of a simplex mapping, added around a function of ``(scores [..., n], mask [..., n])``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .shape import along
+
+FAR_BELOW = -1e9
+
+
+def under_contract(
+    function: Callable[..., Tensor], scores: Tensor, dim: int, mask: Tensor | None, **params: Any
+) -> Tensor:
+    """Any ``dim``; zeros at masked positions, at -inf and in fully masked rows, without gradient; NaN in its row.
+
+    The function sees the attention dimension last, float32 or float64, excluded scores at -1e9, a mask of the scores'
+    shape, and no row that is entirely masked or contains NaN or +inf (such a row is computed on zeros and overwritten).
+    """
+
+    def kept(x: Tensor) -> Tensor:
+        top = x.detach().amax(-1, keepdim=True)
+        keep = x.detach() != -torch.inf
+        dead, bad = top == -torch.inf, ~(top < torch.inf)
+        skip = dead | bad
+        # Excluded scores are far below any other rather than -inf: a learned factor times -inf has a NaN gradient.
+        p = function(x.masked_fill(~keep, FAR_BELOW).masked_fill(skip, 0.0), keep | skip, **params)
+        return p.masked_fill(~keep | dead, 0.0).masked_fill(bad, torch.nan).to(x.dtype)
+
+    return along(kept, scores, dim, mask)

@@ -1,0 +1,114 @@
+"""From a user's tensor to rows in float32 or float64 with the attention dimension last, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FULL = frozenset((torch.float32, torch.float64))
+_HALF = frozenset((torch.float16, torch.bfloat16))
+
+# Who asks: a torch.func transform, is_grads_batched=True (of a gradient), torch.compile.
+transformed = torch._C._are_functorch_transforms_active
+batched = torch._C._functorch.is_legacy_batchedtensor
+compiling = torch.compiler.is_compiling
+
+
+def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Scores with the attention dimension last, in float32 or float64, -inf where masked; and the way back.
+
+    Raises:
+        TypeError: scores that are not floating point, a mask that is not boolean.
+        ValueError: a mask that does not broadcast to the scores.
+    """
+    dtype = scores.dtype
+    if not dtype.is_floating_point:
+        raise TypeError(f"scores have dtype {dtype}; attention needs floating point, convert with scores.float()")
+    wide = scores if dtype in FULL else scores.float()
+    # As torch.softmax does: autocast on a GPU keeps the result in float32, on a CPU in the input's type.
+    keeps_full = dtype in _HALF and scores.is_cuda and torch.is_autocast_enabled("cuda")
+    out_dtype = torch.float32 if keeps_full else dtype
+    if mask is not None:
+        wide = wide.masked_fill(~_checked(mask, scores), -torch.inf)
+    flat = wide.ndim == 0
+    x = wide.reshape(1) if flat else wide.movedim(dim, -1)
+
+    def restore(p: Tensor) -> Tensor:
+        p = p.reshape(()) if flat else p.movedim(-1, dim)
+        return p if p.dtype == out_dtype else p.to(out_dtype)
+
+    return x, restore
+
+
+def along(body: Callable[..., Tensor], scores: Tensor, dim: int, mask: Tensor | None, **values: Any) -> Tensor:
+    """``body(x, **values)`` along ``dim``: x ``[..., n]`` as `last` gives it and not empty, tensors as `per_row` does."""
+    x, restore = last(scores, dim, mask)
+    if not x.numel():
+        return restore(x.clone())
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            values[name] = per_row(value, scores, dim, name)
+    return restore(body(x, **values))
+
+
+def _checked(mask: Tensor, scores: Tensor) -> Tensor:
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask has dtype {mask.dtype}; it must be boolean, True = keep (use mask.bool())")
+    return expanded(mask, scores, "mask")
+
+
+def expanded(value: Tensor, scores: Tensor, name: str) -> Tensor:
+    """``value`` in the shape of the scores. Raises ValueError where it does not broadcast."""
+    try:
+        return value.expand(scores.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{name} of shape {tuple(value.shape)} does not broadcast to scores of shape {tuple(scores.shape)}"
+        ) from None
+
+
+def per_row(value: Any, scores: Tensor, dim: int, name: str) -> Any:
+    """A hyperparameter tensor shaped for the rows of ``last(scores, dim)``: ``[..., 1]`` with the leading shape.
+
+    Accepted: one value; any shape that broadcasts to the scores without ``dim`` (for scores ``[B, H, T, n]``: ``[H, 1]``
+    is one per head, ``[B, H, T]`` one per row); or the scores' own number of dimensions with size 1 at ``dim``. Numbers
+    are returned as they are.
+
+    Raises:
+        ValueError: none of these.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    value = value.to(torch.float64 if scores.dtype == torch.float64 else torch.float32)
+    if value.numel() == 1:
+        return value.reshape([1] * max(scores.ndim, 1))
+    lead = list(scores.shape)
+    del lead[dim]
+    if value.ndim == scores.ndim and value.shape[dim] == 1:
+        shaped = value.movedim(dim, -1)
+    else:
+        shaped = value.unsqueeze(-1)
+    try:
+        torch.broadcast_shapes(shaped.shape[:-1], lead)
+        fits = len(shaped.shape) - 1 <= len(lead)
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name} of shape {tuple(value.shape)} fits neither the rows {tuple(lead)} of the scores nor, "
+            f"with size 1 at dim={dim}, the scores {tuple(scores.shape)}"
+        )
+    # As many dimensions as the scores: shaping it again changes nothing.
+    return shaped.reshape(*[1] * (scores.ndim - shaped.ndim), *shaped.shape)
+
+
+def scaled(x: Tensor, gamma: float | Tensor) -> Tensor:
+    """Rows ``x [..., n]`` over ``gamma``, a number or ``[..., 1]``; differentiable in gamma, -inf stays -inf."""
+    if not isinstance(gamma, Tensor):
+        return x if gamma == 1.0 else x / gamma
+    keep = x.detach() != -torch.inf
+    # -inf / gamma has no derivative in gamma: divide the kept scores only.
+    return (x.masked_fill(~keep, 0.0) / gamma).masked_fill(~keep, -torch.inf).to(x.dtype)

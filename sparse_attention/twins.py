@@ -1,0 +1,188 @@
+"""The module of a mapping: ``sa.make("fusedmax", lam=0.1)``, the same as ``sa.Fusedmax(lam=0.1)``.
+
+The registry makes one class for every mapping, named in CamelCase after it, with the parameters of its signature in
+their order. All of them are a `Mapping`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from .describe import Spec
+from .rows.contract import under_contract
+
+_CLASSES: dict[str, type[Mapping]] = {}
+
+
+class Mapping(nn.Module):
+    """A mapping with its parameters fixed: ``m(scores, mask=None, dim=-1)``.
+
+    Numbers are kept as they are; tensors become buffers and ``nn.Parameter`` s become parameters, so that a learned
+    ``lam`` moves with the model and is seen by the optimiser. All of them can be read as ``m.lam``.
+
+    Call shapes:
+        scores ``[..., n, ...]`` with ``n`` at ``dim``; mask bool, broadcastable to scores, ``True`` = keep.
+        Returns the same shape as scores. Further keyword arguments (``bounds`` of the constrained mappings) are passed
+        to the function.
+    """
+
+    spec: ClassVar[Spec]
+    inner: Any  # of mappings registered as a class: its instance
+
+    def __init__(self, *given: Any, **params: Any):
+        super().__init__()
+        names = [p.name for p in self.spec.params]
+        if len(given) > len(names) or set(names[: len(given)]) & set(params):
+            raise TypeError(f"{type(self).__name__} takes ({', '.join(names)}), each once; got {given} and {params}")
+        self._numbers: dict[str, Any] = {}
+        self._learned: list[str] = []
+        self._keep(self.spec.check({**dict(zip(names, given)), **params}))
+
+    def _keep(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                self._learned.append(name)
+                if not isinstance(value, nn.Parameter):
+                    self.register_buffer(name, value)
+                    continue
+            else:
+                self._numbers[name] = value
+            setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__.get("_numbers", ()):
+            value = self._numbers[name] = self.spec.check({**self._numbers, name: value})[name]
+        super().__setattr__(name, value)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters by name, numbers and tensors together."""
+        return {**self._numbers, **{name: getattr(self, name) for name in self._learned}}
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1, **inputs: Tensor) -> Tensor:
+        values = self._numbers if not self._learned else self.params
+        return self.spec.function(scores, dim=dim, mask=mask, **values, **inputs)  # type: ignore[misc]
+
+    def start(self, mask: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
+        """The state before the first step: batch-first tensors by name, which a beam search may reorder.
+
+        Args:
+            mask: bool ``[B, n]``, True = keep.
+            inputs: ``spec.inputs``, batch-first. A mapping without a state of its own keeps just these.
+        """
+        return dict(inputs)
+
+    def step(
+        self, scores: Tensor, state: dict[str, Tensor], mask: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One step: scores, mask ``[B, n]`` -> attention ``[B, n]`` and the state after it."""
+        return self(scores, mask=mask, **state), state
+
+    def extra_repr(self) -> str:
+        shown = [f"{name}={value!r}" for name, value in self._numbers.items()]
+        shown += [
+            f"{name}=<{'learned' if getattr(self, name).requires_grad else 'fixed'} {tuple(getattr(self, name).shape)}>"
+            for name in self._learned
+        ]
+        return ", ".join(shown)
+
+    def __reduce__(self) -> Any:
+        return _revive, (type(self).__module__, self.spec.name), self.__dict__
+
+
+class _Inner(Mapping):
+    """A class registered from outside, under the contract."""
+
+    inner_class: ClassVar[type[nn.Module]]
+
+    def _keep(self, values: dict[str, Any]) -> None:
+        self._numbers.update(values)
+        self.inner = self.inner_class(**values)
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1, **inputs: Tensor) -> Tensor:
+        return under_contract(self.inner, scores, dim, mask, **inputs)
+
+
+class _Stateful(_Inner):
+    """A class with ``start`` and ``step``. A call takes all steps: scores ``[B, T, n]``, mask ``[B, n]`` or as scores."""
+
+    def start(self, mask: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
+        return self.inner.start(mask, **inputs)
+
+    def step(
+        self, scores: Tensor, state: dict[str, Tensor], mask: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        after = state
+
+        def one(x: Tensor, keep: Tensor) -> Tensor:
+            nonlocal after
+            p, after = self.inner.step(x, state, keep)
+            return p
+
+        return under_contract(one, scores, -1, mask), after
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1, **inputs: Tensor) -> Tensor:
+        if scores.ndim != 3 or dim not in (-1, 2):
+            raise ValueError(
+                f"{self.spec.name} takes scores [B, T, n] step by step, got {tuple(scores.shape)}, dim={dim}"
+            )
+        keep = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask
+        keep = (keep.unsqueeze(1) if keep.ndim == 2 else keep).expand(scores.shape)
+        state, steps = self.start(keep.any(1), **inputs), []
+        for x, kept in zip(scores.unbind(1), keep.unbind(1)):
+            p, state = self.step(x, state, kept)
+            steps.append(p)
+        return torch.stack(steps, 1) if steps else scores.clone()
+
+
+class _Direct(Mapping):
+    """Not over rows, or keeping the whole contract itself: arguments are handed on as they are."""
+
+    def forward(self, *args: Any, **inputs: Any) -> Any:  # type: ignore[override]
+        return self.spec.function(*args, **self.params, **inputs)  # type: ignore[misc]
+
+
+class _DirectInner(_Inner):
+    def forward(self, *args: Any, **inputs: Any) -> Any:  # type: ignore[override]
+        return self.inner(*args, **inputs)
+
+
+def twin(spec: Spec, thing: Any, contract: bool) -> type[Mapping]:
+    """The class of a mapping registered as ``thing``, a function or a module class."""
+    members: dict[str, Any] = {"__module__": thing.__module__, "__doc__": _documentation(spec), "spec": spec}
+    members["__signature__"] = inspect.Signature(
+        [
+            inspect.Parameter(
+                p.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None if p.required else p.default
+            )
+            for p in spec.params
+        ]
+    )
+    base: type[Mapping] = Mapping if spec.over == "row" else _Direct
+    if inspect.isclass(thing):
+        members["inner_class"] = thing
+        base = _Stateful if spec.stateful else _Inner if contract else _DirectInner
+    _CLASSES[spec.name] = type("".join(part.capitalize() for part in spec.name.split("_")), (base,), members)
+    return _CLASSES[spec.name]
+
+
+def _documentation(spec: Spec) -> str:
+    lines = [f"Module of `{spec.name}`: {spec.summary}"]
+    if spec.params:
+        lines += ["", "Args:", *(f"    {p.name}: {p.meaning}; {p.range}." for p in spec.params)]
+    return "\n".join(lines)
+
+
+def _revive(module: str, name: str) -> Mapping:
+    """An empty module of the mapping, for pickle; importing where it was defined registers it."""
+    if name not in _CLASSES:
+        importlib.import_module(module)
+    return _CLASSES[name].__new__(_CLASSES[name])
+
+
+__all__ = ["Mapping", "twin"]

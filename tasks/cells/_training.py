@@ -1,0 +1,136 @@
+"""What the cells of several families share: preparing, training by gradients, weights."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import safetensors.torch
+from torch import nn
+
+from sparse_attention.repro.protocol import Metric, Monitor, Prepared, TestSet, Training
+from tasks import models
+from tasks.data import DataSet, open_data
+from tasks.options import read
+
+log = logging.getLogger(__name__)
+WEIGHTS, ENCODING = "weights.safetensors", "encoding"
+TRAINING_SHARE = 0.97  # of a training's time as a progress bar shows it; then the best weights are written
+
+TRAINING = {
+    m.name: m
+    for m in (
+        Metric("gnorm", "norm", 0, 2, None, "of the gradient, mean over updates", None),
+        Metric("best_epoch", "epochs", 0, 0, None, "epoch whose model is kept", None),
+        Metric("last_gain", "%", 0, 1, None, "by how much the last epoch lowered the dev loss", None),
+        Metric("seconds", "s", 0, 0, None, "time of training, without measuring dev", None),
+        *(
+            Metric(f"{unit}_per_second", f"{unit}/s", 0, 0, None, f"training {unit} a second", None)
+            for unit in ("tokens", "examples", "questions")
+        ),
+    )
+}  # fmt: skip
+
+
+class TrainingMonitor:
+    """Training's progress as progress of the cell."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self.monitor = monitor
+
+    def updated(self, epoch: float, max_epoch: int, stats: Mapping[str, float]) -> None:
+        self.monitor.stage(f"epoch {int(epoch) + 1}/{max_epoch}", TRAINING_SHARE * epoch / max_epoch, **stats)
+
+    def epoch_done(self, history: list[dict[str, float]]) -> None:
+        self.monitor.curve(history)
+        row = history[-1]
+        log.info("epoch %d: %s", row["epoch"], ", ".join(f"{k} {v:.4g}" for k, v in row.items() if k != "epoch"))
+
+    def note(self, text: str) -> None:
+        self.monitor.note(text)
+
+
+def train(
+    family: str, config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor, metrics: Mapping[str, Metric],
+    units: tuple[str, int], keep_encoding: Callable[[str, Path], None],
+) -> Training:  # fmt: skip
+    """Train through fairseq, or resume; leave the best weights and the encoding in `folder`.
+
+    Args:
+        metrics: the family's; they say which way `train.best_metric` is better.
+        units: what is counted, and how many of them an epoch has.
+    """
+    from tasks.fairseq_plugin import training
+
+    monitor.stage("data", 0.0)
+    better = metrics[config["train"]["best_metric"]].better
+    trained = training.train(family, config, Path(prepared.folder), folder, TrainingMonitor(monitor), better)
+    keep_encoding(prepared.folder, folder / ENCODING)
+    save_weights(trained.model, folder)
+    last, seconds = trained.history[-1], sum(row["seconds"] for row in trained.history)
+    values = {k: v for k, v in trained.best.items() if k.startswith("dev/")} | {"best_epoch": trained.best["epoch"]}
+    values |= {k: v for k, v in last.items() if k.startswith("train/") or k == "dev/last_gain"}
+    values |= {
+        "train/seconds": seconds,
+        f"train/{units[0]}_per_second": len(trained.history) * units[1] / max(seconds, 1e-9),
+    }
+    return Training({k: float(v) for k, v in values.items()})
+
+
+def save_weights(model: nn.Module, folder: Path) -> None:
+    """Write the weights, those of shared tensors once; renamed into place."""
+    temporary = folder / f".{WEIGHTS}.{os.getpid()}"
+    safetensors.torch.save_model(model, str(temporary))
+    temporary.replace(folder / WEIGHTS)
+
+
+def load_model(family: str, config: Mapping[str, Any], folder: Path, *given: Any) -> nn.Module:
+    """The plain torch model of a cell with its weights, on the configuration's device, ready to evaluate.
+
+    Args:
+        given: what the family's models are built from.
+    """
+    model = models.build(family, config["model"], config["mapping"], *given)
+    safetensors.torch.load_model(model, str(folder / WEIGHTS))
+    return model.to(config["runtime"]["device"]).eval()
+
+
+def opened(config: Mapping[str, Any], progress: Any) -> DataSet:
+    """The data set of a configuration, found and not yet read."""
+    return open_data(config["data"], config["paths"]["data"], progress)
+
+
+def has_test(data: DataSet) -> bool:
+    """Whether the data set has a test split of its own."""
+    return data.fingerprint.get("test") is not None
+
+
+def options_of(family: ModuleType, config: Mapping[str, Any], node: str) -> Any:
+    """The family's options of the node `encode` or `decode`."""
+    return read(getattr(family, node.capitalize()), config[node], node)
+
+
+def evaluation_keys(family: ModuleType) -> tuple[str, ...]:
+    """Dotted keys of a configuration that a training does not depend on: `decode`, and what the family's options name."""
+    named = [family.EVALUATION_KEYS, family.NOT_IDENTITY]
+    return ("decode", *(f"{node}.{key}" for keys in named for node in keys for key in keys[node]))
+
+
+def facts(
+    data: DataSet, sha256: str, sizes: Mapping[str, int], notes: Sequence[str] = (), **more: Any
+) -> dict[str, Any]:
+    """What a footer says of data."""
+    return {
+        "name": data.name, "provenance": data.provenance, "demo": data.demo, "stands_for": data.stands_for,
+        "notes": [*data.notes, *notes], "sizes": dict(sizes), "sha256": sha256,
+    } | more  # fmt: skip
+
+
+def test_set(data: DataSet, encoded: Any, name: str, baselines: Mapping[str, Any]) -> TestSet:
+    """The test set `name` of `data`, encoded."""
+    about = facts(data, encoded.sha256, {"test": len(encoded.splits["test"])})
+    return TestSet(name, encoded.sha256, str(encoded.folder), about, data.shortfalls, baselines)

@@ -1,0 +1,87 @@
+"""Cells of sentiment and entailment: train a classifier, classify a test set, look at its attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sparse_attention.repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training
+from tasks.cells import _training
+from tasks.classification import encode, options
+from tasks.classification.metrics import METRICS as MEASURED
+from tasks.classification.metrics import baselines, score
+from tasks.classification.predict import predict
+from tasks.data import DataError, DataSet
+from tasks.data.vectors import COUNTED
+
+RECIPE = (2, 1)
+METRICS = _training.TRAINING | MEASURED
+EVALUATION_KEYS = _training.evaluation_keys(options)
+PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "torch._dynamo")
+
+
+def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
+    data = _training.opened(config, progress)
+    wanted, has = config["task"]["fields"], len(data.about["fields"])
+    if has != wanted:
+        raise DataError(
+            f"data={data.name} has {has} text(s) an example, task={config['task']['name']} reads {wanted}", data.provenance,
+            "choose another data set",
+        )  # fmt: skip
+    settings = _training.options_of(options, config, "encode")
+    encoded = encode.encode(data, settings, config["paths"]["data"], progress)
+    facts = _training.facts(
+        data, encoded.sha256, encoded.report["sizes"], [_vectors(config, encoded)], vocabulary=[len(encoded.vocabulary)],
+        unknown=encoded.report["unknown"],
+    )  # fmt: skip
+    short = encode.vectors_shortfall(settings, encoded)
+    shortfalls = (*data.shortfalls, *([short] if short else ()))
+    return Prepared(
+        encoded.sha256,
+        str(encoded.folder),
+        facts,
+        shortfalls,
+        _test(config, data, encoded, "test", progress) if _training.has_test(data) else None,
+    )
+
+
+def _vectors(config: Mapping[str, Any], encoded: encode.Encoded) -> str:
+    """Where the word vectors come from."""
+    if encoded.vectors is None:
+        return "random word vectors"
+    then = "fixed" if config["model"]["fixed_vectors"] else "trained further"
+    if encoded.options.vectors == COUNTED:
+        return f"word vectors of {encoded.vectors.shape[1]} counted in the training texts (PPMI, SVD), {then}"
+    return f"{len(encoded.vectors):,} pretrained word vectors, {then}"
+
+
+def prepare_test(config: Mapping[str, Any], encoding: Path, progress: Any, name: str | None = None) -> TestSet:
+    data = _training.opened(config, progress)
+    return _test(config, data, encode.open_encoded(encoding), name or config["data"]["name"], progress)
+
+
+def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, name: str, progress: Any) -> TestSet:
+    test = encode.encode_test(data, encoding.folder, config["paths"]["data"], progress)
+    return _training.test_set(data, test, name, baselines(encoding, test, name))
+
+
+def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Training:
+    examples = len(encode.open_encoded(prepared.folder).splits["train"])
+    return _training.train(
+        "classification", config, prepared, folder, monitor, METRICS, ("examples", examples), encode.keep_encoding
+    )
+
+
+def load(config: Mapping[str, Any], folder: Path) -> tuple[Any, encode.Encoded]:
+    """The trained model of a cell and its encoding."""
+    kept = encode.open_encoded(folder / _training.ENCODING)
+    return _training.load_model("classification", config, folder, kept), kept
+
+
+def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:
+    (model, _), data = load(config, folder), encode.open_encoded(test.folder)
+    batches = predict(
+        model, data.splits["test"], config["train"]["batch_size_valid"], lambda share: monitor.stage("testing", share)
+    )  # fmt: skip
+    return score(data, batches, test.name, config["task"]["keep_attention"])

@@ -1,0 +1,70 @@
+"""Cells of multilabel classification: fit a linear model, choose on dev, score the test documents. No fairseq."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sparse_attention.repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training
+from tasks.cells import _training
+from tasks.data import DataSet
+from tasks.multilabel import encode, fitted, options
+from tasks.multilabel.metrics import METRICS as METRICS
+
+RECIPE = (2, 1)
+EVALUATION_KEYS = _training.evaluation_keys(options)
+PRELOAD = ("tasks.multilabel.fitted", "scipy.optimize", "scipy.io.arff", "sklearn.datasets")
+
+
+def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
+    data = _training.opened(config, progress)
+    encoded = encode.encode(data, _training.options_of(options, config, "encode"), config["paths"]["data"], progress)
+    facts = _facts(data, encoded) | {"classes": len(encoded.labels), "features": encoded.features}
+    return Prepared(
+        encoded.sha256,
+        str(encoded.folder),
+        facts,
+        data.shortfalls,
+        _test(config, data, encoded, "test", progress) if _training.has_test(data) else None,
+    )
+
+
+def _facts(data: DataSet, encoded: encode.Encoded) -> dict[str, Any]:
+    report = encoded.report
+    return _training.facts(data, encoded.sha256, report["sizes"], cardinality=report["cardinality"])
+
+
+def prepare_test(config: Mapping[str, Any], encoding: Path, progress: Any, name: str | None = None) -> TestSet:
+    data = _training.opened(config, progress)
+    return _test(config, data, encode.open_encoded(encoding), name or config["data"]["name"], progress)
+
+
+def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, name: str, progress: Any) -> TestSet:
+    test = encode.encode_test(data, encoding.folder, config["paths"]["data"], progress)
+    return TestSet(
+        name, test.sha256, str(test.folder), _facts(data, test), data.shortfalls, fitted.baselines(encoding, test, name)
+    )
+
+
+def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Training:
+    monitor.stage("data", 0.0)
+    encoded = encode.open_encoded(prepared.folder)
+    choice, metrics = fitted.fit(
+        config["task"], config["mapping"], encoded, config["seed"], lambda share: monitor.stage("selection", share)
+    )
+    fitted.save(choice, folder)
+    encode.keep_encoding(prepared.folder, folder / _training.ENCODING)
+    return Training(metrics)
+
+
+def load(config: Mapping[str, Any], folder: Path) -> tuple[Any, encode.Encoded]:
+    """The fitted model of a cell with what was chosen for it, and its encoding."""
+    return fitted.load(folder), encode.open_encoded(folder / _training.ENCODING)
+
+
+def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:
+    monitor.stage("testing", 0.0)
+    return fitted.score(
+        load(config, folder)[0], encode.open_encoded(test.folder), test.name, config["task"]["keep_predictions"]
+    )

@@ -1,0 +1,179 @@
+"""Document classifier of Martins et al. 2020: biLSTM, then discrete, continuous or combined attention.
+
+    h_1..h_L = biLSTM(words)
+    discrete     p = mapping(w' tanh(W h_l + b)),  c = sum_l p_l h_l
+    continuous   v = max_l relu(conv(h)),  mu = sigmoid(w_1' v),  sigma^2 = softplus(w_2' v),  c = B E_density[psi]
+    combined     p as discrete; (mu, sigma^2) are its moments; both contexts summed
+    y ~ softmax(U c + d)
+
+The kind follows from the mapping: one over rows is discrete, one over densities continuous; with a density, `discrete`
+names the discrete mapping to combine it with. Source: Martins et al. 2020, section 4; sizes from the authors' code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import sparse_attention as sa
+from sparse_attention.attention import AdditiveAttention, AdditiveScores
+from sparse_attention.mappings.continuous import (
+    BetaGaussian,
+    ContinuousAttention1d,
+    ContinuousInfo,
+    DiscreteContinuousAttention1d,
+    GaussianBasis1d,
+    document_positions,
+    matched_sigma_sq,
+)
+from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
+from tasks.data.symbols import PAD
+from tasks.layers import BiLstm, WordVectors, density_alpha
+from tasks.models import Place, nodes_at
+from tasks.options import choice, flag, integer, listing, number
+
+PLACES = {"attention": Place(over=("row", "density"))}
+
+
+def discrete_mappings() -> tuple[str, ...]:
+    """What `discrete` may be."""
+    return ("none", *sa.names(kind="simplex"))
+
+
+@dataclass
+class Options:
+    """The authors' sizes; the paper's text does not state them."""
+
+    discrete: str = choice(
+        "none", names=discrete_mappings, help="with a density: discrete mapping that gives it its moments and is added"
+    )
+    rbf: int = integer(64, low=1, help="N, Gaussian basis functions of the value regression: 32, 64, 128 in the paper")
+    widths: list = listing([0.1, 0.5], number(above=0), least=1, help="their widths; N is shared equally")
+    start_variance: float = number(
+        0.0, low=0, help="of a predicted density before training; 0: sigma^2 = softplus(0) = .69, as in the paper"
+    )
+    ridge: float = number(0.01, above=0, help="penalty of the value regression")
+    moment_match: str = choice("exact", *MOMENT_MATCHES, help="combined; paper-code: the variance itself as sigma^2")
+    positions: str = choice(
+        "cell_centre", *POSITIONS, help="combined; linspace: the authors' code; right_edge: the paper's text"
+    )
+    embed_dim: int = integer(300, low=1, help="word vector size; pretrained vectors decide it")
+    embed_range: float = number(0.05, low=0, help="random word vectors ~ U(-r, r)")
+    fixed_vectors: bool = flag(True, help="pretrained vectors are not trained")
+    hidden_dim: int = integer(128, low=1, help="LSTM size per direction")
+    score_dim: int = integer(128, low=1, help="hidden size of the scores, channels of the CNN")
+    dropout: float = number(0.0, low=0, below=1, help="on the word vectors and the context")
+
+    def problems(self) -> list[str]:
+        try:
+            GaussianBasis1d.linspaced(self.rbf, widths=tuple(self.widths))
+        except (ValueError, TypeError) as error:
+            return [f"rbf={self.rbf}, widths={self.widths}: {error}"]
+        return []
+
+
+def problems(config: Mapping[str, Any]) -> list[str]:
+    """`discrete` goes with a density only."""
+    name, discrete = nodes_at(config["mapping"], PLACES)["attention"]["name"], config["model"]["discrete"]
+    if discrete != "none" and sa.spec(name).over != "density":
+        return [f"model.discrete={discrete} goes with a density only (mapping=continuous_*), not with mapping={name}"]
+    return []
+
+
+class DocumentCnn(nn.Module):
+    """Width-3 convolution without padding, ReLU, maximum over the windows that lie inside each document.
+
+    states [B, L, D], mask [B, L] -> [B, C]. A document of fewer than three words has one window, filled up with zeros.
+    """
+
+    def __init__(self, dim: int, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(dim, channels, 3)
+
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        states = states.masked_fill(~mask.unsqueeze(-1), 0.0)
+        missing = max(0, 3 - states.size(1))
+        windows = torch.relu(self.conv(nn.functional.pad(states.transpose(1, 2), (0, missing))))  # [B, C, L - 2]
+        inside = nn.functional.pad(mask, (0, missing))[:, 2:].clone()  # a window counts when its last word is real
+        inside[:, 0] = True
+        return windows.masked_fill(~inside.unsqueeze(1), 0.0).amax(-1)  # after ReLU zero is the least value
+
+
+class Model(nn.Module):
+    """Build from `Options`, an encoding (`size`, `classes`, `vectors`, `vector_rows`) and {"attention": mapping}."""
+
+    def __init__(self, options: Options, encoded: Any, mappings: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.vectors = WordVectors(
+            encoded.size,
+            options.embed_dim,
+            options.embed_range,
+            encoded.vectors,
+            encoded.vector_rows,
+            options.fixed_vectors,
+        )
+        self.dropout = nn.Dropout(options.dropout)
+        self.lstm = BiLstm(self.vectors.dim, options.hidden_dim)
+        dim, mapping = 2 * options.hidden_dim, mappings["attention"]
+        self.alpha = density_alpha(mapping)
+        self.combined = self.alpha is not None and options.discrete != "none"
+        basis = GaussianBasis1d.linspaced(options.rbf, widths=tuple(options.widths))
+        if self.alpha is None:
+            self.attend: nn.Module = AdditiveAttention(None, dim, options.score_dim, mapping)
+        elif self.combined:
+            self.scores = AdditiveScores(None, dim, options.score_dim)
+            self.attend = DiscreteContinuousAttention1d(
+                sa.make(options.discrete), basis, self.alpha, ridge=options.ridge,
+                moment_match=options.moment_match, positions=options.positions,
+            )  # fmt: skip
+        else:
+            self.cnn = DocumentCnn(dim, options.score_dim)
+            self.attend = ContinuousAttention1d(basis, self.alpha, query_dim=options.score_dim, ridge=options.ridge)
+            if options.start_variance:
+                self._start_at(options.start_variance)
+        self.output = nn.Linear(dim, len(encoded.classes))
+
+    def forward(self, texts: list[Tensor], lengths: list[Tensor]) -> tuple[Tensor, dict[str, Any]]:
+        """texts [1][B, L] padded on the right, lengths [1][B] -> logits [B, C], {"attention": {name: [B, L]}}.
+
+        Attention of a density is its mass per word, density / L at the words' cell centres: zero exactly off its
+        support.
+        """
+        mask = texts[0].ne(PAD)
+        states = self.lstm(self.dropout(self.vectors(texts[0])), lengths[0])
+        if self.alpha is None:
+            context, p = self.attend(None, states, mask=mask)
+            attention = {"words": p}
+        elif self.combined:
+            scores = self.scores(None, self.scores.precompute(states)).squeeze(1)  # [B, L]
+            context, info = self.attend(states, mask, scores)
+            attention = {"words": info.discrete, "density": self._density(info, mask)}
+        else:
+            context, info = self.attend(states, mask, query=self.cnn(states, mask))
+            attention = {"density": self._density(info, mask)}
+        return self.output(self.dropout(context)), {"attention": attention}
+
+    @torch.no_grad()
+    def _start_at(self, variance: float) -> None:
+        """Set the predictor's bias so that training starts from mu = 1/2 and a density of this variance.
+
+        sigma^2 = softplus(0) = .69 puts much of the density outside [0, 1], where the value function is extrapolated:
+        the words near the ends then get large weights of both signs (sum of |w| 8 to 10 for 1), and learning starts
+        late.
+        """
+        sigma_sq = float(matched_sigma_sq(torch.tensor(variance, dtype=torch.float64), self.alpha))
+        self.attend.predictor.linear.bias.copy_(torch.tensor([0.0, math.log(math.expm1(sigma_sq))]))
+
+    @torch.no_grad()
+    def _density(self, info: ContinuousInfo, mask: Tensor) -> Tensor:
+        at = document_positions(mask)  # [B, L]
+        mu, sigma_sq = info.mu.double().unsqueeze(-1), info.sigma.double().unsqueeze(-1)
+        mass = (BetaGaussian(mu, sigma_sq, self.alpha).pdf(at) / mask.sum(-1, keepdim=True)).float()
+        if self.alpha == 1:
+            mass = mass.clamp(min=torch.finfo(mass.dtype).tiny)  # a Gaussian is nowhere zero; float32 would make it so
+        return mass.masked_fill(~mask, 0.0)

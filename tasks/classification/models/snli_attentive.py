@@ -1,0 +1,132 @@
+"""Entailment model of Niculae & Blondel 2017: two GRUs, conditional encoding, additive attention over the premise.
+
+    h_1..h_S = GRU_p(P x_1..x_S), learned h_0            premise
+    y        = last state of GRU_h(P x_start, P x'_1..)  hypothesis, from the premise's last state
+    p        = mapping(w' tanh(W_h h_s + W_y y + b)),    c = sum_s p_s h_s
+    label    ~ softmax(V tanh(W [c; y] + b) + d)
+
+A GRU step is  h~ = tanh(W x + U (r * h) + b),  h' = h + z * (h~ - h).  Source: the C++ code of Martins & Astudillo
+2016, whose set-up the paper takes over (a smaller attentive variant of the conditional encoding of Rocktaschel et al.
+2016). It drops out word vectors x before the projection P, and y, the output of its hypothesis selector, which
+attention and classifier both read; c is never dropped out. (Its call for y comes before the selector's forward pass and
+so has no effect; ours has.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparse_attention.attention import AdditiveAttention
+from tasks.data.symbols import EOS, FIRST, PAD, UNK
+from tasks.layers import WordVectors
+from tasks.models import Place
+from tasks.options import flag, integer, number
+
+PLACES = {"attention": Place(over=("row",))}
+
+
+@dataclass
+class Options:
+    """The sizes of the C++ code."""
+
+    embed_dim: int = integer(300, low=1, help="word vector size; pretrained vectors decide it")
+    embed_range: float = number(0.05, low=0, help="random word vectors ~ U(-r, r)")
+    fixed_vectors: bool = flag(True, help="pretrained vectors are not trained")
+    hidden_dim: int = integer(100, low=1, help="projection, GRUs, scores, classifier")
+    dropout: float = number(0.1, low=0, below=1, help="on the word vectors and on the hypothesis state")
+    word_dropout: float = number(
+        0.0, low=0, below=1, help="share of words read as unknown in training; not in the paper's model"
+    )
+    l2: float = number(1e-4, low=0, help="(l2 / 2) |W|^2 in the loss; weights, not biases or word vectors")
+
+
+class Gru(nn.Module):
+    """x [B, L, D] padded on the right, mask [B, L], h_0 [B, H] -> states [B, L, H], that of the last word [B, H]."""
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.gates = nn.Linear(dim, 2 * hidden)
+        self.candidate = nn.Linear(dim, hidden)
+        self.state_gates = nn.Linear(hidden, 2 * hidden, bias=False)
+        self.state_candidate = nn.Linear(hidden, hidden, bias=False)
+
+    def forward(self, x: Tensor, mask: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        gates, candidates = self.gates(x).unbind(1), self.candidate(x).unbind(1)
+        states = []
+        for gate, candidate, keep in zip(gates, candidates, mask.unsqueeze(-1).unbind(1)):
+            z, r = torch.sigmoid(gate + self.state_gates(h)).chunk(2, -1)
+            proposed = torch.tanh(candidate + self.state_candidate(r * h))
+            h = torch.where(keep, torch.lerp(h, proposed, z), h)
+            states.append(h)
+        return torch.stack(states, 1), h
+
+
+class Model(nn.Module):
+    """Build from `Options`, an encoding (`size`, `classes`, `vectors`, `vector_rows`) and {"attention": mapping}."""
+
+    def __init__(self, options: Options, encoded: Any, mappings: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        size = options.hidden_dim
+        self.l2, self.word_dropout = options.l2, options.word_dropout
+        self.vectors = WordVectors(
+            encoded.size,
+            options.embed_dim,
+            options.embed_range,
+            encoded.vectors,
+            encoded.vector_rows,
+            options.fixed_vectors,
+        )
+        self.project = nn.Linear(self.vectors.dim, size)
+        self.dropout = nn.Dropout(options.dropout)
+        self.premise, self.hypothesis = Gru(size, size), Gru(size, size)
+        self.start = nn.Parameter(torch.zeros(size))
+        self.attend = AdditiveAttention(size, size, size, mapping=mappings["attention"])
+        self.classifier = nn.Linear(2 * size, size)
+        self.output = nn.Linear(size, len(encoded.classes))
+        self._initialize()
+
+    def _layers(self) -> dict[str, nn.Linear]:
+        """All linear layers but those that a mapping brings."""
+        own = self.named_modules(memo=set(self.attend.mapping.modules()))
+        return {name: layer for name, layer in own if isinstance(layer, nn.Linear)}
+
+    def _initialize(self) -> None:
+        """U(-b, b), b = c sqrt(6 / (n_in + n_out)); c = 4 for gates and the output, else 1; zero biases."""
+        for name, layer in self._layers().items():
+            gates = name.endswith("gates")
+            rows, columns = layer.weight.shape
+            fan_out = rows // 2 if gates else rows  # update and reset gate are two layers in one
+            bound = (4.0 if gates or layer is self.output else 1.0) * math.sqrt(6.0 / (columns + fan_out))
+            nn.init.uniform_(layer.weight, -bound, bound)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, texts: list[Tensor], lengths: list[Tensor]) -> tuple[Tensor, dict[str, Any]]:
+        """texts [[B, S], [B, T]] padded on the right -> logits [B, C], {"attention": {"premise": [B, S]}}."""
+        premise, hypothesis = texts
+        mask = premise.ne(PAD)
+        hypothesis = nn.functional.pad(hypothesis, (1, 0), value=EOS)
+        states, last = self.premise(self._words(premise), mask, self.start.expand(len(premise), -1))
+        _, y = self.hypothesis(self._words(hypothesis), hypothesis.ne(PAD), last)
+        y = self.dropout(y)
+        context, p = self.attend(y, states, mask=mask)
+        hidden = torch.tanh(self.classifier(torch.cat((context, y), -1)))
+        return self.output(hidden), {"attention": {"premise": p}}
+
+    def _words(self, ids: Tensor) -> Tensor:
+        if self.training and self.word_dropout:
+            dropped = torch.rand(ids.shape, device=ids.device) < self.word_dropout
+            ids = ids.masked_fill(dropped & (ids >= FIRST), UNK)
+        return self.project(self.dropout(self.vectors(ids)))
+
+    def penalty(self) -> Tensor | float:
+        """(l2 / 2) times the squared norm of all weight matrices except the word vectors."""
+        if not self.l2:
+            return 0.0
+        return 0.5 * self.l2 * sum(layer.weight.square().sum() for layer in self._layers().values())

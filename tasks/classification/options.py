@@ -1,0 +1,46 @@
+"""What the classification tasks take, besides data, model and mapping."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tasks.options import choice, flag, integer, listing, text
+
+KIND = "texts"
+TOKENIZERS = ("whitespace", "wordpunct", "wordpunct_br")
+# Keys of the nodes that only scoring reads: a training does not depend on them.
+EVALUATION_KEYS = {"task": ("keep_attention",)}
+NOT_IDENTITY = {"task": ("deviations",)}
+
+
+@dataclass
+class Task:
+    """Labelled texts: one text an example (sentiment) or two (entailment)."""
+
+    fields: int = integer(low=1, help="texts an example has")
+    keep_attention: int = integer(50, low=0, help="test examples whose attention is stored")
+    deviations: list = listing([], text(), help="what differs from the paper; printed below tables")
+
+
+@dataclass
+class Encode:
+    """From texts to ids."""
+
+    tokenizer: str = choice("whitespace", *TOKENIZERS, help="how a text is cut into words")
+    lowercase: bool = flag(False, help="before cutting")
+    vocab_size: int | None = integer(
+        None, low=1, optional=True, help="most frequent training words kept; those with a pretrained vector come on top"
+    )
+    min_count: int = integer(1, low=1, help="rarer training words are unknown, unless they have a pretrained vector")
+    max_tokens: int | None = integer(
+        None, low=1, optional=True, help="only the first ones of each text are read, in every split"
+    )
+    vectors: str | None = text(
+        None, optional=True, help="file of word vectors in GloVe's format; ppmi: counted in the training texts"
+    )
+    vector_dim: int = integer(100, low=1, help="of counted vectors")
+
+
+@dataclass
+class Decode:
+    """A classifier says its most probable class: nothing to set."""

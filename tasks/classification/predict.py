@@ -1,0 +1,51 @@
+"""Predictions with attention of a split: plain torch, batches of texts of like length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tasks.classification.encode import EncodedSplit
+from tasks.data.symbols import PAD
+
+
+@dataclass
+class Batch:
+    """Of some examples: index [B], log_probs [B, C], attention {name: [B, L]}, mask [B, L] of the first text."""
+
+    index: Tensor
+    log_probs: Tensor
+    attention: dict[str, Tensor]
+    mask: Tensor
+
+
+def collate(split: EncodedSplit, rows: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
+    """Texts [fields][B, L] padded on the right and lengths [fields][B] of the examples `rows`."""
+    texts, lengths = [], []
+    for field in split.fields:
+        ids = [torch.from_numpy(field[int(i)].astype(np.int64)) for i in rows]
+        texts.append(torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=PAD))
+        lengths.append(torch.tensor([len(row) for row in ids]))
+    return texts, lengths
+
+
+@torch.no_grad()
+def predict(
+    model: torch.nn.Module, split: EncodedSplit, batch_size: int = 128, done: Callable[[float], None] | None = None
+) -> Iterator[Batch]:
+    """Log-probabilities and attention of every example, on the model's device, results on the CPU."""
+    model.eval()
+    device = next(model.parameters()).device
+    order = np.argsort(split.fields[0].lengths, kind="stable")
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        texts, lengths = collate(split, rows)
+        logits, extra = model([text.to(device) for text in texts], lengths)
+        attention = {name: p.float().cpu() for name, p in extra["attention"].items()}
+        yield Batch(torch.from_numpy(rows), logits.float().log_softmax(-1).cpu(), attention, texts[0].ne(PAD))
+        if done is not None:
+            done(min(1.0, (start + batch_size) / len(order)))

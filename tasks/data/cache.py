@@ -1,0 +1,90 @@
+"""Encoded data sets in folders named by what they are made from: any process finds the same entry, whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tasks.data.errors import DataError
+from tasks.data.files import locked, publish_folder, sha256_of
+from tasks.data.progress import Progress
+
+META = "meta.json"
+
+
+def cached_folder(
+    root: str | Path, name: str, key: Any, build: Callable[[Path], dict[str, Any]], progress: Progress
+) -> Path:
+    """The folder `root/encoded/<name>-<hash of key>`, built when it is absent or damaged.
+
+    Args:
+        name: for people.
+        key: what the content depends on, as JSON.
+        build: fills an empty folder and returns what `read_meta` shall give.
+
+    Raises:
+        DataError: three builds in a row were damaged, the disk is full; what `build` raises.
+    """
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
+    folder = Path(root) / "encoded" / f"{name}-{digest[:16]}"
+    if is_whole(folder):
+        return folder
+    with locked(folder.with_name(f".{folder.name}.lock")):
+        for _ in range(3):
+            if is_whole(folder):
+                return folder
+            if folder.exists():
+                progress.say(f"the encoded copy {folder} is damaged; building it again")
+                _set_aside(folder)
+            with publish_folder(folder) as temporary:
+                write_meta(temporary, build(temporary))
+    raise DataError(
+        f"{name} could not be encoded: three copies in a row were damaged",
+        str(folder),
+        "check the disk, or set paths.data=FOLDER",
+    )
+
+
+def write_meta(folder: Path, facts: dict[str, Any]) -> None:
+    """Write `facts` and the sha256 of every other file of `folder` into its meta.json."""
+    files = {
+        _relative(folder, path): sha256_of(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != META
+    }
+    (folder / META).write_text(json.dumps(facts | {"files": files}, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def read_meta(folder: str | Path) -> dict[str, Any]:
+    """What `build` returned for this folder, and `files`: name -> sha256. Raises DataError when it is no such folder."""
+    path = Path(folder) / META
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{folder} is no folder of encoded data", f"{path}: {error}", "encode the data again"
+        ) from error
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether every file is there with its sha256."""
+    try:
+        return all(sha256_of(folder / name) == digest for name, digest in read_meta(folder)["files"].items())
+    except (DataError, OSError, KeyError, AttributeError, TypeError):
+        return False
+
+
+def _relative(folder: Path, path: Path) -> str:
+    return path.relative_to(folder).as_posix()
+
+
+def _set_aside(folder: Path) -> None:
+    """Move a damaged entry away before deleting it, so that nobody sees it half deleted."""
+    doomed = folder.with_name(f".{folder.name}.damaged.{os.getpid()}")
+    os.rename(folder, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)

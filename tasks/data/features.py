@@ -1,0 +1,149 @@
+"""Grid features of images: torchvision's ResNet-152 cut before its pooling, or a small network with random weights.
+
+Martins et al. 2020: images resized to 448 x 448, ImageNet normalisation, the last convolution's 14 x 14 x 2048.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tasks.data.errors import DataError, DataUnavailable
+from tasks.data.feature_store import FeatureStore, Layout, write
+from tasks.data.files import sha256_of
+from tasks.data.images import ImageError, ImageSource, decode
+from tasks.data.progress import Progress
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+LARGEST = float(torch.finfo(torch.float16).max)
+BACKBONES = ("resnet152", "tiny")
+
+
+@dataclass
+class Backbone:
+    """A network [B, 3, size, size] -> [B, channels, rows, columns]; name says model, weights and preprocessing."""
+
+    net: nn.Module
+    name: str
+    size: int
+    grid: tuple[int, int]
+    channels: int
+
+
+def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone:
+    """A backbone by name.
+
+    Args:
+        weights: file of a state dict, or None for torchvision's own (ResNet152_Weights.IMAGENET1K_V1, 230 MB by download).
+        size: pixels of a side.
+    Raises:
+        ValueError: an unknown name. DataUnavailable: torchvision is not installed, or the weights cannot be had.
+            DataError: the file is damaged or of another network.
+    """
+    if name == "tiny":
+        return _tiny(size)
+    if name != "resnet152":
+        raise ValueError(f"backbone {name!r} is unknown; allowed: {', '.join(BACKBONES)}")
+    try:
+        from torchvision.models import ResNet152_Weights, resnet152
+    except ImportError as error:
+        raise DataUnavailable(
+            "torchvision is not installed",
+            str(error),
+            "pip install 'sparse-attention[vision]', or use --backbone tiny for a trial",
+        ) from error
+    net = resnet152(weights=None)
+    if weights is not None:
+        path = Path(weights)
+        if not path.is_file():
+            raise DataUnavailable(
+                "the weights of resnet152 are missing", str(path), "give the path of a .pth file by --weights"
+            )
+        try:
+            state, origin = torch.load(path, map_location="cpu", weights_only=True), sha256_of(path)[:16]
+        except Exception as error:  # cut short, no checkpoint at all, or one that holds code
+            raise DataError(
+                f"{path.name} is no file of weights that can be read", f"{path}: {type(error).__name__}: {error}",
+                "fetch the file again",
+            ) from error  # fmt: skip
+    else:
+        preset = ResNet152_Weights.IMAGENET1K_V1
+        try:
+            state, origin = preset.get_state_dict(progress=True, check_hash=True), str(preset)
+        except Exception as error:  # urllib, ssl, a wrong hash: all mean that there are no weights
+            raise DataUnavailable(
+                "the weights of resnet152 cannot be downloaded", f"{preset.url}: {type(error).__name__}: {error}",
+                "fetch that file on another machine and give its path by --weights",
+            ) from error  # fmt: skip
+    try:
+        net.load_state_dict(state)
+    except (RuntimeError, TypeError) as error:
+        raise DataError(
+            f"the weights ({origin}) are not those of resnet152", str(error).split("\n", 1)[0], "give resnet152's file"
+        ) from error
+    cut = nn.Sequential(*list(net.children())[:-2]).eval()  # without pooling and classifier
+    return Backbone(cut, f"resnet152|weights:{origin}|size:{size}", size, (size // 32, size // 32), 2048)
+
+
+def _tiny(size: int) -> Backbone:
+    """Two convolutions with fixed random weights: for trials and tests, its features mean little."""
+    generator = torch.Generator().manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Conv2d(8, 16, 4, 4), nn.ReLU())
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return Backbone(net.eval(), f"tiny|seed:0|size:{size}", size, (size // 16, size // 16), 16)
+
+
+def extract(
+    source: ImageSource, keys: Sequence[str], model: Backbone, folder: Path, progress: Progress, *,
+    batch_size: int = 16, shard_size: int = 512, device: str = "cpu", amp: bool = False,
+) -> FeatureStore:  # fmt: skip
+    """Features of `keys` into a store at `folder`; continues where an earlier run stopped.
+
+    Args:
+        device: "cpu" or "cuda". amp: half precision where the device has it (the store is float16 either way).
+    """
+    net = model.net.to(device)
+    mean = torch.tensor(MEAN, device=device).view(3, 1, 1)
+    std = torch.tensor(STD, device=device).view(3, 1, 1)
+    pin = device == "cuda"
+
+    @torch.inference_mode()
+    def compute(shard: Sequence[str]) -> tuple[np.ndarray, dict[str, str]]:
+        bad: dict[str, str] = {}
+        out = np.zeros((len(shard), model.grid[0] * model.grid[1], model.channels), np.float16)
+        for start in range(0, len(shard), batch_size):
+            places, pixels = [], []
+            for place, key in enumerate(shard[start : start + batch_size], start):
+                try:
+                    pixels.append(torch.from_numpy(decode(source.read(key), (model.size, model.size)).copy()))
+                    places.append(place)
+                except ImageError as error:
+                    bad[key] = str(error)
+            if not pixels:
+                continue
+            batch = torch.stack(pixels)  # [B, size, size, 3] uint8
+            batch = batch.pin_memory() if pin else batch
+            x = (batch.to(device, non_blocking=pin).permute(0, 3, 1, 2).float() / 255 - mean) / std
+            with torch.autocast(device, enabled=amp, dtype=torch.float16 if pin else torch.bfloat16):
+                y: Tensor = net(x)
+            cells = y.flatten(2).transpose(1, 2).float().cpu()
+            whole = (cells.abs() <= LARGEST).flatten(1).all(1)
+            for place in [p for p, fits in zip(places, whole.tolist()) if not fits]:
+                bad[shard[place]] = "its features are not numbers that half precision holds"
+            out[places] = torch.where(whole[:, None, None], cells, 0.0).numpy()
+        return out, bad
+
+    layout = Layout(model.name, model.grid, model.channels, tuple(keys), shard_size)
+    store = write(folder, layout, compute, progress)
+    if store.bad:
+        progress.say(
+            f"{len(store.bad)} of {len(keys)} images have no features, zeros stand for them: {', '.join(list(store.bad)[:5])}"
+        )
+    return store

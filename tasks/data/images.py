@@ -1,0 +1,294 @@
+"""Where images come from, and images as a model gets them: pixels decoded once into one array, features, or none.
+
+A source lists keys and gives an image per key. What cannot be read is an `ImageError`; whoever reads many images counts
+those and goes on: a million-image set has a few truncated files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import tarfile
+import threading
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from tasks.data.errors import DataError, DataUnavailable
+from tasks.data.feature_store import FeatureStore
+from tasks.data.files import locked, publish_file, sha256_of
+from tasks.data.progress import Progress
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+
+
+class ImageError(RuntimeError):
+    """One image that is missing or cannot be decoded; the message says which and why."""
+
+
+class Images(Protocol):
+    """Images as the model gets them, by row: `Pixels`, `FeatureStore` or `Blank`.
+
+    kind: pixels or features. grid, channels: shape of one image. index: key -> row. bad: key -> why it cannot be read.
+    path: where they lie, for `open_images`: relative to a folder of encoded data beside them in the cache, else absolute.
+    """
+
+    kind: str
+    grid: tuple[int, int]
+    channels: int
+    index: dict[str, int]
+    bad: dict[str, str]
+    sha256: str
+    path: str
+
+    def rows(self, numbers: np.ndarray) -> np.ndarray: ...
+
+
+class ImageSource(Protocol):
+    """Images by key."""
+
+    def keys(self) -> Sequence[str]: ...
+    def read(self, key: str) -> bytes: ...
+    def fingerprint(self) -> str:
+        """Changes when the images may have changed: names and sizes, not contents."""
+
+
+def coco_key(name: str) -> str | None:
+    """ "COCO_train2014_000000228478.jpg" -> "228478", the image_id of the questions; None for other names."""
+    found = re.search(r"(\d{12})\.jpe?g$", name)
+    return str(int(found.group(1))) if found else None
+
+
+def stem_key(name: str) -> str | None:
+    """The file's name without folder and suffix."""
+    return Path(name).stem if name.lower().endswith(SUFFIXES) else None
+
+
+def path_key(name: str) -> str | None:
+    """The last folder and the stem: "data/train/images/7.png" -> "train/7" (a folder named "images" does not count)."""
+    if not name.lower().endswith(SUFFIXES):
+        return None
+    folders = [p for p in Path(name).parts[:-1] if p != "images"]
+    return f"{folders[-1]}/{Path(name).stem}" if folders else Path(name).stem
+
+
+class Files:
+    """Images in folders, zip and tar archives, found by name.
+
+    Args:
+        places: folders (searched through) or archives; the first one that has a key wins.
+        key: file name -> key, None to ignore the file.
+    Raises:
+        DataUnavailable: a place does not exist. DataError: an archive is damaged, or there is no image in any place.
+    """
+
+    def __init__(self, places: Sequence[Path], key: Callable[[str], str | None]) -> None:
+        self._where: dict[str, tuple[Path, str, int]] = {}  # key -> place, name in it, bytes
+        self._open: dict[tuple[Path, int], zipfile.ZipFile | tarfile.TarFile] = {}
+        for place in places:
+            for name, size in self._list(place):
+                found = key(name)
+                if found is not None:
+                    self._where.setdefault(found, (place, name, size))
+        if not self._where:
+            raise DataError(
+                "there is no image",
+                ", ".join(map(str, places)) or "no folder given",
+                "correct data.path, or see the data set's page",
+            )
+
+    @staticmethod
+    def _list(place: Path) -> list[tuple[str, int]]:
+        if place.is_dir():
+            files = sorted(p for p in place.rglob("*") if p.is_file())
+            return [(str(p.relative_to(place.parent)), p.stat().st_size) for p in files]
+        if not place.is_file():
+            raise DataUnavailable(
+                f"the images {place.name} are missing", str(place), "see the data set's page under data/manifests"
+            )
+        try:
+            if place.suffix == ".zip":
+                with zipfile.ZipFile(place) as archive:
+                    return [(i.filename, i.file_size) for i in archive.infolist() if not i.is_dir()]
+            with tarfile.open(place) as archive:
+                return [(m.name, m.size) for m in archive if m.isfile()]
+        except (zipfile.BadZipFile, tarfile.TarError, OSError) as error:
+            raise DataError(f"{place.name} is damaged", f"{place}: {error}", "fetch it again") from error
+
+    def keys(self) -> list[str]:
+        return list(self._where)
+
+    def fingerprint(self) -> str:
+        text = json.dumps([[k, place.name, name, size] for k, (place, name, size) in self._where.items()])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def read(self, key: str) -> bytes:
+        """The file's bytes. Raises ImageError when there is none, or it cannot be read."""
+        if key not in self._where:
+            raise ImageError(f"no image with key {key!r}")
+        place, name, _ = self._where[key]
+        try:
+            if place.is_dir():
+                return (place.parent / name).read_bytes()
+            archive = self._archive(place)
+            if isinstance(archive, zipfile.ZipFile):
+                return archive.read(name)
+            member = archive.extractfile(name)
+            assert member is not None
+            return member.read()
+        except (OSError, KeyError, zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
+            raise ImageError(f"{place}: {name}: {type(error).__name__}: {error}") from error
+
+    def _archive(self, place: Path) -> zipfile.ZipFile | tarfile.TarFile:
+        handle = (place, threading.get_ident())  # an open archive has one position; threads need one each
+        if handle not in self._open:
+            self._open[handle] = zipfile.ZipFile(place) if place.suffix == ".zip" else tarfile.open(place)  # noqa: SIM115
+        return self._open[handle]
+
+
+def decode(raw: bytes, size: tuple[int, int]) -> np.ndarray:
+    """Bytes of an image file -> uint8 [height, width, 3], resized (bilinear) to `size` = (height, width).
+
+    Raises ImageError when it cannot be decoded completely.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(raw)) as image:
+            image.load()  # a truncated file fails here, not at open
+            colour = image.convert("RGB")
+            if colour.size != (size[1], size[0]):
+                colour = colour.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+            return np.asarray(colour)
+    except Exception as error:  # Pillow's plugins raise anything from SyntaxError to struct.error
+        raise ImageError(f"cannot be decoded ({type(error).__name__}: {error})") from error
+
+
+class Pixels:
+    """Images as one array uint8 [N, height, width, 3], in the order of `keys`; `bad` names those that could not be read (all zero)."""
+
+    kind = "pixels"
+
+    def __init__(self, file: Path, known: Mapping) -> None:
+        self.array = np.load(file, mmap_mode="r")
+        self.bad, self.sha256 = dict(known["bad"]), known["sha256"]
+        self.index = {key: i for i, key in enumerate(known["keys"])}
+        self.grid: tuple[int, int] = (self.array.shape[1], self.array.shape[2])
+        self.channels = self.array.shape[3]
+        self.path = f"../../images/{file.name}"
+
+    def rows(self, numbers: np.ndarray) -> np.ndarray:
+        """Images of these numbers, [len(numbers), height, width, 3]."""
+        return self.array[numbers]
+
+
+class Blank:
+    """No images: every one is four cells of zeros. What questions alone tell."""
+
+    kind, grid, channels, sha256, path = "features", (2, 2), 1, "blank", "none"
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self.index, self.bad = dict.fromkeys(keys, 0), {}
+
+    def rows(self, numbers: np.ndarray) -> np.ndarray:
+        return np.zeros((len(numbers), 4, 1), np.float16)
+
+
+@dataclass(frozen=True)
+class ImageInput:
+    """What a set of questions gives under about["images"]: called with keys, it gives `Images`.
+
+    input: pixels (read by a CNN of the model), features (a store), none (questions alone). size: (height, width) of pixels.
+    source: None when the images are not there.
+    """
+
+    input: str
+    size: tuple[int, int]
+    source: ImageSource | None
+    store: Path | None = None
+
+    def __call__(self, keys: Sequence[str], root: Path, progress: Progress) -> Images:
+        """Raises DataUnavailable when there are no images, DataError when they are damaged."""
+        if self.input == "none":
+            return Blank(keys)
+        if self.input == "features":
+            if self.store is None:
+                step = "set data.path=FOLDER; features are read from FOLDER/features"
+                raise DataUnavailable("no folder with features is set", "data.path is empty", step)
+            return FeatureStore(self.store)
+        if self.source is None:
+            step = "get them, or set data.input=none to learn from questions alone"
+            raise DataUnavailable("the questions come without images", "data.path, data.mirror", step)
+        return decode_all(self.source, keys, self.size, root / "images", progress)
+
+
+def open_images(record: Mapping[str, str], folder: Path) -> Images:
+    """The images that {"kind": ..., "path": ...} of an encoded `folder` names."""
+    if record["path"] == Blank.path:
+        return Blank(())
+    path = Path(os.path.normpath(folder / record["path"]))
+    if record["kind"] == "features":
+        return FeatureStore(path)
+    if (known := _known(path, path.with_suffix(".json"))) is None:
+        raise DataUnavailable("the decoded images are missing or damaged", str(path), "prepare the data again")
+    return Pixels(path, known)
+
+
+def decode_all(
+    source: ImageSource, keys: Sequence[str], size: tuple[int, int], folder: Path, progress: Progress
+) -> Pixels:
+    """Decode `keys` once; the array is kept under `folder` and verified by its checksum when it is used again.
+
+    Corrupt and missing images become black, are listed in `bad` and said once. Raises DataError when more than half of
+    the images cannot be read: then something else is wrong.
+    """
+    name = hashlib.sha256(json.dumps([source.fingerprint(), list(keys), list(size), 2]).encode()).hexdigest()[:16]
+    path, record = folder / f"pixels-{name}.npy", folder / f"pixels-{name}.json"
+    with locked(folder / f".pixels-{name}.lock"):
+        known = _known(path, record)
+        if known is None:
+            known = _decode_all(source, keys, size, path, record, progress)
+    return Pixels(path, known)
+
+
+def _known(path: Path, record: Path) -> dict | None:
+    try:
+        known = json.loads(record.read_text(encoding="utf-8"))
+        return known if sha256_of(path) == known["sha256"] else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _decode_all(source, keys, size, path: Path, record: Path, progress: Progress) -> dict:
+    bad: dict[str, str] = {}
+    with publish_file(path) as temporary:
+        array = np.lib.format.open_memmap(temporary, "w+", np.uint8, (len(keys), *size, 3))
+        with progress.bar(len(keys), "decoding images") as bar:
+            for i, key in enumerate(keys):
+                try:
+                    array[i] = decode(source.read(key), size)
+                except ImageError as error:
+                    bad[key] = str(error)
+                bar.advance(1)
+        array.flush()
+        del array
+        if 2 * len(bad) > len(keys):
+            first = next(iter(bad.items()))
+            raise DataError(
+                f"{len(bad)} of {len(keys)} images cannot be read",
+                f"{first[0]}: {first[1]}",
+                "check data.path and the archives",
+            )
+        known = {"sha256": sha256_of(temporary), "bad": bad, "keys": list(keys)}
+    with publish_file(record) as temporary:
+        temporary.write_text(json.dumps(known), encoding="utf-8")
+    if bad:
+        progress.say(f"{len(bad)} of {len(keys)} images cannot be read and count as black: {', '.join(list(bad)[:5])}")
+    return known

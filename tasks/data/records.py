@@ -1,0 +1,112 @@
+"""Records: what the splits of a data set hold, by the kind of the set.
+
+=============  ====================================================================
+"pairs"        `Pair`: a source text and its reference outputs
+"texts"        `Example`: one or two texts and a class
+"questions"    `Question`: a question about an image, with its answers
+"features"     `Labelled`: arrays of features and labels, one object a split
+=============  ====================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+KINDS = {
+    "pairs": "pairs of texts", "texts": "texts with a class", "questions": "questions about images", "features": "features with labels",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One source text and its reference outputs, raw and detokenised as published."""
+
+    source: str
+    references: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One or two texts, the number of their class, and words of the first text that people pointed at (may be empty)."""
+
+    texts: tuple[str, ...]
+    label: int
+    marked: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about an image.
+
+    Attributes:
+        question_id: as the set numbers it.
+        image: key of the image in the set's images.
+        text: as asked.
+        answers: of the annotators (ten in VQA v2), normalised; a single one is a gold label; empty for a hidden test set.
+        answer: the one given most often.
+        answer_type: yes/no, number or other.
+    """
+
+    question_id: int | str
+    image: str
+    text: str
+    answers: tuple[str, ...]
+    answer: str
+    answer_type: str
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """A split of documents as vectors: features float64 [n, d], labels bool [n, K] with at least one label each."""
+
+    features: np.ndarray
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+class Subset(Sequence[Any]):
+    """A view of `records` at `indices`, without copying them."""
+
+    def __init__(self, records: Sequence[Any], indices: Sequence[int]) -> None:
+        self.records, self.indices = records, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, i):
+        if isinstance(i, slice):
+            return [self.records[int(j)] for j in self.indices[i]]
+        return self.records[int(self.indices[i])]
+
+
+class Mapped(Sequence[Any]):
+    """Records made from `rows` when they are asked for."""
+
+    def __init__(self, rows: Sequence[Any], make: Callable[[Any], Any]) -> None:
+        self.rows, self.make = rows, make
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i):
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(len(self)))]
+        if not -len(self) <= i < len(self):
+            raise IndexError(i)
+        return self.make(self.rows[i % len(self)])
+
+
+def first(records: Sequence[Any], limit: int | None) -> Sequence[Any]:
+    """The first `limit` records (None: all), without copying them."""
+    return records if limit is None or limit >= len(records) else Subset(records, range(limit))
+
+
+def clean(text: str) -> str:
+    """Runs of white space (line ends, no-break and other Unicode spaces) become one space."""
+    return " ".join(text.split())

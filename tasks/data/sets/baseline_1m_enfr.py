@@ -1,0 +1,65 @@
+"""baseline-1M EN-FR of the NMT-Benchmark: 1M pairs of Europarl and News Commentary; the translation data of Laha et al. 2018."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.data.download import download, unpack_tar
+from tasks.data.files import sha256_of
+from tasks.data.lines import LinePairs, find_file, folder_of
+from tasks.data.manifests import load_manifest
+from tasks.data.pairs import language, languages, two_languages
+from tasks.data.progress import Progress
+from tasks.data.records import Pair
+from tasks.options import text
+
+KIND = "pairs"
+
+
+@dataclass
+class Options:
+    """Either direction; the generic test set of the archive."""
+
+    source_lang: str = language("fr", "en", "fr")
+    target_lang: str = language("en", "en", "fr")
+    path: str | None = text(
+        None, optional=True, help="folder of the unpacked archive; null: where scripts/data.py fetch puts it"
+    )
+    limits: Limits = limits()
+
+    def problems(self) -> list[str]:
+        return two_languages(self)
+
+
+def load(options: Options, root: Path, progress: Progress) -> DataSet:
+    """Files baseline-1M_train.en, baseline-1M_valid.fr and so on; lines are read on demand."""
+    manifest = load_manifest("baseline_1m_enfr")
+    folder = root / manifest["name"] if options.path is None else folder_of(options.path, manifest["get"])
+    about, splits, hashes = languages(options), {}, {}
+    for split, part in {"train": "train", "dev": "valid", "test": "test"}.items():
+        files = [
+            find_file((folder, folder / "baseline-1M-enfr"), (f"baseline-1M_{part}.{lang}",), manifest["get"])
+            for lang in about.values()
+        ]
+        splits[split] = LinePairs(files[0], files[1:])
+        hashes[split] = [sha256_of(path) for path in files]
+
+    def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
+        return splits
+
+    return make(
+        manifest, KIND, read, f"baseline-1M-enfr (NMT-Benchmark), {'-'.join(about.values())}, generic test set", sources=hashes,
+        limits=options.limits, found={s: len(pairs) for s, pairs in splits.items()}, about=about,
+    )  # fmt: skip
+
+
+def fetch(options: Options, root: Path, progress: Progress) -> None:
+    """Download and unpack the archive, unless a folder is given."""
+    if options.path is None:
+        manifest = load_manifest("baseline_1m_enfr")
+        archive = root / Path(manifest["url"]).name
+        download(manifest["url"], archive, progress, manifest.get("sha256"), manifest.get("bytes"))
+        unpack_tar(archive, root / manifest["name"])

@@ -1,0 +1,47 @@
+"""easy-VQA: questions about generated images of one coloured shape, from a wheel; stands for VQA v2 in the demo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.data.images import Files, ImageInput, path_key
+from tasks.data.manifests import load_manifest
+from tasks.data.progress import Progress
+from tasks.data.questions import hold_out, limited, read_easy_vqa
+from tasks.data.records import Question
+from tasks.data.wheels import fetch_wheel
+from tasks.options import choice, integer, listing, number
+
+KIND = "questions"
+
+
+@dataclass
+class Options:
+    """Questions about one shape; 13 answers. The training images held out are dev."""
+
+    input: str = choice("pixels", "pixels", "none", help="pixels: a CNN of the model reads them; none: questions alone")
+    image_size: list = listing([64, 64], integer(low=1), length=2, help="height and width that pixels are resized to")
+    dev_share: float = number(0.05, above=0, below=1, help="share of the training images whose questions are dev")
+    limits: Limits = limits()
+
+
+def load(options: Options, root: Path, progress: Progress) -> DataSet:
+    """38,575 + 9,673 questions on 4,000 + 1,000 images."""
+    manifest = load_manifest("easy_vqa")
+    wheel = fetch_wheel(manifest["package"], str(manifest["version"]), root, progress, manifest["sha256"])
+    folder = wheel / "easy_vqa" / "data"
+
+    def read(progress: Progress) -> Mapping[str, Sequence[Question]]:
+        train, dev = hold_out(read_easy_vqa(folder / "train" / "questions.json", "train"), options.dev_share)
+        return {"train": train, "dev": dev, "test": read_easy_vqa(folder / "test" / "questions.json", "test")}
+
+    held_out = [manifest["sha256"], options.dev_share]
+    return make(
+        manifest, KIND, read, f"easy-VQA, wheel {manifest['package']} {manifest['version']}",
+        sources={"train": held_out, "dev": held_out, "test": manifest["sha256"]}, limits=options.limits, cut=limited,
+        notes=[f"dev: the questions on {options.dev_share:.0%} of the training images"],
+        about={"images": ImageInput(options.input, tuple(options.image_size), Files([folder], path_key))},
+    )  # fmt: skip

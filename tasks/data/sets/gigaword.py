@@ -1,0 +1,74 @@
+"""Annotated Gigaword as released by Rush et al. 2015: first sentence to headline; Niculae & Blondel 2017 and Laha et al. 2018, Table 2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.data import hub
+from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.data.files import sha256_of
+from tasks.data.lines import LinePairs, find_file, folder_of
+from tasks.data.manifests import load_manifest
+from tasks.data.pairs import ENGLISH
+from tasks.data.progress import Progress
+from tasks.data.records import Mapped, Pair, clean
+from tasks.options import text
+
+KIND = "pairs"
+# published layouts: the archive with folders train/ and Giga/, or all files in one folder
+NAMES = {
+    "train": (("train.article.filter.txt", "train.article.txt"), ("train.title.filter.txt", "train.title.txt")),
+    "dev": (("valid.article.filter.txt", "valid.article.txt"), ("valid.title.filter.txt", "valid.title.txt")),
+    "test": (("input.txt",), ("task1_ref0.txt",)),
+}
+
+
+@dataclass
+class Options:
+    """3,803,957 / 189,651 / 1,951 pairs, tokenised, lower-cased and with # for digits as released."""
+
+    path: str | None = text(None, optional=True, help="folder of the authors' archive; null: the datasets package")
+    limits: Limits = limits()
+
+
+def load(options: Options, root: Path, progress: Progress) -> DataSet:
+    """Lines are read on demand."""
+    manifest = load_manifest("gigaword")
+    title = "Gigaword (Rush et al. 2015), "
+    if options.path is None:
+        splits, stamps = _from_hub(root, progress, manifest["get"])
+        title += "Hugging Face release"
+    else:
+        folder, splits, stamps = folder_of(options.path, manifest["get"]), {}, {}
+        for split, sides in NAMES.items():
+            files = [find_file((folder, folder / "train", folder / "Giga"), names, manifest["get"]) for names in sides]
+            splits[split] = LinePairs(files[0], files[1:])
+            progress.say(f"verifying {files[0].name} and {files[1].name}")
+            stamps[split] = [sha256_of(path) for path in files]
+        title += "released pairs"
+    found = {split: len(pairs) for split, pairs in splits.items()}
+    return make(
+        manifest,
+        KIND,
+        lambda progress: splits,
+        title,
+        sources=stamps,
+        limits=options.limits,
+        found=found,
+        about=ENGLISH,
+    )
+
+
+def _from_hub(root: Path, progress: Progress, get: str) -> tuple[dict[str, Sequence[Pair]], dict[str, Any]]:
+    loaded = hub.load("Harvard/gigaword", None, root, progress, get)
+    rows = {split: loaded[theirs] for split, theirs in hub.SPLITS.items()}
+
+    def pair(row: Mapping[str, Any]) -> Pair:
+        return Pair(clean(row["document"]), (clean(row["summary"]),))
+
+    return {s: Mapped(r, pair) for s, r in rows.items()}, {
+        s: hub.stamp("Harvard/gigaword", None, r) for s, r in rows.items()
+    }

@@ -1,0 +1,156 @@
+"""IMDB reviews (Maas et al. 2011): the data of Martins et al. 2020, Table 1."""
+
+from __future__ import annotations
+
+import random
+import re
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.data import hub
+from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.data.errors import DataError
+from tasks.data.files import sha256_of
+from tasks.data.manifests import load_manifest, mirror_files
+from tasks.data.progress import Progress
+from tasks.data.records import Example
+from tasks.options import integer, number, text
+
+KIND = "texts"
+CLASSES = ("negative", "positive")
+FIELDS = ("text",)
+_MEMBER = re.compile(r"(?:^|/)(train|test)/(neg|pos)/([^/]+)\.txt$")
+_LABELS = {"neg": 0, "pos": 1}
+Reviews = Iterator[tuple[str, str, str, str]]  # split, neg or pos, name, text
+
+
+@dataclass
+class Options:
+    """25,000 training and 25,000 test reviews, half of each positive; dev is a share of the training reviews."""
+
+    path: str | None = text(None, optional=True, help="the original archive, or its unpacked folder aclImdb")
+    mirror: str | None = text(
+        None, optional=True, help="folder of local copies, laid out as the manifest says; path goes first"
+    )
+    dev_share: float = number(0.1, above=0, below=1, help="share of the training reviews that are dev")
+    split_seed: int = integer(42, low=0, help="of that choice, among the reviews ordered by name")
+    limits: Limits = limits()
+
+
+def load(options: Options, root: Path, progress: Progress) -> DataSet:
+    """Read from `path`, else from `mirror` (one archive), else through the `datasets` package."""
+    manifest = load_manifest("imdb")
+    read, stamps, counts, provenance = _found(options, manifest, root, progress)
+
+    def splits(progress: Progress) -> Mapping[str, Sequence[Example]]:
+        reviews: dict[str, list[tuple[str, Example]]] = {"train": [], "test": []}
+        for split, label, name, review in read(progress):
+            reviews[split].append((f"{label}/{name}", Example((review,), _LABELS[label])))
+        if not reviews["train"] or not reviews["test"]:
+            raise DataError("imdb has no reviews in train or test", provenance, manifest["get"])
+        train, test = (
+            [example for _, example in sorted(reviews[s], key=lambda item: item[0])] for s in ("train", "test")
+        )
+        random.Random(options.split_seed).shuffle(train)
+        random.Random(options.split_seed).shuffle(test)  # so that a limit takes some of both classes
+        cut = round(len(train) * options.dev_share)
+        return {"train": train[cut:], "dev": train[:cut], "test": test}
+
+    held_out = [stamps["train"], options.dev_share, options.split_seed]
+    return make(
+        manifest, KIND, splits, f"IMDB, {provenance}", sources={"train": held_out, "dev": held_out, "test": [stamps["test"], options.split_seed]},
+        limits=options.limits, found=counts, notes=[f"dev: {options.dev_share:.0%} of the training reviews, seed {options.split_seed}"],
+        about={"classes": list(CLASSES), "fields": list(FIELDS)},
+    )  # fmt: skip
+
+
+def _found(
+    options: Options, manifest: Mapping, root: Path, progress: Progress
+) -> tuple[Callable[[Progress], Reviews], dict, dict, str]:
+    """How to read the reviews, what train and test are read from, how many there are, where they come from."""
+    if options.path is not None and Path(options.path).is_dir():
+        members = _folder_members(Path(options.path))
+        # a folder has no hash of its own: names and sizes
+        stamps = {
+            s: [(label, path.name, path.stat().st_size) for split, label, path in members if split == s]
+            for s in ("train", "test")
+        }
+        counts = {s: len(stamp) for s, stamp in stamps.items()}
+        return lambda progress: _read_folder(members, progress), stamps, counts, f"folder {Path(options.path).name}"
+    if options.path is None and options.mirror is None:
+        name = "stanfordnlp/imdb"
+        rows = hub.load(name, None, root, progress, manifest["get"])
+        splits = {s: rows[s] for s in ("train", "test")}
+        counts = {s: len(r) for s, r in splits.items()}
+        return (
+            lambda progress: _read_hub(splits),
+            {s: hub.stamp(name, None, r) for s, r in splits.items()},
+            counts,
+            f"datasets package, {name}",
+        )
+    if options.path is None:
+        (archive,) = mirror_files(manifest, options.mirror).values()
+        counts = {}  # the manifest's hash says that it is whole
+    else:
+        archive = Path(options.path)
+        if not archive.is_file():
+            raise DataError(f"imdb: {archive.name} does not exist", str(archive), manifest["get"])
+        counts = _count(archive)
+    stamp = sha256_of(archive)
+    return (
+        lambda progress: _read_archive(archive, progress),
+        dict.fromkeys(("train", "test"), stamp),
+        counts,
+        f"archive {archive.name}",
+    )
+
+
+def _count(archive: Path) -> dict[str, int]:
+    try:
+        with tarfile.open(archive, "r:*") as tar:
+            return Counter(match[1] for member in tar if (match := _MEMBER.search(member.name)))
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise DataError(f"{archive.name} cannot be read", str(error), "fetch the archive again") from error
+
+
+def _read_archive(path: Path, progress: Progress) -> Reviews:
+    progress.say(f"reading {path.name}")
+    try:
+        with tarfile.open(path, "r:*") as archive, progress.bar(50_000, "unpacking reviews") as bar:
+            for member in archive:
+                match = _MEMBER.search(member.name)
+                stream = archive.extractfile(member) if match and member.isfile() else None
+                if match and stream is not None:
+                    bar.advance()
+                    yield match[1], match[2], match[3], stream.read().decode("utf-8")
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise DataError(f"{path.name} cannot be read", str(error), "fetch the archive again") from error
+
+
+def _folder_members(folder: Path) -> list[tuple[str, str, Path]]:
+    """(split, label, file) of every review below the unpacked archive."""
+    top = folder / "aclImdb" if (folder / "aclImdb").is_dir() else folder
+    found = [(s, c, p) for s in ("train", "test") for c in _LABELS for p in sorted((top / s / c).glob("*.txt"))]
+    if not found:
+        raise DataError(
+            f"{folder} holds no reviews",
+            f"{top}/{{train,test}}/{{pos,neg}}/*.txt",
+            "set data.path to the folder aclImdb",
+        )
+    return found
+
+
+def _read_folder(found, progress: Progress) -> Reviews:
+    with progress.bar(len(found), "reading reviews") as bar:
+        for split, label, path in found:
+            bar.advance()
+            yield split, label, path.stem, path.read_text(encoding="utf-8")
+
+
+def _read_hub(rows) -> Reviews:
+    for split in ("train", "test"):
+        for i, row in enumerate(rows[split]):
+            yield split, ("neg", "pos")[row["label"]], f"{i:06d}", row["text"]

@@ -1,0 +1,113 @@
+"""IWSLT 2017 TED talks, from the archive's files or the `datasets` package."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.data import hub
+from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.data.files import sha256_of
+from tasks.data.lines import find_file, folder_of
+from tasks.data.manifests import load_manifest
+from tasks.data.pairs import (
+    bounds,
+    bounds_shortfall,
+    language,
+    languages,
+    parallel,
+    two_languages,
+    within_bounds,
+    word_bounds,
+)
+from tasks.data.progress import Progress
+from tasks.data.records import Mapped, Pair, clean
+from tasks.options import text
+
+KIND = "pairs"
+LANGUAGES = ("en", "de", "fr", "ar", "ja", "ko", "zh")
+EVALUATION = {"dev": ("dev2010",), "test": ("tst2010", "tst2011", "tst2012", "tst2013", "tst2014", "tst2015")}
+
+
+@dataclass
+class Options:
+    """206,112 / 888 (dev2010) / 8,079 (tst2010 to tst2015) pairs DE-EN."""
+
+    source_lang: str = language("de", *LANGUAGES)
+    target_lang: str = language("en", *LANGUAGES)
+    min_words: dict = word_bounds(None, None, "fewest words of a text")
+    max_words: dict = word_bounds(None, None, "most words of a text")
+    path: str | None = text(
+        None, optional=True, help="folder of the language pair as in its archive; null: the datasets package"
+    )
+    limits: Limits = limits()
+
+    def problems(self) -> list[str]:
+        return two_languages(self)
+
+
+def load(options: Options, root: Path, progress: Progress) -> DataSet:
+    """`path` holds train.tags.de-en.de, IWSLT17.TED.dev2010.de-en.de.xml and so on, or a folder de-en that does."""
+    manifest, about = load_manifest("iwslt2017"), languages(options)
+    stem = "-".join(about.values())
+    title = f"IWSLT 2017 {stem}, dev2010, tst2010-2015"
+    if options.path is None:
+        splits, stamps = _from_hub(stem, root, progress, manifest["get"])
+        title += ", Hugging Face release"
+    else:
+        splits, stamps = _from_files(folder_of(options.path, manifest["get"]), stem, manifest["get"])
+    if stem != "de-en":
+        manifest = manifest | {"sizes": {}}
+    return make(
+        manifest, KIND, lambda progress: {s: within_bounds(pairs, options) for s, pairs in splits.items()}, title,
+        sources={split: [stamp, bounds(options)] for split, stamp in stamps.items()}, limits=options.limits,
+        found={split: len(pairs) for split, pairs in splits.items()}, shortfalls=bounds_shortfall(options), about=about,
+    )  # fmt: skip
+
+
+Found = tuple[dict[str, Sequence[Pair]], dict[str, Any]]  # split -> pairs, split -> what they are read from
+
+
+def _from_hub(stem: str, root: Path, progress: Progress, get: str) -> Found:
+    name, config, (source, target) = "IWSLT/iwslt2017", f"iwslt2017-{stem}", stem.split("-")
+    loaded = hub.load(name, config, root, progress, get)
+    rows = {split: loaded[theirs] for split, theirs in hub.SPLITS.items()}
+
+    def pair(row: Mapping[str, Any]) -> Pair:
+        return Pair(clean(row["translation"][source]), (clean(row["translation"][target]),))
+
+    return {s: Mapped(r, pair) for s, r in rows.items()}, {s: hub.stamp(name, config, r) for s, r in rows.items()}
+
+
+def _from_files(folder: Path, stem: str, get: str) -> Found:
+    patterns = {"train": ["train.tags.{}.{}"]} | {
+        s: [f"IWSLT17.TED.{n}.{{}}.{{}}.xml" for n in sets] for s, sets in EVALUATION.items()
+    }
+    splits, stamps = {}, {}
+    for split, names in patterns.items():
+        splits[split], stamps[split] = [], []
+        for name in names:
+            files = [find_file((folder, folder / stem), (name.format(stem, lang),), get) for lang in stem.split("-")]
+            sides = map(tagged_lines if split == "train" else segments, files)
+            splits[split] += parallel(*sides, where=name.format(stem, "*"))
+            stamps[split] += map(sha256_of, files)
+    return splits, stamps
+
+
+def tagged_lines(path: Path) -> list[str]:
+    """Sentences of an IWSLT training file: its lines without those that are a tag with its text (<title>..</title>)."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    return [line for line in lines if not re.match(r"\s*</?[a-z]+\b[^>]*>", line)]
+
+
+def segments(path: Path) -> list[str]:
+    """Texts of the <seg> elements of an IWSLT evaluation file, in order."""
+    return [
+        html.unescape(text) for text in re.findall(r"<seg\b[^>]*>(.*?)</seg>", path.read_text(encoding="utf-8"), re.S)
+    ]

@@ -1,0 +1,151 @@
+"""LibreOffice help: paragraphs in two of 11 languages, aligned by their id; stands for baseline-1M in the demo (MPL-2.0)."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from tasks.data.apt import PrivateApt
+from tasks.data.dataset import SPLITS, DataSet, Limits, fingerprint, limits, make
+from tasks.data.manifests import load_manifest
+from tasks.data.pairs import (
+    bounds,
+    cached_parts,
+    cached_rows,
+    language,
+    languages,
+    two_languages,
+    within_bounds,
+    word_bounds,
+)
+from tasks.data.progress import Progress
+from tasks.data.records import Pair, clean
+from tasks.data.splits import normalized, split_by_content
+from tasks.options import choice
+
+KIND = "pairs"
+RECIPE = 2  # raised when the same pages would give other pairs or splits
+# language -> (suffix of the package's name, folder of its pages)
+HELP_LANGUAGES = {
+    "en": ("en-us", "en-US"),
+    **{code: (code, code) for code in ("ca", "da", "de", "es", "fr", "it", "nl", "pl", "pt", "ru")},
+}
+# paragraphs and headings never nest, and their ids are the same in every language
+_HELP_BLOCK = re.compile(r'<(p|h[1-6])\b([^>]*?)\bid="((?:par_|hd_|bm_|tit)[^"]*)"([^>]*)>(.*?)</\1>', re.S)
+
+
+@dataclass
+class Options:
+    """About 28,000 pairs FR-EN of 4 to 60 words; both directions have the same splits."""
+
+    source_lang: str = language("fr", *HELP_LANGUAGES)
+    target_lang: str = language("en", *HELP_LANGUAGES)
+    min_words: dict = word_bounds(4, 4, "fewest words of a text")
+    max_words: dict = word_bounds(60, 60, "most words of a text")
+    fallback: str | None = choice(
+        "toy", "toy", optional=True, help="generated pairs when the text cannot be had; null: an error"
+    )
+    limits: Limits = limits()
+
+    def problems(self) -> list[str]:
+        return two_languages(self)
+
+
+def load(options: Options, root: Path, progress: Progress) -> DataSet:
+    """Fetched by a private apt from the packages libreoffice-help-*; no near-duplicate of a source or a target in two splits."""
+    manifest, about = load_manifest("libreoffice_help"), languages(options)
+    first, second = sorted(about.values())
+
+    def make_rows() -> tuple[list[list[str]], dict]:
+        apt = PrivateApt(root, progress)
+        texts, versions = [], []
+        for lang in (first, second):
+            suffix, pages = HELP_LANGUAGES[lang]
+            folder = apt.unpack(f"libreoffice-help-{suffix}")
+            versions.append((folder / "PACKAGE_VERSION.txt").read_text().strip())
+            progress.say(f"reading the help pages in {lang}")
+            texts.append(dict(help_paragraphs(folder / "usr/share/libreoffice/help" / pages / "text")))
+        return aligned_rows(*texts), {"packages": versions}
+
+    path = root / "libreoffice_help" / f"pairs-{first}-{second}-1.jsonl"
+    rows, known = cached_rows(path, make_rows, progress)
+    ones, twos = zip(*rows, strict=True)
+
+    def split():
+        keys = [[("first", normalized(one)), ("second", normalized(two))] for one, two in rows]
+        return split_by_content(keys, [f"{one}\t{two}" for one, two in rows], [ones, twos])
+
+    parts = cached_parts(path.with_suffix(".split.json"), f"{RECIPE} {known['sha256']}", split, progress)
+
+    def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
+        order = 1 if options.source_lang == first else -1
+        ordered = {s: (rows[i][::order] for i in getattr(parts, s)) for s in SPLITS}
+        return {s: within_bounds((Pair(one, (two,)) for one, two in pairs), options) for s, pairs in ordered.items()}
+
+    version = unquote(known["packages"][0].split("_")[1])
+    return make(
+        manifest, KIND, read, f"LibreOffice help {version}, {'-'.join(about.values())}, aligned by paragraph id",
+        sources=dict.fromkeys(SPLITS, fingerprint(RECIPE, known["sha256"], about, bounds(options))), limits=options.limits,
+        notes=[parts.note("paragraphs")], about=about,
+    )  # fmt: skip
+
+
+def help_paragraphs(folder: Path) -> Iterator[tuple[tuple[str, str], str]]:
+    """((page, paragraph id), text) of all pages under `folder`; program code is left out."""
+    for path in sorted(folder.rglob("*.html")):
+        page = path.relative_to(folder).as_posix()
+        for match in _HELP_BLOCK.finditer(path.read_text(encoding="utf-8", errors="replace")):
+            attributes, content = match[2] + match[4], match[5]
+            if re.search(r'class="[^"]*code', attributes):
+                continue
+            if "switch" in content:
+                content = _one_variant(content)
+            text = clean(html.unescape(re.sub(r"<[^>]*>", " " if "<br" in content else "", content)))
+            if text:
+                yield (page, match[3]), text
+
+
+def _one_variant(content: str) -> str:
+    """The text with one variant of every switch: pages hold the wordings for all systems and modules side by side.
+
+    A switch is a span of class switch or switchinline; each of its child spans is a variant, the one without a class
+    being the default. Without a default the first variant is taken.
+    """
+    # a stack of open spans, each with its kind and the text inside; the bottom one is the whole paragraph
+    stack: list[tuple[str, list]] = [("plain", [])]
+    for piece in re.split(r"(<span\b[^>]*>|</span>)", content):
+        if piece.startswith("<span"):
+            inside_switch = stack[-1][0] == "switch"
+            if re.search(r'class="switch(inline)?"', piece):
+                stack.append(("switch", []))
+            elif inside_switch:
+                stack.append(("variant" if "class=" in piece else "default", []))
+            else:
+                stack.append(("plain", []))
+        elif piece == "</span>" and len(stack) > 1:
+            kind, parts = stack.pop()
+            if kind == "switch":
+                variants = [part for part in parts if isinstance(part, tuple)]
+                chosen = [text for default, text in variants if default] or [text for _, text in variants]
+                stack[-1][1].append(chosen[0] if chosen else "")
+            elif kind == "plain":
+                stack[-1][1].append("".join(parts))
+            else:
+                stack[-1][1].append((kind == "default", "".join(parts)))
+        elif stack[-1][0] != "switch":
+            stack[-1][1].append(piece)
+    return "".join(part if isinstance(part, str) else part[1] for _, parts in stack for part in parts)
+
+
+def aligned_rows(first: dict[tuple[str, str], str], second: dict[tuple[str, str], str]) -> list[list[str]]:
+    """Different [first, second] texts of paragraphs that both languages have; untranslated ones are left out."""
+    rows = {}
+    for key, one in first.items():
+        two = second.get(key)
+        if two is not None and one != two:
+            rows[(one, two)] = None
+    return [list(row) for row in sorted(rows)]

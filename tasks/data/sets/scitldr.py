@@ -1,0 +1,47 @@
+"""SciTLDR-A, from a mirror: the abstract of a paper to one sentence, several references in dev and test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
+from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
+from tasks.data.pairs import ENGLISH, bounds, bounds_shortfall, within_bounds, word_bounds
+from tasks.data.progress import Progress
+from tasks.data.records import Pair, clean
+from tasks.options import text
+
+KIND = "pairs"
+
+
+@dataclass
+class Options:
+    """1,992 / 619 / 618 papers, in the published splits."""
+
+    min_words: dict = word_bounds(None, None, "fewest words of a text")
+    max_words: dict = word_bounds(None, None, "most words of a text")
+    mirror: str | None = text(None, optional=True, help="folder of local copies, laid out as the manifest says")
+    limits: Limits = limits()
+
+
+def load(options: Options, root: Path, progress: Progress) -> DataSet:
+    """The splits are the publisher's."""
+    manifest = load_manifest("scitldr")
+    files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
+
+    def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
+        return {s: within_bounds(_pairs(files[f"{s}.jsonl"]), options) for s in SPLITS}
+
+    return make(
+        manifest, KIND, read, "SciTLDR-A, abstract to one sentence", sources={s: [hashes[f"{s}.jsonl"], bounds(options)] for s in SPLITS},
+        limits=options.limits, shortfalls=bounds_shortfall(options), about=ENGLISH,
+    )  # fmt: skip
+
+
+def _pairs(path: Path) -> list[Pair]:
+    records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    pairs = (Pair(clean(" ".join(r["source"])), tuple(filter(None, map(clean, r["target"])))) for r in records)
+    return [pair for pair in pairs if pair.source and pair.references]

@@ -1,0 +1,156 @@
+"""SNLI 1.0 (Bowman et al. 2015): the data of Niculae & Blondel 2017, Table 1."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.data import hub
+from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
+from tasks.data.errors import DataError
+from tasks.data.files import sha256_of
+from tasks.data.manifests import load_manifest
+from tasks.data.progress import Progress
+from tasks.data.records import Example, Mapped, Subset
+from tasks.options import text
+
+KIND = "texts"
+CLASSES = ("entailment", "neutral", "contradiction")
+FIELDS = ("premise", "hypothesis")
+ABOUT = {"classes": list(CLASSES), "fields": list(FIELDS)}
+_LEAF = re.compile(r"\(\S+ ([^()\s]+)\)")
+_BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
+_STARRED = re.compile(r"\*([^*]+)\*")
+
+
+@dataclass
+class Options:
+    """549,367 / 9,842 / 9,824 pairs with a gold label."""
+
+    path: str | None = text(
+        None, optional=True, help="folder of snli_1.0_*.jsonl or .txt; null: the datasets package, which has no parses"
+    )
+    limits: Limits = limits()
+
+
+def load(options: Options, root: Path, progress: Progress) -> DataSet:
+    """Tokens are the leaves of sentence1_parse and sentence2_parse, as in the paper.
+
+    Where e-SNLI's csv files lie beside the set's, the words that its annotators highlighted in the premise are marked.
+    """
+    manifest = load_manifest("snli")
+    if options.path is None:
+        return _from_hub(manifest, options, root, progress)
+    folder = Path(options.path)
+    files = {split: _published_file(folder, split, manifest["get"]) for split in SPLITS}
+    highlights = {split: path for split in SPLITS if (path := folder / f"esnli_{split}.csv").is_file()}
+
+    def read(progress: Progress) -> Mapping[str, Sequence[Example]]:
+        splits = {}
+        for split, path in files.items():
+            progress.say(f"reading {path.name}")
+            splits[split] = list(
+                read_published(path, read_highlights(highlights[split]) if split in highlights else {})
+            )
+        return splits
+
+    sources = {
+        s: [sha256_of(path) for path in (files[s], *([highlights[s]] if s in highlights else []))] for s in SPLITS
+    }
+    lines = {split: _pairs_in(path) for split, path in files.items()}
+    return make(
+        manifest, KIND, read, f"SNLI 1.0, {', '.join(p.name for p in files.values())}", sources=sources, limits=options.limits,
+        notes=["marked words: premise words that e-SNLI's annotators highlighted"] if highlights else [],
+        shortfalls=[f"{lines[s]:,} of {n:,} lines of {files[s].name}" for s, n in manifest["lines"].items() if lines[s] < n], about=ABOUT,
+    )  # fmt: skip
+
+
+def _from_hub(manifest: Mapping, options: Options, root: Path, progress: Progress) -> DataSet:
+    name = "stanfordnlp/snli"
+    loaded = hub.load(name, None, root, progress, manifest["get"])
+    rows = {split: loaded[theirs] for split, theirs in hub.SPLITS.items()}
+
+    def read(progress: Progress) -> Mapping[str, Sequence[Example]]:
+        labelled = {
+            split: Subset(r, [i for i, label in enumerate(r["label"]) if label >= 0]) for split, r in rows.items()
+        }
+        return {
+            split: Mapped(r, lambda row: Example((row["premise"], row["hypothesis"]), row["label"]))
+            for split, r in labelled.items()
+        }
+
+    return make(
+        manifest, KIND, read, "SNLI 1.0, datasets package", sources={s: hub.stamp(name, None, r) for s, r in rows.items()},
+        limits=options.limits, shortfalls=["sentences as typed instead of the leaves of their parses (the datasets package has none)"],
+        about=ABOUT,
+    )  # fmt: skip
+
+
+def _pairs_in(path: Path) -> int:
+    with open(path, "rb") as stream:
+        return sum(1 for _ in stream) - (path.suffix == ".txt")  # a .txt has a head line
+
+
+def leaves(parse: str) -> str:
+    """Tokens of a bracketed parse `(ROOT (S (NP (DT A) ...` joined by spaces, case kept, brackets unescaped."""
+    return " ".join(_BRACKETS.get(word, word) for word in _LEAF.findall(parse))
+
+
+def _published_file(folder: Path, split: str, step: str) -> Path:
+    names = [f"snli_1.0_{split}.jsonl", f"snli_1.0_{split}.txt"]
+    for path in (base / name for base in (folder, folder / "snli_1.0") for name in names):
+        if path.is_file():
+            return path
+    raise DataError(f"snli: there is no {split} split", f"{folder}: {' or '.join(names)}", step)
+
+
+def read_published(path: Path, marked: Mapping[str, frozenset[str]] | None = None) -> Iterator[Example]:
+    """Pairs with a gold label of a file in SNLI's jsonl or tab-separated format; pairs labelled "-" are left out.
+
+    Args:
+        marked: pairID -> highlighted words of the premise.
+    Raises:
+        DataError: a line that is not of the format, naming file and line.
+    """
+    with open(path, encoding="utf-8", newline="\n") as stream:
+        rows: Iterable[Mapping[str, str]] = csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
+        if path.suffix == ".jsonl":
+            rows = map(json.loads, stream)
+        read = 0
+        try:
+            for row in rows:
+                read += 1
+                if row["gold_label"] == "-":
+                    continue
+                texts = (leaves(row["sentence1_parse"]), leaves(row["sentence2_parse"]))
+                yield Example(texts, CLASSES.index(row["gold_label"]), (marked or {}).get(row["pairID"], frozenset()))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{path.name} is not in SNLI's format",
+                f"{path}, near pair {max(read, 1)}: {error!r}",
+                "unpack snli_1.0.zip again",
+            ) from error
+
+
+def read_highlights(path: Path) -> dict[str, frozenset[str]]:
+    """pairID -> premise words in stars in any annotator's `Sentence1_marked_*` column of an e-SNLI csv file, lower case.
+
+    Raises DataError for a file without those columns.
+    """
+    found = {}
+    with open(path, encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            texts = [text for name, text in row.items() if name and name.startswith("Sentence1_marked") and text]
+            words = (
+                word for text in texts for run in _STARRED.findall(text) for word in re.findall(r"\w+", run.lower())
+            )
+            found[row.get("pairID", "")] = frozenset(words)
+    if "" in found or not any(found.values()):
+        raise DataError(
+            f"{path.name} is not in e-SNLI's format", f"{path}: columns pairID and Sentence1_marked_1 with words in stars", "fetch the file again"
+        )  # fmt: skip
+    return found

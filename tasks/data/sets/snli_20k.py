@@ -1,0 +1,86 @@
+"""20,000 SNLI training pairs with SNLI's own dev and test set, from a mirror."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.data.errors import DataError
+from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
+from tasks.data.progress import Progress
+from tasks.data.records import Example
+from tasks.options import text
+
+KIND = "texts"
+CLASSES = ("entailment", "neutral", "contradiction")
+FIELDS = ("premise", "hypothesis")
+TRAIN = ("train.csv", "test.csv")
+COLUMNS = ("s1", "s2", "labels", "preproc1_expl_1", "preproc1_expl_2", "preproc1_expl_3")
+# Words that say nothing about the picture; an explanation repeats them by grammar, not by reference.
+_FUNCTION_WORDS = frozenset(
+    """
+    a an the is are was were be been being am do does did has have had having of in on at to from by with for into
+    onto up down out off over under and or but nor not no if then than that this these those there it its he she
+    they them his her their him who which what as so can could would should will may might must just same also
+    about because
+    """.split()  # noqa: SIM905
+)
+
+
+@dataclass
+class Options:
+    """About 20,000 / 9,842 / 9,824 pairs."""
+
+    mirror: str | None = text(None, optional=True, help="folder of local copies, laid out as the manifest says")
+    limits: Limits = limits()
+
+
+def load(options: Options, root: Path, progress: Progress) -> DataSet:
+    """Marked are premise words that the e-SNLI explanations of dev and test pairs mention.
+
+    That is a stand-in for the highlights, which the mirror does not have.
+    """
+    manifest = load_manifest("snli_20k")
+    files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
+    names = {"train": TRAIN} | {split: tuple(f"{column}.{split}" for column in COLUMNS) for split in ("dev", "test")}
+
+    def read(progress: Progress) -> Mapping[str, Sequence[Example]]:
+        train = dict.fromkeys(row for name in TRAIN for row in _subset_rows(files[name]))
+        return {"train": list(train)} | {
+            split: _explained([files[name] for name in names[split]], manifest["get"]) for split in ("dev", "test")
+        }
+
+    return make(
+        manifest, KIND, read, "20,000 SNLI training pairs; SNLI dev and test", sources={s: [hashes[n] for n in ns] for s, ns in names.items()},
+        limits=options.limits, notes=["marked words: premise words that an e-SNLI explanation mentions (no highlights in this copy)"],
+        about={"classes": list(CLASSES), "fields": list(FIELDS)},
+    )  # fmt: skip
+
+
+def _explained(paths: Sequence[Path], get: str) -> list[Example]:
+    columns = [_lines(path) for path in paths]
+    if len({len(column) for column in columns}) != 1:
+        raise DataError(
+            f"files of {paths[0].suffix[1:]} have different numbers of lines", str([len(c) for c in columns]), get
+        )
+    return [Example((s1, s2), CLASSES.index(label), explained_words(why)) for s1, s2, label, *why in zip(*columns)]
+
+
+def explained_words(explanations: Iterable[str]) -> frozenset[str]:
+    """Content words of the explanations, lower case: the words of a premise that a person's reason mentions."""
+    words = {word for text in explanations for word in re.findall(r"\w+", text.lower())}
+    return frozenset(words - _FUNCTION_WORDS)
+
+
+def _subset_rows(path: Path) -> Iterator[Example]:
+    classes = {"1": "neutral", "2": "contradiction", "3": "entailment"}
+    for line in _lines(path):
+        _, label, premise, hypothesis = line.split("\t")
+        yield Example((premise, hypothesis), CLASSES.index(classes[label]))
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")

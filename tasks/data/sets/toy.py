@@ -1,0 +1,174 @@
+"""Generated sentence pairs whose alignment is known: a lexicon, a reordering and fertilities.
+
+The translation is a deterministic function of the source, so the gold alignment of any source sentence can be asked
+for at any time (`translate`), and a model's attention can be scored against it:
+
+* lexicon: source word i becomes target word i; both vocabularies follow Zipf's law, as text does;
+* reordering: a noun followed by an adjective is translated as adjective, noun (as French to English);
+* fertility: some words become two target words, particles become none.
+
+It needs nothing from outside and stands in for a translation corpus where none can be fetched.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
+from tasks.data.errors import DataError
+from tasks.data.manifests import load_manifest
+from tasks.data.progress import Progress
+from tasks.data.records import Pair
+from tasks.options import integer
+
+KIND = "pairs"
+SIZES = {"train": 12_000, "dev": 500, "test": 500}
+KINDS = ("noun", "adjective", "verb", "double", "particle")
+WORDS_PER_KIND = {"noun": 60, "adjective": 30, "verb": 40, "double": 20, "particle": 8}
+
+Links = frozenset[tuple[int, int]]
+
+
+@lru_cache(maxsize=1)
+def lexicon() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Source word -> (kind, target words). Fixed for all seeds, so that corpora of different seeds agree."""
+    rng = np.random.default_rng(20170522)
+    source_syllables = [c + v for c in "bdfglmnprst" for v in ("a", "e", "i", "o", "u")]
+    target_syllables = [v + c for c in "kvwxyz" for v in ("a", "e", "i", "o", "u", "ee", "oo")]
+
+    def names(syllables: list[str], count: int) -> list[str]:
+        seen: dict[str, None] = {}
+        while len(seen) < count:
+            seen.setdefault("".join(rng.choice(syllables, size=rng.integers(2, 4))))
+        return list(seen)
+
+    total = sum(WORDS_PER_KIND.values())
+    sources, targets = names(source_syllables, total), names(target_syllables, total + WORDS_PER_KIND["double"])
+    extra = iter(targets[total:])
+    table: dict[str, tuple[str, tuple[str, ...]]] = {}
+    position = 0
+    for kind in KINDS:
+        for _ in range(WORDS_PER_KIND[kind]):
+            if kind == "particle":
+                translation: tuple[str, ...] = ()
+            elif kind == "double":
+                translation = (targets[position], next(extra))
+            else:
+                translation = (targets[position],)
+            table[sources[position]] = (kind, translation)
+            position += 1
+    return table
+
+
+def translate(source: list[str]) -> tuple[list[str], Links]:
+    """Translate source words and give the planted alignment.
+
+    Args:
+        source: words of `lexicon()`.
+
+    Returns:
+        the target words, and the links (i, j): source position i produced target position j.
+    """
+    table = lexicon()
+    order = list(range(len(source)))
+    i = 0
+    while i + 1 < len(source):
+        if table[source[i]][0] == "noun" and table[source[i + 1]][0] == "adjective":
+            order[i], order[i + 1] = i + 1, i
+            i += 1
+        i += 1
+    target: list[str] = []
+    links = set()
+    for i in order:
+        for word in table[source[i]][1]:
+            links.add((i, len(target)))
+            target.append(word)
+    return target, frozenset(links)
+
+
+def generate(count: int, seed: int, longest: int = 12, shortest: int = 3) -> list[str]:
+    """`count` different source sentences of `shortest` to `longest` words, reproducible from `seed`."""
+    rng = np.random.default_rng(seed)
+    by_kind: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for word, (kind, _) in lexicon().items():
+        by_kind[kind].append(word)
+    zipf = {kind: _cumulative(1.0 / np.arange(1, len(words) + 1)) for kind, words in by_kind.items()}
+    # which kind may follow which, in the order of KINDS; nouns like a following adjective, so reordering is frequent
+    follow = {
+        None: _cumulative((0.5, 0.1, 0.1, 0.1, 0.2)),
+        "noun": _cumulative((0.1, 0.45, 0.25, 0.1, 0.1)),
+        "adjective": _cumulative((0.25, 0.15, 0.35, 0.15, 0.1)),
+        "verb": _cumulative((0.4, 0.1, 0.05, 0.15, 0.3)),
+        "double": _cumulative((0.35, 0.15, 0.2, 0.1, 0.2)),
+        "particle": _cumulative((0.6, 0.1, 0.15, 0.15, 0.0)),
+    }
+    sentences: dict[str, None] = {}
+    for _ in range(50 * count + 1000):
+        if len(sentences) == count:
+            return list(sentences)
+        words: list[str] = []
+        kind = None
+        for _ in range(rng.integers(shortest, longest + 1)):
+            kind = KINDS[bisect_right(follow[kind], rng.random())]
+            words.append(by_kind[kind][bisect_right(zipf[kind], rng.random())])
+        if translate(words)[0]:
+            sentences.setdefault(" ".join(words))
+    raise DataError(
+        f"there are not {count:,} different toy sentences of {shortest} to {longest} words",
+        f"found {len(sentences):,}",
+        "ask for fewer pairs (data.limits) or longer ones (data.max_words)",
+    )
+
+
+def _cumulative(weights) -> list[float]:
+    """Running sums ending in 1, to draw from with a bisection."""
+    sums = np.cumsum(weights)
+    return [*(sums[:-1] / sums[-1]).tolist(), 1.0]
+
+
+def gold_alignment(pair: Pair) -> Links:
+    """The planted links (source position, target position) of a toy pair, in whitespace words."""
+    return translate(pair.source.split())[1]
+
+
+@dataclass
+class Options:
+    """12,000 / 500 / 500 pairs, or as many as `limits` says; no sentence is in two splits."""
+
+    min_words: int = integer(3, low=1, high=60, help="words of a source sentence")
+    max_words: int = integer(12, low=1, high=60, help="words of a source sentence")
+    seed: int = integer(1, low=0, help="of the sentences; the lexicon is always the same")
+    limits: Limits = limits()
+
+    def problems(self) -> list[str]:
+        return (
+            [f"min_words={self.min_words} is above max_words={self.max_words}"]
+            if self.min_words > self.max_words
+            else []
+        )
+
+
+def load(options: Options, root: Path, progress: Progress) -> DataSet:
+    """Sentences are drawn for train, then dev, then test: a split depends on the sizes of those before it alone."""
+    sizes = {split: options.limits.of(split) or SIZES[split] for split in SPLITS}
+    drawn = [options.seed, options.min_words, options.max_words]
+
+    def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
+        sources = iter(generate(sum(sizes.values()), options.seed, options.max_words, options.min_words))
+        return {
+            s: [Pair(text, (" ".join(translate(text.split())[0]),)) for text in islice(sources, n)]
+            for s, n in sizes.items()
+        }
+
+    return make(
+        load_manifest("toy"), KIND, read, f"generated pairs with a planted alignment, seed {options.seed}",
+        sources={split: [drawn, [sizes[s] for s in SPLITS[: i + 1]]] for i, split in enumerate(SPLITS)},
+        about={"source_lang": None, "target_lang": None},
+    )  # fmt: skip

@@ -1,0 +1,121 @@
+"""A fairseq model for every architecture of a family, its configuration made from the fields of the architecture's options."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import BaseFairseqModel, register_model
+from torch import nn
+
+from tasks import models
+from tasks.options import REQUIRED
+
+PLAIN = (bool, int, float, str)  # everything else travels as JSON
+Entry = tuple[str, Any, Any]
+
+
+def entry(name: str, kind: Any, default: Any, help: str = "") -> Entry:
+    """A field of a fairseq dataclass. (A class body here would have its annotations as text, which fairseq's parser refuses.)"""
+    return name, kind, dataclasses.field(default=default, metadata={"help": help} if help else {})
+
+
+def config_class(name: str, *entries: Entry) -> type:
+    """A fairseq dataclass."""
+    return dataclasses.make_dataclass(f"{name}_config", entries, bases=(FairseqDataclass,))
+
+
+MAPPING = (
+    entry("mapping", str, "softmax", "registered attention mapping"),
+    entry("mapping_params", str, "{}", "its parameters as JSON"),
+)
+
+
+def registered_name(architecture: str) -> str:
+    """fairseq's name (`--arch`) of an architecture."""
+    return "sa_seq2seq" if architecture == "lstm" else f"sa_{architecture}"
+
+
+def entries(options: type) -> list[Entry]:
+    """The fields of an options class (see `tasks.options`) as those of a fairseq dataclass: of types that its parser can read."""
+    found = []
+    for one in dataclasses.fields(options):
+        kind = one.metadata["kind"]
+        default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
+        if default is REQUIRED:
+            default = None  # `options.read` asks for it
+        elif kind.type not in PLAIN:
+            default = json.dumps(default)
+        help = (kind.help or one.name) + (" (the flag switches it off)" if default is True else "")
+        of = kind.type if kind.type in PLAIN else str
+        if of is not bool:
+            of = Optional[of]  # noqa: UP045  fairseq's parser does not know `of | None`
+        found.append(entry(one.name, of, default, help))
+    return found
+
+
+def values_of(cfg: Any, options: type) -> dict[str, Any]:
+    """The values of `options` in fairseq's configuration `cfg`, made by `entries`."""
+    found = {}
+    for one in dataclasses.fields(options):
+        value = getattr(cfg, one.name)
+        if one.metadata["kind"].type not in PLAIN:
+            value = json.loads(value)
+        if value is not None or one.default is not REQUIRED:
+            found[one.name] = value
+    return found
+
+
+def group(name: str, values: Mapping[str, Any], options: type) -> dict[str, Any]:
+    """A group of fairseq's configuration: `values` of `options` under the registered name."""
+    kinds = {one.name: one.metadata["kind"].type for one in dataclasses.fields(options)}
+    return {"_name": name} | {k: v if kinds[k] in PLAIN else json.dumps(v) for k, v in values.items() if k != "name"}
+
+
+def model_group(config: Mapping[str, Any], options: type) -> dict[str, Any]:
+    """fairseq's model group of our configuration's nodes `model` and `mapping`."""
+    mapping = {k: v for k, v in config["mapping"].items() if k not in ("name", "grid")}
+    found = group(registered_name(config["model"]["name"]), config["model"], options)
+    return found | {"mapping": config["mapping"]["name"], "mapping_params": json.dumps(mapping)}
+
+
+class Wrapped:
+    """Mixin of our fairseq models: builds the plain torch model that its configuration describes."""
+
+    family: str
+    architecture: str
+
+    @classmethod
+    def build_net(cls, cfg: Any, *given: Any) -> Any:
+        """given: what the family's models are built from, before the mappings."""
+        node = {"name": cls.architecture} | values_of(cfg, models.architecture(cls.family, cls.architecture).Options)
+        return models.build(cls.family, node, {"name": cfg.mapping} | json.loads(cfg.mapping_params), *given)
+
+
+class DataModel(Wrapped, BaseFairseqModel):
+    """A model that is built from the encoded data of its task."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> DataModel:
+        return cls(cls.build_net(cfg, task.encoded))
+
+    def max_positions(self) -> None:
+        return None
+
+
+def register(family: str, base: type) -> None:
+    """Register every architecture of a family as a subclass of the fairseq model `base`."""
+    for name in models.names(family):
+        registered = registered_name(name)
+        config = config_class(registered, *MAPPING, *entries(models.architecture(family, name).Options))
+        made = type(
+            registered, (base,), {"family": family, "architecture": name, "__doc__": f"tasks.{family}.models.{name}"}
+        )
+        register_model(registered, dataclass=config)(made)

@@ -1,0 +1,148 @@
+"""One training with fairseq's Trainer in this process; it resumes exactly where a killed run stopped.
+
+fairseq's own loop (`fairseq_cli.train.main`) writes its checkpoints in place, forgets the dev loss that a schedule needs,
+and reports through its logger only. This loop uses the same Trainer, tasks, criterions and checkpoint contents, and differs
+in three points: a checkpoint is renamed into place (a kill never leaves half of one), the schedule's step belongs to the
+checkpoint, and progress goes to a `Monitor`.
+
+An interrupted run ends with the same weights as an uninterrupted one: fairseq seeds every update from
+(seed, number of updates), and the position in the shuffled epoch is part of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from fairseq import tasks, utils
+from fairseq.data import iterators
+from fairseq.logging import metrics
+from fairseq.trainer import Trainer
+from omegaconf import DictConfig
+
+from tasks.fairseq_plugin import checkpoints, compat
+
+MEASURED = ("loss", "ppl", "accuracy", "attention_zeros", "attention_support", "gnorm")
+
+
+class Monitor(Protocol):
+    """What a training tells the outside world."""
+
+    def updated(self, epoch: float, max_epoch: int, stats: dict[str, float]) -> None: ...
+    def epoch_done(self, history: list[dict[str, float]]) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which epoch is kept: that with the best dev `metric`; `better` is 1 where higher is better, -1 where lower is."""
+
+    metric: str
+    better: int
+
+    def value(self, row: Mapping[str, float]) -> float:
+        """The larger, the better. Raises ValueError when there is no such dev metric."""
+        if f"dev/{self.metric}" not in row:
+            known = ", ".join(k.removeprefix("dev/") for k in row if k.startswith("dev/"))
+            raise ValueError(f"train.best_metric={self.metric!r} is not measured on dev; there are: {known}")
+        return self.better * row[f"dev/{self.metric}"]
+
+
+def run(
+    config: DictConfig, monitor: Monitor, selection: Selection, save_minutes: float
+) -> tuple[Any, list[dict[str, float]]]:
+    """Train in this process, keeping the best and the last checkpoints; the task, and the history: one row an epoch."""
+    compat.reset_run_state()
+    np.random.seed(config.common.seed)
+    utils.set_torch_seed(config.common.seed)
+    task = tasks.setup_task(config.task)
+    model = task.build_model(config.model)
+    criterion = task.build_criterion(config.criterion)
+    task.load_dataset("valid")
+    trainer = Trainer(config, task, model, criterion)
+    folder = Path(config.checkpoint.save_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    if trainer.should_save_checkpoint_on_current_rank:
+        checkpoints.clear(folder)
+    state, batches = checkpoints.resume(trainer, folder, monitor)
+    history: list[dict[str, float]] = state.get("history", [])
+    max_epoch, every = config.optimization.max_epoch, config.optimization.update_freq[0]
+    updates = math.ceil(len(batches) / every)
+    trainer.lr_scheduler.set_length(updates * max_epoch, updates)
+    saved = time.monotonic()
+
+    while batches.next_epoch_idx <= max_epoch:
+        epoch = batches.next_epoch_idx
+        grouped = iterators.GroupedIterator(batches.next_epoch_itr(shuffle=True), every)
+        trainer.begin_epoch(epoch)
+        started, total = time.monotonic(), len(grouped)
+        with metrics.aggregate("train"):
+            for i, samples in enumerate(grouped, start=grouped.n):
+                with metrics.aggregate("train_inner"):
+                    _step(trainer, samples, epoch)
+                if i % 20 == 0:
+                    loss = metrics.get_smoothed_values("train_inner").get("loss", math.nan)
+                    metrics.reset_meters("train_inner")
+                    monitor.updated(epoch - 1 + (i + 1) / total, max_epoch, {"loss": float(loss)})
+                if time.monotonic() - saved > 60 * save_minutes:
+                    checkpoints.save(trainer, batches, history, folder)
+                    saved = time.monotonic()
+            train_stats = metrics.get_smoothed_values("train")
+        metrics.reset_meters("train")
+        row = {
+            "epoch": float(epoch), "updates": float(trainer.get_num_updates()), "lr": trainer.get_lr(),
+            "seconds": time.monotonic() - started,
+        } | _measured("train", train_stats)  # fmt: skip
+        row |= _measured("dev", _validate(trainer, epoch))
+        _finite(row, epoch)
+        if history and history[-1]["dev/loss"] > 0:
+            row["dev/last_gain"] = 100 * (1 - row["dev/loss"] / history[-1]["dev/loss"])
+        better = not history or selection.value(row) > max(map(selection.value, history))
+        history.append(row)
+        trainer.lr_step(epoch, row["dev/loss"])  # before saving, so that the schedule's state is complete
+        checkpoints.save(trainer, batches, history, folder, best=better)
+        saved = time.monotonic()
+        monitor.epoch_done(history)
+        batches = trainer.get_train_iterator(batches.next_epoch_idx, load_dataset=False)
+
+    if not history:
+        raise ValueError(f"nothing to train: max_epoch={max_epoch}")
+    return task, history
+
+
+def _step(trainer: Trainer, samples: list[Any], epoch: int) -> None:
+    """One update. fairseq looks at the gradient's norm; what to do about it is said here."""
+    rate = trainer.get_lr()
+    try:
+        trainer.train_step(samples)
+    except FloatingPointError as error:
+        raise FloatingPointError(
+            f"epoch {epoch}, update {trainer.get_num_updates() + 1}: {error}; {_advice(rate)}"
+        ) from error
+
+
+def _finite(row: Mapping[str, float], epoch: int) -> None:
+    for key in ("train/loss", "dev/loss"):
+        if not math.isfinite(row.get(key, 0.0)):
+            raise FloatingPointError(f"{key} of epoch {epoch} is {row.get(key)}; {_advice(row['lr'])}")
+
+
+def _advice(rate: float) -> str:
+    return f"lower optim.lr (it was {rate:g}) or set optim.clip"
+
+
+def _validate(trainer: Trainer, epoch: int) -> dict[str, Any]:
+    trainer.begin_valid_epoch(epoch)
+    with metrics.aggregate(new_root=True) as totals:
+        for sample in trainer.get_valid_iterator("valid").next_epoch_itr(shuffle=False, set_dataset_epoch=False):
+            trainer.valid_step(sample)
+    return totals.get_smoothed_values()
+
+
+def _measured(split: str, stats: Mapping[str, Any]) -> dict[str, float]:
+    return {f"{split}/{k}": float(stats[k]) for k in MEASURED if k in stats}

@@ -1,0 +1,72 @@
+"""The schedules of `tasks.schedules` as fairseq's, each registered as `sa_<name>`.
+
+They need to know how long an epoch and the training are. Our own training says so (`set_length`). fairseq's commands do not:
+an epoch's updates are then counted in the first one, and a schedule that needs the end takes `--max-update`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
+from omegaconf import II
+
+from tasks.fairseq_plugin.architectures import config_class, entries, entry, values_of
+from tasks.options import read
+from tasks.schedules import SCHEDULES, Schedule
+
+LENGTH = (entry("lr", list[float], II("optimization.lr")), entry("max_update", int, II("optimization.max_update")))
+
+
+class Adapter(FairseqLRScheduler):
+    """fairseq tells of updates and epochs; the schedule says the rate."""
+
+    made: type[Schedule]
+
+    def __init__(self, cfg: Any, optimizer: Any) -> None:
+        super().__init__(cfg, optimizer)
+        options = read(self.made.Options, values_of(cfg, self.made.Options), "schedule")
+        # Until its length is known, the first epoch has no end.
+        self.schedule = self.made(options, float(cfg.lr[0]), int(cfg.max_update or 0), sys.maxsize)
+        self.updates = 0
+
+    def set_length(self, total_updates: int, updates_per_epoch: int) -> None:
+        """How long the training and its epochs are."""
+        self.schedule.total_updates, self.schedule.updates_per_epoch = total_updates, updates_per_epoch
+        self._set()
+
+    def _set(self) -> float:
+        self.optimizer.set_lr(self.schedule.rate(self.updates))
+        return self.optimizer.get_lr()
+
+    def step_begin_epoch(self, epoch: int) -> float:
+        if not self.schedule.total_updates and self.made is SCHEDULES["linear"]:
+            raise ValueError("sa_linear falls to zero at the last update: say which that is by --max-update")
+        if self.schedule.updates_per_epoch == sys.maxsize and epoch > 1:
+            self.schedule.updates_per_epoch = max(self.updates // (epoch - 1), 1)
+        return self._set()
+
+    def step(self, epoch: int, val_loss: float | None = None) -> float:
+        super().step(epoch, val_loss)
+        if val_loss is not None:  # fairseq asks once without a loss when it resumes: the checkpoint holds the state
+            self.schedule.epoch_ended(epoch, val_loss)
+        return self._set()
+
+    def step_update(self, num_updates: int) -> float:
+        self.updates = num_updates
+        return self._set()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "schedule": self.schedule.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best = state_dict["best"]
+        self.schedule.load_state_dict(state_dict["schedule"])
+
+
+for _name, _schedule in SCHEDULES.items():
+    _made = type(f"sa_{_name}", (Adapter,), {"made": _schedule, "__doc__": _schedule.__doc__})
+    register_lr_scheduler(f"sa_{_name}", dataclass=config_class(f"sa_{_name}", *entries(_schedule.Options), *LENGTH))(
+        _made
+    )

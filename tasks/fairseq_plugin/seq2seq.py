@@ -1,0 +1,239 @@
+"""Encoder-decoders in fairseq's interfaces: models, a task over our encoded pairs, the criterion.
+
+The models also work with fairseq's own `translation` task: its dictionaries hold the special symbols at the same numbers, and
+sources that it pads on the left are moved to the right on the way in, their attention back to the left on the way out.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.data import Dictionary, LanguagePairDataset
+from fairseq.logging import metrics
+from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, FairseqIncrementalDecoder
+from fairseq.tasks import register_task
+from omegaconf import II
+from torch import Tensor, nn
+
+from tasks.data.symbols import EOS, PAD, UNK
+from tasks.fairseq_plugin.architectures import Wrapped, config_class, entry, register
+from tasks.fairseq_plugin.folder import FolderTask
+from tasks.seq2seq.encode import open_encoded
+
+LONGEST = 100_000  # tokens; the models themselves have no limit
+
+
+def padded_right(tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+    """tokens [B, S], padded on either side -> the same padded on the right, and where each column came from [B, S] or None."""
+    left = tokens.ne(PAD).long().cumsum(1).eq(0).sum(1, keepdim=True)  # [B, 1]
+    if not left.any():
+        return tokens, None
+    at = torch.arange(tokens.size(1), device=tokens.device)
+    moved = tokens.gather(1, (at + left).remainder(tokens.size(1)))
+    return moved, (at - left).remainder(tokens.size(1))
+
+
+def columns_back(attention: Tensor, columns: Tensor | None) -> Tensor:
+    """attention [B, T, S] over the right-padded source -> over the source as it came."""
+    return attention if columns is None else attention.gather(2, columns.unsqueeze(1).expand_as(attention))
+
+
+class Encoder(FairseqEncoder):
+    def __init__(self, net: nn.Module, dictionary: Dictionary) -> None:
+        super().__init__(dictionary)
+        self.held = (net,)  # in a tuple: the model owns its parameters
+
+    def forward(self, src_tokens: Tensor, src_lengths: Tensor, **_) -> dict[str, Tensor]:
+        tokens, columns = padded_right(src_tokens)
+        memory = self.held[0].encode(tokens, src_lengths)
+        return memory if columns is None else memory | {"columns": columns}
+
+    def reorder_encoder_out(self, encoder_out: dict[str, Tensor], new_order: Tensor) -> dict[str, Tensor]:
+        return {k: v.index_select(0, new_order) for k, v in encoder_out.items()}
+
+    def max_positions(self) -> int:
+        return LONGEST
+
+
+class Decoder(FairseqIncrementalDecoder):
+    """Adapts the model's `start` and `step`: a state is a dict of batch-first tensors, which beam search reorders."""
+
+    def __init__(self, net: nn.Module, dictionary: Dictionary) -> None:
+        super().__init__(dictionary)
+        self.held = (net,)
+
+    def forward(self, prev_output_tokens: Tensor, encoder_out=None, incremental_state=None, **_):
+        """prev_output_tokens [B, T] -> logits [B, T, V], {"attn": [weights [B, T, S]]}; incremental: of the last token alone."""
+        net, memory = self.held[0], dict(encoder_out)
+        columns = memory.pop("columns", None)
+        state = None if incremental_state is None else self.get_incremental_state(incremental_state, "state")
+        if state is None:
+            state = net.start(memory)
+        if incremental_state is not None:
+            prev_output_tokens = prev_output_tokens[:, -1:]
+        steps = []
+        for tokens in prev_output_tokens.unbind(1):
+            logits, attention, state = net.step(tokens, memory, state)
+            steps.append((logits, attention))
+        if incremental_state is not None:
+            self.set_incremental_state(incremental_state, "state", state)
+        logits, attention = (torch.stack(parts, 1) for parts in zip(*steps))
+        return logits, {"attn": [columns_back(attention, columns)]}
+
+    def reorder_incremental_state(self, incremental_state, new_order: Tensor) -> None:
+        state = self.get_incremental_state(incremental_state, "state")
+        if state is not None:
+            state = {k: v.index_select(0, new_order) for k, v in state.items()}
+            self.set_incremental_state(incremental_state, "state", state)
+
+    def max_positions(self) -> int:
+        return LONGEST
+
+
+class PairsModel(Wrapped, FairseqEncoderDecoderModel):
+    def __init__(self, net: nn.Module, source: Dictionary, target: Dictionary) -> None:
+        super().__init__(Encoder(net, source), Decoder(net, target))
+        self.net = net
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> PairsModel:
+        source, target = task.source_dictionary, task.target_dictionary
+        for symbols in (source, target):
+            if (symbols.pad(), symbols.eos(), symbols.unk()) != (PAD, EOS, UNK):
+                raise ValueError("dictionaries must begin with <s> <pad> </s> <unk>, as those of fairseq-preprocess do")
+        if getattr(cfg, "share_embeddings", False) and source != target:
+            raise ValueError(
+                "share_embeddings needs one vocabulary for both sides: encode.joint=true, or --joined-dictionary"
+            )
+        return cls(cls.build_net(cfg, len(source), len(target)), source, target)
+
+    def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, **_):
+        tokens, columns = padded_right(src_tokens)
+        logits, attention = self.net(tokens, src_lengths, prev_output_tokens)
+        return logits, {"attn": [columns_back(attention, columns)]}
+
+
+register("seq2seq", PairsModel)
+
+
+class Rows:
+    """Rows of an encoded side as fairseq reads them: int64, targets with the end of the sentence."""
+
+    def __init__(self, rows: Any, eos: bool) -> None:
+        self.rows, self.eos = rows, eos
+        self.sizes = rows.lengths + int(eos)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> Tensor:
+        """[size]"""
+        ids = self.rows[i].astype(np.int64)
+        return torch.from_numpy(np.append(ids, EOS) if self.eos else ids)
+
+
+def dictionary(words: list[str]) -> Dictionary:
+    """fairseq's Dictionary over `words`, special symbols first."""
+    symbols = Dictionary()
+    for word in words:
+        symbols.add_symbol(word)
+    return symbols
+
+
+@register_task("sa_pairs", dataclass=config_class("sa_pairs", entry("data", str, "", "folder of encoded pairs")))
+class PairsTask(FolderTask):
+    """Pairs that we encoded: sources without end of the sentence, padded on the right (OpenNMT-py's convention)."""
+
+    open = staticmethod(open_encoded)
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        self._source, self._target = (
+            dictionary(words) for words in (self.encoded.source_vocab, self.encoded.target_vocab)
+        )
+
+    def dataset_of(self, part: Any, training: bool) -> LanguagePairDataset:
+        source, target = Rows(part.source, eos=False), Rows(part.target, eos=True)
+        return LanguagePairDataset(
+            source, source.sizes, self._source, target, target.sizes, self._target,
+            left_pad_source=False, left_pad_target=False, shuffle=training,
+        )  # fmt: skip
+
+    def max_positions(self) -> tuple[int, int]:
+        return (LONGEST, LONGEST)
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        return self._source
+
+    @property
+    def target_dictionary(self) -> Dictionary:
+        return self._target
+
+
+@register_criterion(
+    "sa_tokens",
+    dataclass=config_class(
+        "sa_tokens",
+        entry("smoothing", float, 0.0, "label smoothing: mass of the uniform distribution"),
+        entry("sentence_avg", bool, II("optimization.sentence_avg")),
+    ),
+)
+class Tokens(FairseqCriterion):
+    """Token cross-entropy that also reports token accuracy and the sparsity of the attention.
+
+    Normalised by tokens, or by sentences as OpenNMT-py does (`optimization.sentence_avg=true`: summed NLL / batch size).
+    """
+
+    SUMMED = ("loss", "ntokens", "nsentences", "sample_size", "ncorrect", "zeros", "kept", "steps")
+
+    def __init__(self, cfg: Any, task: Any) -> None:
+        super().__init__(task)
+        self.sentence_avg, self.smoothing = cfg.sentence_avg, cfg.smoothing
+
+    def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True):
+        logits, extra = model(**sample["net_input"])
+        target = sample["target"]  # [B, T]
+        logits, gold = logits.flatten(0, 1).float(), target.flatten()
+        loss = F.cross_entropy(logits, gold, ignore_index=PAD, reduction="sum", label_smoothing=self.smoothing)
+        size = target.size(0) if self.sentence_avg else sample["ntokens"]
+        with torch.no_grad():
+            real = gold.ne(PAD)
+            attention, steps = extra["attn"][0], target.ne(PAD).unsqueeze(-1)
+            keep = sample["net_input"]["src_tokens"].ne(PAD).unsqueeze(1) & steps
+            log = {
+                "loss": loss.detach(), "ntokens": sample["ntokens"], "nsentences": target.size(0), "sample_size": size,
+                "ncorrect": (logits.argmax(-1).eq(gold) & real).sum(),
+                "zeros": (attention.eq(0) & keep).sum(), "kept": keep.sum(), "steps": steps.sum(),
+            }  # fmt: skip
+        return loss, size, log
+
+    @staticmethod
+    def reduce_metrics(logging_outputs) -> None:
+        total = {k: float(sum(log.get(k, 0) for log in logging_outputs)) for k in Tokens.SUMMED}
+        tokens = total["ntokens"]
+        metrics.log_scalar("loss", total["loss"] / tokens / math.log(2), tokens, round=4)
+        metrics.log_derived("ppl", lambda meters: round(2 ** min(meters["loss"].avg, 60.0), 2))
+        metrics.log_scalar("accuracy", 100 * total["ncorrect"] / tokens, tokens, round=3)
+        metrics.log_scalar("attention_zeros", total["zeros"] / max(total["kept"], 1), tokens, round=4)
+        metrics.log_scalar(
+            "attention_support", (total["kept"] - total["zeros"]) / max(total["steps"], 1), tokens, round=3
+        )
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        return True
+
+
+def groups(config: Any, encoded: Path) -> dict[str, Any]:
+    """fairseq's groups `task` and `criterion` of our configuration."""
+    return {
+        "task": {"_name": "sa_pairs", "data": str(encoded)},
+        "criterion": {"_name": "sa_tokens", "smoothing": config["optim"]["label_smoothing"]},
+    }

@@ -1,0 +1,142 @@
+"""Visual questions in fairseq's interfaces: models, a task over encoded questions, the criterion."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.data import FairseqDataset
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from fairseq.tasks import register_task
+from omegaconf import II
+from torch import Tensor, nn
+
+from tasks.fairseq_plugin.architectures import DataModel, config_class, entry, register
+from tasks.fairseq_plugin.folder import FolderTask
+from tasks.vqa.batches import inputs_of, order, targets_of
+from tasks.vqa.encode import Encoded, Split, open_encoded
+
+
+class QuestionsModel(DataModel):
+    def forward(self, tokens: Tensor, images: Tensor, image_of: Tensor, **_) -> tuple[Tensor, Any]:
+        return self.net(tokens, images, image_of)
+
+
+register("vqa", QuestionsModel)
+
+
+class Questions(FairseqDataset):
+    """Questions of a split.
+
+    fairseq composes batches of places once; which question stands at a place depends on (seed, epoch), so that every epoch
+    has new batches and a resumed one has those of an uninterrupted run. The epoch lies in shared memory, for data workers
+    that outlive an epoch.
+    """
+
+    def __init__(self, encoded: Encoded, split: Split, training: bool, by_image: bool, seed: int) -> None:
+        self.encoded, self.split = encoded, split
+        self.training, self.by_image, self.seed = training, by_image, seed
+        self.longest = int(split.tokens.lengths.max(initial=1))
+        self._epoch = torch.ones(1, dtype=torch.int64).share_memory_()
+        self._order: tuple[int, np.ndarray] | None = None
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitem__(self, place: int) -> int:
+        """Number of the question at a place of this epoch."""
+        if not self.training:
+            return place
+        epoch = int(self._epoch)
+        if self._order is None or self._order[0] != epoch:
+            self._order = epoch, order(self.split.image, self.seed, epoch, self.by_image)
+        return int(self._order[1][place])
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch.fill_(epoch)
+
+    def ordered_indices(self) -> np.ndarray:
+        return np.arange(len(self))
+
+    def num_tokens(self, index: int) -> int:
+        return self.longest  # of any question that may stand there
+
+    size = num_tokens
+
+    def collater(self, samples: list[int]) -> dict[str, Any]:
+        """Tensors of a batch of question numbers: see `Model.forward`; `target` [B, A] soft scores."""
+        if not samples:
+            return {}
+        inputs = inputs_of(self.encoded, self.split, samples)
+        return {
+            "id": torch.tensor(samples), "nsentences": len(samples), "ntokens": int(self.split.tokens.lengths[samples].sum()),
+            "net_input": inputs, "target": targets_of(self.encoded, self.split, samples),
+        }  # fmt: skip
+
+
+@register_task(
+    "sa_questions",
+    dataclass=config_class(
+        "sa_questions",
+        entry("data", str, "", "folder of encoded questions"),
+        entry("by_image", bool, False, "keep the questions of an image together in a batch"),
+        entry("seed", int, II("common.seed")),
+    ),
+)
+class QuestionsTask(FolderTask):
+    open = staticmethod(open_encoded)
+
+    def dataset_of(self, part: Split, training: bool) -> Questions:
+        return Questions(self.encoded, part, training, self.cfg.by_image, self.cfg.seed)
+
+
+@register_criterion("sa_soft_answers", dataclass=FairseqDataclass)
+class SoftAnswers(FairseqCriterion):
+    """Binary cross-entropy with soft targets (Teney et al. 2018), summed over the answers.
+
+    accuracy: VQA accuracy of the highest logit, percent.
+    """
+
+    def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True):
+        logits, reduced = model(**sample["net_input"])
+        target = sample["target"].float()  # [B, A]
+        loss = F.binary_cross_entropy_with_logits(logits.float(), target, reduction="sum")
+        with torch.no_grad():
+            right = target.gather(1, logits.argmax(-1, keepdim=True)).sum()
+            log = {
+                "loss": loss.detach(), "nsentences": len(target), "ntokens": sample["ntokens"], "sample_size": len(target),
+                "right": right, "weights": reduced.weights.numel(), "zeros": reduced.weights.eq(0).sum(),
+            }  # fmt: skip
+        return loss, len(target), log
+
+    @staticmethod
+    def reduce_metrics(logging_outputs) -> None:
+        def total(key: str) -> float:
+            return float(sum(log.get(key, 0) for log in logging_outputs))
+
+        n = max(total("sample_size"), 1.0)
+        metrics.log_scalar("loss", total("loss") / n, n, round=4)
+        metrics.log_scalar("accuracy", 100 * total("right") / n, n, round=3)
+        metrics.log_scalar("attention_zeros", total("zeros") / max(total("weights"), 1.0), n, round=4)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        return True
+
+
+def groups(config: Any, encoded: Path) -> dict[str, Any]:
+    """fairseq's groups `task` and `criterion` of our configuration."""
+    return {
+        "task": {
+            "_name": "sa_questions",
+            "data": str(encoded),
+            "by_image": config["encode"]["by_image"],
+            "seed": config["seed"],
+        },
+        "criterion": {"_name": "sa_soft_answers"},
+    }

@@ -1,0 +1,93 @@
+"""Torch layers that several families use: word vectors, a bidirectional LSTM, the order of a density."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tasks.data.symbols import PAD
+
+
+class WordVectors(nn.Module):
+    """Vectors of token ids: pretrained ones fixed (or trained), the others trained from U(-r, r). [...] -> [..., dim].
+
+    Padding is zero. Pretrained vectors decide `dim`; a fixed one is a buffer, so no optimiser and no weight decay
+    touches it.
+
+    Args:
+        size: number of ids.
+        dim: of a vector, where none is pretrained.
+        init_range: r.
+        vectors, rows: pretrained vectors [found, dim] float32 and their ids [found].
+        fixed: pretrained vectors are not trained.
+    """
+
+    def __init__(
+        self, size: int, dim: int, init_range: float, vectors: np.ndarray | None = None, rows: np.ndarray | None = None,
+        fixed: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.dim = dim if vectors is None else vectors.shape[1]
+        self.register_buffer("pretrained", None)
+        count = size
+        if vectors is not None and fixed:
+            # Trained words keep the front of the table, the found ones share an unused last row and add their own
+            # vector.
+            place = torch.arange(size)
+            found = torch.as_tensor(rows)
+            own = torch.ones(size, dtype=torch.bool).index_fill_(0, found, False)
+            count = int(own.sum()) + 1
+            place[own] = torch.arange(count - 1)
+            place[found] = count - 1
+            slot = torch.zeros(size, dtype=torch.long).index_copy_(0, found, torch.arange(1, len(found) + 1))
+            self.register_buffer("place", place, persistent=False)
+            self.register_buffer("slot", slot, persistent=False)
+            table = torch.cat((torch.zeros(1, self.dim), torch.as_tensor(vectors)))
+            self.register_buffer("pretrained", table, persistent=False)
+        self.trained = nn.Embedding(count, self.dim, PAD)
+        nn.init.uniform_(self.trained.weight, -init_range, init_range)
+        with torch.no_grad():
+            self.trained.weight[PAD] = 0
+            if self.pretrained is not None:
+                self.trained.weight[-1] = 0
+            elif vectors is not None:
+                self.trained.weight[torch.as_tensor(rows)] = torch.as_tensor(vectors)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.pretrained is None:
+            return self.trained(ids)
+        slot = self.slot[ids]
+        known = slot.ne(0).unsqueeze(-1)
+        return torch.where(known, F.embedding(slot, self.pretrained), self.trained(self.place[ids]))
+
+
+class BiLstm(nn.Module):
+    """Bidirectional LSTM over texts padded on the right: words [B, L, E], lengths [B] -> states [B, L, 2 * hidden].
+
+    Each text is turned round within its own length, so padding never reaches a state of a real word and both directions
+    run on plain tensors: on a CPU torch's packed sequences take about twenty times as long.
+    """
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.forwards = nn.LSTM(dim, hidden, batch_first=True)
+        self.backwards = nn.LSTM(dim, hidden, batch_first=True)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        at = torch.arange(x.size(1), device=x.device)
+        turned = (lengths.to(x.device).unsqueeze(1) - 1 - at).remainder(x.size(1))  # [B, L]; padding lands on padding
+        there = self.forwards(x)[0]
+        back = self.backwards(_rows(x, turned))[0]
+        return torch.cat((there, _rows(back, turned)), -1)
+
+
+def _rows(x: Tensor, index: Tensor) -> Tensor:
+    """x [B, L, D] at index [B, L] of its second dimension."""
+    return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.size(-1)))
+
+
+def density_alpha(mapping: nn.Module) -> float | None:
+    """alpha of a mapping over densities (1 Gaussian ... 2 truncated parabola), made by `sa.make`; None for one over rows."""
+    return float(mapping.alpha) if mapping.spec.over == "density" else None

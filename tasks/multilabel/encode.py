@@ -1,0 +1,99 @@
+"""Features and labels as arrays in a folder, opened by path; there is nothing to encode."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.data import DataError, DataSet, NullProgress, Progress, content_sha256
+from tasks.data.cache import cached_folder, read_meta, write_meta
+from tasks.data.records import Labelled
+from tasks.multilabel.metrics import micro_f1, proportions
+from tasks.multilabel.options import Encode
+
+
+@dataclass
+class Encoded:
+    """Splits of documents; `labels` are the names of the classes, `features` the number of features.
+
+    sha256 is that of the splits' content.
+    """
+
+    folder: Path
+    labels: list[str]
+    features: int
+    splits: dict[str, Labelled]
+    sha256: str
+    report: dict[str, Any]
+
+
+def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress | None = None) -> Encoded:
+    """Train and dev splits (a set need not have dev), from the cache under `root` where they are."""
+    return _cached(data, ("train", "dev"), data.name, root, progress)
+
+
+def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress: Progress | None = None) -> Encoded:
+    """The test split, for a model of `encoding`. Raises DataError when it has other classes or features."""
+    test, known = _cached(data, ("test",), f"{data.name}-test", root, progress), read_meta(encoding)
+    if (test.labels, test.features) != (known["labels"], known["features"]):
+        raise DataError(
+            f"{data.name} is no test set for this model",
+            f"{test.features} features, classes {', '.join(test.labels)}; the model knows "
+            f"{known['features']} features, classes {', '.join(known['labels'])}", "choose a data set with these",
+        )  # fmt: skip
+    return test
+
+
+def open_encoded(folder: str | Path) -> Encoded:
+    """What `encode`, `encode_test` or `keep_encoding` left in a folder."""
+    folder, meta = Path(folder), read_meta(folder)
+    splits = {
+        s: Labelled(np.load(folder / f"{s}.features.npy"), np.load(folder / f"{s}.labels.npy")) for s in meta["splits"]
+    }
+    return Encoded(folder, meta["labels"], meta["features"], splits, meta["sha256"], meta["report"])
+
+
+def keep_encoding(folder: str | Path, to: str | Path) -> None:
+    """Copy what a finished model needs: the names of its classes and the number of features."""
+    Path(to).mkdir(parents=True, exist_ok=True)
+    write_meta(Path(to), read_meta(folder) | {"splits": []})
+
+
+def _cached(data: DataSet, wanted: Sequence[str], name: str, root: str | Path, progress: Progress | None) -> Encoded:
+    progress = progress or NullProgress()
+
+    def build(folder: Path) -> dict[str, Any]:
+        read = data.read(progress)
+        splits = {s: read[s] for s in wanted if read.get(s) is not None and len(read[s])}
+        if wanted[0] not in splits:
+            raise DataError(f"{data.name} has no {wanted[0]} documents", data.provenance, "choose another data set")
+        for split, documents in splits.items():
+            np.save(folder / f"{split}.features.npy", documents.features)
+            np.save(folder / f"{split}.labels.npy", documents.labels)
+        contents = [content_sha256(documents) for documents in splits.values()]
+        return {
+            "name": data.name, "labels": list(data.about["labels"]), "features": splits[wanted[0]].features.shape[1],
+            "splits": list(splits), "sha256": hashlib.sha256(" ".join(contents).encode()).hexdigest(),
+            "report": {
+                "sizes": {s: len(d) for s, d in splits.items()},
+                "cardinality": {s: round(float(d.labels.sum(1).mean()), 3) for s, d in splits.items()},
+                "constant": _constant(splits["train"].labels) if "train" in splits else None,
+            },
+        }  # fmt: skip
+
+    return open_encoded(
+        cached_folder(root, name, [data.name, [data.fingerprint.get(s) for s in wanted]], build, progress)
+    )
+
+
+def _constant(labels: np.ndarray) -> dict[str, list]:
+    """The best constant prediction for `labels` [n, K]: the k most frequent, k by F1; the mean eta as distribution."""
+    order = (-labels.mean(0)).argsort(kind="stable")
+    guesses = order.argsort() <= np.arange(len(order))[:, None]  # row k: the k + 1 most frequent ones
+    best = max(guesses, key=lambda guess: micro_f1(np.broadcast_to(guess, labels.shape), labels))
+    return {"labels": best.tolist(), "eta": proportions(labels).mean(0).tolist()}

@@ -1,0 +1,107 @@
+"""A fitted linear model with what was chosen for it: made, kept, scored."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from sparse_attention.repro.protocol import Evaluation
+from tasks.multilabel.encode import Encoded
+from tasks.multilabel.metrics import METRICS, jensen_shannon, micro_f1, proportions
+from tasks.multilabel.models.linear import Fit, Output, output_of
+from tasks.multilabel.options import Solver
+from tasks.multilabel.selection import Choice, Grid, folds, predict, refitted, select
+
+WEIGHTS, CHOICE = "weights.safetensors", "choice.json"
+
+
+def fit(
+    task: Mapping[str, Any], mapping: Mapping[str, Any], encoded: Encoded, seed: int,
+    done: Callable[[float], None] = lambda share: None,
+) -> tuple[Choice, dict[str, float]]:  # fmt: skip
+    """Fit the grid's paths and choose on dev (without dev: by cross-validation, then fit on all).
+
+    Args:
+        task, mapping: the configuration's nodes.
+        encoded: train and, where there is one, dev.
+        seed: of the cross-validation's parts.
+        done: told the share of fits that are done.
+
+    Returns:
+        the choice with its model, and its metrics.
+    """
+    started = time.process_time()
+    splits = {name: (split.features, split.labels) for name, split in encoded.splits.items()}
+    tune, train = task["tune"], splits["train"]
+    pairs = [(train, splits["dev"])] if "dev" in splits else folds(train, tune["folds"], seed)
+    output, solver = output_of(task, mapping), Solver(**task["fit"])
+    grid = Grid(tune["penalties"], tune["thresholds"], tune["parameters"].get(output.mapping, {}))
+    choice = select(pairs, output, grid, solver, done)
+    choice = dataclasses.replace(choice, model=refitted(train, choice, grid, solver))
+    metrics = {"dev/f1": choice.f1, "selected/penalty": choice.penalty, "train/objective": choice.model.objective}
+    metrics |= {"train/iterations": choice.model.iterations, "train/seconds": time.process_time() - started}
+    if choice.output.dense:
+        metrics["selected/threshold"] = choice.threshold
+    return choice, metrics | {f"selected/{name}": float(choice.output.params[name]) for name in grid.parameters}
+
+
+def save(choice: Choice, folder: Path) -> None:
+    """Write the weights and what was chosen."""
+    fitted = dataclasses.asdict(choice.model)
+    save_file({"weights": np.ascontiguousarray(fitted.pop("weights"))}, folder / WEIGHTS)
+    told = {
+        "output": dataclasses.asdict(choice.output),
+        "penalty": choice.penalty,
+        "threshold": choice.threshold,
+        "f1": choice.f1,
+    }
+    (folder / CHOICE).write_text(json.dumps(told | {"fit": fitted}, indent=1), encoding="utf-8")
+
+
+def load(folder: Path) -> Choice:
+    """What `save` wrote."""
+    told = json.loads((folder / CHOICE).read_text(encoding="utf-8"))
+    model = Fit(weights=load_file(folder / WEIGHTS)["weights"], **told.pop("fit"))
+    return Choice(**told | {"output": Output(**told["output"]), "model": model})
+
+
+def score(choice: Choice, test: Encoded, name: str = "test", keep: int = 0) -> Evaluation:
+    """Metrics of the split "test" (prefix `name`), and a record for each of its first `keep` documents."""
+    documents = test.splits["test"]
+    scores, labels = choice.model.scores(documents.features), documents.labels
+    predicted = predict(choice.output, scores, choice.threshold)
+    p = choice.output.distribution(scores)
+    metrics = _scores(predicted, p, labels, name)
+    names = np.array(test.labels)
+    records = [
+        {
+            "set": name, "index": i, "source": f"test document {i}", "references": ["; ".join(names[labels[i]])],
+            "output": "; ".join(names[predicted[i]]), "probabilities": np.round(p[i], 4).tolist(),
+        }
+        for i in range(min(keep, len(labels)))
+    ]  # fmt: skip
+    return Evaluation(metrics, {k: METRICS[k.rsplit("/", 1)[1]].signature for k in metrics}, records)
+
+
+def baselines(encoding: Encoded, test: Encoded, name: str = "test") -> dict[str, dict[str, float]]:
+    """What the constant prediction that fits the training labels best scores."""
+    constant, labels = encoding.report["constant"], test.splits["test"].labels
+    guess, eta = np.array(constant["labels"]), np.array(constant["eta"])
+    return {"constant": _scores(np.broadcast_to(guess, labels.shape), eta[None], labels, name)}
+
+
+def _scores(predicted: np.ndarray, p: np.ndarray, labels: np.ndarray, name: str) -> dict[str, float]:
+    """predicted bool [n, K], p [n or 1, K] and labels bool [n, K] -> metrics."""
+    divergence = float(jensen_shannon(p, proportions(labels)).mean())
+    return {
+        f"{name}/f1": micro_f1(predicted, labels), f"{name}/jsd": divergence,
+        f"{name}/jsd_label": divergence / labels.shape[1],
+        f"{name}/labels": float(predicted.sum(1).mean()), f"{name}/true_labels": float(labels.sum(1).mean()),
+    }  # fmt: skip

@@ -1,0 +1,1 @@
+"""Architectures of the multilabel task: there is one, the linear model."""

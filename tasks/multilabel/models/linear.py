@@ -1,0 +1,196 @@
+r"""The linear model, its four losses, and L-BFGS.
+
+The scores are ``z = W x + b``, the objective is ``mean loss(z, eta) + penalty / 2 ||W||^2`` with the bias free, ``eta =
+y / ||y||_1``. The pairs of mapping and loss (Laha et al. 2018, section 5.1):
+
+=================  ===============  ==================================================
+mapping            loss             predicted: labels with
+=================  ===============  ==================================================
+softmax            log              ``p > p0``, p0 chosen on dev
+sparsemax          huber            ``p > 0`` (the sparsemax loss)
+sparsemax          hinge            ``p > 0`` (Eq. 8 with lambda = 0)
+sparsegen_lin      hinge            ``p > 0`` (Eq. 8)
+sparsehourglass    hinge            ``p > 0`` (Eq. 7)
+others             fenchel_young    ``p > 0``
+=================  ===============  ==================================================
+
+All are convex; the hinges are piecewise linear, where L-BFGS has no guarantee and needs a start beside the kinks (see
+`fit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import sparse_attention as sa
+from sparse_attention import losses
+from tasks.models import Place, nodes_at, parameters
+from tasks.multilabel.options import Solver
+
+PLACES = {"output": Place(over=("row",))}
+SOLVER = Solver()
+# scipy's status of L-BFGS-B for "neither converged nor out of iterations".
+LINE_SEARCH_FAILED = 2
+# hardmax's loss is least at weights of zero; the constrained mappings need bounds.
+FENCHEL_YOUNG = tuple(n for n in losses.REGULARISERS if n != "hardmax" and not n.startswith("constrained"))
+HINGES = ("sparsemax", "sparsegen_lin", "sparsehourglass")
+
+
+@dataclass
+class Options:
+    """A linear model has nothing to set."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A mapping with its parameters and the loss that trains for it.
+
+    Raises:
+        ValueError: a loss that the mapping does not have, naming those it has.
+    """
+
+    mapping: str
+    params: Mapping[str, Any]
+    loss: str
+    half_pairs: bool = False
+    corrected: bool = False
+
+    def __post_init__(self) -> None:
+        allowed = [
+            *(["log"] if self.mapping == "softmax" else []), *(["huber"] if self.mapping == "sparsemax" else []),
+            *(["hinge"] if self.mapping in HINGES else []),
+            *(["fenchel_young"] if self.mapping in FENCHEL_YOUNG else []),
+        ]  # fmt: skip
+        if not allowed:
+            known = ", ".join(sorted({*HINGES, *FENCHEL_YOUNG}))
+            raise ValueError(f"mapping={self.mapping} has no multilabel loss; mappings that have one: {known}")
+        if self.loss not in ("auto", *allowed):
+            choices = ", ".join(["auto", *allowed])
+            raise ValueError(
+                f"task.loss={self.loss!r} does not go with mapping={self.mapping}; allowed there: {choices}"
+            )
+        if self.loss == "auto":
+            object.__setattr__(self, "loss", allowed[0])
+        if self.loss in ("log", "huber", "hinge") and float(self.params.get("gamma", 1.0)) != 1.0:
+            raise ValueError(
+                f"loss {self.loss} is defined for mapping.gamma=1, not {self.params['gamma']}; "
+                "use task.loss=fenchel_young"
+            )
+
+    @property
+    def dense(self) -> bool:
+        """Whether every label has a positive probability, so that a threshold decides."""
+        return self.mapping == "softmax"
+
+    def value(self, scores: Tensor, eta: Tensor) -> Tensor:
+        """Mean loss over documents; scores, eta `[documents, classes]`."""
+        if self.loss == "log":
+            return losses.softmax_loss(scores, eta)
+        if self.loss == "huber":
+            return losses.sparsemax_loss(scores, eta)
+        if self.loss == "fenchel_young":
+            return losses.fenchel_young(scores, eta, sa.make(self.mapping, **self.params))
+        options: dict[str, Any] = {"half_pairs": self.half_pairs, "corrected": self.corrected}
+        if self.mapping == "sparsehourglass":
+            return losses.sparsehourglass_hinge(scores, eta, self.params["q"], **options)
+        return losses.sparsegen_hinge(scores, eta, self.params.get("lam", 0.0), **options)
+
+    def distribution(self, scores: np.ndarray) -> np.ndarray:
+        """rho(z): `[..., classes]` -> distributions of that shape."""
+        return sa.make(self.mapping, **self.params)(torch.as_tensor(scores)).numpy()
+
+
+def output_of(task: Mapping[str, Any], mapping: Mapping[str, Any]) -> Output:
+    """Of the nodes of those names. Raises ValueError when loss and mapping do not go together."""
+    node = nodes_at(mapping, PLACES)["output"]
+    return Output(node["name"], parameters(node), task["loss"], task["half_pairs"], task["corrected"])
+
+
+def problems(config: Mapping[str, Any]) -> list[str]:
+    """What is wrong between loss, mapping and the values that are tried of its parameters, one sentence each."""
+    task = config["task"]
+    try:
+        output = output_of(task, config["mapping"])
+    except ValueError as error:
+        return [str(error)]
+    found = []
+    for name, values in task["tune"]["parameters"].get(output.mapping, {}).items():
+        for value in values:
+            try:
+                sa.make(output.mapping, **{**output.params, name: value})
+            except (ValueError, TypeError) as error:
+                found.append(f"task.tune.parameters.{output.mapping}: {error}")
+    return found
+
+
+@dataclass
+class Fit:
+    """Weights `[1 + features, classes]` (the bias first), the objective there, evaluations and iterations spent."""
+
+    weights: np.ndarray
+    objective: float
+    evaluations: int
+    iterations: int
+
+    def scores(self, features: np.ndarray) -> np.ndarray:
+        """z `[documents, classes]`."""
+        return self.weights[0] + features @ self.weights[1:]
+
+
+def fit(
+    features: np.ndarray, eta: np.ndarray, output: Output, penalty: float, solver: Solver = SOLVER,
+    start: np.ndarray | None = None,
+) -> Fit:  # fmt: skip
+    """Minimise the objective in float64.
+
+    Args:
+        features: `[documents, features]`.
+        eta: target distributions `[documents, classes]`.
+        start: weights to start from (default: zeros); the hinges start from sparsemax+huber's solution where that is
+            better, moved a little.
+    """
+    from scipy.optimize import minimize
+
+    x, target = torch.as_tensor(features), torch.as_tensor(eta)
+    shape = (features.shape[1] + 1, eta.shape[1])
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        w = torch.as_tensor(flat.reshape(shape))
+        scores = torch.addmm(w[0], x, w[1:]).requires_grad_()
+        loss = output.value(scores, target)
+        (slope,) = torch.autograd.grad(loss, scores)
+        gradient = torch.cat((slope.sum(0, keepdim=True), x.T @ slope + penalty * w[1:]))
+        return loss.item() + 0.5 * penalty * w[1:].square().sum().item(), gradient.numpy().ravel()
+
+    at = np.zeros(shape).ravel() if start is None else start.ravel()
+    random = np.random.default_rng(0)
+    if output.loss == "hinge":
+        # Where scores are equal the hinges have kinks at which the line search finds no descent: zero is one, and what
+        # a large penalty ends at often another. The smooth huber loss has its minimum close by.
+        smooth = fit(features, eta, Output("sparsemax", {}, "huber"), penalty, solver).weights.ravel()
+        if start is None or objective(smooth)[0] < objective(at)[0]:
+            at = smooth
+        at = at + 1e-3 * np.abs(at).max() * random.standard_normal(at.shape)
+    best, evaluations, iterations = None, 0, 0
+    for _ in range(solver.restarts + 1):
+        options = {
+            "maxiter": solver.iterations - iterations,
+            "maxcor": solver.memory,
+            "ftol": solver.tolerance,
+            "gtol": 1e-8,
+        }
+        found = minimize(objective, at, jac=True, method="L-BFGS-B", options=options)
+        evaluations, iterations = evaluations + found.nfev, iterations + found.nit
+        if best is None or found.fun < best.fun:
+            best = found
+        if found.status != LINE_SEARCH_FAILED or iterations >= solver.iterations:
+            break
+        at = best.x + 1e-3 * np.abs(best.x).max() * random.standard_normal(at.shape)
+    assert best is not None
+    return Fit(best.x.reshape(shape), float(best.fun), evaluations, iterations)

@@ -1,0 +1,82 @@
+"""What the multilabel task takes, besides data and mapping."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tasks.options import anything, choice, flag, integer, listing, node, number, record, text
+
+KIND = "features"
+LOSSES = ("auto", "log", "huber", "hinge", "fenchel_young")
+# Keys of the nodes that only scoring reads: a training does not depend on them.
+EVALUATION_KEYS = {"task": ("keep_predictions",)}
+NOT_IDENTITY = {"task": ("deviations",)}
+
+
+@dataclass
+class Solver:
+    """L-BFGS-B of scipy."""
+
+    iterations: int = integer(100, low=1, help="at most, restarts included")
+    memory: int = integer(10, low=1, help="pairs of differences kept")
+    tolerance: float = number(1e-7, low=0, help="stop when an iteration lowers the objective by less than this share")
+    restarts: int = integer(5, low=0, help="at most, from beside the best point, when the line search fails")
+
+
+@dataclass
+class Tune:
+    """Chosen by dev micro-F1; without a dev set by cross-validation on the training documents, then fitted on all."""
+
+    penalties: list = listing(
+        [], number(above=0), least=1, help="from large to small: each fit starts from the one before"
+    )
+    thresholds: list = listing([], number(), least=1, help="p0 of a dense mapping")
+    parameters: dict = record({}, anything(), help="mapping -> parameter -> values; others keep their own parameters")
+    folds: int = integer(5, low=2, high=50, help="of the cross-validation")
+
+    def problems(self) -> list[str]:
+        found = []
+        if self.penalties != sorted(self.penalties, reverse=True):
+            found.append(f"penalties={self.penalties} must go from large to small: each fit starts from the one before")
+        for mapping, grid in self.parameters.items():
+            whole = isinstance(grid, dict) and all(
+                isinstance(v, list) and v and all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in v)
+                for v in grid.values()
+            )
+            if not whole:
+                found.append(
+                    f"parameters.{mapping}={grid!r} must be {{parameter: [values]}}, all numbers, at least one each"
+                )
+        return found
+
+
+@dataclass
+class Task:
+    """Multilabel classification with a linear model."""
+
+    loss: str = choice(
+        "auto",
+        *LOSSES,
+        help="log (softmax), huber (sparsemax), hinge (sparsemax, sparsegen_lin, sparsehourglass), fenchel_young",
+    )
+    half_pairs: bool = flag(
+        False,
+        help="hinge: count each pair of true labels once, as the authors' code does (the printed sum counts it twice)",
+    )
+    corrected: bool = flag(
+        False, help="hinge: the form that is right for targets that are not uniform; no difference here, where they are"
+    )
+    fit: dict = node(Solver)
+    tune: dict = node(Tune)
+    keep_predictions: int = integer(50, low=0, help="test documents whose prediction is stored")
+    deviations: list = listing([], text(), help="what differs from the paper; printed below tables")
+
+
+@dataclass
+class Encode:
+    """Features come as numbers: nothing to set."""
+
+
+@dataclass
+class Decode:
+    """Labels follow from the output: nothing to set."""

@@ -1,0 +1,220 @@
+"""Typed options: one dataclass a node of the configuration, whose fields carry what is possible; one checker for all of them.
+
+    @dataclass
+    class Train:
+        max_epochs: int = integer(13, low=1, help="epochs")
+        precision: str = choice("fp32", "fp32", "fp16", "bf16")
+
+    train = read(Train, {"max_epochs": 2}, "train")
+
+Every mistake of a node is found in one pass, and each message names the key, the value and what is possible. A class may
+have `problems(self) -> list[str]` for what depends on several fields; it is asked when each field is right by itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, TypeVar
+
+Options = TypeVar("Options")
+REQUIRED = object()
+
+
+class OptionsError(ValueError):
+    """Everything that is wrong with some options; `problems` holds one sentence each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = list(problems)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a field takes: `read` returns the value to use or raises ValueError saying what is possible; `type` is the plain type."""
+
+    type: type
+    read: Callable[[Any], Any]
+    help: str = ""
+
+
+def _field(default: Any, kind: Kind) -> Any:
+    metadata = {"kind": kind}
+    if default is REQUIRED:
+        return field(default=REQUIRED, metadata=metadata)
+    if isinstance(default, (list, dict)):
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def _optional(read: Callable[[Any], Any], optional: bool) -> Callable[[Any], Any]:
+    def reader(value: Any) -> Any:
+        return None if optional and value is None else read(value)
+
+    return reader
+
+
+def _interval(low: float, high: float, above: float | None, below: float | None) -> str:
+    left = f"above {above:g}" if above is not None else f"of at least {low:g}" if low > -math.inf else ""
+    right = f"below {below:g}" if below is not None else f"at most {high:g}" if high < math.inf else ""
+    return f" {left} and {right}" if left and right else f" {left or right}".rstrip()
+
+
+def _reader(whole: bool, low: float, high: float, above: float | None, below: float | None, optional: bool):
+    what = ("a whole number" if whole else "a number") + _interval(low, high, above, below) + (" or null" if optional else "")
+
+    def read(value: Any) -> Any:
+        right = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        if not right or not math.isfinite(value) or not low <= value <= high:
+            raise ValueError(f"must be {what}")
+        if (above is not None and not value > above) or (below is not None and not value < below):
+            raise ValueError(f"must be {what}")
+        return value if whole else float(value)
+
+    return _optional(read, optional)
+
+
+def number(
+    default: Any = REQUIRED, low: float = -math.inf, high: float = math.inf, *, above: float | None = None,
+    below: float | None = None, optional: bool = False, help: str = "",
+) -> Any:  # fmt: skip
+    """A finite number in [low, high], or in the open interval of `above` and `below`."""
+    return _field(default, Kind(float, _reader(False, low, high, above, below, optional), help))
+
+
+def integer(
+    default: Any = REQUIRED, low: float = -math.inf, high: float = math.inf, *, optional: bool = False, help: str = ""
+) -> Any:
+    """A whole number in [low, high]; neither 1.0 nor true is one."""
+    return _field(default, Kind(int, _reader(True, low, high, None, None, optional), help))
+
+
+def flag(default: Any = REQUIRED, help: str = "") -> Any:
+    """true or false."""
+
+    def read(value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError("must be true or false")
+        return value
+
+    return _field(default, Kind(bool, read, help))
+
+
+def text(default: Any = REQUIRED, *, optional: bool = False, help: str = "") -> Any:
+    """A string that is not empty."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not value:
+            raise ValueError("must be a word or text" + (" or null" if optional else ""))
+        return value
+
+    return _field(default, Kind(str, _optional(read, optional), help))
+
+
+def choice(default: Any, *allowed: str, names: Callable[[], Iterable[str]] | None = None, optional: bool = False, help: str = "") -> Any:
+    """One of the words `allowed`, or of those that `names` gives when asked."""
+
+    def read(value: Any) -> str:
+        known = tuple(allowed) + tuple(names() if names else ())
+        if value not in known:
+            raise ValueError(f"is not possible{near(value, known)}; allowed: {', '.join(known)}")
+        return value
+
+    return _field(default, Kind(str, _optional(read, optional), help))
+
+
+def listing(default: Any, of: Any, *, length: int | None = None, least: int = 0, help: str = "") -> Any:
+    """A list whose items are as `of` (a field made by one of these functions) says."""
+    item: Kind = of.metadata["kind"]
+
+    def read(value: Any) -> list[Any]:
+        if not isinstance(value, (list, tuple)) or (length is not None and len(value) != length) or len(value) < least:
+            count = f" of {length}" if length is not None else f" of at least {least}" if least else ""
+            raise ValueError(f"must be a list{count}")
+        found = []
+        for i, one in enumerate(value):
+            try:
+                found.append(item.read(one))
+            except ValueError as error:
+                raise ValueError(f"has {one!r} at place {i + 1}, which {error}") from None
+        return found
+
+    return _field(default, Kind(list, read, help))
+
+
+def record(default: Any, of: Any, *, keys: Sequence[str] = (), help: str = "") -> Any:
+    """A mapping from names (`keys`, when given) to values as `of` says."""
+    item: Kind = of.metadata["kind"]
+
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise ValueError("must be a mapping {name: value}")
+        found = {}
+        for key, one in value.items():
+            if keys and key not in keys:
+                raise ValueError(f"names {key!r}{near(key, keys)}; allowed: {', '.join(keys)}")
+            try:
+                found[key] = item.read(one)
+            except ValueError as error:
+                raise ValueError(f"has {key}={one!r}, which {error}") from None
+        return found
+
+    return _field(default, Kind(dict, read, help))
+
+
+def node(cls: type) -> Any:
+    """Options inside options."""
+    return _field(None, Kind(dict, lambda value: read(cls, value or {}, ""), (cls.__doc__ or "").split("\n")[0]))
+
+
+def anything(default: Any = REQUIRED, help: str = "") -> Any:
+    """A value that somebody else checks."""
+    return _field(default, Kind(object, lambda value: value, help))
+
+
+def near(word: Any, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)`, or nothing."""
+    found = difflib.get_close_matches(str(word), list(known), n=1)
+    return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def read(cls: type[Options], values: Mapping[str, Any], name: str) -> Options:
+    """`values` as an instance of the options class `cls`, its defaults filled in.
+
+    Raises:
+        OptionsError: unknown keys, values that are not possible; all of them, each under `name`.
+    """
+    kinds = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    prefix = f"{name}." if name else ""
+    problems, found = [], {}
+    for key in values:
+        if key not in kinds:
+            problems.append(f"{prefix}{key} is unknown{near(key, kinds)}; {name or 'it'} takes: {', '.join(kinds) or 'nothing'}")
+    for key, one in kinds.items():
+        given = values.get(key, REQUIRED)
+        default = one.default_factory() if one.default_factory is not MISSING else one.default
+        if given is REQUIRED or given == "???":
+            given = default
+        if given is REQUIRED:
+            problems.append(f"{prefix}{key} must be set: {one.metadata['kind'].help or prefix + key + '=...'}")
+            continue
+        try:
+            found[key] = one.metadata["kind"].read(given)
+        except OptionsError as error:
+            problems += [f"{prefix}{key}.{p}" for p in error.problems]
+        except ValueError as error:
+            problems.append(f"{prefix}{key}={given!r} {error}")
+    if not problems:
+        made = cls(**found)
+        problems = [f"{prefix}{p}" for p in getattr(made, "problems", list)()]
+        if not problems:
+            return made
+    raise OptionsError(problems)
+
+
+def plain(options: Any) -> dict[str, Any]:
+    """Options as the plain dict that a configuration holds."""
+    return dataclasses.asdict(options)

@@ -1,0 +1,140 @@
+"""Trivial systems to read a score against: a constant output, the source's beginning, the nearest neighbour."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix, diags
+
+from tasks.data.files import publish_file
+from tasks.seq2seq.encode import Encoded, Split
+from tasks.seq2seq.metrics import references, score
+from tasks.seq2seq.rouge import rouge_tokenizer
+from tasks.seq2seq.subwords import join_subwords
+from tasks.seq2seq.texts import output_text, reference_text
+
+RECIPE = 2
+NEIGHBOURS = (
+    200_000  # training pairs searched, spread evenly over a larger set; tables of millions take minutes and gigabytes
+)
+BLOCK = 64  # test sentences compared at once
+
+
+def baselines(encoding: Encoded, test: Encoded, scores: Sequence[str], name: str = "test") -> dict[str, dict[str, Any]]:
+    """System -> `<name>/<metric>` -> value, and what it is; scored as a model's outputs are, kept beside the test set.
+
+    constant: the training target most like the dev targets. lead: as many source words as the training targets have on
+    average. neighbour: the target of the training pair with the most similar source. Without training pairs (beside a
+    finished model) the first two are made from the test set itself, which flatters them, and there is no neighbour.
+    """
+    cache = test.folder.parent / f"{test.folder.name}.baselines.json"
+    key = json.dumps([RECIPE, list(scores), encoding.sha256, test.sha256])
+    try:
+        values = json.loads(cache.read_text(encoding="utf-8"))[key]
+    except (OSError, ValueError, KeyError):
+        values = _compute(encoding, test, scores)
+        with publish_file(cache) as path:
+            path.write_text(json.dumps({key: values}), encoding="utf-8")
+    return {system: {f"{name}/{k}": v for k, v in row.items()} for system, row in values.items()}
+
+
+def _compute(encoding: Encoded, test: Encoded, scores: Sequence[str]) -> dict[str, dict[str, Any]]:
+    part, language = test.splits["test"], test.languages["target"]
+    train = encoding.splits.get("train", part)
+    dev = encoding.splits.get("dev", train)
+
+    def text(split: Split, i: int, source: str = "") -> str:
+        return output_text(split.target_tokens(i), test.options, language, source=source, digits=test.digits)
+
+    constant = most_central(
+        [text(train, i) for i in _spread(len(train), 1000)], [text(dev, i) for i in _spread(len(dev), 400)]
+    )
+    words = max(1, round(float(np.mean([len(text(train, i).split()) for i in _spread(len(train), 5000)]))))
+    lead = [reference_text(" ".join(p.source.split()[:words]), test.options, digits=test.digits) for p in part.pairs]
+    outputs: dict[str, tuple[list[str], dict[str, Any]]] = {
+        "constant": ([constant] * len(part), {"text": constant}),
+        "lead": (lead, {"words": words}),
+    }
+    if train is not part:
+        searched = _spread(len(train), NEIGHBOURS)
+        sources = ([join_subwords(s.source_tokens(i), test.options.subword) for i in rows]
+                   for s, rows in ((train, searched), (part, range(len(part)))))  # fmt: skip
+        nearest, similarity = nearest_neighbours(*sources)
+        copied = [text(train, searched[i], pair.source) for i, pair in zip(nearest, part.pairs)]
+        outputs["nearest neighbour"] = (copied, {"similarity": round(float(similarity.mean()), 4)})
+    wanted = references(test)
+    return {
+        system: score(scores, hypotheses, wanted, test.options, language)[0] | extra
+        for system, (hypotheses, extra) in outputs.items()
+    }
+
+
+def nearest_neighbours(
+    texts: Sequence[Sequence[str]], queries: Sequence[Sequence[str]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each query the number of the most similar text (the first one on a tie), and the similarity.
+
+    Similarity is the cosine of word counts weighted by log((1 + n) / (1 + df)) + 1, n texts of which df hold the word.
+    """
+    index: dict[str, int] = {}
+    for words in texts:
+        for word in words:
+            index.setdefault(word, len(index))
+    counts = _counts(texts, index)
+    documents = np.bincount(counts.indices, minlength=len(index))
+    weights = np.log((1 + len(texts)) / (1 + documents)) + 1
+    known = _unit_rows(counts.multiply(weights)).T.tocsr()
+    asked = _unit_rows(_counts(queries, index).multiply(weights))
+    best, similarity = np.zeros(len(queries), dtype=np.int64), np.zeros(len(queries))
+    for start in range(0, len(queries), BLOCK):
+        cosines = (asked[start : start + BLOCK] @ known).toarray()  # [BLOCK, texts]
+        best[start : start + BLOCK], similarity[start : start + BLOCK] = cosines.argmax(1), cosines.max(1)
+    return best, similarity
+
+
+def _counts(texts: Sequence[Sequence[str]], index: Mapping[str, int]) -> csr_matrix:
+    """[texts, words] number of occurrences; words that are not in `index` are left out."""
+    rows, columns = [], []
+    for row, words in enumerate(texts):
+        found = [index[word] for word in words if word in index]
+        columns += found
+        rows += [row] * len(found)
+    return csr_matrix((np.ones(len(rows), dtype=np.float32), (rows, columns)), shape=(len(texts), len(index)))
+
+
+def _unit_rows(matrix: csr_matrix) -> csr_matrix:
+    """Each row over its length; empty rows stay empty."""
+    lengths = np.sqrt(np.asarray(matrix.multiply(matrix).sum(1)).ravel())
+    return diags(1 / np.where(lengths > 0, lengths, 1)) @ matrix.tocsr()
+
+
+def most_central(candidates: Sequence[str], dev: Sequence[str]) -> str:
+    """The candidate with the largest mean ROUGE-1 F1 (stemmed) to the texts of `dev`; the first one on a tie."""
+    tokens = rouge_tokenizer(True).tokenize
+    vocabulary: dict[str, int] = {}
+    bags = [
+        [Counter(vocabulary.setdefault(t, len(vocabulary)) for t in tokens(s)) for s in group]
+        for group in (candidates, dev)
+    ]
+    dense = np.zeros((len(dev), max(1, len(vocabulary))), dtype=np.int16)
+    for row, bag in enumerate(bags[1]):
+        dense[row, list(bag)] = list(bag.values())
+    lengths = dense.sum(axis=1)
+    best, best_mean = 0, -1.0
+    for i, bag in enumerate(bags[0]):
+        if not bag:
+            continue
+        hits = np.minimum(dense[:, list(bag)], np.array(list(bag.values()), dtype=np.int16)).sum(axis=1)
+        mean = float((2 * hits / (lengths + bag.total())).mean())
+        if mean > best_mean:
+            best, best_mean = i, mean
+    return candidates[best]
+
+
+def _spread(size: int, count: int) -> list[int]:
+    """At most `count` indices spread evenly over range(size)."""
+    return np.unique(np.linspace(0, size - 1, min(size, count)).astype(int)).tolist() if size else []

@@ -1,0 +1,79 @@
+"""Outputs for sources: batches of similar length, beam search, unknown words copied from where the attention looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tasks.data.symbols import FIRST, PAD, SPECIAL, UNK
+from tasks.seq2seq.encode import Encoded
+from tasks.seq2seq.options import Decode
+from tasks.seq2seq.search import Hypothesis, beam_search
+
+
+def decode(
+    model: nn.Module,
+    encoded: Encoded,
+    split: str,
+    options: Decode,
+    done: Callable[[int, int], None] = lambda i, n: None,
+) -> list[Hypothesis]:
+    """The best output for each source of a split, in the split's order.
+
+    Args:
+        model: as `tasks.seq2seq.search.Searchable`; put into evaluation mode.
+        done: called with the number of sentences decoded and their total.
+    """
+    part = encoded.splits[split]
+    tokens = [part.source_tokens(i) for i in range(len(part))]
+    return decode_rows(model, part.source, tokens, encoded.target_vocab, options, done)
+
+
+def decode_rows(
+    model: nn.Module,
+    rows: Sequence[np.ndarray],
+    tokens: Sequence[Sequence[str]],
+    vocabulary: Sequence[str],
+    options: Decode,
+    done: Callable[[int, int], None] = lambda i, n: None,
+) -> list[Hypothesis]:
+    """The best output for each source, in order.
+
+    Args:
+        rows: source ids. tokens: the same rows as surface tokens.
+        vocabulary: target words from id 4 on.
+    """
+    device = next(model.parameters()).device
+    model.eval()
+    found: list[Hypothesis] = [None] * len(rows)  # type: ignore[list-item]
+    order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
+    for start in range(0, len(order), options.batch_size):
+        batch = order[start : start + options.batch_size]
+        src_tokens, src_lengths = padded([rows[i] for i in batch])
+        for i, nbest in zip(batch, beam_search(model, src_tokens.to(device), src_lengths.to(device), options)):
+            copied = tokens[i] if options.replace_unk else None
+            found[i] = replace(nbest[0], index=i, tokens=surface(nbest[0], vocabulary, copied))
+        done(start + len(batch), len(order))
+    return found
+
+
+def padded(rows: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+    """Rows of ids -> [B, S] padded on the right, lengths [B]."""
+    tensors = [torch.from_numpy(np.asarray(row, dtype=np.int64)) for row in rows]
+    lengths = torch.tensor([len(row) for row in tensors])
+    return nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=PAD), lengths
+
+
+def surface(hypothesis: Hypothesis, vocabulary: Sequence[str], source: Sequence[str] | None) -> list[str]:
+    """Tokens of an output without its end; given `source`, an unknown word is its token with the largest attention."""
+    tokens = []
+    for i, weights in zip(hypothesis.ids[:-1], hypothesis.attention):
+        if i == UNK and source is not None:
+            tokens.append(source[int(weights.argmax())])
+        else:
+            tokens.append(vocabulary[i - FIRST] if i >= FIRST else SPECIAL[i])
+    return tokens

@@ -1,0 +1,130 @@
+"""What an encoding learns from the training pairs: subwords, then a vocabulary of the tokens that they give."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tasks.data.errors import DataError
+from tasks.data.progress import Progress
+from tasks.data.records import Pair
+from tasks.seq2seq.options import Encode
+from tasks.seq2seq.subwords import learn_subwords, load_subwords
+from tasks.seq2seq.tokenize import tokenizer
+from tasks.seq2seq.vocabulary import SIDES, ranked
+
+Segment = Callable[[list[str]], list[str]]
+
+
+def learn(
+    pairs: Sequence[Pair],
+    options: Encode,
+    languages: Mapping[str, str | None],
+    folder: Path,
+    work: Path,
+    progress: Progress,
+) -> tuple[int, dict[str, Path], dict[str, list[tuple[str, int]]]]:
+    """Save the subword models in `folder`, leave the tokens of the pairs that fit in `work`.
+
+    Returns:
+        how many pairs fit; side -> file of their tokens, a pair a line; side -> (token, count) by frequency.
+
+    Raises:
+        DataError: no pair fits, subwords that cannot be learned.
+    """
+    words, units = ({side: work / f"{side}.{what}" for side in SIDES} for what in ("words", "units"))
+    _tokenize(pairs, options, languages, words, progress)
+    _learn_subwords(options, words, folder, progress)
+    kept, counts = _segment(options, words, subwords(options, folder), units, progress)
+    if not kept:
+        limits = f"max_source_tokens={options.max_source_tokens}, max_target_tokens={options.max_target_tokens}"
+        raise DataError("no training pair is short enough", limits, "raise these limits")
+    if options.joint:
+        counts = dict.fromkeys(SIDES, counts["source"] + counts["target"])
+    # a subword model already fixes the number of units: cutting its tail again would lose characters
+    size = options.vocab_size if options.subword == "none" else None
+    return kept, units, {side: ranked(counts[side], size, options.min_count) for side in SIDES}
+
+
+def subwords(options: Encode, folder: Path) -> dict[str, Segment]:
+    """Side -> function words -> tokens, by the models in `folder`."""
+    if options.subword == "none":
+        return dict.fromkeys(SIDES, lambda words: words)
+    return {side: load_subwords(options.subword, model) for side, model in _models(options, folder).items()}
+
+
+def fits(tokens: Mapping[str, Sequence[str]], options: Encode) -> bool:
+    """Whether both sides have a token and no more than the options allow."""
+    limits = {"source": options.max_source_tokens, "target": options.max_target_tokens}
+    return all(tokens[side] and len(tokens[side]) <= (limits[side] or len(tokens[side])) for side in SIDES)
+
+
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a file without their ends."""
+    with open(path, encoding="utf-8", newline="\n") as stream:
+        for line in stream:
+            yield line[:-1]
+
+
+def _tokenize(
+    pairs: Sequence[Pair],
+    options: Encode,
+    languages: Mapping[str, str | None],
+    words: Mapping[str, Path],
+    progress: Progress,
+) -> None:
+    """Write the words of the training pairs, a line each."""
+    cut = {side: tokenizer(options.tokenizer, languages[side]) for side in SIDES}
+    with (
+        open(words["source"], "w", encoding="utf-8", errors="replace", newline="\n") as source,
+        open(words["target"], "w", encoding="utf-8", errors="replace", newline="\n") as target,
+        progress.bar(len(pairs), "tokenising train") as bar,
+    ):
+        for pair in pairs:
+            source.write(" ".join(cut["source"](pair.source)) + "\n")
+            target.write(" ".join(cut["target"](pair.references[0])) + "\n")
+            bar.advance(1)
+
+
+def _models(options: Encode, folder: Path) -> dict[str, Path]:
+    """Side -> its subword model, without suffix."""
+    return {side: folder / f"subwords.{'joint' if options.joint else side}" for side in SIDES}
+
+
+def _learn_subwords(options: Encode, words: Mapping[str, Path], folder: Path, progress: Progress) -> None:
+    """Learn and save the subword models of the training words."""
+    if options.subword == "none":
+        return
+    progress.say(f"learning {options.vocab_size:,} {options.subword} units")
+    models = _models(options, folder)
+    for model in dict.fromkeys(models.values()):
+        files = [words[side] for side in SIDES if models[side] == model]
+        learn_subwords(options.subword, files, options.vocab_size, model)
+
+
+def _segment(
+    options: Encode,
+    words: Mapping[str, Path],
+    subwords: Mapping[str, Callable],
+    units: Mapping[str, Path],
+    progress: Progress,
+) -> tuple[int, dict[str, Counter]]:
+    """Write the tokens of the training pairs that fit; how many do, and how often each token occurs."""
+    kept, counts = 0, {side: Counter() for side in SIDES}
+    with (
+        open(units["source"], "w", encoding="utf-8", newline="\n") as source,
+        open(units["target"], "w", encoding="utf-8", newline="\n") as target,
+        progress.bar(None, "segmenting train") as bar,
+    ):
+        out = {"source": source, "target": target}
+        for row in zip(*(lines(words[side]) for side in SIDES), strict=True):
+            bar.advance(1)
+            tokens = {side: subwords[side](line.split()) for side, line in zip(SIDES, row)}
+            if not fits(tokens, options):
+                continue
+            kept += 1
+            for side in SIDES:
+                counts[side].update(tokens[side])
+                out[side].write(" ".join(tokens[side]) + "\n")
+    return kept, counts

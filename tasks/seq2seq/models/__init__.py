@@ -1,0 +1,1 @@
+"""Encoder-decoders: a file each, found by its name."""

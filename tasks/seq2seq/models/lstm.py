@@ -1,0 +1,180 @@
+"""The encoder-decoder of OpenNMT-py, May 2017, with any attention mapping.
+
+    h_1..h_S = encoder(source)                                   LSTM, one- or bidirectional
+    q_t      = decoder([embed(y_{t-1}); a_{t-1}])                LSTM; a_{t-1} only with input feeding
+    p_t      = mapping(score(q_t, h_1..h_S))                     sums to one, zero on padding
+    a_t      = dropout(tanh(W_o [sum_s p_ts h_s; q_t]))
+    y_t      ~ softmax(W_g a_t + b_g)
+
+Source: OpenNMT-py at defffb2f (the toolkit of Niculae & Blondel 2017 and Laha et al. 2018); scores after Luong et al.
+2015 (general, dot) and Bahdanau et al. 2015 (additive). Without input feeding all target steps attend in one call.
+
+Training and search share one path. A mapping with a state (`start`, `step`) keeps it in the decoder's state, under keys
+that begin with "mapping."; teacher forcing threads it over the steps too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from sparse_attention.attention import KINDS, Attention, make_scores
+from tasks.data.symbols import PAD
+from tasks.models import Place
+from tasks.options import choice, flag, integer, number
+
+PLACES = {"cross": Place(over=("row",), provides=("lengths",), stateful=True)}
+STATE = "mapping."  # prefix of the mapping's own entries in the decoder's state
+Tensors = dict[str, Tensor]  # batch-first tensors by name
+
+
+@dataclass
+class Options:
+    """OpenNMT's encoder-decoder; the defaults are its own of May 2017."""
+
+    attention: str = choice("general", *KINDS, help="score function")
+    mask_padding: bool = flag(True, help="false: padding takes part in training attention, as in the 2017 code")
+    input_feeding: bool = flag(True, help="feed the attentional output to the next decoder step")
+    bidirectional: bool = flag(False, help="encoder reads in both directions, each with half of hidden_dim")
+    embed_dim: int = integer(500, low=1, high=16384, help="size of the word vectors, both sides")
+    hidden_dim: int = integer(500, low=1, high=16384, help="size of the LSTMs (both directions together)")
+    layers: int = integer(2, low=1, high=64, help="of each LSTM")
+    dropout: float = number(0.3, low=0, below=1, help="between LSTM layers and on the attentional output")
+    embed_dropout: float = number(0.0, low=0, below=1, help="on the word vectors; 0 in OpenNMT")
+    init_range: float = number(0.1, above=0, high=10, help="all parameters start uniform in [-r, r]")
+    share_embeddings: bool = flag(False, help="one matrix for both embeddings and the generator; needs encode.joint")
+    residual: bool = flag(
+        False, help="attend to encoder states plus word vectors: a short cut for copying; not in the papers"
+    )
+    score_scale: float = number(1.0, above=0, help="factor on the attention scores; 1 in the papers")
+
+    def problems(self) -> list[str]:
+        found = []
+        if self.bidirectional and self.hidden_dim % 2:
+            found.append(f"hidden_dim={self.hidden_dim} must be even with bidirectional=true: each direction gets half")
+        for name in ("residual", "share_embeddings"):
+            if getattr(self, name) and self.embed_dim != self.hidden_dim:
+                found.append(f"{name}=true needs embed_dim == hidden_dim, got {self.embed_dim} and {self.hidden_dim}")
+        return found
+
+
+class Model(nn.Module):
+    """Encoder and decoder.
+
+    Args:
+        options: see `Options`.
+        source_size, target_size: vocabularies, special symbols included.
+        mappings: {"cross": the attention mapping}.
+    """
+
+    def __init__(self, options: Options, source_size: int, target_size: int, mappings: dict[str, nn.Module]) -> None:
+        super().__init__()
+        H, E, inner = options.hidden_dim, options.embed_dim, options.dropout if options.layers > 1 else 0.0
+        self.options = options
+        self.source_embed = nn.Embedding(source_size, E, PAD)
+        self.target_embed = nn.Embedding(target_size, E, PAD)
+        self.encoder = nn.LSTM(
+            E, H // 2 if options.bidirectional else H, options.layers, batch_first=True, dropout=inner,
+            bidirectional=options.bidirectional,
+        )  # fmt: skip
+        fed = H if options.input_feeding else 0
+        self.decoder = nn.LSTM(E + fed, H, options.layers, batch_first=True, dropout=inner)
+        self.attention = Attention(make_scores(options.attention, H, H, scale=options.score_scale), mappings["cross"])
+        self.attend_out = nn.Linear(2 * H, H, bias=False)
+        self.dropout = nn.Dropout(options.dropout)
+        self.embed_dropout = nn.Dropout(options.embed_dropout)
+        self.generator = nn.Linear(H, target_size)
+        if options.share_embeddings:
+            if source_size != target_size:
+                sizes = f"{source_size} and {target_size} words"
+                raise ValueError(f"share_embeddings=true needs one vocabulary for both sides, got {sizes}")
+            self.target_embed.weight = self.generator.weight = self.source_embed.weight
+        for name, parameter in self.named_parameters():
+            if ".mapping." not in name:  # a learned lambda starts where its configuration says
+                nn.init.uniform_(parameter, -options.init_range, options.init_range)
+        for embedding in (self.source_embed, self.target_embed):
+            nn.init.zeros_(embedding.weight[PAD])
+        spec = getattr(mappings["cross"], "spec", None)
+        self.inputs, self.stateful = getattr(spec, "inputs", ()), getattr(spec, "stateful", False)
+
+    def encode(self, src_tokens: Tensor, src_lengths: Tensor) -> Tensors:
+        """src_tokens [B, S] padded on the right, src_lengths [B] -> what the decoder reads of the source.
+
+        Returns:
+            states, keys [B, S, H], mask [B, S] (True = a word), lengths [B], h, c [B, layers, H].
+        """
+        x = self.embed_dropout(self.source_embed(src_tokens))
+        packed = pack_padded_sequence(x, src_lengths.cpu(), batch_first=True, enforce_sorted=False)
+        packed, (h, c) = self.encoder(packed)
+        states, _ = pad_packed_sequence(packed, batch_first=True, total_length=src_tokens.size(1))
+        if self.options.residual:
+            states = states + x
+        return {
+            "states": states, "keys": self.attention.precompute(states), "mask": src_tokens.ne(PAD),
+            "lengths": src_lengths, "h": self._join(h), "c": self._join(c),
+        }  # fmt: skip
+
+    def _join(self, h: Tensor) -> Tensor:
+        """[layers * directions, B, H / directions] -> [B, layers, H]"""
+        return h.unflatten(0, (self.options.layers, -1)).permute(2, 0, 1, 3).flatten(2)
+
+    def start(self, memory: Tensors) -> Tensors:
+        """The decoder's state before the first step: h, c [B, layers, H], feed [B, H] (a_{t-1}), the mapping's own."""
+        state = {"h": memory["h"], "c": memory["c"], "feed": torch.zeros_like(memory["h"][:, 0])}
+        if self.stateful:
+            mask = self._mask(memory)
+            mask = torch.ones_like(memory["mask"]) if mask is None else mask
+            own = self.attention.mapping.start(mask, **{name: memory[name] for name in self.inputs})
+            state |= {STATE + name: value for name, value in own.items()}
+        return state
+
+    def step(self, tokens: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
+        """tokens [B] -> logits of the next token [B, V], attention [B, S], state."""
+        features, weights, state = self._advance(self._embed(tokens.unsqueeze(1)), memory, state)
+        return self.generator(features).squeeze(1), weights.squeeze(1), state
+
+    def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Teacher forcing: prev_output_tokens [B, T] -> logits [B, T, V], attention [B, T, S]."""
+        memory = self.encode(src_tokens, src_lengths)
+        x, state = self._embed(prev_output_tokens), self.start(memory)
+        steps, at_once = [], 1 if self.options.input_feeding else x.size(1)  # a_{t-1} enters the LSTM: step by step
+        for part in x.split(at_once, dim=1):
+            features, weights, state = self._advance(part, memory, state)
+            steps.append((features, weights))
+        features, weights = (torch.cat(parts, 1) for parts in zip(*steps))
+        return self.generator(features), weights
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        return self.embed_dropout(self.target_embed(tokens))
+
+    def _mask(self, memory: Tensors) -> Tensor | None:
+        """[B, S]; None in training with mask_padding=false: the 2017 code masks in the translator only."""
+        return memory["mask"] if self.options.mask_padding or not self.training else None
+
+    def _advance(self, x: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
+        """Words x [B, T, E] (T = 1 with input feeding) -> a [B, T, H], weights [B, T, S], the state after them."""
+        if self.options.input_feeding:
+            x = torch.cat((x, state["feed"].unsqueeze(1)), -1)
+        h, c = (state[name].transpose(0, 1).contiguous() for name in ("h", "c"))
+        queries, (h, c) = self.decoder(x, (h, c))
+        weights, own = self._attend(queries, memory, state)
+        context = torch.bmm(weights, memory["states"])
+        features = self.dropout(torch.tanh(self.attend_out(torch.cat((context, queries), -1))))
+        return features, weights, {"h": h.transpose(0, 1), "c": c.transpose(0, 1), "feed": features[:, -1], **own}
+
+    def _attend(self, queries: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensors]:
+        """queries [B, T, H] -> weights [B, T, S] and the mapping's entries of the state after them."""
+        mapping, mask = self.attention.mapping, self._mask(memory)
+        scores = self.attention.scores(queries, memory["keys"])
+        if not self.stateful:
+            inputs = {name: memory[name].unsqueeze(1) for name in self.inputs}  # one value for all T steps
+            return mapping(scores, mask=None if mask is None else mask.unsqueeze(1), **inputs), {}
+        own = {name.removeprefix(STATE): value for name, value in state.items() if name.startswith(STATE)}
+        steps = []
+        for row in scores.unbind(1):
+            p, own = mapping.step(row, own, mask)
+            steps.append(p)
+        return torch.stack(steps, 1), {STATE + name: value for name, value in own.items()}

@@ -1,0 +1,119 @@
+"""ROUGE-1, -2 and -L: F1 of whole outputs, and recall of outputs cut at 75 bytes (DUC). In per cent.
+
+Every corpus score comes with its per-sentence values under "sentence": the difference of two systems can be tested.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from tasks.seq2seq.bleu import References, reference_lists
+
+
+def rouge_f1(hyps: Sequence[str], refs: References | Sequence[str], stemmer: bool = True) -> dict[str, Any]:
+    """ROUGE-1/2/L F1 of whole outputs by the rouge-score package, averaged over sentences.
+
+    With several references each measure takes the one with the largest F1.
+
+    Args:
+        stemmer: Porter stemming, the `-m` of ROUGE-1.5.5 that the summarization papers set.
+
+    Returns:
+        rouge1_f, rouge2_f, rougeL_f, signature, and `sentence`: each measure's values [n].
+    """
+    from rouge_score.rouge_scorer import RougeScorer
+
+    references = reference_lists(hyps, refs)
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=stemmer, tokenizer=rouge_tokenizer(stemmer))
+    values: dict[str, list[float]] = {"rouge1": [], "rouge2": [], "rougeL": []}
+    for hyp, options in zip(hyps, references, strict=True):
+        scores = [scorer.score(ref, hyp) for ref in options]
+        for name, column in values.items():
+            column.append(max(score[name].fmeasure for score in scores))
+    sentence = {f"{name}_f": 100 * np.array(column) for name, column in values.items()}
+    refs_mode = "" if max(map(len, references), default=1) == 1 else "|refs:best"
+    signature = f"rouge-score:{version('rouge-score')}|F1|stem:{'porter' if stemmer else 'no'}{refs_mode}|n:{len(hyps)}"
+    return _means(sentence) | {"signature": signature, "sentence": sentence}
+
+
+def rouge_recall75(
+    hyps: Sequence[str], refs: References | Sequence[str], limit_bytes: int | None = 75, stemmer: bool = True
+) -> dict[str, Any]:
+    """ROUGE recall of outputs cut at 75 bytes, the DUC 2004 task 1 rule (ROUGE-1.5.5 `-m -n 2 -w 1.2 -b 75`).
+
+    In that command `-m` is the Porter stemmer. Several references are combined by the script's default (`-f A`, its
+    "model average"): hits and reference n-grams are summed over the references before dividing, which is Eq. 1 of Lin
+    (2004); the jackknifing of the same paper was removed in version 1.4, as its release notes say. Outputs are cut in
+    bytes of UTF-8, references are not (those of DUC keep to the limit).
+
+    Args:
+        hyps: one output per document.
+        refs: the references of each document.
+        limit_bytes: where to cut outputs; None: not at all.
+
+    Returns:
+        rouge1_r, rouge2_r, rougeL_r, signature, and `sentence`: each measure's values [n].
+    """
+    references = reference_lists(hyps, refs)
+    tokens = rouge_tokenizer(stemmer).tokenize
+    values: dict[str, list[float]] = {"rouge1_r": [], "rouge2_r": [], "rougeL_r": []}
+    for hyp, options in zip(hyps, references, strict=True):
+        output = tokens(cut_bytes(hyp, limit_bytes))
+        models = [tokens(ref) for ref in options]
+        counts = {
+            "rouge1_r": [_ngram_hits(output, model, 1) for model in models],
+            "rouge2_r": [_ngram_hits(output, model, 2) for model in models],
+            "rougeL_r": [(_lcs(output, model), len(model)) for model in models],
+        }
+        for name, pairs in counts.items():
+            size = sum(total for _, total in pairs)
+            values[name].append(sum(hits for hits, _ in pairs) / size if size else 0.0)
+    sentence = {name: 100 * np.array(column) for name, column in values.items()}
+    most = max(map(len, references), default=1)
+    cut = "full" if limit_bytes is None else f"bytes:{limit_bytes}"
+    stem = "porter" if stemmer else "no"
+    signature = f"ROUGE-1.5.5-style recall|{cut}|stem:{stem}|refs:{most}:pooled|n:{len(hyps)}"
+    return _means(sentence) | {"signature": signature, "sentence": sentence}
+
+
+def cut_bytes(text: str, limit: int | None) -> str:
+    """The first `limit` bytes of `text` in UTF-8, without a broken last character (None: all of it)."""
+    return text if limit is None else text.encode("utf-8")[:limit].decode("utf-8", "ignore")
+
+
+@lru_cache(maxsize=2)
+def rouge_tokenizer(stemmer: bool):
+    from rouge_score.tokenizers import DefaultTokenizer
+
+    return DefaultTokenizer(use_stemmer=stemmer)
+
+
+def _ngram_hits(output: list[str], model: list[str], n: int) -> tuple[int, int]:
+    """(clipped n-gram matches, n-grams of the reference)."""
+
+    def grams(tokens: list[str]) -> Counter:
+        return Counter(zip(*(tokens[i:] for i in range(n)), strict=False))
+
+    reference = grams(model)
+    return (grams(output) & reference).total(), reference.total()
+
+
+def _lcs(a: list[str], b: list[str]) -> int:
+    """Length of the longest common subsequence."""
+    previous = [0] * (len(b) + 1)
+    for x in a:
+        row = [0]
+        for j, y in enumerate(b):
+            row.append(previous[j] + 1 if x == y else max(row[j], previous[j + 1]))
+        previous = row
+    return previous[-1]
+
+
+def _means(sentence: Mapping[str, np.ndarray]) -> dict[str, float]:
+    return {name: float(values.mean()) if len(values) else float("nan") for name, values in sentence.items()}

@@ -1,0 +1,96 @@
+"""From the cells of an image to one vector, by discrete or by continuous attention (Martins et al. 2020, section 4).
+
+    p = mapping(scores)                       weights on the cells [B, L]; context sum_l p_l y_l
+    p = discrete(scores), context B r         moments of p at the cells' centres -> density on [0, 1]^2 -> r = E[psi(t)];
+                                              B the ridge regression of the cells' vectors on the basis functions psi
+
+The second where the mapping is a density: the continuous context replaces the discrete one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sparse_attention.mappings.continuous import (
+    ContinuousAttention2d,
+    MultimodalAttention2d,
+    MultivariateBetaGaussian,
+    positions_2d,
+)
+from tasks.layers import density_alpha
+from tasks.vqa.models._layers import Scorer
+
+
+class Reduced(NamedTuple):
+    """The image's context [B, D] and where it was taken.
+
+    weights [B, L]: discrete weights of the cells. mu, sigma: the density (with K components for a mixture, whose shares
+    are pi [B, K]); None for discrete attention.
+    """
+
+    context: Tensor
+    weights: Tensor
+    mu: Tensor | None = None
+    sigma: Tensor | None = None
+    pi: Tensor | None = None
+
+
+class ImageReduction(nn.Module):
+    """The layer that the rows of the paper's table differ in.
+
+    Args:
+        mapping: over rows (scores [B, L] -> weights [B, L]), or a density.
+        discrete: the mapping over rows whose moments a density takes; softmax in the paper.
+        grid: (rows, columns) of the cells.
+        fit: basis, ridge, pad_positions and moment_match of `ContinuousAttention2d`.
+    """
+
+    def __init__(
+        self, scorer: Scorer, dim: int, out_dim: int, mapping: nn.Module, discrete: nn.Module, grid: tuple[int, int],
+        fit: dict[str, Any],
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.score, self.merge, self.grid = scorer, nn.Linear(dim, out_dim), grid
+        self.alpha = density_alpha(mapping)
+        self.mapping = mapping if self.alpha is None else discrete
+        self.continuous: ContinuousAttention2d | None = None
+        if self.alpha is not None:
+            components = getattr(mapping, "max_components", None)
+            if components is not None:
+                self.continuous = MultimodalAttention2d(grid, alpha=self.alpha, max_components=components, **fit)
+            else:
+                quadrature = getattr(mapping, "quadrature", "auto")
+                self.continuous = ContinuousAttention2d(grid, alpha=self.alpha, quadrature=quadrature, **fit)
+
+    def forward(self, y: Tensor) -> Reduced:
+        """y [B, L, H]"""
+        p = self.mapping(self.score(y))
+        if self.continuous is None:
+            return Reduced(self.merge((p.unsqueeze(1) @ y).squeeze(1)), p)
+        context, info = self.continuous(y, weights=p)
+        pi = info.mixture.pi if info.mixture is not None else None
+        return Reduced(self.merge(context.to(y.dtype)), p, info.mu, info.sigma, pi)
+
+    def cell_weights(self, reduced: Reduced) -> Tensor:
+        """Attention per cell [B, L], see the function of this name."""
+        return cell_weights(reduced, self.alpha, self.grid)
+
+
+def cell_weights(reduced: Reduced, alpha: float | None, grid: tuple[int, int]) -> Tensor:
+    """Attention per cell [B, L]: the discrete weights, or the density at the cells' centres times a cell's area.
+
+    The latter sums to about one where the density is wide against a cell. Exact zeros are cells outside the support; a
+    Gaussian has none, also where it underflows.
+    """
+    if alpha is None or reduced.mu is None or reduced.sigma is None:
+        return reduced.weights
+    mu, sigma = reduced.mu.double(), reduced.sigma.double()
+    centres = positions_2d(*grid).double().to(mu.device)  # [L, 2]
+    density = MultivariateBetaGaussian(mu.unsqueeze(-2), sigma.unsqueeze(-3), alpha).pdf(centres) / (grid[0] * grid[1])
+    if reduced.pi is not None:  # [B, K, L] -> [B, L]
+        density = (reduced.pi.double().unsqueeze(-1) * density).sum(-2)
+    weights = density.float()
+    return weights.clamp(min=torch.finfo(weights.dtype).tiny) if alpha == 1 else weights

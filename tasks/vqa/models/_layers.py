@@ -1,0 +1,101 @@
+"""What co-attention is made of: multi-head attention, the layer around it, scores of words or cells, a small CNN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class SmallCnn(nn.Module):
+    """Convolutions 3 x 3, batch norm and ReLU, trained with the rest: uint8 [U, h, w, 3] -> [U, L, channels[-1]]."""
+
+    def __init__(self, channels: Sequence[int], strides: Sequence[int]) -> None:
+        super().__init__()
+        blocks: list[nn.Module] = []
+        for before, after, stride in zip([3, *channels], channels, strides):
+            blocks += [nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+        self.blocks = nn.Sequential(*blocks)
+
+    @staticmethod
+    def grid(pixels: tuple[int, int], strides: Sequence[int]) -> tuple[int, int]:
+        """(rows, columns) of the feature map of an image of `pixels` = (height, width)."""
+        rows, columns = pixels
+        for stride in strides:
+            rows, columns = -(-rows // stride), -(-columns // stride)
+        return rows, columns
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        kind = self.blocks[0].weight.dtype  # type: ignore[union-attr]
+        x = pixels.permute(0, 3, 1, 2).to(kind) / 127.5 - 1.0  # [U, 3, h, w]
+        return self.blocks(x).flatten(2).transpose(1, 2)
+
+
+class Attend(nn.Module):
+    """Scaled dot-product attention in `heads` subspaces (softmax): queries [B, T, H], states [B, S, H], mask [B, S]."""
+
+    def __init__(self, dim: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.query, self.both, self.out = nn.Linear(dim, dim), nn.Linear(dim, 2 * dim), nn.Linear(dim, dim)
+
+    def forward(self, queries: Tensor, states: Tensor, mask: Tensor | None) -> Tensor:
+        def split(x: Tensor) -> Tensor:  # [B, heads, length, dim / heads]
+            return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+        keys, values = self.both(states).chunk(2, -1)
+        keep = None if mask is None else mask[:, None, None, :]
+        dropout = self.dropout if self.training else 0.0
+        read = F.scaled_dot_product_attention(split(self.query(queries)), split(keys), split(values), keep, dropout)
+        return self.out(read.transpose(1, 2).flatten(2))
+
+
+class Layer(nn.Module):
+    """Self-attention, attention to the other modality where `guided`, feed-forward; residual, norm after each."""
+
+    def __init__(self, dim: int, heads: int, ff_dim: int, dropout: float, guided: bool) -> None:
+        super().__init__()
+        self.own = Attend(dim, heads, dropout)
+        self.other = Attend(dim, heads, dropout) if guided else None
+        self.feed = nn.Sequential(nn.Linear(dim, ff_dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(ff_dim, dim))
+        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(3 if guided else 2))
+        self.dropout = nn.Dropout(dropout)
+
+    def look_at_own(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """The self-attention step alone: x [B, L, H], mask [B, L] -> [B, L, H]."""
+        return self.norms[0](x + self.dropout(self.own(x, x, mask)))
+
+    def finish(self, x: Tensor, other: Tensor | None = None, other_mask: Tensor | None = None) -> Tensor:
+        """What follows it: x [B, L, H], other [B, S, H], other_mask [B, S] -> [B, L, H]."""
+        if self.other is not None:
+            assert other is not None
+            x = self.norms[1](x + self.dropout(self.other(x, other, other_mask)))
+        return self.norms[-1](x + self.dropout(self.feed(x)))
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """An unguided layer."""
+        return self.finish(self.look_at_own(x, mask))
+
+
+class Scorer(nn.Sequential):
+    """One score per word or cell, by a small MLP: [B, L, H] -> [B, L]."""
+
+    def __init__(self, dim: int, mlp_dim: int, dropout: float) -> None:
+        super().__init__(nn.Linear(dim, mlp_dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(mlp_dim, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).squeeze(-1)
+
+
+class QuestionReduction(nn.Module):
+    """Softmax over the words, as in every row of the paper's table."""
+
+    def __init__(self, scorer: Scorer, dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.score, self.merge = scorer, nn.Linear(dim, out_dim)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """x [B, T, H], mask [B, T] -> [B, D]"""
+        p = self.score(x).masked_fill(~mask, float("-inf")).softmax(-1)
+        return self.merge((p.unsqueeze(1) @ x).squeeze(1))

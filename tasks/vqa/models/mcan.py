@@ -1,0 +1,160 @@
+"""MCAN, the modular co-attention network (Yu et al. 2019), with a choice of attention in its last step.
+
+    question  words -> embedding -> LSTM -> self-attention x layers                     x [B, T, H]
+    image     cells -> linear -> (self-attention, attention to x) x layers              y [B, L, H]
+    answer    reduce(x) + reduce(y) -> layer norm -> linear                             logits [B, A]
+
+`reduce` (AttFlat in the authors' code) scores every word or cell by a small MLP, turns the scores into weights and
+sums. Martins et al. 2020, section 4, replace the weights of the *image* alone: that is the place "image", where a
+mapping over rows or a density may stand (`_image.py`). The co-attention layers and the question keep their softmax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import sparse_attention as sa
+from sparse_attention.mappings.continuous import GaussianBasis2d
+from sparse_attention.mappings.continuous.attention2d import check_quadrature
+from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES
+from sparse_attention.mappings.continuous.regression import PAD_POSITIONS
+from tasks.data.symbols import PAD
+from tasks.layers import density_alpha
+from tasks.models import Place, mappings_at
+from tasks.options import choice, integer, listing, number
+from tasks.vqa.models._image import ImageReduction, Reduced
+from tasks.vqa.models._layers import Layer, QuestionReduction, Scorer, SmallCnn
+from tasks.vqa.sizes import Sizes
+
+PLACES = {"image": Place(over=("row", "density"))}
+NO_CNN = "model.cnn_channels and model.cnn_strides, for example [32, 64, 64] and [2, 2, 2]"
+
+
+def rows() -> list[str]:
+    """Mappings over rows that need nothing but scores."""
+    return [
+        name
+        for name in sa.names(kind="simplex")
+        if (spec := sa.spec(name)).over == "row" and not spec.inputs and not spec.stateful
+    ]
+
+
+@dataclass
+class Options:
+    """Sizes and attention; the defaults are the paper's MCAN small."""
+
+    layers: int = integer(6, low=1, help="co-attention layers")
+    hidden_dim: int = integer(512, low=1, help="a multiple of heads")
+    heads: int = integer(8, low=1)
+    ff_dim: int = integer(2048, low=1)
+    dropout: float = number(0.1, low=0, below=1)
+    embed_dim: int = integer(300, low=1, help="of the words; that of encode.vectors where there are any")
+    flat_mlp_dim: int = integer(512, low=1, help="hidden units of the MLP that scores words and cells")
+    flat_out_dim: int = integer(1024, low=1)
+    discrete: str = choice("softmax", names=rows, help="discrete mapping whose moments a density takes")
+    basis_side: int = integer(10, low=1, help="basis functions per axis")
+    basis_variance: float = number(0.001, above=0, help="their covariance is this times the identity")
+    ridge: float = number(0.01, above=0, help="of the regression on the basis functions")
+    pad_positions: str = choice(
+        "correct", *PAD_POSITIONS, help="correct: zeros fitted on [-1/2, 3/2]^2, as in the paper"
+    )
+    moment_match: str = choice("exact", *MOMENT_MATCHES)
+    cnn_channels: list[int] = listing([], integer(low=1), help="data.input=pixels: one convolution each")
+    cnn_strides: list[int] = listing([], integer(low=1), help="of the convolutions")
+
+    def problems(self) -> list[str]:
+        found = []
+        if self.hidden_dim % self.heads:
+            found.append(f"hidden_dim={self.hidden_dim} is not a multiple of heads={self.heads}")
+        if len(self.cnn_channels) != len(self.cnn_strides):
+            found.append(f"cnn_channels={self.cnn_channels} and cnn_strides={self.cnn_strides} must be of one length")
+        return found
+
+
+class Model(nn.Module):
+    """Words and images to answer logits. Raises ValueError when options and data do not fit."""
+
+    def __init__(self, options: Options, encoded: Sizes, mappings: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        o, images = options, encoded.image_spec
+        if images.kind == "pixels" and not o.cnn_channels:
+            raise ValueError(f"images given as pixels need {NO_CNN}")
+        self.embed = nn.Embedding(encoded.word_count, o.embed_dim, PAD)
+        if encoded.vectors is not None:
+            if encoded.vectors.shape != self.embed.weight.shape:
+                found, expected = tuple(encoded.vectors.shape), tuple(self.embed.weight.shape)
+                raise ValueError(f"word vectors {found} do not fit {expected}: set model.embed_dim={found[1]}")
+            self.embed.weight.data.copy_(torch.from_numpy(np.array(encoded.vectors)))
+        self.lstm = nn.LSTM(o.embed_dim, o.hidden_dim, batch_first=True)
+        self.cnn = SmallCnn(o.cnn_channels, o.cnn_strides) if images.kind == "pixels" else None
+        self.grid = SmallCnn.grid(images.grid, o.cnn_strides) if self.cnn else images.grid
+        self.project = nn.Linear(o.cnn_channels[-1] if self.cnn else images.channels, o.hidden_dim)
+        sizes = (o.hidden_dim, o.heads, o.ff_dim, o.dropout)
+        self.question_layers = nn.ModuleList(Layer(*sizes, guided=False) for _ in range(o.layers))
+        self.image_layers = nn.ModuleList(Layer(*sizes, guided=True) for _ in range(o.layers))
+        score = (o.hidden_dim, o.flat_mlp_dim, o.dropout)
+        self.reduce_question = QuestionReduction(Scorer(*score), o.hidden_dim, o.flat_out_dim)
+        fit = {
+            "basis": GaussianBasis2d.grid(o.basis_side, o.basis_side, o.basis_variance), "ridge": o.ridge,
+            "pad_positions": o.pad_positions, "moment_match": o.moment_match,
+        }  # fmt: skip
+        self.reduce_image = ImageReduction(
+            Scorer(*score), o.hidden_dim, o.flat_out_dim, mappings["image"], sa.make(o.discrete), self.grid, fit
+        )
+        self.norm = nn.LayerNorm(o.flat_out_dim)
+        self.answer = nn.Linear(o.flat_out_dim, encoded.answer_count)
+
+    def forward(self, tokens: Tensor, images: Tensor, image_of: Tensor) -> tuple[Tensor, Reduced]:
+        """Answer a batch.
+
+        Args:
+            tokens: int64 [B, T], padded on the right; no row may consist of padding alone.
+            images: the batch's different images: uint8 [U, h, w, 3] or features [U, L, C].
+            image_of: int64 [B], the image of each question.
+        Returns:
+            logits [B, A] and where the image was attended to.
+        """
+        mask = tokens.ne(PAD)
+        x, _ = self.lstm(self.embed(tokens))
+        cells = self.cnn(images) if self.cnn is not None else images.to(x.dtype)
+        for layer in self.question_layers:
+            x = layer(x, mask)
+        y = self.project(cells)  # [U, L, H]
+        for depth, layer in enumerate(self.image_layers):
+            y = layer.look_at_own(y, None)
+            if depth == 0:
+                # So far the question had no part: computed once an image, also where many questions share it.
+                y = y[image_of]  # [B, L, H]
+            y = layer.finish(y, x, mask)
+        reduced = self.reduce_image(y)
+        return self.answer(self.norm(self.reduce_question(x, mask) + reduced.context)), reduced
+
+    def cell_weights(self, reduced: Reduced) -> Tensor:
+        """Attention per cell [B, L] of an answer: what is exactly zero there was not looked at."""
+        return self.reduce_image.cell_weights(reduced)
+
+
+def problems(config: Mapping[str, Any]) -> list[str]:
+    """What is wrong between the nodes of a configuration whose nodes are right by themselves."""
+    found, model = [], config["model"]
+    mapping = mappings_at(config["mapping"], PLACES)["image"]
+    alpha, name = density_alpha(mapping), mapping.spec.name
+    if alpha is not None:
+        try:
+            check_quadrature(getattr(mapping, "quadrature", "auto"), GaussianBasis2d.grid(), alpha)
+        except ValueError as error:
+            found.append(f"mapping={name}: {error}")
+    elif model["discrete"] != "softmax":
+        found.append(
+            f"model.discrete={model['discrete']} gives a density its moments, and mapping={name} is none: "
+            f"set mapping={model['discrete']}, or a continuous one"
+        )
+    if config["data"].get("input") == "pixels" and not model["cnn_channels"]:
+        found.append(f"data.input=pixels needs {NO_CNN}")
+    return found

@@ -1,0 +1,37 @@
+"""What visual questions take, besides data, model and mapping."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tasks.options import flag, integer, listing, text
+
+KIND = "questions"
+# Keys of the nodes that only scoring reads: a training does not depend on them.
+EVALUATION_KEYS = {"task": ("keep_attention",)}
+NOT_IDENTITY = {"task": ("deviations",)}
+
+
+@dataclass
+class Task:
+    """Answering questions about images."""
+
+    keep_attention: int = integer(60, low=0, help="test questions whose attention is stored")
+    deviations: list = listing([], text(), help="what differs from the paper; printed below tables")
+
+
+@dataclass
+class Encode:
+    """Questions as numbers."""
+
+    max_tokens: int = integer(14, low=1, help="words kept of a question")
+    min_answer_count: int = integer(9, low=1, help="answers given less often in training are not in the vocabulary")
+    vectors: str | None = text(None, optional=True, help="file of word vectors in GloVe's format; null: random vectors")
+    by_image: bool = flag(False, help="keep an image's questions in one batch of training, so that a CNN reads it once")
+
+
+@dataclass
+class Decode:
+    """Answering a test set."""
+
+    batch_size: int = integer(256, low=1, help="questions answered at once; changes the speed alone")

@@ -1,0 +1,137 @@
+"""`tasks.reproduce` around cells of the fake family: tables when complete, other processes waited for, Ctrl-C in one sentence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro import plan as plans
+from tasks import reproduce
+
+
+@pytest.fixture
+def planned(experiment, tools, store):
+    """`planned(change, overrides)`: one plan of two rows and one seed, in the store."""
+
+    def make(change=lambda page: None, overrides=()):
+        def small(page):
+            page["rows"][1].pop("grids", None)
+            page["profiles"]["demo"] = {"columns": ["a"], "seeds": [1]}
+            change(page)
+
+        made = plans.make([experiment(small)], tools, overrides)
+        return reproduce.Planned(made, "demo", {"workers": 2, "threads": 1}, str(store.root))
+
+    return make
+
+
+def test_a_run_prints_its_table_and_the_next_one_reads_it(planned, store, capfd):
+    assert reproduce.Driver(planned(), store).run() == 0
+    said = capfd.readouterr()
+    assert "A table" in said.err and "2 cells run, 0 reused, 0 failed" in said.out
+    assert (store.root / "tables" / "fake_demo.md").is_file() and (store.root / "report" / "fake_demo.html").is_file()
+    assert said.err.count("fake: plain, a, seed 1") == said.err.count("fake: tuned, a, seed 1") >= 1
+    assert reproduce.Driver(planned(), store).run() == 0
+    assert "0 cells run, 2 reused, 0 failed" in capfd.readouterr().out
+
+
+def test_a_failed_cell_fails_the_run_and_not_the_table(planned, store, capfd):
+    def change(page):
+        page["rows"][1]["overrides"] = ["task.behaviour=raise"]
+
+    assert reproduce.Driver(planned(change), store).run() == 1
+    said = capfd.readouterr()
+    assert (
+        "fake: tuned, a, seed 1 failed: RuntimeError: the cat sat on the keyboard" in said.err
+        and "1 failed" in said.out
+    )
+    assert "tuned: 1 of 1 cells failed" in (store.root / "tables" / "fake_demo.txt").read_text()
+
+
+@pytest.mark.parametrize("finishes", [True, False])
+def test_a_cell_of_another_process_is_waited_for_and_never_failed(planned, store, capfd, monkeypatch, finishes):
+    monkeypatch.setattr(reproduce, "POLL_SECONDS", 0.1)
+    driver = reproduce.Driver(planned(), store)
+    cell = next(iter(driver.cells.values()))
+    held = threading.Event()
+
+    def other():
+        with cell.entry(store).claimed():
+            held.set()
+            time.sleep(3.0)
+        if finishes:
+            cells.run(cell, store)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    held.wait()
+    assert driver.run() == 0 and cell.done(store)
+    thread.join()
+    said = capfd.readouterr()
+    assert "waiting for it" in said.err and "0 failed" in said.out
+
+
+def test_a_damaged_cell_is_run_again(planned, store, capfd):
+    assert reproduce.Driver(planned(), store).run() == 0
+    cell = next(iter(reproduce.Driver(planned(), store).cells.values()))
+    cell.entry(store).path("weights.safetensors").write_text("x")
+    assert reproduce.Driver(planned(), store).run() == 0
+    said = capfd.readouterr()
+    assert (
+        "what is stored is damaged" in said.err and "1 cells run, 1 reused, 0 failed" in said.out and cell.done(store)
+    )
+
+
+def test_a_further_evaluation_does_not_train(planned, store):
+    assert reproduce.Driver(planned(), store).run() == 0
+    more = planned(lambda page: page["columns"]["a"].update(evaluate=["duc"]))
+    driver = reproduce.Driver(more, store)
+    assert not driver.done and driver.run() == 0
+    for cell in driver.cells.values():
+        done = (cell.entry(store).path("checkpoints") / "runs").read_text().splitlines()
+        assert [line.partition(" ")[2] for line in done] == ["", "test", "duc"]
+
+
+HANGING = """
+import sys
+sys.path[:0] = [{root!r}, {here!r}]
+import conftest, fake_family
+from sparse_attention.repro import plan as plans
+from sparse_attention.repro.experiment import read
+from tasks import reproduce
+
+def plan(names, overrides):
+    tools = plans.Tools(conftest.compose, module_of, conftest.with_data)
+    page = dict(conftest.PAGE)
+    made = plans.make([read(page, "fake", "demo")], tools, ["task.behaviour=hang"])
+    return reproduce.Planned(made, "demo", {{"workers": 2, "threads": 1}}, {store!r})
+
+def module_of(config):
+    return "fake_family"
+
+reproduce.plan = plan
+if __name__ == "__main__":
+    sys.exit(reproduce.main(["fake"], []))
+"""
+
+
+def test_ctrl_c_is_one_sentence_and_130(store, tmp_path):
+    here = Path(__file__).parent
+    code = tmp_path / "command.py"
+    code.write_text(HANGING.format(root=str(here.parents[1]), here=str(here), store=str(store.root)))
+    process = subprocess.Popen([sys.executable, str(code)], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and len(list(store.root.glob("cells/*/*/*/checkpoints/runs"))) < 2:
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it too
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in said and said.strip().splitlines()[-1].startswith("stopped with 0 of 16 cells done")

@@ -1,0 +1,112 @@
+"""An experiment's page is typed: what is misspelt or points nowhere is named, with the nearest name."""
+
+from __future__ import annotations
+
+import fake_family
+import pytest
+
+from sparse_attention.repro import experiment as experiments
+from sparse_attention.repro.experiment import ExperimentError
+
+
+def test_a_page_becomes_what_it_says(experiment):
+    one = experiment(lambda page: page["columns"]["a"].update(evaluate=["duc2004"]))
+    assert (one.name, one.profile, one.title, one.seeds, one.comparable) == ("fake", "demo", "A table", (1, 2), False)
+    assert [r.changes for r in one.rows] == [("mapping=softmax",), ("mapping=sparsegen_lin",)]
+    assert one.columns[0].key == "a" and one.columns[0].select.mode == "max" and one.columns[0].split == "test"
+    assert one.columns[0].evaluate == ("duc2004",) and one.columns[0].show[0].decimals is None
+
+
+def test_a_profile_chooses(experiment):
+    def change(page):
+        page["profiles"]["paper"] |= {
+            "rows": ["tuned"],
+            "deviations": ["second"],
+            "footers": ["f"],
+            "not_comparable": "swapped",
+        }
+        page["deviations"] = ["first"]
+
+    one = experiment(change, profile="paper")
+    assert [c.key for c in one.columns] == ["a"] and [r.label for r in one.rows] == ["tuned"] and one.comparable
+    assert one.deviations == ("first", "second") and one.footers == ("f",) and one.not_comparable == "swapped"
+
+
+def put(*path_and_value):
+    *path, last, value = path_and_value
+
+    def change(page):
+        node = page
+        for part in path:
+            node = node[part]
+        node[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (put("colums", {}), ["colums", "did you mean 'columns'"]),
+        (put("rows", 0, "lable", "x"), ["rows.plain.lable", "did you mean 'label'"]),
+        (put("rows", 0, "grid", {}), ["rows.plain.grid is unknown", "'grids'"]),
+        (put("columns", "a", "shows", []), ["columns.a.shows", "'show'"]),
+        (put("columns", "a", "show", 0, "decimal", 1), ["show.score.decimal", "'decimals'"]),
+        (put("columns", "a", "select", {"metrics": "dev/score"}), ["metrics", "did you mean 'metric'", "metric must be given"]),
+        (put("columns", "a", "select", {"metric": "dev/score", "mode": "most"}), ["select.mode='most'", "max, min"]),
+        (put("columns", "a", "show", {}), ["columns.a.show={} must be a list"]),
+        (put("columns", "a", "show", 0, "decimals", "two"), ["decimals='two' must be a whole number"]),
+        (put("rows", 0, {"label": "x"}), ["mapping must be given"]),
+        (put("rows", 1, "label", "plain"), ["two rows are called 'plain'"]),
+        (put("rows", 1, "grids", {"papr": "own"}), ["'papr'", "no column's grid"]),
+        (put("rows", 1, "grids", {"g": "owm"}), ["grids.g='owm'", "`own`"]),
+        (put("rows", 1, "grids", {"g": {"lam": 1}}), ["{'lam': 1}", "[values]"]),
+        (put("profiles", "demo", "columns", ["a", "bb"]), ["profiles.demo.columns names 'bb'", "did you mean 'b'"]),
+        (put("profiles", "demo", "rows", ["plan"]), ["'plan'", "did you mean 'plain'"]),
+        (put("profiles", "demo", "seeds", 1), ["profiles.demo.seeds=1 must be a list"]),
+        (put("profiles", "demo", "seeds", []), ["at least one seed"]),
+        (put("profiles", "demo", "comparabel", True), ["comparabel", "'comparable'"]),
+        (put("profiles", {}), ["no profile 'demo'"]),
+        (put("title", 3), ["title=3 must be text"]),
+        (put("columns", "a", "published", [{"label": "p", "dataset": "D", "metrics": ["X"], "against": ["test/scores"]}]),
+         ["'test/scores', which is not shown", "'test/score'"]),
+        (put("columns", "a", "published", [{"label": "p", "dataset": "D", "metrics": ["X", "Y"], "against": ["test/score"]}]),
+         ["as many `against`"]),
+    ],
+    ids=lambda v: v[0] if isinstance(v, list) else "",
+)  # fmt: skip
+def test_what_is_wrong_is_named(experiment, change, said):
+    with pytest.raises(ExperimentError) as caught:
+        experiment(change)
+    for text in ("experiment fake", *said):
+        assert text in str(caught.value)
+
+
+def test_everything_wrong_is_told_at_once(experiment):
+    def change(page):
+        page["colour"] = "red"
+        page["rows"][0]["lable"] = "x"
+        page["profiles"]["cpu"] = {"columns": ["a"], "seeds": [1], "seed": 3}
+
+    with pytest.raises(ExperimentError, match=r"(?s)profiles\.cpu\.seed.*colour.*lable"):
+        experiment(change)
+
+
+@pytest.mark.parametrize(
+    "metric, said",
+    [("test/scroe", "did you mean 'score'"), ("tset/score", "did you mean 'test'"), ("duc2004/score", "no set of this column"), ("blue", "not measured")],
+)  # fmt: skip
+def test_metrics_that_nobody_measures(experiment, metric, said):
+    column = experiment(put("columns", "a", "show", 0, "metric", metric)).columns[0]
+    (problem,) = experiments.check(column, fake_family.METRICS)
+    assert problem.startswith(metric) and said in problem
+
+
+def test_metrics_of_a_further_test_set_and_without_a_set(experiment):
+    def change(page):
+        page["columns"]["a"] |= {"evaluate": ["duc2004"], "select": {"metric": "dev/loss", "mode": "min"}}
+        page["columns"]["a"]["show"] = [
+            {"metric": m, "label": m} for m in ("duc2004/score", "dev/last_gain", "best_epoch")
+        ]
+
+    assert experiments.check(experiment(change).columns[0], fake_family.METRICS) == []

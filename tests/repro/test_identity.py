@@ -1,0 +1,88 @@
+"""What makes a training the same training, and an evaluation the same evaluation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import fake_family
+import pytest
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 2}, {"mapping__lam": 0.1}, {"mapping__name": "sparsemax"}, {"mapping__at": {"encoder": {"name": "softmax"}}},
+        {"train__max_epochs": 2}, {"optim__lr": 0.5}, {"schedule__name": "linear"}, {"model__hidden_dim": 8}, {"task__name": "other"},
+        {"task__loss": "hinge"}, {"data__name": "b"}, {"data__content": "b"}, {"encode__vocabulary": 11},
+    ],
+    ids=lambda c: next(iter(c)),
+)  # fmt: skip
+def test_whatever_changes_the_weights_changes_the_training(cell, changes):
+    assert cell(**changes).training_id != cell().training_id
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"runtime__threads": 8}, {"runtime__device": "cuda"}, {"logger": {"name": "wandb"}}, {"launcher": {"name": "slurm"}},
+        {"paths__outputs": "elsewhere"}, {"paths__data": "elsewhere"}, {"data__path": "elsewhere"}, {"data__mirror": "m"},
+        {"data__limits": {"test": 5}}, {"task__deviations": ["small"]}, {"mapping__grid": {}}, {"profile__name": "cpu"}, {"task__family": "f"}, {"decode__beam": 9},
+        {"task__scores": ["other"]}, {"data__test": "another test set"},
+    ],
+    ids=lambda c: next(iter(c)),
+)  # fmt: skip
+def test_where_it_runs_and_how_it_is_scored_does_not(cell, changes):
+    assert cell(**changes).training_id == cell().training_id
+
+
+def test_a_raised_recipe_changes_its_own_part(cell, monkeypatch):
+    one = cell()
+    training, evaluation = one.training_id, one.evaluation_id(one.tests[0])
+    monkeypatch.setattr(fake_family, "RECIPE", (1, 2))
+    assert one.training_id == training and one.evaluation_id(one.tests[0]) != evaluation
+    monkeypatch.setattr(fake_family, "RECIPE", (2, 1))
+    assert one.training_id != training and one.evaluation_id(one.tests[0]) != evaluation
+
+
+@pytest.mark.parametrize(
+    "changes", [{"decode__beam": 9}, {"task__scores": ["other"]}, {"data__test": "b"}, {"seed": 2}]
+)
+def test_what_changes_the_scores_changes_the_evaluation(cell, changes):
+    one, other = cell(), cell(**changes)
+    assert one.evaluation_id(one.tests[0]) != other.evaluation_id(other.tests[0])
+    same = cell(runtime__threads=7, task__deviations=["small"])
+    assert one.evaluation_id(one.tests[0]) == same.evaluation_id(one.tests[0])
+    assert one.evaluation_id(one.tests[0]) != one.evaluation_id(replace(one.tests[0], name="again"))
+
+
+def test_order_of_keys_does_not_count(cell):
+    one = cell()
+    other = dict(reversed(list(one.config.items()))) | {"model": {"hidden_dim": 4, "name": "none"}}
+    assert replace(one, config=other).training_id == one.training_id
+
+
+def test_a_plugin_counts_by_its_content_not_its_place(cell, tmp_path):
+    (tmp_path / "a").mkdir()
+    one, other = tmp_path / "a" / "mine.py", tmp_path / "named.py"
+    one.write_text("x = 1")
+    other.write_text("x = 1")
+    first = cell(plugins=[str(one)]).training_id
+    assert first != cell().training_id
+    assert cell(plugins=[str(other)]).training_id == first
+    other.write_text("x = 2")
+    assert cell(plugins=[str(other)]).training_id != first
+
+
+def test_a_vector_file_counts_by_its_name_not_its_place(cell):
+    first = cell(encode__vectors="/a/glove.txt").training_id
+    assert cell(encode__vectors="elsewhere/glove.txt").training_id == first
+    assert first != cell(encode__vectors="ppmi").training_id
+    assert first != cell(encode__vectors=None).training_id
+
+
+def test_a_configuration_read_back_is_the_same_cell(cell):
+    one = cell()
+    again = replace(one, config=json.loads(json.dumps(one.config)))
+    assert again.training_id == one.training_id and len(one.training_id) == 16
+    assert again.cell_id == one.cell_id != cell(decode__beam=2).cell_id

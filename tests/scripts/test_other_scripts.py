@@ -1,0 +1,43 @@
+"""The further commands: what they refuse, in a sentence and with an exit status, and what they print."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["multilabel_figures.py", "laha2018_figure5", "seeds=abc"], "seeds=abc must be whole numbers"),
+        (["multilabel_figures.py", "add=nope"], "nope"),
+        (["vqa_figures.py", "profile=xyz"], "no profile 'xyz'"),
+        (["vqa_figures.py", "--count", "0"], "--count 0"),
+        (["reproduce.py", "demo", "--cfg"], "scripts/train.py"),
+        (["extract_features.py", "--path", "/nowhere", "--check"], "there is no feature store"),
+        (["data.py", "fetch", "snli_20"], "did you mean 'snli_20k'"),
+        (["data.py", "fetch", "toy", "nope"], "'nope'"),
+        (["data.py", "fetch", "snli_20k"], "mirror"),
+        (["data.py", "show", "duc2004", "--path", "/nowhere"], "/nowhere"),
+        (["data.py", "fetch", "toy", "--path", "/nowhere"], "data.path is unknown"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else "",
+)  # fmt: skip
+def test_what_cannot_be_done_is_said_in_a_sentence(script, monkeypatch, tmp_path, command, said):
+    monkeypatch.delenv("SPARSE_ATTENTION_MIRROR", raising=False)
+    done = script(*command, SPARSE_ATTENTION_OUTPUTS=str(tmp_path))
+    assert done.returncode in (1, 2) and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_data_are_listed_fetched_and_shown(script, tmp_path):
+    listed = script("data.py", "list")
+    assert listed.returncode == 0 and "libreoffice_help" in listed.stdout and "snli_20k" in listed.stdout
+    fetched = script("data.py", "fetch", "toy", "--root", str(tmp_path))
+    assert fetched.returncode == 0 and fetched.stdout.startswith("toy: ") and "train" in fetched.stdout
+    shown = script("data.py", "show", "toy", "--root", str(tmp_path))
+    assert shown.returncode == 0 and shown.stdout.count("Pair(") == 5
+
+
+@pytest.mark.parametrize("name", ["data.py", "vqa_figures.py", "multilabel_figures.py", "extract_features.py"])
+def test_help_ends_with_what_to_run_next(script, name):
+    done = script(name, "--help")
+    assert done.returncode == 0 and "Next: " in done.stdout[-200:]

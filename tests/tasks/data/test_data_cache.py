@@ -1,0 +1,96 @@
+"""The cache of encoded data: built once, verified, mended; rows of tokens as they were written."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from tasks.data import DataError, NullProgress
+from tasks.data.cache import cached_folder, is_whole, read_meta, write_meta
+from tasks.data.ragged import Ragged, open_tokens, write_tokens
+
+QUIET = NullProgress()
+
+
+@pytest.fixture
+def build(tmp_path):
+    """`build(key)`: an entry; `build.made` counts."""
+
+    def build(key, progress=QUIET):
+        def fill(folder):
+            build.made += 1
+            (folder / "sub").mkdir()
+            (folder / "sub" / "x.txt").write_text(f"content of {key}")
+            return {"key": key}
+
+        return cached_folder(tmp_path, "set", key, fill, progress)
+
+    build.made = 0
+    return build
+
+
+def test_an_entry_is_built_once_and_another_key_is_another_entry(build, tmp_path):
+    first = build(["a", 1])
+    assert (
+        first.parent == tmp_path / "encoded"
+        and read_meta(first)["key"] == ["a", 1]
+        and set(read_meta(first)["files"]) == {"sub/x.txt"}
+    )
+    assert build(["a", 1]) == first and build.made == 1 and build(["a", 2]) != first
+    assert cached_folder(tmp_path, "set", {"b": 1, "a": 2}, lambda f: {}, QUIET) == cached_folder(
+        tmp_path, "set", {"a": 2, "b": 1}, lambda f: {}, QUIET
+    )
+
+
+@pytest.mark.parametrize("damage", ["content", "missing file", "missing meta", "no json"])
+def test_a_damaged_entry_is_built_again(build, damage):
+    folder, progress = build("k"), NullProgress()
+    if damage == "content":
+        (folder / "sub/x.txt").write_text("other")
+    elif damage == "missing file":
+        (folder / "sub/x.txt").unlink()
+    elif damage == "missing meta":
+        (folder / "meta.json").unlink()
+    else:
+        (folder / "meta.json").write_text("{")
+    assert not is_whole(folder) and build("k", progress) == folder and is_whole(folder) and build.made == 2
+    assert "damaged" in progress.lines[0] and [p.name for p in folder.parent.iterdir() if ".damaged." in p.name] == []
+
+
+def test_a_failed_build_leaves_nothing(tmp_path):
+    def fail(folder):
+        (folder / "half").write_text("x")
+        raise DataError("no", "where", "next")
+
+    with pytest.raises(DataError, match="no"):
+        cached_folder(tmp_path, "set", 1, fail, QUIET)
+    assert [p.name for p in (tmp_path / "encoded").iterdir() if not p.name.endswith(".lock")] == []
+
+
+def test_many_at_once_build_one_entry(build):
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(build, ["k"] * 8))) == 1
+    assert build.made == 1
+
+
+def test_a_folder_that_is_no_entry_is_named(tmp_path):
+    with pytest.raises(DataError, match="no folder of encoded data"):
+        read_meta(tmp_path)
+    write_meta(tmp_path, {"a": 1})
+    assert read_meta(tmp_path) == {"a": 1, "files": {}}
+
+
+def test_tokens_are_read_as_they_were_written(tmp_path):
+    rows = [["a", "b", "a"], [], ["é", "\u2028x"]]
+    share = write_tokens(tmp_path, "train.source", rows, {"a": 4, "b": 5}, 3)
+    ids, tokens = open_tokens(tmp_path, "train.source")
+    assert [row.tolist() for row in (ids[i] for i in range(3))] == [[4, 5, 4], [], [3, 3]] and share == pytest.approx(
+        2 / 5
+    )
+    assert [tokens[i] for i in range(3)] == rows and tokens[-1] == rows[-1] and ids.lengths.tolist() == [3, 0, 2]
+    for found in (ids, tokens):
+        with pytest.raises(IndexError):
+            found[3]
+    assert Ragged(np.array([1, 2]), np.array([0, 2]))[-1].tolist() == [1, 2]

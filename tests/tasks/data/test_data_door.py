@@ -1,0 +1,128 @@
+"""The front door: what is refused before any data are read, fallback, fingerprints, shortfalls, fetch."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import yaml
+
+from tasks import data
+from tasks.data import DataError, DataUnavailable, NullProgress, content_sha256
+from tasks.data.dataset import SPLITS
+from tasks.data.manifests import load_manifest
+from tasks.data.records import Example, Pair
+from tasks.options import plain, read
+
+SETS = data.set_names()
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_set_has_its_page_its_manifest_and_its_options(root, name):
+    module, manifest = data.set_module(name), load_manifest(name)
+    assert manifest["name"] == name and all(manifest[key] for key in ("title", "kind", "source", "licence", "get"))
+    page = yaml.safe_load((root / "configs" / "data" / f"{name}.yaml").read_text())
+    options = {k: v for k, v in page.items() if k != "name"}
+    assert page["name"] == name and set(options) == {f.name for f in dataclasses.fields(module.Options)}
+    given = {k: v for k, v in options.items() if not str(v).startswith("${")}
+    defaults = plain(read(module.Options, {}, "data"))
+    assert plain(read(module.Options, given, "data")) == defaults, "code and page must give the same defaults"
+    assert ("mirror" in options) == (manifest["kind"] == "mirror") and not data.problems(
+        {"name": name, **given}, module.KIND
+    )
+
+
+def test_every_manifest_is_of_a_set():
+    assert set(data.manifest_names()) == set(SETS)
+
+
+def test_all_mistakes_are_told_at_once_and_each_names_what_is_possible():
+    found = data.problems(
+        {"name": "multi30k", "limit": 3, "test_set": "test_2019", "limits": {"valid": 3, "train": -1}, "max_words": 0}
+    )
+    for part in (
+        "data.limit is unknown (did you mean 'limits'?)", "'test_2019' is not possible", "data.limits.valid is unknown",
+        "data.limits.train=-1 must be a whole number of at least 1", "data.max_words=0 must be",
+    ):  # fmt: skip
+        assert any(part in p for p in found), (part, found)
+    assert "(did you mean 'multi30k'?)" in data.problems({"name": "multi30"})[0]
+    (kind,) = data.problems({"name": "imdb"}, "pairs")
+    assert "holds texts with a class" in kind and "gigaword" in kind and "snli" not in kind.partition(": ")[2]
+
+
+@pytest.mark.parametrize("name", ["libreoffice_help", "rotten_tomatoes", "toy", "easy_vqa", "synthetic"])
+@pytest.mark.parametrize("key", ["path", "mirror"])
+def test_a_path_or_mirror_that_is_not_read_is_refused(name, key, tmp_path):
+    assert f"data.{key} is unknown" in data.problems({"name": name, key: "x"})[0]
+    with pytest.raises(DataError, match=f"data.{key} is unknown"):
+        data.open_data({"name": name, key: "x"}, tmp_path)
+
+
+def test_two_equal_languages_are_refused():
+    assert "two different ones" in data.problems({"name": "multi30k", "source_lang": "en", "target_lang": "en"})[0]
+    assert "'xx' is not possible" in data.problems({"name": "libreoffice_help", "source_lang": "xx"})[0]
+
+
+@pytest.fixture
+def no_apt(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+
+
+def test_generated_pairs_come_only_where_the_page_says_so_and_are_marked(no_apt, tmp_path):
+    node = {"name": "libreoffice_help", "limits": {"train": 50, "dev": 5, "test": 7}}
+    with pytest.raises(DataUnavailable, match="apt-get"):
+        data.open_data(node | {"fallback": None}, tmp_path)
+    progress = NullProgress()
+    found = data.open_data(node, tmp_path, progress)
+    assert found.name == "toy" and found.demo and found.stands_for == "libreoffice_help"
+    assert found.shortfalls[0] == "generated text instead of libreoffice_help" and "GENERATED TEXT" in found.notes[0]
+    assert [len(found.read(progress)[s]) for s in SPLITS] == [50, 5, 7]
+    assert "going on with generated pairs" in progress.lines[0]
+    assert [n for n in SETS if hasattr(data.set_module(n).Options, "fallback")] == [
+        "debian_descriptions",
+        "libreoffice_help",
+    ]
+
+
+def test_a_named_set_that_cannot_be_had_is_never_replaced(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    for name in (
+        "gigaword",
+        "duc2004",
+        "snli",
+        "imdb",
+        "vqa2",
+        "iwslt2017",
+        "baseline_1m_enfr",
+        "multi30k",
+        "snli_20k",
+        "birds",
+    ):
+        with pytest.raises(DataUnavailable):
+            data.open_data({"name": name}, tmp_path)
+
+
+def test_training_does_not_depend_on_the_test_set(opened):
+    for name in ("toy", "toy_reviews", "toy_entailment"):
+        one, two = opened(name), opened(name, limits={"test": 3})
+        assert {s for s in SPLITS if one.fingerprint[s] != two.fingerprint[s]} == {"test"}
+        assert opened(name, seed=2).fingerprint["train"] != one.fingerprint["train"]
+    first, second = opened("synthetic"), opened("synthetic", sizes={"test": 5})
+    assert {s for s in SPLITS if first.fingerprint[s] != second.fingerprint[s]} == {"test"}
+
+
+def test_fetch_says_what_it_brought_and_refuses_what_it_does_not_read(tmp_path, testdata):
+    assert data.fetch("toy", tmp_path).startswith("toy: 12,000 train, 500 dev, 500 test; generated pairs")
+    said = data.fetch("birds", tmp_path, {"mirror": str(testdata), "path": None})
+    assert said.startswith("birds: 179 train, 172 test") and str(testdata) in said
+    with pytest.raises(DataError, match=r"data\.mirror is unknown"):
+        data.fetch("toy", tmp_path, {"mirror": "x"})
+
+
+def test_the_hash_of_records_sees_every_field():
+    pair = Pair("a", ("b",))
+    hashes = {content_sha256(r) for r in ([], [pair], [pair, pair], [Pair("a", ("b", "c"))], [Pair("b", ("a",))])}
+    assert len(hashes) == 5
+    marked = Example(("a",), 1, frozenset({"x", "y"}))
+    assert content_sha256([marked]) == content_sha256([Example(("a",), 1, frozenset({"y", "x"}))])
+    assert len({content_sha256([e]) for e in (marked, Example(("a",), 1), Example(("a",), 0))}) == 3

@@ -1,0 +1,139 @@
+"""The feature store: resumed, checked, read while incomplete; extraction against the network applied by hand."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.data import DataError, DataUnavailable, NullProgress, features
+from tasks.data.feature_store import FeatureStore, Layout, write
+from tasks.data.images import Files, coco_key, decode
+
+KEYS = tuple("abcdefg")
+LAYOUT = Layout("counting", (2, 3), 4, KEYS, shard_size=3)
+
+
+class Counting:
+    """Features that say which key they belong to; counts calls, fails where told."""
+
+    def __init__(self, fail_at: int | None = None) -> None:
+        self.calls, self.fail_at = 0, fail_at
+
+    def __call__(self, keys):
+        if self.calls == self.fail_at:
+            raise KeyboardInterrupt
+        self.calls += 1
+        return np.stack([np.full((6, 4), KEYS.index(k) + 1.0) for k in keys]), {"b": "damaged"} if "b" in keys else {}
+
+
+def test_an_interrupted_store_continues_with_what_is_missing(tmp_path):
+    first = Counting(fail_at=1)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path, LAYOUT, first)
+    partly = FeatureStore(tmp_path)
+    assert partly.missing == [1, 2] and set(partly.bad) == {"b", "d", "e", "f", "g"}
+    with pytest.raises(DataUnavailable, match="2 of 3 shards"):
+        FeatureStore(tmp_path, allow_missing=False)
+    assert partly.rows(np.array([0, 3]))[:, 0, 0].tolist() == [1, 0]  # a missing shard reads as zeros
+    second, progress = Counting(), NullProgress()
+    store = write(tmp_path, LAYOUT, second, progress)
+    assert second.calls == 2 and progress.lines == ["1 of 3 shards are there already"]
+    assert store.rows(np.array([6, 0, 4, 0])).dtype == np.float16
+    assert store.rows(np.array([6, 0, 4, 0]))[:, 5, 3].tolist() == [7, 1, 5, 1]
+    assert store.bad == {"b": "damaged"} and store.sha256 != partly.sha256
+    third = Counting()
+    assert write(tmp_path, LAYOUT, third).sha256 == store.sha256 and third.calls == 0
+
+
+def test_damage_is_found(tmp_path):
+    write(tmp_path, LAYOUT, Counting())
+    path = tmp_path / "shard-00001.npy"
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+    FeatureStore(tmp_path)  # sizes only
+    with pytest.raises(DataError, match=r"shard-00001\.npy is damaged"):
+        FeatureStore(tmp_path, verify=True)
+    path.write_bytes(raw[:-8])
+    with pytest.raises(DataError, match=r"expected .* bytes"):
+        FeatureStore(tmp_path)
+    path.unlink()  # deleted by hand: missing, and computed again
+    assert FeatureStore(tmp_path).missing == [1]
+    again = Counting()
+    assert not write(tmp_path, LAYOUT, again).missing and again.calls == 1
+
+
+def test_a_store_of_another_kind_is_refused(tmp_path):
+    write(tmp_path, LAYOUT, Counting())
+    with pytest.raises(DataError, match="extractor differ"):
+        write(tmp_path, Layout("other", (2, 3), 4, KEYS, shard_size=3), Counting())
+    with pytest.raises(DataError, match=r"features of shape"):
+        write(tmp_path / "b", Layout("counting", (2, 2), 4, KEYS), Counting())
+    with pytest.raises(DataUnavailable, match="no feature store"):
+        FeatureStore(tmp_path / "c")
+
+
+def test_extracted_features_are_the_networks_own(vqa2_folder, tmp_path):
+    source = Files([vqa2_folder / "train2014.zip"], coco_key)
+    model = features.backbone("tiny", size=32)
+    keys = ["3", "7", "0", "99"]
+    store = features.extract(source, keys, model, tmp_path, NullProgress(), batch_size=2, shard_size=2)
+    assert set(store.bad) == {"7", "99"} and store.grid == (2, 2) and store.channels == 16
+    pixels = torch.from_numpy(decode(source.read("0"), (32, 32)).copy()).permute(2, 0, 1).double() / 255
+    x = (pixels - torch.tensor(features.MEAN).view(3, 1, 1)) / torch.tensor(features.STD).view(3, 1, 1)
+    with torch.no_grad():
+        expected = model.net.double()(x.unsqueeze(0)).flatten(2).transpose(1, 2)[0]
+    rows = store.rows(np.array([2, 1]))
+    np.testing.assert_allclose(rows[0], expected.numpy(), atol=2e-3)
+    assert not rows[1].any() and np.abs(rows[0]).max() > 0.1
+
+
+def test_features_that_half_precision_cannot_hold_are_marked(vqa2_folder, tmp_path):
+    source = Files([vqa2_folder / "val2014"], coco_key)
+    model = features.backbone("tiny", size=32)
+    with torch.no_grad():
+        model.net[2].bias.fill_(1e5)
+    store = features.extract(source, ["1000", "1001"], model, tmp_path, NullProgress())
+    assert set(store.bad) == {"1000", "1001"} and "half precision" in store.bad["1000"]
+    assert not store.rows(np.arange(2)).any()
+
+
+def test_half_precision_extraction_is_close_to_full(vqa2_folder, tmp_path):
+    source, keys = Files([vqa2_folder / "val2014"], coco_key), ["1000", "1001"]
+    stores = [
+        features.extract(source, keys, features.backbone("tiny", size=32), tmp_path / str(amp), NullProgress(), amp=amp) for amp in (False, True)
+    ]  # fmt: skip
+    full, half = (s.rows(np.arange(2)).astype(float) for s in stores)
+    assert np.abs(full - half).max() < 0.02 * np.abs(full).max() and not np.array_equal(full, half)
+
+
+def test_what_a_backbone_needs_is_said(monkeypatch, tmp_path):
+    with pytest.raises(ValueError, match="allowed: resnet152, tiny"):
+        features.backbone("vgg")
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    monkeypatch.setitem(sys.modules, "torchvision.models", None)
+    with pytest.raises(DataUnavailable, match=r"sparse-attention\[vision\]"):
+        features.backbone("resnet152")
+
+
+def test_resnet_cut_before_its_pooling(tmp_path):
+    models = pytest.importorskip("torchvision.models", reason="torchvision is not installed (the [vision] extra)")
+    with pytest.raises(DataUnavailable, match="--weights"):
+        features.backbone("resnet152", str(tmp_path / "none.pth"))
+    (tmp_path / "cut.pth").write_bytes(b"PK\x03\x04")
+    with pytest.raises(DataError, match="fetch the file again"):
+        features.backbone("resnet152", str(tmp_path / "cut.pth"))
+    torch.save(models.resnet18(weights=None).state_dict(), tmp_path / "other.pth")
+    with pytest.raises(DataError, match="are not those of resnet152"):
+        features.backbone("resnet152", str(tmp_path / "other.pth"))
+    net = models.resnet152(weights=None)
+    torch.save(net.state_dict(), tmp_path / "w.pth")
+    model = features.backbone("resnet152", str(tmp_path / "w.pth"), 64)
+    with torch.no_grad():
+        grid = model.net(torch.zeros(1, 3, 64, 64))
+        pooled = net.eval().fc(grid.mean((2, 3)))
+    assert grid.shape == (1, 2048, 2, 2)
+    torch.testing.assert_close(pooled, net(torch.zeros(1, 3, 64, 64)), atol=1e-4, rtol=1e-4)

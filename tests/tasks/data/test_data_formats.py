@@ -1,0 +1,128 @@
+"""Published formats of sentence pairs on small files, the hub, and what is missing of a paper's data."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+
+from tasks.data import DataError, NullProgress
+from tasks.data.records import Pair
+
+
+def read(found):
+    return found.read(NullProgress())
+
+
+@pytest.mark.parametrize("layout", ["archive", "flat"])
+def test_gigaword(tmp_path, opened, write, layout):
+    train, test = (tmp_path / "train", tmp_path / "Giga") if layout == "archive" else (tmp_path, tmp_path)
+    suffix = "" if layout == "archive" else ".filter"
+    write(train, {f"train.article{suffix}.txt": ["a b c .", "d e\u2028f ."], f"train.title{suffix}.txt": ["a c", "d"]})
+    write(train, {"valid.article.filter.txt": ["g h ."], "valid.title.filter.txt": ["g"]})
+    write(test, {"input.txt": ["i j #### .", "k ."], "task1_ref0.txt": ["j", "k"]})
+    whole, cut = (
+        opened("gigaword", path=str(tmp_path)),
+        opened("gigaword", path=str(tmp_path), limits={"train": 1, "test": 1}),
+    )
+    splits = read(cut)
+    assert list(splits["train"]) == [Pair("a b c .", ("a c",))] and list(splits["dev"]) == [Pair("g h .", ("g",))]
+    assert read(whole)["train"][1] == Pair("d e f .", ("d",)) and read(whole)["test"][-1] == Pair("k .", ("k",))
+    assert not whole.demo and {s for s in splits if whole.fingerprint[s] != cut.fingerprint[s]} == {"train", "test"}
+    assert cut.shortfalls == ("1 of 3,803,957 training pairs", "1 of 189,651 dev pairs", "1 of 2,000 test pairs")
+    write(test, {"input.txt": ["moved", "k ."]})
+    moved = opened("gigaword", path=str(tmp_path))
+    assert {s for s in splits if moved.fingerprint[s] != whole.fingerprint[s]} == {"test"}
+
+
+def test_gigaword_with_sides_of_different_length_or_missing_files(tmp_path, opened, write):
+    write(tmp_path, {"train.article.txt": ["a", "b"], "train.title.txt": ["a"]})
+    with pytest.raises(DataError, match="different numbers of lines") as caught:
+        opened("gigaword", path=str(tmp_path))
+    assert "train.title.txt: 1" in caught.value.where
+    write(tmp_path, {"train.title.txt": ["a", "b"]})
+    with pytest.raises(DataError, match=r"valid\.article\.filter\.txt is missing"):
+        opened("gigaword", path=str(tmp_path))
+    with pytest.raises(DataError, match="does not exist"):
+        opened("gigaword", path=str(tmp_path / "none"))
+
+
+def test_duc_keeps_every_reference_skips_missing_ones_and_says_what_its_digits_are(tmp_path, opened, write):
+    refs = {f"task1_ref{k}.txt": [f"first {k}", "" if k == 2 else f"second {k}"] for k in range(4)}
+    write(tmp_path / "DUC2004", {"input.txt": ["doc 1 .", "doc two ."]} | refs)
+    found = opened("duc2004", path=str(tmp_path))
+    splits = read(found)
+    assert splits["test"][0] == Pair("doc 1 .", ("first 0", "first 1", "first 2", "first 3"))
+    assert splits["test"][1].references == ("second 0", "second 1", "second 3")
+    assert len(splits["train"]) == len(splits["dev"]) == 0 and found.about["digits"] == "#"
+    assert found.shortfalls == ("2 of 500 test pairs",) and set(found.fingerprint) == {"test"}
+    with pytest.raises(DataError, match=r"input\.txt is missing"):
+        opened("duc2003", path=str(tmp_path))
+
+
+def test_iwslt(tmp_path, opened, write):
+    write(tmp_path / "de-en", {
+        "train.tags.de-en.de": ["<url>http://x</url>", "<title>T</title>", "Guten Tag & so.", " Zwei <br> drei."],
+        "train.tags.de-en.en": ["<url>http://x</url>", "<title>T</title>", "Good day & so.", " Two <br> three."],
+    })  # fmt: skip
+    for number, name in enumerate(("dev2010", "tst2010", "tst2011", "tst2012", "tst2013", "tst2014", "tst2015")):
+        for lang in ("de", "en"):
+            write(tmp_path / "de-en", {f"IWSLT17.TED.{name}.de-en.{lang}.xml": [
+                "<?xml version='1.0'?>", '<doc docid="1">', f"<title>{lang}</title>",
+                f'<seg id="1"> {lang} {number} &amp; x </seg>', f'<seg id="2">{lang} b</seg>', "</doc>",
+            ]})  # fmt: skip
+    found = opened("iwslt2017", path=str(tmp_path))
+    splits = read(found)
+    assert list(splits["train"]) == [
+        Pair("Guten Tag & so.", ("Good day & so.",)),
+        Pair("Zwei <br> drei.", ("Two <br> three.",)),
+    ]
+    assert splits["dev"][0] == Pair("de 0 & x", ("en 0 & x",))
+    assert len(splits["test"]) == 12 and splits["test"][2].source == "de 2 & x"
+    assert "2 of 206,112 training pairs" in found.shortfalls and found.about == {
+        "source_lang": "de",
+        "target_lang": "en",
+    }
+    short = opened("iwslt2017", path=str(tmp_path), max_words=3)
+    assert [p.source for p in read(short)["test"]] == ["de b"] * 6 and "only pairs of" in short.shortfalls[-1]
+
+
+def test_baseline_1m_in_both_directions(tmp_path, opened, write):
+    for part, count in (("train", 3), ("valid", 1), ("test", 2)):
+        for lang in ("en", "fr"):
+            write(
+                tmp_path / "baseline-1M-enfr",
+                {f"baseline-1M_{part}.{lang}": [f"{lang} {part} {i}" for i in range(count)]},
+            )
+    french, english = (
+        opened("baseline_1m_enfr", path=str(tmp_path), source_lang=s, target_lang=t)
+        for s, t in (("fr", "en"), ("en", "fr"))
+    )
+    assert read(french)["train"][2] == Pair("fr train 2", ("en train 2",))
+    assert read(english)["dev"][0] == Pair("en valid 0", ("fr valid 0",))
+    assert french.fingerprint["train"] != english.fingerprint["train"]
+    assert any("which test file" in s for s in french.shortfalls)
+
+
+def test_the_hub_is_asked_when_there_is_no_path(monkeypatch, opened):
+    asked = []
+
+    def load_dataset(name, config, cache_dir):
+        asked.append((name, config))
+        if "gigaword" in name:
+            return {
+                s: [{"document": f"{s} doc {i}", "summary": f"{s} {i}"} for i in range(3)]
+                for s in ("train", "validation", "test")
+            }
+        raise ConnectionError("offline")
+
+    module = types.ModuleType("datasets")
+    module.load_dataset = load_dataset
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    found = opened("gigaword", limits={"train": 2})
+    assert list(read(found)["train"]) == [Pair("train doc 0", ("train 0",)), Pair("train doc 1", ("train 1",))]
+    assert read(found)["dev"][0].references == ("validation 0",) and "2 of 3,803,957 training pairs" in found.shortfalls
+    with pytest.raises(DataError, match="datasets package") as caught:
+        opened("iwslt2017")
+    assert "offline" in caught.value.where and asked[-1] == ("IWSLT/iwslt2017", "iwslt2017-de-en")

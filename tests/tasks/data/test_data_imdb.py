@@ -1,0 +1,98 @@
+"""IMDB in its three layouts on tiny archives, and the real set and the real demo set where they are at hand."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections import Counter
+
+import pytest
+
+from tasks.data import DataError, NullProgress
+
+REVIEWS = {
+    f"{s}/{c}/{i}_{r}": f"{s} {c} {i}<br />ü"
+    for s in ("train", "test")
+    for c, r in (("pos", 9), ("neg", 2))
+    for i in range(10)
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, text in REVIEWS.items():
+        path = tmp_path / "aclImdb" / f"{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    (tmp_path / "aclImdb" / "train" / "unsup").mkdir()
+    (tmp_path / "aclImdb" / "train" / "unsup" / "0_0.txt").write_text("no label")
+    return tmp_path
+
+
+@pytest.fixture
+def imdb(opened):
+    """`imdb(**options)`: (data set, its splits)."""
+
+    def imdb(**options):
+        found = opened("imdb", **options)
+        return found, found.read(NullProgress())
+
+    return imdb
+
+
+def test_folder_and_archive_give_the_same_examples(folder, tmp_path, imdb):
+    archive = tmp_path / "aclImdb_v1.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder / "aclImdb", "aclImdb")
+        info = tarfile.TarInfo("aclImdb/README")
+        tar.addfile(info, io.BytesIO(b""))
+    _, one = imdb(path=str(folder))
+    _, inner = imdb(path=str(folder / "aclImdb"))
+    _, two = imdb(path=str(archive))
+    assert one == two == inner
+    assert {s: len(e) for s, e in one.items()} == {"train": 18, "dev": 2, "test": 20}
+    for split, examples in one.items():
+        for example in examples:
+            name, label, _ = example.texts[0].split(" ", 2)
+            assert name == ("test" if split == "test" else "train")
+            assert example.label == int(label == "pos")
+    assert len({e.texts for e in one["train"]} | {e.texts for e in one["dev"]}) == 20
+
+
+def test_dev_is_a_seeded_share_of_train(folder, imdb):
+    _, a = imdb(path=str(folder), dev_share=0.3)
+    source, b = imdb(path=str(folder), dev_share=0.3, split_seed=7)
+    assert len(a["dev"]) == len(b["dev"]) == 6 and a["dev"] != b["dev"] and set(a["test"]) == set(b["test"])
+    assert source.fingerprint != imdb(path=str(folder), dev_share=0.3)[0].fingerprint
+    assert source.shortfalls == ("20 of 25,000 training examples", "20 of 25,000 test examples")
+    _, cut = imdb(path=str(folder), dev_share=0.3, limits={"train": 4})
+    assert list(cut["train"]) == a["train"][:4]
+
+
+def test_what_cannot_be_read_is_an_error(folder, tmp_path, imdb):
+    broken = tmp_path / "broken.tar.gz"
+    broken.write_bytes(b"\x1f\x8b not an archive")
+    with pytest.raises(DataError, match="cannot be read"):
+        imdb(path=str(broken))
+    with pytest.raises(DataError, match="holds no reviews"):
+        imdb(path=str(tmp_path / "aclImdb" / "train"))
+    with pytest.raises(DataError, match="does not exist"):
+        imdb(path=str(tmp_path / "none.tar"))
+
+
+@pytest.mark.slow
+def test_the_real_archive(testdata, imdb):
+    source, splits = imdb(mirror=str(testdata))
+    assert not source.shortfalls and imdb(mirror=str(testdata), limits={"test": 9})[0].shortfalls == (
+        "9 of 25,000 test examples",
+    )
+    assert {s: Counter(e.label for e in rows).total() for s, rows in splits.items()} == {
+        "train": 22_500,
+        "dev": 2_500,
+        "test": 25_000,
+    }
+    both = Counter(e.label for s in ("train", "dev") for e in splits[s])
+    assert both == Counter(e.label for e in splits["test"]) == {0: 12_500, 1: 12_500}
+    words = sum(len(e.texts[0].split()) for e in splits["test"]) / 25_000
+    assert 220 < words < 240  # the set's page gives 231 for the 25,000 test reviews by another count
+    assert any("<br />" in e.texts[0] for e in splits["dev"])

@@ -1,0 +1,181 @@
+"""Questions about images: published formats, real files where there are any, damaged ones; images from folders and archives."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import tarfile
+from collections import Counter
+
+import numpy as np
+import pytest
+from small_vqa2 import picture
+
+from tasks.data import DataError, DataUnavailable, NullProgress
+from tasks.data.images import Files, ImageError, coco_key, decode, decode_all, open_images, path_key, stem_key
+from tasks.data.questions import hold_out, limited, read_nlvr, read_vqa2
+from tasks.data.records import Question
+
+QUIET = NullProgress()
+
+
+@pytest.fixture
+def small(vqa2_folder):
+    """Options of the small set."""
+    return {"path": str(vqa2_folder), "input": "pixels", "image_size": [32, 32], "dev_share": 0.2}
+
+
+def keys_of(splits):
+    return list(dict.fromkeys(q.image for part in splits.values() for q in part))
+
+
+def test_a_small_vqa2_with_damaged_images(opened, small, tmp_path):
+    found = opened("vqa2", **small)
+    splits, progress = found.read(QUIET), NullProgress()
+    assert len(splits["train"]) + len(splits["dev"]) == 60 and len(splits["test"]) == 24 and splits["dev"]
+    assert not {q.image for q in splits["train"]} & {q.image for q in splits["dev"]}
+    images = found.about["images"](keys_of(splits), tmp_path, progress)
+    assert set(images.bad) == {"7", "8"} and "decoded" in images.bad["7"] and "no image" in images.bad["8"]
+    assert any("2 of 84 images" in line for line in progress.lines)
+    again = open_images({"kind": images.kind, "path": images.path}, tmp_path / "encoded" / "x")
+    assert np.array_equal(again.rows(np.arange(84)), images.rows(np.arange(84))) and again.index == images.index
+    assert "60 of 443,757 training questions" in found.shortfalls and any(
+        "scored on val" in s for s in found.shortfalls
+    )
+    blank = opened("vqa2", **small | {"input": "none"}).about["images"](["1", "2"], tmp_path, QUIET)
+    assert (
+        not blank.rows(np.array([0, 0])).any()
+        and not open_images({"kind": "features", "path": blank.path}, tmp_path).rows(np.array([0])).any()
+    )
+    with pytest.raises(DataUnavailable, match="no feature store"):
+        opened("vqa2", **small | {"input": "features"}).about["images"](["1"], tmp_path, QUIET)
+
+
+def test_train_of_vqa2_does_not_depend_on_val(opened, small, tmp_path):
+    folder = tmp_path / "set"
+    shutil.copytree(small["path"], folder)
+    before = opened("vqa2", **small | {"path": str(folder)})
+    (name,) = folder.glob("v2_mscoco_val*")
+    name.write_text(name.read_text() + " ")
+    after = opened("vqa2", **small | {"path": str(folder)})
+    assert {s for s in ("train", "dev", "test") if before.fingerprint[s] != after.fingerprint[s]} == {"test"}
+    name.unlink()
+    with pytest.raises(DataUnavailable, match=r"annotations\.json is missing"):
+        opened("vqa2", **small | {"path": str(folder)})
+
+
+def test_real_vqa2_questions_and_annotations(testdata, opened):
+    splits = opened("vqa2_subset", mirror=str(testdata), limits={"train": 8000}).read(QUIET)
+    assert [len(splits[s]) for s in ("train", "dev", "test")] == [8000, 8977, 2962]
+    assert {len(q.answers) for q in splits["test"]} == {10}
+    assert Counter(q.answer_type for q in splits["test"]).keys() == {"yes/no", "number", "other"}
+    agreeing = [q.answers.count(q.answer) for q in splits["dev"]]
+    assert np.mean(agreeing) > 6 and min(agreeing) > 0  # normalisation finds the majority answer among the ten
+
+
+def test_real_nlvr_sentences_and_images(testdata, opened, tmp_path):
+    found = opened("nlvr", mirror=str(testdata), limits={"train": 30, "dev": 10, "test": 20})
+    splits = found.read(QUIET)
+    assert len(found.about["images"].source.keys()) == 989 + 985 + 990
+    images = found.about["images"](keys_of(splits), tmp_path, QUIET)
+    assert images.array.shape[1:] == (25, 100, 3) and not images.bad
+    assert len({images.array[i].tobytes() for i in range(len(images.array))}) > 50  # different pictures
+    assert {q.answer for q in splits["train"]} == {"true", "false"}
+    again = found.about["images"](keys_of(splits), tmp_path, QUIET)
+    assert np.array_equal(again.array, images.array) and again.sha256 == images.sha256
+
+
+def test_every_reader_names_the_file_it_cannot_read(tmp_path):
+    path = tmp_path / "questions.json"
+    for text, what in (
+        ("{", "no JSON"),
+        ("[]", "no list 'questions'"),
+        ('{"questions": [{"image_id": 1}]}', "has no question, question_id"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DataError, match=what):
+            read_vqa2(path, None, Counter())
+    path.write_bytes(gzip.compress(b'{"questions": []}')[:-6])
+    with pytest.raises(DataError, match="damaged"):
+        read_vqa2(path, None, Counter())
+    path.write_text('{"sentence": "x"}\n')
+    with pytest.raises(DataError, match="line 1"):
+        read_nlvr(path, "dev")
+    with pytest.raises(DataUnavailable, match="missing"):
+        read_vqa2(tmp_path / "none.json", None, Counter())
+
+
+def test_questions_without_annotations_are_counted(tmp_path):
+    entry = {"image_id": 1, "question": "a?", "question_id": 1}
+    (tmp_path / "q").write_text(json.dumps({"questions": [entry, entry | {"question_id": 2}]}))
+    note = {"question_id": 1, "answers": [{"answer": "Yes"}] * 10, "answer_type": "yes/no"}
+    (tmp_path / "a").write_text(json.dumps({"annotations": [note, note | {"question_id": 9}]}))
+    counts: Counter[str] = Counter()
+    (found,) = read_vqa2(tmp_path / "q", tmp_path / "a", counts)
+    assert found.answer == "yes" and found.answers == ("yes",) * 10
+    assert counts == {"questions without an annotation": 1, "annotations without a question": 1}
+    (tmp_path / "a").write_text(json.dumps({"annotations": [note | {"answer_type": "colour"}]}))
+    with pytest.raises(DataError, match="'colour'"):
+        read_vqa2(tmp_path / "q", tmp_path / "a", Counter())
+
+
+def test_keys_of_images():
+    assert coco_key("train2014/COCO_train2014_000000228478.jpg") == "228478" and coco_key("a.txt") is None
+    assert stem_key("dev/dev-1373-0-0.png") == "dev-1373-0-0"
+    assert path_key("data/train/images/7.png") == "train/7" and path_key("x.json") is None
+
+
+def test_images_from_tar_zip_and_folder_are_the_same(vqa2_folder, tmp_path):
+    key = "1003"
+    folder = Files([vqa2_folder / "val2014"], coco_key)
+    with tarfile.open(tmp_path / "val.tar", "w") as archive:
+        archive.add(vqa2_folder / "val2014", "val2014")
+    assert Files([tmp_path / "val.tar"], coco_key).read(key) == folder.read(key)
+    assert Files([vqa2_folder / "train2014.zip"], coco_key).read("3")
+    with pytest.raises(ImageError, match="no image with key"):
+        folder.read("55")
+    (tmp_path / "broken.zip").write_bytes(b"PK nothing")
+    with pytest.raises(DataError, match=r"broken\.zip is damaged"):
+        Files([tmp_path / "broken.zip"], coco_key)
+    with pytest.raises(DataUnavailable):
+        Files([tmp_path / "absent"], coco_key)
+    with pytest.raises(DataError, match="no image"):
+        Files([tmp_path], coco_key)
+
+
+def test_decoding_fails_for_every_kind_of_damage():
+    whole = picture("red")
+    assert decode(whole, (20, 24)).shape == (20, 24, 3)
+    for raw in (b"", b"no image", whole[:60], whole[: len(whole) // 2]):
+        with pytest.raises(ImageError, match="decoded"):
+            decode(raw, (20, 24))
+
+
+def test_images_that_cannot_be_read_at_all_are_an_error(tmp_path):
+    (tmp_path / "000000000001.jpg").write_bytes(b"x")
+    source = Files([tmp_path], coco_key)
+    with pytest.raises(DataError, match="1 of 1 images"):
+        decode_all(source, ["1"], (8, 8), tmp_path / "cache", QUIET)
+
+
+def test_a_damaged_pixel_cache_is_made_again(opened, small, tmp_path):
+    found = opened("vqa2", **small)
+    keys = keys_of(found.read(QUIET))
+    first = np.array(found.about["images"](keys, tmp_path, QUIET).array)
+    (path,) = (tmp_path / "images").glob("pixels-*.npy")
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(DataUnavailable, match="missing or damaged"):
+        open_images({"kind": "pixels", "path": f"../../images/{path.name}"}, tmp_path / "encoded" / "x")
+    assert np.array_equal(found.about["images"](keys, tmp_path, QUIET).array, first)
+
+
+def test_splits_depend_on_the_image_alone():
+    questions = [Question(i, f"image{i // 3}", "q", ("a",), "a", "other") for i in range(600)]
+    rest, held = hold_out(questions, 0.1)
+    assert 20 < len(held) < 120 and not {q.image for q in rest} & {q.image for q in held}
+    assert hold_out(questions[::-1], 0.1)[1] == held[::-1]
+    few = hold_out(questions[:9], 1e-6)  # three images: one of them
+    assert [len(part) for part in few] == [6, 3] and len({q.image for q in few[1]}) == 1
+    small, large = limited(questions, 50), limited(questions, 200)
+    assert len(small) == 50 and set(small) <= set(large)

@@ -1,0 +1,177 @@
+"""Text that we cut into pairs and split ourselves: package descriptions, help pages, Reuters; no near-duplicate in two splits."""
+
+from __future__ import annotations
+
+import difflib
+import random
+from collections import Counter
+
+import pytest
+
+from tasks.data import DataError, NullProgress
+from tasks.data.debian import Description, description_rows
+from tasks.data.sets import debian_pairs
+from tasks.data.sets.libreoffice_help import aligned_rows, help_paragraphs
+from tasks.data.sets.reuters21578 import reuters_pairs
+from tasks.data.splits import normalized
+
+TRANSLATIONS = [
+    "Package: libfoo1\nDescription-md5: 1\nDescription-en: Foo library - runtime\n Foo is a library that does many good"
+    " things\n for all of us today.\n .\n Second paragraph.",
+    "Package: foo\nDescription-md5: 1\nDescription-en: the foo tool\n Foo is a library that does many good things\n"
+    " for all of us today.\n",
+    "Package: bar\nDescription-md5: 2\nDescription-en: short\n Too short a paragraph.\n",
+    "Package: oldbar\nDescription-md5: 3\nDescription-en: transitional dummy package for bar\n"
+    " This package can be removed at any time by the user of this machine.\n",
+]
+PACKAGES = [
+    "Package: libfoo1\nSource: foo (1.2)\nDescription: Foo library - runtime\nDescription-md5: 1",
+    "Package: foo\nVersion: 1\nSection: contrib/net\nDescription: the foo tool",
+    "Package: whole\nDescription: a tool described in the list itself\n It has a long description with more than ten"
+    " words in it.\n .\n More.\nTag: x",
+]
+
+
+def test_descriptions_one_row_per_paragraph_and_the_source_package_speaks():
+    rows = description_rows(TRANSLATIONS, PACKAGES)
+    assert rows == [
+        ["foo", "foo", "net", "Foo is a library that does many good things for all of us today.", "the foo tool"],
+        [
+            "whole",
+            "whole",
+            "",
+            "It has a long description with more than ten words in it.",
+            "a tool described in the list itself",
+        ],
+    ]
+
+
+def test_help_paragraphs(tmp_path):
+    (tmp_path / "text/shared").mkdir(parents=True)
+    (tmp_path / "text/shared/a.html").write_text(
+        '<h1 id="hd_id1" dir="auto">Open&nbsp;file</h1><p class="menu">no id</p>\n'
+        '<p id="par_id2" class="paragraph">Press <span id="sw1" class="switchinline">'
+        '<span hidden="true" id="M" class="MAC">'
+        '<span class="k">Command</span></span><span hidden="true" id="d"><span class="k">Ctrl</span></span></span>'
+        "+F &amp; "
+        'see<br>below.</p><p id="bm_id3" class="bascode">Dim x</p>'
+        '<p id="par_id4">The <span id="sw2" class="switchinline"><span id="a" class="DRAW">page</span>'
+        '<span id="b" class="IMPRESS">slide</span></span> is here</p>',
+        encoding="utf-8",
+    )
+    assert dict(help_paragraphs(tmp_path / "text")) == {
+        ("shared/a.html", "hd_id1"): "Open file",
+        ("shared/a.html", "par_id2"): "Press Ctrl+F & see below.",
+        ("shared/a.html", "par_id4"): "The page is here",
+    }
+
+
+def test_aligned_rows_leave_out_untranslated_and_repeated_paragraphs():
+    english = {("a", "1"): "Open", ("a", "2"): "OK", ("b", "1"): "Open", ("c", "9"): "only here"}
+    french = {("a", "1"): "Ouvrir", ("a", "2"): "OK", ("b", "1"): "Ouvrir"}
+    assert aligned_rows(english, french) == [["Open", "Ouvrir"]]
+
+
+def test_reuters_articles():
+    sgml = (
+        '<REUTERS NEWID="1"><TEXT>&#2;\n<TITLE>COCOA &lt;CC> UP</TITLE><DATELINE> X - </DATELINE><BODY>Prices went\nup '
+        "today.\n    A second paragraph.\n Reuter\n&#3;</BODY></TEXT></REUTERS>\n"
+        '<REUTERS NEWID="2"><TEXT TYPE="BRIEF">&#2;\n<TITLE>ONLY A TITLE</TITLE>\n&#3;</TEXT></REUTERS>\n'
+        '<REUTERS NEWID="3"><TEXT><TITLE>ONE LINE</TITLE><BODY>It is so.\n REUTER\n&#3;</BODY></TEXT></REUTERS>'
+    )
+    assert reuters_pairs(sgml) == [("Prices went up today.", "COCOA <CC> UP"), ("It is so.", "ONE LINE")]
+
+
+# --- the pairs of the entailment demo -------------------------------------------------------------------------------
+
+
+def packages(n: int = 60) -> list[Description]:
+    sections = ("perl", "python", "net", "doc")
+    return [
+        Description(f"s{i}", f"p{i}", sections[i % 4], f"text{i} of {sections[i % 4]} " + "more " * 20, "synopsis")
+        for i in range(n)
+    ]
+
+
+def test_looking_up_needs_both_texts():
+    made = list(debian_pairs.examples(packages(), 600, 4, 3, "train"))
+    assert len(made) == 600 and made == list(debian_pairs.examples(packages(), 600, 4, 3, "train"))
+    assert Counter(e.label for e in made) == {0: 200, 1: 200, 2: 200}
+    assert set(Counter((e.texts[1], e.label) for e in made).values()) == {50}  # which one is asked tells nothing
+    names = {"perl": 0, "python": 1, "net": 2}
+    for example in made:
+        words = example.texts[0].split()
+        found = [names[words[i + 4]] for i, word in enumerate(words) if word in debian_pairs.ORDINALS]
+        assert len(found) == 4 and example.label == found[debian_pairs.ORDINALS.index(example.texts[1])]
+    others = Counter((e.label, names[e.texts[0].split()[4]]) for e in made if e.texts[1] != "first")
+    assert min(others.values()) > 25  # and the other packages are of any class
+    assert all("doc" not in e.texts[0] for e in made)
+
+
+# --- near-duplicates ------------------------------------------------------------------------------------------------
+
+
+def jaccard(a: str, b: str) -> float:
+    one, two = set(normalized(a).split()), set(normalized(b).split())
+    return len(one & two) / len(one | two) if one | two else 1.0
+
+
+def nearest(text: str, others: list[str], index: dict[str, list[int]]) -> list[str]:
+    """The ten of `others` that share most words with `text`."""
+    shared = Counter(i for word in set(normalized(text).split()) for i in index.get(word, ()))
+    return [others[i] for i, _ in shared.most_common(10)]
+
+
+def assert_no_near_duplicates(splits, side, sample: int = 150) -> None:
+    """By the measure of the split for all of a sample, and by difflib's characters, which know nothing of it, for nearly all."""
+    train = [side(pair) for pair in splits["train"]]
+    index: dict[str, list[int]] = {}
+    for i, text in enumerate(train):
+        for word in set(normalized(text).split()):
+            index.setdefault(word, []).append(i)
+    rare = {word: places for word, places in index.items() if len(places) < 0.2 * len(train)}
+    asked = random.Random(0).sample([side(pair) for pair in splits["test"]], min(sample, len(splits["test"])))
+    alike = 0
+    for text in asked:
+        near = nearest(text, train, rare)
+        assert max((jaccard(text, other) for other in near), default=0) < 0.8, text
+        alike += any(difflib.SequenceMatcher(None, text, other, autojunk=False).ratio() >= 0.8 for other in near)
+    assert alike <= 0.04 * len(asked), f"{alike} of {len(asked)}"
+
+
+def test_reuters_titles_and_bodies_do_not_straddle_splits(read, testdata):
+    splits = read("reuters21578", mirror=str(testdata))
+    assert len(splits["train"]) > 10_000 and len(splits["test"]) > 500
+    for side in (lambda pair: pair.source, lambda pair: pair.references[0]):
+        texts = {s: {normalized(side(pair)) for pair in splits[s]} for s in splits}
+        assert not (texts["train"] & texts["test"] or texts["train"] & texts["dev"] or texts["dev"] & texts["test"])
+    assert_no_near_duplicates(splits, lambda pair: pair.source)
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_libreoffice_help_for_real(opened):
+    try:
+        found = opened("libreoffice_help", fallback=None)
+    except DataError as error:
+        pytest.skip(f"the packages cannot be had here: {error.what}")
+    splits = found.read(NullProgress())
+    assert len(splits["train"]) > 15_000
+    back = opened("libreoffice_help", source_lang="en", target_lang="fr", fallback=None).read(NullProgress())
+    assert {(p.source, p.references[0]) for p in splits["test"]} == {(p.references[0], p.source) for p in back["test"]}
+    for side in (lambda pair: pair.source, lambda pair: pair.references[0]):
+        assert_no_near_duplicates(splits, side)
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_descriptions_for_real(opened):
+    try:
+        found = opened("debian_descriptions", fallback=None)
+    except DataError as error:
+        pytest.skip(f"the package lists cannot be had here: {error.what}")
+    splits = found.read(NullProgress())
+    assert len(splits["train"]) > 20_000 and len(splits["test"][0].source.split()) >= 10
+    assert_no_near_duplicates(splits, lambda pair: pair.source)
+    sizes = {s: len(rows) for s, rows in opened("debian_pairs").read(NullProgress()).items()}
+    assert sizes == {"train": 12_000, "dev": 1_000, "test": 1_000}

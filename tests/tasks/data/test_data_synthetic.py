@@ -1,0 +1,111 @@
+"""The generator against scikit-learn's own and against the laws of the paper's three settings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.datasets import make_multilabel_classification
+
+from tasks.data import problems
+from tasks.data.sets import synthetic
+
+SIZES = {"train": 30, "dev": 10, "test": 20}
+
+
+def test_class_and_word_probabilities_are_scikit_learns():
+    *_, p_c, p_w_c = make_multilabel_classification(
+        n_samples=3, n_features=7, n_classes=5, n_labels=2, random_state=4, return_distributions=True
+    )
+    ours = synthetic.distributions(5, 7, 4)
+    np.testing.assert_array_equal(ours[0], p_c)
+    np.testing.assert_array_equal(ours[1], p_w_c)
+
+
+def test_documents_follow_scikit_learns_law():
+    """Labels, words per document and word proportions of scikit-learn's loop over documents, at the same probabilities."""
+    n, classes, features, length = 1500, 4, 5, 30
+    x, y, p_c, p_w_c = make_multilabel_classification(
+        n_samples=n, n_features=features, n_classes=classes, n_labels=2, length=length, allow_unlabeled=False,
+        return_distributions=True, random_state=1,
+    )  # fmt: skip
+    random = np.random.default_rng(0)
+    counts = synthetic._poisson(2.0, 4 * n, random, most=classes)
+    ours_x, ours_y = synthetic.documents(counts, length, p_c, p_w_c, random)
+    codes = 2 ** np.arange(classes)
+    both = [np.bincount(labels @ codes, minlength=2**classes)[1:] for labels in (y, ours_y)]
+    used = both[0] + both[1] > 10
+    assert stats.chi2_contingency(np.stack(both)[:, used]).pvalue > 1e-3
+    assert stats.ks_2samp(x.sum(1), ours_x.sum(1)).pvalue > 1e-3
+    for k in range(classes):  # mean words of documents with class k
+        theirs, mine = x[y[:, k] == 1], ours_x[ours_y[:, k]]
+        error = np.sqrt(theirs.var(0) / len(theirs) + mine.var(0) / len(mine))
+        assert (np.abs(theirs.mean(0) - mine.mean(0)) < 4.5 * error).all()
+
+
+def test_draws_without_replacement_are_successive():
+    """P(first two classes = {a, b}) = p_a p_b / (1 - p_a) + p_b p_a / (1 - p_b), the closed form of drawing one after the other."""
+    p_c = np.array([0.5, 0.3, 0.2])
+    _, labels = synthetic.documents(np.full(40_000, 2), 1, p_c, np.full((2, 3), 0.5), np.random.default_rng(3))
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        expected = p_c[a] * p_c[b] * (1 / (1 - p_c[a]) + 1 / (1 - p_c[b]))
+        assert (labels[:, a] & labels[:, b]).mean() == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "allowed"),
+    [
+        ("mean_labels", 2, {1, 2, 3}),
+        ("mean_labels", 9, {8, 9, 10}),
+        ("label_range", 0, {5}),
+        ("label_range", 4, set(range(1, 10))),
+    ],
+)
+def test_numbers_of_labels_are_uniform_on_the_papers_set(setting, value, allowed):
+    drawn = synthetic.label_counts(setting, value, 9000, 10, np.random.default_rng(0))
+    found, counts = np.unique(drawn, return_counts=True)
+    assert set(found) == allowed
+    assert len(found) == 1 or stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_poisson_numbers_of_labels_are_conditioned_on_the_possible():
+    drawn = synthetic.label_counts("length", 200, 20_000, 10, np.random.default_rng(0))
+    law = stats.poisson(5).pmf(np.arange(1, 11))
+    counts = np.bincount(drawn, minlength=11)
+    assert counts[0] == 0 and len(counts) == 11
+    assert stats.chisquare(counts[1:], 20_000 * law / law.sum()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("setting", "value", "mean"), [("length", 400, 400), ("mean_labels", 3, 2000)])
+def test_document_lengths(setting, value, mean):
+    x, _ = synthetic.generate(setting, value, {"train": 400}, 10, 6, 2000, 1)["train"]
+    assert x.sum(1).mean() == pytest.approx(mean, abs=5 * np.sqrt(mean / 400))
+
+
+def test_a_seed_fixes_the_documents_and_another_changes_them():
+    first, again, other = (synthetic.generate("mean_labels", 3, SIZES, 10, 10, 50, seed) for seed in (1, 1, 2))
+    for split, n in SIZES.items():
+        assert first[split][0].shape == (n, 10) and first[split][1].any(1).all()
+        np.testing.assert_array_equal(first[split][0], again[split][0])
+        assert (first[split][0] != other[split][0]).any()
+
+
+def test_impossible_settings_are_refused():
+    assert "is not possible" in problems({"name": "synthetic", "setting": "mean"})[0]
+    assert "no number of labels within 1..10" in problems({"name": "synthetic", "value": 20})[0]
+    assert "at least 1 word" in problems({"name": "synthetic", "setting": "length", "value": 0})[0]
+    assert not problems({"name": "synthetic", "setting": "label_range", "value": 0})
+
+
+def test_the_data_set_is_the_generator_standardised_by_train(read, opened):
+    made = synthetic.generate("mean_labels", 3, {"train": 40, "dev": 10, "test": 20}, 10, 6, 50, 2)
+    options = {"value": 3, "sizes": {"train": 40, "dev": 10, "test": 20}, "features": 6, "length": 50, "seed": 2}
+    splits = read("synthetic", **options)
+    mean, scale = made["train"][0].mean(0), made["train"][0].std(0)
+    for split, (x, y) in made.items():
+        np.testing.assert_allclose(splits[split].features, (x - mean) / scale)
+        np.testing.assert_array_equal(splits[split].labels, y)
+    assert (
+        opened("synthetic").shortfalls == ()
+        and "40 of 1,200 training documents" in opened("synthetic", **options).shortfalls
+    )

@@ -1,0 +1,178 @@
+"""fairseq's own commands with `--user-dir`: on stock `translation` data, and on folders that we encoded."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.classification import encode as texts
+from tasks.classification.options import Encode as TextOptions
+from tasks.data.dataset import DataSet, content_sha256
+from tasks.data.progress import NullProgress
+from tasks.data.records import Example, Pair
+from tasks.seq2seq import encode as pairs
+from tasks.seq2seq.options import Encode as PairOptions
+
+SMALL = ["--embed-dim", "12", "--hidden-dim", "12", "--layers", "1", "--init-range", "0.8"]
+TRAIN = [
+    "--cpu",
+    "--optimizer",
+    "adam",
+    "--lr",
+    "0.01",
+    "--max-epoch",
+    "1",
+    "--batch-size",
+    "16",
+    "--no-progress-bar",
+    "--num-workers",
+    "0",
+]
+
+
+@pytest.fixture(scope="module")
+def fairseq(tmp_path_factory, root):
+    """`fairseq("train", ...)`: run a console script where nothing of the repository is on Python's path; its output."""
+    where = tmp_path_factory.mktemp("elsewhere")
+
+    def run(command: str, *arguments: object) -> str:
+        user = [] if command == "preprocess" else ["--user-dir", root / "tasks" / "fairseq_plugin"]
+        line = [str(Path(sys.executable).parent / f"fairseq-{command}"), *map(str, [*arguments, *user])]
+        done = subprocess.run(
+            line, cwd=where, env=os.environ | {"PYTHONWARNINGS": "ignore"}, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+        return done.stdout + done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def sentences() -> dict[str, list[tuple[str, str]]]:
+    rng = random.Random(1)
+    draw = lambda: [f"w{rng.randrange(20)}" for _ in range(rng.randint(2, 8))]  # noqa: E731
+    rows = {split: [draw() for _ in range(n)] for split, n in (("train", 64), ("dev", 16), ("test", 16))}
+    return {split: [(" ".join(x), " ".join("t" + w for w in x)) for x in xs] for split, xs in rows.items()}
+
+
+@pytest.fixture(scope="module")
+def stock(fairseq, sentences, tmp_path_factory) -> Path:
+    """What fairseq-preprocess makes."""
+    folder = tmp_path_factory.mktemp("stock")
+    for split, rows in sentences.items():
+        for side, language in enumerate("ab"):
+            (folder / f"{split}.{language}").write_text("".join(row[side] + "\n" for row in rows))
+    prefixes = ["--trainpref", folder / "train", "--validpref", folder / "dev", "--testpref", folder / "test"]
+    fairseq("preprocess", "-s", "a", "-t", "b", *prefixes, "--destdir", folder / "bin")
+    return folder / "bin"
+
+
+def outputs(said: str) -> dict[int, list[str]]:
+    return {int(i): line.split() for i, line in re.findall(r"^H-(\d+)\t\S+\t(.*)$", said, re.M)}
+
+
+def losses(said: str) -> list[str]:
+    return re.findall(r"\bvalid .*?\| loss (\S+)", said)
+
+
+def test_stock_translation_data(fairseq, stock, sentences, tmp_path):
+    chosen = {"fusedmax": '{"lam": 0.5}', "softmax": "{}"}
+    seen = {}
+    for mapping, params in chosen.items():
+        arguments = [
+            "--task",
+            "translation",
+            "--arch",
+            "sa_seq2seq",
+            "--mapping",
+            mapping,
+            "--mapping-params",
+            params,
+            *SMALL,
+        ]
+        said = fairseq(
+            "train", stock, *arguments, *TRAIN, "--criterion", "cross_entropy", "--save-dir", tmp_path / mapping
+        )
+        seen[mapping] = losses(said)
+    assert len(seen["fusedmax"]) == 1 and seen["fusedmax"] != seen["softmax"], seen
+
+    checkpoint = tmp_path / "fusedmax" / "checkpoint_last.pt"
+    said = fairseq(
+        "generate", stock, "--path", checkpoint, "--cpu", "--beam", 3, "--print-alignment", "hard", "--batch-size", 8
+    )
+    assert sorted(outputs(said)) == list(range(16))
+    alignments = dict(re.findall(r"^A-(\d+)\t(.*)$", said, re.M))
+    assert len(alignments) == 16
+    for i, (source, _) in enumerate(sentences["test"]):  # positions of the source, wherever a batch had its padding
+        assert all(int(pair.split("-")[0]) < len(source.split()) for pair in alignments[str(i)].split())
+
+
+def test_a_folder_of_encoded_pairs(fairseq, sentences, tmp_path):
+    records = {split: [Pair(source, (target,)) for source, target in rows] for split, rows in sentences.items()}
+    data = DataSet(
+        "little", "pairs", {s: content_sha256(r) for s, r in records.items()}, lambda progress: records, "written here"
+    )
+    encoded = pairs.encode(data, PairOptions(), tmp_path, NullProgress())
+    test = pairs.encode_test(data, encoded.folder, tmp_path, NullProgress())
+    schedule = ["--lr-scheduler", "sa_inverse_sqrt", "--warmup-updates", 4, "--criterion", "sa_tokens"]
+    arguments = ["--task", "sa_pairs", "--arch", "sa_seq2seq", "--mapping", "sparsemax", *SMALL, *TRAIN, *schedule]
+    said = fairseq("train", encoded.folder, *arguments, "--save-dir", tmp_path / "checkpoints")
+    assert "attention_zeros" in said
+    said = fairseq(
+        "generate",
+        test.folder,
+        "--task",
+        "sa_pairs",
+        "--path",
+        tmp_path / "checkpoints/checkpoint_last.pt",
+        "--cpu",
+        "--beam",
+        2,
+    )
+    assert sorted(outputs(said)) == list(range(16))
+    assert {row.split("\t")[1] for row in said.splitlines() if row.startswith("S-0\t")} == {sentences["test"][0][0]}
+
+
+def test_a_folder_of_encoded_texts(fairseq, tmp_path):
+    rng = random.Random(2)
+    words = lambda: " ".join(f"w{rng.randrange(9)}" for _ in range(rng.randint(1, 6)))  # noqa: E731
+    records = {split: [Example((words(), words()), rng.randrange(3)) for _ in range(20)] for split in ("train", "dev")}
+    data = DataSet(
+        "little", "texts", {s: content_sha256(r) for s, r in records.items()}, lambda progress: records, "written here",
+        about={"classes": ["a", "b", "c"], "fields": ["premise", "hypothesis"]},
+    )  # fmt: skip
+    encoded = texts.encode(data, TextOptions(), tmp_path, NullProgress())
+    arguments = [
+        "--task",
+        "sa_texts",
+        "--arch",
+        "sa_snli_attentive",
+        "--embed-dim",
+        8,
+        "--hidden-dim",
+        8,
+        "--criterion",
+        "sa_classes",
+    ]
+    said = fairseq(
+        "train", encoded.folder, *arguments, "--mapping", "sparsemax", *TRAIN, "--save-dir", tmp_path / "checkpoints"
+    )
+    assert len(losses(said)) == 1 and "accuracy" in said
+
+
+def test_both_names_are_one_package(root):
+    """`--user-dir` imports `fairseq_plugin`, our code `tasks.fairseq_plugin`; nothing is registered twice."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import fairseq_plugin, tasks.fairseq_plugin as ours; "
+        "assert fairseq_plugin is ours; from fairseq.models import ARCH_MODEL_REGISTRY; assert 'sa_seq2seq' in ARCH_MODEL_REGISTRY"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(root / "tasks")], cwd="/", capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,167 @@
+"""The encoder-decoder behind fairseq's interfaces: training and decoding see the same attention, on whichever side the padding is."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tasks.data.ragged import Ragged
+from tasks.data.symbols import EOS, FIRST, PAD
+from tasks.fairseq_plugin.seq2seq import Rows, Tokens, columns_back, dictionary, padded_right
+
+# Small gamma: untrained scores are flat, and the sparse mappings shall have zeros here.
+MAPPINGS = [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"lam": 0.1, "gamma": 0.1})]
+SHAPES = [{"input_feeding": f, "bidirectional": b} for f in (True, False) for b in (True, False)]
+
+
+def whole(model, net_input):
+    """Teacher forcing: logits [B, T, V] and attention [B, T, S] of all steps at once."""
+    logits, extra = model(**net_input)
+    return logits, extra["attn"][0]
+
+
+@pytest.mark.parametrize("mapping, params", MAPPINGS, ids=[m for m, _ in MAPPINGS])
+@pytest.mark.parametrize("options", SHAPES, ids=str)
+@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
+def test_training_path_equals_incremental_decoding(build, sentences, mapping, params, options, left):
+    """With beams reordered at every step, as a search does: hypothesis i continues sentence order[i]."""
+    model = build(mapping, params, **options)
+    net_input = sentences(left)["net_input"]
+    order = torch.tensor([3, 0, 4, 1, 2])
+    with torch.no_grad():
+        logits, attention = whole(model, net_input)
+        encoded = model.encoder.forward_torchscript(net_input)
+        state: dict = {}
+        now = torch.arange(5)
+        for t in range(logits.size(1)):
+            tokens = net_input["prev_output_tokens"][now, : t + 1]
+            step, extra = model.decoder(tokens, encoder_out=encoded, incremental_state=state)
+            torch.testing.assert_close(step[:, -1], logits[now, t], atol=1e-5, rtol=0)
+            torch.testing.assert_close(extra["attn"][0][:, -1], attention[now, t], atol=1e-5, rtol=0)
+            model.decoder.reorder_incremental_state_scripting(state, order)
+            encoded, now = model.encoder.reorder_encoder_out(encoded, order), now[order]
+
+
+@pytest.mark.parametrize("mapping, params", MAPPINGS, ids=[m for m, _ in MAPPINGS])
+def test_the_side_of_the_padding_does_not_matter(build, sentences, mapping, params):
+    model = build(mapping, params)
+    right, left = sentences(False), sentences(True)
+    (logits, attention), (same, moved) = whole(model, right["net_input"]), whole(model, left["net_input"])
+    torch.testing.assert_close(same, logits)
+    for i, length in enumerate(right["net_input"]["src_lengths"].tolist()):
+        steps = int(right["target"][i].ne(PAD).sum())
+        torch.testing.assert_close(moved[i, :steps, -length:], attention[i, :steps, :length])
+        assert not moved[i, :steps, : moved.size(2) - length].any()
+
+
+def test_padding_moves_to_the_right_and_back():
+    tokens = torch.tensor([[PAD, PAD, 7, 8], [PAD, 5, 6, 7], [4, 5, 6, 7], [9, PAD, PAD, PAD]])
+    moved, columns = padded_right(tokens)
+    assert moved.tolist() == [[7, 8, PAD, PAD], [5, 6, 7, PAD], [4, 5, 6, 7], [9, PAD, PAD, PAD]]
+    assert columns_back(moved.unsqueeze(1), columns).squeeze(1).tolist() == tokens.tolist()
+    assert padded_right(moved) == (moved, None) or padded_right(moved)[1] is None
+
+
+def criterion(**options):
+    cfg = SimpleNamespace(**({"sentence_avg": False, "smoothing": 0.0} | options))
+    return Tokens(cfg, SimpleNamespace(target_dictionary=dictionary([])))
+
+
+@pytest.mark.parametrize("feeding", [True, False])
+def test_the_mapping_changes_the_training_loss_and_its_gradient(build, sentences, feeding):
+    losses, gradients = {}, {}
+    for mapping, params in [*MAPPINGS, ("sparsegen_lin", {"lam": 0.5}), ("entmax", {"alpha": 1.5})]:
+        model = build(mapping, params, input_feeding=feeding, dropout=0.0).train()
+        loss, *_ = criterion()(model, sentences())
+        loss.backward()
+        losses[mapping], gradients[mapping] = loss.item(), model.net.source_embed.weight.grad.norm().item()
+    assert len({round(v, 6) for v in losses.values()}) == len(losses)
+    assert len({round(v, 6) for v in gradients.values()}) == len(losses)
+    assert all(0 < g < 1e6 for g in gradients.values())
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_criterion_by_hand(build, sentences, left):
+    sample = sentences(left)
+    model = build("sparsemax", {"gamma": 0.1})
+    loss, size, log = criterion()(model, sample)
+    logits, attention = whole(model, sentences()["net_input"])
+    nll = correct = zeros = kept = steps = 0
+    for i, length in enumerate(sample["net_input"]["src_lengths"].tolist()):
+        for t, gold in enumerate(sample["target"][i].tolist()):
+            if gold == PAD:
+                continue
+            nll -= F.log_softmax(logits[i, t].float(), -1)[gold].item()
+            correct += logits[i, t].argmax().item() == gold
+            weights = attention[i, t, :length].tolist()
+            zeros, kept, steps = zeros + weights.count(0.0), kept + length, steps + 1
+    assert loss.item() == pytest.approx(nll, rel=1e-5)
+    assert size == log["ntokens"] == steps == 24 and zeros > 0
+    assert (int(log["ncorrect"]), int(log["zeros"]), int(log["kept"]), int(log["steps"])) == (
+        correct,
+        zeros,
+        kept,
+        steps,
+    )
+    assert criterion(sentence_avg=True)(model, sample)[1] == 5
+
+
+def test_criterion_adds_up_over_batches(build, sentences):
+    from fairseq.logging import metrics
+
+    log = criterion()(build("sparsemax", {"gamma": 0.1}), sentences())[2]
+    halves = [{k: v / 2 for k, v in log.items()} for _ in range(2)]
+    with metrics.aggregate(new_root=True) as totals:
+        Tokens.reduce_metrics(halves)
+    found = totals.get_smoothed_values()
+    bits = log["loss"].item() / log["ntokens"] / 0.6931471805599453
+    assert found["loss"] == pytest.approx(bits, abs=1e-3)
+    assert found["ppl"] == pytest.approx(2**bits, rel=1e-2)
+    assert found["accuracy"] == pytest.approx(100 * int(log["ncorrect"]) / log["ntokens"], abs=1e-2)
+    assert found["attention_zeros"] == pytest.approx(int(log["zeros"]) / int(log["kept"]), abs=1e-3)
+    assert found["attention_support"] == pytest.approx(
+        (int(log["kept"]) - int(log["zeros"])) / int(log["steps"]), abs=1e-2
+    )
+
+
+def test_what_the_model_cannot_be_is_refused(build):
+    with pytest.raises(ValueError, match="sparsemax"):
+        build("sparsmax")
+    with pytest.raises(ValueError, match="lam"):
+        build("fusedmax", {"lam": -1})
+    with pytest.raises(ValueError, match="hidden_dim=7"):
+        build(hidden_dim=7, bidirectional=True)
+    with pytest.raises(ValueError, match="no place"):
+        build("softmax", {"at": {"encoder": {"name": "softmax"}}})
+
+
+def test_the_mapping_may_stand_at_its_place(build, sentences):
+    here = build("softmax", {"at": {"cross": {"name": "sparsemax", "gamma": 0.1}}})
+    net_input = sentences()["net_input"]
+    torch.testing.assert_close(whole(here, net_input), whole(build("sparsemax", {"gamma": 0.1}), net_input))
+
+
+def test_targets_end_sources_do_not():
+    rows = Ragged(np.array([5, 6, 7], dtype=np.int32), np.array([0, 2, 3]))
+    targets, sources = Rows(rows, eos=True), Rows(rows, eos=False)
+    assert [targets[i].tolist() for i in range(2)] == [[5, 6, EOS], [7, EOS]] and targets.sizes.tolist() == [3, 2]
+    assert [sources[i].tolist() for i in range(2)] == [[5, 6], [7]] and sources.sizes.tolist() == [2, 1]
+    assert sources[0].dtype == torch.int64
+
+
+def test_the_dictionary_numbers_words_as_the_encoding_does():
+    symbols = dictionary(["the", "cat"])
+    assert (symbols.pad(), symbols.eos(), symbols.index("the"), symbols.index("cat")) == (PAD, EOS, FIRST, FIRST + 1)
+
+
+def test_parameters_are_stored_once(build):
+    model = build()
+    assert all(name.startswith("net.") for name in model.state_dict())
+    assert json.dumps(sorted(model.net.state_dict())) == json.dumps(
+        sorted(n.removeprefix("net.") for n in model.state_dict())
+    )

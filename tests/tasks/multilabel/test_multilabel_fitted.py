@@ -1,0 +1,136 @@
+"""From arrays to a kept model and its scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tasks import models
+from tasks.data import DataError, DataSet
+from tasks.data.records import Labelled
+from tasks.data.sets import synthetic
+from tasks.multilabel import encode, fitted
+from tasks.multilabel.metrics import METRICS
+from tasks.multilabel.models.linear import PLACES, problems
+from tasks.multilabel.options import Encode, Task
+from tasks.options import OptionsError, plain, read
+
+TINY = {"fit": {"iterations": 20}, "tune": {"penalties": [0.1, 0.001], "thresholds": [0.1, 0.2, 0.3], "folds": 2,
+                                            "parameters": {"sparsehourglass": {"q": [0.1, 1.0]}}}}  # fmt: skip
+PAIRS = [("softmax", "log"), ("sparsemax", "huber"), ("sparsemax", "hinge"), ("sparsehourglass", "hinge")]
+LABELS = [f"class {i}" for i in range(5)]
+
+
+def task(**more):
+    return plain(read(Task, TINY | more, "task"))
+
+
+def dataset(splits, name="tiny", labels=LABELS):
+    return DataSet(
+        name,
+        "features",
+        {s: f"{name} {s}" for s in splits},
+        lambda progress: splits,
+        "by hand",
+        about={"labels": labels},
+    )
+
+
+def documents(sizes):
+    made = synthetic.generate("mean_labels", 2, sizes, 5, 6, 100, 1)
+    mean, scale = made["train"][0].mean(0), made["train"][0].std(0)
+    return {split: Labelled((x - mean) / scale, y) for split, (x, y) in made.items()}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """(train and dev, test) of documents with five classes."""
+    root = tmp_path_factory.mktemp("tiny")
+    data = dataset(documents({"train": 60, "dev": 20, "test": 30}))
+    encoded = encode.encode(data, Encode(), root)
+    return encoded, encode.encode_test(data, encoded.folder, root)
+
+
+def test_every_pair_of_mapping_and_loss_learns_another_model(tiny, tmp_path):
+    encoded, test = tiny
+    objectives = set()
+    for mapping, loss in PAIRS:
+        choice, metrics = fitted.fit(task(loss=loss), {"name": mapping}, encoded, seed=1)
+        found = fitted.score(choice, test, keep=50)
+        scores = found.metrics | metrics
+        assert scores["test/f1"] > 0.5 > scores["test/jsd"]
+        assert scores["test/jsd_label"] == pytest.approx(scores["test/jsd"] / 5)
+        assert 1 <= scores["test/labels"] <= 5 and scores["selected/penalty"] in (0.1, 0.001)
+        assert len(found.predictions) == 30 and {name.split("/")[1] for name in scores} <= set(METRICS)
+        objectives.add(scores["train/objective"])
+    assert len(objectives) == 4 and metrics["selected/q"] in (0.1, 1.0)
+
+
+@pytest.mark.parametrize(("mapping", "loss"), PAIRS)
+def test_a_kept_model_scores_as_before(tiny, tmp_path, mapping, loss):
+    encoded, test = tiny
+    choice, _ = fitted.fit(task(loss=loss), {"name": mapping}, encoded, seed=1)
+    fitted.save(choice, tmp_path)
+    again = fitted.load(tmp_path)
+    np.testing.assert_array_equal(again.model.weights, choice.model.weights)
+    assert again.output == choice.output and again.threshold == choice.threshold
+    first, second = fitted.score(choice, test, "other", keep=3), fitted.score(again, test, "other", keep=3)
+    assert first.metrics == second.metrics and first.predictions == second.predictions and len(first.predictions) == 3
+    assert all(name.startswith("other/") for name in first.metrics)
+
+
+def test_without_dev_the_seed_draws_the_parts_of_the_cross_validation(tmp_path):
+    encoded = encode.encode(dataset(documents({"train": 60, "test": 30}), "nodev"), Encode(), tmp_path)
+    found = [fitted.fit(task(loss="huber"), {"name": "sparsemax"}, encoded, seed)[1]["dev/f1"] for seed in (1, 1, 2)]
+    assert found[0] == found[1] != found[2]
+
+
+def test_the_constant_prediction_is_the_best_one_on_train(tiny, tmp_path):
+    encoded, test = tiny
+    encode.keep_encoding(encoded.folder, tmp_path)
+    kept = encode.open_encoded(tmp_path)
+    assert not kept.splits and kept.labels == LABELS
+    found = fitted.baselines(kept, test)["constant"]
+    train, true = encoded.splits["train"].labels, test.splits["test"].labels
+    best = {"train": -1.0}
+    for mask in range(1, 32):  # all sets of labels, not the most frequent ones alone
+        guess = np.array([bool(mask >> i & 1) for i in range(5)])
+        f1 = [2 * (y & guess).sum() / (y.sum() + guess.sum() * len(y)) for y in (train, true)]
+        if f1[0] > best["train"]:
+            best = {"train": f1[0], "test": f1[1], "labels": guess.sum()}
+    assert found["test/f1"] == pytest.approx(best["test"]) and found["test/labels"] == best["labels"]
+
+
+def test_a_test_set_of_other_classes_or_features_is_refused(tiny, tmp_path):
+    encoded, test = tiny
+    for documents_, labels in (
+        (test.splits["test"], [*LABELS[:4], "x"]),
+        (Labelled(np.zeros((2, 3)), np.ones((2, 5), bool)), LABELS),
+    ):
+        with pytest.raises(DataError, match="no test set for this model"):
+            encode.encode_test(dataset({"test": documents_}, f"{labels[-1]}", labels), encoded.folder, tmp_path)
+
+
+def test_a_bad_pair_or_grid_is_refused_before_any_fit():
+    def wrong(mapping, **more):
+        return problems({"task": task(**more), "mapping": {"name": mapping}})
+
+    assert "does not go with" in wrong("softmax", loss="hinge")[0]
+    assert not wrong("sparsemax", loss="hinge")
+    grid = {"sparsehourglass": {"q": [0.1, -1.0]}}
+    assert "q" in wrong("sparsehourglass", tune=TINY["tune"] | {"parameters": grid})[0]
+    with pytest.raises(OptionsError) as error:
+        task(
+            loss="hinges",
+            tune={
+                "penalties": [0.1, 1.0],
+                "thresholds": [0.1],
+                "parameters": {"sparsegen_lin": {"lam": []}},
+                "folds": 1,
+            },
+        )
+    assert all(word in str(error.value) for word in ("did you mean 'hinge'", "task.tune.folds=1"))
+    with pytest.raises(OptionsError) as error:
+        task(tune={"penalties": [0.1, 1.0], "thresholds": [0.1], "parameters": {"sparsegen_lin": {"lam": []}}})
+    assert all(word in str(error.value) for word in ("from large to small", "sparsegen_lin"))
+    assert models.problems({"name": "continuous_softmax"}, PLACES)

@@ -1,0 +1,99 @@
+"""Decoding a split: order, unknown words copied from where the attention looks, progress."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import sparse_attention as sa
+from tasks.data import NullProgress
+from tasks.data.symbols import EOS, PAD, UNK
+from tasks.options import read
+from tasks.seq2seq.decode import decode, decode_rows, padded
+from tasks.seq2seq.encode import encode, encode_test
+from tasks.seq2seq.metrics import evaluation
+from tasks.seq2seq.models import lstm
+from tasks.seq2seq.options import Decode, Encode
+
+ROWS = [np.array(row, dtype=np.int32) for row in ([4, 9, 15, 6], [7, 7], [20], [11, 12, 13, 14, 22], [5, 9, 5])]
+TOKENS = [[f"s{i}.{j}" for j in range(len(row))] for i, row in enumerate(ROWS)]
+VOCABULARY = [f"w{i}" for i in range(20)]
+
+
+def decoded(model, done=lambda i, n: None, **given):
+    return decode_rows(
+        model, ROWS, TOKENS, VOCABULARY, read(Decode, {"max_len_b": 7, "beam": 2} | given, "decode"), done
+    )
+
+
+@pytest.fixture
+def talker(build):
+    """A model that likes to say the unknown word, not always."""
+    model = build("sparsemax", {"gamma": 0.1}, init_range=1.0, seed=4)
+    with torch.no_grad():
+        model.generator.bias[UNK] += 3.0
+    return model
+
+
+def test_outputs_come_in_order_whatever_the_batches(talker):
+    one, all_ = decoded(talker, batch_size=1), decoded(talker, batch_size=5)
+    assert [h.index for h in one] == [0, 1, 2, 3, 4] == [h.index for h in all_]
+    for i, (a, b) in enumerate(zip(one, all_)):
+        assert a.ids == b.ids and a.tokens == b.tokens and a.attention.shape == (len(a.ids), len(ROWS[i]))
+        torch.testing.assert_close(a.attention, b.attention)
+        assert a.attention.dtype == torch.float32
+
+
+def test_unknown_words_are_copied_from_where_the_attention_looks(talker):
+    plain, copied = decoded(talker, replace_unk=False), decoded(talker, replace_unk=True)
+    kinds = set()
+    for i, (a, b) in enumerate(zip(plain, copied)):
+        assert a.unknown == b.unknown == ("<unk>" in a.tokens) and "<unk>" not in b.tokens
+        for t, (before, after) in enumerate(zip(a.tokens, b.tokens, strict=True)):
+            expected = TOKENS[i][int(a.attention[t].argmax())] if before == "<unk>" else before
+            assert after == expected
+            assert before == "<unk>" or before == VOCABULARY[a.ids[t] - 4] or a.ids[t] < 4
+            kinds.add((before == "<unk>", after))
+    assert {unknown for unknown, _ in kinds} == {True, False}, "needs both unknown and known words"
+    assert len({word for unknown, word in kinds if unknown}) > 1, "always the same position shows little"
+
+
+def test_progress_and_evaluation_mode(talker):
+    seen = []
+    talker.train()
+    found = decoded(talker, lambda i, n: seen.append((i, n)), batch_size=2, max_len_b=2)
+    assert seen == [(2, 5), (4, 5), (5, 5)] and not talker.training
+    assert all(len(h.tokens) <= 2 for h in found)
+
+
+def test_a_model_trained_in_plain_torch_reverses_words(dataset, tmp_path):
+    """From data to scores; a held-out output is right only when the attention has learned where to look."""
+    rng = random.Random(1)
+    rows = [rng.choices("abcdefgh", k=rng.randint(2, 5)) for _ in range(400)]
+    pairs = [(" ".join(row), " ".join(reversed(row))) for row in rows]
+    trained = encode(dataset(pairs, pairs[:5]), read(Encode, {"joint": True}, "encode"), tmp_path, NullProgress())
+    sizes = {"embed_dim": 32, "hidden_dim": 32, "layers": 1, "dropout": 0.0, "bidirectional": True, "residual": True}
+    options = read(
+        lstm.Options, sizes | {"share_embeddings": True, "input_feeding": False, "score_scale": 0.5}, "model"
+    )
+    torch.manual_seed(1)
+    model = lstm.Model(options, *trained.sizes, {"cross": sa.make("sparsemax")})
+    train, optimizer = trained.splits["train"], torch.optim.Adam(model.parameters(), lr=0.02)
+    for step in range(100):
+        batch = [(step * 40 + i) % len(train) for i in range(40)]
+        source, lengths = padded([train.source[i] for i in batch])
+        target, _ = padded([np.append(train.target[i], EOS) for i in batch])
+        previous, _ = padded([np.append(EOS, train.target[i]) for i in batch])
+        logits, _ = model(source, lengths, previous)
+        optimizer.zero_grad()
+        F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD).backward()
+        optimizer.step()
+    held_out = [("a c e g b", "b g e c a"), ("h f d", "d f h"), ("b a", "a b"), ("g g h a", "a h g g")]
+    test = encode_test(dataset(test=held_out, references=()), trained.folder, tmp_path, NullProgress())
+    found = evaluation(test, decode(model, test, "test", read(Decode, {"max_len_b": 10}, "decode")), ["rouge_f1"])
+    assert [record["output"] for record in found.predictions] == [target for _, target in held_out]
+    assert found.metrics["test/attention_zeros"] > 0.3

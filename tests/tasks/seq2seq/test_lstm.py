@@ -1,0 +1,242 @@
+"""The encoder-decoder: training and search see the same attention, padding is never seen, the mapping matters."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import sparse_attention as sa
+from tasks.data.symbols import PAD
+from tasks.models import problems
+from tasks.options import OptionsError, read
+from tasks.seq2seq.models import lstm
+from tasks.seq2seq.options import problems as between_nodes
+
+# Small gamma: untrained scores are flat, and the sparse mappings shall have zeros here.
+MAPPINGS = [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"lam": 0.1, "gamma": 0.1})]
+SHAPES = [
+    pytest.param(
+        {"input_feeding": f, "bidirectional": b, "attention": a}, id=f"{a}{'-feeding' * f}{'-bidirectional' * b}"
+    )
+    for f in (True, False) for b in (True, False) for a in ("general", "dot", "additive")
+]  # fmt: skip
+
+
+class Coverage(nn.Module):
+    """Softmax of the scores minus the attention received so far: a mapping with a state."""
+
+    spec = SimpleNamespace(stateful=True, inputs=("lengths",))
+
+    def start(self, mask, lengths):
+        assert mask.shape == (len(lengths), int(lengths.max()))
+        return {"received": torch.zeros_like(mask, dtype=torch.float64)}
+
+    def step(self, scores, state, mask):
+        p = sa.softmax(scores - 3 * state["received"], mask=mask)
+        return p, {"received": state["received"] + p}
+
+
+EVERY = [*((m, p) for m, p in MAPPINGS), (Coverage(), None)]
+NAMES = [*(m for m, _ in MAPPINGS), "stateful"]
+
+
+@pytest.mark.parametrize("mapping, params", EVERY, ids=NAMES)
+@pytest.mark.parametrize("options", SHAPES)
+def test_training_logits_equal_stepwise_logits(build, sentences, mapping, params, options):
+    model = build(mapping, params, **options)
+    inputs, _ = sentences
+    with torch.no_grad():
+        logits, attention = model(**inputs)
+        memory = model.encode(inputs["src_tokens"], inputs["src_lengths"])
+        state = model.start(memory)
+        assert all(len(t) == 5 for t in (*memory.values(), *state.values())), (
+            "a beam search must be able to reorder both"
+        )
+        for t in range(logits.size(1)):
+            step, weights, state = model.step(inputs["prev_output_tokens"][:, t], memory, state)
+            torch.testing.assert_close(step, logits[:, t])
+            torch.testing.assert_close(weights, attention[:, t])
+
+
+def test_the_state_of_a_mapping_is_threaded_over_the_steps(build, sentences):
+    inputs, _ = sentences
+    model, plain = build(Coverage(), input_feeding=False), build("softmax", input_feeding=False)
+    _, attention = model(**inputs)
+    _, without = plain(**inputs)
+    torch.testing.assert_close(attention[:, 0], without[:, 0])
+    scores = without[0].log()  # up to a constant of each row
+    received = torch.zeros(7, dtype=torch.float64)
+    for t in range(5):
+        expected = torch.softmax(scores[t] - 3 * received, -1)
+        torch.testing.assert_close(attention[0, t], expected)
+        received = received + expected
+    assert "mapping.received" in model.start(model.encode(inputs["src_tokens"], inputs["src_lengths"]))
+
+
+@pytest.mark.parametrize("mapping, params", EVERY, ids=NAMES)
+@pytest.mark.parametrize("options", SHAPES)
+def test_attention_is_a_distribution_over_words_only(build, sentences, mapping, params, options):
+    model = build(mapping, params, **options)
+    inputs, _ = sentences
+    padding = inputs["src_tokens"].eq(PAD)
+    for training in (False, True):
+        _, attention = model.train(training)(**inputs)
+        torch.testing.assert_close(attention.sum(-1), torch.ones_like(attention[..., 0]))
+        assert attention.min() >= 0
+        assert attention.masked_select(padding.unsqueeze(1).expand_as(attention)).eq(0).all()
+        assert padding.any()
+
+
+@pytest.mark.parametrize("mapping, params", EVERY, ids=NAMES)
+@pytest.mark.parametrize("options", SHAPES)
+def test_a_sentence_alone_gives_the_same_as_in_a_padded_batch(build, sentences, mapping, params, options):
+    model = build(mapping, params, **options)
+    inputs, target = sentences
+    logits, attention = model(**inputs)
+    for i, length in enumerate(inputs["src_lengths"].tolist()):
+        steps = int(target[i].ne(PAD).sum())
+        one, one_attention = model(
+            inputs["src_tokens"][i : i + 1, :length],
+            inputs["src_lengths"][i : i + 1],
+            inputs["prev_output_tokens"][i : i + 1, :steps],
+        )
+        torch.testing.assert_close(one[0], logits[i, :steps])
+        torch.testing.assert_close(one_attention[0], attention[i, :steps, :length])
+
+
+def test_the_encoder_is_torchs_lstm_read_word_by_word(build, sentences):
+    """The joined states of the two directions, by hand for one unpadded sentence."""
+    model = build(bidirectional=True, layers=1)
+    tokens = sentences[0]["src_tokens"][:1]
+    memory = model.encode(tokens, torch.tensor([tokens.size(1)]))
+    states, (h, c) = model.encoder(model.source_embed(tokens))
+    torch.testing.assert_close(memory["states"], states)
+    torch.testing.assert_close(memory["h"], torch.cat((h[0], h[1]), -1).unsqueeze(1))
+    torch.testing.assert_close(memory["c"], torch.cat((c[0], c[1]), -1).unsqueeze(1))
+    half = states.size(-1) // 2
+    torch.testing.assert_close(memory["h"][:, 0, :half], states[:, -1, :half])  # read to the end
+    torch.testing.assert_close(memory["h"][:, 0, half:], states[:, 0, half:])  # read to the beginning
+
+
+def test_two_layers_of_two_directions_start_the_layers_of_the_decoder(build, sentences):
+    model = build(bidirectional=True, layers=2)
+    inputs, _ = sentences
+    memory = model.encode(inputs["src_tokens"][:1], inputs["src_lengths"][:1])
+    _, (h, _) = model.encoder(
+        model.source_embed(inputs["src_tokens"][:1])
+    )  # [layer 0 forward, backward, layer 1 forward, ...]
+    torch.testing.assert_close(
+        memory["h"][0], torch.stack([torch.cat((h[0, 0], h[1, 0])), torch.cat((h[2, 0], h[3, 0]))])
+    )
+
+
+@pytest.mark.parametrize("attention", ["general", "dot", "additive"])
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_one_decoder_step_by_hand(build, batch, attention, scale):
+    """The equations of the module's first lines, for the first step."""
+    model = build("sparsemax", attention=attention, layers=1, score_scale=scale)
+    inputs, _ = batch([[3, 5, 7]], [[2]])
+    logits, weights = model(**inputs)
+    memory = model.encode(inputs["src_tokens"], inputs["src_lengths"])
+    word = model.target_embed(inputs["prev_output_tokens"][:, :1])
+    start = tuple(memory[name].transpose(0, 1).contiguous() for name in ("h", "c"))
+    q, _ = model.decoder(torch.cat((word, torch.zeros(1, 1, 8, dtype=word.dtype)), -1), start)
+    h, score = memory["states"], model.attention.scores
+    if attention == "additive":
+        mixed = [score.from_query(q[0, 0]) + score.from_key(h[0, j]) for j in range(3)]
+        scores = torch.stack([torch.tanh(m) @ score.to_score.weight[0] for m in mixed])
+    else:
+        query = score.project.weight @ q[0, 0] if attention == "general" else q[0, 0]
+        scores = torch.stack([query @ h[0, j] for j in range(3)])
+    p = sa.sparsemax(scale * scores)
+    a = torch.tanh(model.attend_out.weight @ torch.cat((p @ h[0], q[0, 0])))
+    torch.testing.assert_close(weights[0, 0], p)
+    torch.testing.assert_close(logits[0, 0], model.generator.weight @ a + model.generator.bias)
+
+
+def test_residual_attends_to_states_plus_words(build, sentences):
+    inputs, _ = sentences
+    plain, residual = build(embed_dim=8), build(embed_dim=8, residual=True)
+    one, two = (m.encode(inputs["src_tokens"], inputs["src_lengths"]) for m in (plain, residual))
+    torch.testing.assert_close(two["states"], one["states"] + plain.source_embed(inputs["src_tokens"]))
+
+
+@pytest.mark.parametrize("feeding", [True, False])
+def test_mask_padding_false_differs_in_training_only(build, sentences, feeding):
+    masked, open_ = (build("softmax", mask_padding=m, input_feeding=feeding, dropout=0.0) for m in (True, False))
+    inputs = sentences[0]
+    padding = inputs["src_tokens"].eq(PAD).unsqueeze(1)
+    torch.testing.assert_close(masked(**inputs), open_(**inputs))
+    logits, attention = open_.train()(**inputs)
+    assert attention.masked_select(padding.expand_as(attention)).gt(0).all()
+    torch.testing.assert_close(attention.sum(-1), torch.ones_like(attention[..., 0]))
+    assert not torch.allclose(logits, masked.train()(**inputs)[0])
+    torch.testing.assert_close(masked(**inputs)[0], masked.eval()(**inputs)[0])  # no dropout
+
+
+@pytest.mark.parametrize("feeding", [True, False])
+def test_the_mapping_changes_the_training_loss_and_its_gradient(build, sentences, feeding):
+    inputs, target = sentences
+    losses, gradients = {}, {}
+    for mapping, params in [*MAPPINGS, ("sparsegen_lin", {"lam": 0.5}), ("entmax", {"alpha": 1.5})]:
+        model = build(mapping, params, input_feeding=feeding, dropout=0.0).train()
+        loss = F.cross_entropy(model(**inputs)[0].flatten(0, 1), target.flatten(), ignore_index=PAD)
+        loss.backward()
+        losses[mapping], gradients[mapping] = loss.item(), model.source_embed.weight.grad.norm().item()
+    assert len({round(v, 6) for v in losses.values()}) == len(losses)
+    assert len({round(v, 6) for v in gradients.values()}) == len(losses)
+    assert all(0 < g < 1e6 for g in gradients.values())
+
+
+def test_initial_weights_are_those_of_opennmt():
+    """Uniform in [-r, r] throughout, biases included; padding's vector zero; the mapping's own parameter left alone."""
+    options = read(lstm.Options, {"embed_dim": 64, "hidden_dim": 64, "layers": 1}, "model")
+    assert options.init_range == 0.1
+    torch.manual_seed(1)
+    learned = sa.make("sparsegen_lin", lam=nn.Parameter(torch.tensor(0.5)))
+    model = lstm.Model(options, 24, 24, {"cross": learned})
+    assert learned.lam.item() == 0.5
+    for name, parameter in model.named_parameters():
+        values = parameter.detach()
+        if values.numel() == 1:
+            continue
+        assert values.abs().max() <= 0.1, name
+        if values.numel() > 1000:
+            assert values.abs().max() > 0.099 and abs(values.mean()) < 0.005, name
+            assert values.std().item() == pytest.approx(0.2 / 12**0.5, rel=0.06), name
+    for embedding in (model.source_embed, model.target_embed):
+        assert embedding.weight[PAD].eq(0).all()
+
+
+def test_one_matrix_for_both_embeddings_and_the_generator(build):
+    model = build(share_embeddings=True, embed_dim=8)
+    assert model.source_embed.weight is model.target_embed.weight is model.generator.weight
+    options = read(lstm.Options, {"embed_dim": 8, "hidden_dim": 8, "share_embeddings": True}, "model")
+    with pytest.raises(ValueError, match="one vocabulary for both sides, got 7 and 9"):
+        lstm.Model(options, 7, 9, {"cross": sa.make("softmax")})
+
+
+def test_options_that_cannot_be_together_are_told_at_once():
+    wrong = {"hidden_dim": 7, "embed_dim": 6, "bidirectional": True, "residual": True, "share_embeddings": True}
+    with pytest.raises(OptionsError) as caught:
+        read(lstm.Options, wrong, "model")
+    for part in ("model.hidden_dim=7 must be even", "model.residual=true needs", "model.share_embeddings=true needs"):
+        assert any(problem.startswith(part) for problem in caught.value.problems)
+
+
+def test_shared_embeddings_need_a_joint_vocabulary():
+    def config(shared, joint):
+        return {"model": {"share_embeddings": shared}, "encode": {"joint": joint}}
+
+    assert "encode.joint=true" in between_nodes(config(True, False))[0]
+    assert not between_nodes(config(True, True)) and not between_nodes(config(False, False))
+
+
+def test_places_refuse_what_the_model_cannot_give():
+    assert problems({"name": "sparsemax"}, lstm.PLACES) == []
+    assert "needs bounds" in problems({"name": "constrained_sparsemax"}, lstm.PLACES)[0]
+    assert "works over a density" in problems({"name": "continuous_softmax"}, lstm.PLACES)[0]

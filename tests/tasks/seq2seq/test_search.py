@@ -1,0 +1,200 @@
+"""Beam search: against all outputs there are, greedy decoding by hand, and its rules for stopping and length."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from tasks.data.symbols import EOS, PAD
+from tasks.options import read
+from tasks.seq2seq.options import Decode
+from tasks.seq2seq.search import beam_search
+
+OPENNMT, FAIRSEQ = {"length": "none", "stop": "best"}, {"length": "average", "stop": "all"}
+
+
+def options(**given) -> Decode:
+    return read(Decode, {"max_len_b": 7} | given, "decode")
+
+
+@torch.no_grad()
+def log_probability(model, source: torch.Tensor, output: list[int]) -> torch.Tensor:
+    """Of each token of an output, by teacher forcing: no state, no beam."""
+    prev = torch.tensor([[EOS, *output[:-1]]])
+    logits, _ = model(source.unsqueeze(0), torch.tensor([len(source)]), prev)
+    return torch.log_softmax(logits[0], -1)[range(len(output)), output]
+
+
+def outputs(words: int, longest: int):
+    """Every output of 1 to `longest` words: any id but padding and the end of sentence, then the end."""
+    ids = [i for i in range(words + 4) if i not in (PAD, EOS)]
+    for length in range(1, longest + 1):
+        for output in itertools.product(ids, repeat=length):
+            yield [*output, EOS]
+
+
+@pytest.mark.parametrize(
+    "rules", [OPENNMT, FAIRSEQ, FAIRSEQ | {"len_penalty": 0.6}], ids=["opennmt", "fairseq", "penalty"]
+)
+@pytest.mark.parametrize("mapping", ["softmax", "fusedmax"])
+def test_a_beam_that_holds_everything_finds_the_best_output(build, batch, rules, mapping):
+    model = build(mapping, {"gamma": 0.1} if mapping == "fusedmax" else {}, words=2, init_range=1.5, seed=3)
+    inputs, _ = batch([[0, 1, 1], [1]])
+    found = beam_search(model, inputs["src_tokens"], inputs["src_lengths"], options(beam=300, max_len_b=3, **rules))
+    for row, length in enumerate((3, 1)):
+        source = inputs["src_tokens"][row, :length]
+        power = rules.get("len_penalty", 1.0) if rules["length"] == "average" else 0.0
+        scores = {tuple(y): float(log_probability(model, source, y).sum()) / len(y) ** power for y in outputs(2, 3)}
+        best = max(scores, key=scores.get)
+        assert tuple(found[row][0].ids) == best
+        for hypothesis in found[row]:
+            assert hypothesis.score == pytest.approx(scores[tuple(hypothesis.ids)], abs=1e-4)
+        if rules["stop"] == "all":  # all outputs there are, in order
+            ranking = sorted(scores, key=scores.get, reverse=True)
+            assert [tuple(h.ids) for h in found[row]] == ranking[: len(found[row])] and len(found[row]) == len(ranking)
+
+
+@torch.no_grad()
+def greedy(model, source: torch.Tensor, longest: int):
+    """Argmax after argmax with teacher forcing of the whole prefix: no state, no beam."""
+    tokens, attention, score = [EOS], [], 0.0
+    for step in range(longest + 1):
+        logits, weights = model(source.unsqueeze(0), torch.tensor([len(source)]), torch.tensor([tokens]))
+        log_p = torch.log_softmax(logits[0, -1], -1)
+        log_p[PAD] = -math.inf
+        if step == 0:
+            log_p[EOS] = -math.inf
+        best = EOS if step == longest else int(log_p.argmax())
+        attention.append(weights[0, -1])
+        score += float(log_p[best])
+        tokens.append(best)
+        if best == EOS:
+            break
+    return tokens[1:], torch.stack(attention), score
+
+
+@pytest.mark.parametrize(
+    "mapping, params", [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"gamma": 0.1})]
+)
+@pytest.mark.parametrize("feeding", [True, False])
+@pytest.mark.parametrize("rules", [OPENNMT, FAIRSEQ], ids=["opennmt", "fairseq"])
+def test_one_beam_is_greedy(build, sentences, mapping, params, feeding, rules):
+    model = build(mapping, params, input_feeding=feeding, bidirectional=True, init_range=1.0, seed=4)
+    with torch.no_grad():
+        model.generator.bias[EOS] += 1.0  # some outputs shall end before the limit
+    inputs, _ = sentences
+    found = beam_search(model, inputs["src_tokens"], inputs["src_lengths"], options(beam=1, **rules))
+    lengths = set()
+    for row, length in enumerate(inputs["src_lengths"].tolist()):
+        ids, attention, score = greedy(model, inputs["src_tokens"][row, :length], 7)
+        (h,) = found[row]
+        assert h.ids == ids and h.attention.shape == (len(ids), length)
+        torch.testing.assert_close(h.attention, attention.float(), atol=1e-5, rtol=0)
+        assert h.score == pytest.approx(score / (len(ids) if rules is FAIRSEQ else 1), abs=1e-4)
+        lengths.add(len(ids))
+    assert lengths != {8}, "every output was cut at the limit: the test says nothing about stopping"
+
+
+@pytest.mark.parametrize("rules", [OPENNMT, FAIRSEQ], ids=["opennmt", "fairseq"])
+def test_outputs_do_not_depend_on_the_batch(build, sentences, rules):
+    model = build("fusedmax", {"gamma": 0.1}, init_range=1.0, seed=4)
+    inputs, _ = sentences
+    settings = options(beam=4, max_len_a=1.0, max_len_b=2, **rules)
+    together = beam_search(model, inputs["src_tokens"], inputs["src_lengths"], settings)
+    for row, length in enumerate(inputs["src_lengths"].tolist()):
+        (alone,) = beam_search(
+            model, inputs["src_tokens"][row : row + 1, :length], inputs["src_lengths"][row : row + 1], settings
+        )
+        assert [h.ids for h in alone] == [h.ids for h in together[row]]
+        assert max(len(h.ids) for h in alone) <= length + 2 + 1
+        for one, other in zip(alone, together[row]):
+            assert one.score == pytest.approx(other.score, abs=1e-5)
+            torch.testing.assert_close(one.attention, other.attention)
+
+
+class Chain:
+    """Probabilities by hand: p(word | previous word), one source, no attention to speak of."""
+
+    def __init__(self, table: dict[int, dict[int, float]], words: int = 8) -> None:
+        self.log_p = torch.full((words, words), -torch.inf)
+        for previous, row in table.items():
+            for word, p in row.items():
+                self.log_p[previous, word] = math.log(p)
+
+    def encode(self, src_tokens, src_lengths):
+        return {"source": src_tokens}
+
+    def start(self, memory):
+        return {"steps": torch.zeros(len(memory["source"]), 1)}
+
+    def step(self, tokens, memory, state):
+        return self.log_p[tokens], torch.ones(len(tokens), memory["source"].size(1)), {"steps": state["steps"] + 1}
+
+
+def search(table, **given):
+    (found,) = beam_search(Chain(table), torch.tensor([[4]]), torch.tensor([1]), options(**given))
+    return found
+
+
+A, B, C = 4, 5, 6
+
+
+def test_opennmt_prefers_short_outputs_where_an_average_does_not():
+    # s: A </s> has log .6 + log .5; B C C </s> has log .4 and then certainty
+    table = {EOS: {A: 0.6, B: 0.4}, A: {EOS: 0.5, C: 0.5}, B: {C: 1.0}, C: {EOS: 0.3, A: 0.7}}
+    by_sum, by_mean = search(table, beam=3, **OPENNMT), search(table, beam=3, **FAIRSEQ)
+    assert by_sum[0].ids == [A, EOS] and by_sum[0].score == pytest.approx(math.log(0.3))
+    assert by_mean[0].ids != [A, EOS] and len(by_mean) == 3
+    scores = [h.score for h in by_mean]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_best_stops_when_the_best_extension_ends_and_returns_the_best_ended():
+    # B ends first with log .36; the beam's best goes on through A and its outputs are worse: .64 * .5 = .32
+    table = {EOS: {A: 0.64, B: 0.36}, A: {A: 0.5, C: 0.5}, B: {EOS: 1.0}, C: {EOS: 1.0}}
+    found = search(table, beam=2, **OPENNMT)
+    assert found[0].ids == [B, EOS] and found[0].score == pytest.approx(math.log(0.36))
+    assert len(found) == 1  # at that step B </s> tops the beam
+
+
+def test_all_goes_on_where_best_stops():
+    # step 2 ranks A </s> .45, B </s> .24, B C .16, A C .15: OpenNMT stops there, fairseq wants a third output
+    table = {EOS: {A: 0.6, B: 0.4}, A: {EOS: 0.75, C: 0.25}, B: {EOS: 0.6, C: 0.4}, C: {EOS: 1.0}}
+    assert [h.ids for h in search(table, beam=3, **OPENNMT)] == [[A, EOS], [B, EOS]]
+    three = search(table, beam=3, **FAIRSEQ)
+    assert {tuple(h.ids) for h in three} == {(A, EOS), (B, EOS), (B, C, EOS)}
+
+
+def test_the_first_word_is_no_end_and_the_limit_ends_everything():
+    table = {EOS: {EOS: 0.9, A: 0.1}, A: {A: 0.9, EOS: 0.1}}
+    for rules in (OPENNMT, FAIRSEQ):
+        found = search(table, beam=1, max_len_b=3, **rules)
+        assert found[0].ids == [A, A, A, EOS]
+
+
+def test_a_wider_beam_finds_better_outputs(build, sentences):
+    inputs, _ = sentences
+    better = []
+    for seed in range(4, 8):
+        model = build("sparsemax", {"gamma": 0.1}, init_range=1.0, seed=seed)
+        narrow, wide = (
+            [
+                h[0].score
+                for h in beam_search(model, inputs["src_tokens"], inputs["src_lengths"], options(beam=beam, **OPENNMT))
+            ]
+            for beam in (1, 8)
+        )
+        assert all(w >= n - 1e-6 for n, w in zip(narrow, wide))
+        better += [w > n + 1e-6 for n, w in zip(narrow, wide)]
+    assert any(better)
+
+
+def test_a_model_that_diverged_is_told(build, sentences):
+    model = build()
+    with torch.no_grad():
+        model.generator.bias.fill_(math.nan)
+    with pytest.raises(ValueError, match="diverged"):
+        beam_search(model, sentences[0]["src_tokens"], sentences[0]["src_lengths"], options(beam=2))

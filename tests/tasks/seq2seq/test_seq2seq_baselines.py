@@ -1,0 +1,99 @@
+"""Trivial systems: against rouge-score, scikit-learn's tf-idf, and by hand."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+from rouge_score.rouge_scorer import RougeScorer
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from tasks.data import NullProgress
+from tasks.options import read
+from tasks.seq2seq import baselines as module
+from tasks.seq2seq.baselines import baselines, most_central, nearest_neighbours
+from tasks.seq2seq.encode import encode, encode_test, keep_encoding, open_encoded
+from tasks.seq2seq.options import Encode
+
+WORDS = ["the", "a", "cat", "dogs", "sat", "running", "on", "mats", "happily", ",", "police", "U.S.", "don't"]
+
+
+def texts(count, seed, low=1, high=9):
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(low, high))) for _ in range(count)]
+
+
+@pytest.fixture
+def encoded(dataset, tmp_path):
+    """`encoded(train, dev, test, **options)`: training data and test set."""
+
+    def encoded(train, dev, test, references=(), **options):
+        given = read(Encode, options, "encode")
+        trained = encode(dataset(train, dev, references=references), given, tmp_path, NullProgress())
+        return trained, encode_test(dataset(test=test, references=references), trained.folder, tmp_path, NullProgress())
+
+    return encoded
+
+
+def test_the_central_target_has_the_largest_mean_f1_by_rouge_score():
+    candidates, dev = texts(25, 5), texts(30, 6, 2)
+    scorer = RougeScorer(["rouge1"], use_stemmer=True)
+    means = [np.mean([scorer.score(d, c)["rouge1"].fmeasure for d in dev]) for c in candidates]
+    assert most_central(candidates, dev) == candidates[int(np.argmax(means))]
+
+
+def test_neighbours_are_those_of_scikit_learn():
+    known, asked = texts(200, 1), [*texts(70, 2), "nothing known", ""]
+    tfidf = TfidfVectorizer(token_pattern=None, tokenizer=str.split, lowercase=False)
+    cosines = (tfidf.fit_transform(known) @ tfidf.transform(asked).T).toarray().T
+    best, similarity = nearest_neighbours([t.split() for t in known], [t.split() for t in asked])
+    np.testing.assert_allclose(similarity, cosines.max(1), atol=1e-6)
+    np.testing.assert_allclose(cosines[range(len(asked)), best], cosines.max(1), atol=1e-6)
+    assert best[-1] == 0 == similarity[-1]
+
+
+def test_baselines_by_hand(encoded):
+    train = [("a b c d e", "x y"), ("f g h", "x y"), ("i j", "z z z z z")]
+    trained, test = encoded(train, [("p", "x y")], [("x q r s t", "x q r"), ("i j k", "z w z z z")])
+    got = baselines(trained, test, ["rouge_f1"], "further")
+    assert got["constant"]["further/text"] == "x y" and got["lead"]["further/words"] == 3
+    assert got["constant"]["further/rouge1_f"] == pytest.approx(100 * (2 / 5 + 0) / 2)
+    assert got["lead"]["further/rouge1_f"] == pytest.approx(100 * (1 + 0) / 2)
+    # the first source shares no word with training and gets the first pair's target; the second is the third's
+    assert got["nearest neighbour"]["further/rouge1_f"] == pytest.approx(100 * (2 / 5 + 4 / 5) / 2)
+
+
+def test_the_neighbour_of_a_training_source_is_its_own_target_in_words(encoded):
+    pairs = [(s, t) for s, t in zip(texts(40, 3, 4), texts(40, 4, 4))]
+    trained, test = encoded(pairs, pairs[:3], pairs[5:9], tokenizer="moses_lower", subword="bpe", vocab_size=80)
+    assert baselines(trained, test, ["bleu"])["nearest neighbour"]["test/bleu"] == pytest.approx(100)
+    assert baselines(trained, test, ["bleu"])["nearest neighbour"]["test/similarity"] == 1
+
+
+def test_a_large_training_set_is_searched_in_part(encoded, monkeypatch):
+    pairs = [(s, t) for s, t in zip(texts(60, 3, 4), texts(60, 4, 4))]
+    trained, test = encoded(pairs, pairs[:3], pairs)
+    monkeypatch.setattr(module, "NEIGHBOURS", 20)
+    assert 20 < baselines(trained, test, ["bleu"])["nearest neighbour"]["test/bleu"] < 95
+
+
+def test_without_training_pairs_there_is_no_neighbour(encoded, tmp_path):
+    trained, test = encoded([("a b", "c")], [("a", "c")], [("a b c", "a b"), ("d e", "a b")])
+    keep_encoding(trained.folder, tmp_path / "kept")
+    got = baselines(open_encoded(tmp_path / "kept"), test, ["rouge_recall75"])
+    assert set(got) == {"constant", "lead"} and got["lead"]["test/rouge1_r"] == pytest.approx(50)
+
+
+def test_values_are_kept_beside_the_test_set_and_made_again_for_other_scores(encoded):
+    trained, test = encoded([("a b", "c")], [("a", "c")], [("a b c", "a b")])
+    first = baselines(trained, test, ["bleu"])
+    (kept,) = test.folder.parent.glob("*.baselines.json")
+    (key,) = stored = json.loads(kept.read_text())
+    stored[key]["lead"]["bleu"] = -1.0
+    kept.write_text(json.dumps(stored))
+    assert baselines(trained, test, ["bleu"])["lead"]["test/bleu"] == -1.0
+    assert baselines(trained, test, ["rouge_f1"])["lead"].keys() != first["lead"].keys()
+    kept.write_text("{")
+    assert baselines(trained, test, ["bleu"]) == first

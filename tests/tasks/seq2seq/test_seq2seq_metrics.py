@@ -1,0 +1,83 @@
+"""What is stored of a test set's outputs: metrics with their declarations, records, attention."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.data import NullProgress
+from tasks.data.symbols import EOS, FIRST, UNK
+from tasks.options import read
+from tasks.seq2seq.encode import encode, encode_test
+from tasks.seq2seq.metrics import METRICS, evaluation, score
+from tasks.seq2seq.options import SCORES, Encode
+from tasks.seq2seq.search import Hypothesis
+
+PAIRS = [("un chat noir dort ici", "a black cat sleeps here"), ("le chien", "the dog")]
+
+
+@pytest.fixture
+def further(dataset, tmp_path):
+    trained = encode(dataset(PAIRS, PAIRS), read(Encode, {}, "encode"), tmp_path, NullProgress())
+    return encode_test(dataset(test=PAIRS, references=()), trained.folder, tmp_path, NullProgress())
+
+
+def test_every_score_is_declared_and_comes_with_a_signature():
+    options = read(Encode, {"tokenizer": "moses"}, "encode")
+    values, signatures, sentences = score(SCORES, ["a cat", "a dog"], [["a cat"], ["the dog", "a dog"]], options, "en")
+    assert set(values) <= set(METRICS) and set(signatures) == set(values)
+    for name in values:
+        test = METRICS[name].test
+        assert test == {"bleu": "bleu", "multi_bleu": None}.get(name, "mean")
+        if test is not None:
+            rows = sentences["bleu_statistics" if test == "bleu" else name]
+            assert len(rows) == 2
+        if test == "mean":
+            assert values[name] == pytest.approx(float(np.mean(rows)))
+
+
+def test_a_lower_cased_model_is_scored_on_lower_case():
+    cased, lower = (read(Encode, {"tokenizer": name}, "encode") for name in ("moses", "moses_lower"))
+    text = "the cat sat on the mat today"
+    for names in (["bleu"], ["multi_bleu"]):
+        assert score(names, [text], [[text.title()]], lower, "en")[0][names[0]] == pytest.approx(100)
+        assert score(names, [text], [[text.title()]], cased, "en")[0][names[0]] < 50
+
+
+def test_an_evaluation_by_hand(further):
+    words = {word: i + FIRST for i, word in enumerate(further.target_vocab)}
+    attention = torch.tensor([[1.0, 0, 0, 0, 0], [0.5, 0.5, 0, 0, 0]]), torch.tensor([[0.5, 0.5], [0, 1.0]])
+    outputs = [
+        Hypothesis([words["the"], EOS], attention[0], -1.23456, 0, ["the"]),
+        Hypothesis([UNK, EOS], attention[1], -2.0, 1, ["chien"]),
+    ]
+    found = evaluation(further, outputs, ["bleu", "rouge_f1"], "further", keep_attention=1)
+    assert found.metrics["further/attention_zeros"] == pytest.approx((7 + 1) / 14)
+    assert found.metrics["further/attention_support"] == pytest.approx((1 + 2 + 2 + 1) / 4)
+    assert found.metrics["further/unknown_share"] == 0.5  # "chien" was copied in its place
+    assert found.metrics["further/rouge1_f"] == 0 and "nrefs:1" in found.signatures["further/bleu"]
+    assert {name.removeprefix("further/") for name in found.metrics} <= set(METRICS)
+    first, second = found.predictions
+    assert first["output"] == "the" and first["references"] == ["a black cat sleeps here"] and first["score"] == -1.2346
+    assert first["source_tokens"] == ["un", "chat", "noir", "dort", "ici"] and first["output_tokens"] == ["the", "</s>"]
+    assert (
+        set(first["sentence"]) == {"bleu_statistics", "rouge1_f", "rouge2_f", "rougeL_f"}
+        and len(first["sentence"]["bleu_statistics"]) == 10
+    )
+    assert second["set"] == "further" and "source_tokens" not in second
+    assert list(found.attention) == ["further/0"] and found.attention["further/0"] is outputs[0].attention
+
+
+def test_numbers_are_restored_before_scoring(dataset, tmp_path):
+    release = [("shares fell ## percent", "shares fall ## percent")] * 3
+    trained = encode(dataset(release, release), read(Encode, {}, "encode"), tmp_path, NullProgress())
+    duc = dataset(test=[("shares fell 12 percent", "shares fall 12 percent")], references=(), digits="#")
+    test = encode_test(duc, trained.folder, tmp_path, NullProgress())
+    words = ["shares", "fall", "##", "percent"]
+    ids = [test.ids("target")[word] for word in words]
+    output = Hypothesis([*ids, EOS], torch.ones(5, 4) / 4, 0.0, 0, words)
+    found = evaluation(test, [output], ["rouge_recall75"])
+    assert found.predictions[0]["output"] == "shares fall 12 percent" and found.metrics[
+        "test/rouge2_r"
+    ] == pytest.approx(100)

@@ -1,0 +1,145 @@
+"""BLEU and ROUGE: against sacrebleu, nltk, rouge-score, an output of ROUGE-1.5.5, and sums worked by hand."""
+
+import random
+
+import numpy as np
+import pytest
+from nltk.translate.bleu_score import corpus_bleu as nltk_bleu
+from rouge_score.rouge_scorer import RougeScorer
+from sacrebleu.metrics import BLEU
+
+from tasks.seq2seq.bleu import bleu, multi_bleu
+from tasks.seq2seq.rouge import cut_bytes, rouge_f1, rouge_recall75
+
+WORDS = ["the", "a", "cat", "dogs", "sat", "running", "on", "mats", "happily", ",", ".", "police", "U.S.", "don't"]
+
+
+def _texts(count, seed, low=4, high=14):
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(low, high))) for _ in range(count)]
+
+
+def _noisy(texts, seed):
+    rng = random.Random(seed)
+    return [" ".join(w if rng.random() < 0.8 else rng.choice(WORDS) for w in text.split()) for text in texts]
+
+
+REFS = _texts(60, 1)
+HYPS = _noisy(REFS, 2)
+MANY = [[ref, other] if i % 3 else [ref] for i, (ref, other) in enumerate(zip(REFS, _noisy(REFS, 3)))]
+
+
+# --- BLEU -----------------------------------------------------------------------------------------------------------
+
+
+def test_bleu_is_sacrebleu_with_its_signature():
+    got = bleu(HYPS, REFS)
+    metric = BLEU()
+    assert got["bleu"] == metric.corpus_score(HYPS, [REFS]).score and 0 < got["bleu"] < 100
+    assert got["signature"] == metric.get_signature().format() and "tok:13a" in got["signature"]
+    upper = [hyp.upper() for hyp in HYPS]
+    assert bleu(upper, REFS, lowercase=True)["bleu"] == pytest.approx(bleu(HYPS, REFS, lowercase=True)["bleu"])
+    assert bleu(upper, REFS)["bleu"] < got["bleu"] / 2
+
+
+def test_sentence_statistics_give_the_corpus_score_of_any_subset():
+    for refs in (REFS, MANY):
+        statistics = bleu(HYPS, refs)["sentence"]
+        for chosen in (range(60), range(0, 60, 7), [3, 3, 3, 9]):
+            subset = bleu([HYPS[i] for i in chosen], [refs[i] for i in chosen])["bleu"]
+            total = statistics[list(chosen)].sum(axis=0).astype(int).tolist()
+            score = BLEU.compute_bleu(
+                total[:4], total[4:8], total[8], total[9], smooth_method="exp", max_ngram_order=4
+            ).score
+            assert score == pytest.approx(subset)
+
+
+@pytest.mark.parametrize("refs", [[[ref] for ref in REFS], MANY])
+def test_multi_bleu_is_unsmoothed_bleu_of_the_tokens_as_they_are(refs):
+    expected = nltk_bleu([[ref.split() for ref in options] for options in refs], [hyp.split() for hyp in HYPS])
+    assert multi_bleu(HYPS, refs) == pytest.approx(100 * expected)
+    joined = [hyp.replace(" .", ".") for hyp in HYPS]  # another tokenisation is another number
+    assert multi_bleu(joined, refs) != pytest.approx(multi_bleu(HYPS, refs))
+
+
+def test_multi_bleu_without_a_four_gram_is_zero():
+    assert multi_bleu(["a cat sat"], ["a cat sat"]) == 0.0
+
+
+# --- ROUGE ----------------------------------------------------------------------------------------------------------
+
+
+def test_recall_against_an_output_of_rouge_1_5_5():
+    # printed by ROUGE-1.5.5.pl for this pair: R-1 .50000, R-2 .28571, R-L .50000
+    got = rouge_recall75(["1 2 1 2"], ["1 2 3 4 5 1 2 6"])
+    np.testing.assert_allclose([got["rouge1_r"], got["rouge2_r"], got["rougeL_r"]], [50.0, 28.571, 50.0], atol=1e-3)
+
+
+@pytest.mark.parametrize("stemmer", [True, False])
+def test_recall_of_one_reference_is_that_of_rouge_score(stemmer):
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=stemmer)
+    got = rouge_recall75(HYPS, REFS, limit_bytes=None, stemmer=stemmer)
+    for name in ("rouge1", "rouge2", "rougeL"):
+        expected = [100 * scorer.score(ref, hyp)[name].recall for hyp, ref in zip(HYPS, REFS)]
+        np.testing.assert_allclose(got["sentence"][f"{name}_r"], expected)
+        assert got[f"{name}_r"] == pytest.approx(np.mean(expected))
+
+
+def test_several_references_by_hand():
+    # hits 2 of 3, 1 of 1 and 0 of 4 unigrams
+    hyp, refs = "police killed gunman", [["police killed him", "gunman", "nothing at all here"]]
+    assert rouge_recall75([hyp], refs)["rouge1_r"] == pytest.approx(100 * (2 + 1 + 0) / (3 + 1 + 4))
+    assert "refs:3:pooled" in rouge_recall75([hyp], refs)["signature"]
+
+
+def test_pooling_the_same_reference_twice_changes_nothing():
+    once, twice = rouge_recall75(HYPS, REFS), rouge_recall75(HYPS, [[ref, ref] for ref in REFS])
+    for name in ("rouge1_r", "rouge2_r", "rougeL_r"):
+        assert once[name] == pytest.approx(twice[name])
+
+
+def test_outputs_are_cut_at_75_bytes_not_characters():
+    words = " ".join(f"wörd{i:02d}" for i in range(12))  # each 8 bytes with its space, 7 characters
+    assert len(cut_bytes(words, 75).encode()) <= 75 and cut_bytes(words, 75) == words[: len(cut_bytes(words, 75))]
+    assert cut_bytes("é", 1) == "" and cut_bytes("aé", 3) == "aé"
+    plain = " ".join(f"word{i:03d}" for i in range(12))  # 8 bytes each: 9 whole words and 3 bytes of the tenth
+    got = rouge_recall75([plain], [plain], stemmer=False)
+    assert got["rouge1_r"] == pytest.approx(100 * 9 / 12)
+    assert rouge_recall75([plain], [plain], limit_bytes=None)["rouge1_r"] == pytest.approx(100)
+    assert rouge_recall75([plain + " x" * 99], [plain])["rouge1_r"] == got["rouge1_r"]
+
+
+def test_f1_is_that_of_rouge_score_and_best_is_its_score_multi():
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
+    one, best = rouge_f1(HYPS, REFS), rouge_f1(HYPS, MANY)
+    for name in ("rouge1", "rouge2", "rougeL"):
+        np.testing.assert_allclose(
+            one["sentence"][f"{name}_f"], [100 * scorer.score(r, h)[name].fmeasure for h, r in zip(HYPS, REFS)]
+        )
+        multi = [100 * scorer.score_multi(refs, h)[name].fmeasure for h, refs in zip(HYPS, MANY)]
+        np.testing.assert_allclose(best["sentence"][f"{name}_f"], multi)
+        assert best[f"{name}_f"] == pytest.approx(np.mean(multi))
+    assert "refs:best" in best["signature"] and "refs" not in one["signature"]
+
+
+def test_stemming_matters_and_is_in_the_signature():
+    assert rouge_f1(["dogs running"], ["dog runs"])["rouge1_f"] == pytest.approx(100)
+    assert rouge_f1(["dogs running"], ["dog runs"], stemmer=False)["rouge1_f"] == 0
+    assert "stem:no" in rouge_f1(["a"], ["a"], stemmer=False)["signature"]
+
+
+# --- edges ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metric", [bleu, rouge_f1, rouge_recall75, multi_bleu])
+def test_numbers_that_do_not_agree_and_missing_references(metric):
+    with pytest.raises(ValueError, match="2 outputs and references for 1"):
+        metric(["a", "b"], ["a"])
+    with pytest.raises(ValueError, match="sentence 1 has no reference"):
+        metric(["a", "b"], [["a"], []])
+
+
+def test_empty_outputs_score_zero():
+    assert rouge_f1(["", "..."], ["a cat", "a cat"])["rouge1_f"] == 0
+    assert rouge_recall75([""], [["a cat", ""]])["rouge1_r"] == 0 == rouge_recall75(["a"], [["", "..."]])["rouge2_r"]
+    assert bleu(["", ""], ["a cat sat on mats", "b"])["bleu"] == 0

@@ -1,0 +1,103 @@
+"""Finished cells found, loaded and scored anew."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from sparse_attention.repro.store import Store
+from tasks import load
+from tasks.compose import ConfigError
+from tasks.load import NoCell, evaluate, evaluation_config, find_cell, load_cell
+
+
+@pytest.fixture(scope="module")
+def trained(learned):
+    """(cell, outputs folder): a finished toy cell, the newest of its store."""
+    learned("sparsemax")
+    cell, entry = learned("softmax")
+    os.utime(entry.path("manifest.json"), (2**31, 2**31))
+    return cell, entry.folder.parents[3]
+
+
+def test_a_cell_is_found_by_whatever_names_it(trained):
+    cell, outputs = trained
+    folder = cell.entry(Store(outputs)).folder
+    assert find_cell(outputs, str(folder)) == folder
+    assert find_cell(outputs, cell.training_id) == find_cell(outputs, cell.training_id[:9]) == folder
+    assert find_cell(outputs, "toy/softmax") == folder
+
+
+def test_the_newest_finished_one_is_meant(learned, trained):
+    _, outputs = trained
+    other, _ = learned("softmax", "train.best_metric=loss")
+    page = other.entry(Store(outputs)).path("manifest.json")
+    os.utime(page, (2**31 + 9, 2**31 + 9))
+    assert find_cell(outputs, "toy/softmax") == page.parent
+    os.utime(page, (2, 2))
+    assert find_cell(outputs, "toy/softmax") != page.parent
+
+
+@pytest.mark.parametrize(
+    "what, said", [("toy/softmx", "toy/softmax"), ("nothing", "fits none"), ("", "it fits cells/toy")]
+)
+def test_what_names_no_cell_or_several_is_refused(trained, what, said):
+    with pytest.raises(NoCell, match=said):
+        find_cell(trained[1], what)
+
+
+def test_a_loaded_model_gives_the_stored_outputs(trained):
+    cell, outputs = trained
+    loaded = load_cell(cell.training_id, outputs)
+    assert loaded.config["mapping"]["name"] == "softmax" and loaded.family.__name__ == "tasks.cells.seq2seq"
+    assert loaded.encoding.source_vocab
+    tokens = torch.tensor([[4, 5, 6]])
+    state = loaded.model.start(loaded.model.encode(tokens, torch.tensor([3])))
+    logits, attention, _ = loaded.model.step(torch.tensor([2]), loaded.model.encode(tokens, torch.tensor([3])), state)
+    assert logits.shape == (1, loaded.encoding.sizes[1])
+    torch.testing.assert_close(attention.sum(-1), torch.ones(1, device=attention.device))
+
+
+def test_scoring_anew_trains_nothing(trained, monkeypatch):
+    cell, outputs = trained
+    weights = cell.entry(Store(outputs)).path("weights.safetensors").stat().st_mtime_ns
+    monkeypatch.setattr(load.compose, "composer", None)  # nor does it compose the training again
+    before = cell.found(Store(outputs)).metrics
+    found = evaluate(cell.training_id, ["decode.beam=1", "task.scores=[rouge_f1, bleu]"], outputs)
+    assert "test/rouge1_f" in found.metrics and "test/bleu" in found.metrics
+    assert found.evaluations["test"].folder != cell.evaluation(Store(outputs), cell.tests[0]).folder
+    assert cell.entry(Store(outputs)).path("weights.safetensors").stat().st_mtime_ns == weights
+    assert cell.found(Store(outputs)).metrics == before, "the first evaluation is as it was"
+
+
+def test_the_same_question_gives_the_stored_answer(trained):
+    cell, outputs = trained
+    found = evaluate(cell.training_id, (), outputs)
+    assert found.metrics == cell.found(Store(outputs)).metrics
+    assert found.evaluations["test"].folder == cell.evaluation(Store(outputs), cell.tests[0]).folder
+
+
+def test_other_test_data(trained):
+    cell, outputs = trained
+    found = evaluate(cell.training_id, ["data.limits.test=7"], outputs)
+    assert len(found.evaluations["toy"].predictions()) == 7 and "toy/bleu" in found.metrics
+    assert found.metrics["dev/loss"] == cell.found(Store(outputs)).metrics["dev/loss"]
+
+
+@pytest.mark.parametrize(
+    "override, said",
+    [
+        ("train.max_epochs=3", r"train\.max_epochs cannot be set for a trained model"),
+        ("model.layers=2", r"model\.layers cannot be set"),
+        ("task.name=x", r"task\.name cannot be set"),
+        ("decode.bem=2", r"decode\.bem is unknown \(did you mean 'beam'\?\)"),
+        ("decode=2", "decode cannot be set"),
+        ("data=duc204", "duc2004|no data set"),
+        ("data=toy_reviews", "reads pairs"),
+    ],
+)
+def test_what_an_evaluation_cannot_set_is_refused(trained, override, said):
+    with pytest.raises(ConfigError, match=said):
+        evaluation_config(trained[0].config, [override])

@@ -1,0 +1,105 @@
+"""Learning rates against sequences written by hand, also across a resume."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tasks.options import OptionsError, read
+from tasks.schedules import SCHEDULES
+
+
+def make(name: str, lr: float = 1.0, total: int = 1000, per_epoch: int = 100, **options):
+    kind = SCHEDULES[name]
+    return kind(read(kind.Options, options, "schedule"), lr, total, per_epoch)
+
+
+# dev losses of epochs 1.., start_decay_at, rate used in epochs 1.. (by hand, from OpenNMT-py's updateLearningRate)
+HALVING = [
+    pytest.param([5, 4, 3, 2, 1], 8, [1, 1, 1, 1, 1], id="falls: constant"),
+    pytest.param([9, 8, 7, 6, 5, 4, 3, 2, 1, 0], 8, [1, 1, 1, 1, 1, 1, 1, 1, 0.5, 0.25], id="epoch 9 is the first halved one"),
+    pytest.param([5, 4, 6, 3, 2, 1], 8, [1, 1, 1, 0.5, 0.25, 0.125], id="rose once: goes on although it falls again"),
+    pytest.param([5, 5, 5, 4], 8, [1, 1, 1, 1], id="equal is not a rise"),
+    pytest.param([5, 6], 8, [1, 1], id="the second epoch"),
+    pytest.param([5, 4, 3, 2], 2, [1, 1, 0.5, 0.25], id="start early"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("losses, start, expected", HALVING)
+@pytest.mark.parametrize("resume", [False, True])
+def test_latched_halving(losses, start, expected, resume):
+    current, rates = make("latched_halving", start_decay_at=start), []
+    for epoch, loss in enumerate(losses, 1):
+        if resume and epoch > 1:  # a new process every epoch, from the state in the checkpoint
+            state = current.state_dict()
+            current = make("latched_halving", start_decay_at=start)
+            current.load_state_dict(state)
+        rates.append(current.rate(100 * (epoch - 1)))
+        assert current.rate(100 * epoch - 1) == rates[-1]
+        current.epoch_ended(epoch, float(loss))
+    assert rates == expected
+
+
+def test_decay_factor():
+    found = make("latched_halving", start_decay_at=2, decay=0.1)
+    found.epoch_ended(1, 1.0)
+    found.epoch_ended(2, 0.5)
+    assert found.rate(0) == pytest.approx(0.1)
+
+
+def test_inverse_sqrt():
+    found = make("inverse_sqrt", lr=2.0, warmup_updates=4)
+    assert [found.rate(n) for n in range(4)] == [0.5, 1.0, 1.5, 2.0]
+    assert found.rate(15) == pytest.approx(1.0) and found.rate(63) == pytest.approx(0.5)
+
+
+def test_epoch_steps_are_the_authors():
+    """Yu et al. 2019: 1/4, 1/2, 3/4 of the rate, then the rate, times .2 after epochs 10 and 12."""
+    found = make("epoch_steps", lr=1e-4, per_epoch=7)
+    rates = [found.rate(7 * (epoch - 1) + 3) for epoch in range(1, 14)]
+    expected = [2.5e-5, 5e-5, 7.5e-5, *[1e-4] * 7, 2e-5, 2e-5, 4e-6]
+    assert rates == pytest.approx(expected)
+
+
+def test_epoch_steps_change_at_the_first_update_of_an_epoch():
+    found = make("epoch_steps", per_epoch=7, warmup_epochs=0, decay_epochs=[2])
+    assert [found.rate(n) for n in (0, 13, 14)] == pytest.approx([1.0, 1.0, 0.2])
+
+
+def test_linear_rises_and_comes_to_rest_at_zero():
+    found = make("linear", lr=3.0, total=100, warmup_updates=10)
+    assert [found.rate(n) for n in (0, 4, 9)] == pytest.approx([0.3, 1.5, 3.0])
+    assert found.rate(54) == pytest.approx(1.5)  # half way down
+    assert found.rate(98) == pytest.approx(3.0 / 90) and found.rate(99) == 0.0
+    rates = [found.rate(n) for n in range(9, 100)]
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_linear_with_a_warmup_longer_than_the_training_stays_finite():
+    found = make("linear", total=5, warmup_updates=200)
+    assert all(0 <= found.rate(n) <= 5 / 200 for n in range(7))
+
+
+def test_fixed():
+    found = make("fixed", lr=0.3)
+    found.epoch_ended(1, 5.0)
+    found.epoch_ended(2, 9.0)
+    assert found.rate(0) == found.rate(10_000) == 0.3
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_state_survives_the_safe_unpickler(name, tmp_path):
+    current = make(name)
+    current.epoch_ended(1, 3.0)
+    torch.save(current.state_dict(), tmp_path / "s.pt")
+    assert torch.load(tmp_path / "s.pt", weights_only=True) == current.state_dict()
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_page_is_read_by_its_class(name, root):
+    from tasks.compose import page
+
+    own = {k: v for k, v in page("schedule", name).items() if k != "name"}
+    read(SCHEDULES[name].Options, own, "schedule")
+    with pytest.raises(OptionsError, match=r"schedule\.warmup_update is unknown"):
+        read(SCHEDULES[name].Options, {**own, "warmup_update": 3}, "schedule")

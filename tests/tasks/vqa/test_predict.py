@@ -1,0 +1,172 @@
+"""From a trained model to scores, records, stored attention and the picture."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.data import DataUnavailable
+from tasks.models import mappings_at
+from tasks.options import read
+from tasks.vqa import batches, figures, metrics, predict
+from tasks.vqa.models.mcan import PLACES, Model, Options
+
+SMALL = {
+    "layers": 1, "hidden_dim": 32, "heads": 2, "ff_dim": 32, "dropout": 0.0, "embed_dim": 16, "flat_mlp_dim": 16,
+    "flat_out_dim": 32, "basis_side": 4, "basis_variance": 0.02, "cnn_channels": [16, 16], "cnn_strides": [4, 2],
+}  # fmt: skip
+ROWS = ("softmax", "sparsemax", "continuous_softmax", "continuous_sparsemax", "continuous_mixture")
+
+
+def model_of(encoded, mapping: str) -> Model:
+    torch.manual_seed(0)
+    return Model(read(Options, SMALL, "model"), encoded, mappings_at({"name": mapping}, PLACES))
+
+
+@pytest.fixture(scope="module")
+def answered(encoded, encoded_test):
+    """`answered(mapping)`: the test questions answered by an untrained model, batches of ten, attention of six kept."""
+    done: dict[str, predict.Answers] = {}
+
+    def answered(mapping: str) -> predict.Answers:
+        if mapping not in done:
+            done[mapping] = predict.answer(model_of(encoded, mapping), encoded_test, encoded_test.splits["test"], 10, 6)
+        return done[mapping]
+
+    return answered
+
+
+def test_it_learns_a_colour_from_pixels(encoded):
+    """Sixty pictures by heart: the loss falls far below that of the answers' frequencies."""
+    part = encoded.splits["train"]
+    model, numbers = model_of(encoded, "continuous_sparsemax").train(), range(len(part))
+    inputs, target = batches.inputs_of(encoded, part, numbers), batches.targets_of(encoded, part, numbers)
+    rate = target.mean(0).clamp(1e-4, 1 - 1e-4)
+    blind = torch.nn.functional.binary_cross_entropy(rate.expand_as(target), target)
+    floor = torch.nn.functional.binary_cross_entropy(target.clamp(1e-6, 1 - 1e-6), target)  # soft targets have entropy
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+    for _ in range(150):
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(model(**inputs)[0], target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert (loss - floor).item() < 0.25 * (blind - floor).item()
+
+
+def test_answers_do_not_depend_on_the_batches(encoded, encoded_test):
+    part, model = encoded_test.splits["test"], model_of(encoded, "continuous_sparsemax")
+    heard: list[float] = []
+    one = predict.answer(model, encoded_test, part, 100, 24)
+    many = predict.answer(model, encoded_test, part, 7, 3, heard.append)
+    assert one.texts == many.texts and one.confidence == pytest.approx(many.confidence, abs=1e-5)
+    assert heard[-1] == 1 and heard == sorted(heard) and len(heard) == 4
+    assert {k.partition("/")[2] for k in many.attention} == {"0", "1", "2"}
+    torch.testing.assert_close(one.attention["cells/2"], many.attention["cells/2"], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("mapping", ROWS)
+def test_an_evaluation_says_what_the_records_say(answered, encoded_test, mapping):
+    part, answers = encoded_test.splits["test"], answered(mapping)
+    found = metrics.evaluation(part.questions, answers)
+    records = list(found.predictions)
+    by_hand = 100 * np.mean([r["sentence"]["accuracy"] for r in records])
+    assert found.metrics["test/accuracy"] == pytest.approx(by_hand, abs=0.01) and len(records) == 24
+    assert {k.partition("/")[2] for k in found.metrics} == {
+        "accuracy",
+        "accuracy_yes_no",
+        "accuracy_other",
+        "attention_zeros",
+    }
+    assert {k.partition("/")[2] for k in (*found.metrics, *found.signatures)} <= set(metrics.METRICS)
+    for kind, key in (("yes/no", "accuracy_yes_no"), ("other", "accuracy_other")):
+        of_kind = [r["sentence"][key] for r in records if r["answer_type"] == kind]
+        assert found.metrics[f"test/{key}"] == pytest.approx(100 * np.mean(of_kind), abs=0.01)
+    exported = json.loads(found.files["vqa_results.json"])
+    assert [e["answer"] for e in exported] == [r["output"] for r in records] == answers.texts and exported[0][
+        "question_id"
+    ] == 10_000
+    shown = {k: v for k, v in found.attention.items() if k.startswith("test/")}
+    rows, columns = answers.grid
+    assert len(shown) == 6 and all(v.shape == (columns, rows) for v in shown.values())
+    assert len(records[5]["source_tokens"]) == rows and "source_tokens" not in records[6]
+    assert ("mu/0" in found.attention) == mapping.startswith("continuous") and ("pi/0" in found.attention) == (
+        mapping == "continuous_mixture"
+    )
+
+
+def test_zeros_are_those_of_what_is_shown_not_of_the_weights_that_gave_the_moments(encoded, encoded_test):
+    part = encoded_test.splits["test"]
+    for mapping, some in (("softmax", False), ("continuous_softmax", False), ("continuous_sparsemax", True)):
+        model = model_of(encoded, mapping)
+        # one cell far above the others: the density is narrow, softmax weights are still positive
+        model.reduce_image.score.register_forward_hook(lambda m, i, scores: scores * 0 + 6.0 * (torch.arange(16) == 5))
+        answers = predict.answer(model, encoded_test, part, 100, 24)
+        shown = torch.stack([answers.attention[f"cells/{i}"] for i in range(24)])
+        discrete = torch.stack([answers.attention[f"discrete/{i}"] for i in range(24)])
+        assert answers.zeros == pytest.approx(shown.eq(0).double().mean().item()) and discrete.gt(0).all()
+        assert (answers.zeros > 0.05) == some, mapping
+
+
+def test_another_test_set_has_its_own_prefix(answered, encoded_test):
+    found = metrics.evaluation(encoded_test.splits["test"].questions, answered("softmax"), "nlvr")
+    assert {k.partition("/")[0] for k in found.metrics} == {"nlvr"} and "nlvr/0" in found.attention
+    assert {r["set"] for r in found.predictions} == {"nlvr"}
+
+
+@pytest.fixture(scope="module")
+def panels(answered, encoded_test, tmp_path_factory):
+    from safetensors.torch import save_file
+
+    folder = tmp_path_factory.mktemp("cells")
+    found = []
+    for mapping in ROWS:
+        kept = metrics.evaluation(encoded_test.splits["test"].questions, answered(mapping))
+        save_file(dict(kept.attention), folder / f"{mapping}.safetensors")
+        found.append(
+            figures.read_panel(mapping, {"name": mapping}, kept.predictions, folder / f"{mapping}.safetensors")
+        )
+    return found
+
+
+def test_the_picture_shows_every_row_and_says_how_its_questions_were_chosen(panels, tmp_path):
+    from PIL import Image
+
+    chosen = figures.choose(panels, 3)
+    assert len(set(chosen)) == 3 and len({panels[0].records[i]["image"] for i in chosen}) == 3
+    seen: list[str] = []
+
+    def picture(key: str) -> np.ndarray:
+        seen.append(key)
+        return np.full((32, 32, 3), 200, np.uint8)
+
+    files = figures.draw(panels, chosen, picture, [tmp_path / "a.png", tmp_path / "a.svg"], figures.CHOICE)
+    assert seen == [panels[0].records[i]["image"] for i in chosen]
+    with Image.open(files[0]) as image:
+        pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
+    assert len(np.unique(pixels, axis=0)) > 1000
+    assert "<svg" in (text := files[1].read_text()) and "every row answers right" in text
+
+
+def test_chosen_questions_are_in_the_order_that_the_caption_says():
+    def record(kind: str, image: str, output: str) -> dict:
+        return {"answer_type": kind, "image": image, "output": output, "references": ["x"]}
+
+    records = [
+        record("yes/no", "a", "x"),
+        record("other", "b", "y"),
+        record("other", "c", "x"),
+        record("other", "c", "x"),
+    ]
+    other = [r | {"output": "x"} for r in records]
+    attention = {f"test/{i}": torch.zeros(1) for i in range(4)}
+    both = [figures.Panel(n, None, dict(enumerate(r)), attention) for n, r in (("one", records), ("two", other))]
+    assert figures.choose(both, 4) == [2, 1, 0, 3]  # right in both rows, wrong in one, yes/no, a second one of image c
+    assert figures.choose(both, 2) == [2, 1]
+
+
+def test_a_row_without_attention_is_named(tmp_path):
+    with pytest.raises(DataUnavailable, match="'mine' has no stored attention"):
+        figures.read_panel("mine", {"name": "softmax"}, [], tmp_path / "none")

@@ -1,0 +1,210 @@
+"""Questions as numbers: what is counted, what a cell keeps, what a training's identity depends on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.data import DataError, DataUnavailable, NullProgress, open_data
+from tasks.data.symbols import FIRST, PAD, UNK
+from tasks.vqa import batches
+from tasks.vqa.answers import accuracy
+from tasks.vqa.encode import (
+    encode,
+    encode_test,
+    features_shortfall,
+    keep_encoding,
+    open_encoded,
+    starting_vectors,
+    vectors_shortfall,
+    words_of,
+)  # fmt: skip
+from tasks.vqa.options import Encode
+from tasks.vqa.sizes import ImageSpec
+
+QUIET = NullProgress()
+
+
+def test_damage_is_counted_and_left_out_of_training(node, cache, encoded):
+    records = open_data(node, cache).read(QUIET)
+    asked = {s: {q.image for q in records[s]} for s in ("train", "dev")}
+    for split in ("train", "dev"):
+        lost = len({"7", "8"} & asked[split])
+        assert encoded.counts.get(f"{split} questions with an unreadable image", 0) == lost
+    assert not {"7", "8"} & {q.image for q in encoded.splits["train"].questions}
+    assert len(encoded.splits["dev"]) == len(records["dev"]) and encoded.splits["dev"].questions == list(records["dev"])
+    assert "malevich" not in encoded.answers
+    if "5" in asked["train"]:
+        assert encoded.counts["train questions without an answer in the vocabulary"] >= 1
+
+
+def test_soft_targets_are_the_accuracy_each_answer_would_get(encoded):
+    part = encoded.splits["train"]
+    targets = batches.targets_of(encoded, part, range(len(part)))
+    for q, row in zip(part.questions, targets):
+        assert row.tolist() == pytest.approx([accuracy(a, q.answers) for a in encoded.answers])
+    assert max(part.answers.lengths) > 1  # the dissenting colour is in the vocabulary too
+
+
+def test_words_have_the_numbers_of_the_dictionary(encoded, encoded_test):
+    lines = (encoded.folder / "dict.txt").read_text().splitlines()
+    counted = Counter(w for q in encoded.splits["train"].questions for w in words_of(q.text))
+    assert [line.split() for line in lines] == [
+        [w, str(counted[w])] for w in encoded.words
+    ] and encoded.word_count == len(lines) + FIRST
+    part = encoded_test.splits["test"]
+    for q, row in zip(part.questions, (part.tokens[i] for i in range(len(part)))):
+        assert [encoded.words[n - FIRST] if n != UNK else None for n in row] == [
+            w if w in encoded.words else None for w in words_of(q.text)
+        ]
+
+
+def test_words_of_a_question_and_the_longest_one(node, cache):
+    assert words_of("What's this T-shirt's colour, and/or size?") == [
+        "whats",
+        "this",
+        "t",
+        "shirts",
+        "colour",
+        "and",
+        "or",
+        "size",
+    ]
+    data = open_data(node, cache)
+    short = encode(data, Encode(min_answer_count=2, max_tokens=3), cache, QUIET)
+    test = encode_test(data, short.folder, cache, QUIET)
+    assert max(test.splits["test"].tokens.lengths) == 3 and test.counts["test questions cut at 3 words"] == 24
+
+
+def test_the_identity_follows_options_and_content_but_not_the_test_set(node, cache, encoded, encoded_test):
+    def made(**changed):
+        data = open_data(node | {"limits": {"test": changed.pop("test", None)}}, cache)
+        first = encode(data, Encode(min_answer_count=2, **changed), cache, QUIET)
+        return first.sha256, encode_test(data, first.folder, cache, QUIET).sha256
+
+    assert made() == (encoded.sha256, encoded_test.sha256)
+    train, test = made(test=5)
+    assert train == encoded.sha256 and test != encoded_test.sha256
+    train, test = made(max_tokens=13)
+    assert train != encoded.sha256 and test != encoded_test.sha256
+
+
+def test_what_a_cell_keeps_is_enough_to_encode_and_to_build_the_model(node, cache, encoded, encoded_test, tmp_path):
+    keep_encoding(encoded.folder, tmp_path / "kept")
+    kept = open_encoded(tmp_path / "kept")
+    assert not kept.splits and kept.image_spec == encoded.image_spec == ImageSpec("pixels", (32, 32), 3)
+    assert (kept.words, kept.answers, kept.options) == (encoded.words, encoded.answers, encoded.options)
+    again = encode_test(open_data(node, cache), tmp_path / "kept", cache, QUIET)
+    assert again.folder == encoded_test.folder
+    with pytest.raises(DataError, match="no folder of encoded data"):
+        open_encoded(tmp_path)
+
+
+def test_images_are_opened_by_path_also_when_the_cache_has_moved(cache, encoded, tmp_path):
+    moved = tmp_path / "cache"
+    shutil.copytree(cache, moved)
+    there = open_encoded(moved / encoded.folder.relative_to(cache)).images
+    assert Path(there.array.filename).is_relative_to(moved)
+    rows = np.arange(3)
+    assert np.array_equal(encoded.images.rows(rows), there.rows(rows)) and there.rows(rows).any()
+
+
+def test_features_are_read_from_their_store_and_missing_ones_counted(vqa2_folder, tmp_path):
+    from tasks.data import features
+
+    folder = tmp_path / "set"
+    shutil.copytree(vqa2_folder, folder)
+    node = {"name": "vqa2", "path": str(folder), "input": "features", "dev_share": 0.2}
+    records = open_data(node | {"input": "pixels"}, tmp_path).read(QUIET)
+    keys = list(dict.fromkeys(q.image for split in ("train", "dev", "test") for q in records[split]))
+    source = open_data(node | {"input": "pixels"}, tmp_path).about["images"].source
+    features.extract(source, keys, features.backbone("tiny", size=32), folder / "features", QUIET, shard_size=7)
+    (folder / "features" / "shard-00001.npy").unlink()
+    found = encode(open_data(node, tmp_path), Encode(min_answer_count=2), tmp_path, QUIET)
+    lost = set(keys[7:14]) | {"7", "8"}
+    for split in ("train", "dev"):
+        assert found.counts.get(f"{split} questions with an unreadable image", 0) == sum(
+            q.image in lost for q in records[split]
+        )
+    assert found.counts["train questions with an unreadable image"] >= 7
+    assert found.image_spec == ImageSpec("features", (2, 2), 16) and features_shortfall(found.image_spec)
+    assert found.images.rows(np.array([0])).shape == (1, 4, 16)
+
+
+def test_real_questions_alone(testdata, tmp_path):
+    node = {"name": "vqa2_subset", "mirror": str(testdata), "input": "none", "limits": {"train": 8000}}
+    data = open_data(node, tmp_path)
+    found = encode(data, Encode(), tmp_path, QUIET)
+    assert 50 < len(found.answers) < 1000 and {"yes", "no", "2", "red"} <= set(found.answers[:30])
+    test = encode_test(data, found.folder, tmp_path, QUIET)
+    assert test.counts["test questions without an answer in the vocabulary"] > 0 and len(test.splits["test"]) == 2962
+    right = [accuracy(q.answer, q.answers) for q in found.splits["dev"].questions]
+    assert np.mean(right) > 0.9 and min(right) > 0  # normalisation finds the majority answer among the ten
+
+
+def test_vectors_to_start_from(node, cache, tmp_path):
+    path = tmp_path / "v.txt"
+    path.write_text("square 1 2 3\nunused 4 5 6\nblue 7 8 9\n")
+    table, missing = starting_vectors(path, ["blue", "square", "cube"], QUIET)
+    assert (
+        table[FIRST].tolist() == [7, 8, 9]
+        and table[FIRST + 1].tolist() == [1, 2, 3]
+        and not table[PAD].any()
+        and missing == 1
+    )
+    found = encode(open_data(node, cache), Encode(min_answer_count=2, vectors=str(path)), cache, QUIET)
+    assert found.vectors[FIRST + found.words.index("square")].tolist() == [1, 2, 3]
+    path.write_text("square 1 2 4\n")
+    again = encode(open_data(node, cache), Encode(min_answer_count=2, vectors=str(path)), cache, QUIET)
+    assert again.sha256 != found.sha256
+    with pytest.raises(DataUnavailable, match="word vectors are missing"):
+        encode(open_data(node, cache), Encode(vectors=str(tmp_path / "none")), cache, QUIET)
+    with pytest.raises(DataError, match=r"lower encode\.min_answer_count"):
+        encode(open_data(node, cache), Encode(min_answer_count=1000), cache, QUIET)
+
+
+def test_what_falls_short_of_the_papers_inputs():
+    assert vectors_shortfall(Encode()) and not vectors_shortfall(Encode(vectors="glove.txt"))
+    assert "pixels" in features_shortfall(ImageSpec("pixels", (64, 64), 3))[0]
+    assert not features_shortfall(ImageSpec("features", (14, 14), 2048))
+
+
+def test_a_batch_holds_each_image_once(encoded):
+    part = encoded.splits["train"]
+    inputs = batches.inputs_of(encoded, part, [0, 5, 0, 9])
+    assert len(inputs["images"]) == 3 and inputs["images"].shape[1:] == (32, 32, 3)
+    for row, i in enumerate([0, 5, 0, 9]):
+        pixels = inputs["images"][inputs["image_of"][row]].numpy()
+        assert np.array_equal(pixels, encoded.images.rows(part.image[[i]])[0])
+        words = [encoded.words[t - FIRST] for t in inputs["tokens"][row] if t != PAD]
+        assert words == part.questions[i].text.lower().replace("?", "").split()
+
+
+def test_an_unreadable_image_is_black(encoded_test):
+    part = encoded_test.splits["test"]
+    part.image = np.where(np.arange(len(part)) == 3, -1, part.image)
+    try:
+        inputs = batches.inputs_of(encoded_test, part, [2, 3])
+    finally:
+        part.image = open_encoded(encoded_test.folder).splits["test"].image
+    assert not inputs["images"][inputs["image_of"][1]].any() and inputs["images"][inputs["image_of"][0]].any()
+
+
+def test_order_is_new_each_epoch_the_same_when_resumed_and_keeps_images_together():
+    image = np.arange(60) // 3
+    orders = [batches.order(image, 1, epoch, True) for epoch in (1, 2, 1)]
+    assert np.array_equal(orders[0], orders[2]) and not np.array_equal(orders[0], orders[1])
+    assert np.array_equal(np.sort(orders[1]), np.arange(60))
+    assert 1 + np.count_nonzero(np.diff(image[orders[0]])) == 20
+    loose = batches.order(image, 1, 1, False)
+    assert np.array_equal(np.sort(loose), np.arange(60)) and np.count_nonzero(np.diff(image[loose])) > 40
+
+
+def test_questions_come_back_as_they_were_read(encoded_test):
+    lines = (encoded_test.folder / "test.questions.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["question_id"] == encoded_test.splits["test"].questions[0].question_id == 10_000

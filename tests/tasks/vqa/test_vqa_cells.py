@@ -1,0 +1,165 @@
+"""Cells of visual questions, from a configuration to the store: what rows share, seeds, two processes, a demo row."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro.store import Store
+from tasks.compose import ConfigError
+from tasks.data import DataUnavailable
+
+TINY = (
+    "task=vqa", "profile=demo", "train.max_epochs=2", "train.batch_size=16", "model.hidden_dim=16", "model.heads=2",
+    "model.ff_dim=16", "model.embed_dim=8", "model.flat_mlp_dim=8", "model.flat_out_dim=16", "model.cnn_channels=[8,8]",
+    "model.cnn_strides=[4,2]", "model.basis_side=4", "model.basis_variance=0.02", "encode.min_answer_count=2",
+    "task.keep_attention=6", "runtime.device=cpu",
+)  # fmt: skip
+ROWS = ("softmax", "continuous_softmax", "continuous_sparsemax", "continuous_mixture")
+
+
+@pytest.fixture(scope="module")
+def cell_of(prepared_cell, vqa2_folder, tmp_path_factory):
+    own = [
+        "data=vqa2",
+        f"data.path={vqa2_folder}",
+        "data.input=pixels",
+        "data.image_size=[32,32]",
+        "data.dev_share=0.2",
+    ]
+    root = tmp_path_factory.mktemp("data")
+    return lambda *more: prepared_cell([*TINY, *own, f"paths.data={root}", *more])
+
+
+@pytest.fixture(scope="module")
+def trained(cell_of, tmp_path_factory):
+    """`trained(mapping)`: (cell, what was found), each trained once."""
+    store, done = Store(tmp_path_factory.mktemp("outputs")), {}
+
+    def trained(mapping: str):
+        if mapping not in done:
+            cell = cell_of(f"mapping={mapping}")
+            outcome = cells.run(cell, store)
+            assert outcome.state == "done", outcome.error
+            done[mapping] = cell, cell.found(store)
+        return done[mapping]
+
+    return trained
+
+
+@pytest.mark.parametrize("mapping", ROWS)
+def test_a_cell_from_configuration_to_metrics(trained, mapping):
+    _, found = trained(mapping)
+    metrics, test = found.metrics, found.evaluations["test"]
+    assert found.folder.parent.name == mapping  # a density is the mapping
+    assert 0 <= metrics["test/accuracy"] <= 100 and metrics["best_epoch"] in (1, 2)
+    assert {
+        "test/accuracy_yes_no",
+        "test/accuracy_other",
+        "test/attention_zeros",
+        "train/seconds",
+        "dev/accuracy",
+    } <= set(metrics)
+    assert metrics["test/attention_zeros"] == 0 or mapping == "continuous_sparsemax"
+    counts = [found.facts["counts"], found.tests["test"]["counts"]]
+    assert sum(n for c in counts for k, n in c.items() if "unreadable image" in k) == 2
+    records = list(test.predictions())
+    by_hand = 100 * np.mean([r["sentence"]["accuracy"] for r in records])
+    assert metrics["test/accuracy"] == pytest.approx(by_hand, abs=0.01) and len(records) == 24
+    exported = json.loads(test.path("vqa_results.json").read_text())
+    assert [e["answer"] for e in exported] == [r["output"] for r in records]
+
+
+def test_rows_share_everything_but_the_mapping(trained):
+    rows = [trained(mapping) for mapping in ROWS[:3]]
+    assert len({found.metrics["train/loss"] for _, found in rows}) == 3
+    assert len({cell.training_id for cell, _ in rows}) == 3 and len({cell.prepared.sha256 for cell, _ in rows}) == 1
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_one_others(cell_of, trained, tmp_path):
+    _, first = trained("continuous_sparsemax")
+    losses = [first.metrics["train/loss"]]
+    for more in ((), ("seed=2",)):
+        cell = cell_of("mapping=continuous_sparsemax", *more)
+        assert cells.run(cell, Store(tmp_path)).state == "done"
+        losses.append(cell.found(Store(tmp_path)).metrics["train/loss"])
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_training_in_bfloat16_learns_too(cell_of, tmp_path):
+    cell = cell_of("mapping=continuous_softmax", "train.precision=bf16")
+    outcome = cells.run(cell, Store(tmp_path))
+    assert outcome.state == "done", outcome.error
+    assert np.isfinite(cell.found(Store(tmp_path)).metrics["train/loss"])
+
+
+@pytest.mark.slow
+def test_two_processes_over_gloo(cell_of, tmp_path):
+    """Each process reads its share of the batches; the answers are scored once."""
+    rows = {}
+    for processes in (1, 2):
+        cell, store = cell_of("train.batch_size=8", f"train.processes={processes}"), Store(tmp_path / str(processes))
+        outcome = cells.run(cell, store)
+        assert outcome.state == "done", outcome.error
+        found = cell.found(store)
+        with open(found.folder / "curves.csv", newline="") as stream:
+            rows[processes] = list(csv.DictReader(stream))
+        assert "test/accuracy" in found.metrics
+    one, two = (float(rows[n][-1]["updates"]) for n in (1, 2))
+    assert two == pytest.approx(one / 2, abs=len(rows[2])) and len(rows[1]) == len(rows[2])
+
+
+def test_questions_alone_train_on_real_text(prepared_cell, testdata, tmp_path):
+    """The real VQA v2 questions without their images: the most frequent answer is beaten."""
+    cell = prepared_cell(
+        [*TINY, "data=vqa2_subset", f"data.mirror={testdata}", "data.input=none", f"paths.data={tmp_path}",
+         "data.limits={train: 1200, dev: 200, test: 300}", "encode.min_answer_count=5", "train.max_epochs=4",
+         "schedule.warmup_updates=20", "optim.lr=0.01"]
+    )  # fmt: skip
+    outcome = cells.run(cell, Store(tmp_path / "out"))
+    assert outcome.state == "done", outcome.error
+    found = cell.found(Store(tmp_path / "out"))
+    assert found.metrics["test/accuracy"] > found.baselines["most frequent answer"]["test/accuracy"]
+    assert "test/accuracy_number" in found.metrics
+
+
+@pytest.mark.parametrize("profile", ["demo", "cpu", "paper"])
+@pytest.mark.parametrize("mapping", ROWS)
+def test_every_profile_is_a_possible_configuration(composed, profile, mapping):
+    config = composed(["task=vqa", f"profile={profile}", f"mapping={mapping}"])
+    assert config["model"]["name"] == "mcan" and config["mapping"]["name"] == mapping
+    if profile == "paper":
+        assert (config["model"]["layers"], config["model"]["hidden_dim"]) == (6, 512)
+
+
+def test_what_the_model_cannot_do_is_refused_before_any_data(composed):
+    for overrides, said in (
+        (["model=lstm_demo"], "lstm"),
+        (["mapping=constrained_sparsemax"], "bounds"),
+        (["mapping=sparsemax", "model.discrete=sparsemax"], "model.discrete"),
+        (["model=mcan_small"], "model.cnn_channels"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            composed(["task=vqa", "profile=demo", *overrides])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mapping", ["softmax", "continuous_sparsemax"])
+def test_a_demo_row_answers_from_the_image(prepared_cell, tmp_path, mapping):
+    """As `make reproduce-table2` trains it: minutes."""
+    try:
+        cell = prepared_cell(["task=vqa", "profile=demo", "runtime.device=cpu", f"mapping={mapping}"])
+    except DataUnavailable as error:
+        pytest.skip(f"easy-VQA cannot be had: {error}")
+    outcome = cells.run(cell, Store(tmp_path))
+    assert outcome.state == "done", outcome.error
+    found = cell.found(Store(tmp_path))
+    question_only = found.baselines["question only (its most frequent answer)"]
+    assert found.metrics["test/accuracy"] >= 80
+    for kind in ("yes_no", "other"):
+        assert found.metrics[f"test/accuracy_{kind}"] > question_only[f"test/accuracy_{kind}"] + 3
+    assert (found.metrics["test/attention_zeros"] > 0.1) == (mapping == "continuous_sparsemax")

@@ -1,0 +1,73 @@
+"""docs/extending.md is followed in a copy of the repository: its files are written, its commands run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+FILE = re.compile(r"^`([\w/.]+)`:\n\n```\w+\n(.*?)^```$", re.M | re.S)
+COMMANDS = re.compile(r"^```sh\n(.*?)^```$", re.M | re.S)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """The tracked and new files of the repository, with the page's files added."""
+    folder = tmp_path_factory.mktemp("copy")
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"], capture_output=True, text=True, check=False
+    )  # fmt: skip
+    if listed.returncode:
+        pytest.skip(f"not a git checkout: {listed.stderr.strip()}")
+    for name in filter(None, listed.stdout.split("\0")):
+        if (source := ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(source.read_bytes())
+    return folder
+
+
+def test_every_file_named_in_the_table_exists():
+    table = PAGE.partition("## A mapping")[0]
+    named = {
+        n
+        for n in re.findall(r"`((?:sparse_attention|tasks|configs|data)/[\w/.]+)`", table)
+        if "<" not in n and "sst2" not in n
+    }
+    assert len(named) >= 5
+    assert [n for n in sorted(named) if not (ROOT / n).exists()] == []
+
+
+def test_the_page_can_be_followed(copy, tmp_path):
+    files = FILE.findall(PAGE)
+    assert len(files) == 9
+    existing = [name for name, _ in files if (copy / name).exists()]
+    assert existing == [], "the page's examples must be new"
+    commands = [line for block in COMMANDS.findall(PAGE) for line in block.splitlines()]
+    assert len(commands) == 7
+    written = 0
+    environment = os.environ | {
+        "PYTHONPATH": str(copy), "SPARSE_ATTENTION_OUTPUTS": str(tmp_path / "outputs"), "SPARSE_ATTENTION_DATA": str(tmp_path / "data"),
+        "SPARSE_ATTENTION_DEVICE": "cpu",
+    }  # fmt: skip
+    for part in re.split(r"^## ", PAGE, flags=re.M):
+        for name, text in FILE.findall(part):
+            (copy / name).write_text(text, encoding="utf-8")
+            written += 1
+        for block in COMMANDS.findall(part):
+            for line in block.splitlines():
+                command = [sys.executable if word == "python" else word for word in shlex.split(line)]
+                done = subprocess.run(
+                    command, cwd=copy, env=environment, capture_output=True, text=True, timeout=300, check=False
+                )
+                assert done.returncode == 0, f"{line}\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
+    assert written == len(files)
+    assert (copy / "docs" / "mappings" / "meanmax.md").exists()
+    table = done.stdout
+    assert "meanmax" in table and "not comparable" in table

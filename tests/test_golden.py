@@ -1,0 +1,117 @@
+"""Golden cells: tiny ones of every family, whose stored scores say whether the code still computes what it computed.
+
+A difference fails until the family's RECIPE is raised and `make golden` has recorded the cell again, so that no finished cell
+made by other code is taken for a new one. Recording refuses a changed score under an unchanged recipe.
+
+Tolerances hold across machines: losses and objectives by one part in 500 (additions in another order, amplified by training);
+scores of few examples by what one or two examples are worth.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+from pathlib import Path
+
+import pytest
+
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro.store import Store
+from tasks.compose import composer, module_of
+from tasks.data.progress import NullProgress
+
+FOLDER = Path(__file__).parent / "golden"
+PAIRS = ("task=toy", "data.limits={train: 1000, dev: 60, test: 60}", "model.embed_dim=48", "model.hidden_dim=48", "train.max_epochs=8", "train.batch_size=20")  # fmt: skip
+TEXTS = ("data.limits={train: 400, dev: 60, test: 80}", "train.max_epochs=6", "model.embed_dim=32", "model.hidden_dim=24", "optim.lr=0.01")
+MULTILABEL = ("task=multilabel", "data.sizes={train: 120, dev: 40, test: 60}", "task.tune.penalties=[0.1,0.001]")
+CELLS = {
+    "seq2seq_adam": [*PAIRS, "mapping=fusedmax", "schedule=linear", "schedule.warmup_updates=20", "optim.label_smoothing=0.1",
+                     "model.share_embeddings=true", "encode.joint=true", "model.residual=true", "model.score_scale=0.25"],
+    "seq2seq_opennmt": [*PAIRS, "mapping=sparsemax", "model=lstm_opennmt", "optim.lr=0.005", "optim.normalize=sentences", "schedule=latched_halving",
+                        "schedule.start_decay_at=6", "decode.length=none", "decode.stop=best", "decode.beam=3"],
+    "classification_density": ["task=imdb", "data=toy_reviews", *TEXTS, "mapping=continuous_sparsemax", "model.discrete=softmax", "model.rbf=8"],
+    "classification_pairs": ["task=snli", "data=toy_entailment", *TEXTS, "mapping=oscarmax"],
+    "vqa_density": ["task=vqa", "data=vqa2", "data.path={vqa2}", "data.input=pixels", "data.dev_share=0.2", "encode.min_answer_count=1", "train.max_epochs=8",
+                    "train.batch_size=16", "mapping=continuous_sparsemax", "model.discrete=softmax", "model.hidden_dim=32", "model.ff_dim=32"],
+    "multilabel_log": [*MULTILABEL, "mapping=softmax", "task.loss=log"],
+    "multilabel_huber": [*MULTILABEL, "mapping=sparsemax", "task.loss=huber"],
+    "multilabel_hinge": [*MULTILABEL, "mapping=sparsemax", "task.loss=hinge"],
+    "multilabel_hourglass": [*MULTILABEL, "mapping=sparsehourglass", "task.loss=hinge"],
+}  # fmt: skip
+UNSTABLE = ("seconds", "per_second", "iterations")  # times; steps of a solver that stops by a tolerance
+RELATIVE = 2e-3  # of losses, objectives, norms
+FEW = {
+    "%": 4.0,
+    "BLEU points": 3.0,
+    "ROUGE points": 3.0,
+    "share": 0.05,
+    "words": 0.5,
+    "F1 (0-1)": 0.01,
+    "epochs": 0.0,
+}  # by unit
+
+
+def measure(overrides: list[str], folder: Path) -> dict:
+    """Recipe and scores of a cell, trained and scored in `folder`."""
+    small_vqa2 = folder / "vqa2"
+    if any("{vqa2}" in o for o in overrides):
+        runpy.run_path(str(Path(__file__).parent / "small_vqa2.py"))["write_vqa2"](small_vqa2)
+    given = [o.replace("{vqa2}", str(small_vqa2)) for o in overrides] + ["runtime.device=cpu", "seed=3"]
+    with composer() as compose:
+        config = compose(given)
+    cell, store = cells.prepare(config, module_of(config), progress=NullProgress()), Store(folder / "outputs")
+    outcome = cells.run(cell, store)
+    assert outcome.state == "done", outcome.error
+    family = importlib.import_module(module_of(config))
+    scores = {k: v for k, v in cell.found(store).metrics.items() if not k.endswith(UNSTABLE)}
+    return {"family": module_of(config), "recipe": list(family.RECIPE), "scores": scores}
+
+
+def allowed(family: str, name: str, value: float) -> float:
+    """How far a score may lie from the recorded one."""
+    metric = importlib.import_module(family).METRICS.get(name.partition("/")[2])
+    relative = RELATIVE * abs(value)
+    return max(relative, FEW.get(metric.unit, 0.0)) if metric and "loss" not in name else relative + 1e-6
+
+
+def differences(recorded: dict, now: dict) -> list[str]:
+    names = sorted(set(recorded["scores"]) ^ set(now["scores"]))
+    found = [f"{name} is measured {'now' if name in now['scores'] else 'no longer'}" for name in names]
+    for name in sorted(set(recorded["scores"]) & set(now["scores"])):
+        before, after = recorded["scores"][name], now["scores"][name]
+        if not abs(before - after) <= allowed(now["family"], name, before):
+            found.append(f"{name}: {before:.6g} recorded, {after:.6g} now")
+    return found
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_golden_cell(name, tmp_path):
+    path = FOLDER / f"{name}.json"
+    recorded = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    now = measure(CELLS[name], tmp_path)
+    changed = differences(recorded, now) if recorded else []
+    part = now["family"].replace(".", "/") + ".py"
+    if changed and now["recipe"] == recorded["recipe"]:
+        pytest.fail(
+            f"{name}: {'; '.join(changed)}. What a cell computes has changed: raise RECIPE in {part} (training, evaluation), then run `make golden`"
+        )
+    if os.environ.get("GOLDEN") == "record":
+        path.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        return
+    assert recorded is not None, f"{name} was never recorded: run `make golden`"
+    assert now["recipe"] == recorded["recipe"], (
+        f"the recipe of {part} was raised: run `make golden` to record {name} again"
+    )
+
+
+def test_a_planted_change_is_seen():
+    recorded = {
+        "family": "tasks.cells.multilabel",
+        "recipe": [1, 1],
+        "scores": {"train/objective": 1.0, "test/f1": 0.5},
+    }
+    assert differences(recorded, recorded | {"scores": {"train/objective": 1.004, "test/f1": 0.5}})
+    assert differences(recorded, recorded | {"scores": {"train/objective": 1.0}})
+    assert not differences(recorded, recorded | {"scores": {"train/objective": 1.0005, "test/f1": 0.5}})
