@@ -120,6 +120,8 @@ def fetch(
     if found := problems(node):
         raise DataError("; ".join(found), "what was asked for", "correct it")
     module = set_module(name)
+    if hasattr(module.Options, "fallback"):
+        node["fallback"] = None  # what was asked for by name is never replaced
     if hasattr(module, "fetch"):  # a set that experiments do not download by themselves
         module.fetch(_options(module, node), Path(root), progress)
     data = open_data(node, root, progress)

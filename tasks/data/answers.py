@@ -1,4 +1,4 @@
-"""Answers to visual questions as the challenge normalises them before it compares them (Antol et al. 2015 and its evaluation code)."""
+"""Answers to visual questions as the challenge normalises them before it compares them (its evaluation code)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DUC task 1: a test set for models trained on Gigaword, by agreement with NIST, in the layout of the archive of Rush et al. 2015."""
+"""DUC task 1: a test set for models trained on Gigaword, by agreement with NIST; layout of Rush et al. 2015."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tasks.data.files import publish_file
 from tasks.data.progress import Progress
 from tasks.data.records import Pair, clean
 from tasks.data.splits import Parts
-from tasks.options import Kind, choice
+from tasks.options import LARGEST, Kind, choice
 
 Rows = list[list[str]]
 SIDES = ("source", "target")
@@ -26,9 +26,13 @@ def word_bounds(source: int | None, target: int | None, help: str) -> Any:
 
     def read(value: Any) -> dict[str, int | None]:
         bounds = dict(value) if isinstance(value, Mapping) else dict.fromkeys(SIDES, value)
-        whole = all(n is None or (isinstance(n, int) and not isinstance(n, bool) and n >= 1) for n in bounds.values())
+        whole = all(
+            n is None or (isinstance(n, int) and not isinstance(n, bool) and 1 <= n <= LARGEST) for n in bounds.values()
+        )
         if not whole or set(bounds) - set(SIDES):
-            raise ValueError("must be a whole number of at least 1, null, or {source: .., target: ..} of these")
+            raise ValueError(
+                f"must be a whole number from 1 to {LARGEST:,}, null, or {{source: .., target: ..}} of these"
+            )
         return {side: bounds.get(side) for side in SIDES}
 
     default = {"source": source, "target": target}

@@ -1,11 +1,12 @@
-"""Look-up in real text, for the entailment model in the demo: four Debian packages are described; what is the third one?
+"""Look-up in real text, for the entailment model in the demo: the synopses of four Debian packages; what is the third one?
 
-    descriptions   "first : Image::Size is a library based on .. second : This tool converts .. third : .. fourth : .."
-    which          "third"
-    classes        perl, python, program: a Perl module, a Python module, a program (sections of Debian's archive)
+    synopses   "first : module to read ID3 tags second : penguin-themed solitaire games third : .. fourth : .."
+    which      "third"
+    classes    perl, python, program: a Perl module, a Python module, a program (by the sections of Debian's archive)
 
 It is not entailment. Like entailment, it has two texts of which neither tells anything alone: the second says where to look
-in the first. A model that cannot look there, since its attention is broken or uniform, falls from about 80 % to 60 %.
+in the first. After five epochs the demo's model has 84 % of the test examples right with softmax, 85 % with sparsemax, and
+61 % with uniform attention (measured, one seed each; without the l2 term, which under Adam keeps the attention from starting).
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from tasks.options import integer
 
 KIND = "texts"
 CLASSES = ("perl", "python", "program")
-FIELDS = ("descriptions", "which")
+FIELDS = ("synopses", "which")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 SIZES = {"train": 12_000, "dev": 1_000, "test": 1_000}
+WORDS = 8  # kept of a synopsis
 PROGRAMS = (
     "admin", "comm", "database", "editors", "electronics", "games", "gnome", "graphics", "hamradio", "kde", "mail", "math", "net",
     "otherosfs", "science", "sound", "tex", "text", "utils", "video", "web", "x11",
@@ -37,24 +39,22 @@ PROGRAMS = (
 class Options:
     """12,000 / 1,000 / 1,000 examples, the classes in equal parts, or as many as `limits` says."""
 
-    packages: int = integer(4, low=2, high=len(ORDINALS), help="descriptions in the first text")
-    words: int = integer(12, low=4, help="kept of each")
+    packages: int = integer(4, low=2, high=len(ORDINALS), help="synopses in the first text")
     limits: Limits = limits()
 
 
 def load(options: Options, root: Path, progress: Progress) -> DataSet:
-    """The packages of an example are of one split of `debian_descriptions`, so no near-duplicate is in two splits."""
+    """The packages of an example are of one split of `debian_descriptions`, so no synopsis is in two splits."""
     found = load_descriptions(root, progress)
     sizes = {split: options.limits.of(split) or SIZES[split] for split in SPLITS}
-    manifest = load_manifest("debian_pairs")
 
     def read(progress: Progress) -> Mapping[str, Sequence[Example]]:
-        return {s: list(examples(found.of(s), n, options.packages, options.words, s)) for s, n in sizes.items()}
+        return {s: list(examples(found.of(s), n, options.packages, s)) for s, n in sizes.items()}
 
-    chosen = [found.sha256, options.packages, options.words]
     return make(
-        manifest, KIND, read, f"{found.provenance}, four at a time", sources={s: [*chosen, n] for s, n in sizes.items()},
-        notes=[found.parts.note("paragraphs")], about={"classes": list(CLASSES), "fields": list(FIELDS)},
+        load_manifest("debian_pairs"), KIND, read, f"{found.provenance}, {options.packages} synopses at a time",
+        sources={s: [found.sha256, options.packages, n] for s, n in sizes.items()}, notes=[found.parts.note("paragraphs")],
+        about={"classes": list(CLASSES), "fields": list(FIELDS)},
     )  # fmt: skip
 
 
@@ -63,15 +63,15 @@ def class_of(row: Description) -> str | None:
     return "program" if row.section in PROGRAMS else row.section if row.section in CLASSES else None
 
 
-def examples(rows: Sequence[Description], count: int, packages: int, words: int, seed: str) -> Iterator[Example]:
+def examples(rows: Sequence[Description], count: int, packages: int, seed: str) -> Iterator[Example]:
     """`count` examples; place and class go round, the packages are drawn by class."""
     texts: dict[str, list[str]] = {name: [] for name in CLASSES}
     for row in rows:
         if (name := class_of(row)) is not None:
-            texts[name].append(" ".join(row.paragraph.split()[:words]))
+            texts[name].append(" ".join(row.synopsis.split()[:WORDS]))
     for i in range(count):
         rng = random.Random(f"{seed}/{i}")
         asked, label = i % packages, i // packages % len(CLASSES)
         classes = [label if place == asked else rng.randrange(len(CLASSES)) for place in range(packages)]
-        described = [f"{rng.choice(texts[CLASSES[c]])} ({ordinal})" for ordinal, c in zip(ORDINALS, classes)]
-        yield Example((" ".join(described), ORDINALS[asked]), label)
+        said = [f"{ordinal} : {rng.choice(texts[CLASSES[c]])}" for ordinal, c in zip(ORDINALS, classes)]
+        yield Example((" ".join(said), ORDINALS[asked]), label)

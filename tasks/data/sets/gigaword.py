@@ -1,4 +1,4 @@
-"""Annotated Gigaword as released by Rush et al. 2015: first sentence to headline; Niculae & Blondel 2017 and Laha et al. 2018, Table 2."""
+"""Annotated Gigaword as released by Rush et al. 2015: first sentence to headline; Table 2 of Niculae and of Laha."""
 
 from __future__ import annotations
 

@@ -72,6 +72,8 @@ def test_generated_pairs_come_only_where_the_page_says_so_and_are_marked(no_apt,
     node = {"name": "libreoffice_help", "limits": {"train": 50, "dev": 5, "test": 7}}
     with pytest.raises(DataUnavailable, match="apt-get"):
         data.open_data(node | {"fallback": None}, tmp_path)
+    with pytest.raises(DataUnavailable, match="apt-get"):
+        data.fetch("libreoffice_help", tmp_path)
     progress = NullProgress()
     found = data.open_data(node, tmp_path, progress)
     assert found.name == "toy" and found.demo and found.stands_for == "libreoffice_help"
