@@ -21,7 +21,7 @@ from .losses import max_omega
 from .mappings import FUNCTIONS as _FUNCTIONS
 from .registry import Mapping, Param, Spec, UnknownMappingError, make, names, register, spec
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Imported when first used; with them the functions and modules of the mappings that are.
 _ROOMS = {name: f".{name}" for name in ("attention", "bench", "properties", "repro")}

@@ -69,5 +69,5 @@ def test_the_page_can_be_followed(copy, tmp_path):
                 assert done.returncode == 0, f"{line}\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
     assert written == len(files)
     assert (copy / "docs" / "mappings" / "meanmax.md").exists()
-    table = done.stdout
+    table = done.stdout + done.stderr
     assert "meanmax" in table and "not comparable" in table

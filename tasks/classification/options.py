@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from tasks.models import architecture
 from tasks.options import choice, flag, integer, listing, text
 
 KIND = "texts"
@@ -17,8 +20,8 @@ NOT_IDENTITY = {"task": ("deviations",)}
 class Task:
     """Labelled texts: one text an example (sentiment) or two (entailment)."""
 
-    fields: int = integer(low=1, help="texts an example has")
-    keep_attention: int = integer(50, low=0, help="test examples whose attention is stored")
+    fields: int = integer(low=1, high=2, help="texts an example has")
+    keep_attention: int = integer(50, low=0, high=1_000_000, help="test examples whose attention is stored")
     deviations: list = listing([], text(), help="what differs from the paper; printed below tables")
 
 
@@ -29,18 +32,35 @@ class Encode:
     tokenizer: str = choice("whitespace", *TOKENIZERS, help="how a text is cut into words")
     lowercase: bool = flag(False, help="before cutting")
     vocab_size: int | None = integer(
-        None, low=1, optional=True, help="most frequent training words kept; those with a pretrained vector come on top"
+        None,
+        low=1,
+        high=10_000_000,
+        optional=True,
+        help="most frequent training words kept; those with a pretrained vector come on top",
     )
-    min_count: int = integer(1, low=1, help="rarer training words are unknown, unless they have a pretrained vector")
+    min_count: int = integer(
+        1, low=1, high=1_000_000, help="rarer training words are unknown, unless they have a pretrained vector"
+    )
     max_tokens: int | None = integer(
-        None, low=1, optional=True, help="only the first ones of each text are read, in every split"
+        None, low=1, high=1_000_000, optional=True, help="only the first ones of each text are read, in every split"
     )
     vectors: str | None = text(
         None, optional=True, help="file of word vectors in GloVe's format; ppmi: counted in the training texts"
     )
-    vector_dim: int = integer(100, low=1, help="of counted vectors")
+    vector_dim: int = integer(100, low=1, high=10_000, help="of counted vectors")
 
 
 @dataclass
 class Decode:
     """A classifier says its most probable class: nothing to set."""
+
+
+def problems(config: Mapping[str, Any]) -> list[str]:
+    """A model reads as many texts as the task's examples have."""
+    name, fields = config["model"]["name"], config["task"]["fields"]
+    reads = architecture("classification", name).TEXTS
+    if reads != fields:
+        return [
+            f"model.name={name!r} reads {reads} text(s) an example; those of task={config['task']['name']} have {fields}"
+        ]
+    return []

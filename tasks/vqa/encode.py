@@ -149,7 +149,7 @@ def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress:
     known = open_encoded(encoding)
     splits = {"test": list(data.read(progress)["test"])}
     images = _images(data, splits, root, progress)
-    key = [_key(splits, images, known.options), known.words, known.answers]
+    key = fingerprint(_key(splits, images, known.options), known.words, known.answers)
 
     def build(folder: Path) -> dict[str, Any]:
         for name in VOCABULARY:

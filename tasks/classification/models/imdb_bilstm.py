@@ -37,6 +37,7 @@ from tasks.layers import BiLstm, WordVectors, density_alpha
 from tasks.models import Place, nodes_at
 from tasks.options import choice, flag, integer, listing, number
 
+TEXTS = 1  # of an example
 PLACES = {"attention": Place(over=("row", "density"))}
 
 
@@ -52,21 +53,21 @@ class Options:
     discrete: str = choice(
         "none", names=discrete_mappings, help="with a density: discrete mapping that gives it its moments and is added"
     )
-    rbf: int = integer(64, low=1, help="N, Gaussian basis functions of the value regression: 32, 64, 128 in the paper")
-    widths: list = listing([0.1, 0.5], number(above=0), least=1, help="their widths; N is shared equally")
+    rbf: int = integer(64, low=1, high=8192, help="N, Gaussian basis functions of the value regression: 32, 64, 128 in the paper")
+    widths: list = listing([0.1, 0.5], number(above=0, high=100), least=1, help="their widths; N is shared equally")
     start_variance: float = number(
-        0.0, low=0, help="of a predicted density before training; 0: sigma^2 = softplus(0) = .69, as in the paper"
+        0.0, low=0, high=1000, help="of a predicted density before training; 0: sigma^2 = softplus(0) = .69, as in the paper"
     )
-    ridge: float = number(0.01, above=0, help="penalty of the value regression")
+    ridge: float = number(0.01, above=0, high=1e6, help="penalty of the value regression")
     moment_match: str = choice("exact", *MOMENT_MATCHES, help="combined; paper-code: the variance itself as sigma^2")
     positions: str = choice(
         "cell_centre", *POSITIONS, help="combined; linspace: the authors' code; right_edge: the paper's text"
     )
-    embed_dim: int = integer(300, low=1, help="word vector size; pretrained vectors decide it")
-    embed_range: float = number(0.05, low=0, help="random word vectors ~ U(-r, r)")
+    embed_dim: int = integer(300, low=1, high=16384, help="word vector size; pretrained vectors decide it")
+    embed_range: float = number(0.05, low=0, high=10, help="random word vectors ~ U(-r, r)")
     fixed_vectors: bool = flag(True, help="pretrained vectors are not trained")
-    hidden_dim: int = integer(128, low=1, help="LSTM size per direction")
-    score_dim: int = integer(128, low=1, help="hidden size of the scores, channels of the CNN")
+    hidden_dim: int = integer(128, low=1, high=16384, help="LSTM size per direction")
+    score_dim: int = integer(128, low=1, high=16384, help="hidden size of the scores, channels of the CNN")
     dropout: float = number(0.0, low=0, below=1, help="on the word vectors and the context")
 
     def problems(self) -> list[str]:
@@ -75,6 +76,12 @@ class Options:
         except (ValueError, TypeError) as error:
             return [f"rbf={self.rbf}, widths={self.widths}: {error}"]
         return []
+
+    def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
+        """At least so many parameters, and activations of a batch (see `tasks.memory`)."""
+        e, h, s = self.embed_dim, self.hidden_dim, self.score_dim
+        table = 0 if self.fixed_vectors else words * e
+        return table + 8 * h * (e + h) + 2 * h * s, examples * tokens * (e + 12 * h + s)
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:

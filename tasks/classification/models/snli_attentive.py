@@ -28,6 +28,7 @@ from tasks.layers import WordVectors
 from tasks.models import Place
 from tasks.options import flag, integer, number
 
+TEXTS = 2  # of an example
 PLACES = {"attention": Place(over=("row",))}
 
 
@@ -35,15 +36,21 @@ PLACES = {"attention": Place(over=("row",))}
 class Options:
     """The sizes of the C++ code."""
 
-    embed_dim: int = integer(300, low=1, help="word vector size; pretrained vectors decide it")
-    embed_range: float = number(0.05, low=0, help="random word vectors ~ U(-r, r)")
+    embed_dim: int = integer(300, low=1, high=16384, help="word vector size; pretrained vectors decide it")
+    embed_range: float = number(0.05, low=0, high=10, help="random word vectors ~ U(-r, r)")
     fixed_vectors: bool = flag(True, help="pretrained vectors are not trained")
-    hidden_dim: int = integer(100, low=1, help="projection, GRUs, scores, classifier")
+    hidden_dim: int = integer(100, low=1, high=16384, help="projection, GRUs, scores, classifier")
     dropout: float = number(0.1, low=0, below=1, help="on the word vectors and on the hypothesis state")
     word_dropout: float = number(
         0.0, low=0, below=1, help="share of words read as unknown in training; not in the paper's model"
     )
-    l2: float = number(1e-4, low=0, help="(l2 / 2) |W|^2 in the loss; weights, not biases or word vectors")
+    l2: float = number(1e-4, low=0, high=1000, help="(l2 / 2) |W|^2 in the loss; weights, not biases or word vectors")
+
+    def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
+        """At least so many parameters, and activations of a batch (see `tasks.memory`)."""
+        e, h = self.embed_dim, self.hidden_dim
+        table = 0 if self.fixed_vectors else words * e
+        return table + e * h + 12 * h * h, 2 * examples * tokens * (e + 6 * h)
 
 
 class Gru(nn.Module):
