@@ -47,6 +47,8 @@ test: setup ## all tests but the slow ones
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(ARGS)
 test-slow: setup ## the slow tests
 	@$(BIN)/python -m pytest -q -m slow $(ARGS)
+crash-test: setup ## kill, flip bits, turn back clocks, then compare with an undisturbed run; ARGS='--minutes 5'
+	@$(RUN)/crash_test.py $(ARGS)
 golden: setup ## record the golden cells again, after a recipe was raised
 	@GOLDEN=record $(BIN)/python -m pytest -q tests/test_golden.py $(ARGS)
 lint: setup ## ruff: lint and format check
@@ -68,4 +70,4 @@ help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 .PHONY: help setup reproduce-table1 reproduce-table2 reproduce-table3 reproduce-figure5 vqa-figures properties-table demo \
-	data bench pages test test-slow golden lint types lock clean
+	data bench pages test test-slow crash-test golden lint types lock clean

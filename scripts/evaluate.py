@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     except (ConfigError, load.NoCell, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except (DataError, StoreError, RuntimeError) as error:
+    except (DataError, StoreError, RuntimeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     for test, level in found.evaluations.items():

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 def main(arguments: list[str]) -> int:
+    from sparse_attention.repro.store import StoreError
     from tasks import reproduce
 
     names = [a for a in arguments if "=" not in a and not a.startswith(("-", "+", "~"))]
@@ -31,8 +32,12 @@ def main(arguments: list[str]) -> int:
         print("experiments:")
         for name, title in reproduce.experiments().items():
             print(f"  {name:24s} {title}")
-        return 0 if not names else 2
-    return reproduce.main(names, overrides)
+        return 2 if overrides and not {"--help", "-h"} & set(overrides) else 0
+    try:
+        return reproduce.main(names, overrides)
+    except (StoreError, OSError) as error:  # a folder that cannot be written, a full disk
+        print(f"error: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -40,6 +40,10 @@ def main() -> int:
     if done:
         print("the installation failed (pip's own words stand above); run `make setup` again to go on", file=sys.stderr)
         return done
+    print("compiling the kernels of the library, once", flush=True)
+    subprocess.run(
+        [str(PYTHON), "-m", "sparse_attention.kernels.native"], cwd=ROOT, check=False
+    )  # without a compiler: plain torch
     (VENV / ".installed").touch()
     return 0
 

@@ -18,6 +18,7 @@ def main(config) -> float:
     """Run the cell and return its dev score (for Hydra sweepers); NaN when it failed, while a sweep goes on."""
     import torch
     from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
 
     from sparse_attention.repro import cell as cells
     from sparse_attention.repro import display, pool
@@ -27,7 +28,7 @@ def main(config) -> float:
     from tasks.loggers import make_loggers
 
     try:
-        values = compose.checked(config, compose.names_data(HydraConfig.get().overrides.task))
+        values = compose.checked(config, OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False))
         torch.set_num_threads(values["runtime"]["threads"])
         cell = cells.prepare(values, compose.module_of(values), progress=Progress())
         store = Store(values["paths"]["outputs"])
@@ -35,7 +36,7 @@ def main(config) -> float:
         return failed(f"error: {error}")
     for note in cell.prepared.facts.get("notes", ()):
         print(f"note: {note}", file=sys.stderr)
-    with display.Display(1, 1) as shown:
+    with display.Display(1) as shown:
         (outcome,) = pool.run_here([cell], store, shown.show, make_loggers)
     found = cell.found(store)
     if found is None:
@@ -56,13 +57,20 @@ def failed(reason: str) -> float:
 
 def run() -> int:
     """Exit status: 0, 1 when a cell failed or the configuration is wrong, 130 after Ctrl-C."""
-    try:
-        import hydra
+    import hydra
 
+    from tasks import overrides
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors come here
+    try:
+        overrides.check_arguments(sys.argv[1:])
         with tempfile.TemporaryDirectory() as folder:
             os.environ[FAILED] = folder
             hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="main")(main)()
             return int(any(Path(folder).iterdir()))
+    except (overrides.ConfigError, *overrides.HYDRA, OSError) as error:
+        print(f"error: {overrides.sentence(error)}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)
         return 130

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 KINDS = ("simplex", "constrained", "structured", "continuous")
@@ -20,7 +21,7 @@ class Param:
 
     ``low`` and ``high`` are open ends unless ``closed_low`` / ``closed_high``; ``choices`` replaces them for words;
     ``whole``: a whole number; ``tensor`` says that a tensor (a learned value, per head or per row) is accepted as well
-    as a number.
+    as a number. A number out of range is an error; a tensor out of range makes its rows NaN.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Param:
 
     def check(self, value: Any) -> Any:
         """Return the value as it will be used, or raise ``ValueError`` naming the range and the value."""
-        if type(value) is float and self.low < value < self.high and not self.whole:
+        if type(value) is float and self.low < value < self.high and not self.whole and not self.choices:
             return value  # on the path of every call
         if self.choices:
             if value not in self.choices:
@@ -64,11 +65,23 @@ class Param:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"{self.name}={value!r} is not a number; allowed: {self.range}")
         number = float(value)
-        above = number > self.low or (self.closed_low and number == self.low)
-        below = number < self.high or (self.closed_high and number == self.high)
-        if not (above and below and math.isfinite(number)) or (self.whole and not number.is_integer()):
+        if not self._inside(number) or not math.isfinite(number) or (self.whole and not number.is_integer()):
             raise ValueError(f"{self.name}={value!r} is out of range: {self.range}")
         return int(number) if self.whole else number
+
+    def take(self, value: Any) -> Any:
+        """What a call computes with: a number as `check` returns it, a tensor with NaN in place of values out of range.
+
+        NaN makes the row NaN. An error would need the values on the host: a wait for the device at every call, and no
+        compilation as one graph.
+        """
+        value = self.check(value)
+        return torch.where(self._inside(value), value, torch.nan) if isinstance(value, Tensor) else value
+
+    def _inside(self, value: Any) -> Any:
+        above = value >= self.low if self.closed_low else value > self.low
+        below = value <= self.high if self.closed_high else value < self.high
+        return above & below
 
 
 @dataclass(frozen=True)

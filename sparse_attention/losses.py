@@ -35,7 +35,12 @@ def _quadratic(p: Tensor, keep: Tensor, gamma: Any = 1.0) -> Tensor:
 def _tsallis(p: Tensor, keep: Tensor, alpha: Any = 1.5) -> Tensor:
     # (p^alpha - p) / (alpha (alpha - 1)), written so that alpha -> 1 gives p log p.
     inside = torch.where(p > 0, p, 1.0)
-    return torch.where(p > 0, inside * torch.expm1((alpha - 1.0) * inside.log()), 0.0) / (alpha * (alpha - 1.0))
+    log_p, a = inside.log(), torch.as_tensor(alpha - 1.0, dtype=p.dtype, device=p.device)
+    y = a * log_p
+    near = y.abs() < 1e-5
+    quotient = torch.expm1(y) / torch.where(a == 0, 1.0, a)
+    quotient = torch.where(near, log_p * (1.0 + y / 2 + y.square() / 6), quotient)
+    return torch.where(p > 0, inside * quotient, 0.0) / alpha
 
 
 def _p_norm(y: Tensor, keep: Tensor, p: Any = 1.5, gamma: Any = 1.0, **_: Any) -> Tensor:

@@ -1,12 +1,13 @@
 """From Hydra overrides to a checked, completed, plain configuration; from an experiment's name to its typed form.
 
-Hydra lives here and in `scripts/`, so that the library needs neither. Every node is read through a dataclass: those of
+Hydra itself stands in `tasks.overrides`. Every node is read through a dataclass: those of
 `tasks.nodes`, and the `Options` of the task's family, its data set, its model and its schedule.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,25 +21,23 @@ import sparse_attention as sa
 from sparse_attention.repro import experiment as experiments
 from sparse_attention.repro import plugins
 from sparse_attention.repro.experiment import Experiment, Row
-from tasks import data, models, nodes
-from tasks.options import OptionsError, near, plain, read
+from tasks import data, memory, models, nodes
+from tasks.options import OptionsError, absurd, near, plain, read, short
+from tasks.overrides import CONFIGS, ConfigError, merged, reading, refuse
 from tasks.schedules import SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[1]
-CONFIGS = ROOT / "configs"
 FAMILIES = ("seq2seq", "classification", "vqa", "multilabel")
 NODES = (
     "task", "data", "encode", "model", "mapping", "optim", "schedule", "train", "decode", "profile", "logger", "launcher",
     "runtime", "paths",
 )  # fmt: skip
 TOP = ("seed", "plugins")
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+WIDEST_PARAMETER = 1e6  # of a mapping: beyond it single precision holds no score beside it
 OF_FAMILY = {"task": "Task", "encode": "Encode", "decode": "Decode"}
 
 Compose = Callable[..., dict[str, Any]]
-
-
-class ConfigError(ValueError):
-    """Everything that is wrong with a configuration, collected before any data is read."""
 
 
 @contextmanager
@@ -51,41 +50,14 @@ def composer() -> Iterator[Compose]:
     composed: dict[tuple[tuple[str, ...], bool], dict[str, Any]] = {}
 
     def resolve(overrides: Sequence[str] = (), user: Sequence[str] | None = None) -> dict[str, Any]:
-        named = names_data(overrides if user is None else user)
-        key = (tuple(overrides), named)
+        typed = overrides if user is None else user
+        key = (tuple(overrides), names_data(typed))
         if key not in composed:
-            composed[key] = checked(_compose("main", overrides), named)
+            composed[key] = checked(merged("main", overrides), typed)
         return composed[key]
 
-    with _hydra():
+    with reading():
         yield resolve
-
-
-@contextmanager
-def _hydra() -> Iterator[None]:
-    """Hydra reads our configs; one that does already goes on."""
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-
-    if GlobalHydra.instance().is_initialized():
-        yield
-        return
-    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
-        yield
-
-
-def _compose(page: str, overrides: Sequence[str]) -> DictConfig:
-    """Hydra's `compose` of our files alone: it would merge them with what fairseq, once imported, registers as `task/translation`."""
-    from hydra import compose
-    from hydra.core.config_store import ConfigStore
-
-    store = ConfigStore.instance()
-    registered = store.repo
-    store.repo = {"hydra": registered["hydra"]} | {k: v for k, v in registered.items() if k.startswith("_")}
-    try:
-        return compose(page, overrides=list(overrides))
-    finally:
-        store.repo = registered
 
 
 def names_data(overrides: Sequence[str]) -> bool:
@@ -93,28 +65,39 @@ def names_data(overrides: Sequence[str]) -> bool:
     return any(o.lstrip("+~").split("=")[0].split(".")[0] == "data" for o in overrides)
 
 
-def checked(config: DictConfig, data_named: bool) -> dict[str, Any]:
-    """A composed configuration, resolved, completed and checked. Raises `ConfigError` with all problems."""
+def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:
+    """A composed configuration, resolved, completed and checked.
+
+    Args:
+        typed: the overrides that a person typed.
+
+    Raises:
+        ConfigError: all problems.
+    """
+    refuse(typed)
     try:
         values: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key or 'configuration'}: {str(error).splitlines()[0]}") from error
     values.pop("hydra", None)
-    if data_named and isinstance(values.get("data"), dict) and "fallback" in values["data"]:
+    if names_data(typed) and isinstance(values.get("data"), dict) and "fallback" in values["data"]:
         values["data"]["fallback"] = None
     return completed(values)
 
 
 def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Every node read through its dataclass: all keys, normalised values. Raises `ConfigError` with all problems."""
+    if found := absurd(values, ""):
+        raise ConfigError("; ".join(found))
     found = [f"{key} is unknown{near(key, (*NODES, *TOP))}; a configuration has: {', '.join((*NODES, *TOP))}"
              for key in values if key not in NODES and key not in TOP]  # fmt: skip
     given = {}
     for key in NODES:
-        given[key] = values.get(key) or {}
+        given[key] = values.get(key)
         if not isinstance(given[key], Mapping):
-            found.append(f"{key}={values[key]!r} must be a mapping of options, set one by one as {key}.OPTION=VALUE")
-            given[key] = {}
+            found.append(
+                f"{key}={short(given[key])} must be a mapping of options, set one by one as {key}.OPTION=VALUE"
+            )
     if found:
         raise ConfigError("; ".join(found))
     config: dict[str, Any] = {}
@@ -150,6 +133,8 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     if not found:
         config |= config.pop("top")
         found = _together(config, family)
+    if not found:
+        found = memory.problems(config, models.options(config["task"]["family"], config["model"]))
     if found:
         raise ConfigError("; ".join(dict.fromkeys(found)))
     return {key: config[key] for key in (*NODES, *TOP)}
@@ -158,9 +143,14 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
 def _family(task: Mapping[str, Any], found: list[str]) -> ModuleType | None:
     """The options module of the task's family."""
     name = task.get("family")
-    if name in FAMILIES and isinstance(task.get("name"), str):
+    own = task.get("name")
+    if not isinstance(own, str) or not NAME.fullmatch(own):
+        found.append(
+            f"task.name={short(own)} must be a name of letters, digits, - and _: the cells' folder is called so"
+        )
+    if name in FAMILIES:
         return importlib.import_module(f"tasks.{name}.options")
-    found.append(f"task.family={name!r} is not possible{near(name, FAMILIES)}; allowed: {', '.join(FAMILIES)}")
+    found.append(f"task.family={short(name)} is not possible{near(name, FAMILIES)}; allowed: {', '.join(FAMILIES)}")
     return None
 
 
@@ -172,8 +162,10 @@ def _rest(node: Mapping[str, Any], cls: type, key: str, own: Sequence[str]) -> d
 def _named(node: Mapping[str, Any], classes: Mapping[str, type], key: str) -> dict[str, Any]:
     """A node whose `name` chooses the dataclass of its other keys."""
     name = node.get("name")
-    if name not in classes:
-        raise OptionsError([f"{key}.name={name!r} is not possible{near(name, classes)}; allowed: {', '.join(classes)}"])
+    if not isinstance(name, str) or name not in classes:
+        raise OptionsError(
+            [f"{key}.name={short(name)} is not possible{near(name, classes)}; allowed: {', '.join(classes)}"]
+        )
     return _rest(node, classes[name], key, ("name",))
 
 
@@ -192,11 +184,13 @@ def _models(config: dict[str, Any], given: Mapping[str, Any], family: ModuleType
 
 def _mapping(node: Mapping[str, Any]) -> dict[str, Any]:
     """The mapping's node: parameters complete, those of `mapping.at` and the points of `mapping.grid` possible."""
-    at, grid = node.get("at") or {}, node.get("grid") or {}
+    at, grid = node.get("at", {}), node.get("grid", {})
     if not isinstance(at, Mapping) or not all(isinstance(one, Mapping) for one in at.values()):
-        raise OptionsError([f"mapping.at={at!r} must be {{place: {{name: ..., parameters}}}}"])
-    if not isinstance(grid, Mapping) or not all(isinstance(v, list) and v for v in grid.values()):
-        raise OptionsError([f"mapping.grid={grid!r} must be {{parameter: [values]}}"])
+        raise OptionsError([f"mapping.at={short(at)} must be {{place: {{name: ..., parameters}}}}"])
+    if wrong := [f"mapping.at.{p}.{k}" for p, one in at.items() for k in ("at", "grid") if k in one]:
+        raise OptionsError([f"{', '.join(wrong)} is not possible: a place has one mapping with its parameters"])
+    if not isinstance(grid, Mapping) or not all(k != "name" and isinstance(v, list) and v for k, v in grid.items()):
+        raise OptionsError([f"mapping.grid={short(grid)} must be {{parameter: [values]}}"])
     complete = _parameters(node, "mapping")
     for parameter, values in grid.items():
         for value in values:
@@ -207,12 +201,16 @@ def _mapping(node: Mapping[str, Any]) -> dict[str, Any]:
 def _parameters(node: Mapping[str, Any], key: str) -> dict[str, Any]:
     """{"name": ..., all parameters}."""
     name = node.get("name", "???")
-    if name == "???":
-        raise OptionsError([f"{key}.name must be set: the name of a registered mapping"])
+    if name == "???" or not isinstance(name, str):
+        given = "" if name == "???" else f"={short(name)}"
+        raise OptionsError([f"{key}.name{given} must be set: the name of a registered mapping"])
+    given = models.parameters(node)
+    if wide := [f"{key}.{k}={v:g}" for k, v in given.items() if type(v) in (int, float) and abs(v) > WIDEST_PARAMETER]:
+        raise OptionsError([f"{', '.join(wide)} must be at most {WIDEST_PARAMETER:g} in size"])
     try:
-        return {"name": name} | sa.spec(name).check(models.parameters(node))
-    except ValueError as error:
-        raise OptionsError([f"{key}: {error}"]) from None
+        return {"name": name} | sa.spec(name).check(given)
+    except (ValueError, TypeError) as error:
+        raise OptionsError([f"{key}.name={name}: {error}"]) from None
 
 
 def _device(runtime: dict[str, Any], found: list[str]) -> None:
@@ -250,18 +248,12 @@ def with_data(config: Mapping[str, Any], name: str, overrides: Sequence[str] = (
     Raises:
         ConfigError: an unknown set, a wrong key or value, data of another kind.
     """
-    from hydra.errors import HydraException
-
     if not (CONFIGS / "data" / f"{name}.yaml").exists():
         known = names_in("data")
         raise ConfigError(f"data={name!r} is no data set{near(name, known)}; there are: {', '.join(known)}")
     if wrong := [o for o in overrides if not names_data([o])]:
         raise ConfigError(f"{', '.join(wrong)} cannot be set here: only the data's own keys, as data.KEY=VALUE")
-    try:
-        with _hydra():
-            page = _compose(f"data/{name}", overrides)
-    except HydraException as error:
-        raise ConfigError(str(error).splitlines()[0]) from error
+    page = merged(f"data/{name}", overrides)
     around = OmegaConf.create({key: value for key, value in config.items() if key != "data"})
     OmegaConf.set_struct(page, False)
     values: Any = OmegaConf.to_container(OmegaConf.merge(around, page), resolve=True)
@@ -297,6 +289,10 @@ def published(name: str) -> list[dict[str, Any]]:
 
 def own_row(name: str, parameters: Sequence[str]) -> Row:
     """A row for a mapping that the paper does not have: by its page in configs/mapping, or registered by a plugin."""
+    if not name or not all(re.fullmatch(r"\w+=.+", one) for one in parameters):
+        raise ConfigError(
+            f"add={','.join((name, *parameters))} must be a mapping's name, then its parameters: add=entmax,alpha=1.5"
+        )
     label = f"{name}({', '.join(parameters)})" if parameters else name
     if name in names_in("mapping"):
         return Row(label, name, overrides=tuple(f"mapping.{p}" for p in parameters))

@@ -136,9 +136,14 @@ def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> di
             wrong.append(key)
             continue
         node = changed
-        for part in path:
-            node = node.setdefault(part, {})
-        node[last] = yaml.safe_load(value)
+        try:
+            for part in path:
+                node = node.setdefault(part, {})
+            node[last] = yaml.safe_load(value)
+        except (AttributeError, TypeError, ValueError, yaml.YAMLError):
+            raise compose.ConfigError(
+                f"{override!r} cannot be set: there is no such key, or the value cannot be read"
+            ) from None
     if wrong:
         raise compose.ConfigError(
             f"{', '.join(wrong)} cannot be set for a trained model; what can: data, {', '.join(keys)}"

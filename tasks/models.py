@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 import sparse_attention as sa
-from tasks.options import OptionsError, near, read
+from tasks.options import OptionsError, near, read, short
 
 NOT_PARAMETERS = ("name", "at", "grid")
 
@@ -44,16 +44,28 @@ def architecture(family: str, name: str) -> ModuleType:
     """The module of an architecture. Raises OptionsError naming the nearest one."""
     known = names(family)
     if name not in known:
-        raise OptionsError([f"model.name={name!r} is no model for this task{near(name, known)}; allowed: {', '.join(known)}"])
+        raise OptionsError(
+            [f"model.name={short(name)} is no model for this task{near(name, known)}; allowed: {', '.join(known)}"]
+        )
     return importlib.import_module(f"tasks.{family}.models.{name}")
+
+
+def options(family: str, model: Mapping[str, Any]) -> Any:
+    """The `Options` of the node `model`."""
+    values = {k: v for k, v in model.items() if k != "name"}
+    return read(architecture(family, model["name"]).Options, values, "model")
 
 
 def nodes_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, dict[str, Any]]:
     """Place -> {"name": ..., parameters}. Raises OptionsError for a place that the model does not have."""
     own = mapping.get("at") or {}
     if unknown := [place for place in own if place not in places]:
-        raise OptionsError([f"mapping.at.{p} is no place of this model; it attends at: {', '.join(places)}" for p in unknown])
-    return {place: dict(own.get(place) or {k: v for k, v in mapping.items() if k not in ("at", "grid")}) for place in places}
+        raise OptionsError(
+            [f"mapping.at.{p} is no place of this model; it attends at: {', '.join(places)}" for p in unknown]
+        )
+    return {
+        place: dict(own.get(place) or {k: v for k, v in mapping.items() if k not in ("at", "grid")}) for place in places
+    }
 
 
 def problems(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> list[str]:
@@ -72,7 +84,9 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> list[st
             continue
         where = places[place]
         if spec.over not in where.over:
-            found.append(f"mapping={spec.name} works over a {spec.over}; this model attends over a {' or '.join(where.over)} at {place!r}")
+            found.append(
+                f"mapping={spec.name} works over a {spec.over}; this model attends over a {' or '.join(where.over)} at {place!r}"
+            )
         if missing := [i for i in spec.inputs if i not in where.provides]:
             found.append(f"mapping={spec.name} needs {', '.join(missing)}, which this model does not give at {place!r}")
         if spec.stateful and not where.stateful:
@@ -93,5 +107,4 @@ def mappings_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict
 def build(family: str, model: Mapping[str, Any], mapping: Mapping[str, Any], *given: Any) -> nn.Module:
     """The torch model of the nodes `model` and `mapping`; `given`: what the family's models are built from (sizes, encoded data)."""
     module = architecture(family, model["name"])
-    options = read(module.Options, {k: v for k, v in model.items() if k != "name"}, "model")
-    return module.Model(options, *given, mappings_at(mapping, module.PLACES))
+    return module.Model(options(family, model), *given, mappings_at(mapping, module.PLACES))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks.options import choice, flag, integer, listing, number, text
-
-LARGEST_SEED = 2**31 - 1
+from tasks.options import LARGEST, REQUIRED, choice, flag, integer, listing, number, text
 
 
 @dataclass
@@ -46,7 +44,7 @@ class Adam(Sgd):
 class Profile:
     """How large, named by the page: demo, cpu, paper."""
 
-    name: str = text(help="demo, cpu or paper")
+    name: str = choice(REQUIRED, "demo", "cpu", "paper", help="demo, cpu or paper")
 
 
 @dataclass
@@ -57,7 +55,7 @@ class Runtime:
     threads: int = integer(1, low=1, high=1024, help="of each cell")
     workers: int = integer(2, low=1, high=1024, help="cells at a time")
     data_workers: int = integer(0, low=0, high=256, help="processes that collate batches")
-    save_minutes: float = number(10, above=0, high=100_000, help="between checkpoints inside an epoch")
+    save_minutes: float = number(10, above=0, high=10_000, help="between checkpoints inside an epoch")
     verbose: bool = flag(False, help="print tracebacks")
 
 
@@ -73,7 +71,7 @@ class Paths:
 class Top:
     """What stands at the top by itself."""
 
-    seed: int = integer(1, low=0, high=LARGEST_SEED, help="of everything that is drawn")
+    seed: int = integer(1, low=0, high=LARGEST, help="of everything that is drawn")
     plugins: list = listing([], text(), help="Python files that register mappings of one's own")
 
 

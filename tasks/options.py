@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, TypeVar
 
 Options = TypeVar("Options")
 REQUIRED = object()
+LONGEST = 4000  # characters of a text, items of a list: more is a mistake
+LARGEST, WIDEST = 2**31 - 1, 1e15  # whole numbers and numbers that no option needs to exceed
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class OptionsError(ValueError):
@@ -58,17 +61,24 @@ def _optional(read: Callable[[Any], Any], optional: bool) -> Callable[[Any], Any
 
 
 def _interval(low: float, high: float, above: float | None, below: float | None) -> str:
-    left = f"above {above:g}" if above is not None else f"of at least {low:g}" if low > -math.inf else ""
-    right = f"below {below:g}" if below is not None else f"at most {high:g}" if high < math.inf else ""
-    return f" {left} and {right}" if left and right else f" {left or right}".rstrip()
+    left = f"above {above:g}" if above is not None else f"of at least {_shown(low)}"
+    return f" {left} and " + (f"below {below:g}" if below is not None else f"at most {_shown(high)}")
+
+
+def _shown(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
 def _reader(whole: bool, low: float, high: float, above: float | None, below: float | None, optional: bool):
-    what = ("a whole number" if whole else "a number") + _interval(low, high, above, below) + (" or null" if optional else "")
+    what = (
+        ("a whole number" if whole else "a number")
+        + _interval(low, high, above, below)
+        + (" or null" if optional else "")
+    )
 
     def read(value: Any) -> Any:
         right = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-        if not right or not math.isfinite(value) or not low <= value <= high:
+        if not right or not low <= value <= high:  # nan is in no interval
             raise ValueError(f"must be {what}")
         if (above is not None and not value > above) or (below is not None and not value < below):
             raise ValueError(f"must be {what}")
@@ -78,15 +88,15 @@ def _reader(whole: bool, low: float, high: float, above: float | None, below: fl
 
 
 def number(
-    default: Any = REQUIRED, low: float = -math.inf, high: float = math.inf, *, above: float | None = None,
+    default: Any = REQUIRED, low: float = -WIDEST, high: float = WIDEST, *, above: float | None = None,
     below: float | None = None, optional: bool = False, help: str = "",
 ) -> Any:  # fmt: skip
-    """A finite number in [low, high], or in the open interval of `above` and `below`."""
+    """A number in [low, high], or in the open interval of `above` and `below`."""
     return _field(default, Kind(float, _reader(False, low, high, above, below, optional), help))
 
 
 def integer(
-    default: Any = REQUIRED, low: float = -math.inf, high: float = math.inf, *, optional: bool = False, help: str = ""
+    default: Any = REQUIRED, low: int = -LARGEST, high: int = LARGEST, *, optional: bool = False, help: str = ""
 ) -> Any:
     """A whole number in [low, high]; neither 1.0 nor true is one."""
     return _field(default, Kind(int, _reader(True, low, high, None, None, optional), help))
@@ -107,19 +117,26 @@ def text(default: Any = REQUIRED, *, optional: bool = False, help: str = "") -> 
     """A string that is not empty."""
 
     def read(value: Any) -> str:
-        if not isinstance(value, str) or not value:
-            raise ValueError("must be a word or text" + (" or null" if optional else ""))
+        if not isinstance(value, str) or not 0 < len(value.strip()) <= LONGEST or CONTROL.search(value):
+            what = f"must be a word or text of one line and at most {LONGEST} characters"
+            raise ValueError(what + (" or null" if optional else ""))
         return value
 
     return _field(default, Kind(str, _optional(read, optional), help))
 
 
-def choice(default: Any, *allowed: str, names: Callable[[], Iterable[str]] | None = None, optional: bool = False, help: str = "") -> Any:
+def choice(
+    default: Any,
+    *allowed: str,
+    names: Callable[[], Iterable[str]] | None = None,
+    optional: bool = False,
+    help: str = "",
+) -> Any:
     """One of the words `allowed`, or of those that `names` gives when asked."""
 
     def read(value: Any) -> str:
         known = tuple(allowed) + tuple(names() if names else ())
-        if value not in known:
+        if not isinstance(value, str) or value not in known:
             raise ValueError(f"is not possible{near(value, known)}; allowed: {', '.join(known)}")
         return value
 
@@ -131,15 +148,15 @@ def listing(default: Any, of: Any, *, length: int | None = None, least: int = 0,
     item: Kind = of.metadata["kind"]
 
     def read(value: Any) -> list[Any]:
-        if not isinstance(value, (list, tuple)) or (length is not None and len(value) != length) or len(value) < least:
-            count = f" of {length}" if length is not None else f" of at least {least}" if least else ""
-            raise ValueError(f"must be a list{count}")
+        if not isinstance(value, (list, tuple)) or not (length or least) <= len(value) <= (length or LONGEST):
+            count = f" of {length}" if length else f" of at least {least}" if least else ""
+            raise ValueError(f"must be a list{count}" + ("" if length else f", at most {LONGEST}"))
         found = []
         for i, one in enumerate(value):
             try:
                 found.append(item.read(one))
             except ValueError as error:
-                raise ValueError(f"has {one!r} at place {i + 1}, which {error}") from None
+                raise ValueError(f"has {short(one)} at place {i + 1}, which {error}") from None
         return found
 
     return _field(default, Kind(list, read, help))
@@ -154,12 +171,14 @@ def record(default: Any, of: Any, *, keys: Sequence[str] = (), help: str = "") -
             raise ValueError("must be a mapping {name: value}")
         found = {}
         for key, one in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"has {short(key)} as a name, which must be a word")
             if keys and key not in keys:
-                raise ValueError(f"names {key!r}{near(key, keys)}; allowed: {', '.join(keys)}")
+                raise ValueError(f"names {short(key)}{near(key, keys)}; allowed: {', '.join(keys)}")
             try:
                 found[key] = item.read(one)
             except ValueError as error:
-                raise ValueError(f"has {key}={one!r}, which {error}") from None
+                raise ValueError(f"has {key}={short(one)}, which {error}") from None
         return found
 
     return _field(default, Kind(dict, read, help))
@@ -167,7 +186,13 @@ def record(default: Any, of: Any, *, keys: Sequence[str] = (), help: str = "") -
 
 def node(cls: type) -> Any:
     """Options inside options."""
-    return _field(None, Kind(dict, lambda value: read(cls, value or {}, ""), (cls.__doc__ or "").split("\n")[0]))
+
+    def reader(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"must be a mapping of {', '.join(f.name for f in fields(cls))}")
+        return read(cls, value, "")
+
+    return _field({}, Kind(dict, reader, (cls.__doc__ or "").split("\n")[0]))
 
 
 def anything(default: Any = REQUIRED, help: str = "") -> Any:
@@ -175,9 +200,15 @@ def anything(default: Any = REQUIRED, help: str = "") -> Any:
     return _field(default, Kind(object, lambda value: value, help))
 
 
+def short(value: Any, most: int = 200) -> str:
+    """A value as messages show it."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+
+
 def near(word: Any, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)`, or nothing."""
-    found = difflib.get_close_matches(str(word), list(known), n=1)
+    found = difflib.get_close_matches(word[:100], list(known), n=1) if isinstance(word, str) else []
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 
@@ -192,13 +223,15 @@ def read(cls: type[Options], values: Mapping[str, Any], name: str) -> Options:
     problems, found = [], {}
     for key in values:
         if key not in kinds:
-            problems.append(f"{prefix}{key} is unknown{near(key, kinds)}; {name or 'it'} takes: {', '.join(kinds) or 'nothing'}")
+            problems.append(
+                f"{prefix}{key} is unknown{near(key, kinds)}; {name or 'it'} takes: {', '.join(kinds) or 'nothing'}"
+            )
     for key, one in kinds.items():
         given = values.get(key, REQUIRED)
         default = one.default_factory() if one.default_factory is not MISSING else one.default
-        if given is REQUIRED or given == "???":
-            given = default
         if given is REQUIRED:
+            given = default
+        if given is REQUIRED or (isinstance(given, str) and given == "???"):
             problems.append(f"{prefix}{key} must be set: {one.metadata['kind'].help or prefix + key + '=...'}")
             continue
         try:
@@ -206,13 +239,26 @@ def read(cls: type[Options], values: Mapping[str, Any], name: str) -> Options:
         except OptionsError as error:
             problems += [f"{prefix}{key}.{p}" for p in error.problems]
         except ValueError as error:
-            problems.append(f"{prefix}{key}={given!r} {error}")
+            problems.append(f"{prefix}{key}={short(given)} {error}")
     if not problems:
         made = cls(**found)
         problems = [f"{prefix}{p}" for p in getattr(made, "problems", list)()]
         if not problems:
             return made
     raise OptionsError(problems)
+
+
+def absurd(values: Any, name: str) -> list[str]:
+    """What no option takes and no message could show, wherever it stands: texts and numbers of thousands of characters."""
+    if isinstance(values, Mapping):
+        return [p for key, value in values.items() for p in absurd(value, f"{name}.{key}".lstrip(".")[:100])]
+    if isinstance(values, (list, tuple)):
+        return [p for value in values for p in absurd(value, name)]
+    if isinstance(values, str) and len(values) > LONGEST:
+        return [f"{name} has {len(values)} characters; a text has at most {LONGEST}"]
+    if isinstance(values, int) and abs(values) > 10**300:
+        return [f"{name} is a whole number of {values.bit_length()} bits; numbers are at most {WIDEST:g}"]
+    return []
 
 
 def plain(options: Any) -> dict[str, Any]:

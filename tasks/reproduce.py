@@ -52,7 +52,11 @@ def plan(names: Sequence[str], overrides: Sequence[str]) -> Planned:
     if options := [o for o in rest if o.startswith("-")]:
         raise compose.ConfigError(f"{options[0]} is not for this command; scripts/train.py takes Hydra's own options")
     profile = (own["profile"] or ["demo"])[-1]
-    loaded = [_adapt(compose.experiment(one, profile), own["seeds"], own["add"]) for one in names]
+    return planned([_adapt(compose.experiment(one, profile), own["seeds"], own["add"]) for one in names], rest)
+
+
+def planned(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> Planned:
+    """The cells of experiments that have been read."""
     with compose.composer() as composed:
         tools = plans.Tools(composed, compose.module_of, compose.with_data, Progress, (DataError,))
         made = plans.make(loaded, tools, rest)
@@ -61,7 +65,7 @@ def plan(names: Sequence[str], overrides: Sequence[str]) -> Planned:
         told = "; ".join(f"{p.experiment.columns[c].label}: {why}" for p in made for c, why in p.unavailable.items())
         raise compose.ConfigError(f"no column can be run: {told}")
     config = slots[0].cell.config
-    return Planned(made, profile, config["runtime"], config["paths"]["outputs"])
+    return Planned(made, loaded[0].profile, config["runtime"], config["paths"]["outputs"])
 
 
 def _adapt(one: Experiment, seeds: Sequence[str], added: Sequence[str]) -> Experiment:
@@ -78,13 +82,18 @@ def _adapt(one: Experiment, seeds: Sequence[str], added: Sequence[str]) -> Exper
 def main(names: Sequence[str], overrides: Sequence[str]) -> int:
     """Exit status: 0 when every table is complete, 1 when a cell failed, 2 for a wrong configuration, 130 after Ctrl-C."""
     try:
-        planned = plan(names, overrides)
+        todo = plan(names, overrides)
     except ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped while the data were prepared; the same command goes on from there", file=sys.stderr)
         return 130
+    return drive(todo)
+
+
+def drive(planned: Planned) -> int:
+    """Run the cells and print the tables; the exit status."""
     driver = Driver(planned, Store(planned.outputs))
     try:
         return driver.run()
@@ -124,11 +133,13 @@ class Driver:
             f"{len(self.cells)} cells: {reused} finished before, {len(missing)} to run on {workers} worker(s)",
             file=sys.stderr,
         )
-        with Display(len(missing), workers) as display:
+        with Display(len(missing)) as display:
             for cell in self.damaged:
                 display.say(f"{name(cell)}: what is stored is damaged; it is moved aside and run again")
             self._print_complete(display)
             self._run_all(missing, display)
+        # what failed here may have been finished by another process since
+        self.failed = {key: error for key, error in self.failed.items() if not self.cells[key].done(self.store)}
         for key, error in self.failed.items():
             reason = error.split("\nTraceback (most recent call last)", 1)[0]
             where = self.cells[key].entry(self.store).path("status.json")

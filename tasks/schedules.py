@@ -89,7 +89,7 @@ class InverseSqrt(Schedule):
 
     @dataclass
     class Options:
-        warmup_updates: int = integer(200, low=1, high=1_000_000, help="updates of linear warm-up")
+        warmup_updates: int = integer(200, low=1, high=100_000_000, help="updates of linear warm-up")
 
     def rate(self, update: int) -> float:
         n, warm = update + 1, self.options.warmup_updates
@@ -116,7 +116,7 @@ class Linear(Schedule):
 
     @dataclass
     class Options:
-        warmup_updates: int = integer(200, low=1, high=1_000_000, help="updates of linear warm-up")
+        warmup_updates: int = integer(200, low=1, high=100_000_000, help="updates of linear warm-up")
 
     def rate(self, update: int) -> float:
         n, warm, total = update + 1, self.options.warmup_updates, self.total_updates

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hydra.errors import HydraException
 
 from tasks import compose, data
 
@@ -20,9 +19,9 @@ def no_data(monkeypatch):
 
 
 def refused(composed, overrides) -> str:
-    with pytest.raises((compose.ConfigError, HydraException)) as caught:
+    with pytest.raises(compose.ConfigError) as caught:
         composed(overrides)
-    return f"{caught.value} {caught.value.__cause__ or ''}"
+    return str(caught.value)
 
 
 # Overrides of task=toy, and words that the refusal must say.
@@ -169,7 +168,7 @@ def test_all_mistakes_are_collected(composed):
 
 
 def test_misspelt_choices_name_the_nearest():
-    with compose.composer() as made, pytest.raises(HydraException, match=r"(?s)fusedmx.*fusedmax"):
+    with compose.composer() as made, pytest.raises(compose.ConfigError, match=r"fusedmx.*'fusedmax'"):
         made(["task=toy", "mapping=fusedmx"])
     with pytest.raises(compose.ConfigError, match=r"(?s)niculae_table2.*niculae2017_table2"):
         compose.experiment("niculae_table2", "demo")

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
 import sparse_attention as sa
@@ -19,6 +18,7 @@ from sparse_attention.repro import plan as plans
 from sparse_attention.repro.protocol import Prepared, TestSet
 from sparse_attention.repro.store import Store
 from tasks import compose, data, models, nodes
+from tasks.overrides import merged
 from tasks.schedules import SCHEDULES
 
 CONFIGS = compose.CONFIGS
@@ -27,8 +27,7 @@ pages = compose.names_in
 
 def page(group: str, name: str) -> dict:
     """A page with the pages it begins from, not yet checked or resolved."""
-    with initialize_config_dir(config_dir=str(compose.CONFIGS), version_base="1.3"):
-        return OmegaConf.to_container(compose._compose(f"{group}/{name}" if group else name, []))
+    return OmegaConf.to_container(merged(f"{group}/{name}" if group else name, []))
 
 
 MAPPINGS = [name for name in pages("mapping") if name != "custom"]

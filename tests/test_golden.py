@@ -1,7 +1,7 @@
 """Golden cells: tiny ones of every family, whose stored scores say whether the code still computes what it computed.
 
 A difference fails until the family's RECIPE is raised and `make golden` has recorded the cell again, so that no finished cell
-made by other code is taken for a new one. Recording refuses a changed score under an unchanged recipe.
+made by other code is taken for a new one. Recording refuses a changed score under an unchanged recipe and an unchanged configuration (which makes another cell by itself).
 
 Tolerances hold across machines: losses and objectives by one part in 500 (additions in another order, amplified by training);
 scores of few examples by what one or two examples are worth.
@@ -9,6 +9,7 @@ scores of few examples by what one or two examples are worth.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -24,7 +25,13 @@ from tasks.data.progress import NullProgress
 
 FOLDER = Path(__file__).parent / "golden"
 PAIRS = ("task=toy", "data.limits={train: 1000, dev: 60, test: 60}", "model.embed_dim=48", "model.hidden_dim=48", "train.max_epochs=8", "train.batch_size=20")  # fmt: skip
-TEXTS = ("data.limits={train: 400, dev: 60, test: 80}", "train.max_epochs=6", "model.embed_dim=32", "model.hidden_dim=24", "optim.lr=0.01")
+TEXTS = (
+    "data.limits={train: 400, dev: 60, test: 80}",
+    "train.max_epochs=6",
+    "model.embed_dim=32",
+    "model.hidden_dim=24",
+    "optim.lr=0.01",
+)
 MULTILABEL = ("task=multilabel", "data.sizes={train: 120, dev: 40, test: 60}", "task.tune.penalties=[0.1,0.001]")
 CELLS = {
     "seq2seq_adam": [*PAIRS, "mapping=fusedmax", "schedule=linear", "schedule.warmup_updates=20", "optim.label_smoothing=0.1",
@@ -66,7 +73,11 @@ def measure(overrides: list[str], folder: Path) -> dict:
     assert outcome.state == "done", outcome.error
     family = importlib.import_module(module_of(config))
     scores = {k: v for k, v in cell.found(store).metrics.items() if not k.endswith(UNSTABLE)}
-    return {"family": module_of(config), "recipe": list(family.RECIPE), "scores": scores}
+    asked = {k: v for k, v in config.items() if k not in ("paths", "runtime")} | {
+        "data": {k: v for k, v in config["data"].items() if k != "path"}
+    }
+    stamp = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+    return {"config": stamp, "family": module_of(config), "recipe": list(family.RECIPE), "scores": scores}
 
 
 def allowed(family: str, name: str, value: float) -> float:
@@ -93,7 +104,7 @@ def test_golden_cell(name, tmp_path):
     now = measure(CELLS[name], tmp_path)
     changed = differences(recorded, now) if recorded else []
     part = now["family"].replace(".", "/") + ".py"
-    if changed and now["recipe"] == recorded["recipe"]:
+    if changed and (now["recipe"], now["config"]) == (recorded["recipe"], recorded["config"]):
         pytest.fail(
             f"{name}: {'; '.join(changed)}. What a cell computes has changed: raise RECIPE in {part} (training, evaluation), then run `make golden`"
         )
@@ -101,6 +112,9 @@ def test_golden_cell(name, tmp_path):
         path.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         return
     assert recorded is not None, f"{name} was never recorded: run `make golden`"
+    assert now["config"] == recorded["config"], (
+        f"{name} asks for something else now (a setting or a default): run `make golden`"
+    )
     assert now["recipe"] == recorded["recipe"], (
         f"the recipe of {part} was raised: run `make golden` to record {name} again"
     )

@@ -34,7 +34,7 @@ from typing import Any
 from torch import Tensor
 
 from . import reference
-from .reference import Op
+from .reference import NoMemory, Op
 
 NAMES = ("auto", "reference", "native", "triton")
 
@@ -83,27 +83,53 @@ def active() -> str:
     return _choice
 
 
+def backend(name: str) -> ModuleType:
+    """The backend called ``name``. Raises RuntimeError where it is not installed."""
+    module = _load(name)
+    if module is None:
+        raise RuntimeError(f"kernels {name!r} is not installed; choose sparse_attention.kernels.use('auto')")
+    return module
+
+
+def place(kernel: Any) -> tuple[str, str]:
+    """The names of the backend and of the operation that a kernel is."""
+    return next((n, op) for n, m in _loaded.items() if m is not None for op, k in m.OPS.items() if k is kernel)
+
+
 def select(op: str, x: Tensor) -> ModuleType:
     """The backend that computes ``op`` on the rows ``x`` ``[R, n]``.
 
     Raises:
         RuntimeError: a backend was chosen by name that cannot take this tensor.
+        NoMemory: a meta tensor.
     """
     if _choice == "auto":
         name = "triton" if x.is_cuda else "native"
         # One dictionary look-up on the path that every call takes.
-        backend = _loaded[name] if name in _loaded else _load(name)
-        if backend is not None and backend.available(op, x):
-            return backend
-        return reference
-    backend = _load(_choice)
-    if backend is None or not backend.available(op, x):
-        why = "is not installed" if backend is None else f"cannot compute {op} on a {x.dtype} tensor on {x.device}"
+        module = _loaded[name] if name in _loaded else _load(name)
+        if module is not None and module.available(op, x):
+            return module
+        name = "reference"
+    else:
+        name = _choice
+    if x.is_meta:
+        raise NoMemory(f"a meta tensor of shape {tuple(x.shape)} has no values to compute with")
+    module = backend(name)
+    if not module.available(op, x):
         raise RuntimeError(
-            f"kernels {_choice!r} {why}; choose sparse_attention.kernels.use('auto') "
-            "to fall back to the reference where needed"
+            f"kernels {name!r} cannot compute {op} on a {x.dtype} tensor on {x.device}; choose "
+            "sparse_attention.kernels.use('auto') to fall back to the reference where needed"
         )
-    return backend
+    return module
 
 
-__all__ = ["NAMES", "Op", "active", "select", "use"]
+def build() -> str:
+    """Compile the native kernels now instead of at the first call; says what was built. `make setup` calls it.
+
+    Raises:
+        RuntimeError: no compiler, or no folder to keep the libraries in; the message says what to do.
+    """
+    return backend("native").build_all()
+
+
+__all__ = ["NAMES", "NoMemory", "Op", "active", "backend", "build", "select", "use"]

@@ -6,8 +6,8 @@ Martins & Kreutzer 2017; Malaviya, Ferreira & Martins 2018; Peters, Niculae & Ma
   in the order of :math:`e^z/u`, the others share the mass that is left.
 * sparsemax: :math:`\arg\min_{p \in \Delta, p \le u} \|p - z\|^2 = \mathrm{clip}(z - \tau, 0, u)`.
 
-Feasible when the bounds of the kept positions sum to at least 1. A row whose bounds sum to less returns its bounds: the
-distribution cannot be completed, and a decoder that has used up all fertility should not crash on it.
+Feasible when the bounds of the kept positions sum to at least 1; a row that is short of it by rounding (less than 1e-4,
+as fertility that was used up exactly) returns its bounds. Anything else is an error that names the row.
 
 Forward and backward: softmax below; sparsemax ``kernels/reference/constrained.py``, fast
 ``kernels/native/src/constrained.h``, its gradients ``rows/bounded.py``.
@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from ..registry import Param, register
-from ..rows.bounded import bounded_rows
-from ..rows.shape import along, compiling, expanded
+from ..rows import operators
+from ..rows.bounded import bounded_rows, check_bounds
+from ..rows.shape import along, expanded, foreign, transformed
 
 BOUNDS = Param(
     "bounds",
@@ -60,12 +61,13 @@ def constrained_softmax(scores: Tensor, bounds: Tensor | float, dim: int = -1, m
 
     Args:
         scores: any shape; -inf counts as masked.
-        bounds: >= 0, broadcastable to scores.
+        bounds: >= 0, summing to at least 1 over the kept positions of every row; broadcastable to scores.
         mask: bool, broadcastable to scores, True = keep.
     Returns:
-        shape of scores; rows sum to 1, or to the sum of their bounds where that is less.
+        shape of scores; rows sum to 1.
     Raises:
-        ValueError: bounds that do not broadcast to the scores.
+        ValueError: bounds that do not broadcast to the scores, are negative or NaN, or sum to less than 1 in a row.
+            (constrained_softmax inside torch.compile or a transform: NaN in that row.)
     """
     return _bounded(_capped_softmax, scores, bounds, dim, mask)
 
@@ -87,10 +89,8 @@ def constrained_sparsemax(scores: Tensor, bounds: Tensor | float, dim: int = -1,
 
 
 def _sparsemax(x: Tensor, u: Tensor) -> Tensor:
-    if compiling():
-        from ..rows import compiled
-
-        return compiled.bounded_rows(x.contiguous(), u.contiguous())
+    if not transformed() and (foreign(x) or foreign(u)):
+        return operators.bounded_rows(x.contiguous(), u.contiguous())
     return bounded_rows(x, u)
 
 
@@ -98,6 +98,11 @@ def _capped_softmax(x: Tensor, u: Tensor) -> Tensor:
     keep = x.detach() != -torch.inf
     top = x.detach().amax(-1, keepdim=True)
     dead, bad = top == -torch.inf, ~(top < torch.inf)
+    if transformed() or foreign(x) or foreign(u):
+        held = torch.where(keep, u.detach(), 0.0)
+        bad = bad | ~((held >= 0).all(-1, keepdim=True) & (held.sum(-1, keepdim=True) >= 1 - 1e-4) | dead)
+    else:
+        check_bounds(x, u)
     z = x.masked_fill(~keep | dead | bad, 0.0)
     u = u.masked_fill(~keep, 0.0)
     with torch.no_grad():

@@ -1,9 +1,9 @@
 r"""Entmax: :math:`p = \arg\max_{p \in \Delta} p^\top x + H_\alpha(p) = [(\alpha-1)x - \tau]_+^{1/(\alpha-1)}`.
 
 :math:`H_\alpha(p) = \frac{1}{\alpha(\alpha-1)} \sum_i (p_i - p_i^\alpha)`, the Tsallis entropy (Peters, Niculae & Martins
-2019). alpha -> 1 is softmax, alpha = 2 sparsemax; 1.5 has a closed form. With :math:`s = p^{2-\alpha}` on the support the
-Jacobian is :math:`\mathrm{Diag}(s) - ss^\top/1^\top s`. A tensor ``alpha`` is learned; its gradient keeps full precision
-as alpha -> 1.
+2019). alpha = 1 is softmax, 2 sparsemax; 1.5 has a closed form; below 1 every position has weight, and more as alpha falls.
+With :math:`s = p^{2-\alpha}` on the support the Jacobian is :math:`\mathrm{Diag}(s) - ss^\top/1^\top s`. A tensor
+``alpha`` is learned; value and gradient are continuous through 1 and hold to full precision up to 100.
 
 Forward and backward: ``kernels/reference/threshold.py`` (``entmax_*``); fast ``kernels/native/src/simplex_mappings.h``,
 ``kernels/triton/simplex.py``.
@@ -15,8 +15,9 @@ from torch import Tensor
 
 from ..registry import Param, register
 from ..rows.apply import rows
+from .softmax import softmax
 
-ALPHA = Param("alpha", low=1.0, meaning="1 is softmax (use softmax), 2 is sparsemax; larger is sparser")
+ALPHA = Param("alpha", low=0.0, meaning="1 is softmax, 2 is sparsemax; larger is sparser, below 1 denser than softmax")
 
 
 @register(
@@ -26,18 +27,20 @@ ALPHA = Param("alpha", low=1.0, meaning="1 is softmax (use softmax), 2 is sparse
     oracle="entmax package (entmax15, entmax_bisect)",
 )
 def entmax(scores: Tensor, dim: int = -1, alpha: float | Tensor = 1.5, mask: Tensor | None = None) -> Tensor:
-    """Between softmax and sparsemax.
+    """Softmax, sparsemax, what lies between them and beyond.
 
     Args:
         scores: any shape; -inf counts as masked.
-        alpha: > 1, a number or a tensor over the rows (learned sparsity); tensors are not checked for their range.
+        alpha: > 0, a number or a tensor over the rows (learned sparsity).
         mask: bool, broadcastable to scores, True = keep.
     Returns:
-        shape of scores; rows sum to 1.
+        shape of scores; rows sum to 1; NaN in the rows where a tensor alpha is out of range.
     Raises:
-        ValueError: alpha <= 1 (entmax would be softmax there: call softmax).
+        ValueError: a number alpha <= 0.
     """
-    alpha = ALPHA.check(alpha)
+    alpha = ALPHA.take(alpha)
     if alpha.__class__ is float and alpha == 2.0:
         return rows("sparsemax", scores, dim, mask, {"gamma": 1.0})
+    if alpha.__class__ is float and alpha == 1.0:
+        return softmax(scores, dim, mask=mask)
     return rows("entmax", scores, dim, mask, {"alpha": alpha})

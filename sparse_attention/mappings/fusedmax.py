@@ -42,7 +42,7 @@ def fusedmax(
     Raises:
         ValueError: lam or gamma out of range.
     """
-    lam, gamma = LAM.check(lam), GAMMA.check(gamma)
+    lam, gamma = LAM.take(lam), GAMMA.take(gamma)
     if lam.__class__ is float and lam == 0.0:
         return rows("sparsemax", scores, dim, mask, {"gamma": gamma})
     return rows("fusedmax", scores, dim, mask, {"lam": lam, "gamma": gamma}, fusedmax_of_tensor)

@@ -60,7 +60,7 @@ def oscarmax(
     Raises:
         ValueError: lam, gamma or mode out of range.
     """
-    lam, gamma = LAM.check(lam), GAMMA.check(gamma)
+    lam, gamma = LAM.take(lam), GAMMA.take(gamma)
     if mode != "exact":
         MODE.check(mode)
         return along(_printed, scores, dim, mask, lam=lam, gamma=gamma)

@@ -57,7 +57,7 @@ def pnormmax(
     Raises:
         ValueError: p, gamma, solver or tol out of range; a tensor with ``solver="pgd"``.
     """
-    p, gamma = P.check(p), GAMMA.check(gamma)
+    p, gamma = P.take(p), GAMMA.take(gamma)
     if solver != "exact":
         SOLVER.check(solver)
         return pnormmax_pgd(scores, dim, p, gamma, mask, TOL.check(tol))

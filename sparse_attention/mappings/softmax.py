@@ -30,7 +30,7 @@ def softmax(scores: Tensor, dim: int = -1, gamma: float | Tensor = 1.0, mask: Te
     Returns:
         shape of scores; rows sum to 1, fully masked rows are 0.
     """
-    return along(_softmax, scores, dim, mask, gamma=GAMMA.check(gamma))
+    return along(_softmax, scores, dim, mask, gamma=GAMMA.take(gamma))
 
 
 def _softmax(x: Tensor, gamma: float | Tensor) -> Tensor:

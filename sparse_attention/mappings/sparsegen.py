@@ -26,7 +26,7 @@ LAM = Param("lam", high=1.0, meaning="0 is sparsemax of g(z); towards 1 sparser,
 def _sparsegen(
     scores: Tensor, dim: int, lam: float | Tensor, mask: Tensor | None, g: Callable[[Tensor], Tensor] | None
 ) -> Tensor:
-    lam = LAM.check(lam)
+    lam = LAM.take(lam)
     if g is None and lam.__class__ is float:
         return rows("sparsemax", scores, dim, mask, {"gamma": 1.0 - lam})
 

@@ -47,7 +47,7 @@ def sparsecone(scores: Tensor, dim: int = -1, q: float | Tensor = 1.0, mask: Ten
     Raises:
         ValueError: q < 0.
     """
-    return along(cone, scores, dim, mask, q=Q.check(q))
+    return along(cone, scores, dim, mask, q=Q.take(q))
 
 
 @register("sparsehourglass", params=(Q,), paper="Laha et al. 2018, sec. 3.5", oracle="quadratic programme")
@@ -57,4 +57,4 @@ def sparsehourglass(scores: Tensor, dim: int = -1, q: float | Tensor = 1.0, mask
     Arguments, result and errors as :func:`sparsecone`. With q = 0 a row of sum 0 is NaN. Lipschitz with the l2
     constant ``sqrt((1 + 1/(Kq))^2 + (K-1)/(Kq)^2)``, not the printed ``1 + 1/(Kq)``.
     """
-    return along(cone, scores, dim, mask, q=Q.check(q), mirrored=True)
+    return along(cone, scores, dim, mask, q=Q.take(q), mirrored=True)

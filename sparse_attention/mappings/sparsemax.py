@@ -41,7 +41,7 @@ def sparsemax(scores: Tensor, dim: int = -1, gamma: float | Tensor = 1.0, mask: 
     """
     if gamma.__class__ is float and gamma == 1.0:  # the most frequent call of all
         return rows("sparsemax", scores, dim, mask, _ONE)
-    return rows("sparsemax", scores, dim, mask, {"gamma": GAMMA.check(gamma)})
+    return rows("sparsemax", scores, dim, mask, {"gamma": GAMMA.take(gamma)})
 
 
 def project_last(z: Tensor, keep: Tensor, gamma: float = 1.0) -> Tensor:

@@ -46,10 +46,6 @@ class Row:
     baseline: bool = False
     still: bool = False  # learning
 
-    @property
-    def cells(self) -> list[str]:
-        return [f.cell_id for f in self.found]
-
 
 @dataclass
 class Block:

@@ -8,35 +8,28 @@ from __future__ import annotations
 import csv
 import errno
 import io
+import json
 import logging
+import math
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from sparse_attention.repro import provenance
-from sparse_attention.repro.files import explain
-from sparse_attention.repro.identity import Cell, Found, prepare
-from sparse_attention.repro.pages import enter, finished, from_folder, page
+from sparse_attention.repro.claims import Busy
+from sparse_attention.repro.files import StoreError, explain, write_atomic, write_json
+from sparse_attention.repro.identity import Cell, prepare
+from sparse_attention.repro.identity import Found as Found
 from sparse_attention.repro.plugins import load as load_plugins
-from sparse_attention.repro.protocol import TestSet
-from sparse_attention.repro.store import Busy, Entry, Store, write_atomic, write_json
+from sparse_attention.repro.protocol import Prepared, TestSet
+from sparse_attention.repro.store import Entry, Store
 
-__all__ = [
-    "Cell",
-    "Found",
-    "Outcome",
-    "enter",
-    "finished",
-    "from_folder",
-    "load_plugins",
-    "prepare",
-    "run",
-    "run_folder",
-]
-
+ASKED = ("module", "overrides", "further", "test")  # what stands in a page besides the configuration
 TRAINING_SHARE = 0.85  # of a cell's time, roughly
 
 
@@ -88,12 +81,9 @@ class CellMonitor:
 
 
 def run(
-    cell: Cell,
-    store: Store,
-    *,
-    forward: Callable[..., None] | None = None,
+    cell: Cell, store: Store, *, forward: Callable[..., None] | None = None,
     loggers: Callable[[Cell], list[Any]] | None = None,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Do what a cell still lacks; a failure is recorded with its traceback.
 
     Args:
@@ -127,8 +117,9 @@ def run(
         except Exception as second:  # a full disk, usually the same as the first
             trace += f"\n(the failure could not be recorded: {second})"
         _finish(active, {}, "failed")
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            error = explain(error, entry.folder)
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if full or "No space left on device" in str(error):  # safetensors has an error of its own
+            error = explain(OSError(errno.ENOSPC, ""), entry.folder)
         return Outcome(cell.cell_id, "failed", time.monotonic() - started, f"{type(error).__name__}: {error}\n{trace}")
 
 
@@ -169,6 +160,8 @@ def _train(cell: Cell, entry: Entry, monitor: CellMonitor, record: Mapping[str, 
     training = cell.family.train(cell.config, cell.prepared, entry.folder, monitor)
     if not training.metrics:
         raise ValueError(f"{cell.module}.train measured nothing")
+    if lost := [k for k, v in training.metrics.items() if k.endswith("/loss") and not math.isfinite(v)]:
+        raise FloatingPointError(f"{', '.join(lost)}: {training.metrics[lost[0]]}; lower optim.lr or set optim.clip")
     told = {"seconds": round(time.monotonic() - started, 1), "data_sha256": cell.prepared.sha256}
     write_json(entry.path("provenance.json"), {**record, **told})
     write_json(
@@ -231,3 +224,81 @@ def _log_to(path: Path) -> logging.Handler:
     if root.level > logging.INFO or root.level == logging.NOTSET:
         root.setLevel(logging.INFO)
     return handler
+
+
+# ---- config.yaml of a folder
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """What the config.yaml of a folder says."""
+    path = folder / "config.yaml"
+    try:
+        page = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise StoreError(
+            f"{path} cannot be read ({error}); name the folder of a cell, outputs/cells/TASK/MAPPING/ID"
+        ) from error
+    if not isinstance(page, dict) or "module" not in page:
+        raise StoreError(f"{path} is not the page of a cell: it has no `module`")
+    return page
+
+
+def from_folder(folder: str | Path, progress: Any = None) -> Cell:
+    """The cell of a folder, from its config.yaml alone: a training with the evaluations asked first, or one evaluation.
+
+    Raises:
+        StoreError: no such page, or the data or recipes are no longer those that gave the folder its name.
+    """
+    folder = Path(folder).resolve()
+    config = _read(folder)
+    module, overrides, further, test = (config.pop(key, None) for key in ASKED)
+    if test is None:
+        asked = [{**config, "data": node} for node in further.values()]
+        cell = prepare(config, module, asked, progress, overrides)
+        same = cell.training_id == folder.name
+    else:  # the training's page has the data, this one says how to score
+        data = _read(folder.parents[1])["data"]
+        cell = prepare({**config, "data": data}, module, [config] if test in further else [], progress, overrides)
+        cell = replace(cell, tests=tuple(t for t in cell.tests if t.name == test))
+        same = bool(cell.tests) and cell.evaluation_id(cell.tests[0]) == folder.name
+    if not same:
+        raise StoreError(f"{folder}: its data or its recipe have changed since it was named; plan the experiment again")
+    return cell
+
+
+def finished(folder: str | Path) -> Cell:
+    """The cell of a finished training, without test sets and without its training data: enough to evaluate it.
+
+    Its encoding is that of the folder. Raises StoreError: not finished, or damaged.
+    """
+    folder = Path(folder).resolve()
+    config = _read(folder)
+    stored = Entry(folder).read()
+    if stored is None:
+        raise StoreError(f"{folder} holds no finished training (no manifest.json); run its command again")
+    module, *_ = (config.pop(key, None) for key in ASKED)
+    shortfalls = tuple(stored.get("shortfalls") or ())
+    prepared = Prepared(stored["data_sha256"], str(folder / "encoding"), stored.get("facts") or {}, shortfalls)
+    return Cell(config, module, prepared, known_id=folder.name)
+
+
+def enter(cell: Cell, store: Store) -> list[Path]:
+    """Write the pages of a cell that is to be run later; returns the folders for `run_folder`."""
+    entry, folders = cell.entry(store), []
+    if not entry.finished():
+        write_atomic(entry.path("config.yaml"), page(cell))
+        return [entry.folder]
+    for test in cell.tests:
+        level = cell.evaluation(store, test)
+        if not level.finished():
+            write_atomic(level.path("config.yaml"), page(cell, test))
+            folders.append(level.folder)
+    return folders
+
+
+def page(cell: Cell, test: TestSet | None = None) -> bytes:
+    """config.yaml: all that a worker needs to run the cell, or one evaluation of it; what is asked on top of the configuration."""
+    asked = {"module": cell.module, "overrides": list(cell.overrides), "further": cell.further}
+    one = {**asked, **cell.config} if test is None else {**asked, "test": test.name, **cell.config_of(test)}
+    plain = json.loads(json.dumps(one, default=str))
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120).encode()

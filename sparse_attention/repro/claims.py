@@ -27,7 +27,8 @@ class Busy(StoreError):
 def owner(pid: int | None = None) -> dict[str, Any]:
     """Who holds a claim: host and boot say whether its process can be asked for, pid and start time which one it is."""
     pid = pid or os.getpid()
-    return {"host": socket.gethostname(), "boot": _boot(), "pid": pid, "start": _start(pid), "token": uuid.uuid4().hex}
+    start = facts[19] if (facts := _stat(pid)) else None
+    return {"host": socket.gethostname(), "boot": _boot(), "pid": pid, "start": start, "token": uuid.uuid4().hex}
 
 
 @contextlib.contextmanager
@@ -41,8 +42,10 @@ def claimed(folder: Path) -> Iterator[None]:
                 handle = os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
                 break
             except FileExistsError:
-                if alive(folder):
-                    raise Busy(f"{folder} is being worked on by {_named(claim)}") from None
+                if alive(folder) or _touched(claim):
+                    who = read_json(claim) or {}
+                    where = f"process {who.get('pid', '?')} on {who.get('host', '?')}"
+                    raise Busy(f"{folder} is being worked on by {where}") from None
                 _take_away(claim)
         else:
             raise Busy(f"{folder}: other processes keep claiming it")
@@ -73,15 +76,37 @@ def alive(folder: Path) -> bool:
     """Whether a process that still runs has claimed the folder."""
     claim = folder / NAME
     holder = read_json(claim)
+    if holder and holder.get("host") == socket.gethostname() and holder.get("boot") == _boot():
+        return _process_alive(int(holder.get("pid", 0)), holder.get("start"))
     try:
-        age = time.time() - claim.stat().st_mtime
+        age = now(folder) - claim.stat().st_mtime
     except (FileNotFoundError, NotADirectoryError):
         return False
-    if holder is None:  # being written just now, or its writer died between create and write
-        return age < HEARTBEAT_SECONDS
-    if holder.get("host") == socket.gethostname() and holder.get("boot") == _boot():
-        return _process_alive(int(holder.get("pid", 0)), holder.get("start"))
-    return age < STALE_SECONDS
+    # no holder: being written just now, or its writer died between create and write; a negative age: a clock has jumped
+    return abs(age) < (STALE_SECONDS if holder else HEARTBEAT_SECONDS)
+
+
+def now(folder: Path) -> float:
+    """The time by the clock that stamps the files of a folder, which on a network is another machine's."""
+    probe = folder / f".clock.{uuid.uuid4().hex[:8]}"
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    except OSError:  # a folder that may only be read
+        return time.time()
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+
+
+def _touched(claim: Path) -> bool:
+    """Whether a claim from the future, whose age says nothing, gets another time while we look."""
+    with contextlib.suppress(FileNotFoundError):
+        before = claim.stat().st_mtime
+        if before - now(claim.parent) > STALE_SECONDS:
+            time.sleep(1.5 * HEARTBEAT_SECONDS)
+            return claim.stat().st_mtime != before
+    return False
 
 
 def _take_away(claim: Path) -> None:
@@ -104,8 +129,7 @@ def _process_alive(pid: int, start: str | None) -> bool:
         return False
     except PermissionError:
         pass
-    facts = _stat(pid)
-    if not facts:
+    if not (facts := _stat(pid)):
         return True
     # a killed child that nobody has waited for yet is not alive, nor is one whose number another process has now
     return facts[0] != "Z" and start in (None, facts[19])
@@ -119,17 +143,8 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
-def _start(pid: int) -> str | None:
-    return facts[19] if (facts := _stat(pid)) else None
-
-
 def _boot() -> str | None:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return None
-
-
-def _named(claim: Path) -> str:
-    holder = read_json(claim) or {}
-    return f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"

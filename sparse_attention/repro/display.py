@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, TextIO
+from typing import Any
 
 from sparse_attention.repro.cell import Cell, Outcome
 from sparse_attention.repro.pool import Event
+
+INTERVAL = 10.0  # seconds between two plain lines
 
 
 class Display:
@@ -17,21 +19,21 @@ class Display:
     running ones by their own progress.
     """
 
-    def __init__(self, total: int, workers: int, stream: TextIO | None = None, interval: float = 10.0) -> None:
-        self.total, self.workers, self.stream = total, max(workers, 1), stream or sys.stderr
+    def __init__(self, total: int) -> None:
+        self.total = total
         self.done = self.failed = 0
         self.fractions: dict[str, float] = {}
         self.stages: dict[str, str] = {}
         self.started = time.monotonic()
-        self.interval, self._last = interval, time.monotonic()
+        self._last = time.monotonic()
         self._live: Any = None
 
     def __enter__(self) -> Display:
-        if self.stream.isatty():
+        if sys.stderr.isatty():
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(file=self.stream), refresh_per_second=4, transient=True)
+            self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
             self._live.__enter__()
         return self
 
@@ -43,9 +45,11 @@ class Display:
         """Take an event of the pool into account."""
         cell = event.cell
         if event.kind == "stage":
-            self.fractions[cell.cell_id] = event.fraction
             stats = "".join(f", {k} {v:.3g}" for k, v in event.stats.items())
-            self.stages[cell.cell_id] = f"{name(cell)}: {event.text}{stats}"
+            self.fractions[cell.cell_id], self.stages[cell.cell_id] = (
+                event.fraction,
+                f"{name(cell)}: {event.text}{stats}",
+            )
             self._tick()
         elif event.kind == "note":
             self.say(f"  {name(cell)}: {event.text}")
@@ -56,22 +60,20 @@ class Display:
                 self.say(f"  {name(cell)}: {event.outcome.reason}; waiting for it")
                 return
             self.done += 1
-            self._ended(cell, event.outcome)
+            self.failed += event.outcome.state == "failed"
+            self.say(f"[{self.done}/{self.total}] {self._ended(cell, event.outcome)}")
 
-    def _ended(self, cell: Cell, outcome: Outcome) -> None:
+    def _ended(self, cell: Cell, outcome: Outcome) -> str:
         if outcome.state == "failed":
-            self.failed += 1
-            first = (outcome.error or "").splitlines()[0] if outcome.error else "unknown error"
-            self.say(f"[{self.done}/{self.total}] FAILED {name(cell)}: {first}")
-        else:
-            took = f" in {outcome.seconds:.0f} s" if outcome.state == "done" else ""
-            self.say(f"[{self.done}/{self.total}] {outcome.state} {name(cell)}{took}{self._left_text()}")
+            return f"FAILED {name(cell)}: {(outcome.error or 'unknown error').splitlines()[0]}"
+        took = f" in {outcome.seconds:.0f} s" if outcome.state == "done" else ""
+        return f"{outcome.state} {name(cell)}{took}{self._left_text()}"
 
     def say(self, text: str) -> None:
         if self._live:
             self._live.console.print(text, highlight=False, markup=False)
         else:
-            print(text, file=self.stream, flush=True)
+            print(text, file=sys.stderr, flush=True)
 
     def remaining(self) -> float | None:
         """Estimated seconds until all cells are done; None before anything is known."""
@@ -88,22 +90,17 @@ class Display:
         if self._live:
             from rich.text import Text
 
-            lines = [
-                f"{self.done} of {self.total} cells done, {self.failed} failed{self._left_text()}",
-                *self.stages.values(),
-            ]
-            self._live.update(Text("\n".join(lines)))
-        elif time.monotonic() - self._last > self.interval:
+            first = f"{self.done} of {self.total} cells done, {self.failed} failed{self._left_text()}"
+            self._live.update(Text("\n".join([first, *self.stages.values()])))
+        elif time.monotonic() - self._last > INTERVAL:
             self._last = time.monotonic()
             self.say(f"  {self.done}/{self.total} done{self._left_text()} | " + " | ".join(self.stages.values()))
 
 
 def name(cell: Cell) -> str:
     """Task, row and column of the table, seed; outside a table the mapping with its parameters and the data."""
-    node = cell.config["mapping"]
-    parameters = ", ".join(f"{k}={v}" for k, v in node.items() if k not in ("name", "at", "grid"))
-    places = "".join(f", {at['name']} at {place}" for place, at in (node.get("at") or {}).items())
-    label = cell.label or f"{cell.mapping}({parameters}){places} on {cell.config['data']['name']}"
+    places = "".join(f", {at['name']} at {place}" for place, at in (cell.config["mapping"].get("at") or {}).items())
+    label = cell.label or f"{cell.mapping}({cell.parameters}){places} on {cell.config['data']['name']}"
     return f"{cell.task}: {label}, seed {cell.seed}"
 
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from typing import Any, get_args, get_origin, get_type_hints
 
 from sparse_attention.repro.protocol import Metric
 
@@ -27,19 +27,15 @@ class ExperimentError(ValueError):
     """Everything that is wrong with an experiment's page, collected."""
 
 
-def _many(of: type, default: Any = ()) -> Any:
-    return field(default=default, metadata={"many": of})
-
-
 @dataclass(frozen=True)
 class Show:
     """A number of ours that a column shows; what is None here is as its `Metric` says."""
 
     metric: str
     label: str
-    decimals: int | None = field(default=None, metadata={"one": int})
+    decimals: int | None = None
     unit: str | None = None
-    better: int | None = field(default=None, metadata={"one": int})
+    better: int | None = None
 
 
 @dataclass(frozen=True)
@@ -56,9 +52,9 @@ class PublishedGroup:
 
     label: str
     dataset: str
-    metrics: tuple[str, ...] = _many(str, MISSING)
-    against: tuple[str, ...] = _many(str, MISSING)
-    labels: tuple[str, ...] = _many(str)
+    metrics: tuple[str, ...]
+    against: tuple[str, ...]
+    labels: tuple[str, ...] = ()
 
     @property
     def headers(self) -> tuple[str, ...]:
@@ -72,8 +68,8 @@ class Row:
     label: str
     mapping: str
     published: str = ""
-    overrides: tuple[str, ...] = _many(str)
-    grids: Mapping[str, Any] = field(default_factory=dict, metadata={"one": Mapping})
+    overrides: tuple[str, ...] = ()
+    grids: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -86,12 +82,12 @@ class Column:
 
     key: str
     label: str
-    show: tuple[Show, ...] = _many(Show, MISSING)
-    overrides: tuple[str, ...] = _many(str)
+    show: tuple[Show, ...]
+    overrides: tuple[str, ...] = ()
     grid: str = ""
-    evaluate: tuple[str, ...] = _many(str)
-    select: Select | None = field(default=None, metadata={"one": Select})
-    published: tuple[PublishedGroup, ...] = _many(PublishedGroup)
+    evaluate: tuple[str, ...] = ()
+    select: Select | None = None
+    published: tuple[PublishedGroup, ...] = ()
     not_comparable: str = ""
 
     @property
@@ -107,26 +103,26 @@ class Experiment:
     name: str
     profile: str
     title: str
-    rows: tuple[Row, ...] = _many(Row, MISSING)
-    columns: tuple[Column, ...] = _many(Column, MISSING)
-    seeds: tuple[int, ...] = _many(int, MISSING)
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    seeds: tuple[int, ...]
     paper: str = ""
     published: str = ""
-    comparable: bool = field(default=False, metadata={"one": bool})
+    comparable: bool = False
     not_comparable: str = ""
-    deviations: tuple[str, ...] = _many(str)
-    footers: tuple[str, ...] = _many(str)
+    deviations: tuple[str, ...] = ()
+    footers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Profile:
-    columns: tuple[str, ...] = _many(str, MISSING)
-    seeds: tuple[int, ...] = _many(int, MISSING)
-    rows: tuple[str, ...] = _many(str)
-    comparable: bool = field(default=False, metadata={"one": bool})
+    columns: tuple[str, ...]
+    seeds: tuple[int, ...]
+    rows: tuple[str, ...] = ()
+    comparable: bool = False
     not_comparable: str = ""
-    deviations: tuple[str, ...] = _many(str)
-    footers: tuple[str, ...] = _many(str)
+    deviations: tuple[str, ...] = ()
+    footers: tuple[str, ...] = ()
 
 
 def read(values: Mapping[str, Any], name: str, profile: str) -> Experiment:
@@ -136,16 +132,13 @@ def read(values: Mapping[str, Any], name: str, profile: str) -> Experiment:
         ExperimentError: unknown keys (with the nearest known one), wrong types, names that point nowhere; all of them.
     """
     problems: list[str] = []
-    values = dict(values)
-    profiles = {
-        k: _take(_Profile, v, f"profiles.{k}", problems) for k, v in dict(values.pop("profiles", None) or {}).items()
-    }
+    values = {"seeds": (), **values, "name": name, "profile": profile}
+    named = dict(values.pop("profiles", None) or {})
+    profiles = {k: _take(_Profile, v, f"profiles.{k}", problems) for k, v in named.items()}
     columns = values.get("columns")
     if isinstance(columns, Mapping):
         values["columns"] = [{"key": k, **v} if isinstance(v, Mapping) else v for k, v in columns.items()]
-    page = _take(
-        Experiment, values | {"name": name, "profile": profile, "seeds": values.get("seeds", ())}, "", problems
-    )
+    page = _take(Experiment, values, "", problems)
     if profile not in profiles:
         problems.append(
             f"there is no profile {profile!r}{near(profile, profiles)}; there are: {', '.join(profiles) or 'none'}"
@@ -156,11 +149,11 @@ def read(values: Mapping[str, Any], name: str, profile: str) -> Experiment:
     if problems or page is None or chosen is None:
         raise ExperimentError(f"experiment {name}: " + "; ".join(problems))
     by_key = {c.key: c for c in page.columns}
-    return Experiment(
-        name, profile, page.title, tuple(r for r in page.rows if not chosen.rows or r.label in chosen.rows),
-        tuple(by_key[key] for key in chosen.columns), chosen.seeds, page.paper, page.published,
-        chosen.comparable or page.comparable, chosen.not_comparable or page.not_comparable,
-        page.deviations + chosen.deviations, page.footers + chosen.footers,
+    return replace(
+        page, rows=tuple(r for r in page.rows if not chosen.rows or r.label in chosen.rows), seeds=chosen.seeds,
+        columns=tuple(by_key[key] for key in chosen.columns), comparable=chosen.comparable or page.comparable,
+        not_comparable=chosen.not_comparable or page.not_comparable, deviations=page.deviations + chosen.deviations,
+        footers=page.footers + chosen.footers,
     )  # fmt: skip
 
 
@@ -223,29 +216,28 @@ def _take(cls: Any, values: Any, where: str, problems: list[str]) -> Any:
     problems += [
         f"{prefix}{k} is unknown{near(k, known)}; allowed: {', '.join(known)}" for k in values if k not in known
     ]
-    found = {}
+    found, hints = {}, get_type_hints(cls)
     for key, one in known.items():
         if key in values:
-            found[key] = _value(one.metadata, values[key], f"{prefix}{key}", problems)
+            found[key] = _value(hints[key], values[key], f"{prefix}{key}", problems)
         elif one.default is MISSING and one.default_factory is MISSING:
             problems.append(f"{prefix}{key} must be given")
     return cls(**found) if len(problems) == said else None
 
 
-def _value(metadata: Mapping[str, Any], value: Any, where: str, problems: list[str]) -> Any:
-    if "many" not in metadata:
-        return _one(metadata.get("one", str), value, where, problems)
-    if isinstance(value, (str, Mapping)) or not isinstance(value, Sequence):
-        problems.append(f"{where}={value!r} must be a list")
-        return ()
-    return tuple(_one(metadata["many"], v, where, problems) for v in value)
-
-
-def _one(of: Any, value: Any, where: str, problems: list[str]) -> Any:
-    if of in (Show, Select, PublishedGroup, Row, Column):
+def _value(hint: Any, value: Any, where: str, problems: list[str]) -> Any:
+    """`value` as the type `hint` of a field: text, a number, tuple[..., ...], a mapping, another of these classes, or None."""
+    names = {str: "text", int: "a whole number", bool: "true or false", Mapping: "a mapping"}
+    inner = get_args(hint)
+    if get_origin(hint) is tuple:
+        if isinstance(value, (str, Mapping)) or not isinstance(value, Sequence):
+            problems.append(f"{where}={value!r} must be a list")
+            return ()
+        return tuple(_value(inner[0], v, where, problems) for v in value)
+    of = Mapping if get_origin(hint) is Mapping else inner[0] if inner else hint  # X | None
+    if is_dataclass(of):
         return _take(of, value, where, problems)
     if not isinstance(value, of) or (isinstance(value, bool) and of is int):
-        names = {str: "text", int: "a whole number", bool: "true or false", Mapping: "a mapping"}
         problems.append(f"{where}={value!r} must be {names[of]}")
     return value
 

@@ -8,6 +8,8 @@ import hashlib
 import json
 import os
 import uuid
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,16 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def archive_damage(path: Path) -> str | None:
+    """What is wrong with a zip archive, as torch's checkpoints are: every record against its CRC-32. Raises OSError."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            bad = archive.testzip()
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return f"{bad} is not what was written" if bad else None
 
 
 _HASHES: dict[Path, tuple[tuple[int, int, int], str]] = {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from sparse_attention.repro.blocks import SIGNIFICANT, Block, Row
@@ -75,20 +77,37 @@ def notes(blocks: Sequence[Block]) -> list[str]:
 
 
 def origin(blocks: Sequence[Block]) -> list[str]:
-    """Code versions, and whether the packages were those of requirements.lock."""
-    commits, unlocked = set(), False
-    folders = {
-        f
-        for b in blocks
-        for r in b.rows
-        for x in r.found
-        for f in (x.folder, *(e.folder for e in x.evaluations.values()))
+    """Code versions, whether torch or the kernels changed among the cells, whether the packages were the locked ones."""
+    found = [x for b in blocks for r in b.rows for x in r.found]
+    folders = {f for x in found for f in (x.folder, *(e.folder for e in x.evaluations.values()))}
+    records = [read_json(folder / "provenance.json") or {} for folder in folders]
+    codes = [r["code"] for r in records if r.get("code")]
+    commits = sorted({c["commit"] + ("+changes" if c.get("dirty") else "") for c in codes})
+    made_with = {
+        "torch": sorted({v for r in records if (v := (r.get("packages") or {}).get("torch"))}),
+        "kernels": sorted({v for r in records if (v := r.get("kernels"))}),
     }
-    for folder in folders:
-        record = read_json(folder / "provenance.json") or {}
-        code = record.get("code") or {}
-        unlocked |= record.get("locked") is False
-        if code:
-            commits.add(code["commit"] + ("+changes" if code.get("dirty") else ""))
-    lines = [f"Code: {', '.join(sorted(commits))}."] if commits else []
-    return [*lines, *(["Packages: not the locked set (requirements.lock)."] if unlocked else [])]
+    changed = [f"{what} {' and '.join(versions)}" for what, versions in made_with.items() if len(versions) > 1]
+    return [
+        *([f"Code: {', '.join(commits)}."] if commits else []),
+        *([f"Not all cells were made alike: {'; '.join(changed)}."] if changed else []),
+        *(
+            ["Packages: not the locked set (requirements.lock)."]
+            if any(r.get("locked") is False for r in records)
+            else []
+        ),
+    ]
+
+
+def of_task(docs: Path, task: str, profile: str) -> list[str]:
+    """The items under each heading of `<docs>/<task>.md` that says "deviations"; one that names profiles is of those."""
+    page = docs / f"{task}.md"
+    if not page.is_file():
+        return []
+    found = []
+    section = r"^#+ ([^\n]*deviations[^\n]*)\n(.*?)(?=^#|\Z)"
+    for heading, body in re.findall(section, page.read_text(encoding="utf-8"), re.M | re.S | re.I):
+        named = [p for p in ("demo", "cpu") if re.search(rf"\b{p}\b", heading, re.I)]
+        if not named or profile in named:
+            found += [" ".join(item.split()) for item in re.split(r"^[-*] +", body, flags=re.M)[1:]]
+    return found

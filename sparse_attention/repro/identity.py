@@ -9,6 +9,7 @@ make every finished cell worthless.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import json
@@ -20,7 +21,7 @@ from typing import Any, cast
 
 from sparse_attention.repro import plugins
 from sparse_attention.repro.protocol import Family, Prepared, TestSet
-from sparse_attention.repro.store import Damaged, Entry, Evaluation, Store
+from sparse_attention.repro.store import Damaged, Entry, Evaluation, Store, check_names
 
 # Nodes that say where and how, not what; `data` counts by its name and content, `plugins` by what their files hold.
 NOT_IDENTITY = ("runtime", "logger", "launcher", "paths", "profile", "plugins", "data")
@@ -44,7 +45,6 @@ class Found:
 
     cell_id: str
     folder: Path
-    seed: int
     metrics: Mapping[str, float]
     signatures: Mapping[str, str]
     facts: Mapping[str, Any]
@@ -84,6 +84,11 @@ class Cell:
         return self.config["mapping"]["name"]
 
     @property
+    def parameters(self) -> str:
+        """Those of the mapping, in words."""
+        return ", ".join(f"{k}={v}" for k, v in self.config["mapping"].items() if k not in ("name", "at", "grid"))
+
+    @property
     def seed(self) -> int:
         return int(self.config["seed"])
 
@@ -96,19 +101,17 @@ class Cell:
         """The 16 hex digits that name the training and its folder."""
         if self.known_id:
             return self.known_id
-        relevant = {k: v for k, v in self.config.items() if k not in NOT_IDENTITY}
-        relevant["task"] = {k: v for k, v in self.config["task"].items() if k not in SAID}
-        relevant["mapping"] = {k: v for k, v in self.config["mapping"].items() if k != "grid"}
+        relevant = {k: copy.deepcopy(v) for k, v in self.config.items() if k not in NOT_IDENTITY}
+        relevant["task"] = {k: v for k, v in relevant["task"].items() if k not in SAID}
+        relevant["mapping"].pop("grid", None)
         # where a file lies (word vectors) says nothing; the data's hash knows what is in it
-        relevant["encode"] = {
-            k: Path(v).name if isinstance(v, str) else v for k, v in (self.config.get("encode") or {}).items()
-        }
+        encode = relevant.get("encode") or {}
+        relevant["encode"] = {k: Path(v).name if isinstance(v, str) else v for k, v in encode.items()}
         for key in evaluation_keys(self.family):
             *path, last = key.split(".")
             node = relevant
             for part in path:
-                node[part] = dict(node.get(part) or {})
-                node = node[part]
+                node = node.setdefault(part, {})
             node.pop(last, None)
         own = [plugins.content(p) for p in self.config.get("plugins") or []]
         return digest(relevant, self.config["data"]["name"], own, self.prepared.sha256, self.family.RECIPE[0])
@@ -166,10 +169,19 @@ class Cell:
             seconds += float(scored.get("seconds", 0.0))
             for system, values in (scored.get("baselines") or {}).items():
                 baselines.setdefault(system, {}).update(values)
+        facts = trained.get("facts") or {}
         return Found(
-            self.training_id, entry.folder, self.seed, metrics, signatures, trained.get("facts") or {}, tests,
-            baselines, shortfalls, seconds, evaluations,
-        )  # fmt: skip
+            self.training_id,
+            entry.folder,
+            metrics,
+            signatures,
+            facts,
+            tests,
+            baselines,
+            shortfalls,
+            seconds,
+            evaluations,
+        )
 
     def done(self, store: Store) -> bool:
         """Whether everything that was asked is there and whole."""
@@ -224,6 +236,7 @@ def prepare(
     overrides: Sequence[str] = (),
 ) -> Cell:  # fmt: skip
     """Acquire and encode the data of a configuration, and of the further test sets of the configurations `tests`."""
+    check_names(config["task"]["name"], config["mapping"]["name"])
     plugins.load(config.get("plugins") or [])
     prepared = family(module).prepare(config, progress)
     others = [family(module).prepare_test(one, Path(prepared.folder), progress) for one in tests]

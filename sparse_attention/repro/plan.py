@@ -21,10 +21,10 @@ from sparse_attention.repro import plugins
 from sparse_attention.repro.experiment import Experiment
 from sparse_attention.repro.identity import Cell, assemble, family
 from sparse_attention.repro.protocol import Metric, Prepared, TestSet
+from sparse_attention.repro.store import check_names
 
 Config = Mapping[str, Any]
 Point = tuple[tuple[str, Any], ...]
-Errors = tuple[type[Exception], ...]
 READ_FOR_DATA = ("data", "encode", "task", "decode", "plugins")  # what preparing a data set may look at
 
 
@@ -89,7 +89,7 @@ class Tools:
     module_of: Callable[[Config], str]
     with_data: Callable[[Config, str], Config]
     progress: Callable[[], Any] = _silent
-    unavailable: Errors = ()
+    unavailable: tuple[type[Exception], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,9 @@ def _resolve(one: Experiment, tools: Tools, overrides: Sequence[str], problems: 
             if grid == "own":
                 grid = tools.compose([*base, *overrides], overrides)["mapping"].get("grid")
             for point, seed in itertools.product(points(grid), one.seeds):
-                assigned = [f"mapping.{key}={_text(value)}" for key, value in point]
+                assigned = [f"{key if '.' in key else 'mapping.' + key}={_text(value)}" for key, value in point]
                 config = tools.compose([*base, *assigned, f"seed={seed}", *overrides], overrides)
+                check_names(config["task"]["name"], config["mapping"]["name"])
                 tests = tuple(tools.with_data(config, name) for name in column.evaluate)
                 found.append(Wanted(r, c, point, seed, config, tools.module_of(config), tests))
             if len(points(grid)) > 1 and column.select is None:
@@ -198,17 +199,13 @@ def _prepare_all(wanted: Mapping[str, Job], tools: Tools, workers: int) -> dict[
         return {key: _prepare(job, tools.progress, tools.unavailable) for key, job in wanted.items()}
     # forked from here: nothing runs beside this thread yet, and the loaders need none of what the cells preload
     context = mp.get_context("fork" if "fork" in mp.get_all_start_methods() else None)
-    with ProcessPoolExecutor(workers, context, initializer=_no_traceback) as executor:
+    quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches the workers too: they end without a word
+    with ProcessPoolExecutor(workers, context, signal.signal, quiet) as executor:
         futures = {k: executor.submit(_prepare, job, tools.progress, tools.unavailable) for k, job in wanted.items()}
         return {key: future.result() for key, future in futures.items()}
 
 
-def _no_traceback() -> None:
-    """Ctrl-C reaches the workers too: they end without a word."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _prepare(job: Job, progress: Callable[[], Any], unavailable: Errors) -> Prepared | TestSet | Exception:
+def _prepare(job: Job, progress: Callable[[], Any], unavailable: tuple) -> Prepared | TestSet | Exception:
     module, config, encoding = job
     plugins.load(config.get("plugins") or [])
     try:

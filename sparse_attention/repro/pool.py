@@ -21,6 +21,8 @@ from sparse_attention.repro import cell as cells
 from sparse_attention.repro.cell import Cell, Outcome
 from sparse_attention.repro.store import Store
 
+Loggers = Callable[[Cell], list[Any]] | None
+
 
 @dataclass
 class Event:
@@ -35,26 +37,17 @@ class Event:
 
 
 def run_here(
-    pending: Iterable[Cell],
-    store: Store,
-    show: Callable[[Event], None],
-    loggers: Callable[[Cell], list[Any]] | None = None,
+    pending: Iterable[Cell], store: Store, show: Callable[[Event], None], loggers: Loggers = None
 ) -> list[Outcome]:
     """Run the cells one after another in this process (for one cell, and for schedulers that isolate by themselves)."""
     outcomes = []
     for cell in pending:
-        outcomes.append(cells.run(cell, store, forward=_forward(cell, show), loggers=loggers))
+        outcomes.append(cells.run(cell, store, forward=lambda *said, c=cell: show(Event(c, *said)), loggers=loggers))
         show(Event(cell, "end", outcome=outcomes[-1]))
     return outcomes
 
 
-def run(
-    pending: Iterable[Cell],
-    store: Store,
-    workers: int,
-    threads: int,
-    loggers: Callable[[Cell], list[Any]] | None = None,
-) -> Iterator[Event]:
+def run(pending: Iterable[Cell], store: Store, workers: int, threads: int, loggers: Loggers = None) -> Iterator[Event]:
     """Run `pending` in order, `workers` at a time with `threads` threads each; yields events as they happen.
 
     A cell whose process dies (killed, out of memory) ends as failed; the others go on, and running again resumes it.
@@ -73,9 +66,8 @@ def run(
             while waiting and len(active) < max(workers, 1):
                 cell = waiting.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(
-                    target=_child, args=(sender, cell, str(store.root), threads, loggers), name=cell.cell_id
-                )
+                arguments = (sender, cell, str(store.root), threads, loggers)
+                process = context.Process(target=_child, args=arguments, name=cell.cell_id)
                 process.start()
                 sender.close()
                 active[receiver] = (cell, process, time.monotonic())
@@ -86,17 +78,14 @@ def run(
                     kind, *rest = receiver.recv()
                 except (EOFError, OSError):
                     process.join()
-                    del active[receiver]
-                    receiver.close()
-                    yield Event(cell, "end", outcome=_died(cell, store, process.exitcode, time.monotonic() - started))
+                    kind, rest = "end", [_died(cell, store, process.exitcode, time.monotonic() - started)]
+                if kind != "end":
+                    yield Event(cell, kind, *rest)
                     continue
-                if kind == "end":
-                    process.join()
-                    del active[receiver]
-                    receiver.close()
-                    yield Event(cell, "end", outcome=rest[0])
-                else:
-                    yield _event(cell, kind, *rest)
+                process.join()
+                del active[receiver]
+                receiver.close()
+                yield Event(cell, "end", outcome=rest[0])
     finally:
         for _, process, _ in active.values():
             process.terminate()
@@ -122,17 +111,7 @@ def _died(cell: Cell, store: Store, exitcode: int | None, seconds: float) -> Out
     else:
         why = f"its process ended with exit code {exitcode}"
     error = f"{why}; run the same command again to resume it from its last checkpoint"
-    entry = cell.entry(store)
     with contextlib.suppress(Exception):  # the outcome below still reports it
-        entry.set_status("failed", error=error)
+        if not cell.entry(store).busy():  # another process may have taken it over already
+            cell.entry(store).set_status("failed", error=error)
     return Outcome(cell.cell_id, "failed", seconds, error)
-
-
-def _forward(cell: Cell, show: Callable[[Event], None]) -> Callable[..., None]:
-    return lambda kind, *rest: show(_event(cell, kind, *rest))
-
-
-def _event(cell: Cell, kind: str, *rest: Any) -> Event:
-    if kind == "stage":
-        return Event(cell, "stage", text=rest[0], fraction=rest[1], stats=rest[2])
-    return Event(cell, kind, text=rest[0])

@@ -62,15 +62,12 @@ def kernels_version() -> str:
 def unlocked() -> tuple[str, ...]:
     """Packages of requirements.lock that are absent or of another version here."""
     pinned = re.findall(r"^([\w.-]+)==([^\s;]+)", LOCK.read_text(encoding="utf-8"), re.M) if LOCK.is_file() else []
-    return tuple(
-        name for name, version in pinned if (_version(name) or "").partition("+")[0] != version.partition("+")[0]
-    )
+    return tuple(name for name, locked in pinned if (_version(name) or "").split("+")[0] != locked.split("+")[0])
 
 
 def _git(*arguments: str) -> str:
-    return subprocess.run(
-        ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True, timeout=10
-    ).stdout.strip()
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
 
 def _version(package: str) -> str | None:

@@ -140,54 +140,32 @@ def to_latex(table: Table) -> str:
         if block.unavailable:
             parts.append(f"% {block.label}: not run: {block.unavailable}")
             continue
-        groups, headers, body = grid(block)
-        spans, i = [], 1
-        while i < len(groups):
-            width = 1
-            while i + width < len(groups) and not groups[i + width]:
-                width += 1
-            spans.append(f"\\multicolumn{{{width}}}{{c}}{{{_tex(groups[i])}}}")
-            i += width
-        lines = [
-            "\\begin{table}",
-            "\\centering",
-            f"\\caption{{{_tex(table.title)}: {_tex(block.label)} ({_tex(table.subtitle)})}}",
-        ]
-        lines += [f"\\begin{{tabular}}{{l{'r' * (len(headers) - 1)}}}", "\\toprule", " & ".join(["", *spans]) + " \\\\"]
+        _, headers, body = grid(block)
+        spans = [("ours", len(block.headers)), *((name, len(labels)) for name, labels in block.published)]
+        above = ["", *(f"\\multicolumn{{{n}}}{{c}}{{{_tex(name)}}}" for name, n in spans)] + [""] * bool(
+            block.published
+        )
+        caption = f"\\caption{{{_tex(table.title)}: {_tex(block.label)} ({_tex(table.subtitle)})}}"
+        columns = f"\\begin{{tabular}}{{l{'r' * (len(headers) - 1)}}}"
+        lines = ["\\begin{table}", "\\centering", caption, columns, "\\toprule", " & ".join(above) + " \\\\"]
         lines += [" & ".join(_tex(h) for h in headers) + " \\\\", "\\midrule"]
         lines += [" & ".join(_tex(t) for t in line) + " \\\\" for line in body]
         parts.append("\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"]))
     return "\n\n".join(parts) + "\n"
 
 
-_TEX = {
-    "&": r"\&",
-    "%": r"\%",
-    "_": r"\_",
-    "#": r"\#",
-    "±": r"$\pm$",
-    "“": "``",
-    "”": "''",
-    "$": r"\$",
-    "{": r"\{",
-    "}": r"\}",
-}
+_TEX = str.maketrans(
+    {c: f"\\{c}" for c in "&%_#${}"} | {"±": r"$\pm$", "“": "``", "”": "''"}
+)  # fmt: skip
 
 
 def _tex(text: str) -> str:
-    return "".join(_TEX.get(character, character) for character in text)
+    return text.translate(_TEX)
 
 
 def write(table: Table, stem: Path) -> list[Path]:
     """Write text, Markdown, CSV and LaTeX beside each other; returns the paths."""
-    written = []
-    for suffix, text in (
-        (".txt", to_text(table) + "\n"),
-        (".md", to_markdown(table)),
-        (".csv", to_csv(table)),
-        (".tex", to_latex(table)),
-    ):
-        path = stem.with_name(stem.name + suffix)
-        write_atomic(path, text.encode())
-        written.append(path)
-    return written
+    made = {".txt": to_text(table) + "\n", ".md": to_markdown(table), ".csv": to_csv(table), ".tex": to_latex(table)}
+    for suffix, text in made.items():
+        write_atomic(stem.with_name(stem.name + suffix), text.encode())
+    return [stem.with_name(stem.name + suffix) for suffix in made]

@@ -30,46 +30,35 @@ def summarize(values: Sequence[float]) -> Summary:
     return Summary(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
 
 
-def paired_randomization(a: Sequence[float], b: Sequence[float], trials: int = 2000, seed: int = 1) -> float:
+def paired_randomization(a: Sequence[float], b: Sequence[float], trials: int = 2000) -> float:
     """Two-sided p-value of the difference of means of paired per-example scores, by random sign flips.
 
     Args:
         a, b: scores of the same examples in the same order.
         trials: number of random assignments; the smallest p-value is 1 / (trials + 1).
 
-    Raises:
-        ValueError: lengths differ.
-
-    Source: Noreen 1989 (approximate randomization), with the add-one estimate of the p-value.
+    Raises ValueError on unequal lengths. Source: Noreen 1989, with the add-one estimate of the p-value.
     """
-    if len(a) != len(b):
-        raise ValueError(f"paired scores need equal lengths, got {len(a)} and {len(b)}")
     import torch
 
+    if len(a) != len(b):
+        raise ValueError(f"paired scores need equal lengths, got {len(a)} and {len(b)}")
     differences = torch.tensor([float(x) - float(y) for x, y in zip(a, b)], dtype=torch.float64)
     differences = differences[differences != 0]
     if not len(differences):
         return 1.0
-    generator = torch.Generator().manual_seed(seed)
-    signs = torch.randint(0, 2, (trials, len(differences)), generator=generator, dtype=torch.float64) * 2 - 1
+    signs = _coins(trials, len(differences)) * 2 - 1
     hits = ((signs @ differences).abs() >= differences.sum().abs() - 1e-9).sum()
     return (int(hits) + 1) / (trials + 1)
 
 
-def paired_bleu_randomization(
-    a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], trials: int = 1000, seed: int = 1
-) -> float:
+def paired_bleu_randomization(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], trials: int = 1000) -> float:
     """Two-sided p-value of a difference of corpus BLEU, by randomly swapping the two systems' outputs per sentence.
 
     Args:
-        a, b: [sentences, 10] sufficient statistics per sentence: 4 n-gram hits, 4 n-gram totals, output length,
-            reference length.
-        trials: number of random assignments.
+        a, b: [sentences, 10] sufficient statistics: 4 n-gram hits, 4 n-gram totals, output length, reference length.
 
-    Raises:
-        ValueError: shapes differ.
-
-    Source: Riezler & Maxwell 2005 (approximate randomization for BLEU), with the add-one estimate of the p-value.
+    Raises ValueError on unequal shapes. Source: Riezler & Maxwell 2005.
     """
     import torch
 
@@ -78,13 +67,20 @@ def paired_bleu_randomization(
         raise ValueError(f"paired statistics need equal shapes, got {tuple(first.shape)} and {tuple(second.shape)}")
     if torch.equal(first, second):
         return 1.0
-    total, difference = first.sum(0) + second.sum(0), first - second
-    generator = torch.Generator().manual_seed(seed)
-    swap = torch.randint(0, 2, (trials, len(first)), generator=generator, dtype=torch.float64)
-    shuffled = first.sum(0) - swap @ difference  # [trials, 10]: sums of the system made by swapping
+    total = first.sum(0) + second.sum(0)
+    shuffled = first.sum(0) - _coins(trials, len(first)) @ (
+        first - second
+    )  # [trials, 10]: of the system made by swapping
     observed = (_bleu(first.sum(0)) - _bleu(second.sum(0))).abs()
     hits = ((_bleu(shuffled) - _bleu(total - shuffled)).abs() >= observed - 1e-9).sum()
     return (int(hits) + 1) / (trials + 1)
+
+
+def _coins(trials: int, n: int):
+    """[trials, n] of 0 and 1, always the same ones."""
+    import torch
+
+    return torch.randint(0, 2, (trials, n), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
 def _bleu(sums):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 import time
 import zlib
@@ -24,25 +25,18 @@ from pathlib import Path
 from typing import Any
 
 from sparse_attention.repro import claims
-from sparse_attention.repro.claims import Busy
 from sparse_attention.repro.files import StoreError, read_json, sha256_of, write_atomic, write_json
-
-__all__ = [
-    "Busy",
-    "Damaged",
-    "Entry",
-    "Evaluation",
-    "Level",
-    "Store",
-    "StoreError",
-    "read_json",
-    "write_atomic",
-    "write_json",
-]
 
 # What changes after a training is done, or is no part of it.
 LOOSE = ("checkpoints", "evaluations", "logs", "log.txt", "status.json", "manifest.json")
 ASIDE = ".damaged-"
+
+
+def check_names(*names: str) -> None:
+    """Names of folders below the store. Raises StoreError for one that is none, or would leave it."""
+    for name in names:
+        if not isinstance(name, str) or not re.fullmatch(r"\w[\w.+-]{0,99}", name):
+            raise StoreError(f"{name!r} cannot name a folder of the store; use letters, digits, '_', '-', '+' and '.'")
 
 
 class Damaged(StoreError):
@@ -72,12 +66,16 @@ class Level:
             if top.name not in LOOSE and not top.name.startswith((claims.NAME, ".")):
                 yield from sorted(p for p in top.rglob("*") if p.is_file()) if top.is_dir() else [top]
 
+    def files(self) -> dict[str, str]:
+        """Name -> sha256 as the manifest says; empty when there is none, or it is not a manifest."""
+        files = (read_json(self.path("manifest.json")) or {}).get("files")
+        return files if isinstance(files, dict) and "metrics.json" in files else {}
+
     def damage(self) -> str | None:
         """What is wrong with a finished level; None when it is whole, or not finished."""
         if not self.finished():
             return None
-        files = (read_json(self.path("manifest.json")) or {}).get("files")
-        if not isinstance(files, dict) or "metrics.json" not in files:
+        if not (files := self.files()):
             return "manifest.json is not a manifest"
         for name, wanted in files.items():
             try:
@@ -177,6 +175,8 @@ class Store:
         self.root = Path(root)
 
     def entry(self, task: str, mapping: str, cell_id: str) -> Entry:
+        """Raises StoreError when the names would leave the store."""
+        check_names(task, mapping, cell_id)
         return Entry(self.root / "cells" / task / mapping / cell_id)
 
     def __iter__(self) -> Iterator[Entry]:

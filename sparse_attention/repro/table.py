@@ -16,7 +16,6 @@ from typing import Any
 from sparse_attention.repro import footers
 from sparse_attention.repro import published as pub
 from sparse_attention.repro.blocks import Block, Row, Table, Value, best_of
-from sparse_attention.repro.deviations import of_task
 from sparse_attention.repro.experiment import Column, Select, Show
 from sparse_attention.repro.footers import GAIN, STILL_LEARNING
 from sparse_attention.repro.identity import Found
@@ -43,13 +42,13 @@ def build(
         else _Column(plan, store, records, failed or {}, c, column).block()
         for c, column in enumerate(one.columns)
     ]  # fmt: skip
-    tasks = dict.fromkeys(slot.cell.task for slot in plan.slots)
+    tasks = dict.fromkeys(slot.cell.task for slot in plan.slots) if docs else ()
     of_settings = [d for slot in plan.slots for d in slot.cell.config["task"].get("deviations") or ()]
-    of_tasks = [d for task in tasks if docs for d in of_task(docs, task, one.profile)]
+    of_tasks = [d for task in tasks for d in footers.of_task(docs or Path(), task, one.profile)]
     deviations = list(dict.fromkeys([*one.deviations, *of_settings, *of_tasks]))
     warning = "" if any(b.comparable for b in blocks) else "; its numbers are not comparable with the paper's"
     last = [*footers.seeds(plan, blocks), *one.footers, *footers.notes(blocks), *footers.origin(blocks)]
-    return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, list(dict.fromkeys(deviations)))
+    return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, deviations)
 
 
 class _Column:
@@ -87,11 +86,8 @@ class _Column:
         label = self.column.label
         if facts.get("stands_for") == slot.cell.config["data"]["name"]:
             label = f"GENERATED DATA ({facts.get('name')}; the real ones could not be had), instead of: {label}"
-        below = [
-            *footers.of_data(rows, facts, self.shown, self.metrics),
-            *([f"Not comparable: {'; '.join(reasons)}."] if reasons else []),
-            *self.losses,
-        ]
+        why = [f"Not comparable: {'; '.join(reasons)}."] if reasons else []
+        below = [*footers.of_data(rows, facts, self.shown, self.metrics), *why, *self.losses]
         groups = [(g.label, list(g.headers)) for g in self.column.published]
         return Block(label, [s.label for s in self.shown], groups, rows + self._baselines(rows), below)
 
@@ -151,10 +147,8 @@ class _Column:
         made = []
         for system, scores in (first.baselines if first else {}).items():
             numbers = [scores.get(s.metric) for s in self.shown]
-            values = [
-                Value(s.metric, None if n is None else Summary(float(n), None, 1), self._decimals(s))
-                for s, n in zip(self.shown, numbers)
-            ]
+            known = [None if n is None else Summary(float(n), None, 1) for n in numbers]
+            values = [Value(s.metric, n, self._decimals(s)) for s, n in zip(self.shown, known)]
             text, words = scores.get(f"{self.column.split}/text"), scores.get(f"{self.column.split}/words")
             detail = f"“{text}”" if text is not None else f"first {words} words" if words is not None else ""
             nothing: list[Any] = [None] * sum(len(g.metrics) for g in self.column.published)

@@ -5,7 +5,8 @@ Three ways lead to a kernel, by who asks:
 * plain calls (contiguous, last dimension, no mask, numbers as parameters): `_Rows`, with nothing in between;
 * torch.func transforms and hyperparameters given as tensors: `_RowsInTorch`, which runs the reference kernel and keeps
   every derivative a torch expression;
-* torch.compile: the opaque operator of `compiled`, so that the graph does not break.
+* tensors whose memory is not to be read (`shape.foreign`: compiled, traced, fake, distributed): the dispatcher's opaque
+  operator of `operators`, which every part of torch knows how to handle.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from torch.autograd import Function
 
 from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
-from .shape import FULL, along, batched, compiling, scaled, transformed
+from . import operators
+from .shape import FULL, PLAIN, along, batched, dispatch_modes, foreign, function_modes, scaled, transformed
 
 _grad_enabled = torch.is_grad_enabled
+_compiling = torch.compiler.is_dynamo_compiling  # what else compiles is a mode
+_forward_ad = torch.autograd.forward_ad
 
 
 def rows(
@@ -48,19 +52,27 @@ def rows(
     ndim = scores.ndim
     if (
         mask is None
+        and scores.__class__ in PLAIN
         and scores.dtype in FULL
         and (dim == -1 or dim == ndim - 1)
+        and not _compiling()
         and scores.is_contiguous()
-        and scores.numel()
+        and (size := scores.numel())
+        and size.__class__ is int  # a tensor under torch.jit.trace
         and ndim
-        and not compiling()
+        and not scores.is_neg()
         and not transformed()
+        and not dispatch_modes()
+        and not function_modes()
     ):
-        if scores.requires_grad and _grad_enabled():
-            return _Rows.apply(scores, op, params)
-        x = scores if ndim == 2 else scores.view(-1, scores.shape[-1])
-        p, _ = kernels.select(op, x).OPS[op].forward(x, **params)
-        return p if ndim == 2 else p.view(scores.shape)
+        try:
+            if (scores.requires_grad and _grad_enabled()) or _forward_ad._current_level >= 0:
+                return _Rows.apply(scores, op, params)
+            x = scores if ndim == 2 else scores.view(-1, scores.shape[-1])
+            p, _ = kernels.select(op, x).OPS[op].forward(x, **params)
+            return p if ndim == 2 else p.view(scores.shape)
+        except kernels.NoMemory:  # the dispatcher knows why: a lazy zero, a meta tensor
+            pass
     return along(lambda x: on_last(op, x, params), scores, dim, mask)
 
 
@@ -73,6 +85,10 @@ def _with_tensors(op: str, x: Tensor, params: dict[str, Any], learned: Callable[
         name: value if isinstance(value, Tensor) else torch.full([1] * x.ndim, value, dtype=x.dtype, device=x.device)
         for name, value in params.items()
     }
+    for name, value in theta.items():
+        # Out of range (see `Param.take`): the row becomes NaN, and kernels get a value that they can compute with.
+        spoilt = value.isnan()
+        x, theta[name] = x.masked_fill(spoilt, torch.nan), value.masked_fill(spoilt, 1.5)
     return on_last(op, x, one, **theta) if learned is None else learned(x, **theta)
 
 
@@ -82,11 +98,11 @@ def on_last(op: str, x: Tensor, params: dict[str, Any], **theta: Tensor) -> Tens
     ``theta``: at most one hyperparameter as a tensor ``[..., 1]``; the operation must have its derivative.
     """
     name, value = next(iter(theta.items()), ("", None))
-    if compiling():
-        from . import compiled
-
-        return compiled.rows(op, x.contiguous(), name, value, params)
-    if value is not None or transformed():
+    if transformed():
+        return _RowsInTorch.apply(x, value, op, name, params)[0]
+    if foreign(x) or (value is not None and foreign(value)):
+        return operators.rows(op, x.contiguous(), name, value, params)
+    if value is not None:
         return _RowsInTorch.apply(x, value, op, name, params)[0]
     return _Rows.apply(x.contiguous(), op, params)
 
@@ -102,6 +118,8 @@ class _Rows(Function):
         if x.ndim != 2:
             p = p.view(x.shape)
         ctx.save_for_backward(p, *saved)
+        if _forward_ad._current_level >= 0:
+            ctx.save_for_forward(p, *saved)
         ctx.op, ctx.kernel, ctx.params = op, kernel, params
         return p
 
@@ -124,10 +142,16 @@ class _Rows(Function):
 
 
 def _vjp(g: Tensor, p: Tensor, saved: Any, kernel: Any, params: dict[str, Any]) -> Tensor:
-    if g.ndim == 2:
-        return kernel.backward(g.contiguous(), p, tuple(saved), **params)
-    n = p.shape[-1]
-    return kernel.backward(g.reshape(-1, n).contiguous(), p.view(-1, n), tuple(saved), **params).view(p.shape)
+    if g.__class__ in PLAIN and p.__class__ in PLAIN and not (g.is_neg() or dispatch_modes()):
+        try:
+            if g.ndim == 2:
+                return kernel.backward(g.contiguous(), p, tuple(saved), **params)
+            n = p.shape[-1]
+            flat = g.reshape(-1, n).contiguous()
+            return kernel.backward(flat, p.view(-1, n), tuple(saved), **params).view(p.shape)
+        except kernels.NoMemory:
+            pass
+    return operators.vjp(g, p, saved, kernel, params)
 
 
 def _linear(g: Tensor, p: Tensor, saved: Any, kernel: Any, params: dict[str, Any]) -> Tensor:
@@ -163,17 +187,7 @@ class _RowsInTorch(Function):
 
     @staticmethod
     def forward(x: Tensor, theta: Tensor | None, op: str, name: str, params: dict[str, Any]) -> tuple[Tensor, ...]:
-        n = x.shape[-1]
-        flat = x.reshape(-1, n).contiguous()
-        kernel: Any = REFERENCE[op]
-        if theta is not None:
-            if theta.numel() == 1:
-                params = {**params, name: theta.item()}
-                kernel = kernels.select(op, flat).OPS[op]
-            else:
-                params = {**params, name: theta.expand(*x.shape[:-1], 1).reshape(-1, 1).to(torch.float64)}
-        p, saved = kernel.forward(flat, **params)
-        return (p.view(x.shape), *(s.view(x.shape) for s in saved if theta is None))
+        return tuple(operators.rows_in_torch(op, x, name, theta, params))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -11,10 +11,34 @@ from torch.autograd import Function
 
 from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
-from .shape import batched, transformed
+from .shape import batched, foreign, transformed
 
 _OP = "constrained_sparsemax"
 _vjp = REFERENCE[_OP].backward  # linear in the gradient, so differentiable again
+
+
+def check_bounds(x: Tensor, u: Tensor) -> None:
+    """Raises ValueError for bounds ``u [..., n]`` that no distribution over the kept positions of ``x`` fits.
+
+    A sum short of 1 by less than 1e-4 is rounding (fertility that was used up exactly): such a row gets its bounds.
+    """
+    keep = x > -torch.inf
+    held = torch.where(keep, u, 0.0)
+    empty = ~keep.any(-1)
+    total = held.sum(-1)
+    # NaN fails both comparisons.
+    fits = (held >= 0).all(-1) & (total >= 1 - 1e-4) | empty
+    if bool(fits.all()):
+        return
+    row = tuple((~fits).nonzero()[0].tolist())
+    wrong = held[row][~(held[row] >= 0)]
+    where = f"bounds of row {row}" if row else "bounds"
+    if wrong.numel():
+        raise ValueError(f"{where} hold {wrong[0].item():g}: every bound is >= 0; clamp them or mask the position")
+    raise ValueError(
+        f"{where} sum to {total[row].item():g} over the positions kept, and attention sums to 1: no distribution fits; "
+        "raise the bounds, or mask the whole row (it becomes zeros)"
+    )
 
 
 def bounded_rows(x: Tensor, u: Tensor) -> Tensor:
@@ -24,8 +48,10 @@ def bounded_rows(x: Tensor, u: Tensor) -> Tensor:
 
 def solve(x: Tensor, u: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor, Any]:
     """Attention ``[R, n]`` of the last dimension of ``x`` and ``u``, what the kernel kept, its bounds ``[R, n]``, itself."""
+    check_bounds(x, u)
     n = x.shape[-1]
-    rows, bounds = x.reshape(-1, n).contiguous(), u.reshape(-1, n).contiguous()
+    rows = x.reshape(-1, n).contiguous()
+    bounds = u.reshape(-1, n).masked_fill(rows == -torch.inf, 0.0)  # a NaN at an excluded position says nothing
     kernel = kernels.select(_OP, rows).OPS[_OP]
     p, saved = kernel.forward(rows, bounds=bounds)
     return p, saved, bounds, kernel
@@ -58,7 +84,7 @@ class _Rows(Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
         p, bounds, *saved = ctx.saved_tensors
         rows = g.reshape(p.shape)
-        if torch.is_grad_enabled() or batched(g):  # create_graph=True; is_grads_batched=True
+        if torch.is_grad_enabled() or batched(g) or foreign(g):  # create_graph=True; is_grads_batched=True
             dx, du = _vjp(rows, p, (state(p, saved, bounds),), bounds=bounds)
         else:
             dx, du = ctx.kernel.backward(rows.contiguous(), p, tuple(saved), bounds=bounds)
@@ -70,6 +96,7 @@ class _RowsInTorch(Function):
 
     @staticmethod
     def forward(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        check_bounds(x, u)
         n = x.shape[-1]
         p, (held,) = REFERENCE[_OP].forward(x.reshape(-1, n), bounds=u.reshape(-1, n))
         return p.view(x.shape), held.view(x.shape)

@@ -11,10 +11,29 @@ from torch import Tensor
 FULL = frozenset((torch.float32, torch.float64))
 _HALF = frozenset((torch.float16, torch.bfloat16))
 
-# Who asks: a torch.func transform, is_grads_batched=True (of a gradient), torch.compile.
+# Who asks: a torch.func transform, is_grads_batched=True (of a gradient), torch.compile, a mode that sees every operation.
 transformed = torch._C._are_functorch_transforms_active
 batched = torch._C._functorch.is_legacy_batchedtensor
 compiling = torch.compiler.is_compiling
+dispatch_modes, function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+PLAIN = frozenset((Tensor, torch.nn.Parameter))
+
+
+def foreign(x: Tensor) -> bool:
+    """Whether only torch's dispatcher knows how to read ``x``, so that no kernel may be handed its memory.
+
+    Subclasses (FakeTensor, DTensor), torch.compile, jit.trace, modes (make_fx), lazily negated or zero tensors, meta.
+    """
+    return (
+        compiling()
+        or x.__class__ not in PLAIN
+        or dispatch_modes() > 0
+        or function_modes() > 0
+        or torch._C._get_tracing_state() is not None
+        or x.is_neg()
+        or x._is_zerotensor()
+        or x.is_meta
+    )
 
 
 def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:

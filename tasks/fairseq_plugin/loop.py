@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from fairseq import tasks, utils
@@ -27,6 +27,7 @@ from omegaconf import DictConfig
 
 from tasks.fairseq_plugin import checkpoints, compat
 
+EXPLODED = 1e4  # bits a token: guessing among a million words costs 20
 MEASURED = ("loss", "ppl", "accuracy", "attention_zeros", "attention_support", "gnorm")
 
 
@@ -67,10 +68,11 @@ def run(
     trainer = Trainer(config, task, model, criterion)
     folder = Path(config.checkpoint.save_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    if trainer.should_save_checkpoint_on_current_rank:
-        checkpoints.clear(folder)
-    state, batches = checkpoints.resume(trainer, folder, monitor)
+    state, batches = checkpoints.resume(trainer, folder, selection.value, monitor)
     history: list[dict[str, float]] = state.get("history", [])
+    if history:
+        monitor.epoch_done(history)  # what was written of it may be damaged
+    watch = Watch(trainer, history)
     max_epoch, every = config.optimization.max_epoch, config.optimization.update_freq[0]
     updates = math.ceil(len(batches) / every)
     trainer.lr_scheduler.set_length(updates * max_epoch, updates)
@@ -84,7 +86,7 @@ def run(
         with metrics.aggregate("train"):
             for i, samples in enumerate(grouped, start=grouped.n):
                 with metrics.aggregate("train_inner"):
-                    _step(trainer, samples, epoch)
+                    watch.step(samples, epoch)
                 if i % 20 == 0:
                     loss = metrics.get_smoothed_values("train_inner").get("loss", math.nan)
                     metrics.reset_meters("train_inner")
@@ -99,7 +101,7 @@ def run(
             "seconds": time.monotonic() - started,
         } | _measured("train", train_stats)  # fmt: skip
         row |= _measured("dev", _validate(trainer, epoch))
-        _finite(row, epoch)
+        watch.epoch(row)
         if history and history[-1]["dev/loss"] > 0:
             row["dev/last_gain"] = 100 * (1 - row["dev/loss"] / history[-1]["dev/loss"])
         better = not history or selection.value(row) > max(map(selection.value, history))
@@ -115,25 +117,37 @@ def run(
     return task, history
 
 
-def _step(trainer: Trainer, samples: list[Any], epoch: int) -> None:
-    """One update. fairseq looks at the gradient's norm; what to do about it is said here."""
-    rate = trainer.get_lr()
-    try:
-        trainer.train_step(samples)
-    except FloatingPointError as error:
-        raise FloatingPointError(
-            f"epoch {epoch}, update {trainer.get_num_updates() + 1}: {error}; {_advice(rate)}"
-        ) from error
+class Watch:
+    """Ends a training whose loss is no number or has exploded: where, the last good values, what to try."""
 
+    def __init__(self, trainer: Trainer, history: Sequence[Mapping[str, float]]) -> None:
+        self.trainer = trainer
+        self.good = f"epoch {history[-1]['epoch']:.0f}: dev/loss {history[-1]['dev/loss']:.4g}" if history else "none"
 
-def _finite(row: Mapping[str, float], epoch: int) -> None:
-    for key in ("train/loss", "dev/loss"):
-        if not math.isfinite(row.get(key, 0.0)):
-            raise FloatingPointError(f"{key} of epoch {epoch} is {row.get(key)}; {_advice(row['lr'])}")
+    def step(self, samples: list[Any], epoch: int) -> None:
+        """One update."""
+        update, rate = self.trainer.get_num_updates() + 1, self.trainer.get_lr()
+        try:
+            logged = self.trainer.train_step(samples)
+        except FloatingPointError as error:  # fairseq looks at the gradient's norm
+            self._end(f"epoch {epoch}, update {update}: {error}", rate, error)
+        loss = float((logged or {}).get("loss", 0.0))
+        if not abs(loss) < EXPLODED:
+            self._end(f"epoch {epoch}, update {update}: the loss is {loss:g}", rate)
+        if logged:
+            norm = f", gradient norm {float(logged['gnorm']):.4g}" if "gnorm" in logged else ""
+            self.good = f"update {update}: loss {loss:.4g}{norm}"
 
+    def epoch(self, row: Mapping[str, float]) -> None:
+        """The losses of an epoch that has ended."""
+        for key in ("train/loss", "dev/loss"):
+            if not abs(row.get(key, 0.0)) < EXPLODED:
+                self._end(f"epoch {row['epoch']:.0f}, update {row['updates']:.0f}: {key} is {row[key]:g}", row["lr"])
 
-def _advice(rate: float) -> str:
-    return f"lower optim.lr (it was {rate:g}) or set optim.clip"
+    def _end(self, what: str, rate: float, cause: Exception | None = None) -> NoReturn:
+        clip = self.trainer.cfg.optimization.clip_norm
+        advice = f"lower optim.lr (it was {rate:g}) or set optim.clip (it was {clip:g})"
+        raise FloatingPointError(f"{what}; last good values: {self.good}; {advice}") from cause
 
 
 def _validate(trainer: Trainer, epoch: int) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils
 
 from tasks.fairseq_plugin import checkpoints, compat
 from tasks.fairseq_plugin.groups import fairseq_config, groups_of
@@ -37,7 +36,7 @@ def train(
         better: direction of `train.best_metric`.
 
     Raises:
-        FloatingPointError: a loss is not finite.
+        FloatingPointError: a loss is not finite, or has exploded. RuntimeError: best.pt has been damaged since it was written.
         ValueError: no such dev metric, or no epoch to train.
     """
     compat.detach_config_store()
@@ -48,7 +47,7 @@ def train(
     else:
         task, history = run(fairseq_config(groups), monitor, selection, minutes)
     best = max(history, key=selection.value)
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(folder / "checkpoints" / checkpoints.BEST))
+    state = checkpoints.best(folder / "checkpoints", best["epoch"])
     model = task.build_model(fairseq_config(groups).model)
     model.load_state_dict(state["model"], strict=True)
     return Trained(model.net.eval(), history, best)

@@ -17,10 +17,12 @@ NOT_IDENTITY = {"task": ("deviations",)}
 class Solver:
     """L-BFGS-B of scipy."""
 
-    iterations: int = integer(100, low=1, help="at most, restarts included")
-    memory: int = integer(10, low=1, help="pairs of differences kept")
-    tolerance: float = number(1e-7, low=0, help="stop when an iteration lowers the objective by less than this share")
-    restarts: int = integer(5, low=0, help="at most, from beside the best point, when the line search fails")
+    iterations: int = integer(100, low=1, high=1_000_000, help="at most, restarts included")
+    memory: int = integer(10, low=1, high=1000, help="pairs of differences kept")
+    tolerance: float = number(
+        1e-7, low=0, high=1, help="stop when an iteration lowers the objective by less than this share"
+    )
+    restarts: int = integer(5, low=0, high=1000, help="at most, from beside the best point, when the line search fails")
 
 
 @dataclass
@@ -28,9 +30,9 @@ class Tune:
     """Chosen by dev micro-F1; without a dev set by cross-validation on the training documents, then fitted on all."""
 
     penalties: list = listing(
-        [], number(above=0), least=1, help="from large to small: each fit starts from the one before"
+        [], number(above=0, high=1e12), least=1, help="from large to small: each fit starts from the one before"
     )
-    thresholds: list = listing([], number(), least=1, help="p0 of a dense mapping")
+    thresholds: list = listing([], number(low=0, high=1), least=1, help="p0 of a dense mapping")
     parameters: dict = record({}, anything(), help="mapping -> parameter -> values; others keep their own parameters")
     folds: int = integer(5, low=2, high=50, help="of the cross-validation")
 
@@ -68,7 +70,7 @@ class Task:
     )
     fit: dict = node(Solver)
     tune: dict = node(Tune)
-    keep_predictions: int = integer(50, low=0, help="test documents whose prediction is stored")
+    keep_predictions: int = integer(50, low=0, high=1_000_000, help="test documents whose prediction is stored")
     deviations: list = listing([], text(), help="what differs from the paper; printed below tables")
 
 

@@ -22,7 +22,7 @@ class Task:
     """Sentence pairs: an output text for a source text."""
 
     scores: list = listing(["bleu"], choice("bleu", *SCORES), least=1, help=f"of the outputs: {', '.join(SCORES)}")
-    keep_attention: int = integer(50, low=0, help="test sentences whose attention is stored")
+    keep_attention: int = integer(50, low=0, high=1_000_000, help="test sentences whose attention is stored")
     deviations: list = listing([], text(), help="what differs from the paper; printed below tables")
 
 
@@ -33,12 +33,20 @@ class Encode:
     tokenizer: str = choice("none", *TOKENIZERS, help="see tasks/seq2seq/tokenize.py")
     subword: str = choice("none", *SUBWORDS, help="bpe: subword-nmt; sentencepiece: its unigram pieces")
     vocab_size: int | None = integer(
-        None, low=1, optional=True, help="largest vocabulary of a side; with subwords: symbols to learn"
+        None,
+        low=1,
+        high=10_000_000,
+        optional=True,
+        help="largest vocabulary of a side; with subwords: symbols to learn",
     )
     joint: bool = flag(False, help="one vocabulary and one subword model for both sides")
-    min_count: int = integer(1, low=1, help="rarer training tokens are unknown")
-    max_source_tokens: int | None = integer(None, low=1, optional=True, help="longer training pairs are left out")
-    max_target_tokens: int | None = integer(None, low=1, optional=True, help="longer training pairs are left out")
+    min_count: int = integer(1, low=1, high=1_000_000, help="rarer training tokens are unknown")
+    max_source_tokens: int | None = integer(
+        None, low=1, high=1_000_000, optional=True, help="longer training pairs are left out"
+    )
+    max_target_tokens: int | None = integer(
+        None, low=1, high=1_000_000, optional=True, help="longer training pairs are left out"
+    )
     filter_dev: bool = flag(
         False, help="leave out long and empty dev pairs too, as OpenNMT's preprocessing does; test pairs never"
     )
@@ -54,17 +62,21 @@ class Decode:
     """Beam search. OpenNMT 2017: length none, stop best, beam 5, 100 tokens. fairseq: length average, stop all."""
 
     beam: int = integer(5, low=1, high=1000, help="hypotheses kept a step")
-    max_len_a: float = number(0.0, low=0, help="the longest output has max_len_a * source tokens + max_len_b tokens")
-    max_len_b: int = integer(100, low=1, help="the longest output has max_len_a * source tokens + max_len_b tokens")
+    max_len_a: float = number(
+        0.0, low=0, high=1000, help="the longest output has max_len_a * source tokens + max_len_b tokens"
+    )
+    max_len_b: int = integer(
+        100, low=1, high=100_000, help="the longest output has max_len_a * source tokens + max_len_b tokens"
+    )
     length: str = choice(
         "average", "average", "none", help="score: log-probability over length ** len_penalty, or as it is"
     )
-    len_penalty: float = number(1.0, help="with length=average; above 1 favours long outputs")
+    len_penalty: float = number(1.0, low=-10, high=10, help="with length=average; above 1 favours long outputs")
     stop: str = choice(
         "all", "all", "best", help="all: when as many have ended as the beam holds; best: when the best one has ended"
     )
     replace_unk: bool = flag(True, help="an unknown output word becomes the source word with the largest attention")
-    batch_size: int = integer(32, low=1, help="sentences decoded at once; changes the speed alone")
+    batch_size: int = integer(32, low=1, high=1_000_000, help="sentences decoded at once; changes the speed alone")
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ NOT_IDENTITY = {"task": ("deviations",)}
 class Task:
     """Answering questions about images."""
 
-    keep_attention: int = integer(60, low=0, help="test questions whose attention is stored")
+    keep_attention: int = integer(60, low=0, high=1_000_000, help="test questions whose attention is stored")
     deviations: list = listing([], text(), help="what differs from the paper; printed below tables")
 
 
@@ -24,8 +24,10 @@ class Task:
 class Encode:
     """Questions as numbers."""
 
-    max_tokens: int = integer(14, low=1, help="words kept of a question")
-    min_answer_count: int = integer(9, low=1, help="answers given less often in training are not in the vocabulary")
+    max_tokens: int = integer(14, low=1, high=10_000, help="words kept of a question")
+    min_answer_count: int = integer(
+        9, low=1, high=1_000_000, help="answers given less often in training are not in the vocabulary"
+    )
     vectors: str | None = text(None, optional=True, help="file of word vectors in GloVe's format; null: random vectors")
     by_image: bool = flag(False, help="keep an image's questions in one batch of training, so that a CNN reads it once")
 
@@ -34,4 +36,4 @@ class Encode:
 class Decode:
     """Answering a test set."""
 
-    batch_size: int = integer(256, low=1, help="questions answered at once; changes the speed alone")
+    batch_size: int = integer(256, low=1, high=1_000_000, help="questions answered at once; changes the speed alone")

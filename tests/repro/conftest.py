@@ -8,8 +8,9 @@ import pytest
 
 from sparse_attention.repro import cell as cells
 from sparse_attention.repro.experiment import read
+from sparse_attention.repro.files import write_json
 from sparse_attention.repro.plan import Tools
-from sparse_attention.repro.store import Store, write_json
+from sparse_attention.repro.store import Store
 
 BASE = {
     "task": {"name": "fake", "family": "none", "scores": ["score"]},

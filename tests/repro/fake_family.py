@@ -113,6 +113,7 @@ def train(config, prepared, folder: Path, monitor) -> Training:
 
 def evaluate(config, folder: Path, test: TestSet, monitor) -> Evaluation:
     behaviour = config["task"].get("behaviour")
+    (folder / "checkpoints").mkdir(exist_ok=True)  # an imported cell has none
     with (folder / "checkpoints" / "runs").open("a") as file:
         file.write(f"{os.getpid()} {test.name}\n")
     if behaviour == "raise in evaluation" and not (folder / "checkpoints" / "cured").exists():

@@ -15,6 +15,7 @@ import yaml
 
 from sparse_attention.repro import cell as cells
 from sparse_attention.repro import files
+from sparse_attention.repro.protocol import Training
 from sparse_attention.repro.store import Damaged, StoreError
 
 
@@ -238,6 +239,39 @@ def test_run_reports_a_disk_that_takes_nothing(cell, store, monkeypatch):
     assert outcome.state == "failed" and outcome.error.startswith("StoreError: no space left")
     assert "could not be recorded" in outcome.error
     assert cells.run(cell(), store).state == "done"
+
+
+@pytest.mark.parametrize("nth", range(1, 20))
+def test_a_disk_that_fills_up_at_any_write_leaves_finished_cells_whole(cell, store, monkeypatch, nth):
+    cells.run(cell(seed=7), store)
+    real, calls = os.fsync, []
+
+    def full(handle):
+        calls.append(handle)
+        if len(calls) >= nth:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "fsync", full)
+        outcome = cells.run(cell(), store)
+    if len(calls) >= nth and outcome.state != "done":
+        assert outcome.state == "failed" and "no space left" in outcome.error.splitlines()[0]
+    assert cell(seed=7).done(store) and not [p for p in store.root.rglob(".*") if p.is_file()]
+    assert cells.run(cell(), store).state in ("done", "skipped")
+    assert cell().found(store).metrics["test/score"] == 49.9
+    assert nth < 19 or len(calls) < nth, "there are more writes than this test tries"
+
+
+def test_a_loss_that_is_no_number_is_not_done(cell, store, monkeypatch):
+    monkeypatch.setattr(fake_family, "train", lambda *_: Training({"dev/loss": float("nan"), "dev/score": 1.0}))
+    outcome = cells.run(cell(), store)
+    assert outcome.state == "failed" and "dev/loss: nan; lower optim.lr" in outcome.error
+
+
+def test_names_that_leave_the_store_are_refused_before_the_data_are_prepared(cell):
+    with pytest.raises(StoreError, match="cannot name a folder"):
+        cell(task__name="../../x", data__missing=True)
 
 
 # ---- damage

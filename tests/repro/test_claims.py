@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -137,3 +138,27 @@ def test_this_machine_before_its_last_start_is_judged_by_its_heartbeat(entry):
     os.utime(entry.path("claim"), (old, old))
     with entry.claimed():
         pass
+
+
+@pytest.mark.parametrize("beating", [False, True])
+def test_a_claim_from_the_future_blocks_only_while_it_is_touched(entry, monkeypatch, beating):
+    """A clock that was years ahead left its time there."""
+    monkeypatch.setattr(claims, "HEARTBEAT_SECONDS", 0.2)
+    held(entry, boot="another")
+    claim, future = entry.path("claim"), time.time() + 3e8
+    os.utime(claim, (future, future))
+    assert not entry.busy()
+    if beating:
+        threading.Timer(0.1, os.utime, [claim]).start()
+        with pytest.raises(Busy), entry.claimed():
+            pass
+    else:
+        with entry.claimed():
+            pass
+
+
+def test_ages_are_taken_by_the_clock_of_the_file_system(entry, monkeypatch):
+    held(entry, host="elsewhere")
+    monkeypatch.setattr(time, "time", lambda: 0.0)  # ours is decades behind
+    assert entry.busy() and abs(claims.now(entry.folder) - entry.path("claim").stat().st_mtime) < 60
+    assert sorted(p.name for p in entry.folder.iterdir()) == ["claim"]

@@ -38,7 +38,7 @@ def test_a_run_prints_its_table_and_the_next_one_reads_it(planned, store, capfd)
     said = capfd.readouterr()
     assert "A table" in said.err and "2 cells run, 0 reused, 0 failed" in said.out
     assert (store.root / "tables" / "fake_demo.md").is_file() and (store.root / "report" / "fake_demo.html").is_file()
-    assert said.err.count("fake: plain, a, seed 1") == said.err.count("fake: tuned, a, seed 1") >= 1
+    assert said.err.count("done fake: plain, a, seed 1") == said.err.count("done fake: tuned, a, seed 1") == 1
     assert reproduce.Driver(planned(), store).run() == 0
     assert "0 cells run, 2 reused, 0 failed" in capfd.readouterr().out
 
@@ -100,7 +100,7 @@ def test_a_further_evaluation_does_not_train(planned, store):
         assert [line.partition(" ")[2] for line in done] == ["", "test", "duc"]
 
 
-HANGING = """
+COMMAND = """
 import sys
 sys.path[:0] = [{root!r}, {here!r}]
 import conftest, fake_family
@@ -110,25 +110,50 @@ from tasks import reproduce
 
 def plan(names, overrides):
     tools = plans.Tools(conftest.compose, module_of, conftest.with_data)
-    page = dict(conftest.PAGE)
-    made = plans.make([read(page, "fake", "demo")], tools, ["task.behaviour=hang"])
+    made = plans.make([read(conftest.PAGE, "fake", "demo")], tools, {overrides!r})
     return reproduce.Planned(made, "demo", {{"workers": 2, "threads": 1}}, {store!r})
 
 def module_of(config):
     return "fake_family"
 
-reproduce.plan = plan
+reproduce.plan, reproduce.POLL_SECONDS = plan, 0.2
 if __name__ == "__main__":
     sys.exit(reproduce.main(["fake"], []))
 """
 
 
-def test_ctrl_c_is_one_sentence_and_130(store, tmp_path):
-    here = Path(__file__).parent
-    code = tmp_path / "command.py"
-    code.write_text(HANGING.format(root=str(here.parents[1]), here=str(here), store=str(store.root)))
-    process = subprocess.Popen([sys.executable, str(code)], stderr=subprocess.PIPE, text=True, start_new_session=True)
-    end = time.monotonic() + 60
+@pytest.fixture
+def command(store, tmp_path):
+    """`command("task.behaviour=slow")`: the command in a process group of its own, on 16 cells."""
+    here, started = Path(__file__).parent, []
+
+    def start(*overrides: str) -> subprocess.Popen:
+        code = tmp_path / f"command{len(started)}.py"
+        root = str(here.parents[1])
+        code.write_text(COMMAND.format(root=root, here=str(here), store=str(store.root), overrides=overrides))
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen([sys.executable, str(code)], start_new_session=True, **pipes))
+        return started[-1]
+
+    return start
+
+
+def test_two_commands_at_once_both_end_with_the_whole_table(command, store):
+    """Both run what the other has not; a cell of the other's is waited for, never failed, and never made twice."""
+    ended = [(process.returncode, *said) for process, said in [(p, p.communicate(timeout=200)) for p in
+             [command("task.behaviour=slow", "task.seconds=0.3") for _ in range(2)]]]  # fmt: skip
+    assert [code for code, *_ in ended] == [0, 0], ended
+    tables = [
+        "\n".join(line for line in err.splitlines() if "tuned" in line and "best of 3" in line) for _, _, err in ended
+    ]
+    assert tables[0] == tables[1] != "" and all("0 failed" in out for _, out, _ in ended)
+    runs = [path.read_text().splitlines() for path in store.root.glob("cells/*/*/*/checkpoints/runs")]
+    assert len(runs) == 16 and all(len(lines) == 2 for lines in runs), "a training and an evaluation each, once"
+    assert len({line.split()[0] for lines in runs for line in lines}) >= 2
+
+
+def test_ctrl_c_is_one_sentence_and_130(command, store):
+    process, end = command("task.behaviour=hang"), time.monotonic() + 60
     while time.monotonic() < end and len(list(store.root.glob("cells/*/*/*/checkpoints/runs"))) < 2:
         time.sleep(0.2)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it too

@@ -15,10 +15,11 @@ from safetensors.numpy import save
 from sparse_attention.repro import report, table
 from sparse_attention.repro.cell import Cell
 from sparse_attention.repro.experiment import read
+from sparse_attention.repro.files import write_json
 from sparse_attention.repro.plan import Plan, Slot
 from sparse_attention.repro.protocol import Prepared, TestSet
 from sparse_attention.repro.report.data import SAMPLES
-from sparse_attention.repro.store import Store, write_json
+from sparse_attention.repro.store import Store
 
 pytest.importorskip("jinja2")
 

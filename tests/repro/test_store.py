@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from sparse_attention.repro import files
-from sparse_attention.repro.store import Damaged, Store, StoreError, write_atomic, write_json
+from sparse_attention.repro.files import write_atomic, write_json
+from sparse_attention.repro.store import Damaged, Store, StoreError
 
 FORK = mp.get_context("fork")
 
@@ -161,6 +162,13 @@ def test_iteration_finds_every_cell(store):
     write_atomic(store.entry("toy", "softmax", "x1.damaged-1").path("config.yaml"), b"a: 1")
     assert sorted(e.folder.parent.name for e in store) == ["softmax", "sparsemax"]
     assert list(Store(store.root / "nowhere")) == []
+
+
+@pytest.mark.parametrize("name", ["../../x", "..", ".", "", "a/b", "/etc", ".hidden", "a\0b", "x" * 300, None])
+def test_a_name_never_leaves_the_store(store, name):
+    for names in ((name, "softmax", "abc"), ("toy", name, "abc"), ("toy", "softmax", name)):
+        with pytest.raises(StoreError, match="cannot name a folder of the store"):
+            store.entry(*names)
 
 
 # ---- the disk says no

@@ -13,8 +13,9 @@ import pytest
 from sparse_attention.repro import render
 from sparse_attention.repro import table as tables
 from sparse_attention.repro.cell import Cell
-from sparse_attention.repro.deviations import of_task
 from sparse_attention.repro.experiment import read
+from sparse_attention.repro.files import read_json, write_json
+from sparse_attention.repro.footers import of_task
 from sparse_attention.repro.plan import Plan, Slot
 from sparse_attention.repro.protocol import Prepared, TestSet
 
@@ -90,7 +91,7 @@ def block(plan, store, failed=None, records=RECORDS):
 def test_selection_takes_the_best_dev_point_over_seeds(made):
     plan, store = made()
     softmax, tuned, *_ = block(plan, store).rows
-    assert tuned.cells == [cell_of(plan, 1, 0.5, seed).training_id for seed in (1, 2)]
+    assert [f.cell_id for f in tuned.found] == [cell_of(plan, 1, 0.5, seed).training_id for seed in (1, 2)]
     assert tuned.detail == "lam=0.5, best of 2 on dev"
     assert tuned.values[0].summary.mean == 34.0
     assert softmax.detail == ""
@@ -207,6 +208,21 @@ def test_footers_carry_what_a_number_needs(made):
                        "not comparable with the paper's", "Deviation: a small model"):  # fmt: skip
             assert wanted in text
         assert "not the locked set" not in text
+
+
+@pytest.mark.parametrize("what", ["torch", "kernels"])
+def test_cells_that_were_not_made_alike_are_said(made, what):
+    built = made(packages={"torch": "2.4"}, kernels="aaaa")
+    assert not any("made alike" in f for f in tables.build(*built, RECORDS).footers)
+    plan, store = built
+    path = plan.slots[0].cell.entry(store).path("provenance.json")
+    changed = {"packages": {"torch": "2.5"}} if what == "torch" else {"kernels": "bbbb"}
+    write_json(path, read_json(path) | changed)
+    plan.slots[0].cell.entry(store).finish()
+    said = [f for f in tables.build(plan, store, RECORDS).footers if "made alike" in f]
+    assert said == [
+        f"Not all cells were made alike: {'torch 2.4 and 2.5' if what == 'torch' else 'kernels aaaa and bbbb'}."
+    ]
 
 
 def test_packages_that_are_not_the_locked_ones_are_said(made):

@@ -24,6 +24,8 @@ def test_lists_the_experiments(script, root):
         (["demo", "seeds=one"], ["seeds=one", "whole numbers"]),
         (["demo", "add=fusedmax,lam=-1"], ["lam=-1", "lam >= 0"]),
         (["demo", "add=fusedmx"], ["fusedmx", "'fusedmax'"]),
+        (["demo", "add=fusedmax,lam"], ["add=fusedmax,lam", "add=entmax,alpha=1.5"]),
+        (["demo", "~seed"], ["~seed", "seed=..."]),
     ],
     ids=lambda v: " ".join(v),
 )

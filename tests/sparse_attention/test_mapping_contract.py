@@ -255,11 +255,6 @@ def test_limits_of_the_hyperparameters(kernel):
         assert torch.allclose(m(x), sa.hardmax(x), **near)
 
 
-def test_alpha_of_one_is_refused_and_not_answered_with_something_else():
-    with pytest.raises(ValueError, match=r"alpha=1.0 is out of range: alpha > 1"):
-        sa.entmax(torch.randn(3), alpha=1.0)
-
-
 def test_fusedmax_closes_the_hole_a_mask_leaves(kernel):
     x = torch.tensor([1.0, 0.2, 0.95, 0.1], dtype=torch.float64)
     mask = torch.tensor([True, False, True, True])

@@ -123,8 +123,8 @@ def test_a_bound_above_one_decides_nothing(kernel):
 
 def test_both_orders_of_the_gradient_of_constrained_sparsemax_agree(kernel):
     """The plain backward, the one that can be differentiated again, and a batch of gradients."""
-    x, u, g = torch.randn(40, 9), torch.rand(40, 9) * 0.4, torch.randn(40, 9)
-    u[:8, ::2], u[8:12], x[12:16, 3:] = 0.0, 0.05, -torch.inf  # zero bounds, too little room, masked
+    x, u, g = torch.randn(40, 9), torch.rand(40, 9) * 0.4 + 0.35, torch.randn(40, 9)
+    u[:8, ::2], u[8:12], x[12:16, 3:] = 0.0, 1 / 9, -torch.inf  # zero bounds, no room but one point, masked
     x[16, 2] = torch.nan
     x.requires_grad_(), u.requires_grad_()
     p = sa.constrained_sparsemax(x, u)

@@ -124,25 +124,30 @@ def test_constrained_mappings_solve_their_programmes(kernel, upper):
             assert np.allclose(sa.constrained_softmax(t(x), t(u)), oracle.constrained_softmax(x, u), atol=1e-6)
 
 
-def test_a_negative_bound_counts_as_zero(kernel):
-    """The most a position can have is then nothing; alone and in rows whose bounds hold less than 1."""
-    for n in (6, 700):
-        x, u = torch.randn(9, n, dtype=torch.float64), torch.rand(9, n, dtype=torch.float64) * 4 / n - 0.1 / n
-        u[0] = -1.0
-        assert torch.equal(sa.constrained_sparsemax(x, u), sa.constrained_sparsemax(x, u.clamp_min(0)))
-
-
 def test_constrained_with_loose_bounds_are_the_plain_mappings(kernel):
     x = torch.randn(20, 9, dtype=torch.float64)
     assert torch.allclose(sa.constrained_softmax(x, 1.0), x.softmax(-1), atol=1e-14)
     assert torch.allclose(sa.constrained_sparsemax(x, 1.0), sa.sparsemax(x), atol=1e-14)
 
 
-def test_infeasible_bounds_return_the_bounds(kernel):
-    u = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
-    x = torch.randn(4, 3, dtype=torch.float64)
-    for f in (sa.constrained_softmax, sa.constrained_sparsemax):
-        assert torch.allclose(f(x, u), u.expand(4, 3), atol=1e-15)
+@pytest.mark.parametrize("name", ["constrained_softmax", "constrained_sparsemax"])
+def test_bounds_that_no_distribution_fits_are_named(kernel, name):
+    f = getattr(sa, name)
+    x, u = torch.randn(4, 3, dtype=torch.float64), torch.full((4, 3), 0.5, dtype=torch.float64)
+    for value, words in ((-1.0, r"row \(2,\) hold -1: every bound is >= 0"), (float("nan"), r"row \(2,\) hold nan")):
+        wrong = u.clone()
+        wrong[2, 1] = value
+        with pytest.raises(ValueError, match=words):
+            f(x, wrong)
+        mask = torch.ones(4, 3, dtype=torch.bool)
+        mask[2, 1] = False  # the bound of an excluded position says nothing
+        assert torch.allclose(f(x, wrong, mask=mask).sum(-1), torch.ones(4, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"row \(0,\) sum to 0.6 over the positions kept.*raise the bounds"):
+        f(x, torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64))
+    assert torch.equal(f(x, u * 0, mask=torch.zeros(4, 3, dtype=torch.bool)), torch.zeros_like(x))
+    # Fertility used up exactly, but for rounding.
+    used = torch.tensor([0.1, 0.2, 0.7 - 1e-6], dtype=torch.float64)
+    assert torch.allclose(f(x, used), used.expand(4, 3), atol=1e-15)
 
 
 def test_values_printed_elsewhere(kernel):

@@ -108,7 +108,7 @@ def test_unknown_names_are_answered_with_the_nearest():
         ("fusedmax", "lam", -0.1, 0.0),
         ("oscarmax", "lam", float("nan"), 2),
         ("sparsemax", "gamma", 0.0, 1e-3),
-        ("entmax", "alpha", 1.0, 1.01),
+        ("entmax", "alpha", 0.0, 0.01),
         ("pnormmax", "p", 2.01, 2),
         ("pnormmax", "p", 1.0, 1.5),
         ("sparsegen_lin", "lam", 1.0, -5),

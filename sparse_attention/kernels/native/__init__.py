@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import reference
+from ..reference import NoMemory
 from . import build
 
 _EXCLUDED, _OUT_OF_MEMORY = 1, 2
@@ -49,6 +51,8 @@ def _load(dtype: torch.dtype) -> bool:
             try:
                 library = build.load(_CTYPES[dtype])
                 library.sparse_attention_isa.restype = ctypes.c_char_p
+                if not _libraries:
+                    _say_what_is_missing(library)
                 for op in OPS.values():
                     op.bind(library, dtype)
                 _libraries[dtype] = library
@@ -56,12 +60,27 @@ def _load(dtype: torch.dtype) -> bool:
                 _failed = True
                 warnings.warn(
                     "sparse_attention: no fast CPU kernels, falling back to the slower reference in torch. "
-                    f"Reason: {error}. Install a C++ compiler (for example the package g++) or point CXX at one; "
+                    f"Reason: {error}. {getattr(error, 'advice', build.BuildError.advice)}; "
                     "to silence this, set SPARSE_ATTENTION_KERNELS=reference.",
                     RuntimeWarning,
                     stacklevel=4,
                 )
     return dtype in _libraries
+
+
+def _say_what_is_missing(library: ctypes.CDLL) -> None:
+    """Once per process: what makes this machine's kernels slower than docs/benchmarks.md."""
+    if library.sparse_attention_isa() == b"portable" and build.requested_isa() == "auto":
+        build.say("no AVX2 here or in this compiler: portable CPU kernels, up to twice as slow (docs/kernels.md)")
+    if not library.sparse_attention_openmp() and _threads() > 1:
+        build.say(f"the compiler has no OpenMP: CPU kernels use 1 thread of {_threads()}; g++ has it (set CXX=g++)")
+
+
+def build_all() -> str:
+    """Compile and load both libraries; says where they are and for what processor."""
+    for ctype in _CTYPES.values():
+        build.load(ctype)
+    return f"CPU kernels ({instruction_set()}) are in {build.cache_directory()}"
 
 
 def available(op: str, x: Tensor) -> bool:
@@ -100,6 +119,13 @@ def _check(status: int, p: Tensor) -> None:
         raise MemoryError(f"no working memory for rows of {p.shape[-1]} scores; use fewer threads or shorter rows")
 
 
+def _nowhere(x: Tensor) -> int:
+    """The address of a tensor that has none: fine for one without values."""
+    if x.numel():
+        raise NoMemory(f"a tensor of shape {tuple(x.shape)} has no memory to compute on; pass a copy, x.clone()")
+    return 0
+
+
 def _row_major(g: Tensor) -> Tensor:
     return g if g.is_contiguous() else g.contiguous()
 
@@ -108,27 +134,41 @@ class _Sparsemax(_Op):
     def forward(self, x: Tensor, gamma: float = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
         p = torch.empty_like(x)
         rows, n = x.shape
-        _check(self._forward[x.dtype](x.data_ptr(), p.data_ptr(), rows, n, gamma, _threads()), p)
+        _check(self._forward[x.dtype](x.data_ptr() or _nowhere(x), p.data_ptr(), rows, n, gamma, _threads()), p)
         return p, ()
 
     def backward(self, g: Tensor, p: Tensor, saved: Any = (), gamma: float = 1.0) -> Tensor:
         g, dx = _row_major(g), torch.empty_like(p)
         rows, n = p.shape
-        _check(self._backward[p.dtype](g.data_ptr(), p.data_ptr(), dx.data_ptr(), rows, n, gamma, _threads()), p)
+        _check(
+            self._backward[p.dtype](
+                g.data_ptr() or _nowhere(g), p.data_ptr(), dx.data_ptr(), rows, n, gamma, _threads()
+            ),
+            p,
+        )
         return dx
 
 
 class _Entmax(_Op):
+    """The reference computes alpha below 1.0001, where the power 1/(alpha - 1) has too few digits or another sign."""
+
     def forward(self, x: Tensor, alpha: float = 1.5) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if alpha < 1.0001:
+            return reference.OPS["entmax"].forward(x, alpha=alpha)
         p = torch.empty_like(x)
         rows, n = x.shape
-        _check(self._forward[x.dtype](x.data_ptr(), p.data_ptr(), rows, n, alpha, _threads()), p)
+        _check(self._forward[x.dtype](x.data_ptr() or _nowhere(x), p.data_ptr(), rows, n, alpha, _threads()), p)
         return p, ()
 
     def backward(self, g: Tensor, p: Tensor, saved: Any = (), alpha: float = 1.5) -> Tensor:
         g, dx = _row_major(g), torch.empty_like(p)
         rows, n = p.shape
-        _check(self._backward[p.dtype](g.data_ptr(), p.data_ptr(), dx.data_ptr(), rows, n, alpha, _threads()), p)
+        _check(
+            self._backward[p.dtype](
+                g.data_ptr() or _nowhere(g), p.data_ptr(), dx.data_ptr(), rows, n, alpha, _threads()
+            ),
+            p,
+        )
         return dx
 
 
@@ -136,13 +176,18 @@ class _Pnormmax(_Op):
     def forward(self, x: Tensor, p: float = 1.5, gamma: float = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
         y = torch.empty_like(x)
         rows, n = x.shape
-        _check(self._forward[x.dtype](x.data_ptr(), y.data_ptr(), rows, n, p, gamma, _threads()), y)
+        _check(self._forward[x.dtype](x.data_ptr() or _nowhere(x), y.data_ptr(), rows, n, p, gamma, _threads()), y)
         return y, ()
 
     def backward(self, g: Tensor, y: Tensor, saved: Any = (), p: float = 1.5, gamma: float = 1.0) -> Tensor:
         g, dx = _row_major(g), torch.empty_like(y)
         rows, n = y.shape
-        _check(self._backward[y.dtype](g.data_ptr(), y.data_ptr(), dx.data_ptr(), rows, n, p, gamma, _threads()), y)
+        _check(
+            self._backward[y.dtype](
+                g.data_ptr() or _nowhere(g), y.data_ptr(), dx.data_ptr(), rows, n, p, gamma, _threads()
+            ),
+            y,
+        )
         return dx
 
 
@@ -152,7 +197,7 @@ class _Fusedmax(_Op):
     def forward(self, x: Tensor, lam: float = 1.0, gamma: float = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
         p = torch.empty_like(x)
         rows, n = x.shape
-        status = self._forward[x.dtype](x.data_ptr(), p.data_ptr(), rows, n, lam, gamma, _threads())
+        status = self._forward[x.dtype](x.data_ptr() or _nowhere(x), p.data_ptr(), rows, n, lam, gamma, _threads())
         _check(status, p)
         return p, (x,) if status == _EXCLUDED else ()
 
@@ -160,7 +205,12 @@ class _Fusedmax(_Op):
         g, dx = _row_major(g), torch.empty_like(p)
         rows, n = p.shape
         x = saved[0].data_ptr() if saved else None
-        _check(self._backward[p.dtype](g.data_ptr(), p.data_ptr(), x, dx.data_ptr(), rows, n, gamma, _threads()), p)
+        _check(
+            self._backward[p.dtype](
+                g.data_ptr() or _nowhere(g), p.data_ptr(), x, dx.data_ptr(), rows, n, gamma, _threads()
+            ),
+            p,
+        )
         return dx
 
 
@@ -171,13 +221,18 @@ class _Oscarmax(_Op):
         p, blocks = torch.empty_like(x), torch.empty_like(x, dtype=torch.int32)
         rows, n = x.shape
         call = self._forward[x.dtype]
-        _check(call(x.data_ptr(), p.data_ptr(), blocks.data_ptr(), rows, n, lam, gamma, _threads()), p)
+        _check(call(x.data_ptr() or _nowhere(x), p.data_ptr(), blocks.data_ptr(), rows, n, lam, gamma, _threads()), p)
         return p, (blocks,)
 
     def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: float = 1.0, gamma: float = 1.0) -> Tensor:
         g, dx = _row_major(g), torch.empty_like(p)
         rows, n = p.shape
-        _check(self._backward[p.dtype](g.data_ptr(), saved[0].data_ptr(), dx.data_ptr(), rows, n, gamma, _threads()), p)
+        _check(
+            self._backward[p.dtype](
+                g.data_ptr() or _nowhere(g), saved[0].data_ptr(), dx.data_ptr(), rows, n, gamma, _threads()
+            ),
+            p,
+        )
         return dx
 
 

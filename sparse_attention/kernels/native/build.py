@@ -26,6 +26,7 @@ import shlex
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +57,17 @@ _MAGIC = b"sparse_attention"
 
 
 class BuildError(RuntimeError):
-    """No usable library; the message says what was tried and what to do."""
+    """No usable library; the message says what was tried, ``advice`` what to do."""
+
+    advice = "Install a C++ compiler (for example the package g++) or point CXX at one"
+
+
+class FolderError(BuildError):
+    """The compiler is not to blame: no place to keep the library, or none that it can be loaded from."""
+
+    advice = (
+        "Free some space, or set SPARSE_ATTENTION_CACHE to a folder that only you can write and that may hold programs"
+    )
 
 
 def compilers() -> list[list[str]]:
@@ -132,7 +143,7 @@ def cache_directory() -> Path:
     if chosen:
         path = Path(chosen).expanduser()
         if not _usable(path):
-            raise BuildError(f"SPARSE_ATTENTION_CACHE is {chosen!r}, which is not a directory that only you can write")
+            raise FolderError(f"SPARSE_ATTENTION_CACHE is {chosen!r}, which is not a directory that only you can write")
         return path
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     owner = os.getuid() if hasattr(os, "getuid") else "user"
@@ -176,35 +187,63 @@ def _compile(compiler: list[str], isa: str, ctype: str, target: Path) -> None:
     """Compile to a temporary file and rename it to ``target``; raises ``BuildError`` with the compiler's words."""
     last = ""
     for optimisation in OPTIMISATION:
-        handle, name = tempfile.mkstemp(prefix=target.stem + "-", suffix=".tmp", dir=target.parent)
-        os.close(handle)
-        # -x c++ lets a C driver (cc) compile C++, which works because nothing of the C++ runtime is linked.
-        command = [*compiler, *BASE_FLAGS, *optimisation, *ISA_FLAGS[isa], f"-DSPARSE_ATTENTION_TYPE={ctype}"]
-        command += ["-x", "c++", str(SOURCES / "api.cpp"), "-o", name]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
-            if done.returncode == 0 and os.path.getsize(name):
-                with open(name, "r+b") as file:
-                    content = file.read()
-                    file.write(_checksum(content))
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(name, target)
+            handle, name = tempfile.mkstemp(prefix=target.stem + "-", suffix=".tmp", dir=target.parent)
+            os.close(handle)
+        except OSError as error:
+            raise FolderError(f"nothing can be written to {target.parent}: {error.strerror}") from error
+        try:
+            last = _run(compile_command(compiler, isa, ctype, optimisation, name))
+            if not last:
+                _seal(name, target)
                 return
-            last = (done.stderr or done.stdout).strip()[-600:] or f"exit status {done.returncode}"
-        except (OSError, subprocess.SubprocessError) as error:
-            last = str(error)
+            if shutil.disk_usage(target.parent).free < 1 << 20:
+                raise FolderError(f"no space is left in {target.parent}")
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
     raise BuildError(f"{shlex.join(compiler)} failed: {last}")
 
 
+def compile_command(compiler: list[str], isa: str, ctype: str, optimisation: tuple[str, ...], target: str) -> list[str]:
+    command = [*compiler, *BASE_FLAGS, *optimisation, *ISA_FLAGS[isa], f"-DSPARSE_ATTENTION_TYPE={ctype}"]
+    # -x c++ lets a C driver (cc) compile C++, which works because nothing of the C++ runtime is linked.
+    return [*command, "-x", "c++", str(SOURCES / "api.cpp"), "-o", target]
+
+
+def _run(command: list[str]) -> str:
+    """What a compiler says when it fails; nothing when it has written its file."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    if done.returncode == 0 and os.path.getsize(command[-1]):
+        return ""
+    return (done.stderr or done.stdout).strip()[-600:] or f"exit status {done.returncode}"
+
+
+def _seal(name: str, target: Path) -> None:
+    """Add the checksum and give the file its final name."""
+    try:
+        with open(name, "r+b") as file:
+            content = file.read()
+            file.write(_checksum(content))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, target)
+    except OSError as error:
+        raise FolderError(f"{target} cannot be written: {error.strerror}") from error
+
+
 def _open(library: Path) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(library))
     except OSError as error:
-        raise BuildError(f"{library} cannot be loaded: {error}") from error
+        raise FolderError(f"{library} cannot be loaded (a folder that may not hold programs?): {error}") from error
+
+
+def say(text: str) -> None:
+    print(f"sparse_attention: {text}", file=sys.stderr, flush=True)
 
 
 def load(ctype: str) -> ctypes.CDLL:
@@ -222,8 +261,14 @@ def load(ctype: str) -> ctypes.CDLL:
             if not is_intact(library):
                 with _lock(library.with_suffix(".lock")):
                     if not is_intact(library):  # nobody built it while we waited
+                        say(
+                            f"compiling the CPU kernels for {ctype} into {directory}, once; 5 to 30 seconds "
+                            "(ahead of time: python -m sparse_attention.kernels.native)"
+                        )
                         _compile(compiler, isa, ctype, library)
             return _open(library)
+        except FolderError:
+            raise  # another compiler would not help
         except (BuildError, OSError) as error:
             tried.append(str(error))
     reason = "; ".join(tried) or "no compiler found (c++, g++, clang++, cc, gcc, clang)"

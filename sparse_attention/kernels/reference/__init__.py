@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from .constrained import constrained_sparsemax_backward, constrained_sparsemax_forward
-from .rows import Op
+from .rows import NoMemory, Op
 from .structured import fusedmax_forward, grouped_backward, oscarmax_forward
 from .threshold import (
     entmax_alpha_gradient,
@@ -34,4 +34,4 @@ def available(op: str, x: Tensor) -> bool:
     return op in OPS
 
 
-__all__ = ["OPS", "Op", "available"]
+__all__ = ["OPS", "NoMemory", "Op", "available"]

@@ -12,6 +12,10 @@ from torch import Tensor
 Value = float | Tensor
 
 
+class NoMemory(ValueError):
+    """A tensor without memory of its own to compute on; torch's dispatcher knows what to do with it."""
+
+
 class Op(NamedTuple):
     """A row operation (see the docstring of ``sparse_attention.kernels``) and what holds for it whatever kernel runs.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .rows import Value, centred, finish, prepare, project
+from .rows import Value, centred, finish, prepare, project, widest
 
 # Newton converges in fewer than ten steps; the bound only ends rows that stopped one ulp from the root.
 _MAX_STEPS = 100
@@ -30,14 +30,15 @@ def sparsemax_backward(g: Tensor, p: Tensor, saved: tuple[Tensor, ...], gamma: V
 
 
 def entmax_forward(x: Tensor, alpha: Value) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """``[(alpha-1) x - tau]_+^{1/(alpha-1)}`` (Peters et al. 2019), alpha > 1; exact for 1.5, Newton otherwise."""
+    """``[(alpha-1) x - tau]_+^{1/(alpha-1)}`` (Peters et al. 2019), alpha > 0; exact for 1.5 and 2, Newton otherwise."""
     rows = prepare(x)
-    if isinstance(alpha, float) and alpha == 1.5:
-        p = _entmax15(rows.z)
-    elif isinstance(alpha, float) and alpha == 2.0:
-        p = project(rows.z)
+    if isinstance(alpha, float):
+        special = {1.5: _entmax15, 2.0: project}.get(alpha)
+        p = special(rows.z) if special else (_entmax if alpha < 2 else _steep_entmax)(rows.z, alpha)
     else:
-        p = _entmax(rows.z, alpha)
+        p = _entmax(rows.z, alpha.clamp(max=2.0))
+        if bool((alpha > 2).any()):
+            p = torch.where(alpha > 2, _steep_entmax(rows.z, alpha.clamp(min=2.0)), p)
     return finish(p, rows), ()
 
 
@@ -58,29 +59,73 @@ def _entmax15(z: Tensor) -> Tensor:
 
 
 def _entmax(z: Tensor, alpha: Value) -> Tensor:
-    """Root of ``F(s) = sum_i u_i^{1/a} = 1``, ``u_i = [1 - a (s - z_i)]_+``, ``a = alpha - 1``, for any alpha > 1.
+    """Root of ``F(s) = sum_i u_i^{1/a} = 1``, ``u_i = [1 - a (s - z_i)]_+``, ``a = alpha - 1``, for 0 < alpha <= 2.
 
-    s = (tau + 1)/a stays finite as alpha -> 1 (there it is the log-partition function), and so does log1p below.
-    Newton on the norm ``F^a``, convex in s for alpha <= 2, from the left end s = 0; bisection catches the rest.
+    s = (tau + 1)/a stays finite as alpha -> 1 (there it is the log-partition function), and so does every quotient by a
+    below. Newton on the norm ``F^a``, convex in s for a > 0 and concave for a < 0, from the left end s = 0.
     """
-    a = alpha - 1.0
-    n = z.shape[-1]
-    a_t = torch.as_tensor(a, dtype=z.dtype, device=z.device)
+    a = torch.as_tensor(alpha - 1.0, dtype=z.dtype, device=z.device)
+    softmax, a_or_1 = a == 0, torch.where(a == 0, 1.0, a)
+    log_n = torch.log(torch.tensor(float(z.shape[-1]), dtype=z.dtype, device=z.device))
 
     def density(s: Tensor) -> Tensor:
-        t = torch.clamp(-a_t * (s - z), min=-1.0)
-        return torch.exp(torch.log1p(t) / a_t)
+        t = torch.clamp(-a * (s - z), min=-1.0)
+        return torch.exp(torch.where(softmax, z - s, torch.log1p(t) / a_or_1))
 
     def step(s: Tensor) -> tuple[Tensor, Tensor]:
         p = density(s)
         total = p.sum(-1, keepdim=True)
-        slope = torch.where(p > 0, p.pow(1.0 - a_t), 0.0).sum(-1, keepdim=True)  # sum u^{1/a - 1}
-        return total - 1.0, -total * torch.expm1(-a_t * total.log()) / (a_t * slope)
+        slope = torch.where(p > 0, p.pow(1.0 - a), 0.0).sum(-1, keepdim=True)  # sum u^{1/a - 1}
+        newton = -total * torch.expm1(-a * total.log()) / (a_or_1 * slope)
+        return total - 1.0, torch.where(softmax, total * total.log() / slope, newton)
 
     low = torch.zeros_like(z[..., :1])
     # F(s) <= n (1 - a s)^{1/a} as all z <= 0, so the root is left of the point where that is 1.
-    high = low - torch.expm1(-a_t * torch.log(torch.tensor(float(n), dtype=z.dtype, device=z.device))) / a_t
+    high = low + torch.where(softmax, log_n, -torch.expm1(-a * log_n) / a_or_1)
     p = density(_root(step, low, high))
+    return p / p.sum(-1, keepdim=True)
+
+
+def _steep_entmax(z: Tensor, alpha: Value) -> Tensor:
+    """The same for alpha >= 2, where p rises from 0 with infinite slope and the threshold may lie within 1e-300 of a score.
+
+    So the unknown is the least positive probability w: with K the last position of the support (scores sorted) and
+    ``c_j = (a (z_j - z_K))^{1/a}``, ``p_j = (c_j^a + w^a)^{1/a}`` is a norm of (c_j, w), convex in w: Newton from the right
+    is monotone. Position k is in the support iff the c_j of those before it, taken from k, sum to less than 1.
+    """
+    a = torch.as_tensor(alpha - 1.0, dtype=z.dtype, device=z.device)
+    ordered = z.sort(dim=-1, descending=True).values.clamp(min=-1e300)
+    first = torch.zeros_like(ordered[..., :1], dtype=torch.int64)
+    last = torch.full_like(first, z.shape[-1])
+
+    def above(k: Tensor) -> Tensor:
+        """How far the scores are above the k-th, ``[..., n]``."""
+        return a * (z - ordered.gather(-1, k)).clamp(min=0.0)
+
+    while bool((last - first > 1).any()):  # bisection: first is in the support, last is not
+        middle = (first + last) // 2
+        inside = above(middle).pow(1.0 / a).sum(-1, keepdim=True) < 1.0
+        settled = last - first <= 1
+        first, last = torch.where(inside & ~settled, middle, first), torch.where(inside | settled, last, middle)
+    c_a = above(first)
+    higher, least = c_a > 0, z == ordered.gather(-1, first)
+    ties = least.sum(-1, keepdim=True)
+    w = (1.0 - c_a.pow(1.0 / a).sum(-1, keepdim=True)) / ties
+    w = torch.minimum(w, 1.0 / (higher.sum(-1, keepdim=True) + ties))
+
+    def probability(w: Tensor) -> Tensor:
+        # w^a may be too small to be told from 0; w is not.
+        return torch.where(higher, (c_a + w.pow(a)).pow(1.0 / a), torch.where(least, w, 0.0))
+
+    for _ in range(_MAX_STEPS):
+        p, w_a = probability(w), w.pow(a)
+        # dp/dw = (w/p)^(a-1)
+        slope = ties + torch.where(higher, w_a / (c_a + w_a) * p, 0.0).sum(-1, keepdim=True) / w
+        following = w - ((p.sum(-1, keepdim=True) - 1.0) / slope).clamp(min=0.0)
+        if bool((following == w).all()):
+            break
+        w = following
+    p = probability(w)
     return p / p.sum(-1, keepdim=True)
 
 
@@ -113,10 +158,37 @@ def _root(step: Callable[[Tensor], tuple[Tensor, Tensor]], low: Tensor, high: Te
 
 
 def entmax_backward(g: Tensor, p: Tensor, saved: tuple[Tensor, ...], alpha: Value) -> Tensor:
-    """``Diag(s) - s s^T / sum(s)`` with ``s = p^{2 - alpha}`` on the support."""
+    """``Diag(s) - s s^T / sum(s)`` with ``s = p^{2 - alpha}`` on the support.
+
+    For alpha > 2 the least probability has by far the largest weight: the mean of g is taken relative to it and with
+    weights relative to its own, and its own entry is what makes the sum 0.
+    """
+    if isinstance(alpha, float):
+        return _weighted(g, p, alpha) if alpha <= 2.0 else _pivoted(g, p, alpha)
+    return torch.where(alpha > 2.0, _pivoted(g, p, alpha.clamp(min=2.0)), _weighted(g, p, alpha.clamp(max=2.0)))
+
+
+def _weighted(g: Tensor, p: Tensor, alpha: Value) -> Tensor:
     positive = p > 0
-    weight = torch.where(positive, torch.where(positive, p, 1.0).pow(2.0 - alpha), 0.0)
-    return centred(g, weight)
+    return centred(g, torch.where(positive, torch.where(positive, p, 1.0).pow(2.0 - alpha), 0.0))
+
+
+def _pivoted(g: Tensor, p: Tensor, alpha: Value) -> Tensor:
+    positive = p > 0
+    wide = torch.where(positive, p, 1.0).to(widest(p))
+    e = torch.as_tensor(2.0 - alpha, dtype=wide.dtype, device=p.device)
+    least, at = torch.where(positive, wide, torch.inf).min(-1, keepdim=True)
+    least = torch.where(torch.isfinite(least), least, 1.0)
+    pivot = torch.zeros_like(positive).scatter(-1, at, True) & positive
+    h = g.to(wide.dtype) - g.gather(-1, at)
+    weight = torch.where(positive, wide.pow(e).clamp(max=torch.finfo(wide.dtype).max * 1e-8), 0.0)
+    relative = torch.where(positive, (wide / least).pow(e), 0.0)
+    total = relative.sum(-1, keepdim=True)
+    mean = (relative * h).sum(-1, keepdim=True) / torch.where(total == 0, 1.0, total)
+    others = torch.where(pivot, 0.0, weight * (h - mean))
+    # The largest finite number stands for what would overflow.
+    limit = torch.finfo(p.dtype).max
+    return torch.where(pivot, -others.sum(-1, keepdim=True), others).clamp(-limit, limit).to(g.dtype)
 
 
 def entmax_alpha_gradient(dx: Tensor, p: Tensor, alpha: Tensor) -> Tensor:
@@ -124,17 +196,22 @@ def entmax_alpha_gradient(dx: Tensor, p: Tensor, alpha: Tensor) -> Tensor:
 
     On the support ``x_i = F(p_i, alpha) + tau`` with ``F = (p^a - 1)/a``, ``a = alpha - 1``; differentiating at fixed x
     gives ``dp/dalpha = -J dF/dalpha``. ``dF/dalpha = L^2 (1 + e^s (s - 1))/s^2`` with ``L = log p``, ``s = a L``: no
-    cancellation as alpha -> 1, where the fraction tends to 1/2.
+    cancellation as alpha -> 1, where the fraction tends to 1/2. For alpha > 2 its constant part ``L^2/s^2 = 1/a^2`` is
+    left out: J maps constants to 0, but not in floating point where J is huge.
     """
     positive = p > 0
     log_p = torch.where(positive, p, 1.0).log()
-    s = (alpha - 1.0) * log_p
+    a = alpha - 1.0
+    s = a * log_p
     small = s.abs() < 1e-2
     safe = torch.where(small, -1.0, s)
     # (1 + e^s (s - 1)) = s e^s - expm1(s); below 1e-2 the series has an error of less than 1e-13.
     series = 0.5 + s / 3 + s.square() / 8 + s.pow(3) / 30 + s.pow(4) / 144 + s.pow(5) / 840
     fraction = torch.where(small, series, (safe * safe.exp() - torch.expm1(safe)) / safe.square())
-    return -(dx * log_p.square() * fraction).sum(-1, keepdim=True)
+    steep = a > 1.0
+    flat = dx * log_p.square() * fraction
+    change = torch.where(steep, dx * (s.exp() * (s - 1.0) / torch.where(steep, a, 1.0).square()), flat)
+    return -torch.where(dx == 0, 0.0, change).sum(-1, keepdim=True)
 
 
 def pnormmax_forward(x: Tensor, p: Value, gamma: Value = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:

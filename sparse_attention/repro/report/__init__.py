@@ -7,51 +7,18 @@ looks like, sample outputs, every cell with its failure, and what produced it al
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import quote
+from typing import Any
 
 from sparse_attention.repro.blocks import Block, Table
 from sparse_attention.repro.files import write_atomic
 from sparse_attention.repro.plan import Plan
 from sparse_attention.repro.report import cells as states
-from sparse_attention.repro.report import data
+from sparse_attention.repro.report.data import Part, lines_of, link, part, predictions_of, samples, styles, table_view
 from sparse_attention.repro.store import Store
-
-if TYPE_CHECKING:
-    import jinja2
-
-
-@dataclass
-class Column:
-    """A column of an experiment: its table and everything drawn below it."""
-
-    anchor: str
-    block: Block
-    lines: list[data.Line]
-    table: data.Part  # TableView
-    curves: data.Part  # list[Figure]
-    quality: data.Part  # Figure
-    scatter: data.Part  # list[Figure]
-    heat: data.Part  # list[Example]
-    samples: data.Part  # list[Sample]
-
-
-@dataclass
-class Experiment:
-    anchor: str
-    table: Table
-    comparable: bool
-    profile: str
-    columns: list[Column]
-    cells: data.Part  # list[CellView]
-    states: dict[str, int]
-    files: list[tuple[str, str]]  # (name, link)
 
 
 def write(
@@ -61,43 +28,34 @@ def write(
     path: str | Path,
     failed: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write the report of `built[i]`, the table of the plan `made[i]`.
+    """Write the HTML file `path`: the report of `built[i]`, the table of the plan `made[i]`.
 
     Args:
-        built: tables, from `table.build`.
-        made: their plans, in the same order.
-        store: where the cells are.
-        path: the HTML file to write; folders are made.
         failed: cell id -> error of cells that failed in this run, beside what the store remembers.
 
-    Returns:
-        `path`.
-
     Raises:
-        ValueError: not one table per plan.
-        ModuleNotFoundError: jinja2 is not installed.
+        ValueError: not one table per plan. ModuleNotFoundError: jinja2 is not installed.
         StoreError: the file cannot be written.
 
     A missing or damaged piece (failed cell, no predictions, no matplotlib) becomes a note in its place.
     """
     if len(built) != len(made):
         raise ValueError(f"one table per plan is needed, got {len(built)} tables and {len(made)} plans")
-    path = Path(path)
-    environment = _environment()
-    palette = data.styles(built)
+    path, palette = Path(path), styles(built)
+    template = _environment().get_template("report.html.jinja")
     sections = [
         _experiment(f"e{i}", table, plan, store, palette, failed or {}, path.parent)
         for i, (table, plan) in enumerate(zip(built, made), 1)
     ]
-    page = environment.get_template("report.html.jinja").render(
+    page = template.render(
         title=" · ".join(t.title for t in built), experiments=sections, palette=palette,
-        provenance=data.part(states.provenance, made, store), written=time.strftime("%Y-%m-%d %H:%M %Z"),
+        provenance=part(states.provenance, made, store), written=time.strftime("%Y-%m-%d %H:%M %Z"),
     )  # fmt: skip
     write_atomic(path, page.encode("utf-8", "replace"))
     return path
 
 
-def _environment() -> jinja2.Environment:
+def _environment() -> Any:
     try:
         import jinja2
     except ModuleNotFoundError as error:
@@ -115,47 +73,39 @@ def _environment() -> jinja2.Environment:
 
 
 def _experiment(
-    anchor: str,
-    table: Table,
-    plan: Plan,
-    store: Store,
-    palette: Mapping[str, int],
-    failed: Mapping[str, str],
-    beside: Path,
-) -> Experiment:
-    columns = [_column(f"{anchor}c{c}", c, block, plan, palette) for c, block in enumerate(table.blocks)]
-    cells = data.part(states.cell_views, plan, table, store, failed, beside)
+    anchor: str, table: Table, plan: Plan, store: Store, palette: Mapping[str, int], failed: Mapping[str, str], beside: Path
+) -> dict[str, Any]:  # fmt: skip
+    """What the template shows of one experiment; links are relative to the folder `beside`."""
+    cells = part(states.cell_views, plan, table, store, failed, beside)
     # a cell that fills several slots is counted once
-    count = Counter({cell.cell_id: cell.state for cell in cells.content or ()}.values())
-    comparable = any(block.comparable for block in table.blocks)
-    return Experiment(
-        anchor, table, comparable, plan.experiment.profile, columns, cells, dict(count), _files(plan, store, beside)
-    )
+    count = Counter({cell["cell_id"]: cell["state"] for cell in cells.content or ()}.values())
+    forms = [
+        store.root / "tables" / f"{plan.experiment.name}_{plan.experiment.profile}{suffix}"
+        for suffix in (".txt", ".md", ".csv", ".tex")
+    ]
+    return {
+        "anchor": anchor, "table": table, "comparable": any(block.comparable for block in table.blocks),
+        "profile": plan.experiment.profile, "cells": cells, "states": dict(count),
+        "columns": [_column(f"{anchor}c{c}", c, block, plan, palette) for c, block in enumerate(table.blocks)],
+        "files": [(p.name, link(p, beside)) for p in forms if p.is_file()],
+    }  # fmt: skip
 
 
-def _column(anchor: str, number: int, block: Block, plan: Plan, palette: Mapping[str, int]) -> Column:
+def _column(anchor: str, number: int, block: Block, plan: Plan, palette: Mapping[str, int]) -> dict[str, Any]:
+    """A column of an experiment: its table and everything drawn below it."""
     from sparse_attention.repro.report import figures, heat
 
     column = plan.experiment.columns[number]
     if block.unavailable:
-        nothing = data.Part(note="not run")
-        return Column(anchor, block, [], nothing, nothing, nothing, nothing, nothing, nothing)
-    lines = data.lines_of(block, palette)
-    records = data.predictions_of(lines, column.split)
-    return Column(
-        anchor, block, lines,
-        data.part(data.table_view, block, column, plan.metrics(number)),
-        data.part(figures.learning_curves, lines, column, f"{anchor}/curves"),
-        data.part(figures.attention_quality, lines, column, column.split, f"{anchor}/quality"),
-        data.part(figures.against_published, block, lines, column, f"{anchor}/published"),
-        data.part(heat.heat_maps, lines, records, column.split),
-        data.part(data.samples, lines, records, [s.metric for s in column.show]),
-    )  # fmt: skip
-
-
-def _files(plan: Plan, store: Store, beside: Path) -> list[tuple[str, str]]:
-    """Links to the table's other forms, where they have been written."""
-    stem = f"{plan.experiment.name}_{plan.experiment.profile}"
-    folder = store.root / "tables"
-    found = [folder / f"{stem}{suffix}" for suffix in (".txt", ".md", ".csv", ".tex")]
-    return [(p.name, quote(os.path.relpath(p, beside).replace(os.sep, "/"))) for p in found if p.is_file()]
+        return {"anchor": anchor, "block": block, "table": Part(note="not run")}
+    lines = lines_of(block, palette)
+    records = predictions_of(lines, column.split)
+    return {
+        "anchor": anchor, "block": block, "lines": lines,
+        "table": part(table_view, block, column, plan.metrics(number)),
+        "curves": part(figures.learning_curves, lines, column, f"{anchor}/curves"),
+        "quality": part(figures.attention_quality, lines, column, column.split, f"{anchor}/quality"),
+        "scatter": part(figures.against_published, block, lines, column, f"{anchor}/published"),
+        "heat": part(heat.heat_maps, lines, records, column.split),
+        "samples": part(samples, lines, records, [s.metric for s in column.show]),
+    }  # fmt: skip

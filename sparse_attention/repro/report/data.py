@@ -9,12 +9,15 @@ from __future__ import annotations
 import csv
 import logging
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from sparse_attention.repro.blocks import Block, Row, Table, best_of
+from sparse_attention.repro.blocks import Block, Table, best_of
 from sparse_attention.repro.experiment import Column
 from sparse_attention.repro.identity import Found
 from sparse_attention.repro.protocol import Metric
@@ -68,19 +71,12 @@ def lines_of(block: Block, palette: Mapping[str, int]) -> list[Line]:
     return [Line(row.label, row.detail, palette[row.label], row.found) for row in block.rows if not row.baseline]
 
 
-@dataclass
-class TableView:
-    """A block ready to be printed: its rows, which printed numbers are best, and every row's verdicts."""
-
-    block: Block
-    rows: list[Row]
-    baselines: list[Row]
-    best_published: set[tuple[int, int]]  # (row, published column)
-    verdicts: list[list[tuple[str, str]]]  # (word, all of it)
-    against: list[str]  # per published column the metric of ours that it is held against
+def link(path: Path, beside: Path) -> str:
+    return quote(os.path.relpath(path, beside).replace(os.sep, "/"))
 
 
-def table_view(block: Block, column: Column, metrics: Mapping[str, Metric]) -> TableView:
+def table_view(block: Block, column: Column, metrics: Mapping[str, Metric]) -> dict[str, Any]:
+    """A block ready to be printed: its rows, the (row, published column) that are best, every row's verdicts (word, all of it)."""
     rows = [row for row in block.rows if not row.baseline]
     against = [metric for group in column.published for metric in group.against]
     best_published = set()
@@ -89,7 +85,14 @@ def table_view(block: Block, column: Column, metrics: Mapping[str, Metric]) -> T
         printed = [None if (theirs := row.theirs[c]) is None else theirs.value for row in rows]
         best_published |= {(r, c) for r in best_of(printed, metric.better if metric else 0, 4)}
     verdicts = [list(dict.fromkeys((v.word, v.text) for v in row.verdicts if v)) for row in rows]
-    return TableView(block, rows, [row for row in block.rows if row.baseline], best_published, verdicts, against)
+    baselines = [row for row in block.rows if row.baseline]
+    return {
+        "rows": rows,
+        "baselines": baselines,
+        "best_published": best_published,
+        "verdicts": verdicts,
+        "against": against,
+    }
 
 
 def read_curves(found: Found) -> dict[str, list[float]]:
@@ -114,23 +117,6 @@ def scores(line: Line, name: str) -> list[float]:
     return [v for f in line.found if (v := f.metrics.get(name)) is not None and math.isfinite(v)]
 
 
-@dataclass
-class Output:
-    label: str
-    style: int
-    words: list[tuple[str, bool]]  # word, whether a reference has it too
-    score: str
-    available: bool = True
-
-
-@dataclass
-class Sample:
-    index: int
-    source: str
-    references: list[str]
-    outputs: list[Output]
-
-
 def predictions_of(lines: Sequence[Line], split: str) -> list[dict[int, dict[str, Any]] | None]:
     """Per line the records of its first selected cell by example index; None where there are none or they cannot be read."""
     read: list[dict[int, dict[str, Any]] | None] = []
@@ -147,8 +133,8 @@ def predictions_of(lines: Sequence[Line], split: str) -> list[dict[int, dict[str
 
 def samples(
     lines: Sequence[Line], records: Sequence[dict[int, dict[str, Any]] | None], shown: Sequence[str]
-) -> list[Sample]:
-    """Examples evenly spaced through the test set (never picked by hand), with every row's output."""
+) -> list[dict[str, Any]]:
+    """Examples evenly spaced through the test set (never picked by hand), with every row's output: [(word, in a reference)]."""
     available = [r for r in records if r]
     if not available:
         raise Missing("No predictions are stored for this column.")
@@ -164,13 +150,14 @@ def samples(
         outputs = []
         for line, by_index in zip(lines, records):
             record = (by_index or {}).get(index)
-            if record is None:
-                outputs.append(Output(line.label, line.style, [], "", available=False))
-                continue
-            text = str(record.get("output", record.get("prediction", "")))
+            text = str((record or {}).get("output", (record or {}).get("prediction", "")))
             words = [(word, _folded(word) in known) for word in text.split()]
-            outputs.append(Output(line.label, line.style, words, _sentence_score(record, names)))
-        found.append(Sample(index, clip(str(first.get("source", ""))), [clip(r) for r in references], outputs))
+            one = {"label": line.label, "style": line.style, "words": words, "available": record is not None}
+            outputs.append(one | {"score": _sentence_score(record or {}, names)})
+        source = clip(str(first.get("source", "")))
+        found.append(
+            {"index": index, "source": source, "references": [clip(r) for r in references], "outputs": outputs}
+        )
     return found
 
 
@@ -184,5 +171,5 @@ def _sentence_score(record: Mapping[str, Any], names: Sequence[str]) -> str:
     return "" if name is None else f"{name} {scores[name]:.1f}"
 
 
-def clip(text: str, longest: int = LONGEST_TEXT) -> str:
-    return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
+def clip(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1].rstrip() + "…"

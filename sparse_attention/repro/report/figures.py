@@ -80,18 +80,12 @@ def _inline(drawing: Any, label: str) -> Markup:
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", "", text, flags=re.S)
-    text = re.sub(
-        r'<g id="[^"]*"', "<g", text
-    )  # ids of groups repeat from drawing to drawing; only <defs> are referred to
+    text = re.sub(r'<g id="[^"]*"', "<g", text)  # they repeat from drawing to drawing; only <defs> are referred to
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text).groups()  # type: ignore[union-attr]
     head = f'<svg class="plot" role="img" viewBox="0 0 {width} {height}" style="max-width:{float(width) * 1.34:.0f}px">'
     text = re.sub(r"^<svg[^>]*>", lambda _: f"{head}<title>{Markup.escape(label)}</title>", text, count=1)
-    names = {c: f"var(--c{i})" for i, c in enumerate(COLOURS)} | {
-        INK: "var(--ink)",
-        GRID: "var(--grid)",
-        PAPER: "var(--paper)",
-    }
-    text = re.sub("|".join(names), lambda m: names[m[0]], text)
+    names = dict(zip((*COLOURS, INK, GRID, PAPER), (*(f"c{i}" for i in range(8)), "ink", "grid", "paper")))
+    text = re.sub("|".join(names), lambda m: f"var(--{names[m[0]]})", text)
     text = re.sub(r"\n\s*", "\n", text)
     return Markup(re.sub(r"(\d\.\d{2})\d+", r"\1", text))
 
@@ -99,8 +93,6 @@ def _inline(drawing: Any, label: str) -> Markup:
 def _style(index: int) -> dict[str, Any]:
     return {"color": COLOURS[index % 8], "linestyle": DASHES[min(index // 4, 2)], "marker": MARKERS[index % 8][0]}
 
-
-# ---- learning curves --------------------------------------------------------------------------------------------------
 
 NAMES = {
     "accuracy": "accuracy", "ppl": "perplexity", "loss": "loss", "attention_zeros": "attention: share of exact zeros",
@@ -140,6 +132,8 @@ def _curve(lines, curves, kept, metric: str, salt: str) -> Figure:
     title = f"{split} {NAMES.get(name, name.replace('_', ' '))}"
     drawn: list[float] = []
     with _matplotlib(salt) as drawing_of:
+        from matplotlib import ticker
+
         drawing = drawing_of(figsize=(3.55, 2.5), layout="constrained")
         axes = drawing.add_subplot()
         for line, group, best in zip(lines, curves, kept):
@@ -152,34 +146,22 @@ def _curve(lines, curves, kept, metric: str, salt: str) -> Figure:
             style = _style(line.style)
             axes.plot(epochs, means, markersize=2.8, **style)
             if len(series) > 1:
-                axes.fill_between(
-                    epochs, [min(v) for v in values], [max(v) for v in values], color=style["color"], alpha=0.13, lw=0
-                )
+                band = [min(v) for v in values], [max(v) for v in values]
+                axes.fill_between(epochs, *band, color=style["color"], alpha=0.13, lw=0)
             drawn += means
-            marked = [(e, mean) for e, mean in zip(epochs, means) if e in best]
-            if marked:
-                axes.scatter(
-                    *zip(*marked), s=34, color=style["color"], marker=style["marker"], edgecolors=PAPER, zorder=4
-                )
+            if marked := [(e, mean) for e, mean in zip(epochs, means) if e in best]:
+                look = {"color": style["color"], "marker": style["marker"], "edgecolors": PAPER}
+                axes.scatter(*zip(*marked), s=34, zorder=4, **look)
         if name in ("ppl", "loss") and drawn and min(drawn) > 0 and max(drawn) / min(drawn) > 6:
             axes.set_yscale("log")
-            _plain_log_ticks(axes)
+            axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda v, _: f"{v:g}"))
+            axes.yaxis.set_minor_formatter(ticker.NullFormatter())
         if name == "attention_zeros":
             axes.set_ylim(-0.03, 1.03)
         axes.set_xlabel("epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)
         return Figure(title, _inline(drawing, title))
-
-
-def _plain_log_ticks(axes: Any) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-# ---- what attention looks like ----------------------------------------------------------------------------------------
 
 
 def attention_quality(lines: Sequence[Line], column: Column, split: str, salt: str) -> Figure:

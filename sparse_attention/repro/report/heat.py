@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -24,19 +23,10 @@ LONGEST_LABEL = 15
 NARROWEST = 118  # room for a panel's caption
 
 
-@dataclass
-class Example:
-    """One test example: its texts and its drawing."""
-
-    index: int
-    source: str
-    references: list[str]
-    svg: Markup
-    note: str
-
-
-def heat_maps(lines: Sequence[Line], records: Sequence[dict[int, dict[str, Any]] | None], split: str) -> list[Example]:
-    """Up to three examples of medium length that every row has attention for. Raises `Missing` when there are none."""
+def heat_maps(
+    lines: Sequence[Line], records: Sequence[dict[int, dict[str, Any]] | None], split: str
+) -> list[dict[str, Any]]:
+    """Drawings of up to three examples of medium length that every row has attention for. Raises `Missing` when there are none."""
     from safetensors import safe_open
 
     rows = [(line, by_index) for line, by_index in zip(lines, records) if by_index and _file(line, split).is_file()]
@@ -50,23 +40,20 @@ def heat_maps(lines: Sequence[Line], records: Sequence[dict[int, dict[str, Any]]
     chosen = choose(set.intersection(*stored), [by_index for _, by_index in rows])
     if not chosen:
         raise Missing("The rows of this column have stored attention weights for no test example in common.")
-    examples = []
-    for index in chosen:
-        panels = []
-        for line, by_index in rows:
-            with safe_open(_file(line, split), framework="numpy") as file:
-                weights = file.get_tensor(f"{split}/{index}")
-            panels.append((line, weights, by_index[index]))
-        examples.append(_example(index, panels, split))
-    return examples
+    panels: dict[int, list[tuple[Line, Any, Mapping[str, Any]]]] = {index: [] for index in chosen}
+    for line, by_index in rows:
+        with safe_open(_file(line, split), framework="numpy") as file:
+            for index in chosen:
+                panels[index].append((line, file.get_tensor(f"{split}/{index}"), by_index[index]))
+    return [_example(index, panels[index], split) for index in chosen]
 
 
 def _file(line: Line, split: str):
     return line.found[0].evaluations[split].path("attention.safetensors")
 
 
-def choose(indices: set[int], records: Sequence[Mapping[int, Mapping[str, Any]]], count: int = EXAMPLES) -> list[int]:
-    """The `count` examples whose length is nearest the median over all rows; the length is source plus mean output tokens."""
+def choose(indices: set[int], records: Sequence[Mapping[int, Mapping[str, Any]]]) -> list[int]:
+    """The examples whose length is nearest the median over all rows; the length is source plus mean output tokens."""
 
     def length(index: int) -> float:
         outputs = [len(r[index].get("output_tokens") or ()) for r in records]
@@ -76,17 +63,17 @@ def choose(indices: set[int], records: Sequence[Mapping[int, Mapping[str, Any]]]
     if not ordered:
         return []
     median = length(ordered[len(ordered) // 2])
-    return sorted(sorted(ordered, key=lambda i: (abs(length(i) - median), i))[:count])
+    return sorted(sorted(ordered, key=lambda i: (abs(length(i) - median), i))[:EXAMPLES])
 
 
-def _example(index: int, panels: Sequence[tuple[Line, Any, Mapping[str, Any]]], split: str) -> Example:
+def _example(index: int, panels: Sequence[tuple[Line, Any, Mapping[str, Any]]], split: str) -> dict[str, Any]:
     first = panels[0][2]
     source = [str(t) for t in first["source_tokens"]]
     longest = max(weights.shape[-1] for _, weights, _ in panels)
     cut = longest > MOST_SOURCE or any(w.ndim > 1 and w.shape[0] > MOST_TARGET for _, w, _ in panels)
     note = f"Cut to the first {MOST_SOURCE} source and {MOST_TARGET} output tokens." if cut else ""
     references = [str(r) for r in first.get("references", ())]
-    return Example(index, str(first.get("source", "")), references, draw(source, panels, split), note)
+    return {"index": index, "references": references, "svg": draw(source, panels, split), "note": note}
 
 
 def draw(source: Sequence[str], panels: Sequence[tuple[Line, Any, Mapping[str, Any]]], split: str) -> Markup:
@@ -124,10 +111,8 @@ def draw(source: Sequence[str], panels: Sequence[tuple[Line, Any, Mapping[str, A
 
 def _source_labels(source: Sequence[str], top: int) -> str:
     middle = CELL * 0.72
-    labels = (
-        f'<text x="{LABEL_WIDTH - 6}" y="{top + i * CELL + middle:.0f}">{_label(t)}</text>'
-        for i, t in enumerate(source)
-    )
+    place = f'<text x="{LABEL_WIDTH - 6}" y='
+    labels = (f'{place}"{top + i * CELL + middle:.0f}">{_label(t)}</text>' for i, t in enumerate(source))
     return f'<g class="source">{"".join(labels)}</g>'
 
 

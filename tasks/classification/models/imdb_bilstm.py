@@ -53,10 +53,15 @@ class Options:
     discrete: str = choice(
         "none", names=discrete_mappings, help="with a density: discrete mapping that gives it its moments and is added"
     )
-    rbf: int = integer(64, low=1, high=8192, help="N, Gaussian basis functions of the value regression: 32, 64, 128 in the paper")
+    rbf: int = integer(
+        64, low=1, high=8192, help="N, Gaussian basis functions of the value regression: 32, 64, 128 in the paper"
+    )
     widths: list = listing([0.1, 0.5], number(above=0, high=100), least=1, help="their widths; N is shared equally")
     start_variance: float = number(
-        0.0, low=0, high=1000, help="of a predicted density before training; 0: sigma^2 = softplus(0) = .69, as in the paper"
+        0.0,
+        low=0,
+        high=1000,
+        help="of a predicted density before training; 0: sigma^2 = softplus(0) = .69, as in the paper",
     )
     ridge: float = number(0.01, above=0, high=1e6, help="penalty of the value regression")
     moment_match: str = choice("exact", *MOMENT_MATCHES, help="combined; paper-code: the variance itself as sigma^2")

@@ -49,7 +49,7 @@ class Options:
     residual: bool = flag(
         False, help="attend to encoder states plus word vectors: a short cut for copying; not in the papers"
     )
-    score_scale: float = number(1.0, above=0, help="factor on the attention scores; 1 in the papers")
+    score_scale: float = number(1.0, above=0, high=1e6, help="factor on the attention scores; 1 in the papers")
 
     def problems(self) -> list[str]:
         found = []
@@ -59,6 +59,14 @@ class Options:
             if getattr(self, name) and self.embed_dim != self.hidden_dim:
                 found.append(f"{name}=true needs embed_dim == hidden_dim, got {self.embed_dim} and {self.hidden_dim}")
         return found
+
+    def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
+        """At least so many parameters, and activations of a batch (see `tasks.memory`)."""
+        e, h = self.embed_dim, self.hidden_dim
+        recurrent = 4 * h * (e + (2 * self.layers - 1) * h) * (1 if self.bidirectional else 2)
+        tables = words * e if self.share_embeddings else words * (2 * e + h)
+        state = examples * tokens * (2 * e + 10 * h * self.layers)
+        return recurrent + tables + 2 * h * h, state + 2 * examples * tokens * words
 
 
 class Model(nn.Module):

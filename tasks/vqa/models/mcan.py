@@ -49,24 +49,24 @@ def rows() -> list[str]:
 class Options:
     """Sizes and attention; the defaults are the paper's MCAN small."""
 
-    layers: int = integer(6, low=1, help="co-attention layers")
-    hidden_dim: int = integer(512, low=1, help="a multiple of heads")
-    heads: int = integer(8, low=1)
-    ff_dim: int = integer(2048, low=1)
+    layers: int = integer(6, low=1, high=1000, help="co-attention layers")
+    hidden_dim: int = integer(512, low=1, high=16384, help="a multiple of heads")
+    heads: int = integer(8, low=1, high=1024)
+    ff_dim: int = integer(2048, low=1, high=131_072)
     dropout: float = number(0.1, low=0, below=1)
-    embed_dim: int = integer(300, low=1, help="of the words; that of encode.vectors where there are any")
-    flat_mlp_dim: int = integer(512, low=1, help="hidden units of the MLP that scores words and cells")
-    flat_out_dim: int = integer(1024, low=1)
+    embed_dim: int = integer(300, low=1, high=16384, help="of the words; that of encode.vectors where there are any")
+    flat_mlp_dim: int = integer(512, low=1, high=16384, help="hidden units of the MLP that scores words and cells")
+    flat_out_dim: int = integer(1024, low=1, high=131_072)
     discrete: str = choice("softmax", names=rows, help="discrete mapping whose moments a density takes")
-    basis_side: int = integer(10, low=1, help="basis functions per axis")
-    basis_variance: float = number(0.001, above=0, help="their covariance is this times the identity")
-    ridge: float = number(0.01, above=0, help="of the regression on the basis functions")
+    basis_side: int = integer(10, low=1, high=100, help="basis functions per axis")
+    basis_variance: float = number(0.001, above=0, high=100, help="their covariance is this times the identity")
+    ridge: float = number(0.01, above=0, high=1e6, help="of the regression on the basis functions")
     pad_positions: str = choice(
         "correct", *PAD_POSITIONS, help="correct: zeros fitted on [-1/2, 3/2]^2, as in the paper"
     )
     moment_match: str = choice("exact", *MOMENT_MATCHES)
-    cnn_channels: list[int] = listing([], integer(low=1), help="data.input=pixels: one convolution each")
-    cnn_strides: list[int] = listing([], integer(low=1), help="of the convolutions")
+    cnn_channels: list[int] = listing([], integer(low=1, high=16384), help="data.input=pixels: one convolution each")
+    cnn_strides: list[int] = listing([], integer(low=1, high=1024), help="of the convolutions")
 
     def problems(self) -> list[str]:
         found = []
@@ -75,6 +75,14 @@ class Options:
         if len(self.cnn_channels) != len(self.cnn_strides):
             found.append(f"cnn_channels={self.cnn_channels} and cnn_strides={self.cnn_strides} must be of one length")
         return found
+
+    def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
+        """At least so many parameters, and activations of a batch (see `tasks.memory`): of the words, not of the images."""
+        h, f, o = self.hidden_dim, self.ff_dim, self.flat_out_dim
+        layers = self.layers * (12 * h * h + 4 * h * f)
+        convolutions = sum(9 * a * b for a, b in zip(self.cnn_channels, self.cnn_channels[1:]))
+        ends = words * self.embed_dim + 4 * h * (self.embed_dim + h) + 2 * h * (self.flat_mlp_dim + o)
+        return layers + convolutions + ends + self.basis_side**4, examples * tokens * self.layers * (8 * h + f)
 
 
 class Model(nn.Module):

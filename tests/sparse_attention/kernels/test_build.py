@@ -172,6 +172,26 @@ def test_the_key_depends_on_what_the_library_depends_on() -> None:
     assert len({base, *others}) == 5 and base == build.cache_key(["g++"], "12.2", "auto", "float")
 
 
+@needs_compiler
+def test_a_build_is_announced_once_and_can_be_made_ahead(root: Path, tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    command = [sys.executable, "-m", "sparse_attention.kernels.native"]
+    environment = os.environ | {"SPARSE_ATTENTION_CACHE": cache, "PYTHONPATH": str(root)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and cache in done.stdout
+    assert done.stderr.count("compiling the CPU kernels for float ") == 1
+    assert done.stderr.count("compiling the CPU kernels for double ") == 1
+    out, err = finish(start(root, SPARSE_ATTENTION_CACHE=cache))
+    assert out.endswith("native") and "compiling" not in err
+
+
+def test_the_compiler_is_not_blamed_for_the_folder(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    out, err = finish(start(root, SPARSE_ATTENTION_CACHE=str(tmp_path / "file")))
+    assert out == "sparse_attention.kernels.reference"
+    assert "set SPARSE_ATTENTION_CACHE to a folder" in err and "C++ compiler" not in err, err
+
+
 def test_unknown_instruction_set_names_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARSE_ATTENTION_NATIVE_ISA", "mmx")
     with pytest.raises(build.BuildError, match="auto, avx2, portable"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -282,7 +283,17 @@ def test_divergence_is_named(prepared_cell, tiny, tmp_path, clip):
     cell.config["optim"]["lr"] = 3e38
     outcome = cells.run(cell, Store(tmp_path))
     assert outcome.state == "failed"
-    assert "lower optim.lr" in outcome.error.splitlines()[0]
+    for said in ("epoch 1, update ", "last good values: ", "lower optim.lr (it was 3e+38) or set optim.clip (it was "):
+        assert said in outcome.error.splitlines()[0]
+
+
+def test_a_loss_that_explodes_is_not_done(prepared_cell, tiny, tmp_path):
+    """Finite all the way, and worth nothing."""
+    cell = prepared_cell([*tiny, "optim=sgd", "schedule=fixed", "optim.clip=0", "train.max_epochs=3"])
+    cell.config["optim"]["lr"] = 1e6
+    outcome = cells.run(cell, Store(tmp_path))
+    assert outcome.state == "failed" and not cell.entry(Store(tmp_path)).finished()
+    assert re.match(r"FloatingPointError: epoch 1, update \d: .*loss.* is .*; last good values: .*loss ", outcome.error)
 
 
 def test_only_what_dev_measures_picks_the_epoch():

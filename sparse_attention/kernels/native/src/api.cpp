@@ -53,3 +53,10 @@ EXPORT int constrained_sparsemax_backward(const T* g, const T* p, const T* u, co
 }
 
 EXPORT const char* sparse_attention_isa() { return SPARSE_ATTENTION_ISA; }
+EXPORT int sparse_attention_openmp() {
+#ifdef _OPENMP
+  return 1;
+#else
+  return 0;
+#endif
+}

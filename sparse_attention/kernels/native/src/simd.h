@@ -1,7 +1,7 @@
 // One vector of scores, whatever the machine: Vec<T> with W lanes.
 //
-// Kernels are written once against this interface. simd_portable.h implements it in plain loops for every type and
-// machine; simd_avx2.h and simd_avx512.h replace Vec<float> (and no other type) by intrinsics.
+// Kernels are written once against this interface. simd_portable.h implements it in plain loops for every type;
+// simd_vectors.h (any machine), simd_avx2.h and simd_avx512.h replace Vec<float> and no other type.
 // Define SPARSE_ATTENTION_PORTABLE or SPARSE_ATTENTION_NO_AVX512 to leave the faster ones out: the tests build all
 // of them and compare.
 //
@@ -24,6 +24,7 @@
 #include "simd_avx2.h"
 #define SPARSE_ATTENTION_ISA "avx2"
 #else
+#include "simd_vectors.h"
 #define SPARSE_ATTENTION_ISA "portable"
 #endif
 

@@ -4,19 +4,6 @@
 
 namespace sa {
 
-// For every pattern of kept lanes, the permutation that moves them to the front.
-struct CompressTable {
-  alignas(32) int32_t lane[256][8];
-  constexpr CompressTable() : lane() {
-    for (int m = 0; m < 256; m++) {
-      int c = 0;
-      for (int i = 0; i < 8; i++)
-        if (m >> i & 1) lane[m][c++] = i;
-      while (c < 8) lane[m][c++] = 7;
-    }
-  }
-};
-inline constexpr CompressTable compress_table{};
 alignas(32) inline constexpr int32_t part_table[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
 
 struct Mask8 {

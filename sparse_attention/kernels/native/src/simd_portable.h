@@ -1,4 +1,4 @@
-// Vec<T> in plain C++: the meaning of every operation, and the path for machines without AVX2 and for float64.
+// Vec<T> in plain C++: the meaning of every operation, and the path for float64.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -51,7 +51,6 @@ template <class T> inline Vec<T> min(Vec<T> a, Vec<T> b) { SA_LANEWISE(a.lane[i]
 template <class T> inline Vec<T> sqrt(Vec<T> a) { SA_LANEWISE(std::sqrt(a.lane[i])) }
 // a * b + c; the compiler may or may not fuse it
 template <class T> inline Vec<T> fma(Vec<T> a, Vec<T> b, Vec<T> c) { SA_LANEWISE(a.lane[i] * b.lane[i] + c.lane[i]) }
-template <class T> inline Vec<T> nearest(Vec<T> a) { SA_LANEWISE(std::nearbyint(a.lane[i])) }
 
 template <class T> inline uint32_t greater(Vec<T> a, Vec<T> b) { SA_COMPARE(a.lane[i] > b.lane[i]) }
 template <class T> inline uint32_t equal(Vec<T> a, Vec<T> b) { SA_COMPARE(a.lane[i] == b.lane[i]) }
@@ -95,31 +94,21 @@ template <class T> inline int compress_index(int32_t* dst, uint32_t keep, int32_
   return c;
 }
 
-// a = mantissa * 2^exponent with mantissa in [0.75, 1.5); a must be positive and normal.
-inline void split_float(float a, float& mantissa, float& exponent) {
-  uint32_t bits;
-  std::memcpy(&bits, &a, 4);
-  uint32_t e = (bits + 0x00400000u) >> 23;  // rounds up from 1.5, so that the mantissa falls in [0.75, 1.5)
-  bits -= (e - 127u) << 23;
-  std::memcpy(&mantissa, &bits, 4);
-  exponent = static_cast<float>(static_cast<int32_t>(e) - 127);
-}
-template <class T> inline void split(Vec<T> a, Vec<T>& mantissa, Vec<T>& exponent) {  // T = float
-  for (int i = 0; i < Vec<T>::W; i++) split_float(a.lane[i], mantissa.lane[i], exponent.lane[i]);
-}
-// a * 2^e for whole e >= -126
-template <class T> inline Vec<T> scale_by_power_of_two(Vec<T> a, Vec<T> e) {  // T = float
-  Vec<T> r;
-  for (int i = 0; i < Vec<T>::W; i++) {
-    uint32_t bits = static_cast<uint32_t>(static_cast<int32_t>(e.lane[i]) + 127) << 23;
-    float power;
-    std::memcpy(&power, &bits, 4);
-    r.lane[i] = a.lane[i] * power;
-  }
-  return r;
-}
-
 #undef SA_LANEWISE
 #undef SA_COMPARE
+
+// For every pattern of kept lanes, the permutation that moves them to the front.
+struct CompressTable {
+  alignas(32) int32_t lane[256][8];
+  constexpr CompressTable() : lane() {
+    for (int m = 0; m < 256; m++) {
+      int c = 0;
+      for (int i = 0; i < 8; i++)
+        if (m >> i & 1) lane[m][c++] = i;
+      while (c < 8) lane[m][c++] = 7;
+    }
+  }
+};
+inline constexpr CompressTable compress_table{};
 
 }  // namespace sa

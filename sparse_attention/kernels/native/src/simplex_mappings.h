@@ -6,6 +6,7 @@
 // section 3.1 (pnormmax, their sq-pnorm-max), solved here through its dual.
 #pragma once
 #include "slab.h"
+#include "steep_entmax.h"
 
 namespace sa {
 
@@ -36,13 +37,6 @@ struct EntmaxRule {  // p = ((alpha-1) x - tau)_+^(1/(alpha-1)), 1 < alpha < 2
   Thresholds<T> solve(const Slab<T>& s) { return solve_power(s, r); }
   void select_lane(int) {}
   Vec<T> probability(Vec<T> d) const { return any(greater(d, Vec<T>::all(0))) ? power(d, r) : d; }
-};
-
-struct SteepEntmaxRule {  // alpha > 2, where the probability rises from 0 with infinite slope
-  double scale, r;
-  explicit SteepEntmaxRule(double alpha) : scale(alpha - 1), r(1 / (alpha - 1)) {}
-  Threshold<double> solve(Candidates<double>& k) { return solve_power_safely(k, r); }
-  Vec<double> probability(Vec<double> d) const { return power(d, r); }
 };
 
 template <class T>
@@ -144,7 +138,7 @@ int map_rows(const T* x, T* p, int64_t rows, int64_t n, const Rule& rule, double
   });
 }
 
-// For parameters where float32 inside is not good enough (powers above 20 or below 1): float64 row by row.
+// For parameters where float32 inside is not good enough (powers above 10): float64 row by row.
 template <class T, class Rule>
 int map_rows_in_double(const T* x, T* p, int64_t rows, int64_t n, const Rule& rule, int threads) {
   return for_rows(rows, 40 + 60.0 * n, threads, 3 * room<double>(n), [&](int64_t first, int64_t last, char* memory) {
@@ -170,7 +164,7 @@ template <class T>
 int entmax_forward(const T* x, T* p, int64_t rows, int64_t n, double alpha, int threads) {
   if (alpha == 2) return sparsemax_forward(x, p, rows, n, 1.0, threads);
   if (alpha == 1.5) return map_rows(x, p, rows, n, Entmax15Rule<T>(), 1.5, threads);
-  if (alpha > 2) return map_rows_in_double(x, p, rows, n, SteepEntmaxRule(alpha), threads);
+  if (alpha > 2) return steep_entmax_forward(x, p, rows, n, alpha, threads);
   if (alpha < 1.1) return map_rows_in_double(x, p, rows, n, EntmaxRule<double>(alpha), threads);
   return map_rows(x, p, rows, n, EntmaxRule<T>(alpha), 8.0, threads);
 }
@@ -227,6 +221,7 @@ int entmax_backward(const T* g, const T* p, T* dx, int64_t rows, int64_t n, doub
   if (alpha == 2) return sparsemax_backward(g, p, dx, rows, n, 1.0, threads);
   if (alpha == 1.5)
     return weighted_backward(g, p, dx, rows, n, T(1), threads, 0.8, [](Vec<T> v) { return sqrt(v); });
+  if (alpha > 2) return steep_entmax_backward(g, p, dx, rows, n, alpha, threads);
   const T e = static_cast<T>(2 - alpha);
   return weighted_backward(g, p, dx, rows, n, T(1), threads, 3.0, [=](Vec<T> v) {
     auto positive = greater(v, zero);

@@ -120,29 +120,6 @@ inline Threshold<T> solve_power(Candidates<T>& k, T r) {
   }
 }
 
-// sum (b - tau)_+^r = 1 for any r > 0, by Newton inside a shrinking bracket. For 0 < r < 1 the norm is not convex and
-// the slope is infinite where an entry enters, so every step that leaves the bracket or shrinks it little is a
-// bisection instead. float64 only: entries close to tau are magnified.
-inline Threshold<double> solve_power_safely(Candidates<double>& k, double r) {
-  using V = Vec<double>;
-  double lo = -1, hi = -std::pow(static_cast<double>(k.count), -1 / r), tau = 0.5 * (lo + hi);
-  if (k.count == 1) return {-1, 0};
-  for (int pass = 0; pass < 200 && hi - lo > 1e-16 * -lo; pass++) {
-    double s[3];
-    sum_over(k, tau, s, [&](V d, V& f, V& h, V&) {
-      V q = power(d, r - 1);
-      f = f + q * d;
-      h = h + q;
-    });
-    (s[0] > 1 ? lo : hi) = tau;
-    double next = tau + (s[0] - 1) / (r * s[1]);
-    if (!(next > lo && next < hi) || pass % 3 == 2) next = 0.5 * (lo + hi);
-    if (next == tau) break;
-    tau = next;
-  }
-  return {tau, 0};
-}
-
 // The dual of pnormmax (q = p/(p-1) >= 2): sum d^(q-1) = (sum d^q)^((q-2)/q), d = (b - tau)_+.
 // The difference is the derivative of |d|_q^2 / 2 in -tau, so it falls in tau: Newton inside a bracket.
 // q = 3 (p = 1.5) needs squares and cubes only.

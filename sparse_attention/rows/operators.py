@@ -1,0 +1,188 @@
+"""Row operations as opaque operators of torch's dispatcher: whatever kernel runs inside, no graph breaks on it.
+
+For tensors whose memory a kernel must not read (`shape.foreign`). The backward of smooth operations is torch code, which
+a compiler fuses; that of fusedmax and oscarmax is opaque and repeats the forward to find the groups. A DTensor may be
+split along any dimension but the last of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import kernels
+from ..kernels.reference import OPS as REFERENCE
+from .bounded import solve, state
+from .shape import foreign
+
+_LIBRARY = torch.library.Library("sparse_attention", "DEF")
+_OPERATORS = torch.ops.sparse_attention
+
+
+def _params(x: Tensor, theta: Tensor | None, name: str, names: str, values: list[float]) -> tuple[bool, Any]:
+    """Whether theta differs between rows, and all hyperparameters."""
+    params: dict[str, Any] = dict(zip(names.split(), values))
+    if theta is not None and theta.numel() == 1:
+        params[name] = theta.item()
+    elif theta is not None:
+        params[name] = theta.expand(*x.shape[:-1], 1).reshape(-1, 1).to(torch.float64)
+    return theta is not None and theta.numel() != 1, params
+
+
+def _rows(x: Tensor, theta: Tensor | None, op: str, theta_name: str, names: str, values: list[float]) -> Tensor:
+    flat = x.reshape(-1, x.shape[-1]).contiguous()
+    by_row, params = _params(x, theta, theta_name, names, values)
+    kernel: Any = REFERENCE[op] if by_row else kernels.select(op, flat).OPS[op]
+    return kernel.forward(flat, **params)[0].view(x.shape)
+
+
+def _rows_in_torch(
+    x: Tensor, theta: Tensor | None, op: str, theta_name: str, names: str, values: list[float]
+) -> list[Tensor]:
+    """Attention, and for numbers what the reference saved."""
+    flat = x.reshape(-1, x.shape[-1]).contiguous()
+    by_row, params = _params(x, theta, theta_name, names, values)
+    kernel: Any = REFERENCE[op] if by_row or theta is None else kernels.select(op, flat).OPS[op]
+    p, saved = kernel.forward(flat, **params)
+    return [p.view(x.shape), *(s.view(x.shape) for s in saved if theta is None)]
+
+
+def _rows_vjp(g: Tensor, x: Tensor, op: str, names: str, values: list[float]) -> Tensor:
+    n = x.shape[-1]
+    flat = x.reshape(-1, n).contiguous()
+    params = dict(zip(names.split(), values))
+    kernel = kernels.select(op, flat).OPS[op]
+    p, saved = kernel.forward(flat, **params)
+    return kernel.backward(g.reshape(-1, n).contiguous(), p, saved, **params).view(x.shape)
+
+
+def _vjp(g: Tensor, p: Tensor, saved: list[Tensor], backend: str, op: str, names: str, values: list[float]) -> Tensor:
+    n = p.shape[-1]
+    kernel = kernels.backend(backend).OPS[op]
+    dx = kernel.backward(
+        g.reshape(-1, n).contiguous(), p.reshape(-1, n), tuple(saved), **dict(zip(names.split(), values))
+    )
+    return dx.view(p.shape)
+
+
+def _constrained(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    p, saved, bounds, _ = solve(x, u)
+    return p.view(x.shape), state(p, saved, bounds).view(x.shape)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, theta, ctx.op, ctx.theta_name, ctx.names, ctx.values = inputs
+    ctx.save_for_backward(output if REFERENCE[ctx.op].smooth else x, theta)
+
+
+def _backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    saved, theta = ctx.saved_tensors
+    reference = REFERENCE[ctx.op]
+    if not reference.smooth:
+        return _OPERATORS.rows_vjp(g, saved, ctx.op, ctx.names, ctx.values), None, None, None, None, None
+    params: dict[str, Any] = dict(zip(ctx.names.split(), ctx.values))
+    if theta is not None:
+        params[ctx.theta_name] = theta
+    dx = reference.backward(g, saved, (), **params)
+    dtheta = None if theta is None else reference.gradient_of_theta(dx, saved, theta, params)
+    return dx.to(saved.dtype), dtheta, None, None, None, None
+
+
+def _constrained_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*output)
+
+
+def _constrained_backward(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor, Tensor]:
+    p, held = ctx.saved_tensors
+    return REFERENCE["constrained_sparsemax"].backward(g, p, (held,), bounds=p)
+
+
+def _shape(x: Tensor, *_: Any) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _fake_in_torch(x: Tensor, theta: Tensor | None, op: str, *_: Any) -> list[Tensor]:
+    groups = [] if REFERENCE[op].smooth or theta is not None else [x.new_empty(x.shape, dtype=torch.int64)]
+    return [x.new_empty(x.shape), *groups]
+
+
+def _fake_constrained(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(x.shape, dtype=torch.int8)
+
+
+_NUMBERS = "str names, float[] values"  # names in one word list: jit.trace takes no list of words
+for _schema, _function, _fake in (
+    (f"rows(Tensor x, Tensor? theta, str op, str theta_name, {_NUMBERS}) -> Tensor", _rows, _shape),
+    (
+        f"rows_in_torch(Tensor x, Tensor? theta, str op, str theta_name, {_NUMBERS}) -> Tensor[]",
+        _rows_in_torch,
+        _fake_in_torch,
+    ),
+    (f"rows_vjp(Tensor g, Tensor x, str op, {_NUMBERS}) -> Tensor", _rows_vjp, _shape),
+    (f"vjp(Tensor g, Tensor p, Tensor[] saved, str backend, str op, {_NUMBERS}) -> Tensor", _vjp, _shape),
+    ("constrained(Tensor x, Tensor u) -> (Tensor, Tensor)", _constrained, _fake_constrained),
+):
+    _name = _schema.partition("(")[0]
+    _LIBRARY.define(_schema)
+    _LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"sparse_attention::{_name}", _fake, lib=_LIBRARY)
+torch.library.register_autograd("sparse_attention::rows", _backward, setup_context=_setup, lib=_LIBRARY)
+torch.library.register_autograd(
+    "sparse_attention::constrained", _constrained_backward, setup_context=_constrained_setup, lib=_LIBRARY
+)
+
+
+@cache
+def _distribute() -> None:
+    """Tell DTensor that rows may lie on different devices, and a row may not be divided."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.experimental import register_sharding
+
+    def placements(ndim: int) -> list[Any]:
+        return [Replicate(), *map(Shard, range(ndim - 1))]
+
+    @register_sharding(_OPERATORS.rows.default)
+    def _(x: Any, theta: Any, *rest: Any) -> Any:
+        if theta is not None:
+            return [([Replicate()], [Replicate(), Replicate(), *[None] * len(rest)])]
+        return [([p], [p, None, *[None] * len(rest)]) for p in placements(len(x.shape))]
+
+    @register_sharding(_OPERATORS.rows_vjp.default)
+    def _(g: Any, x: Any, *rest: Any) -> Any:
+        return [([p], [p, p, *[None] * len(rest)]) for p in placements(len(x.shape))]
+
+    @register_sharding(_OPERATORS.constrained.default)
+    def _(x: Any, u: Any) -> Any:
+        return [([p, p], [p, p]) for p in placements(len(x.shape))]
+
+
+def _known_to(x: Tensor) -> None:
+    if type(x).__module__.startswith("torch.distributed"):
+        _distribute()
+
+
+def rows(op: str, x: Tensor, theta_name: str, theta: Tensor | None, params: dict[str, Any]) -> Tensor:
+    _known_to(x)
+    return _OPERATORS.rows(x, theta, op, theta_name, " ".join(params), list(params.values()))
+
+
+def rows_in_torch(op: str, x: Tensor, theta_name: str, theta: Tensor | None, params: dict[str, Any]) -> list[Tensor]:
+    run = _OPERATORS.rows_in_torch if foreign(x) else _rows_in_torch
+    return run(x, theta, op, theta_name, " ".join(params), list(params.values()))
+
+
+def vjp(g: Tensor, p: Tensor, saved: Sequence[Tensor], kernel: Any, params: dict[str, Any]) -> Tensor:
+    """The product of a gradient that no kernel may read with the Jacobian of what ``kernel`` computed."""
+    backend, op = kernels.place(kernel)
+    if REFERENCE[op].smooth:
+        return REFERENCE[op].backward(g, p, (), **params).to(p.dtype)
+    return _OPERATORS.vjp(g, p, list(saved), backend, op, " ".join(params), list(params.values()))
+
+
+def bounded_rows(x: Tensor, u: Tensor) -> Tensor:
+    _known_to(x)
+    return _OPERATORS.constrained(x, u)[0]

@@ -1,0 +1,196 @@
+"""A storm over real small cells: processes killed, bits flipped, clocks ahead; afterwards every number as if nothing had been.
+
+`python storm.py STORE` is one command that runs the cells; `run` starts two of them at a time in one store, disturbs them
+for a while, lets both finish and holds the store against one where nobody disturbed anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from sparse_attention.repro import claims  # noqa: E402
+from sparse_attention.repro.files import read_json  # noqa: E402
+from sparse_attention.repro.store import Store  # noqa: E402
+
+TOY = ["task=toy", "data.limits={train: 64, dev: 16, test: 8}", "train.max_epochs=4", "train.batch_size=4", "model.embed_dim=8",
+       "model.hidden_dim=8", "model.layers=1", "decode.beam=2", "decode.max_len_b=8", "runtime.save_minutes=0.005"]  # fmt: skip
+MULTILABEL = ["task=multilabel", "data.sizes={train: 120, dev: 40, test: 60}", "task.tune.penalties=[0.1,0.001]"]
+PAGE = {
+    "title": "A storm",
+    "rows": [{"label": m, "mapping": m} for m in ("softmax", "sparsemax", "sparsehourglass")],
+    "columns": {
+        "toy": {"label": "toy", "overrides": TOY, "show": [{"metric": "test/bleu", "label": "BLEU"}, {"metric": "dev/loss", "label": "loss"}]},
+        "multilabel": {"label": "multilabel", "overrides": MULTILABEL, "show": [{"metric": "test/f1", "label": "F1"}]},
+    },
+    "profiles": {"demo": {"columns": ["toy", "multilabel"], "seeds": [1, 2]}},
+}  # fmt: skip
+TIMED = ("seconds", "per_second")
+
+
+def command(store: str, rows: int) -> int:
+    """One reproduce.py over the first `rows` rows of the page."""
+    from sparse_attention.repro.experiment import read
+    from tasks import reproduce
+
+    reproduce.POLL_SECONDS = 0.5
+    overrides = [f"paths.outputs={store}", f"paths.data={Path(store).parent / 'data'}", "runtime.workers=1"]
+    page = PAGE | {"rows": PAGE["rows"][:rows]}  # type: ignore[index]
+    return reproduce.drive(reproduce.planned([read(page, "storm", "demo")], overrides))
+
+
+def start(store: Path, rows: int) -> subprocess.Popen:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    with (store.parent / f"{store.name}.log").open("a") as log:
+        return subprocess.Popen(
+            [sys.executable, str(Path(__file__)), str(store), str(rows)], stdout=log, stderr=log, start_new_session=True,
+            env=environment,
+        )  # fmt: skip
+
+
+def numbers(store: Store) -> dict[str, Any]:
+    """Everything that was computed, without times: cell or evaluation -> metrics, hashes of weights, outputs, curves."""
+    found: dict[str, Any] = {}
+    for entry in store:
+        for folder in (entry.folder, *sorted(entry.path("evaluations").glob("[0-9a-f]*"))):
+            if "damaged" in folder.name:
+                continue
+            metrics = (read_json(folder / "metrics.json") or {}).get("metrics", {})
+            files = [folder / n for n in ("weights.safetensors", "predictions.jsonl.gz", "attention.safetensors")]
+            hashes = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files if p.is_file()}
+            values = {k: v for k, v in metrics.items() if not any(t in k for t in TIMED)}
+            found[str(folder.relative_to(store.root))] = {"metrics": values, **hashes, "curves": _curves(folder)}
+    return found
+
+
+def _curves(folder: Path) -> list[list[str]]:
+    path = folder / "curves.csv"
+    if not path.is_file():
+        return []
+    head, *rows = [line.split(",") for line in path.read_text().splitlines()]
+    keep = [i for i, name in enumerate(head) if not any(t in name for t in TIMED)]
+    return [[row[i] for i in keep] for row in rows]
+
+
+class Storm:
+    """What may happen to a store; every deed is counted."""
+
+    def __init__(self, store: Store, seed: int) -> None:
+        self.store, self.rng, self.done = store, random.Random(seed), Counter[str]()
+        self.running: list[subprocess.Popen] = []
+
+    def kill_command(self) -> None:
+        """The whole group: the command, its fork server, its cells."""
+        process = self.rng.choice(self.running)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            self.done["commands killed"] += 1
+
+    def kill_cell(self) -> None:
+        """One of the processes that own a cell; they belong to the groups that were started here."""
+        groups = {process.pid for process in self.running if process.poll() is None}
+        pids = [int((read_json(p) or {}).get("pid", 0)) for p in self.store.root.glob("cells/*/*/*/claim")]
+        for pid in self.rng.sample(pids, len(pids)):
+            try:
+                if pid and os.getpgid(pid) in groups:
+                    os.kill(pid, signal.SIGKILL)
+                    self.done["cells killed"] += 1
+                    return
+            except ProcessLookupError:
+                continue
+
+    def _idle(self, pattern: str) -> Path | None:
+        """A file of a cell that nobody works on."""
+        found = [p for entry in self.store if not entry.busy() for p in entry.folder.glob(pattern) if p.is_file()]
+        found = [p for p in found if p.stat().st_size and "damaged-" not in str(p) and p.name != claims.NAME]
+        return self.rng.choice(found) if found else None
+
+    def flip(self, pattern: str = "**/*") -> None:
+        if path := self._idle(pattern):
+            data = bytearray(path.read_bytes())
+            data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
+            path.write_bytes(data)
+            self.done["bits flipped"] += 1
+
+    def flip_checkpoint(self) -> None:
+        self.flip("checkpoints/*.pt")
+
+    def jump(self) -> None:
+        """A clock that was ahead has left its time; of a dead owner also another boot."""
+        ahead = time.time() + self.rng.choice([3600.0, 3e8])
+        for claim in self.store.root.glob("cells/*/*/*/claim"):
+            holder = read_json(claim)
+            if holder and not claims.alive(claim.parent):
+                claim.write_text(json.dumps(holder | {"boot": "before"}))
+            os.utime(claim, (ahead, ahead))
+            self.done["clocks ahead"] += 1
+        if path := self._idle("**/*"):
+            os.utime(path, (ahead, ahead))
+            self.done["clocks ahead"] += 1
+
+    def blow(self, seconds: float, rows: int) -> None:
+        """Two commands at a time, one deed after the other; the time counts from the first cell on."""
+        often = {self.kill_command: 1, self.kill_cell: 4, self.flip: 2, self.flip_checkpoint: 2, self.jump: 2}
+        until = None
+        while until is None or time.monotonic() < until:
+            self.running = [process for process in self.running if process.poll() is None]
+            while len(self.running) < 2:
+                self.running.append(start(self.store.root, rows))
+                self.done["commands started"] += 1
+            time.sleep(self.rng.uniform(0.1, 2.0))
+            if until is None and any(self.store):
+                until = time.monotonic() + seconds
+            if until is not None:
+                self.rng.choices(list(often), list(often.values()))[0]()
+
+    def end(self) -> None:
+        for process in self.running:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        self.running = []
+
+
+def run(folder: Path, seconds: float, rows: int = 3, seed: int = 1) -> list[str]:
+    """Storm for `seconds` in `folder`; what is wrong afterwards, nothing when all is as it should be."""
+    calm, stormy = Store(folder / "calm"), Store(folder / "stormy")
+    if code := start(calm.root, rows).wait():
+        return [f"the undisturbed command ended with {code}: {(folder / 'calm.log').read_text()[-2000:]}"]
+    wanted, storm = numbers(calm), Storm(stormy, seed)
+    print(f"undisturbed: {len(list(calm))} cells", flush=True)
+    try:
+        storm.blow(seconds, rows)
+        storm.end()
+        storm.running = [start(stormy.root, rows) for _ in range(2)]
+        codes = [process.wait() for process in storm.running]
+    finally:
+        storm.end()
+    found = numbers(stormy)
+    aside = len(list(stormy.root.rglob("*.damaged-*")))
+    told = [f"{n} {what}" for what, n in storm.done.items()]
+    print(", ".join([*told, f"{aside} folders moved aside"]), flush=True)
+    wrong = [f"the last two commands ended with {codes}: see {folder / 'stormy.log'}"] if codes != [0, 0] else []
+    kernels = {(read_json(e.path("provenance.json")) or {}).get("kernels") for store in (calm, stormy) for e in store}
+    if len(kernels) > 1:
+        wrong.append("the kernels' sources were edited meanwhile: the numbers below may differ for that; run it again")
+    for place in sorted(wanted.keys() | found.keys()):
+        mine, theirs = found.get(place, {}), wanted.get(place, {})
+        wrong += [f"{place}: {k} differs" for k in sorted(mine.keys() | theirs.keys()) if mine.get(k) != theirs.get(k)]
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(command(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,57 @@
+// Every kernel over random rows of many lengths, in memory that ends exactly where the arrays do. Built by
+// test_sanitized.py with the address and undefined behaviour sanitizers, which end the program at the first error.
+#include "api.cpp"
+
+#include <cstdio>
+#include <vector>
+
+static uint64_t state = 88172645463325252ull;
+static double uniform() {
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return static_cast<double>(state >> 11) / 9007199254740992.0;
+}
+
+int main() {
+  const T inf = std::numeric_limits<T>::infinity();
+  long calls = 0;
+  for (int64_t n : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 193, 257, 769, 1100, 5000})
+    for (int64_t rows : {0, 1, 2, 9, 17})
+      for (int kind = 0; kind < 6; kind++) {
+        if (rows * n > 20000) continue;
+        const size_t size = static_cast<size_t>(rows * n);
+        std::vector<T> x(size), g(size), u(size), p(size), dx(size), du(size), tau(static_cast<size_t>(rows));
+        std::vector<int32_t> id(size);
+        for (size_t i = 0; i < size; i++) {
+          double v = uniform() * 2 - 1, scale[] = {1, 0.01, 30, 0, 1, 1};
+          x[i] = static_cast<T>(kind == 3 ? static_cast<int>(v * 3) : v * scale[kind]);  // 3: ties
+          if (kind == 4 && uniform() < 0.6) x[i] = -inf;
+          if (kind == 5 && uniform() < 0.01) x[i] = uniform() < 0.5 ? inf : std::numeric_limits<T>::quiet_NaN();
+          g[i] = static_cast<T>(uniform() - 0.5);
+          u[i] = static_cast<T>(uniform() * 4 / static_cast<double>(n));
+        }
+        for (double gamma : {1.0, 0.05, 20.0}) {
+          sparsemax_forward(x.data(), p.data(), rows, n, gamma, 1);
+          sparsemax_backward(g.data(), p.data(), dx.data(), rows, n, gamma, 1);
+          for (double norm : {1.02, 1.2, 1.5, 2.0}) {
+            pnormmax_forward(x.data(), p.data(), rows, n, norm, gamma, 1);
+            pnormmax_backward(g.data(), p.data(), dx.data(), rows, n, norm, gamma, 1);
+          }
+          for (double lam : {0.001, 0.1, 2.0}) {
+            int status = fusedmax_forward(x.data(), p.data(), rows, n, lam, gamma, 1);
+            fusedmax_backward(g.data(), p.data(), status ? x.data() : nullptr, dx.data(), rows, n, gamma, 1);
+            oscarmax_forward(x.data(), p.data(), id.data(), rows, n, lam, gamma, 1);
+            oscarmax_backward(g.data(), id.data(), dx.data(), rows, n, gamma, 1);
+          }
+        }
+        for (double alpha : {1.001, 1.3, 1.5, 1.9, 2.0, 2.5, 20.0, 100.0}) {
+          entmax_forward(x.data(), p.data(), rows, n, alpha, 1);
+          entmax_backward(g.data(), p.data(), dx.data(), rows, n, alpha, 1);
+        }
+        constrained_sparsemax_forward(x.data(), u.data(), p.data(), tau.data(), rows, n, 1);
+        constrained_sparsemax_backward(g.data(), p.data(), u.data(), x.data(), tau.data(), dx.data(), du.data(), rows, n, 1);
+        calls += 3 * (2 + 8 + 12) + 16 + 2;
+      }
+  std::printf("%ld calls\n", calls);
+}

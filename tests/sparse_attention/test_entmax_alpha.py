@@ -1,0 +1,126 @@
+"""Entmax at every alpha: exact up to 100, softmax at 1, dense below, continuous in value and gradient."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import mpmath
+import pytest
+import torch
+
+import sparse_attention as sa
+
+D = torch.float64
+
+
+@cache
+def exact(x: tuple[float, ...], g: tuple[float, ...], alpha: float) -> tuple[list[float], list[float], float]:
+    """Attention, its vector-Jacobian product with g and the derivative in alpha, by bisection with many digits."""
+    with mpmath.workdps(60 if alpha < 2 else 30 + 4 * int(alpha)):
+        top, a, n = max(x), mpmath.mpf(alpha) - 1, len(x)
+
+        def density(s):
+            inside = [1 - a * (s - (mpmath.mpf(v) - top)) for v in x]
+            return [u ** (1 / a) if u > 0 else mpmath.mpf(0) for u in inside]
+
+        low, high = mpmath.mpf(0), (1 - mpmath.mpf(n) ** -a) / a
+        for _ in range(mpmath.mp.prec):
+            middle = (low + high) / 2
+            low, high = (middle, high) if sum(density(middle)) > 1 else (low, middle)
+        p = density(high)
+        s = [v ** (2 - mpmath.mpf(alpha)) if v > 0 else mpmath.mpf(0) for v in p]
+        mean = sum(u * v for u, v in zip(s, g)) / sum(s)
+        dx = [u * (v - mean) for u, v in zip(s, g)]
+        changes = [(d, mpmath.log(v)) for d, v in zip(dx, p) if v > 0]
+        slope = -sum(d * (1 + mpmath.exp(a * u) * (a * u - 1)) / a**2 for d, u in changes)
+        return [float(v) for v in p], [float(v) for v in dx], float(slope)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.7, 1 - 1e-6, 1 + 1e-6, 1.0002, 1.3, 2.5, 4.0, 10.0, 20.0, 60.0, 100.0])
+def test_value_and_gradients_are_exact(kernel, alpha):
+    x = torch.randn(3, 6, dtype=D) * torch.tensor([[0.01], [1.0], [5.0]], dtype=D)
+    x[0, 3] = x[0, 1]
+    x, g = x.float().to(D), torch.randn(3, 6).to(D)
+    p0, dx0, da0 = (
+        torch.tensor(v, dtype=D)
+        for v in zip(*(exact(tuple(u), tuple(v), alpha) for u, v in zip(x.tolist(), g.tolist())))
+    )
+    for dtype, tolerance in ((D, 1e-12), (torch.float32, 4e-6)):
+        z = x.to(dtype).requires_grad_()
+        for learned in (None, torch.full((3,), alpha, dtype=D).requires_grad_()):
+            p = sa.entmax(z, alpha=alpha if learned is None else learned)
+            dx = torch.autograd.grad(p, (z,) if learned is None else (z, learned), g.to(dtype))
+            for got, expected in zip((p, *dx), (p0, dx0, da0)):
+                assert ((got.to(D) - expected).abs() / (1 + expected.abs())).max() < tolerance, (dtype, learned)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.9, 1.0, 4.0, 8.0, 20.0, 100.0])
+def test_rows_sum_to_one(kernel, alpha):
+    for dtype, tolerance in ((torch.float32, 1e-6), (D, 1e-12)):
+        x = torch.randn(200, 40, dtype=dtype) * 2
+        x[:50, ::3] = x[:50, :1]  # ties
+        p = sa.entmax(x, alpha=alpha)
+        assert (p.sum(-1) - 1).abs().max() < tolerance
+        assert alpha > 1 or (p > 0).all()
+
+
+def test_one_is_softmax_and_is_passed_without_a_jump(kernel):
+    x, w = torch.randn(4, 9, dtype=D), torch.randn(4, 9, dtype=D)
+
+    def at(value: float) -> tuple[torch.Tensor, ...]:
+        z, alpha = x.clone().requires_grad_(), torch.tensor(value, dtype=D, requires_grad=True)
+        p = sa.entmax(z, alpha=alpha)
+        return (p.detach(), *torch.autograd.grad(p, (z, alpha), w))
+
+    middle = at(1.0)
+    assert torch.allclose(middle[0], x.softmax(-1), atol=1e-14)
+    assert torch.equal(sa.entmax(x, alpha=1.0), sa.softmax(x))
+    assert middle[2].abs() > 1e-3
+    for step in (1e-12, 1e-8, 1e-5):
+        for value in (1 - step, 1 + step):
+            for here, there in zip(middle, at(value)):
+                assert torch.allclose(here, there, atol=20 * step + 1e-13)
+
+
+def test_alpha_is_learned_through_one(kernel):
+    """From 1.5 to a target at 0.6: plain gradient descent crosses 1 and arrives."""
+    x = torch.randn(16, 12, dtype=D)
+    target = sa.entmax(x, alpha=0.6)
+    alpha = torch.tensor(1.5, dtype=D, requires_grad=True)
+    optimiser = torch.optim.Adam([alpha], lr=0.03)
+    for _ in range(150):
+        optimiser.zero_grad()
+        (sa.entmax(x, alpha=alpha) - target).square().sum().backward()
+        optimiser.step()
+    assert alpha.item() == pytest.approx(0.6, abs=0.02)
+
+
+def test_second_derivatives_and_loss_on_both_sides(kernel):
+    for value in (0.6, 1.0, 3.0):
+        x = torch.randn(2, 4, dtype=D, requires_grad=True)
+        assert torch.autograd.gradgradcheck(lambda z: sa.entmax(z, alpha=value) ** 2, (x,), atol=1e-4)  # noqa: B023
+        loss = sa.losses.fenchel_young(x, torch.tensor([0, 2]), sa.make("entmax", alpha=torch.tensor(value, dtype=D)))
+        (g,) = torch.autograd.grad(loss, x)
+        expected = sa.entmax(x, alpha=value) - torch.nn.functional.one_hot(torch.tensor([0, 2]), 4)
+        assert loss > 0 and torch.allclose(g, expected / 2, atol=1e-10)
+
+
+OUT = [
+    ("entmax", "alpha", 0.0), ("fusedmax", "lam", -0.5), ("fusedmax", "gamma", 0.0), ("oscarmax", "lam", -1.0),
+    ("pnormmax", "p", 1.0), ("pnormmax", "p", 2.5), ("sparsemax", "gamma", 0.0), ("softmax", "gamma", -1.0),
+    ("sparsegen_lin", "lam", 1.0), ("sparsegen_exp", "lam", 2.0), ("sparsehourglass", "q", -1.0), ("sparsecone", "q", -1.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, parameter, value", OUT)
+def test_a_tensor_out_of_range_makes_its_row_nan_and_a_number_is_an_error(kernel, name, parameter, value):
+    f, good = sa.spec(name).function, sa.spec(name).defaults[parameter]
+    x = torch.rand(3, 7) + 0.05
+    assert f(x, **{parameter: torch.tensor(value)}).isnan().all()
+    mixed = torch.tensor([good, value, good], requires_grad=True)
+    p = f(x, **{parameter: mixed})
+    assert p[1].isnan().all() and torch.allclose(p[[0, 2]], f(x, **{parameter: torch.full((3,), good)})[[0, 2]])
+    (g,) = torch.autograd.grad((p[0] * torch.arange(7.0)).sum(), mixed)
+    assert g[0].isfinite()
+    with pytest.raises(ValueError, match="out of range"):
+        f(x, **{parameter: value})

@@ -1,0 +1,164 @@
+"""Tensors whose memory no kernel may read: each is answered as the plain tensor is, or by torch's dispatcher."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+import sparse_attention as sa
+
+KERNELS = ["sparsemax", "entmax", "pnormmax", "fusedmax", "oscarmax"]
+BOUNDED = ["constrained_softmax", "constrained_sparsemax"]
+X, Y, KEEP = torch.randn(3, 7), torch.randn(3, 7) * 2, torch.tensor([True, True, False, True, True, True, False])
+
+
+class Plain(Tensor):
+    pass
+
+
+class Wrapped(Tensor):
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> Any:
+        made = Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        bare = tree_map(lambda t: t.inner if isinstance(t, Wrapped) else t, (args, kwargs or {}))
+        return tree_map(lambda t: Wrapped(t) if isinstance(t, Tensor) else t, function(*bare[0], **bare[1]))
+
+
+class Watching(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+class Intercepting(TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+def mapping(name: str) -> Any:
+    function = sa.spec(name).function
+    return (
+        (lambda x, **k: function(x, torch.full_like(x, 0.6), **k))
+        if name in BOUNDED
+        else lambda x, **k: function(x, **k)
+    )
+
+
+def both(f: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    z = x.clone().requires_grad_()
+    p = f(z)
+    (g,) = torch.autograd.grad((p * torch.arange(7.0)).sum(), z)
+    return p.detach(), g
+
+
+def same(got: Any, expected: Any) -> None:
+    for a, b in zip(got, expected, strict=True):
+        a = a.inner if isinstance(a, Wrapped) else a.as_subclass(Tensor)
+        assert torch.allclose(a, b, atol=1e-6), (a - b).abs().max()
+
+
+@pytest.fixture(params=KERNELS + BOUNDED)
+def f(request):
+    return mapping(request.param)
+
+
+def test_subclasses_and_modes(kernel, f):
+    expected = both(f, X)
+    same([f(X.as_subclass(Plain))], expected[:1])
+    same(both(f, Wrapped(X.clone())), expected)
+    for mode in (Watching, Intercepting):
+        with mode():
+            same(both(f, X), expected)
+
+
+def test_lazy_views_and_zeros(kernel, f):
+    same([f(torch._neg_view(-X))], [f(X)])
+    same([f(torch._efficientzerotensor((3, 7)))], [f(torch.zeros(3, 7))])
+    x, w = X.clone().requires_grad_(), torch.randn(3, 7)
+    same(torch.autograd.grad(f(x), x, torch._efficientzerotensor((3, 7))), [torch.zeros(3, 7)])
+    same(torch.autograd.grad(f(x), x, torch._neg_view(w)), torch.autograd.grad(f(x), x, -w))
+
+
+def test_without_values_there_are_shapes(kernel, f):
+    with FakeTensorMode():
+        p, g = both(lambda x: f(x, mask=torch.ones(7, dtype=torch.bool)), torch.randn(3, 7))
+        assert p.shape == g.shape == (3, 7)
+    x = X.to("meta").requires_grad_()
+    p = f(x)
+    (g,) = torch.autograd.grad(p.sum(), x)
+    assert p.is_meta and g.is_meta and p.shape == g.shape == (3, 7)
+
+
+def test_traced_graphs_compute_with_new_values(kernel, f):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(lambda x, keep: f(x, mask=keep), (X, KEEP))
+    same([traced(Y, KEEP), traced(Y, ~KEEP)], [f(Y, mask=KEEP), f(Y, mask=~KEEP)])
+    for mode in ("real", "symbolic"):
+        same([make_fx(lambda x: f(x), tracing_mode=mode)(X)(Y)], [f(Y)])
+    same(make_fx(lambda x: both(f, x))(X)(Y), both(f, Y))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_transforms(kernel, name):
+    f, t = mapping(name), torch.randn(3, 7)
+    same([torch.func.vmap(f)(X)], [f(X)])
+    jacobian = torch.autograd.functional.jacobian(f, X).view(21, 21)
+    p, d = torch.func.jvp(f, (X,), (t,))
+    same([p, d], [f(X), (jacobian @ t.view(21)).view(3, 7)])
+    with forward_ad.dual_level():
+        dual = forward_ad.unpack_dual(f(forward_ad.make_dual(X, t)))
+        same([dual.primal, dual.tangent], [p, d])
+    same([make_fx(lambda x: torch.func.vmap(f)(x))(X)(Y)], [f(Y)])
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_exported_and_compiled(name):
+    m = sa.make(name)
+    same([torch.export.export(m, (X,), strict=False).module()(Y)], [m(Y)])
+    torch._dynamo.reset()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        got = both(m, X)
+    same(got, both(m, X))
+
+
+def test_rows_on_several_devices(tmp_path):
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    if not dist.is_available():
+        pytest.skip("this torch has no torch.distributed")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        for name in KERNELS:
+            for placement in (Replicate(), Shard(0), Shard(1)):
+                x = distribute_tensor(X, mesh, [placement]).requires_grad_()
+                p = sa.make(name)(x)
+                p.sum().backward()
+                same([p.full_tensor().detach(), x.grad.full_tensor()], [sa.make(name)(X), torch.zeros(3, 7)])
+    finally:
+        dist.destroy_process_group()
+
+
+def test_sizes_of_nothing_and_one(kernel):
+    for name in KERNELS:
+        m = sa.make(name)
+        for shape in ((0, 5), (3, 0), (0,), (0, 0), (2, 0, 4)):
+            assert m(torch.empty(shape)).shape == shape
+        same([m(torch.randn(2, 1)), m(torch.tensor(3.0))], [torch.ones(2, 1), torch.tensor(1.0)])
