@@ -106,7 +106,7 @@ def select(op: str, x: Tensor) -> ModuleType:
     if _choice == "auto":
         name = "triton" if x.is_cuda else "native"
         # One dictionary look-up on the path that every call takes.
-        module = _loaded[name] if name in _loaded else _load(name)
+        module = _loaded.get(name) or _load(name)
         if module is not None and module.available(op, x):
             return module
         name = "reference"

@@ -26,6 +26,7 @@ from .shape import FULL, PLAIN, along, batched, dispatch_modes, foreign, functio
 _grad_enabled = torch.is_grad_enabled
 _compiling = torch.compiler.is_dynamo_compiling  # what else compiles is a mode
 _forward_ad = torch.autograd.forward_ad
+_select = kernels.select
 
 
 def rows(
@@ -69,7 +70,7 @@ def rows(
             if (scores.requires_grad and _grad_enabled()) or _forward_ad._current_level >= 0:
                 return _Rows.apply(scores, op, params)
             x = scores if ndim == 2 else scores.view(-1, scores.shape[-1])
-            p, _ = kernels.select(op, x).OPS[op].forward(x, **params)
+            p = _select(op, x).OPS[op].forward(x, **params)[0]
             return p if ndim == 2 else p.view(scores.shape)
         except kernels.NoMemory:  # the dispatcher knows why: a lazy zero, a meta tensor
             pass
@@ -145,10 +146,9 @@ def _vjp(g: Tensor, p: Tensor, saved: Any, kernel: Any, params: dict[str, Any]) 
     if g.__class__ in PLAIN and p.__class__ in PLAIN and not (g.is_neg() or dispatch_modes()):
         try:
             if g.ndim == 2:
-                return kernel.backward(g.contiguous(), p, tuple(saved), **params)
+                return kernel.backward(g, p, saved, **params)
             n = p.shape[-1]
-            flat = g.reshape(-1, n).contiguous()
-            return kernel.backward(flat, p.view(-1, n), tuple(saved), **params).view(p.shape)
+            return kernel.backward(g.reshape(-1, n), p.view(-1, n), saved, **params).view(p.shape)
         except kernels.NoMemory:
             pass
     return operators.vjp(g, p, saved, kernel, params)

@@ -85,10 +85,10 @@ def build_all() -> str:
 
 def available(op: str, x: Tensor) -> bool:
     """Whether ``op`` can run on ``x`` here; the first call for each dtype builds its library."""
-    if op not in OPS or not x.is_cpu:
-        return False
     dtype = x.dtype
-    return dtype in _libraries or (dtype in _CTYPES and not _failed and _load(dtype))
+    if dtype in _libraries:
+        return x.is_cpu and op in OPS
+    return x.is_cpu and op in OPS and dtype in _CTYPES and not _failed and _load(dtype)
 
 
 def instruction_set() -> str:
@@ -99,7 +99,7 @@ def instruction_set() -> str:
 
 
 class _Op:
-    """One operation: ``_run`` calls its C functions, which ``bind`` looks up by dtype."""
+    """One operation: its C functions, which ``bind`` looks up by dtype; a result other than 0 is a failure."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -114,9 +114,8 @@ class _Op:
             getattr(self, f"_{direction}")[dtype] = function
 
 
-def _check(status: int, p: Tensor) -> None:
-    if status == _OUT_OF_MEMORY:
-        raise MemoryError(f"no working memory for rows of {p.shape[-1]} scores; use fewer threads or shorter rows")
+def _fail(p: Tensor) -> None:
+    raise MemoryError(f"no working memory for rows of {p.shape[-1]} scores; use fewer threads or shorter rows")
 
 
 def _nowhere(x: Tensor) -> int:
@@ -134,18 +133,17 @@ class _Sparsemax(_Op):
     def forward(self, x: Tensor, gamma: float = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
         p = torch.empty_like(x)
         rows, n = x.shape
-        _check(self._forward[x.dtype](x.data_ptr() or _nowhere(x), p.data_ptr(), rows, n, gamma, _threads()), p)
+        if self._forward[x.dtype](x.data_ptr() or _nowhere(x), p.data_ptr(), rows, n, gamma, _threads()):
+            _fail(p)
         return p, ()
 
     def backward(self, g: Tensor, p: Tensor, saved: Any = (), gamma: float = 1.0) -> Tensor:
         g, dx = _row_major(g), torch.empty_like(p)
         rows, n = p.shape
-        _check(
-            self._backward[p.dtype](
-                g.data_ptr() or _nowhere(g), p.data_ptr(), dx.data_ptr(), rows, n, gamma, _threads()
-            ),
-            p,
-        )
+        if self._backward[p.dtype](
+            g.data_ptr() or _nowhere(g), p.data_ptr(), dx.data_ptr(), rows, n, gamma, _threads()
+        ):
+            _fail(p)
         return dx
 
 
@@ -157,18 +155,17 @@ class _Entmax(_Op):
             return reference.OPS["entmax"].forward(x, alpha=alpha)
         p = torch.empty_like(x)
         rows, n = x.shape
-        _check(self._forward[x.dtype](x.data_ptr() or _nowhere(x), p.data_ptr(), rows, n, alpha, _threads()), p)
+        if self._forward[x.dtype](x.data_ptr() or _nowhere(x), p.data_ptr(), rows, n, alpha, _threads()):
+            _fail(p)
         return p, ()
 
     def backward(self, g: Tensor, p: Tensor, saved: Any = (), alpha: float = 1.5) -> Tensor:
         g, dx = _row_major(g), torch.empty_like(p)
         rows, n = p.shape
-        _check(
-            self._backward[p.dtype](
-                g.data_ptr() or _nowhere(g), p.data_ptr(), dx.data_ptr(), rows, n, alpha, _threads()
-            ),
-            p,
-        )
+        if self._backward[p.dtype](
+            g.data_ptr() or _nowhere(g), p.data_ptr(), dx.data_ptr(), rows, n, alpha, _threads()
+        ):
+            _fail(p)
         return dx
 
 
@@ -176,18 +173,17 @@ class _Pnormmax(_Op):
     def forward(self, x: Tensor, p: float = 1.5, gamma: float = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
         y = torch.empty_like(x)
         rows, n = x.shape
-        _check(self._forward[x.dtype](x.data_ptr() or _nowhere(x), y.data_ptr(), rows, n, p, gamma, _threads()), y)
+        if self._forward[x.dtype](x.data_ptr() or _nowhere(x), y.data_ptr(), rows, n, p, gamma, _threads()):
+            _fail(y)
         return y, ()
 
     def backward(self, g: Tensor, y: Tensor, saved: Any = (), p: float = 1.5, gamma: float = 1.0) -> Tensor:
         g, dx = _row_major(g), torch.empty_like(y)
         rows, n = y.shape
-        _check(
-            self._backward[y.dtype](
-                g.data_ptr() or _nowhere(g), y.data_ptr(), dx.data_ptr(), rows, n, p, gamma, _threads()
-            ),
-            y,
-        )
+        if self._backward[y.dtype](
+            g.data_ptr() or _nowhere(g), y.data_ptr(), dx.data_ptr(), rows, n, p, gamma, _threads()
+        ):
+            _fail(y)
         return dx
 
 
@@ -198,19 +194,18 @@ class _Fusedmax(_Op):
         p = torch.empty_like(x)
         rows, n = x.shape
         status = self._forward[x.dtype](x.data_ptr() or _nowhere(x), p.data_ptr(), rows, n, lam, gamma, _threads())
-        _check(status, p)
+        if status == _OUT_OF_MEMORY:
+            _fail(p)
         return p, (x,) if status == _EXCLUDED else ()
 
     def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: float = 1.0, gamma: float = 1.0) -> Tensor:
         g, dx = _row_major(g), torch.empty_like(p)
         rows, n = p.shape
         x = saved[0].data_ptr() if saved else None
-        _check(
-            self._backward[p.dtype](
-                g.data_ptr() or _nowhere(g), p.data_ptr(), x, dx.data_ptr(), rows, n, gamma, _threads()
-            ),
-            p,
-        )
+        if self._backward[p.dtype](
+            g.data_ptr() or _nowhere(g), p.data_ptr(), x, dx.data_ptr(), rows, n, gamma, _threads()
+        ):
+            _fail(p)
         return dx
 
 
@@ -221,18 +216,17 @@ class _Oscarmax(_Op):
         p, blocks = torch.empty_like(x), torch.empty_like(x, dtype=torch.int32)
         rows, n = x.shape
         call = self._forward[x.dtype]
-        _check(call(x.data_ptr() or _nowhere(x), p.data_ptr(), blocks.data_ptr(), rows, n, lam, gamma, _threads()), p)
+        if call(x.data_ptr() or _nowhere(x), p.data_ptr(), blocks.data_ptr(), rows, n, lam, gamma, _threads()):
+            _fail(p)
         return p, (blocks,)
 
     def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: float = 1.0, gamma: float = 1.0) -> Tensor:
         g, dx = _row_major(g), torch.empty_like(p)
         rows, n = p.shape
-        _check(
-            self._backward[p.dtype](
-                g.data_ptr() or _nowhere(g), saved[0].data_ptr(), dx.data_ptr(), rows, n, gamma, _threads()
-            ),
-            p,
-        )
+        if self._backward[p.dtype](
+            g.data_ptr() or _nowhere(g), saved[0].data_ptr(), dx.data_ptr(), rows, n, gamma, _threads()
+        ):
+            _fail(p)
         return dx
 
 
@@ -245,14 +239,16 @@ class _ConstrainedSparsemax(_Op):
         threshold = x.new_empty(rows)
         call = self._forward[x.dtype]
         pointers = (x.data_ptr(), bounds.data_ptr(), p.data_ptr(), threshold.data_ptr())
-        _check(call(*pointers, rows, n, _threads()), p)
+        if call(*pointers, rows, n, _threads()):
+            _fail(p)
         return p, (x, threshold)
 
     def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], bounds: Tensor) -> tuple[Tensor, Tensor]:
         g, bounds, dx, du = _row_major(g), _row_major(bounds), torch.empty_like(p), torch.empty_like(p)
         rows, n = p.shape
         pointers = [t.data_ptr() for t in (g, p, bounds, *saved, dx, du)]
-        _check(self._backward[p.dtype](*pointers, rows, n, _threads()), p)
+        if self._backward[p.dtype](*pointers, rows, n, _threads()):
+            _fail(p)
         return dx, du
 
 
