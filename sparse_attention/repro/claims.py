@@ -42,11 +42,12 @@ def claimed(folder: Path) -> Iterator[None]:
                 handle = os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
                 break
             except FileExistsError:
-                if alive(folder) or _touched(claim):
-                    who = read_json(claim) or {}
+                holder = read_json(claim)
+                if alive(folder, holder) or _touched(claim):
+                    who = holder or {}
                     where = f"process {who.get('pid', '?')} on {who.get('host', '?')}"
                     raise Busy(f"{folder} is being worked on by {where}") from None
-                _take_away(claim)
+                _take_away(claim, holder)
         else:
             raise Busy(f"{folder}: other processes keep claiming it")
     except OSError as error:
@@ -54,8 +55,6 @@ def claimed(folder: Path) -> Iterator[None]:
     mine = owner()
     with os.fdopen(handle, "w") as file:
         json.dump(mine, file)
-    for stale in folder.glob(f"{NAME}.stale.*"):
-        stale.unlink(missing_ok=True)
     stop = threading.Event()
 
     def beat() -> None:
@@ -72,10 +71,10 @@ def claimed(folder: Path) -> Iterator[None]:
             claim.unlink(missing_ok=True)
 
 
-def alive(folder: Path) -> bool:
-    """Whether a process that still runs has claimed the folder."""
+def alive(folder: Path, holder: dict[str, Any] | None = None) -> bool:
+    """Whether a process that still runs has claimed the folder: `holder`, as read from its claim."""
     claim = folder / NAME
-    holder = read_json(claim)
+    holder = holder or read_json(claim)
     if holder and holder.get("host") == socket.gethostname() and holder.get("boot") == _boot():
         return _process_alive(int(holder.get("pid", 0)), holder.get("start"))
     try:
@@ -109,17 +108,26 @@ def _touched(claim: Path) -> bool:
     return False
 
 
-def _take_away(claim: Path) -> None:
-    """Remove a stale claim; of several successors one wins, and a claim made in between is put back."""
-    judged = read_json(claim)
-    aside = claim.with_name(f"{NAME}.stale.{uuid.uuid4().hex[:8]}")
+def _take_away(claim: Path, holder: dict[str, Any] | None) -> None:
+    """Remove the claim of `holder`, who was found dead.
+
+    Who makes the file named by that claim's token may remove that claim and no other; so a claim that another successor
+    has made since stays. A successor that died on the way is passed over after `STALE_SECONDS`.
+    """
+    taking = claim.with_name(f"{NAME}.stale.{(holder or {}).get('token', 'unwritten')}")
     try:
-        claim.rename(aside)
-    except FileNotFoundError:
+        os.close(os.open(taking, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        with contextlib.suppress(FileNotFoundError):
+            if abs(now(claim.parent) - taking.stat().st_mtime) > STALE_SECONDS:
+                taking.unlink()
+        time.sleep(0.05)
         return
-    if read_json(aside) != judged:
-        with contextlib.suppress(FileExistsError):
-            os.link(aside, claim)
+    try:
+        if read_json(claim) == holder:
+            claim.unlink(missing_ok=True)
+    finally:
+        taking.unlink(missing_ok=True)
 
 
 def _process_alive(pid: int, start: str | None) -> bool:

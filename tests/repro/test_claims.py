@@ -54,6 +54,27 @@ def test_of_many_claimants_exactly_one_wins(entry, stale):
     assert list(entry.folder.glob("claim*")) == []
 
 
+def test_late_successor_leaves_the_claim_that_another_made_since(entry):
+    """Both saw the same dead process; the slower one still holds what it read then."""
+    held(entry, pid=dead_pid())
+    seen_by_both = json.loads(entry.path("claim").read_text())
+    with entry.claimed():
+        claims._take_away(entry.path("claim"), seen_by_both)
+        assert json.loads(entry.path("claim").read_text())["pid"] == os.getpid()
+    assert list(entry.folder.glob("claim*")) == []
+
+
+def test_successor_that_died_on_the_way_is_passed_over(entry):
+    held(entry, pid=dead_pid(), token="of-the-dead")
+    taking = entry.path("claim.stale.of-the-dead")
+    taking.touch()
+    with pytest.raises(Busy, match="keep claiming"), entry.claimed():
+        pass
+    os.utime(taking, (0, 0))
+    with entry.claimed():
+        assert entry.state() != "lost"
+
+
 def dead_pid() -> int:
     process = subprocess.Popen([sys.executable, "-c", "pass"])
     process.wait()
