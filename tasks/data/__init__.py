@@ -8,18 +8,22 @@ A set is a file in `tasks/data/sets`, its page in `data/manifests` and its optio
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
+import json
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tasks.data.dataset import SPLITS, DataSet, content_sha256
+from tasks.data.dataset import SPLITS, DataSet, content_sha256, fingerprint
 from tasks.data.errors import DataError, DataUnavailable
+from tasks.data.files import check_folder, publish_file
 from tasks.data.manifests import load_manifest, manifest_names
 from tasks.data.progress import NullProgress, Progress
+from tasks.data.reading import counting
 from tasks.data.records import KINDS
 from tasks.options import OptionsError, near, read
 
@@ -79,15 +83,49 @@ def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | No
     progress = progress or NullProgress()
     if found := problems(node):
         raise DataError("; ".join(found), "the data node of the configuration", "correct it")
+    check_folder(Path(root))
     module = set_module(node["name"])
     options = _options(module, node)
     try:
-        return module.load(options, Path(root), progress)
+        with counting() as counts:
+            data = module.load(options, Path(root), progress)
+        return _told(data, Path(root), counts, progress)
     except DataUnavailable as error:
         if getattr(options, "fallback", None) is None:
             raise
         progress.say(f"{node['name']} cannot be had ({error.what}); going on with generated pairs")
         return _generated(node["name"], options, root, error, progress)
+
+
+def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progress) -> DataSet:
+    """`data` that says what was counted when it was found, and when it is or once was read: what is left out is a shortfall.
+
+    What reading counts is kept under `root`, since encoded data are not read again.
+    """
+    kept = root / "counted" / f"{data.name}-{fingerprint(data.fingerprint)[:16]}.json"
+
+    def tell(counts: Mapping[str, int]) -> None:
+        for what, n in counts.items():
+            short = " left out" in what
+            before = data.shortfalls if short else data.notes
+            if (said := f"{n:,} {what}") not in before:
+                progress.say(f"{data.name}: {said}")
+                setattr(data, "shortfalls" if short else "notes", (*before, said))
+
+    def read(progress: Progress) -> Mapping[str, Sequence[Any]]:
+        with counting() as counts:
+            splits = inner(progress)
+        if counts:
+            with publish_file(kept) as temporary:
+                temporary.write_text(json.dumps(counts), encoding="utf-8")
+        tell(counts)
+        return splits
+
+    inner, data.read = data.read, read
+    tell(counts)
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # nothing was counted
+        tell(json.loads(kept.read_text(encoding="utf-8")))
+    return data
 
 
 def _generated(name: str, options: Any, root: str | Path, error: DataError, progress: Progress) -> DataSet:
@@ -119,6 +157,7 @@ def fetch(
     node = {"name": name} | {k: v for k, v in (options or {}).items() if v is not None}
     if found := problems(node):
         raise DataError("; ".join(found), "what was asked for", "correct it")
+    check_folder(Path(root), write=True)
     module = set_module(name)
     if hasattr(module.Options, "fallback"):
         node["fallback"] = None  # what was asked for by name is never replaced

@@ -21,11 +21,14 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tasks.data.archives import BROKEN
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import locked, publish_file, publish_folder, writing_to
 from tasks.data.progress import Progress
+from tasks.data.reading import check_fields, count, damaged, parse_json, read_text
 
 _CARRIED = re.compile(r"^Acquire::(http|https|ftp|tor|ForceIPv4|ForceIPv6|Check-Valid-Until|Check-Date|By-Hash)\b")
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of other bytes
 _NO_ROOM = re.compile(r"no space left|not enough free|don't have enough", re.I)
 RETRY_SECONDS = 300
 _COMPRESSED = (".lz4", ".gz", ".xz", ".bz2", ".zst", ".lzma")
@@ -68,7 +71,7 @@ class PrivateApt:
         stamp = self.folder / "updated.json"
         with locked(self.folder / "lock"):
             if keep and stamp.is_file():
-                known = json.loads(stamp.read_text())
+                known = check_fields(parse_json(read_text(stamp), stamp), {"day": str, "languages": list}, stamp)
                 if set(self.languages) <= set(known["languages"]) and self._lists("_Packages"):
                     return known["day"]
             self._refuse_if_just_tried()
@@ -106,8 +109,12 @@ class PrivateApt:
     def stanzas(self, kind: str) -> Iterator[str]:
         """Every stanza of the lists of a kind: "Packages" or "Translation-<language>". Call `update` first."""
         for path in self._lists(f"_{kind}"):
-            for stanza in _read_list(path).split("\n\n"):
-                if stanza.strip():
+            text = _read_list(path)
+            damage = _NOT_UTF8.search(text) is not None
+            for stanza in text.split("\n\n"):
+                if damage and _NOT_UTF8.search(stanza):
+                    count(f"packages of {path.name} left out: their descriptions are not UTF-8")
+                elif stanza.strip():
                     yield stanza
 
     def release(self) -> str:
@@ -228,7 +235,7 @@ def extract_deb(deb: Path, folder: Path) -> None:
         try:
             extract_deb_by_hand(deb, folder)
             return
-        except (ValueError, OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
+        except (*BROKEN, subprocess.SubprocessError) as error:
             problem = str(error)
     raise DataError(f"{deb.name} is damaged", f"{deb}: {problem}", f"delete {deb} and run the same command again")
 
@@ -274,13 +281,18 @@ def _decompress(name: str, data: bytes) -> bytes:
 def _read_list(path: Path) -> str:
     """A package list as text; apt may keep it compressed, most often as lz4."""
     if path.suffix not in _COMPRESSED:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return path.read_bytes().decode("utf-8", "surrogateescape")
     helper = Path("/usr/lib/apt/apt-helper")
     if helper.exists():
         done = subprocess.run([str(helper), "cat-file", str(path)], capture_output=True, check=False)
         if done.returncode == 0 and done.stdout:
-            return done.stdout.decode("utf-8", "replace")
-    return _decompress(path.name, path.read_bytes()).decode("utf-8", "replace")
+            return done.stdout.decode("utf-8", "surrogateescape")
+    try:
+        return _decompress(path.name, path.read_bytes()).decode("utf-8", "surrogateescape")
+    except (*BROKEN, subprocess.SubprocessError) as error:
+        raise damaged(
+            path, f"its data are damaged ({error})", "a package list", step=f"delete {path.parent}"
+        ) from error
 
 
 def _complaint(log: str) -> str:

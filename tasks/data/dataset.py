@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from tasks.data.progress import Progress
-from tasks.data.records import Labelled, first
+from tasks.data.reading import TOO_LONG, count, too_long
+from tasks.data.records import Labelled, Subset, first, texts_of
 from tasks.options import integer, node
 
 SPLITS = ("train", "dev", "test")
@@ -20,7 +21,7 @@ NOUNS = {"pairs": "pairs", "texts": "examples", "questions": "questions", "featu
 _SPLIT_WORDS = {"train": "training", "dev": "dev", "test": "test"}
 
 
-@dataclass(frozen=True)
+@dataclass
 class DataSet:
     """A data set that can be read.
 
@@ -31,7 +32,7 @@ class DataSet:
             train and dev knows nothing of test.
         read: gives split -> records; a split that the set does not have is absent or empty.
         provenance: one line for the footer of a table.
-        notes: what a reader of the numbers must know.
+        notes: what a reader of the numbers must know. Reading may add to them and to the shortfalls (`tasks.data.open_data`).
         shortfalls: why this is not a paper's data in full, a sentence each; empty: it is.
         demo: True when it stands in for a data set of a paper in the demo.
         stands_for: the data set it stands in for.
@@ -96,7 +97,10 @@ def make(
         name=name,
         kind=kind,
         fingerprint={s: fingerprint(name, s, source, limits.of(s)) for s, source in sources.items()},
-        read=lambda progress: {split: cut(records, limits.of(split)) for split, records in read(progress).items()},
+        read=lambda progress: {
+            split: _readable(cut(records, limits.of(split)), f"{_SPLIT_WORDS[split]} {NOUNS[kind]}")
+            for split, records in read(progress).items()
+        },
         provenance=provenance,
         notes=tuple(notes),
         shortfalls=(*_shortfalls(manifest, NOUNS[kind], limits, found or {}), *shortfalls),
@@ -104,6 +108,15 @@ def make(
         stands_for=manifest.get("stands_for"),
         about=dict(about or {}),
     )
+
+
+def _readable(records: Sequence[Any], what: str) -> Sequence[Any]:
+    """The records whose texts are within the limits of `tasks.data.reading`; the others are counted."""
+    if isinstance(records, Labelled):
+        return records
+    long = {i for i, record in enumerate(records) if any(map(too_long, texts_of(record)))}
+    count(f"{what} left out: {TOO_LONG}", len(long))
+    return Subset(records, [i for i in range(len(records)) if i not in long]) if long else records
 
 
 def _shortfalls(manifest: Mapping[str, Any], noun: str, limits: Limits, found: Mapping[str, int]) -> list[str]:

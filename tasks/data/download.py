@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import tarfile
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+from tasks.data import archives
 from tasks.data.errors import DataError, DataUnavailable
-from tasks.data.files import locked, publish_folder, sha256_of, verify, writing_to
+from tasks.data.files import locked, sha256_of, verify, writing_to
 from tasks.data.progress import Progress
 
 
@@ -99,13 +99,6 @@ def _receive(url: str, part: Path, progress: Progress, size: int | None, timeout
 
 def unpack_tar(archive: Path, folder: Path) -> Path:
     """Extract a tar file into `folder` once; `DataError` when the archive is damaged."""
-    if folder.is_dir():
-        return folder
-    try:
-        with publish_folder(folder) as temporary, tarfile.open(archive) as tar:
-            tar.extractall(temporary, filter="data")
-    except (tarfile.TarError, EOFError, ValueError) as error:
-        raise DataError(
-            f"{archive.name} is damaged", f"{archive}: {error}", f"delete {archive} and run the same command again"
-        ) from error
+    if not folder.is_dir():
+        archives.unpack(archive, folder)
     return folder

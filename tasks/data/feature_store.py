@@ -22,6 +22,7 @@ import numpy as np
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import locked, publish_file, sha256_of
 from tasks.data.progress import NullProgress, Progress
+from tasks.data.reading import check_fields, damaged, parse_json, read_text
 
 FORMAT = 1
 Compute = Callable[[Sequence[str]], tuple[np.ndarray, dict[str, str]]]  # keys -> features, unreadable keys with reasons
@@ -56,7 +57,7 @@ def write(folder: Path, layout: Layout, compute: Compute, progress: Progress | N
     head = {"format": FORMAT, **asdict(layout), "grid": list(layout.grid), "keys": list(layout.keys)}
     with locked(folder / ".store.lock"):
         if (folder / "store.json").is_file():
-            known = json.loads((folder / "store.json").read_text(encoding="utf-8"))
+            known = _head(folder)
             if known != head:
                 differs = ", ".join(k for k in head if known.get(k) != head[k])
                 raise DataError(
@@ -111,12 +112,11 @@ class FeatureStore:
     def __init__(self, folder: Path, allow_missing: bool = True, verify: bool = False) -> None:
         self.folder = Path(folder)
         self.path = str(self.folder.resolve())
-        try:
-            head = json.loads((self.folder / "store.json").read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
+        if not (self.folder / "store.json").exists():
             raise DataUnavailable(
                 "there is no feature store", str(folder), "make one: python scripts/extract_features.py --help"
-            ) from error
+            )
+        head = _head(self.folder)
         if head.pop("format") != FORMAT:
             raise DataError("the feature store is of another format", str(folder), "extract the features again")
         self.layout = Layout(**head | {"grid": tuple(head["grid"]), "keys": tuple(head["keys"])})
@@ -172,8 +172,39 @@ class FeatureStore:
         if shard in self.missing:
             return None
         if shard not in self._maps:
-            self._maps[shard] = np.load(self.folder / f"{_name(shard)}.npy", mmap_mode="r")
+            path, layout = self.folder / f"{_name(shard)}.npy", self.layout
+            shape = (len(layout.shard_keys(shard)), self.grid[0] * self.grid[1], self.channels)
+            expected, step = (
+                f"{layout.dtype} {list(shape)}",
+                f"delete {path.with_suffix('.json')} and run the extraction again",
+            )
+            try:
+                array = np.load(path, mmap_mode="r")
+            except (OSError, ValueError, EOFError) as error:
+                raise damaged(path, f"no array ({error})", expected, step=step) from error
+            if array.shape != shape or array.dtype != layout.dtype:
+                raise damaged(path, f"an array {array.dtype} {list(array.shape)}", expected, step=step)
+            self._maps[shard] = array
         return self._maps[shard]
+
+
+def _head(folder: Path) -> dict[str, Any]:
+    path = folder / "store.json"
+    fields = {
+        "format": int,
+        "extractor": str,
+        "grid": list,
+        "channels": int,
+        "keys": list,
+        "shard_size": int,
+        "dtype": str,
+    }
+    head = check_fields(parse_json(read_text(path), path), fields, path)
+    sizes = (*head["grid"], head["channels"], head["shard_size"])
+    whole = set(head) == set(fields) and len(head["grid"]) == 2 and all(isinstance(n, int) and n > 0 for n in sizes)
+    if not whole or head["dtype"] not in ("float16", "float32") or not all(isinstance(k, str) for k in head["keys"]):
+        raise damaged(path, "it does not describe a store", ", ".join(fields), step="extract the features again")
+    return head
 
 
 def _name(number: int) -> str:
@@ -184,6 +215,7 @@ def _record(folder: Path, number: int) -> dict[str, Any] | None:
     """The record of a finished shard; None when the record or its array is not there."""
     try:
         record = json.loads((folder / f"{_name(number)}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        whole = {"sha256", "bytes", "bad"} <= set(record) and isinstance(record["bad"], dict)
+    except (OSError, ValueError, TypeError):
         return None
-    return record if (folder / f"{_name(number)}.npy").is_file() else None
+    return record if whole and (folder / f"{_name(number)}.npy").is_file() else None

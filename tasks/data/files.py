@@ -12,15 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tasks.data.errors import DataError, DataUnavailable
+from tasks.data.reading import opened
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 _NOT_WRITABLE = {errno.EACCES, errno.EROFS, errno.EPERM}
 
 
 def sha256_of(path: Path) -> str:
-    """Hex sha256 of a file's bytes."""
+    """Hex sha256 of a file's bytes. Raises DataError, naming it, when it cannot be read."""
     digest = hashlib.sha256()
-    with open(path, "rb") as stream:
+    with opened(path, unpack=False) as stream:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
@@ -37,6 +38,21 @@ def verify(path: Path, sha256: str | None = None, size: int | None = None, retry
         raise DataError(f"{path.name} is {kind}", f"{path}: expected {size:,} bytes, got {found_size:,}", retry)
     if sha256 is not None and (found := sha256_of(path)) != sha256:
         raise DataError(f"{path.name} is damaged", f"{path}: expected sha256 {sha256}, got {found}", retry)
+
+
+def check_folder(folder: Path, write: bool = False) -> None:
+    """Make a folder for downloads; DataError when that cannot be, or with `write` when nothing can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if write:
+            tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        what = "cannot be written" if folder.is_dir() else "is no folder" if folder.exists() else "cannot be made"
+        raise DataError(
+            f"the folder {folder} {what}",
+            str(error),
+            "set another folder for the downloads (paths.data=FOLDER, --root FOLDER)",
+        ) from error
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from typing import Protocol
 
 import numpy as np
 
+from tasks.data import archives
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.feature_store import FeatureStore
 from tasks.data.files import locked, publish_file, sha256_of
@@ -109,18 +110,7 @@ class Files:
         if place.is_dir():
             files = sorted(p for p in place.rglob("*") if p.is_file())
             return [(str(p.relative_to(place.parent)), p.stat().st_size) for p in files]
-        if not place.is_file():
-            raise DataUnavailable(
-                f"the images {place.name} are missing", str(place), "see the data set's page under data/manifests"
-            )
-        try:
-            if place.suffix == ".zip":
-                with zipfile.ZipFile(place) as archive:
-                    return [(i.filename, i.file_size) for i in archive.infolist() if not i.is_dir()]
-            with tarfile.open(place) as archive:
-                return [(m.name, m.size) for m in archive if m.isfile()]
-        except (zipfile.BadZipFile, tarfile.TarError, OSError) as error:
-            raise DataError(f"{place.name} is damaged", f"{place}: {error}", "fetch it again") from error
+        return archives.listed(place)
 
     def keys(self) -> list[str]:
         return list(self._where)
@@ -143,13 +133,13 @@ class Files:
             member = archive.extractfile(name)
             assert member is not None
             return member.read()
-        except (OSError, KeyError, zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
+        except archives.BROKEN as error:
             raise ImageError(f"{place}: {name}: {type(error).__name__}: {error}") from error
 
     def _archive(self, place: Path) -> zipfile.ZipFile | tarfile.TarFile:
         handle = (place, threading.get_ident())  # an open archive has one position; threads need one each
         if handle not in self._open:
-            self._open[handle] = zipfile.ZipFile(place) if place.suffix == ".zip" else tarfile.open(place)  # noqa: SIM115
+            self._open[handle] = archives.open_archive(place)
         return self._open[handle]
 
 
@@ -261,8 +251,8 @@ def decode_all(
 def _known(path: Path, record: Path) -> dict | None:
     try:
         known = json.loads(record.read_text(encoding="utf-8"))
-        return known if sha256_of(path) == known["sha256"] else None
-    except (OSError, ValueError, KeyError):
+        return known if sha256_of(path) == known["sha256"] and {"keys", "bad"} <= set(known) else None
+    except (DataError, OSError, ValueError, KeyError, TypeError):
         return None
 
 

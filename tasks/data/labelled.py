@@ -5,7 +5,9 @@ Features have mean 0 and variance 1 on train, constant ones are left out; so are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,8 @@ from xml.etree import ElementTree
 import numpy as np
 
 from tasks.data.dataset import DataSet, make
-from tasks.data.errors import DataError
 from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
+from tasks.data.reading import damaged, numbered, read_text
 from tasks.data.records import Labelled
 from tasks.options import text
 
@@ -71,48 +73,95 @@ def standardised(splits: Arrays) -> dict[str, Labelled]:
 
 
 def label_names(path: Path) -> tuple[str, ...]:
-    """Names of the classes in Mulan's XML file, in its order."""
-    root = ElementTree.parse(path).getroot()
-    return tuple(_plain(node.get("name", "")) for node in root.iter() if node.tag.endswith("label"))
+    """Names of the classes in Mulan's XML file, in its order. Raises DataError when it is none, or has none."""
+    expected = "<labels> with <label name=..> elements"
+    try:
+        root = ElementTree.fromstring(read_text(path))
+    except ElementTree.ParseError as error:
+        raise damaged(path, f"no XML ({error})", expected, line=error.position[0]) from error
+    names = [_plain(node.get("name", "")) for node in root.iter() if node.tag.endswith("label")]
+    if not names or not all(names) or len(set(names)) < len(names):
+        raise damaged(path, f"{len(names)} labels, {len(set(filter(None, names)))} different names", expected)
+    return tuple(names)
 
 
 def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Features `[n, d]` (nominal ones as indicators, two-valued 0/1 ones as numbers) and labels `[n, K]` of a dense ARFF file.
 
     Raises:
-        DataError: not readable, a label that is no attribute, or missing values.
+        DataError: not of this format, a label that is no attribute 0/1, missing values, no row.
     """
-    from scipy.io import arff
-
-    try:
-        rows, meta = arff.loadarff(path)
-    except (ValueError, NotImplementedError, arff.ArffError) as error:
-        raise DataError(
-            f"{path.name} cannot be read as ARFF", f"{path}: {error}", "copy it again from its source"
-        ) from error
-    columns = {_plain(name): name for name in meta.names()}
-    if missing := [name for name in labels if name not in columns]:
-        raise DataError(
-            f"{path.name} lacks labels of its XML file", f"{path}: {', '.join(missing)}", "copy both files again"
-        )
-    y = np.stack([rows[columns[name]] == b"1" for name in labels], 1)
-    parts = []
-    for plain, name in columns.items():
-        if plain in labels:
-            continue
-        kind, values = meta[name]
-        if kind == "numeric":
-            parts.append(rows[name].astype(float))
-        elif set(values) == {"0", "1"}:
-            parts.append((rows[name] == b"1").astype(float))
+    lines = ((n, row) for n, line in numbered(path) if (row := line.strip()) and not row.startswith("%"))
+    kinds = _attributes(lines, path)  # name -> values, None: numbers
+    if wrong := [name for name in labels if set(kinds.get(name) or ()) != {"0", "1"}]:
+        raise damaged(path, f"it lacks labels of its XML file: {', '.join(wrong)}", "an attribute {0,1} for each label")
+    if len(kinds) == len(labels):
+        raise damaged(path, "it has labels only", "features beside them")
+    columns: list[list[float]] = [[] for _ in kinds]
+    for number, row in lines:
+        cells = _cells(row, path, number)
+        if row.startswith("{") or len(cells) != len(kinds):
+            found = "a sparse row" if row.startswith("{") else f"{len(cells)} values"
+            raise damaged(path, found, f"{len(kinds)} values, one for each attribute", line=number)
+        for column, cell, (name, values) in zip(columns, cells, kinds.items()):
+            if cell == "?":
+                raise damaged(path, f"missing values: {name} is ?", "a value", line=number, step="impute them first")
+            try:
+                column.append(float(cell) if values is None else float(values.index(_plain(cell))))
+            except ValueError as error:
+                expected = "a number" if values is None else f"one of {', '.join(values)}"
+                raise damaged(path, f"{name} is {cell[:40]!r}", expected, line=number) from error
+    if not columns[0]:
+        raise damaged(path, "there is no row after @data", "rows of values")
+    parts, y = [], []
+    for (name, values), column in zip(kinds.items(), map(np.array, columns)):
+        if values is not None and set(values) == {"0", "1"}:
+            (y if name in labels else parts).append(column == values.index("1"))
         else:
-            parts.extend((rows[name] == value.encode()).astype(float) for value in values)
-    x = np.stack(parts, 1)
+            parts.extend([column] if values is None else [column == i for i in range(len(values))])
+    x = np.stack([part.astype(float) for part in parts], 1)
     if not np.isfinite(x).all():
-        raise DataError(
-            f"{path.name} has missing values", f"{path}: {int((~np.isfinite(x)).sum())} places", "impute them first"
+        raise damaged(
+            path, f"{int((~np.isfinite(x)).sum())} missing values", "finite numbers", step="impute them first"
         )
-    return x, y
+    order = [name for name in kinds if name in labels]
+    return x, np.stack([y[order.index(name)] for name in labels], 1)
+
+
+def _cells(row: str, path: Path, number: int) -> list[str]:
+    try:
+        return [cell.strip() for cell in next(csv.reader([row], quotechar="'", escapechar="\\", skipinitialspace=True))]
+    except csv.Error as error:
+        raise damaged(path, f"no row ({error})", "values with commas between them", line=number) from error
+
+
+_ATTRIBUTE = re.compile(r"""@attribute\s+('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s'"]\S*)\s+(.+)""", re.I)
+
+
+def _attributes(lines: Iterator[tuple[int, str]], path: Path) -> dict[str, list[str] | None]:
+    """Name -> values of the attributes that stand before @data; None: a number."""
+    kinds: dict[str, list[str] | None] = {}
+    for number, row in lines:
+        word = row.split()[0].lower()
+        if word == "@data" and kinds:
+            return kinds
+        if word == "@relation":
+            continue
+        found = _ATTRIBUTE.fullmatch(row)
+        if found is None:
+            raise damaged(path, f"{row[:40]!r}", "@attribute NAME TYPE, then @data", line=number)
+        name, kind = _plain(found[1]), found[2].strip()
+        if name in kinds:
+            raise damaged(path, f"a second attribute {name}", "different names", line=number)
+        if kind.startswith("{") and kind.endswith("}"):
+            kinds[name] = [_plain(value) for value in kind[1:-1].split(",")]
+        elif kind.lower() in ("numeric", "real", "integer"):
+            kinds[name] = None
+        else:
+            raise damaged(
+                path, f"an attribute of type {kind[:40]!r}", "numeric, real, integer or {values}", line=number
+            )
+    raise damaged(path, "there is no @data", "@attribute lines, then @data and a row a line")
 
 
 def _plain(name: str) -> str:

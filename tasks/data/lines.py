@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-import gzip
+import codecs
+import io
 import mmap
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from tasks.data import reading
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.records import Pair, clean
 
+_BLOCK = 1 << 24
+
 
 class Lines(Sequence[str]):
-    """The lines of a UTF-8 file by number; the file is mapped, not read (a .gz file is read into memory)."""
+    """The lines of a UTF-8 file by number; the file is mapped, not read (a packed file is read into memory).
+
+    Raises:
+        DataError: a file that `tasks.data.reading.numbered` would refuse; all of it is checked at once.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._open()
+        self._check()
+
+    def _open(self) -> None:
         self._bytes: mmap.mmap | bytes = self._load()
         ends = [np.empty(0, dtype=np.int64)]
-        for start in range(0, len(self._bytes), 1 << 24):
-            block = np.frombuffer(self._bytes[start : start + (1 << 24)], dtype=np.uint8)
-            ends.append(np.flatnonzero(block == ord("\n")) + start)
+        for start, block in self._blocks():
+            ends.append(np.flatnonzero(np.frombuffer(block, dtype=np.uint8) == ord("\n")) + start)
         found = np.concatenate(ends)
         if len(self._bytes) and (len(found) == 0 or found[-1] != len(self._bytes) - 1):
             found = np.append(found, len(self._bytes))  # the last line has no line end
@@ -30,17 +43,31 @@ class Lines(Sequence[str]):
         self._starts = np.concatenate([[0], found[:-1] + 1]) if len(found) else found
 
     def _load(self) -> mmap.mmap | bytes:
-        if self.path.suffix == ".gz":
+        with reading.opened(self.path) as stream:
+            if isinstance(stream, io.BufferedReader) and stream.peek(1):  # a plain file that is not empty
+                return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            return stream.read()
+
+    def _blocks(self) -> Iterator[tuple[int, bytes]]:
+        for start in range(0, len(self._bytes), _BLOCK):
+            yield start, self._bytes[start : start + _BLOCK]
+
+    def _check(self) -> None:
+        decoder, met, held = codecs.getincrementaldecoder("utf-8")(), Counter[str](), ""
+        reading.check_kind(self.path, self._bytes[:8])
+        for start, block in self._blocks():
             try:
-                return gzip.decompress(self.path.read_bytes())
-            except (OSError, EOFError) as error:
-                raise DataError(
-                    f"{self.path.name} is damaged", f"{self.path}: {error}", "get the file again"
-                ) from error
-        if self.path.stat().st_size == 0:
-            return b""
-        with open(self.path, "rb") as stream:
-            return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+                text = held + decoder.decode(block, final=start + len(block) == len(self._bytes))
+            except UnicodeDecodeError:
+                text = "\0"
+            if "\0" in text:  # one of the lines from here on says where
+                for i in range(max(int(np.searchsorted(self._ends, start)) - 1, 0), len(self)):
+                    self[i]
+            held = "\r" if text.endswith("\r") else ""  # perhaps the first half of a line end
+            met.update(reading.odd(text.removesuffix("\r")))
+        met.update(reading.odd(held))
+        blank = re.search(rb"[^\s]", self._bytes) is None
+        reading.check_lines(self.path, len(self), blank, met)
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -50,13 +77,26 @@ class Lines(Sequence[str]):
             return [self[j] for j in range(*i.indices(len(self)))]
         if not -len(self) <= i < len(self):
             raise IndexError(i)
-        return self._bytes[self._starts[i] : self._ends[i]].decode("utf-8", "replace")
+        i %= len(self)
+        start = int(self._starts[i])
+        return reading.decode(self._bytes[start : self._ends[i]], self.path, line=i + 1, byte=start).removesuffix("\r")
 
     def __getstate__(self):  # a map cannot travel to a worker process; it is opened again there
         return {"path": self.path}
 
     def __setstate__(self, state) -> None:
-        self.__init__(state["path"])
+        self.path = state["path"]
+        self._open()
+
+
+def same_length(files: Sequence[Path], lines: Sequence[Sequence[str]]) -> None:
+    """Raise DataError, naming the files, when their lines do not pair."""
+    if len({len(one) for one in lines}) > 1:
+        raise DataError(
+            "parallel files have different numbers of lines",
+            "; ".join(f"{path}: {len(one):,}" for path, one in zip(files, lines)),
+            "get all of them again, from the same release",
+        )
 
 
 class LinePairs(Sequence[Pair]):
@@ -72,13 +112,7 @@ class LinePairs(Sequence[Pair]):
 
     def __init__(self, source: Path, references: Sequence[Path]) -> None:
         self.source, self.references = Lines(source), [Lines(path) for path in references]
-        for lines in self.references:
-            if len(lines) != len(self.source):
-                raise DataError(
-                    "parallel files have different numbers of lines",
-                    f"{source}: {len(self.source):,}; {lines.path}: {len(lines):,}",
-                    "get both files again, from the same release",
-                )
+        same_length((source, *references), (self.source, *self.references))
 
     def __len__(self) -> int:
         return len(self.source)
@@ -91,7 +125,7 @@ class LinePairs(Sequence[Pair]):
 
 
 def find_file(places: Sequence[Path], names: Sequence[str], get: str) -> Path:
-    """The first existing file called one of `names` (or that with .gz) in one of `places`.
+    """The first of the files called one of `names` (or that with .gz) that is in one of `places`.
 
     Raises:
         DataError: there is none; the next step is `get`.
@@ -99,7 +133,7 @@ def find_file(places: Sequence[Path], names: Sequence[str], get: str) -> Path:
     for folder in places:
         for name in names:
             for path in (folder / name, folder / f"{name}.gz"):
-                if path.is_file():
+                if path.exists() or path.is_symlink():
                     return path
     raise DataUnavailable(f"{names[0]} is missing", ", ".join(str(folder) for folder in places), get)
 
@@ -109,5 +143,6 @@ def folder_of(path: str | None, get: str) -> Path:
     if path is None:
         raise DataUnavailable("the set has to be got by hand", "data.path is not set", get)
     if not Path(path).is_dir():
-        raise DataUnavailable(f"the folder {path} does not exist", f"data.path={path}", get)
+        there = "is no folder" if Path(path).exists() else "does not exist"
+        raise DataUnavailable(f"the folder {path} {there}", f"data.path={path}", get)
     return Path(path)

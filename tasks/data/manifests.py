@@ -34,7 +34,7 @@ def load_manifest(name: str) -> dict[str, Any]:
         raise DataError(
             f"unknown data set {name!r}{near(name, known)}", f"{FOLDER}: {', '.join(known)}", "choose one of these"
         )
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def mirror_files(manifest: Mapping[str, Any], mirror: str | Path | None, only: tuple[str, ...] = ()) -> dict[str, Path]:

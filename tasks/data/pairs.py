@@ -11,6 +11,7 @@ from typing import Any
 
 from tasks.data.errors import DataError
 from tasks.data.files import publish_file
+from tasks.data.lines import same_length
 from tasks.data.progress import Progress
 from tasks.data.records import Pair, clean
 from tasks.data.splits import Parts
@@ -85,14 +86,10 @@ def bounds_shortfall(options: Any) -> list[str]:
     return [f"only pairs of {', '.join(parts)}"] if parts else []
 
 
-def parallel(source: Sequence[str], target: Sequence[str], where: str) -> list[Pair]:
-    """Pair two lists of lines; `DataError` naming `where` they come from when their lengths differ."""
-    if len(source) != len(target):
-        raise DataError(
-            "the two sides have different numbers of lines",
-            f"{where}: {len(source):,} and {len(target):,}",
-            "fetch both files again, from the same release",
-        )
+def parallel(files: Sequence[Path], read: Callable[[Path], Sequence[str]]) -> list[Pair]:
+    """Pair what `read` gives of two files; `DataError` naming both when they differ in length."""
+    source, target = map(read, files)
+    same_length(files, (source, target))
     return [Pair(clean(s), (clean(t),)) for s, t in zip(source, target, strict=True)]
 
 
@@ -109,7 +106,7 @@ def cached_rows(path: Path, make: Callable[[], tuple[Rows, dict[str, Any]]], pro
     if path.is_file():
         try:
             return _read(path)
-        except (ValueError, KeyError, UnicodeDecodeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             progress.say(f"{path} is damaged ({error}); making it again")
     rows, about = make()
     if not rows:

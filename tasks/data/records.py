@@ -70,6 +70,13 @@ class Labelled:
         return len(self.labels)
 
 
+def texts_of(record: Pair | Example | Question) -> tuple[str, ...]:
+    """All texts of a record."""
+    if isinstance(record, Pair):
+        return (record.source, *record.references)
+    return record.texts if isinstance(record, Example) else (record.text, *record.answers)
+
+
 class Subset(Sequence[Any]):
     """A view of `records` at `indices`, without copying them."""
 

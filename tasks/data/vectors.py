@@ -9,6 +9,7 @@ import numpy as np
 
 from tasks.data.errors import DataError
 from tasks.data.progress import Progress
+from tasks.data.reading import LONGEST_TEXT, check_kind, damaged, decode, opened
 
 COUNTED = "ppmi"  # in place of a file's name
 _WINDOW = 5
@@ -29,33 +30,37 @@ def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tupl
     rows: list[np.ndarray] = []
     seen: set[str] = set()
     dim: int | None = None
-    with (
-        open(path, encoding="utf-8", newline="\n", errors="replace") as stream,
-        progress.bar(None, f"reading {path.name}") as bar,
-    ):
-        for number, line in enumerate(stream, 1):
+    byte = 0
+    with opened(path) as stream, progress.bar(None, f"reading {path.name}") as bar:
+        for number, line in enumerate(iter(lambda: stream.readline(LONGEST_TEXT), b""), 1):
             if number % 100_000 == 0:
                 bar.advance(100_000)
-            parts = line.rstrip("\r\n").rstrip(" ").split(" ")
+            if len(line) == LONGEST_TEXT:
+                raise damaged(path, f"more than {LONGEST_TEXT:,} bytes", "a word and its numbers", line=number)
+            parts = line.rstrip(b"\r\n").rstrip(b" ").split(b" ")
+            if dim is None and len(parts) == 2 and number == 1 and parts[1].isdigit():
+                byte += len(line)
+                continue
             if dim is None:
-                if len(parts) == 2:
-                    continue
                 dim = len(parts) - 1
-            if len(parts) <= dim:
-                raise DataError(
-                    f"{path.name}, line {number}, holds {len(parts) - 1} numbers, the first line {dim}",
-                    str(path),
-                    "fetch the file again",
-                )
-            word = " ".join(parts[:-dim])
+            if number == 1:
+                check_kind(path, line[:8])
+            if len(parts) <= dim or not dim:
+                decode(line, path, line=number, byte=byte)
+                expected = f"a word and {dim} numbers, as in the first line" if dim else "a word and its numbers"
+                raise damaged(path, f"it holds {len(parts) - 1} numbers", expected, line=number)
+            word = decode(b" ".join(parts[:-dim]), path, line=number, byte=byte)
+            byte += len(line)
             if word not in wanted or word in seen:
                 continue
             try:
-                rows.append(np.array(parts[-dim:], dtype=np.float32))
-            except ValueError as error:
-                raise DataError(
-                    f"{path.name}, line {number}, holds no vector of {dim} numbers", str(error), "fetch the file again"
-                ) from error
+                with np.errstate(over="ignore"):
+                    rows.append(np.array(parts[-dim:], dtype=np.float32))
+                whole = np.isfinite(rows[-1]).all()
+            except ValueError:
+                whole = False
+            if not whole:
+                raise damaged(path, f"no vector of {dim} numbers", f"a word and {dim} numbers", line=number)
             words.append(word)
             seen.add(word)
     if not words:

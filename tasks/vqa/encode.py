@@ -164,7 +164,7 @@ def open_encoded(folder: str | Path) -> Encoded:
     """What `encode`, `encode_test` or `keep_encoding` left in a folder. Raises DataError when it is no such folder."""
     folder = Path(folder)
     meta = read_meta(folder)
-    words = [line.rpartition(" ")[0] for line in (folder / "dict.txt").read_text(encoding="utf-8").splitlines()]
+    words = [line.rpartition(" ")[0] for line in (folder / "dict.txt").read_text(encoding="utf-8").split("\n")[:-1]]
     answers = json.loads((folder / "answers.json").read_text(encoding="utf-8"))
     spec = ImageSpec(meta["image"]["kind"], tuple(meta["image"]["grid"]), meta["image"]["channels"])
     found = Encoded(folder, Encode(**meta["options"]), words, answers, spec, meta["counts"], meta["sha256"])

@@ -63,8 +63,7 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
 
 
 def _from_hub(root: Path, progress: Progress, get: str) -> tuple[dict[str, Sequence[Pair]], dict[str, Any]]:
-    loaded = hub.load("Harvard/gigaword", None, root, progress, get)
-    rows = {split: loaded[theirs] for split, theirs in hub.SPLITS.items()}
+    rows = hub.load("Harvard/gigaword", None, root, progress, get, {"document": str, "summary": str})
 
     def pair(row: Mapping[str, Any]) -> Pair:
         return Pair(clean(row["document"]), (clean(row["summary"]),))

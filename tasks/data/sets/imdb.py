@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import random
 import re
-import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.data import hub
+from tasks.data.archives import reading_archive, tar_members
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
 from tasks.data.manifests import load_manifest, mirror_files
 from tasks.data.progress import Progress
+from tasks.data.reading import decode, read_text, size_of
 from tasks.data.records import Example
 from tasks.options import integer, number, text
 
@@ -48,6 +49,8 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
     def splits(progress: Progress) -> Mapping[str, Sequence[Example]]:
         reviews: dict[str, list[tuple[str, Example]]] = {"train": [], "test": []}
         for split, label, name, review in read(progress):
+            if not review.strip():
+                raise DataError(f"imdb: the review {split}/{label}/{name}.txt is blank", provenance, manifest["get"])
             reviews[split].append((f"{label}/{name}", Example((review,), _LABELS[label])))
         if not reviews["train"] or not reviews["test"]:
             raise DataError("imdb has no reviews in train or test", provenance, manifest["get"])
@@ -75,15 +78,15 @@ def _found(
         members = _folder_members(Path(options.path))
         # a folder has no hash of its own: names and sizes
         stamps = {
-            s: [(label, path.name, path.stat().st_size) for split, label, path in members if split == s]
+            s: [(label, path.name, size_of(path)) for split, label, path in members if split == s]
             for s in ("train", "test")
         }
         counts = {s: len(stamp) for s, stamp in stamps.items()}
         return lambda progress: _read_folder(members, progress), stamps, counts, f"folder {Path(options.path).name}"
     if options.path is None and options.mirror is None:
         name = "stanfordnlp/imdb"
-        rows = hub.load(name, None, root, progress, manifest["get"])
-        splits = {s: rows[s] for s in ("train", "test")}
+        wanted = {s: s for s in ("train", "test")}
+        splits = hub.load(name, None, root, progress, manifest["get"], {"text": str, "label": int}, wanted)
         counts = {s: len(r) for s, r in splits.items()}
         return (
             lambda progress: _read_hub(splits),
@@ -96,7 +99,7 @@ def _found(
         counts = {}  # the manifest's hash says that it is whole
     else:
         archive = Path(options.path)
-        if not archive.is_file():
+        if not archive.exists():
             raise DataError(f"imdb: {archive.name} does not exist", str(archive), manifest["get"])
         counts = _count(archive)
     stamp = sha256_of(archive)
@@ -109,25 +112,19 @@ def _found(
 
 
 def _count(archive: Path) -> dict[str, int]:
-    try:
-        with tarfile.open(archive, "r:*") as tar:
-            return Counter(match[1] for member in tar if (match := _MEMBER.search(member.name)))
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise DataError(f"{archive.name} cannot be read", str(error), "fetch the archive again") from error
+    return Counter(match[1] for _, member in tar_members(archive) if (match := _MEMBER.search(member.name)))
 
 
 def _read_archive(path: Path, progress: Progress) -> Reviews:
     progress.say(f"reading {path.name}")
-    try:
-        with tarfile.open(path, "r:*") as archive, progress.bar(50_000, "unpacking reviews") as bar:
-            for member in archive:
-                match = _MEMBER.search(member.name)
-                stream = archive.extractfile(member) if match and member.isfile() else None
-                if match and stream is not None:
-                    bar.advance()
-                    yield match[1], match[2], match[3], stream.read().decode("utf-8")
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise DataError(f"{path.name} cannot be read", str(error), "fetch the archive again") from error
+    with progress.bar(50_000, "unpacking reviews") as bar:
+        for archive, member in tar_members(path):
+            match = _MEMBER.search(member.name)
+            if match and member.isfile():
+                with reading_archive(path):
+                    raw = archive.extractfile(member).read()
+                bar.advance()
+                yield match[1], match[2], match[3], decode(raw, path / member.name)
 
 
 def _folder_members(folder: Path) -> list[tuple[str, str, Path]]:
@@ -147,10 +144,14 @@ def _read_folder(found, progress: Progress) -> Reviews:
     with progress.bar(len(found), "reading reviews") as bar:
         for split, label, path in found:
             bar.advance()
-            yield split, label, path.stem, path.read_text(encoding="utf-8")
+            yield split, label, path.stem, read_text(path)
 
 
 def _read_hub(rows) -> Reviews:
     for split in ("train", "test"):
         for i, row in enumerate(rows[split]):
+            if row["label"] not in (0, 1):
+                raise DataError(
+                    f"imdb, {split}, row {i}: label {row['label']}", "expected 0 or 1", "load the set again"
+                )
             yield split, ("neg", "pos")[row["label"]], f"{i:06d}", row["text"]

@@ -11,6 +11,7 @@ from typing import Any
 
 from tasks.data import hub
 from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
 from tasks.data.lines import find_file, folder_of
 from tasks.data.manifests import load_manifest
@@ -25,6 +26,7 @@ from tasks.data.pairs import (
     word_bounds,
 )
 from tasks.data.progress import Progress
+from tasks.data.reading import damaged, read_lines, read_text
 from tasks.data.records import Mapped, Pair, clean
 from tasks.options import text
 
@@ -74,11 +76,13 @@ Found = tuple[dict[str, Sequence[Pair]], dict[str, Any]]  # split -> pairs, spli
 
 def _from_hub(stem: str, root: Path, progress: Progress, get: str) -> Found:
     name, config, (source, target) = "IWSLT/iwslt2017", f"iwslt2017-{stem}", stem.split("-")
-    loaded = hub.load(name, config, root, progress, get)
-    rows = {split: loaded[theirs] for split, theirs in hub.SPLITS.items()}
+    rows = hub.load(name, config, root, progress, get, {"translation": dict})
 
     def pair(row: Mapping[str, Any]) -> Pair:
-        return Pair(clean(row["translation"][source]), (clean(row["translation"][target]),))
+        texts = row["translation"].get(source), row["translation"].get(target)
+        if not all(isinstance(text, str) for text in texts):
+            raise DataError(f"{name}: a translation has no text in {source} or {target}", str(row)[:200], get)
+        return Pair(clean(texts[0]), (clean(texts[1]),))
 
     return {s: Mapped(r, pair) for s, r in rows.items()}, {s: hub.stamp(name, config, r) for s, r in rows.items()}
 
@@ -92,22 +96,22 @@ def _from_files(folder: Path, stem: str, get: str) -> Found:
         splits[split], stamps[split] = [], []
         for name in names:
             files = [find_file((folder, folder / stem), (name.format(stem, lang),), get) for lang in stem.split("-")]
-            sides = map(tagged_lines if split == "train" else segments, files)
-            splits[split] += parallel(*sides, where=name.format(stem, "*"))
+            splits[split] += parallel(files, tagged_lines if split == "train" else segments)
             stamps[split] += map(sha256_of, files)
     return splits, stamps
 
 
 def tagged_lines(path: Path) -> list[str]:
     """Sentences of an IWSLT training file: its lines without those that are a tag with its text (<title>..</title>)."""
-    lines = path.read_text(encoding="utf-8").split("\n")
-    if lines and not lines[-1]:
-        lines.pop()
-    return [line for line in lines if not re.match(r"\s*</?[a-z]+\b[^>]*>", line)]
+    return [line for line in read_lines(path) if not re.match(r"\s*</?[a-z]+\b[^>]*>", line)]
 
 
 def segments(path: Path) -> list[str]:
     """Texts of the <seg> elements of an IWSLT evaluation file, in order."""
-    return [
-        html.unescape(text) for text in re.findall(r"<seg\b[^>]*>(.*?)</seg>", path.read_text(encoding="utf-8"), re.S)
-    ]
+    page = read_text(path)
+    found = re.findall(r"<seg\b[^>]*>(.*?)</seg>", page, re.S)
+    if not found or len(found) != page.count("<seg"):
+        raise damaged(
+            path, f"{len(found):,} whole segments of {page.count('<seg'):,}", '<seg id="..">text</seg> elements'
+        )
+    return [html.unescape(text) for text in found]

@@ -23,6 +23,7 @@ from tasks.data.pairs import (
     word_bounds,
 )
 from tasks.data.progress import Progress
+from tasks.data.reading import read_text
 from tasks.data.records import Pair, clean
 from tasks.data.splits import normalized, split_by_content
 from tasks.options import choice
@@ -98,7 +99,7 @@ def help_paragraphs(folder: Path) -> Iterator[tuple[tuple[str, str], str]]:
     """((page, paragraph id), text) of all pages under `folder`; program code is left out."""
     for path in sorted(folder.rglob("*.html")):
         page = path.relative_to(folder).as_posix()
-        for match in _HELP_BLOCK.finditer(path.read_text(encoding="utf-8", errors="replace")):
+        for match in _HELP_BLOCK.finditer(read_text(path)):
             attributes, content = match[2] + match[4], match[5]
             if re.search(r'class="[^"]*code', attributes):
                 continue

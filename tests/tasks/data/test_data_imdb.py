@@ -72,7 +72,7 @@ def test_dev_is_a_seeded_share_of_train(folder, imdb):
 def test_what_cannot_be_read_is_an_error(folder, tmp_path, imdb):
     broken = tmp_path / "broken.tar.gz"
     broken.write_bytes(b"\x1f\x8b not an archive")
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="the archive is damaged"):
         imdb(path=str(broken))
     with pytest.raises(DataError, match="holds no reviews"):
         imdb(path=str(tmp_path / "aclImdb" / "train"))

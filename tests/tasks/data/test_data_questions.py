@@ -15,6 +15,7 @@ from small_vqa2 import picture
 from tasks.data import DataError, DataUnavailable, NullProgress
 from tasks.data.images import Files, ImageError, coco_key, decode, decode_all, open_images, path_key, stem_key
 from tasks.data.questions import hold_out, limited, read_nlvr, read_vqa2
+from tasks.data.reading import counting
 from tasks.data.records import Question
 
 QUIET = NullProgress()
@@ -95,15 +96,15 @@ def test_every_reader_names_the_file_it_cannot_read(tmp_path):
     ):
         path.write_text(text)
         with pytest.raises(DataError, match=what):
-            read_vqa2(path, None, Counter())
+            read_vqa2(path, None)
     path.write_bytes(gzip.compress(b'{"questions": []}')[:-6])
     with pytest.raises(DataError, match="damaged"):
-        read_vqa2(path, None, Counter())
+        read_vqa2(path, None)
     path.write_text('{"sentence": "x"}\n')
     with pytest.raises(DataError, match="line 1"):
         read_nlvr(path, "dev")
     with pytest.raises(DataUnavailable, match="missing"):
-        read_vqa2(tmp_path / "none.json", None, Counter())
+        read_vqa2(tmp_path / "none.json", None)
 
 
 def test_questions_without_annotations_are_counted(tmp_path):
@@ -111,13 +112,16 @@ def test_questions_without_annotations_are_counted(tmp_path):
     (tmp_path / "q").write_text(json.dumps({"questions": [entry, entry | {"question_id": 2}]}))
     note = {"question_id": 1, "answers": [{"answer": "Yes"}] * 10, "answer_type": "yes/no"}
     (tmp_path / "a").write_text(json.dumps({"annotations": [note, note | {"question_id": 9}]}))
-    counts: Counter[str] = Counter()
-    (found,) = read_vqa2(tmp_path / "q", tmp_path / "a", counts)
+    with counting() as counts:
+        (found,) = read_vqa2(tmp_path / "q", tmp_path / "a")
     assert found.answer == "yes" and found.answers == ("yes",) * 10
-    assert counts == {"questions without an annotation": 1, "annotations without a question": 1}
+    assert counts == {
+        "questions without an annotation left out": 1,
+        "annotations without a question left out": 1,
+    }
     (tmp_path / "a").write_text(json.dumps({"annotations": [note | {"answer_type": "colour"}]}))
     with pytest.raises(DataError, match="'colour'"):
-        read_vqa2(tmp_path / "q", tmp_path / "a", Counter())
+        read_vqa2(tmp_path / "q", tmp_path / "a")
 
 
 def test_keys_of_images():
@@ -136,7 +140,7 @@ def test_images_from_tar_zip_and_folder_are_the_same(vqa2_folder, tmp_path):
     with pytest.raises(ImageError, match="no image with key"):
         folder.read("55")
     (tmp_path / "broken.zip").write_bytes(b"PK nothing")
-    with pytest.raises(DataError, match=r"broken\.zip is damaged"):
+    with pytest.raises(DataError, match=r"broken\.zip: the archive is damaged"):
         Files([tmp_path / "broken.zip"], coco_key)
     with pytest.raises(DataUnavailable):
         Files([tmp_path / "absent"], coco_key)

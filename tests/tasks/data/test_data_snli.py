@@ -80,7 +80,7 @@ def test_what_is_not_snli_is_an_error(folder, tmp_path_factory, opened):
     (folder / "snli_1.0_dev.jsonl").write_text(
         '{"gold_label": "maybe", "sentence1_parse": "", "sentence2_parse": "", "pairID": "1"}\n'
     )
-    with pytest.raises(DataError, match="near pair 1"):
+    with pytest.raises(DataError, match="line 1: gold_label is 'maybe'"):
         opened("snli", path=str(folder)).read(NullProgress())
     with pytest.raises(DataError, match="no train split"):
         opened("snli", path=str(tmp_path_factory.mktemp("empty")))

