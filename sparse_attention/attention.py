@@ -16,9 +16,10 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .registry import make
+from .registry import Mapping, make
 
 
 class Scores(nn.Module):
@@ -218,6 +219,66 @@ class AdditiveAttention(Attention):
         super().__init__(AdditiveScores(query_dim, key_dim, hidden_dim, scale), mapping)
 
 
+class MultiheadAttention(nn.Module):
+    """Scaled dot-product attention in ``num_heads`` subspaces (Vaswani et al. 2017), with any mapping over rows.
+
+    Parameters, their names and their start are those of ``torch.nn.MultiheadAttention``: state dicts fit both ways. Of a
+    mapping that learns a hyperparameter (``alpha="learned"``) every head has its own value.
+
+    A decoder keeps what it has projected: ``q, k, v = attend.project(x)`` of the new words, then ``attend.attend(q, keys,
+    values, mask)`` over all keys and values so far.
+
+    Raises:
+        ValueError: heads that do not divide the dimension.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, mapping: str | nn.Module = "softmax"):
+        super().__init__()
+        if embed_dim % num_heads:
+            raise ValueError(f"embed_dim={embed_dim} is not a multiple of num_heads={num_heads}")
+        self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim))
+        self.in_proj_bias = nn.Parameter(torch.zeros(3 * embed_dim))
+        self.out_proj = nn.Linear(embed_dim, embed_dim)
+        nn.init.xavier_uniform_(self.in_proj_weight)
+        nn.init.zeros_(self.out_proj.bias)
+        made: Any = make(mapping) if isinstance(mapping, str) else mapping
+        self.mapping = made.spread(num_heads, 1) if isinstance(made, Mapping) else made
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Attend.
+
+        Args:
+            query: ``[B, T, E]``. key, value: ``[B, S, E]``.
+            mask: bool, broadcastable to ``[B, H, T, S]``, True = keep.
+        Returns:
+            ``[B, T, E]`` and the weights ``[B, H, T, S]``.
+        """
+        if query is key is value:
+            q, k, v = self.project(query)
+        elif key is value:
+            (q,), (k, v) = self.project(query, "q"), self.project(key, "kv")
+        else:
+            (q,), (k,), (v,) = self.project(query, "q"), self.project(key, "k"), self.project(value, "v")
+        return self.attend(q, k, v, mask)
+
+    def project(self, x: Tensor, parts: str = "qkv") -> tuple[Tensor, ...]:
+        """``x [B, T, E]`` -> its queries, keys and values, or neighbours among them, ``[B, H, T, E / H]`` each."""
+        first = "qkv".index(parts) * self.embed_dim
+        rows = slice(first, first + len(parts) * self.embed_dim)
+        projected = F.linear(x, self.in_proj_weight[rows], self.in_proj_bias[rows])
+        return projected.unflatten(-1, (len(parts), self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+
+    def attend(
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Queries ``[B, H, T, d]``, keys and values ``[B, H, S, d]``, as `project` gives them -> as `forward`."""
+        scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-2, -1)  # [B, H, T, S]
+        weights = self.mapping(scores, mask=mask)
+        read = F.dropout(weights, self.dropout, self.training) @ values  # [B, H, T, d]
+        return self.out_proj(read.transpose(1, 2).flatten(2)), weights
+
+
 __all__ = [
     "AdditiveAttention",
     "AdditiveScores",
@@ -227,6 +288,7 @@ __all__ = [
     "GeneralAttention",
     "GeneralScores",
     "KINDS",
+    "MultiheadAttention",
     "Scores",
     "expand_mask",
     "make_scores",

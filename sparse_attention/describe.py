@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 KINDS = ("simplex", "constrained", "structured", "continuous")
 OVER = ("row", "grid", "sequence", "matching", "density")
+LEARNED = "learned"  # in place of a number: found by training, see `Param.learned`
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Param:
 
     ``low`` and ``high`` are open ends unless ``closed_low`` / ``closed_high``; ``choices`` replaces them for words;
     ``whole``: a whole number; ``tensor`` says that a tensor (a learned value, per head or per row) is accepted as well
-    as a number. A number out of range is an error; a tensor out of range makes its rows NaN.
+    as a number. A number out of range is an error; a tensor out of range makes its rows NaN. ``learned``: the interval in
+    which a module made with the word "learned" finds its value.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Param:
     whole: bool = False
     tensor: bool = True
     required: bool = False
+    learned: tuple[float, float] | None = None
     meaning: str = ""
 
     @property
@@ -128,8 +131,9 @@ class Spec:
         for name, param in known.items():
             if param.required and given.get(name) is None:
                 continue
+            value = given.get(name, param.default)
             try:
-                values[name] = param.check(given.get(name, param.default))
+                values[name] = value if param.learned and value == LEARNED else param.check(value)
             except ValueError as error:
                 mistakes.append(f"{self.name}: {error}")
         if mistakes:

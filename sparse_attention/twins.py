@@ -6,6 +6,7 @@ their order. All of them are a `Mapping`.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .describe import Spec
+from .describe import LEARNED, Spec
 from .rows.contract import under_contract
 
 _CLASSES: dict[str, type[Mapping]] = {}
@@ -24,6 +25,10 @@ class Mapping(nn.Module):
 
     Numbers are kept as they are; tensors become buffers and ``nn.Parameter`` s become parameters, so that a learned
     ``lam`` moves with the model and is seen by the optimiser. All of them can be read as ``m.lam``.
+
+    The word "learned" (``sa.make("entmax", alpha="learned")``) makes a parameter ``alpha_logit``, with
+    ``alpha = low + (high - low) sigmoid(alpha_logit)`` in the interval that the mapping gives, from its middle on; `learned`
+    has the values in force, `spread` gives one to each head.
 
     Call shapes:
         scores ``[..., n, ...]`` with ``n`` at ``dim``; mask bool, broadcastable to scores, ``True`` = keep.
@@ -40,7 +45,8 @@ class Mapping(nn.Module):
         if len(given) > len(names) or set(names[: len(given)]) & set(params):
             raise TypeError(f"{type(self).__name__} takes ({', '.join(names)}), each once; got {given} and {params}")
         self._numbers: dict[str, Any] = {}
-        self._learned: list[str] = []
+        self._learned: list[str] = []  # given as tensors, or as the word
+        self._logits: list[str] = []  # of these, given as the word
         self._keep(self.spec.check({**dict(zip(names, given)), **params}))
 
     def _keep(self, values: dict[str, Any]) -> None:
@@ -50,19 +56,48 @@ class Mapping(nn.Module):
                 if not isinstance(value, nn.Parameter):
                     self.register_buffer(name, value)
                     continue
+            elif value == LEARNED:
+                self._learned.append(name)
+                self._logits.append(name)
+                self.register_parameter(f"{name}_logit", nn.Parameter(torch.zeros(1)))
+                continue
             else:
                 self._numbers[name] = value
             setattr(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.__dict__.get("_numbers", ()):
-            value = self._numbers[name] = self.spec.check({**self._numbers, name: value})[name]
+            value = self._numbers[name] = next(p for p in self.spec.params if p.name == name).check(value)
+        elif name in self.__dict__.get("_logits", ()):
+            raise ValueError(f"{name} is learned here: set {name}_logit, or make the mapping with a number")
         super().__setattr__(name, value)
+
+    def spread(self, *shape: int) -> Mapping:
+        """This mapping with its own learned values, one for each index of ``shape``, anew: logits from N(0, 1).
+
+        ``spread(heads, 1)`` gives each head of scores ``[B, heads, T, n]`` its own (Correia et al. 2019). A mapping without
+        "learned" is returned as it is.
+        """
+        if not self._logits:
+            return self
+        own = copy.deepcopy(self)
+        for name in self._logits:
+            setattr(own, f"{name}_logit", nn.Parameter(torch.randn(*shape)))
+        return own
+
+    def learned(self) -> dict[str, Tensor]:
+        """The values in force of the hyperparameters that were asked for as "learned", by name."""
+        found = {}
+        for name in self._logits:
+            low, high = next(p.learned for p in self.spec.params if p.name == name and p.learned)
+            found[name] = low + (high - low) * torch.sigmoid(getattr(self, f"{name}_logit"))
+        return found
 
     @property
     def params(self) -> dict[str, Any]:
         """The parameters by name, numbers and tensors together."""
-        return {**self._numbers, **{name: getattr(self, name) for name in self._learned}}
+        given = {name: getattr(self, name) for name in self._learned if name not in self._logits}
+        return {**self._numbers, **given, **self.learned()}
 
     def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1, **inputs: Tensor) -> Tensor:
         values = self._numbers if not self._learned else self.params
@@ -85,10 +120,8 @@ class Mapping(nn.Module):
 
     def extra_repr(self) -> str:
         shown = [f"{name}={value!r}" for name, value in self._numbers.items()]
-        shown += [
-            f"{name}=<{'learned' if getattr(self, name).requires_grad else 'fixed'} {tuple(getattr(self, name).shape)}>"
-            for name in self._learned
-        ]
+        tensors = {name: value for name, value in self.params.items() if name in self._learned}
+        shown += [f"{n}=<{'learned' if t.requires_grad else 'fixed'} {tuple(t.shape)}>" for n, t in tensors.items()]
         return ", ".join(shown)
 
     def __reduce__(self) -> Any:

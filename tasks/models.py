@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 import sparse_attention as sa
@@ -27,11 +28,13 @@ class Place:
 
     over: what the model can attend over there: "row", "grid", "sequence", "matching", "density". provides: inputs that the
     model can hand to the mapping besides scores and mask. stateful: whether the model carries a mapping's state over steps.
+    learned: whether the training finds what a mapping is to learn.
     """
 
     over: tuple[str, ...] = ("row",)
     provides: tuple[str, ...] = ()
     stateful: bool = False
+    learned: bool = True
 
 
 def names(family: str) -> list[str]:
@@ -78,7 +81,7 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> list[st
     for place, node in nodes.items():
         try:
             spec = sa.spec(node["name"])
-            sa.make(node["name"], **parameters(node))
+            to_learn = sa.make(node["name"], **parameters(node)).learned()
         except (ValueError, TypeError) as error:
             found.append(str(error))
             continue
@@ -91,6 +94,10 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> list[st
             found.append(f"mapping={spec.name} needs {', '.join(missing)}, which this model does not give at {place!r}")
         if spec.stateful and not where.stateful:
             found.append(f"mapping={spec.name} has a state; this model keeps none at {place!r}")
+        if to_learn and not where.learned:
+            found.append(
+                f"mapping.{next(iter(to_learn))}=learned is not possible here: this model trains weights alone; give a number"
+            )
     return list(dict.fromkeys(found))
 
 
@@ -108,3 +115,12 @@ def build(family: str, model: Mapping[str, Any], mapping: Mapping[str, Any], *gi
     """The torch model of the nodes `model` and `mapping`; `given`: what the family's models are built from (sizes, encoded data)."""
     module = architecture(family, model["name"])
     return module.Model(options(family, model), *given, mappings_at(mapping, module.PLACES))
+
+
+def learned(model: nn.Module) -> dict[str, float]:
+    """Hyperparameters of a model's mappings that were given as "learned": name -> mean over places, layers and heads."""
+    found: dict[str, list[torch.Tensor]] = {}
+    for part in model.modules():
+        for name, value in part.learned().items() if isinstance(part, sa.Mapping) else ():
+            found.setdefault(name, []).append(value.detach().flatten())
+    return {name: float(torch.cat(values).mean()) for name, values in found.items()}

@@ -17,7 +17,10 @@ from ..registry import Param, register
 from ..rows.apply import rows
 from .softmax import softmax
 
-ALPHA = Param("alpha", low=0.0, meaning="1 is softmax, 2 is sparsemax; larger is sparser, below 1 denser than softmax")
+ALPHA = Param(
+    "alpha", low=0.0, learned=(1.0, 2.0),
+    meaning='1 is softmax, 2 is sparsemax; larger is sparser, below 1 denser than softmax; a module takes "learned" too: between 1 and 2',
+)  # fmt: skip
 
 
 @register(

@@ -112,3 +112,44 @@ def test_constrained_attention_takes_bounds():
 def test_masks_that_cannot_be_meant():
     with pytest.raises(ValueError, match=r"fits neither \[B, S\]"):
         attention.DotAttention()(torch.randn(2, 3, 4), torch.randn(2, 5, 4), mask=torch.ones(3, 5, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("same", ["query", "key and value", "key"])
+def test_multihead_attention_with_softmax_is_torchs(same):
+    theirs = torch.nn.MultiheadAttention(6, 3, batch_first=True)
+    torch.nn.init.normal_(theirs.in_proj_bias)
+    ours = attention.MultiheadAttention(6, 3)
+    ours.load_state_dict(theirs.state_dict())
+    query, key, value = torch.randn(2, 4, 6), torch.randn(2, 4, 6), torch.randn(2, 4, 6)
+    if same == "query":
+        key = value = query
+    elif same == "key and value":
+        value = key
+    mask = torch.tensor([[True] * 4, [True, True, False, False]])
+    expected, weights = theirs(query, key, value, key_padding_mask=~mask, average_attn_weights=False)
+    found, own = ours(query, key, value, mask[:, None, None])
+    assert torch.allclose(found, expected, atol=1e-6) and torch.allclose(own, weights, atol=1e-6)
+
+
+def test_multihead_attention_starts_as_torchs():
+    found = []
+    for kind in (attention.MultiheadAttention, torch.nn.MultiheadAttention):
+        torch.manual_seed(3)
+        found.append(kind(64, 4).state_dict())
+    assert found[0].keys() == found[1].keys()
+    for name, value in found[0].items():
+        assert value.shape == found[1][name].shape and value.std().item() == pytest.approx(found[1][name].std().item(), rel=0.05), name  # fmt: skip
+
+
+def test_every_head_maps_its_own_scores_and_learns_its_own_alpha():
+    attend = attention.MultiheadAttention(6, 3, mapping=sa.make("entmax", alpha="learned"))
+    x = torch.randn(2, 4, 6)
+    (q, k, v), (out, weights) = attend.project(x), attend(x, x, x)
+    alphas = attend.mapping.learned()["alpha"]
+    assert alphas.shape == (3, 1) and q.shape == (2, 3, 4, 2)
+    for head, alpha in enumerate(alphas.flatten().tolist()):
+        by_hand = sa.entmax(q[:, head] @ k[:, head].mT / 2**0.5, alpha=alpha)
+        assert torch.allclose(weights[:, head], by_hand, atol=1e-6)
+    assert torch.allclose(out, attend.out_proj(torch.cat([weights[:, h] @ v[:, h] for h in range(3)], -1)), atol=1e-6)
+    with pytest.raises(ValueError, match="embed_dim=6 is not a multiple of num_heads=4"):
+        attention.MultiheadAttention(6, 4)

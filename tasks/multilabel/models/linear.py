@@ -33,7 +33,7 @@ from sparse_attention import losses
 from tasks.models import Place, nodes_at, parameters
 from tasks.multilabel.options import Solver
 
-PLACES = {"output": Place(over=("row",))}
+PLACES = {"output": Place(over=("row",), learned=False)}
 SOLVER = Solver()
 # scipy's status of L-BFGS-B for "neither converged nor out of iterations".
 LINE_SEARCH_FAILED = 2

@@ -1,0 +1,214 @@
+"""The Transformer (Vaswani et al. 2017), with an attention mapping each for its three places.
+
+    x   = sqrt(E) embed(word) + position                        sines and cosines, section 3.5
+    h   = layers of [self-attention, feed-forward]              over the source: the place "encoder"
+    g_t = layers of [self-attention, attention to h, feed-forward]    over y_<t: "decoder"; over h: "cross"
+    y_t ~ softmax(W_g g_t)
+
+Each sub-layer F is in a residual connection, norm(x + F(x)), or x + F(norm(x)) with `pre_norm` and a norm at the end
+(Xiong et al. 2020). A head's attention is mapping(q k / sqrt(d)). A hyperparameter of the mapping that is "learned" has a
+value for every head of every layer (Correia et al. 2019, for alpha of entmax). Every layer has its own copy of the mapping.
+
+Training and search share one path: the state holds the keys and values of the words so far, and teacher forcing attends
+over them with a causal mask. What was masked and what is not there yet is the same to a mapping over rows.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sparse_attention.attention import MultiheadAttention
+from tasks.data.symbols import PAD
+from tasks.models import Place
+from tasks.options import flag, integer, number
+
+PLACES = {"encoder": Place(), "decoder": Place(), "cross": Place()}
+Tensors = dict[str, Tensor]  # batch-first tensors by name
+Cache = tuple[Tensor, Tensor]  # keys and values [B, heads, words, E / heads]
+
+
+@dataclass
+class Options:
+    """Sizes of encoder and decoder; the defaults are the base model of Vaswani et al. 2017."""
+
+    layers: int = integer(6, low=1, high=64, help="of the encoder, and as many of the decoder")
+    hidden_dim: int = integer(512, low=2, high=16384, help="of word vectors and layers: even, a multiple of heads")
+    ff_dim: int = integer(2048, low=1, high=131_072, help="hidden units of the feed-forward sub-layers")
+    heads: int = integer(8, low=1, high=1024)
+    dropout: float = number(0.1, low=0, below=1, help="on word vectors and on what each sub-layer adds")
+    attention_dropout: float = number(0.0, low=0, below=1, help="on attention weights")
+    relu_dropout: float = number(0.0, low=0, below=1, help="inside the feed-forward sub-layers")
+    pre_norm: bool = flag(False, help="normalise before each sub-layer, not after: trains with less warm-up")
+    share_embeddings: bool = flag(False, help="one matrix for both embeddings and the generator; needs encode.joint")
+    share_output: bool = flag(True, help="one matrix for the target embedding and the generator")
+
+    def problems(self) -> list[str]:
+        found = []
+        if self.hidden_dim % self.heads:
+            found.append(f"hidden_dim={self.hidden_dim} is not a multiple of heads={self.heads}")
+        if self.hidden_dim % 2:
+            found.append(f"hidden_dim={self.hidden_dim} must be even: a position is half sines, half cosines")
+        if self.share_embeddings and not self.share_output:
+            found.append(
+                "share_output=false is not possible with share_embeddings=true, which shares all three matrices"
+            )
+        return found
+
+    def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
+        """At least so many parameters, and activations of a batch (see `tasks.memory`)."""
+        h, f = self.hidden_dim, self.ff_dim
+        tables = words * h * (1 if self.share_embeddings else 2 if self.share_output else 3)
+        layers = self.layers * (12 * h * h + 4 * h * f)
+        kept = self.layers * (14 * h + 2 * f + 3 * self.heads * tokens)
+        return layers + tables, examples * tokens * (kept + 2 * words)
+
+
+class Layer(nn.Module):
+    """Self-attention, attention to the source where there is a mapping for it, feed-forward."""
+
+    def __init__(self, options: Options, own: nn.Module, cross: nn.Module | None = None) -> None:
+        super().__init__()
+        H, F = options.hidden_dim, options.ff_dim
+
+        def attention(mapping: nn.Module) -> MultiheadAttention:
+            return MultiheadAttention(H, options.heads, options.attention_dropout, copy.deepcopy(mapping))
+
+        self.own = attention(own)
+        self.cross = None if cross is None else attention(cross)
+        self.feed = nn.Sequential(nn.Linear(H, F), nn.ReLU(), nn.Dropout(options.relu_dropout), nn.Linear(F, H))
+        self.norms = nn.ModuleList(nn.LayerNorm(H) for _ in range(2 if cross is None else 3))
+        self.dropout, self.pre_norm = nn.Dropout(options.dropout), options.pre_norm
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None, before: Cache | None = None, source: Cache | None = None, source_mask: Tensor | None = None
+    ) -> tuple[Tensor, Cache, Tensor]:  # fmt: skip
+        """One layer.
+
+        Args:
+            x: [B, T, E]. mask: bool, broadcastable to [B, heads, T, t + T], True = keep.
+            before: of the t words before. source: of the source, with its mask [B, 1, 1, S].
+        Returns:
+            [B, T, E], keys and values of the t + T words, weights [B, heads, T, .] of the last attention.
+        """
+        queries, keys, values = self.own.project(self._enter(0, x))
+        if before is not None:
+            keys, values = torch.cat((before[0], keys), 2), torch.cat((before[1], values), 2)
+        y, weights = self.own.attend(queries, keys, values, mask)
+        x = self._leave(0, x, y)
+        if self.cross is not None:
+            assert source is not None
+            y, weights = self.cross.attend(*self.cross.project(self._enter(1, x), "q"), *source, source_mask)
+            x = self._leave(1, x, y)
+        return self._leave(-1, x, self.feed(self._enter(-1, x))), (keys, values), weights
+
+    def _enter(self, i: int, x: Tensor) -> Tensor:
+        return self.norms[i](x) if self.pre_norm else x
+
+    def _leave(self, i: int, x: Tensor, y: Tensor) -> Tensor:
+        x = x + self.dropout(y)
+        return x if self.pre_norm else self.norms[i](x)
+
+
+class Model(nn.Module):
+    """Encoder and decoder.
+
+    Args:
+        options: see `Options`.
+        source_size, target_size: vocabularies, special symbols included.
+        mappings: one for each of `PLACES`.
+    """
+
+    def __init__(self, options: Options, source_size: int, target_size: int, mappings: dict[str, nn.Module]) -> None:
+        super().__init__()
+        H = options.hidden_dim
+        self.options = options
+        self.source_embed = nn.Embedding(source_size, H, PAD)
+        self.target_embed = nn.Embedding(target_size, H, PAD)
+        self.dropout = nn.Dropout(options.dropout)
+        self.encoder = nn.ModuleList(Layer(options, mappings["encoder"]) for _ in range(options.layers))
+        self.decoder = nn.ModuleList(
+            Layer(options, mappings["decoder"], mappings["cross"]) for _ in range(options.layers)
+        )
+        self.encoder_norm, self.decoder_norm = (
+            nn.LayerNorm(H) if options.pre_norm else nn.Identity() for _ in range(2)
+        )
+        self.generator = nn.Linear(H, target_size, bias=False)
+        if options.share_embeddings:
+            if source_size != target_size:
+                sizes = f"{source_size} and {target_size} words"
+                raise ValueError(f"share_embeddings=true needs one vocabulary for both sides, got {sizes}")
+            self.target_embed.weight = self.source_embed.weight
+        if options.share_output:
+            self.generator.weight = self.target_embed.weight
+        for layer in (*self.encoder, *self.decoder):
+            for part in layer.modules():
+                if isinstance(part, nn.Linear):
+                    nn.init.xavier_uniform_(part.weight)
+                    nn.init.zeros_(part.bias)
+        for table in (self.source_embed, self.target_embed, self.generator):
+            nn.init.normal_(table.weight, std=H**-0.5)
+        for embedding in (self.source_embed, self.target_embed):
+            nn.init.zeros_(embedding.weight[PAD])
+
+    def encode(self, src_tokens: Tensor, src_lengths: Tensor) -> Tensors:
+        """src_tokens [B, S] padded on the right -> what the decoder reads of the source.
+
+        Returns:
+            mask [B, S] (True = a word), and of each decoder layer i keys.i, values.i [B, heads, S, E / heads].
+        """
+        mask = src_tokens.ne(PAD)
+        x = self._embed(self.source_embed, src_tokens)
+        for layer in self.encoder:
+            x, *_ = layer(x, mask[:, None, None])
+        x = self.encoder_norm(x)
+        return {"mask": mask, **_named(layer.cross.project(x, "kv") for layer in self.decoder)}
+
+    def start(self, memory: Tensors) -> Tensors:
+        """The decoder's state before the first step: no words yet, keys.i and values.i [B, heads, 0, E / heads]."""
+        return {name: value[:, :, :0] for name, value in memory.items() if name != "mask"}
+
+    def step(self, tokens: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
+        """tokens [B] -> logits of the next token [B, V], attention [B, S], state."""
+        features, weights, state = self._advance(tokens.unsqueeze(1), memory, state)
+        return self.generator(features).squeeze(1), weights.squeeze(1), state
+
+    def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Teacher forcing: prev_output_tokens [B, T] -> logits [B, T, V], attention [B, T, S] as `_advance` gives it."""
+        memory = self.encode(src_tokens, src_lengths)
+        features, weights, _ = self._advance(prev_output_tokens, memory, self.start(memory))
+        return self.generator(features), weights
+
+    def _embed(self, table: nn.Embedding, tokens: Tensor, first: int = 0) -> Tensor:
+        """tokens [B, T], the first of them at position `first` -> [B, T, E]"""
+        x = table(tokens)
+        half = x.size(-1) // 2
+        rates = torch.exp(torch.arange(half, device=x.device) * (-math.log(1e4) / half))
+        angles = torch.arange(first, first + x.size(1), device=x.device).unsqueeze(1) * rates  # [T, E / 2]
+        return self.dropout(x * x.size(-1) ** 0.5 + torch.cat((angles.sin(), angles.cos()), -1).to(x.dtype))
+
+    def _advance(self, tokens: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
+        """The next words [B, T] -> features [B, T, E], weights [B, T, S] (mean of the last layer's heads), the state after."""
+        before, T = state["keys.0"].size(2), tokens.size(1)
+        x = self._embed(self.target_embed, tokens, before)
+        causal = torch.ones(T, before + T, dtype=torch.bool, device=x.device).tril(before) if T > 1 else None
+        after = []
+        for i, layer in enumerate(self.decoder):
+            x, cache, weights = layer(x, causal, _at(state, i), _at(memory, i), memory["mask"][:, None, None])
+            after.append(cache)
+        return self.decoder_norm(x), weights.mean(1), _named(after)
+
+
+def _named(caches: Iterable[Cache]) -> Tensors:
+    """keys.i and values.i of each layer i."""
+    return {f"{name}.{i}": value for i, cache in enumerate(caches) for name, value in zip(("keys", "values"), cache)}
+
+
+def _at(tensors: Tensors, i: int) -> Cache:
+    """Keys and values of layer i."""
+    return tensors[f"keys.{i}"], tensors[f"values.{i}"]

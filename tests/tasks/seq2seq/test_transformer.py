@@ -1,0 +1,327 @@
+"""The Transformer: torch's own layers with softmax, one path for training and search with every mapping, three places."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import sparse_attention as sa
+from tasks import models
+from tasks.data.symbols import EOS, FIRST, PAD
+from tasks.options import OptionsError, read
+from tasks.overrides import ConfigError
+from tasks.seq2seq.models import transformer
+from tasks.seq2seq.options import Decode
+from tasks.seq2seq.search import beam_search
+
+# Scores of a model may be negative, where sum_normalization has no value.
+ROWS = [n for n in sa.names() if (s := sa.spec(n)).over == "row" and not s.inputs and n != "sum_normalization"]
+LEARNED = {"name": "entmax", "alpha": "learned"}
+
+
+def node(name: str) -> dict:
+    """gamma = 0.1, where there is one: untrained scores are flat, and the sparse mappings shall have zeros here."""
+    return {"name": name} | ({"gamma": 0.1} if "gamma" in sa.spec(name).defaults else {})
+
+
+NODES = [pytest.param(node(name), id=name) for name in ROWS] + [pytest.param(LEARNED, id="entmax learned")]
+
+
+@pytest.fixture(scope="module")
+def transform():
+    """`transform({"name": "fusedmax"}, layers=1)`: a small model in evaluation mode, in double precision."""
+
+    def build(mapping=node("softmax"), words: int = 20, seed: int = 1, **options) -> transformer.Model:  # noqa: B008
+        sizes = {"name": "transformer", "layers": 2, "hidden_dim": 8, "ff_dim": 12, "heads": 2}
+        torch.manual_seed(seed)
+        model = models.build("seq2seq", sizes | options, mapping, words + FIRST, words + FIRST).double().eval()
+        with torch.no_grad():  # far from flat: attention that matters
+            for name, parameter in model.named_parameters():
+                if "in_proj_weight" in name:
+                    parameter.mul_(3)
+        return model
+
+    return build
+
+
+def loss_of(model, inputs, target):
+    return F.cross_entropy(model(**inputs)[0].flatten(0, 1), target.flatten(), ignore_index=PAD)
+
+
+# ---- training and search
+
+
+@pytest.mark.parametrize("mapping", NODES)
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_training_logits_equal_stepwise_logits(transform, sentences, mapping, pre_norm):
+    """With the rows of memory and state reordered at every step, as a beam search does."""
+    model = transform(mapping, pre_norm=pre_norm)
+    inputs, _ = sentences
+    order, now = torch.tensor([3, 0, 4, 1, 2]), torch.arange(5)
+    with torch.no_grad():
+        logits, attention = model(**inputs)
+        memory = model.encode(inputs["src_tokens"], inputs["src_lengths"])
+        state = model.start(memory)
+        for t in range(logits.size(1)):
+            step, weights, state = model.step(inputs["prev_output_tokens"][now, t], memory, state)
+            torch.testing.assert_close(step, logits[now, t], atol=1e-7, rtol=1e-7)
+            torch.testing.assert_close(weights, attention[now, t], atol=1e-7, rtol=1e-7)
+            assert all(len(x) == 5 for x in (*memory.values(), *state.values()))
+            memory, state = ({k: v[order] for k, v in tensors.items()} for tensors in (memory, state))
+            now = now[order]
+
+
+@pytest.mark.parametrize("mapping", NODES)
+def test_a_sentence_alone_gives_the_same_as_in_a_padded_batch(transform, sentences, mapping):
+    model = transform(mapping)
+    inputs, target = sentences
+    logits, attention = model(**inputs)
+    assert attention.masked_select(inputs["src_tokens"].eq(PAD).unsqueeze(1).expand_as(attention)).eq(0).all()
+    for i, length in enumerate(inputs["src_lengths"].tolist()):
+        steps = int(target[i].ne(PAD).sum())
+        alone, own = model(
+            inputs["src_tokens"][i : i + 1, :length], inputs["src_lengths"][i : i + 1], inputs["prev_output_tokens"][i : i + 1, :steps]
+        )  # fmt: skip
+        torch.testing.assert_close(alone[0], logits[i, :steps], atol=1e-7, rtol=1e-7)
+        torch.testing.assert_close(own[0], attention[i, :steps, :length], atol=1e-7, rtol=1e-7)
+
+
+@pytest.mark.parametrize("mapping", [node("softmax"), node("fusedmax")], ids=["softmax", "fusedmax"])
+def test_later_words_change_nothing_before_them(transform, sentences, mapping):
+    model, (inputs, _) = transform(mapping), sentences
+    before, _ = model(**inputs)
+    changed = inputs["prev_output_tokens"].clone()
+    changed[:, 3] = FIRST + (changed[:, 3] + 1) % 20
+    after, _ = model(**inputs | {"prev_output_tokens": changed})
+    torch.testing.assert_close(after[:, :3], before[:, :3])
+    assert (after[:, 3] - before[:, 3]).abs().amax(-1).min() > 1e-6
+
+
+def test_a_beam_that_holds_everything_finds_the_best_output(transform, batch):
+    model = transform(node("sparsemax"), words=2, seed=4)
+    inputs, _ = batch([[0, 1, 1]])
+    rules = read(Decode, {"beam": 300, "max_len_b": 3, "length": "none", "stop": "all"}, "decode")
+    found = beam_search(model, inputs["src_tokens"], inputs["src_lengths"], rules)[0]
+    scores = {}
+    for length in (1, 2, 3):
+        for output in itertools.product((0, 3, FIRST, FIRST + 1), repeat=length):
+            ids = [*output, EOS]
+            logits, _ = model(inputs["src_tokens"], inputs["src_lengths"], torch.tensor([[EOS, *output]]))
+            scores[tuple(ids)] = torch.log_softmax(logits[0], -1)[range(len(ids)), ids].sum().item()
+    assert [tuple(h.ids) for h in found] == sorted(scores, key=scores.get, reverse=True)[: len(found)]
+    assert len(found) == len(scores) == 84
+    assert found[0].score == pytest.approx(scores[tuple(found[0].ids)], abs=1e-4)
+
+
+# ---- against torch
+
+
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_with_softmax_the_layers_are_torchs(transform, sentences, pre_norm):
+    """Our weights in torch's own encoder and decoder layers; positions by the formula of Vaswani et al., section 3.5."""
+    model = transform({"name": "softmax"}, pre_norm=pre_norm)
+    inputs, _ = sentences
+    E = 8
+    given = {"dropout": 0.0, "batch_first": True, "norm_first": pre_norm, "dtype": torch.float64}
+    renamed = {"own.": "self_attn.", "cross.": "multihead_attn.", "feed.0.": "linear1.", "feed.3.": "linear2."}
+
+    def theirs(layer, kind):
+        other, state = kind(E, 2, 12, **given).eval(), {}
+        for name, value in layer.state_dict().items():
+            for ours, its in renamed.items():
+                name = name.replace(ours, its)
+            parts = name.split(".")
+            state[f"norm{int(parts[1]) + 1}.{parts[2]}" if parts[0] == "norms" else name] = value
+        other.load_state_dict(state)
+        return other
+
+    def embedded(table, tokens):
+        positions = torch.tensor(
+            [
+                [math.sin(t / 10000 ** (2 * i / E)) for i in range(E // 2)]
+                + [math.cos(t / 10000 ** (2 * i / E)) for i in range(E // 2)]
+                for t in range(tokens.size(1))
+            ],
+            dtype=torch.float64,
+        )
+        return table(tokens) * math.sqrt(E) + positions
+
+    ignored, target = inputs["src_tokens"].eq(PAD), inputs["prev_output_tokens"]
+    h = embedded(model.source_embed, inputs["src_tokens"])
+    for layer in model.encoder:
+        h = theirs(layer, nn.TransformerEncoderLayer)(h, src_key_padding_mask=ignored)
+    h, g = model.encoder_norm(h), embedded(model.target_embed, target)
+    causal = nn.Transformer.generate_square_subsequent_mask(target.size(1), dtype=torch.float64)
+    for layer in model.decoder:
+        g = theirs(layer, nn.TransformerDecoderLayer)(g, h, tgt_mask=causal, memory_key_padding_mask=ignored)
+    expected = F.linear(model.decoder_norm(g), model.target_embed.weight)
+    torch.testing.assert_close(model(**inputs)[0], expected, atol=1e-5, rtol=1e-5)  # our positions are single precision
+
+
+# ---- the places
+
+
+def test_the_mapping_of_each_place_changes_the_training_loss(transform, sentences):
+    """A framework's fused softmax in one of the paths would make two of these equal."""
+    chosen = {"none": {}} | {place: {place: node("sparsemax")} for place in transformer.PLACES}
+    losses, gradients = {}, {}
+    for where, at in chosen.items():
+        model = transform(node("softmax") | {"at": at}, dropout=0.0).train()
+        loss = loss_of(model, *sentences)
+        loss.backward()
+        losses[where], gradients[where] = loss.item(), model.source_embed.weight.grad.norm().item()
+    assert len({round(v, 6) for v in losses.values()}) == len({round(v, 6) for v in gradients.values()}) == 4, losses
+    model = transform(node("softmax") | {"at": chosen["decoder"]})
+    names = [[layer.own.mapping.spec.name, layer.cross.mapping.spec.name] for layer in model.decoder]
+    assert names == [["sparsemax", "softmax"]] * 2 and model.encoder[0].own.mapping.spec.name == "softmax"
+
+
+def test_places_refuse_what_the_model_cannot_give():
+    assert models.problems({"name": "fusedmax", "at": {"encoder": node("softmax")}}, transformer.PLACES) == []
+    assert "needs bounds" in models.problems({"name": "constrained_sparsemax"}, transformer.PLACES)[0]
+    assert "works over a density" in models.problems({"name": "continuous_softmax"}, transformer.PLACES)[0]
+    wrong = models.problems({"name": "softmax", "at": {"image": node("softmax")}}, transformer.PLACES)
+    assert "encoder, decoder, cross" in wrong[0]
+
+
+@pytest.mark.parametrize(
+    "mapping", [{"name": "softmax"}, {"name": "sparsemax"}, {"name": "fusedmax"}, LEARNED], ids=lambda m: m["name"]
+)
+@pytest.mark.parametrize("options", [{}, {"pre_norm": True, "share_embeddings": True}], ids=["", "pre-norm shared"])
+def test_gradients_are_finite_differences(transform, sentences, mapping, options):
+    """Along a random direction of each parameter tensor: word vectors (padding's count nowhere), the projections at every
+    place, learned alphas."""
+    model = transform(mapping, layers=1, **options)
+    loss_of(model, *sentences).backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+    assert all(g.abs().max() > 0 for name, g in gradients.items()), "every parameter counts"
+    torch.manual_seed(5)
+    h = 1e-6
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            direction = torch.randn_like(parameter)
+            parameter.add_(direction, alpha=h)
+            above = loss_of(model, *sentences)
+            parameter.sub_(direction, alpha=2 * h)
+            below = loss_of(model, *sentences)
+            parameter.add_(direction, alpha=h)
+            expected = ((above - below) / (2 * h)).item()
+            assert (gradients[name] * direction).sum().item() == pytest.approx(expected, rel=1e-5, abs=1e-7), name
+
+
+def test_each_head_of_each_layer_learns_its_alpha(transform, sentences):
+    model = transform(LEARNED | {"at": {"cross": node("softmax")}}).train()
+    names = [name for name, _ in model.named_parameters() if name.endswith("alpha_logit")]
+    assert names == [f"{side}.{i}.own.mapping.alpha_logit" for side in ("encoder", "decoder") for i in range(2)]
+    alphas = torch.cat([dict(model.named_parameters())[name].flatten() for name in names]).sigmoid() + 1
+    assert alphas.shape == (8,) and len(set(alphas.tolist())) == 8
+    assert models.learned(model) == {"alpha": pytest.approx(alphas.mean().item())}
+    assert models.learned(transform()) == {}
+    x = torch.randn(5, 2, 7, 7, dtype=torch.float64)  # a mapping of one head: the other head's alpha has no part
+    mapping = model.encoder[0].own.mapping
+    for head in range(2):
+        expected = sa.entmax(x[:, head], alpha=mapping.learned()["alpha"][head].item())
+        torch.testing.assert_close(mapping(x)[:, head], expected)
+    before, optimiser = alphas.clone(), torch.optim.Adam(model.parameters(), lr=0.01)
+    loss_of(model, *sentences).backward()
+    optimiser.step()
+    after = torch.cat([dict(model.named_parameters())[name].flatten() for name in names]).sigmoid() + 1
+    assert (after != before).all()
+
+
+# ---- options, sizes, pages
+
+
+def test_initial_weights_and_shared_matrices(transform):
+    options = {"hidden_dim": 64, "ff_dim": 96, "words": 500}
+    apart = transform(share_output=False, **options)
+    assert len({id(t.weight) for t in (apart.source_embed, apart.target_embed, apart.generator)}) == 3
+    output, every = transform(**options), transform(share_embeddings=True, **options)
+    assert output.generator.weight is output.target_embed.weight is not output.source_embed.weight
+    assert every.generator.weight is every.target_embed.weight is every.source_embed.weight
+    for table in (apart.source_embed, apart.target_embed, apart.generator):
+        assert table.weight.std().item() == pytest.approx(64**-0.5, rel=0.03)
+    assert apart.source_embed.weight[PAD].eq(0).all() and every.generator.weight[PAD].eq(0).all()
+    linear = apart.encoder[0].feed[0]  # Glorot & Bengio: uniform within sqrt(6 / (in + out))
+    assert linear.weight.abs().max().item() == pytest.approx((6 / 160) ** 0.5, rel=0.01) and linear.bias.eq(0).all()
+    with pytest.raises(ValueError, match="one vocabulary for both sides, got 7 and 9"):
+        transformer.Model(
+            transformer.Options(share_embeddings=True, layers=1),
+            7,
+            9,
+            dict.fromkeys(transformer.PLACES, sa.make("softmax")),
+        )
+
+
+def test_options_that_cannot_be_together_are_told_at_once():
+    wrong = {"hidden_dim": 9, "heads": 2, "share_embeddings": True, "share_output": False}
+    with pytest.raises(OptionsError) as caught:
+        read(transformer.Options, wrong, "model")
+    for part in ("hidden_dim=9 is not a multiple of heads=2", "hidden_dim=9 must be even", "share_output=false is not"):
+        assert any(problem.startswith(f"model.{part}") for problem in caught.value.problems)
+
+
+@pytest.mark.parametrize("sharing", [{}, {"share_output": False}, {"share_embeddings": True}], ids=str)
+def test_the_estimated_size_is_just_below_the_real_one(sharing):
+    options = read(transformer.Options, {"layers": 3, "hidden_dim": 64, "ff_dim": 128, "heads": 4} | sharing, "model")
+    mappings = {place: sa.make("softmax") for place in transformer.PLACES}
+    real = sum(p.numel() for p in transformer.Model(options, 1000, 1000, mappings).parameters())
+    estimated, _ = options.numbers(32, 1000, 10)
+    assert 0.97 * real < estimated <= real
+
+
+def test_the_estimated_activations_are_no_more_than_what_autograd_keeps(batch):
+    options = read(transformer.Options, {"layers": 2, "hidden_dim": 64, "ff_dim": 128, "heads": 4}, "model")
+    model = transformer.Model(options, 104, 104, {place: sa.make("softmax") for place in transformer.PLACES})
+    row = list(range(10))
+    inputs, target = batch([row] * 8, [row[:9]] * 8)
+    kept: dict[int, int] = {}
+    parameters = {p.data_ptr() for p in model.parameters()}
+
+    def pack(x):
+        if x.data_ptr() not in parameters:
+            kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes() // x.element_size()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        loss_of(model.train(), inputs, target)
+    _, estimated = options.numbers(8, 104, 10)
+    assert 0.3 * sum(kept.values()) < estimated < 1.3 * sum(kept.values())  # the gradients of the logits come on top
+
+
+@pytest.mark.parametrize("task", ["translation", "summarization"])
+def test_the_pages_compose(composed, task):
+    found = [composed([f"task={task}", f"model=transformer_{s}", "optim=adam", "schedule=inverse_sqrt"])["model"] for s in ("small", "iwslt", "base")]  # fmt: skip
+    assert [(m["layers"], m["hidden_dim"], m["ff_dim"], m["heads"]) for m in found] == [
+        (2, 128, 512, 4), (6, 512, 1024, 4), (6, 512, 2048, 8),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wrong, words",
+    [
+        (["model.heads=3"], ["hidden_dim=128", "heads=3"]),
+        (["model.dropout=1"], ["model.dropout=1", "below 1"]),
+        (["encode.joint=false"], ["encode.joint=true"]),
+        (["model.hidden_dim=16384", "model.layers=64", "model.ff_dim=131072"], ["model.ff_dim=131072", "GB"]),
+        (["+mapping.at.image={name: softmax}"], ["mapping.at.image", "encoder, decoder, cross"]),
+        (["mapping=entmax", "mapping.alpha=lerned"], ["alpha='lerned'"]),
+        (["mapping=fusedmax", "mapping.lam=learned"], ["lam='learned'", "not a number"]),
+    ],
+)
+def test_what_cannot_be_is_refused(composed, wrong, words):
+    with pytest.raises(ConfigError) as caught:
+        composed(["task=translation", "model=transformer_small", *wrong])
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_a_learned_alpha_is_a_cell_of_its_own(composed):
+    learned = composed(["task=toy", "mapping=entmax", "mapping.alpha=learned"])["mapping"]
+    assert learned["alpha"] == "learned"
+    both = composed(["task=toy", "mapping=softmax", "+mapping.at.cross={name: entmax, alpha: learned}"])["mapping"]
+    assert both["at"]["cross"] == {"name": "entmax", "alpha": "learned"}
