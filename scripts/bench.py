@@ -31,30 +31,23 @@ def main() -> None:
     import torch
 
     import sparse_attention as sa
-    from sparse_attention.bench import (
-        CASES,
-        CONTINUOUS_CASES,
-        SHAPES,
-        Case,
-        markdown,
-        markdown_continuous,
-        measure,
-        measure_continuous,
-        peers,
-    )
+    from sparse_attention import bench
     from sparse_attention.bench.peers import versions
 
     torch.set_num_threads(choice.threads)
-    shapes = SHAPES
+    shapes = bench.SHAPES
     if choice.shapes:
         shapes = tuple(tuple(int(v) for v in s.split("x")) for s in choice.shapes.split(","))  # type: ignore[assignment]
     wanted = tuple(choice.only.split(",")) if choice.only else ("",)
-    cases = [case for case in CASES if case.label.startswith(wanted)]
-    continuous = tuple(case for case in CONTINUOUS_CASES if case.label.startswith(wanted))
-    known = {case.name for case in CASES}
-    cases += [Case(name, name, {}) for name in wanted if name in sa.names("simplex") and name not in known]
-    if not cases and not continuous:
-        labels = ", ".join([*(c.label for c in (*CASES, *CONTINUOUS_CASES)), *sa.names("simplex")])
+    cases = [case for case in bench.CASES if case.label.startswith(wanted)]
+    continuous = tuple(case for case in bench.CONTINUOUS_CASES if case.label.startswith(wanted))
+    structured = tuple(case for case in bench.STRUCTURED_CASES if case.label.startswith(wanted))
+    known = {case.name for case in bench.CASES}
+    cases += [bench.Case(name, name, {}) for name in wanted if name in sa.names("simplex") and name not in known]
+    if not cases and not continuous and not structured:
+        labels = ", ".join(
+            [*(c.label for c in (*bench.CASES, *bench.CONTINUOUS_CASES, *bench.STRUCTURED_CASES)), *sa.names("simplex")]
+        )
         parser.error(f"--only {choice.only!r} names no mapping; there are {labels}")
     backend = sa.kernels.select("sparsemax", torch.zeros(1, 1))
     kernels = backend.__name__.rsplit(".", 1)[1]
@@ -63,11 +56,14 @@ def main() -> None:
     rows = []
     for done, case in enumerate(cases, 1):
         print(f"[{done}/{len(cases)}] {case.label}", file=sys.stderr, flush=True)
-        rows += measure(case, shapes, choice.seconds, {} if choice.no_peers else peers(case.label))
-    page = markdown(rows, shapes, versions(), kernels)
+        rows += bench.measure(case, shapes, choice.seconds, {} if choice.no_peers else bench.peers(case.label))
+    page = bench.markdown(rows, shapes, versions(), kernels)
     if continuous:
         print(f"continuous attention: {len(continuous)} cases", file=sys.stderr, flush=True)
-        page += "\n" + markdown_continuous(measure_continuous(continuous, choice.seconds))
+        page += "\n" + bench.markdown_continuous(bench.measure_continuous(continuous, choice.seconds))
+    if structured:
+        print(f"structured attention: {len(structured)} cases", file=sys.stderr, flush=True)
+        page += "\n" + bench.markdown_structured(bench.measure_structured(structured, choice.seconds))
     print(page)
     if choice.output != "-":
         Path(choice.output).write_text(page)

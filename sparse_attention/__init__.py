@@ -24,7 +24,7 @@ from .registry import Mapping, Param, Spec, UnknownMappingError, make, names, re
 __version__ = "0.2.0"
 
 # Imported when first used; with them the functions and modules of the mappings that are.
-_ROOMS = {name: f".{name}" for name in ("attention", "bench", "properties", "repro")}
+_ROOMS = {name: f".{name}" for name in ("attention", "bench", "properties", "repro", "structured")}
 _ROOMS["continuous"] = ".mappings.continuous"
 globals().update(_FUNCTIONS)
 __all__ = [

@@ -9,6 +9,7 @@ from . import losses as losses
 from . import properties as properties
 from . import quality as quality
 from . import repro as repro
+from . import structured as structured
 from .describe import Param as Param
 from .describe import Spec as Spec
 from .losses import max_omega as max_omega
@@ -34,6 +35,9 @@ from .mappings.sparsegen import sparsegen_lin as sparsegen_lin
 from .mappings.sparsegen import sparsegen_sq as sparsegen_sq
 from .mappings.sparsehourglass import sparsecone as sparsecone
 from .mappings.sparsehourglass import sparsehourglass as sparsehourglass
+from .mappings.sparsemap import softmax_sequence as softmax_sequence
+from .mappings.sparsemap import sparsemap_matching as sparsemap_matching
+from .mappings.sparsemap import sparsemap_sequence as sparsemap_sequence
 from .mappings.sparsemax import sparsemax as sparsemax
 from .registry import UnknownMappingError as UnknownMappingError
 from .registry import make as make
@@ -100,6 +104,15 @@ class ConstrainedSoftmax(Mapping):
 
 class ConstrainedSparsemax(Mapping):
     def __init__(self, bounds: float | Tensor | None = None) -> None: ...
+
+class SparsemapSequence(Mapping):
+    def __init__(self) -> None: ...
+
+class SparsemapMatching(Mapping):
+    def __init__(self) -> None: ...
+
+class SoftmaxSequence(Mapping):
+    def __init__(self) -> None: ...
 
 class ContinuousSoftmax(Mapping):
     def __init__(self) -> None: ...

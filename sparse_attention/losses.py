@@ -5,6 +5,8 @@ A mapping with a regulariser Omega is the gradient of ``max_Omega(x) = max_{p in
 non-negative, 0 exactly where the mapping returns t, with the gradient ``mapping(x) - t``.
 
 Laha et al. 2018 define hinge losses for the mappings that have no such regulariser (Eq. 7 and 8).
+
+SparseMAP's losses are the same over structures (Niculae et al. 2018, sec. 5), transitions being scores without regulariser.
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from .mappings.sparsegen import LAM
 from .mappings.sparsehourglass import Q
 from .registry import Mapping, make
 from .rows.shape import last, per_row
+from .rows.slope import Slope, reduced
+from .structured.losses import sparsemap_matching_loss, sparsemap_sequence_loss
 
 Regulariser = Callable[..., Tensor]
 
@@ -84,29 +87,6 @@ REGULARISERS: dict[str, Regulariser] = {
 }
 
 
-class _Slope(Function):
-    """``sum x (p - t)`` with ``d/dx = p - t`` (Danskin: p is optimal, so it counts as constant, once). Differentiated
-    again, the gradient sees how p depends on x."""
-
-    @staticmethod
-    def forward(x: Tensor, p: Tensor, t: Tensor) -> Tensor:
-        weight = p - t
-        # 0 * -inf counts 0: positions that neither the attention nor the target uses.
-        return torch.where(weight == 0, 0.0, x * weight).sum(-1)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, p, t = ctx.saved_tensors
-        g = g.unsqueeze(-1)
-        return g * (p - t), None, -g * x if ctx.needs_input_grad[2] else None
-
-    generate_vmap_rule = True
-
-
 def _mapping(mapping: str | Mapping) -> Mapping:
     built = make(mapping) if isinstance(mapping, str) else mapping
     name = built.spec.name if isinstance(built, Mapping) else type(built).__name__
@@ -146,7 +126,7 @@ def _value(
         x = x - torch.where(shifted, top, 0.0)
     omega = REGULARISERS[built.spec.name]
     numbers = {name: value for name, value in params.items() if name not in ("mode", "solver", "tol")}
-    value = _Slope.apply(x, p, t) - omega(p.detach(), keep, **numbers).sum(-1)
+    value = Slope.apply(x, p, t) - omega(p.detach(), keep, **numbers).sum(-1)
     if target is not None:
         value = value + omega(target, keep, **numbers).sum(-1)
     return value
@@ -195,7 +175,7 @@ def fenchel_young(
     """
     t = _distribution(scores, target, dim)
     value = _value(scores, t, mapping, dim, mask, inputs)
-    return _reduce(value, reduction)
+    return reduced(value, reduction)
 
 
 def sparsemax_loss(
@@ -219,7 +199,7 @@ def softmax_loss(
     x, _ = last(scores, dim, mask)
     dead = x.detach().amax(-1, keepdim=True) == -torch.inf
     log_p = torch.log_softmax(x.masked_fill(dead, 0.0), -1)
-    return _reduce(-torch.where(t == 0, 0.0, t * log_p.masked_fill(dead, 0.0)).sum(-1), reduction)
+    return reduced(-torch.where(t == 0, 0.0, t * log_p.masked_fill(dead, 0.0)).sum(-1), reduction)
 
 
 def sparsegen_hinge(
@@ -256,7 +236,7 @@ def sparsegen_hinge(
     x, eta, keep = _labels(scores, target, dim, mask)
     width = 1.0 - per_row(lam, scores, dim, "lam") if isinstance(lam, Tensor) else 1.0 - LAM.check(lam)
     # L(z; lam) = L(z / (1 - lam); 0).
-    return _reduce(_hinge(x / width, eta, keep, torch.ones_like(x[..., :1]), half_pairs, corrected), reduction)
+    return reduced(_hinge(x / width, eta, keep, torch.ones_like(x[..., :1]), half_pairs, corrected), reduction)
 
 
 def sparsehourglass_hinge(
@@ -280,7 +260,7 @@ def sparsehourglass_hinge(
     q = per_row(q, scores, dim, "q") if isinstance(q, Tensor) else Q.check(q)
     count = keep.sum(-1, keepdim=True).to(x.dtype)
     inverse = (x.masked_fill(~keep, 0.0).sum(-1, keepdim=True).abs() + count * q) / (1.0 + count * q)
-    return _reduce(_hinge(x, eta, keep, inverse, half_pairs, corrected), reduction)
+    return reduced(_hinge(x, eta, keep, inverse, half_pairs, corrected), reduction)
 
 
 def _hinge(z: Tensor, eta: Tensor, keep: Tensor, width: Tensor, half_pairs: bool, corrected: bool) -> Tensor:
@@ -352,16 +332,6 @@ def _distribution(scores: Tensor, target: Tensor, dim: int) -> Tensor:
     return target.to(dtype).movedim(dim, -1)
 
 
-def _reduce(values: Tensor, reduction: str) -> Tensor:
-    if reduction == "none":
-        return values
-    if reduction == "sum":
-        return values.sum()
-    if reduction == "mean":
-        return values.mean()
-    raise ValueError(f"reduction={reduction!r} is not one of mean, sum, none")
-
-
 __all__ = [
     "REGULARISERS",
     "fenchel_young",
@@ -369,5 +339,7 @@ __all__ = [
     "softmax_loss",
     "sparsegen_hinge",
     "sparsehourglass_hinge",
+    "sparsemap_matching_loss",
+    "sparsemap_sequence_loss",
     "sparsemax_loss",
 ]

@@ -81,6 +81,8 @@ def register(
         contract = kind == "simplex" and over == "row" and not own
         described = _described(thing, {p.name: p for p in params}, name)
         function = None if is_class else _with_contract(thing, described) if contract else thing
+        if is_class and any(p.learned for p in described):
+            raise ValueError(f"{name}: a class learns its own parameters; only a function's can be given as 'learned'")
         text = summary or (inspect.getdoc(thing) or "").strip().split("\n")[0]
         spec = Spec(name, kind, over, tuple(inputs), stateful, described, paper, oracle, text, function)
         module = twin(spec, thing, contract)

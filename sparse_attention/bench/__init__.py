@@ -2,19 +2,25 @@
 
 from .continuous import CONTINUOUS_CASES, ContinuousCase, ContinuousRow, markdown_continuous, measure_continuous
 from .peers import peers
+from .structured import STRUCTURED_CASES, StructuredCase, StructuredRow, markdown_structured, measure_structured
 from .table import CASES, SHAPES, Case, Row, markdown, measure
 
 __all__ = [
     "CASES",
     "CONTINUOUS_CASES",
     "SHAPES",
+    "STRUCTURED_CASES",
     "Case",
     "ContinuousCase",
     "ContinuousRow",
     "Row",
+    "StructuredCase",
+    "StructuredRow",
     "markdown",
     "markdown_continuous",
+    "markdown_structured",
     "measure",
     "measure_continuous",
+    "measure_structured",
     "peers",
 ]

@@ -40,7 +40,7 @@ def test_the_package_shows_all_it_has_and_nothing_else():
     shown = dir(sa)
     assert {"attention", "bench", "continuous", "kernels", "losses", "properties", "quality", "repro"} < set(shown)
     rooms = {name for name in shown if inspect.ismodule(getattr(sa, name))}
-    assert "registry" not in shown and len(rooms) == 8
+    assert "registry" not in shown and len(rooms) == 9
     for name in set(shown) - rooms - {"__version__"}:
         found = getattr(sa, name)
         assert found.__module__.startswith("sparse_attention") and found.__name__ == name
@@ -256,6 +256,41 @@ def test_learned_parameters_belong_to_the_module():
     m(torch.randn(2, 4, 3, 7))[..., 0].sum().backward()
     assert lam.grad.shape == (4, 1) and lam.grad.abs().sum() > 0
     assert m.double().params["lam"].dtype == torch.float64
+
+
+def test_a_hyperparameter_given_as_learned():
+    m = sa.make("entmax", alpha="learned")
+    x = torch.randn(2, 3, 5, dtype=torch.float64)
+    assert [n for n, _ in m.named_parameters()] == ["alpha_logit"] and m.learned()["alpha"].item() == 1.5
+    assert torch.allclose(m(x), sa.entmax(x, alpha=1.5)) and "alpha=<learned (1,)>" in repr(m)
+    heads = m.spread(3, 1)
+    alpha = heads.learned()["alpha"]
+    assert alpha.shape == (3, 1) and m.params["alpha"].shape == (1,) and ((alpha > 1) & (alpha < 2)).all()
+    assert torch.allclose(alpha, 1 + torch.sigmoid(heads.alpha_logit))
+    rows = x.unsqueeze(2)  # [B, heads, T, n]
+    assert torch.allclose(heads(rows)[:, 1], sa.entmax(rows[:, 1], alpha=alpha[1].item()))
+    again = pickle.loads(pickle.dumps(heads))
+    assert torch.equal(again.params["alpha"], alpha) and again.learned().keys() == {"alpha"}
+    (heads(rows) * torch.randn_like(rows)).sum().backward()
+    assert heads.alpha_logit.grad.abs().min() > 0
+    fixed = sa.make("entmax", alpha=1.5)
+    assert fixed.spread(3, 1) is fixed and fixed.learned() == {} and not list(fixed.parameters())
+    for refused in (lambda: sa.entmax(x, alpha="learned"), lambda: sa.make("fusedmax", lam="learned")):
+        with pytest.raises(ValueError, match="='learned' is not a number"):
+            refused()
+    with pytest.raises(ValueError, match="='learned' is not a number"):
+        fixed.alpha = "learned"
+    with pytest.raises(ValueError, match="set alpha_logit"):
+        m.alpha = 1.2
+
+
+def test_a_class_says_itself_what_it_learns(scratch):
+    with pytest.raises(ValueError, match="a class learns its own parameters"):
+
+        @sa.register("warmermax", params=(sa.Param("start", learned=(0.0, 1.0)),), summary="refused")
+        class Warmermax(nn.Module):
+            def __init__(self, start=1.0):
+                super().__init__()
 
 
 def test_import_is_light():

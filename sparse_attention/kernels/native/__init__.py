@@ -24,7 +24,8 @@ from .. import reference
 from ..reference import NoMemory
 from . import build
 
-_EXCLUDED, _OUT_OF_MEMORY = 1, 2
+_EXCLUDED, _OUT_OF_MEMORY, _NOT_CONVERGED = 1, 2, 4
+MOST_STRUCTURES = 8192  # held at a time; their matrix then takes 256 MB
 _POINTER, _SIZE, _REAL, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
 # name -> (arrays, reals) of forward and backward; a call is f(arrays..., rows, n, reals..., threads)
 _SIGNATURES = {
@@ -53,7 +54,7 @@ def _load(dtype: torch.dtype) -> bool:
                 library.sparse_attention_isa.restype = ctypes.c_char_p
                 if not _libraries:
                     _say_what_is_missing(library)
-                for op in OPS.values():
+                for op in (*OPS.values(), *STRUCTURED.values()):
                     op.bind(library, dtype)
                 _libraries[dtype] = library
             except (build.BuildError, AttributeError, OSError) as error:
@@ -252,6 +253,51 @@ class _ConstrainedSparsemax(_Op):
         return dx, du
 
 
+class _Sparsemap(_Op):
+    """SparseMAP over rows ``x [R, L, W]``; a sequence with its transitions ``[W, W]`` or ``[R, W, W]``.
+
+    Returns the status of the worst row, mu as x, weights ``[R, K]`` of the structures ``[R, K, L]`` (int16, -1: no choice), gap ``[R]`` float64, counts
+    ``[R, 2]`` of structures with weight and of the basis that the backward needs. Entries beyond the counts are not set.
+    """
+
+    not_converged = _NOT_CONVERGED
+
+    def bind(self, library: ctypes.CDLL, dtype: torch.dtype) -> None:
+        sequence = self.name == "sparsemap_sequence"
+        forward, backward = getattr(library, f"{self.name}_forward"), library.sparsemap_backward
+        forward.argtypes = [*[_POINTER] * (6 + sequence), *[_SIZE] * (4 + sequence), _INT]
+        backward.argtypes = [*[_POINTER] * 5, *[_SIZE] * 4, _INT]
+        forward.restype = backward.restype = _INT
+        self._forward[dtype], self._backward[dtype] = forward, backward
+
+    def forward(self, x: Tensor, transitions: Tensor | None = None) -> tuple[int, tuple[Tensor, ...]]:  # type: ignore[override]
+        rows, length, width = x.shape
+        # Affinely independent structures: sequences choose at each of L positions, matchings on their shorter side.
+        fixed = length if transitions is not None else min(length, width) if length != width else 2 * length - 1
+        capacity = min(length * width - fixed + 2, MOST_STRUCTURES)
+        mu, weights = torch.empty_like(x), x.new_empty(rows, capacity)
+        gap = torch.empty(rows, dtype=torch.float64)
+        structures = torch.empty(rows, capacity, length, dtype=torch.int16)
+        counts = torch.empty(rows, 2, dtype=torch.int64)
+        out = [t.data_ptr() for t in (mu, weights, gap, structures, counts)]
+        sizes: tuple[int, ...] = (rows, length, width, capacity)
+        if transitions is not None:
+            out, sizes = [transitions.data_ptr(), *out], (*sizes, width * width * (transitions.ndim == 3))
+        status = self._forward[x.dtype](x.data_ptr(), *out, *sizes, _threads())
+        if status == _OUT_OF_MEMORY:
+            _fail(mu)
+        return status, (mu, weights, gap, structures, counts)
+
+    def backward(self, g: Tensor, structures: Tensor, counts: Tensor, steps: bool) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+        g, dx = _row_major(g), torch.empty_like(g, memory_format=torch.contiguous_format)
+        rows, _, width = g.shape
+        dt = g.new_empty(rows, width, width) if steps else None
+        pointers = (structures.data_ptr(), counts.data_ptr(), dx.data_ptr(), None if dt is None else dt.data_ptr())
+        if self._backward[g.dtype](g.data_ptr(), *pointers, *g.shape, structures.shape[1], _threads()):
+            _fail(g)
+        return dx, dt
+
+
 OPS: dict[str, Any] = {
     "sparsemax": _Sparsemax("sparsemax"),
     "entmax": _Entmax("entmax"),
@@ -260,3 +306,4 @@ OPS: dict[str, Any] = {
     "oscarmax": _Oscarmax("oscarmax"),
     "constrained_sparsemax": _ConstrainedSparsemax("constrained_sparsemax"),
 }
+STRUCTURED = {name: _Sparsemap(name) for name in ("sparsemap_sequence", "sparsemap_matching")}

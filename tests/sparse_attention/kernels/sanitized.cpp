@@ -13,9 +13,41 @@ static double uniform() {
   return static_cast<double>(state >> 11) / 9007199254740992.0;
 }
 
-int main() {
+// SparseMAP on small problems with ties, masks, NaN and what is not allowed.
+static long structured() {
   const T inf = std::numeric_limits<T>::infinity();
   long calls = 0;
+  for (int64_t length : {1, 2, 5, 9, 33})
+    for (int64_t width : {1, 2, 4, 9})
+      for (int kind = 0; kind < 6; kind++) {
+        const int64_t rows = 3, capacity = length * width + 2;
+        const size_t size = static_cast<size_t>(rows * length * width), steps = static_cast<size_t>(width * width);
+        std::vector<T> x(size), g(size), mu(size), dx(size), t(steps), dt(3 * steps), weights(static_cast<size_t>(rows * capacity));
+        std::vector<double> gap(3);
+        std::vector<int16_t> structures(static_cast<size_t>(rows * capacity * length));
+        std::vector<int64_t> counts(6);
+        for (size_t i = 0; i < size; i++) {
+          double v = uniform() * 2 - 1, scale[] = {1, 0.01, 30, 0, 1, 1};
+          x[i] = static_cast<T>(kind == 3 ? static_cast<int>(v * 3) : v * scale[kind]);
+          if (kind == 4 && uniform() < 0.4) x[i] = -inf;
+          if (kind == 5 && uniform() < 0.02) x[i] = uniform() < 0.5 ? inf : std::numeric_limits<T>::quiet_NaN();
+          g[i] = static_cast<T>(uniform() - 0.5);
+        }
+        for (T& v : t) v = kind == 4 && uniform() < 0.2 ? -inf : static_cast<T>(kind == 3 ? 0 : uniform());
+        sparsemap_sequence_forward(x.data(), t.data(), mu.data(), weights.data(), gap.data(), structures.data(),
+                                   counts.data(), rows, length, width, capacity, 0, 1);
+        sparsemap_backward(g.data(), structures.data(), counts.data(), dx.data(), dt.data(), rows, length, width, capacity, 1);
+        sparsemap_matching_forward(x.data(), mu.data(), weights.data(), gap.data(), structures.data(), counts.data(), rows,
+                                   length, width, capacity, 1);
+        sparsemap_backward(g.data(), structures.data(), counts.data(), dx.data(), nullptr, rows, length, width, capacity, 1);
+        calls += 4;
+      }
+  return calls;
+}
+
+int main() {
+  const T inf = std::numeric_limits<T>::infinity();
+  long calls = structured();
   for (int64_t n : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 193, 257, 769, 1100, 5000})
     for (int64_t rows : {0, 1, 2, 9, 17})
       for (int kind = 0; kind < 6; kind++) {

@@ -14,14 +14,19 @@ from sparse_attention.bench import (
     CASES,
     CONTINUOUS_CASES,
     SHAPES,
+    STRUCTURED_CASES,
     Case,
     ContinuousCase,
     ContinuousRow,
     Row,
+    StructuredCase,
+    StructuredRow,
     markdown,
     markdown_continuous,
+    markdown_structured,
     measure,
     measure_continuous,
+    measure_structured,
 )
 
 
@@ -105,3 +110,14 @@ def test_command_prints_the_table_and_refuses_unknown_names(root: Path) -> None:
         [*command, "--only", "sparsmax"], capture_output=True, text=True, env=environment, timeout=300
     )
     assert done.returncode == 2 and "entmax 1.5" in done.stderr
+
+
+def test_structures_are_timed_beside_the_loop_in_python() -> None:
+    case = StructuredCase("sequences", "sparsemap_sequence", (8, 6, 2), 1e-9)
+    (row,) = measure_structured((case,), 0.05)
+    assert 0 < row.forward < row.both and row.loop > row.both
+    text = markdown_structured([row, StructuredRow(case, 1.0, 0.5, None)])
+    assert f"**{row.both:.3f}** | 1e-09 | {row.loop:.0f} |" in text and text.count("| sequences |") == 2
+    assert {c.target for c in STRUCTURED_CASES} == {None, 0.15, 0.5}
+    for c in STRUCTURED_CASES:
+        assert c.function()(torch.randn(1, *c.shape[1:])).shape == (1, *c.shape[1:])

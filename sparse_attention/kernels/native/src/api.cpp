@@ -1,10 +1,12 @@
 // The C interface, for one type: compiled with -DSPARSE_ATTENTION_TYPE=float and =double into two libraries, since most
 // programs need only the first. Arrays are contiguous, [rows, n]; the returned Status is
-// ok (0), has_excluded (1, fusedmax only) or out_of_memory (2). See ../__init__.py for the other side.
+// ok (0), has_excluded (1, fusedmax only), out_of_memory (2), no_structure or not_converged (3, 4, sparsemap only). See
+// ../__init__.py for the other side.
 #include "constrained.h"
 #include "fusedmax.h"
 #include "oscarmax.h"
 #include "simplex_mappings.h"
+#include "sparsemap.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -50,6 +52,20 @@ EXPORT int constrained_sparsemax_forward(const T* x, const T* u, T* p, T* thresh
 EXPORT int constrained_sparsemax_backward(const T* g, const T* p, const T* u, const T* x, const T* threshold, T* dx,
                                           T* du, int64_t rows, int64_t n, int threads) {
   return sa::constrained_sparsemax_backward(g, p, u, x, threshold, dx, du, rows, n, threads);
+}
+EXPORT int sparsemap_sequence_forward(const T* x, const T* transitions, T* mu, T* weights, double* gap, int16_t* structures,
+                                      int64_t* counts, int64_t rows, int64_t length, int64_t width, int64_t capacity,
+                                      int64_t stride, int threads) {
+  return sa::sparsemap_sequence_forward(x, transitions, mu, weights, gap, structures, counts, rows, length, width,
+                                        capacity, stride, threads);
+}
+EXPORT int sparsemap_matching_forward(const T* x, T* mu, T* weights, double* gap, int16_t* structures, int64_t* counts,
+                                      int64_t rows, int64_t length, int64_t width, int64_t capacity, int threads) {
+  return sa::sparsemap_matching_forward(x, mu, weights, gap, structures, counts, rows, length, width, capacity, threads);
+}
+EXPORT int sparsemap_backward(const T* g, const int16_t* structures, const int64_t* counts, T* dx, T* dtransitions,
+                              int64_t rows, int64_t length, int64_t width, int64_t capacity, int threads) {
+  return sa::sparsemap_backward(g, structures, counts, dx, dtransitions, rows, length, width, capacity, threads);
 }
 
 EXPORT const char* sparse_attention_isa() { return SPARSE_ATTENTION_ISA; }

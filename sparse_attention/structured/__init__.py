@@ -1,0 +1,16 @@
+"""Attention over structures: SparseMAP for any factor that has an oracle.
+
+    from sparse_attention.structured import Budget, sparsemap
+
+    mu = sparsemap(Budget(3), scores, mask=mask)                # at most 3 of n
+    mu = sparsemap(MyFactor(), scores, return_structures=True)  # `active_set.Factor`: dims and highest
+
+``sa.sparsemap_sequence`` and ``sa.sparsemap_matching`` are the two with native kernels. `active_set` is the solver, `factors`
+the oracles, `rows` what makes differentiable functions of batches of them.
+"""
+
+from .active_set import Factor
+from .factors import Budget, Matching, Sequence, Tree, Xor
+from .rows import Solution, sparsemap
+
+__all__ = ["Budget", "Factor", "Matching", "Sequence", "Solution", "Tree", "Xor", "sparsemap"]

@@ -1,0 +1,103 @@
+"""Fenchel-Young losses of SparseMAP (Niculae et al. 2018, sec. 5): convex, 0 where the target is the only structure.
+
+Shown as ``sa.losses.sparsemap_sequence_loss`` and ``sa.losses.sparsemap_matching_loss``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from ..mappings.sparsemap import sequence_scores, sparsemap_matching, sparsemap_sequence
+from ..rows.shape import last
+from ..rows.slope import Slope, reduced
+from .rows import steps_taken
+
+
+def sparsemap_sequence_loss(
+    scores: Tensor,
+    transitions: Tensor,
+    target: Tensor,
+    start: Tensor | None = None,
+    stop: Tensor | None = None,
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Fenchel-Young loss of ``sparsemap_sequence``: ``max_mu [x.mu + h(mu) - |mu|^2/2] - (score of the target - T/2)``.
+
+    Non-negative; 0 where the target is the only structure, by the margin of Niculae et al. 2018, sec. 5. Gradient for the
+    scores ``mu - target``, twice differentiable; for transitions, those used on average less those of the target, once.
+
+    Args:
+        scores, transitions, start, stop, mask: as of ``sa.sparsemap_sequence``.
+        target: states ``(..., T)`` int64; at positions left out any number.
+        reduction: "mean" over sequences, "sum" or "none".
+    Raises:
+        ValueError: a target of another shape, with a state that is none of S or masked.
+    """
+    x, steps = sequence_scores(scores, transitions, start, stop, mask)
+    if target.is_floating_point() or target.shape != x.shape[:-1]:
+        raise ValueError(
+            f"target {target.dtype} of shape {tuple(target.shape)} must hold states (int64), one a position: {tuple(x.shape[:-1])}"
+        )
+    there = (x.detach() != -torch.inf).any(-1)
+    chosen = torch.where(there, target, 0)
+    if not bool(((chosen >= 0) & (chosen < x.shape[-1])).all()):
+        raise ValueError(f"target holds {int(target[there].max())}: states are 0 to {x.shape[-1] - 1}")
+    t = torch.nn.functional.one_hot(chosen, x.shape[-1]).to(x.dtype) * there.unsqueeze(-1)
+    if bool(((t > 0) & (x.detach() == -torch.inf)).any()):
+        raise ValueError("target holds a state that is masked or has a score of -inf")
+    found: Any = sparsemap_sequence(x, steps, return_structures=True)
+    mu, width = found.marginals, x.shape[-1]
+    own = steps_taken(torch.where(there, target, -1), width).to(x.dtype)
+    average = (found.weights.double().unsqueeze(-1) * steps_taken(found.structures, width)).sum(-2)
+    taken = _Average.apply(x, steps, average.to(x.dtype))
+    value = Slope.apply(x.flatten(-2), mu.flatten(-2), t.flatten(-2))
+    value = value + Slope.apply(steps.flatten(-2).expand(own.shape), taken, own)
+    return reduced(value + 0.5 * (t.sum((-1, -2)) - mu.detach().square().sum((-1, -2))), reduction)
+
+
+class _Average(Function):
+    """Transitions taken on average: constant, once, in the loss (Danskin); a second derivative would need theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, steps: Tensor, average: Tensor) -> Tensor:
+        ctx.set_materialize_grads(False)
+        return average.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor | None) -> Any:
+        if g is None:
+            return None, None, None
+        raise NotImplementedError(
+            "sparsemap_sequence_loss has no second derivative in the transitions: how often each is used on average need "
+            "not be unique; differentiate twice in the scores, with transitions.detach()"
+        )
+
+
+def sparsemap_matching_loss(
+    scores: Tensor, target: Tensor, mask: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """Fenchel-Young loss of ``sparsemap_matching``: gradient ``mu - target``, twice differentiable.
+
+    Args:
+        scores, mask: as of ``sa.sparsemap_matching``.
+        target: a matching, or an average of matchings, in the shape of the scores; 0 where masked.
+        reduction: "mean" over matrices, "sum" or "none".
+    Raises:
+        ValueError: a target of another shape, or with weight where masked.
+    """
+    if target.shape != scores.shape:
+        raise ValueError(
+            f"target of shape {tuple(target.shape)} must have the shape of the scores {tuple(scores.shape)}"
+        )
+    x, _ = last(scores, -1, mask)
+    t = target.to(x.dtype)
+    if bool(((t != 0) & (x.detach() == -torch.inf)).any()):
+        raise ValueError("target has weight on a pair that is masked or has a score of -inf")
+    mu: Any = sparsemap_matching(x)
+    value = Slope.apply(x.flatten(-2), mu.flatten(-2), t.flatten(-2))
+    return reduced(value + 0.5 * (t.square() - mu.detach().square()).sum((-1, -2)), reduction)

@@ -1,0 +1,340 @@
+"""SparseMAP on batches, with gradients.
+
+`sparsemap` takes any factor and loops over the batch. Sequences and matchings have native kernels, a batch a call, and keep
+structures as lists of choices (`solve_listed`). Both are piecewise linear: their second derivatives are 0 but for the
+gradient's own linearity, and the gradient is a torch expression wherever it is differentiated again.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from .. import kernels
+from ..rows.shape import PLAIN, batched, dispatch_modes, last, transformed
+from .active_set import Active, Factor, projected, solve
+from .factors import Matching, Sequence
+
+_REFERENCE: dict[str, Factor] = {"sparsemap_sequence": Sequence(), "sparsemap_matching": Matching()}
+
+
+class Solution(NamedTuple):
+    """What ``return_structures=True`` returns.
+
+    marginals: as the scores. structures: ``[..., K, ...]``, K the most that any row of the batch has. weights ``[..., K]``:
+    > 0 for a row's own structures and 0 beyond; they sum to 1, and are one of many choices where structures are affinely
+    dependent. gap ``[...]`` float64: the certificate, marginals are within ``sqrt(2 gap)`` of the exact ones. The last three
+    have no gradient.
+    """
+
+    marginals: Tensor
+    structures: Tensor
+    weights: Tensor
+    gap: Tensor
+
+
+def sparsemap(
+    factor: Factor, scores: Tensor, *inputs: Tensor, mask: Tensor | None = None, return_structures: bool = False
+) -> Tensor | Solution:
+    """The marginals nearest to the scores among all averages of the factor's structures, plus their scores in the inputs.
+
+    Args:
+        factor: see `active_set.Factor`.
+        scores: ``[..., *shape]`` with ``factor.dims`` last dimensions; -inf counts as masked.
+        inputs: of the factor, after leading dimensions that broadcast to the scores'.
+        mask: bool, broadcastable to scores, True = keep.
+        return_structures: return a `Solution`; structures are indicators ``[..., K, *shape]``.
+    Returns:
+        the shape of the scores; 0 where masked and in rows entirely masked, NaN in rows with NaN or +inf.
+    Raises:
+        ValueError: a row in which no structure is allowed; inputs that do not fit.
+    """
+    x, restore = last(scores, -1, mask)
+    lead, shape = x.shape[: x.ndim - factor.dims], x.shape[x.ndim - factor.dims :]
+    rows = math.prod(lead)
+    own = getattr(factor, "inputs", ())
+    if len(own) != len(inputs) or any(i.ndim < n for i, n in zip(inputs, own)):
+        raise ValueError(
+            f"{type(factor).__name__} takes inputs of {list(own)} dimensions each (its attribute `inputs`), after those of "
+            f"the batch; got shapes {[tuple(i.shape) for i in inputs]}"
+        )
+    given = [i.to(x.dtype).expand(*lead, *i.shape[i.ndim - n :]) for i, n in zip(inputs, own)]
+    flat = [i.reshape(rows, *i.shape[len(lead) :]) for i in given]
+    if not x.numel():
+        raise ValueError(f"scores of shape {tuple(scores.shape)} are empty: leave the call out")
+    mu, weights, gap, M, *_ = _Looped.apply(x.reshape(rows, *shape), factor, *flat)
+    marginals = restore(mu.view(x.shape))
+    if not return_structures:
+        return marginals
+    most = max(1, int((weights > 0).sum(-1).max()))
+    structures = M[:, :most].reshape(*lead, most, *shape)
+    return Solution(marginals, structures, weights[:, :most].reshape(*lead, most), gap.view(lead))
+
+
+def _blank(row: Tensor, inputs: tuple[Tensor, ...]) -> float | None:
+    """What fills the marginals of a row without a problem: 0 or NaN; None where there is one."""
+    if not all(bool((v < torch.inf).all()) for v in (row, *inputs)):
+        return math.nan
+    return 0.0 if bool((row == -torch.inf).all()) else None
+
+
+def _each(factor: Factor, x: Tensor, inputs: tuple[Tensor, ...]) -> list[Active | float]:
+    """Every row of ``x [R, *shape]`` solved in float64 on the CPU."""
+    wide, given = x.double().cpu(), [i.double().cpu() for i in inputs]
+    found: list[Active | float] = []
+    for r in range(len(wide)):
+        own = tuple(i[r] for i in given)
+        blank = _blank(wide[r], own)
+        try:
+            found.append(solve(factor, wide[r], own) if blank is None else blank)
+        except ValueError as error:
+            raise ValueError(f"row {r} of {len(wide)}: {error}") from None
+    return found
+
+
+def _gradients(g: Tensor, M: Tensor, held: Tensor, counts: tuple[Tensor, ...]) -> list[Tensor]:
+    """``M Q M' g`` of ``g [R, D]``, and ``counts' Q M' g`` for every input, float64; differentiable in g."""
+    q = projected((M @ g.double().unsqueeze(-1)).squeeze(-1), M, held)
+    return [(q.unsqueeze(-2) @ part).squeeze(-2) for part in (M, *counts)]
+
+
+def _tangent(dx: Any, dinputs: tuple[Any, ...], M: Tensor, held: Tensor, counts: tuple[Tensor, ...]) -> Tensor:
+    """``M Q (M' dx + sum counts dinput)``, flat."""
+    r = torch.zeros(held.shape, dtype=M.dtype, device=M.device)
+    for part, tangent in zip((M, *counts), (dx, *dinputs)):
+        if tangent is not None:
+            r = r + (part @ tangent.reshape(len(M), -1, 1).double()).squeeze(-1)
+    return (projected(r, M, held).unsqueeze(-2) @ M).squeeze(-2)
+
+
+class _Looped(Function):
+    """Any factor: returns marginals, weights, gap, structures ``M [R, K, D]``, those held ``[R, K]``, counts of the inputs."""
+
+    @staticmethod
+    def forward(x: Tensor, factor: Factor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        found = _each(factor, x, inputs)
+        most = max((len(a.weights) for a in found if isinstance(a, Active)), default=1)
+        wide = torch.zeros(len(x), most, x[0].numel(), dtype=torch.float64)
+        counts = [torch.zeros(len(x), most, i[0].numel(), dtype=torch.float64) for i in inputs]
+        weights, held = torch.zeros(len(x), most, dtype=torch.float64), torch.zeros(len(x), most, dtype=torch.bool)
+        mu, gap = torch.zeros(x[0].numel(), dtype=torch.float64).repeat(len(x), 1), torch.zeros(len(x)).double()
+        for r, a in enumerate(found):
+            if not isinstance(a, Active):
+                mu[r], gap[r] = a, a
+                continue
+            k = len(a.weights)
+            order = a.weights.argsort(descending=True)
+            wide[r, :k], weights[r, :k], held[r, :k] = a.M[order], a.weights[order], True
+            mu[r], gap[r] = a.marginals, a.gap
+            for into, part in zip(counts, a.counts):
+                into[r, :k] = part[order].reshape(k, -1)
+        out = (mu.view(x.shape).to(x.dtype), weights.to(x.dtype), gap, wide, held, *counts)
+        return tuple(t.to(x.device) for t in out)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        rest = output[1:]
+        ctx.mark_non_differentiable(*rest)
+        ctx.save_for_backward(*rest[2:])
+        ctx.save_for_forward(*rest[2:])
+        ctx.given = inputs[2:]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        M, held, *counts = ctx.saved_tensors
+        dx, *rest = _gradients(g.reshape(len(M), -1), M, held, tuple(counts))
+        shaped = [d.view(i.shape).to(i.dtype) for d, i in zip(rest, ctx.given)]
+        return dx.view(g.shape).to(g.dtype), None, *shaped
+
+    @staticmethod
+    def jvp(ctx: Any, dx: Any, _: Any, *dinputs: Any) -> tuple[Any, ...]:
+        M, held, *counts = ctx.saved_tensors
+        tangent = next(t for t in (dx, *dinputs) if t is not None)
+        mu = _tangent(dx, dinputs, M, held, tuple(counts))
+        return (
+            mu.view(dx.shape if dx is not None else mu.shape).to(tangent.dtype),
+            *(None for _ in range(4 + len(counts))),
+        )
+
+
+def solve_listed(op: str, x: Tensor, transitions: Tensor | None) -> tuple[Tensor, ...]:
+    """SparseMAP over sequences or matchings by the kernels in use.
+
+    Args:
+        x: ``[R, L, W]``, contiguous, float32 or float64, -inf where masked.
+        transitions: of sequences, ``[W, W]`` or ``[R, W, W]``, of the same type.
+    Returns:
+        marginals as x; weights ``[R, K]``; gap ``[R]``; structures ``[R, K, L]`` int16; counts ``[R, 2]``: how many have
+        weight, and how many are a basis of the face. What lies beyond the counts is not set.
+    Raises:
+        ValueError: a row in which no structure is allowed.
+    """
+    if transformed():
+        return _ListedInTransforms.apply(x, transitions, op)
+    learned = x.requires_grad or (transitions is not None and transitions.requires_grad)
+    if (learned and torch.is_grad_enabled()) or torch.autograd.forward_ad._current_level >= 0:
+        return _Listed.apply(x, transitions, op)
+    return _listed(op, x, transitions)
+
+
+def _listed(op: str, x: Tensor, transitions: Tensor | None) -> tuple[Tensor, ...]:
+    here = x.cpu()
+    native = getattr(kernels.select("sparsemax", here), "STRUCTURED", {}).get(op)
+    if native is None:
+        return _by_reference(op, x, transitions)
+    status, found = native.forward(here, None if transitions is None else transitions.cpu().contiguous())
+    if status:
+        _explain(op, found[2], found[4], status == native.not_converged)
+    return tuple(t.to(x.device) for t in found) if x.device.type != "cpu" else found
+
+
+def _explain(op: str, gap: Tensor, counts: Tensor, not_converged: bool) -> None:
+    """A warning or an error about the worst row."""
+    if not_converged:
+        warnings.warn(f"{op} stopped at a duality gap of {gap.nan_to_num().max():.1e}", RuntimeWarning, stacklevel=2)
+        return
+    row = int((counts[:, 0] == -2).nonzero()[0])
+    what = "a state or a transition" if op == "sparsemap_sequence" else "a pair"
+    raise ValueError(
+        f"row {row} of {len(counts)}: no structure is allowed, every one has {what} that is masked or of score -inf; "
+        "keep more of them, or mask the whole row (it becomes zeros)"
+    )
+
+
+def _by_reference(op: str, x: Tensor, transitions: Tensor | None) -> tuple[Tensor, ...]:
+    rows, length, width = x.shape
+    inputs = () if transitions is None else (transitions.expand(rows, width, width),)
+    found = _each(_REFERENCE[op], x, inputs)
+    most = max((len(a.weights) for a in found if isinstance(a, Active)), default=1)
+    mu, weights = torch.zeros_like(x), x.new_zeros(rows, most)
+    gap, counts = torch.zeros(rows, dtype=torch.float64), torch.zeros(rows, 2, dtype=torch.int64)
+    structures = torch.full((rows, most, length), -1, dtype=torch.int16)
+    for r, a in enumerate(found):
+        if not isinstance(a, Active):
+            mu[r], gap[r] = a, a
+            counts[r, 0] = -1 if math.isnan(a) else 0
+            continue
+        M = a.M.view(-1, length, width)
+        counts[r] = torch.tensor([int((a.weights > 0).sum()), len(M)])
+        order = a.weights.argsort(descending=True, stable=True)
+        weights[r, : len(M)] = a.weights[order].to(x)
+        choices = torch.where(M.sum(-1) > 0, M.argmax(-1), -1)
+        structures[r, : len(M)] = choices[order].to(torch.int16)
+        mu[r], gap[r] = a.marginals.view(length, width).to(x), a.gap
+    return mu, weights, gap.to(x.device), structures.to(x.device), counts.to(x.device)
+
+
+def dense(structures: Tensor, used: Tensor, width: int, steps: bool) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """``M [R, K, L W]``, those held ``[R, K]`` and, for sequences, how often each takes every transition
+    ``[R, K, W W]``, of structures ``[R, K, L]`` of which the first ``used [R]`` count."""
+    structures = structures[:, : max(1, int(used.max()))].long()
+    rows, count, length = structures.shape
+    held = torch.arange(count, device=used.device) < used.unsqueeze(-1)
+    y = torch.where(held.unsqueeze(-1), structures, -1)
+    M = torch.zeros(rows, count, length, width + 1, dtype=torch.float64, device=y.device)
+    M = M.scatter_(-1, torch.where(y < 0, width, y).unsqueeze(-1), 1.0)[..., :width].flatten(-2)
+    if not steps:
+        return M, held, ()
+    return M, held, (steps_taken(y, width),)
+
+
+def steps_taken(y: Tensor, width: int) -> Tensor:
+    """How often each of the sequences ``y [..., T]``, -1 at positions left out, takes every transition: ``[..., W W]``."""
+    taken = torch.zeros(*y.shape[:-1], width * width + 1, dtype=torch.float64, device=y.device)
+    before = torch.full_like(y[..., 0], -1)
+    for state in y.unbind(-1):
+        at = torch.where((before >= 0) & (state >= 0), before * width + state, width * width)
+        taken.scatter_add_(-1, at.unsqueeze(-1), torch.ones_like(at, dtype=torch.float64).unsqueeze(-1))
+        before = torch.where(state >= 0, state, before)
+    return taken[..., :-1]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    _, transitions, ctx.op = inputs
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.save_for_backward(*output[3:])
+    ctx.save_for_forward(*output[3:])
+    ctx.transitions = None if transitions is None else transitions.shape
+
+
+def _backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    structures, counts = ctx.saved_tensors
+    rows, width, native = g.shape[0], g.shape[2], None
+    steps = ctx.transitions is not None and ctx.needs_input_grad[1]
+    watched = torch.is_grad_enabled() or batched(g) or transformed() or dispatch_modes()
+    if g.__class__ in PLAIN and not watched and g.is_cpu:
+        native = getattr(kernels.select("sparsemax", g), "STRUCTURED", {}).get(ctx.op)
+    if native is not None:
+        dx, dt = native.backward(g.resolve_neg(), structures, counts, steps)
+    else:
+        dx, *rest = _gradients(g.reshape(rows, -1), *dense(structures, counts[:, 1], width, steps))
+        dx = dx.view(g.shape).to(g.dtype) + torch.where(counts[:, :1, None] == -1, torch.nan, 0.0).to(g.dtype)
+        dt = rest[0].view(rows, width, width).to(g.dtype) if steps else None
+    if dt is not None and len(ctx.transitions) == 2:
+        dt = dt.sum(0)
+    return dx, dt, None
+
+
+def _jvp(ctx: Any, dx: Any, dt: Any, _: Any) -> tuple[Any, ...]:
+    structures, counts = ctx.saved_tensors
+    rows, length = structures.shape[0], structures.shape[2]
+    tangent = dx if dx is not None else dt
+    width = tangent.shape[-1]
+    dt = dt if dt is None else dt.expand(rows, width, width)
+    mu = _tangent(dx, (dt,), *dense(structures, counts[:, 1], width, ctx.transitions is not None))
+    return mu.view(rows, length, width).to(tangent.dtype), None, None, None, None
+
+
+class _Listed(Function):
+    """The plain path: one kernel forward, one backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, transitions: Tensor | None, op: str) -> tuple[Tensor, ...]:
+        out = _listed(op, x, transitions)
+        _keep(ctx, (x, transitions, op), out)
+        return out
+
+    backward = staticmethod(_backward)
+    jvp = staticmethod(_jvp)
+
+
+class _ListedInTransforms(Function):
+    """Under torch.func; binding its arguments costs 20 us a call."""
+
+    @staticmethod
+    def forward(x: Tensor, transitions: Tensor | None, op: str) -> tuple[Tensor, ...]:
+        return _listed(op, x, transitions)
+
+    setup_context = staticmethod(_keep)
+    backward = staticmethod(_backward)
+    jvp = staticmethod(_jvp)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, transitions: Tensor | None, op: str) -> Any:
+        n = info.batch_size
+        x = x.movedim(in_dims[0], 0) if in_dims[0] is not None else x.expand(n, *x.shape)
+        rows = x.shape[1]
+        if transitions is not None and (in_dims[1] is not None or transitions.ndim == 3):
+            own = (
+                transitions.expand(n, *transitions.shape) if in_dims[1] is None else transitions.movedim(in_dims[1], 0)
+            )
+            own = own.unsqueeze(1) if own.ndim == 3 else own
+            transitions = own.expand(n, rows, *own.shape[-2:]).flatten(0, 1)
+        out = _ListedInTransforms.apply(x.flatten(0, 1).contiguous(), transitions, op)
+        return tuple(t.unflatten(0, (n, rows)) for t in out), (0,) * 5
+
+
+def solution(found: tuple[Tensor, ...], lead: torch.Size) -> Solution:
+    """What `solve_listed` returned, for rows of the leading shape; the marginals as they are."""
+    mu, weights, gap, structures, counts = found
+    most = max(1, int(counts[:, 0].max())) if len(counts) else 1
+    held = torch.arange(most, device=counts.device) < counts[:, :1]
+    chosen = torch.where(held.unsqueeze(-1), structures[:, :most].long(), -1)
+    return Solution(
+        mu, chosen.view(*lead, most, -1), torch.where(held, weights[:, :most], 0.0).view(*lead, most), gap.view(lead)
+    )

@@ -1,0 +1,188 @@
+"""Factors given by an oracle: one of n, at most k, trees, a user's own; the same solver for all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import entmax
+import numpy as np
+import pytest
+import qpsolvers
+import structure_oracles as oracle
+import torch
+from structure_oracles import central, jacobians, randn
+
+import sparse_attention as sa
+from sparse_attention.structured import Budget, Matching, Sequence, Tree, Xor, sparsemap
+
+F64 = torch.float64
+
+
+def test_one_of_n_is_sparsemax_and_its_jacobian():
+    for x in (randn(3, 6), torch.zeros(1, 4, dtype=F64), torch.tensor([[1.0, 0.0, 0.5, 1.0]], dtype=F64)):
+        x.requires_grad_()
+        g = randn(*x.shape, seed=3)
+        p, q = sparsemap(Xor(), x), entmax.sparsemax(x, dim=-1)
+        assert torch.allclose(p, q, atol=1e-12)
+        assert torch.allclose(*(torch.autograd.grad(v, x, g)[0] for v in (p, q)), atol=1e-10)
+
+
+@pytest.mark.parametrize("n, k", [(1, 1), (5, 1), (5, 2), (6, 4), (4, 9)])
+def test_at_most_k_is_a_box_under_a_plane(n, k):
+    for seed in range(4):
+        x = randn(n, seed=seed) + 0.3
+        if seed == 3:
+            x = x.round()
+        mu = sparsemap(Budget(k), x)
+        box = qpsolvers.solve_qp(
+            np.eye(n),
+            -x.numpy(),
+            G=np.ones((1, n)),
+            h=np.array([float(k)]),
+            lb=np.zeros(n),
+            ub=np.ones(n),
+            solver="daqp",
+        )
+        assert np.abs(mu.numpy() - box).max() < 1e-10
+        assert np.abs(mu.numpy() - oracle.sparsemap(oracle.subsets(n, k), x.numpy())).max() < 1e-9
+        if seed < 3:
+            assert torch.allclose(
+                jacobians(lambda z: sparsemap(Budget(k), z), x)[0],
+                central(lambda z: sparsemap(Budget(k), z), x),
+                atol=1e-6,
+            )
+    inside = torch.full((n,), 0.3, dtype=F64)  # ties; free to move in every direction while the budget is not used up
+    moves = torch.eye(n, dtype=F64) if 0.3 * n < k else torch.eye(n, dtype=F64) - 1 / n
+    assert torch.allclose(jacobians(lambda z: sparsemap(Budget(k), z), inside)[0], moves, atol=1e-8)
+    with pytest.raises(ValueError, match="k=0 is not possible"):
+        Budget(0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_trees_against_all_of_them(n):
+    M = oracle.trees(n)
+    assert len(M) == (n + 1) ** (n - 1)  # Cayley
+    for seed in range(4):
+        x = randn(n, n, seed=seed, scale=0.5 + seed)
+        if seed == 3:
+            x = x.round() / 4
+        best = Tree().highest(x)
+        assert (
+            abs((best * x).sum() - (M @ x.numpy().ravel()).max()) < 1e-12 and (best.numpy().ravel() == M).all(1).any()
+        )
+        found = sparsemap(Tree(), x, return_structures=True)
+        assert np.abs(found.marginals.numpy().ravel() - oracle.sparsemap(M, x.numpy().ravel())).max() < 1e-8
+        assert found.gap < 1e-12
+        if seed < 3:
+            assert torch.allclose(
+                jacobians(lambda z: sparsemap(Tree(), z), x)[0], central(lambda z: sparsemap(Tree(), z), x), atol=1e-6
+            )
+    # Ties of many dependent trees; at equal scores of roots and arcs alike the solution has a kink.
+    for root in (0.2, -0.2):
+        x = torch.eye(n, dtype=F64) * root
+        assert torch.allclose(
+            jacobians(lambda z: sparsemap(Tree(), z), x)[0], central(lambda z: sparsemap(Tree(), z), x), atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("n", [6, 12])
+def test_no_exchange_of_a_head_makes_a_larger_tree_better(n):
+    for seed in range(5):
+        x = randn(n, n, seed=seed).tolist()
+        heads = Tree().highest(torch.tensor(x, dtype=F64)).argmax(0).tolist()
+
+        def is_tree(heads):
+            up = list(range(n))
+            for _ in range(n):
+                up = [heads[u] for u in up]
+            return all(heads[u] == u for u in up)
+
+        assert is_tree(heads)
+        for w in range(n):
+            better = [h for h in range(n) if x[h][w] > x[heads[w]][w] + 1e-12]
+            assert not any(is_tree([*heads[:w], h, *heads[w + 1 :]]) for h in better)
+
+
+def test_masks_of_trees():
+    x = randn(2, 4, 4)
+    words = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 1]]).bool()
+    p = sparsemap(Tree(), x, mask=words.unsqueeze(-1) & words.unsqueeze(-2))
+    keep = torch.tensor([0, 2, 3])
+    assert torch.allclose(p[1][keep][:, keep], sparsemap(Tree(), x[1][keep][:, keep]), atol=1e-12)
+    assert (p[1, 1] == 0).all() and (p[1, :, 1] == 0).all()
+    rootless = ~torch.eye(4).bool()
+    with pytest.raises(ValueError, match="row 0 of 2: no tree is allowed"):
+        sparsemap(Tree(), x, mask=rootless)
+
+
+class Segment:
+    """A user's own: one contiguous segment of a row, with a score for its length as an input."""
+
+    dims, inputs = 1, (1,)
+
+    def highest(self, scores, lengths):
+        n = len(scores)
+        total = torch.cat((scores.new_zeros(1), scores.clamp(min=-1e9).cumsum(0)))
+        ends = [(a, b) for a in range(n) for b in range(a + 1, n + 1) if (scores[a:b] > -torch.inf).all()]
+        if not ends:
+            raise ValueError("no segment is allowed")
+        a, b = max(ends, key=lambda e: float(total[e[1]] - total[e[0]] + lengths[e[1] - e[0] - 1]))
+        m, count = torch.zeros_like(scores), torch.zeros_like(lengths)
+        m[a:b], count[b - a - 1] = 1.0, 1.0
+        return m, count
+
+
+def test_a_factor_of_ones_own():
+    n = 4
+    pairs = [(a, b) for a in range(n) for b in range(a + 1, n + 1)]
+    M = np.array([[float(a <= i < b) for i in range(n)] for a, b in pairs])
+    x, lengths = randn(2, n), randn(n, seed=1)
+    c = np.array([lengths[b - a - 1].item() for a, b in pairs])
+    found = sparsemap(Segment(), x, lengths, return_structures=True)
+    for r in range(2):
+        assert np.abs(found.marginals[r].numpy() - oracle.sparsemap(M, x[r].numpy(), c)).max() < 1e-9
+        average = (found.weights[r].unsqueeze(-1) * found.structures[r]).sum(0)
+        assert torch.allclose(average, found.marginals[r], atol=1e-12)
+    x.requires_grad_(), lengths.requires_grad_()
+
+    def f(x, lengths):
+        return sparsemap(Segment(), x, lengths)
+
+    assert torch.autograd.gradcheck(f, (x, lengths), atol=1e-5) and torch.autograd.gradgradcheck(
+        f, (x, lengths), atol=1e-5
+    )
+    mask = torch.tensor([True, True, False, True])
+    assert (f(x.masked_fill(~mask, -torch.inf), lengths)[:, 2] == 0).all()
+    assert torch.equal(sparsemap(Segment(), x, lengths, mask=mask), f(x.masked_fill(~mask, -torch.inf), lengths))
+
+
+def test_the_page_runs():
+    page = (Path(__file__).parents[3] / "docs" / "structured.md").read_text(encoding="utf-8")
+    names: dict = {}
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.S)), names)
+    assert names["found"].weights.shape == names["found"].structures.shape[:2] and names["found"].gap.shape == (8,)
+    assert (names["p"][:, 5] == 0).all() and torch.isfinite(names["x"].grad).all()
+
+
+def test_a_wrong_oracle_is_named():
+    class Wrong:
+        dims = 1
+
+        def highest(self, scores):
+            return torch.ones(2)
+
+    with pytest.raises(ValueError, match=r"Wrong.highest returned \[\(2,\)\]; expected the indicator \(3,\)"):
+        sparsemap(Wrong(), torch.zeros(3))
+
+
+def test_factors_and_functions_agree():
+    x, t = randn(2, 4, 3), randn(3, 3, seed=1)
+    assert torch.allclose(sparsemap(Sequence(), x, t), sa.sparsemap_sequence(x, t), atol=1e-10)
+    assert torch.allclose(sparsemap(Matching(), x), sa.sparsemap_matching(x), atol=1e-10)
+    square = randn(3, 4, 3)  # as many sequences as states: shapes alone do not tell whose transitions they are
+    assert torch.allclose(sparsemap(Sequence(), square, t), sa.sparsemap_sequence(square, t), atol=1e-10)
+    with pytest.raises(ValueError, match=r"Sequence takes inputs of \[2\] dimensions each .*; got shapes \[\]"):
+        sparsemap(Sequence(), x)
+    per_row = torch.stack((t, 2 * t))
+    assert torch.allclose(sparsemap(Sequence(), x, per_row), sa.sparsemap_sequence(x, per_row), atol=1e-10)

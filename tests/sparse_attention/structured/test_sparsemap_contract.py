@@ -1,0 +1,126 @@
+"""What both mappings keep: kernels that agree, shapes, types, NaN, far scores, second derivatives, transforms, errors."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from structure_oracles import central, randn
+
+import sparse_attention as sa
+
+F64 = torch.float64
+
+
+def test_native_and_reference_agree_in_a_batch():
+    x, t, g = randn(6, 5, 3), randn(6, 3, 3, seed=1), randn(6, 5, 3, seed=2)
+    z = randn(6, 4, 4, seed=3).round() / 4
+    h = randn(6, 4, 4, seed=4)
+    results = []
+    for name in ("reference", "auto"):
+        with sa.kernels.use(name):
+            leaves = [v.clone().requires_grad_() for v in (x, t, z)]
+            mu, nu = sa.sparsemap_sequence(*leaves[:2]), sa.sparsemap_matching(leaves[2])
+            ((mu * g).sum() + (nu * h).sum()).backward()
+            results.append([mu.detach(), nu.detach(), *(v.grad for v in leaves)])
+    for a, b in zip(*results):
+        assert torch.allclose(a, b, atol=1e-9)
+
+
+def test_leading_shapes_dtypes_and_empty_batches(kernel):
+    x, t = randn(2, 3, 5, 2), randn(2, 2)
+    whole = sa.sparsemap_sequence(x, t)
+    assert whole.shape == x.shape
+    for i, j in itertools.product(range(2), range(3)):
+        assert torch.allclose(whole[i, j], sa.sparsemap_sequence(x[i, j], t), atol=1e-13)
+    wide = sa.sparsemap_sequence(x[0], torch.stack((t, t * 2, t * 3)))
+    assert torch.allclose(wide[1], sa.sparsemap_sequence(x[0, 1], 2 * t), atol=1e-13)
+    spread = sa.sparsemap_sequence(x[0, 0], torch.stack((t, t * 2)))
+    assert spread.shape == (2, 5, 2) and torch.allclose(spread[1], sa.sparsemap_sequence(x[0, 0], 2 * t), atol=1e-13)
+    assert torch.allclose(sa.sparsemap_sequence(x.mT.contiguous().mT, t), whole)
+    for dtype, tolerance in ((torch.float32, 1e-6), (torch.float16, 2e-3), (torch.bfloat16, 1e-2)):
+        p = sa.sparsemap_sequence(x.to(dtype), t)
+        assert p.dtype == dtype and torch.allclose(p.to(F64), whole, atol=tolerance)
+    for shape in ((0, 3, 2), (2, 0, 2)):
+        assert sa.sparsemap_sequence(torch.randn(shape), torch.zeros(2, 2)).shape == shape
+    assert sa.sparsemap_matching(torch.randn(0, 3, 2)).shape == (0, 3, 2)
+    assert sa.sparsemap_matching(torch.randn(2, 0, 2), return_structures=True).weights.shape == (2, 1)
+
+
+def test_nan_and_infinity_stay_in_their_row(kernel):
+    for f in (lambda x: sa.sparsemap_sequence(x, torch.zeros(3, 3, dtype=F64)), sa.sparsemap_matching):
+        x = randn(4, 3, 3)
+        clean = f(x)
+        x[1, 0, 0], x[2, 1, 1] = math.nan, math.inf
+        x.requires_grad_()
+        p = f(x)
+        assert torch.isnan(p[1:3]).all() and torch.equal(p[[0, 3]], clean[[0, 3]])
+        p[0].sum().backward()
+        assert torch.isfinite(x.grad[[0, 3]]).all()
+    t = torch.zeros(2, 3, 3, dtype=F64)
+    t[0, 0, 0] = math.nan
+    p = sa.sparsemap_sequence(randn(2, 4, 3), t)
+    assert torch.isnan(p[0]).all() and torch.isfinite(p[1]).all()
+
+
+def test_scores_far_apart(kernel):
+    """A user's own -1e9 for masked scores does not cost the others their digits; nor do large common offsets."""
+    x, t = randn(5, 3), randn(3, 3, seed=1)
+    keep = torch.rand(5, 3, generator=torch.Generator().manual_seed(3)) > 0.3
+    keep[:, 0] = True
+    masked = sa.sparsemap_sequence(x, t, mask=keep)
+    assert torch.allclose(sa.sparsemap_sequence(torch.where(keep, x, -1e9), t), masked, atol=1e-11)
+    assert torch.allclose(sa.sparsemap_sequence(x + 1e6, t), sa.sparsemap_sequence(x, t), atol=1e-8)
+    y = randn(4, 4)
+    assert torch.allclose(sa.sparsemap_matching(y + 1e6), sa.sparsemap_matching(y), atol=1e-8)
+
+
+def test_double_backward_is_that_of_a_linear_map(kernel):
+    x, t = randn(2, 4, 3).requires_grad_(), randn(3, 3, seed=1).requires_grad_()
+    assert torch.autograd.gradcheck(sa.sparsemap_sequence, (x, t), atol=1e-5)
+    assert torch.autograd.gradgradcheck(sa.sparsemap_sequence, (x, t), atol=1e-5)
+    z = randn(2, 3, 4).requires_grad_()
+    assert torch.autograd.gradgradcheck(sa.sparsemap_matching, (z,), atol=1e-5)
+    assert torch.autograd.gradcheck(
+        sa.sparsemap_matching, (z,), check_forward_ad=True, check_batched_grad=True, atol=1e-5
+    )
+
+
+def test_transforms(kernel):
+    x, t = randn(3, 4, 2), randn(3, 2, 2, seed=1)
+    one = torch.func.vmap(sa.sparsemap_sequence)(x, t)
+    assert torch.allclose(one, sa.sparsemap_sequence(x, t), atol=1e-13)
+    shared = torch.func.vmap(sa.sparsemap_sequence, in_dims=(0, None))(x, t[0])
+    assert torch.allclose(shared, sa.sparsemap_sequence(x, t[0]), atol=1e-13)
+    assert torch.allclose(
+        torch.func.jacrev(lambda z: sa.sparsemap_sequence(z, t[0]))(x[0]).reshape(8, 8),
+        central(lambda z: sa.sparsemap_sequence(z, t[0]), x[0]),
+        atol=1e-6,
+    )
+
+
+def test_errors_name_what_is_wrong():
+    x = torch.randn(2, 4, 3)
+    with pytest.raises(ValueError, match=r"transitions of shape \(2, 2\) do not fit scores of shape \(2, 4, 3\)"):
+        sa.sparsemap_sequence(x, torch.zeros(2, 2))
+    with pytest.raises(ValueError, match=r"transitions of shape \(3, 3, 3\) do not broadcast"):
+        sa.sparsemap_sequence(x, torch.zeros(3, 3, 3))
+    with pytest.raises(TypeError, match="must be boolean"):
+        sa.sparsemap_matching(x, torch.ones(2, 4, 3))
+    with pytest.raises(ValueError, match="no rows and columns"):
+        sa.sparsemap_matching(torch.zeros(3))
+    with pytest.raises(TypeError, match="floating point"):
+        sa.sparsemap_matching(torch.zeros(3, 3, dtype=torch.int64))
+
+
+def test_modules_and_specs():
+    x, t = randn(2, 4, 3), randn(3, 3)
+    m = sa.make("sparsemap_sequence")
+    assert torch.equal(m(x, transitions=t), sa.sparsemap_sequence(x, t))
+    assert torch.equal(sa.SparsemapMatching()(x, mask=None), sa.sparsemap_matching(x))
+    assert sa.names("structured") == ["softmax_sequence", "sparsemap_matching", "sparsemap_sequence"] or set(
+        sa.names("structured")
+    ) >= {"softmax_sequence", "sparsemap_matching", "sparsemap_sequence"}
+    assert sa.spec("sparsemap_sequence").inputs == ("transitions",) and sa.spec("sparsemap_matching").over == "matching"

@@ -1,0 +1,186 @@
+"""sparsemap_sequence against all sequences: values, gradients, ties, masks; and its dense counterpart."""
+
+from __future__ import annotations
+
+import itertools
+
+import entmax
+import numpy as np
+import pytest
+import structure_oracles as oracle
+import torch
+from structure_oracles import central, jacobians, randn
+
+import sparse_attention as sa
+
+F64 = torch.float64
+
+SIZES = [(1, 1), (1, 4), (2, 2), (3, 3), (5, 2), (6, 2), (3, 4), (6, 1)]
+
+
+@pytest.mark.parametrize("T, S", SIZES)
+@pytest.mark.parametrize("scale", [0.1, 1.0, 4.0])
+def test_sequences_against_the_programme_over_all_of_them(kernel, T, S, scale):
+    M, steps = oracle.sequences(T, S)
+    for seed in range(3):
+        x, t = randn(T, S, seed=seed, scale=scale), randn(S, S, seed=seed + 50)
+        found = sa.sparsemap_sequence(x, t, return_structures=True)
+        mu = oracle.sparsemap(M, x.numpy().ravel(), steps @ t.numpy().ravel())
+        assert np.abs(found.marginals.numpy().ravel() - mu).max() < 1e-9
+        assert found.gap < 1e-12
+
+
+@pytest.mark.parametrize("T, S", [(2, 2), (3, 3), (4, 2), (5, 2), (3, 4)])
+def test_sequences_with_ties(kernel, T, S):
+    """Whole numbers as scores: dependent structures of equal score everywhere, also among the transitions."""
+    M, steps = oracle.sequences(T, S)
+    generator = torch.Generator().manual_seed(T * S)
+    for trial in range(8):
+        x = torch.randint(-1, 2, (T, S), generator=generator).to(F64) / (1 + trial % 2)
+        t = torch.randint(-1, 2, (S, S), generator=generator).to(F64) * (trial % 4 > 0)
+        found = sa.sparsemap_sequence(x, t, return_structures=True)
+        mu = found.marginals.numpy().ravel()
+        c = steps @ t.numpy().ravel()
+        assert np.abs(mu - oracle.sparsemap(M, x.numpy().ravel(), c)).max() < 1e-8
+        own = sum(
+            w * sum(t[a, b].item() for a, b in itertools.pairwise(y))
+            for w, y in zip(found.weights.tolist(), found.structures.tolist())
+        )
+        assert oracle.certificate(M, x.numpy().ravel(), c, mu, own) < 1e-12
+
+
+def test_without_transitions_positions_are_sparsemax_with_its_jacobians(kernel):
+    """Also at ties: 0 everywhere, equal positions, equal states. The hull of the structures with weight is then smaller than
+    the face, and a gradient by them alone is wrong."""
+    t = torch.zeros(3, 3, dtype=F64)
+    for x in (
+        torch.zeros(4, 3),
+        torch.ones(1, 3).expand(4, 3),
+        randn(1, 3).expand(4, 3),
+        randn(4, 3),
+        randn(4, 1).expand(4, 3),
+    ):
+        x, g = x.to(F64).contiguous().requires_grad_(), randn(4, 3, seed=9)
+        p, q = sa.sparsemap_sequence(x, t), entmax.sparsemax(x, dim=-1)
+        assert torch.allclose(p, q, atol=1e-12)
+        assert torch.allclose(*(torch.autograd.grad(v, x, g)[0] for v in (p, q)), atol=1e-9)
+
+
+@pytest.mark.parametrize("T, S", [(3, 2), (5, 3), (6, 2)])
+def test_gradients_of_sequences_by_differences(kernel, T, S):
+    for seed in range(4):
+        x, t, start, stop = randn(T, S, seed=seed), randn(S, S, seed=seed + 9), randn(S, seed=1), randn(S, seed=2)
+        arguments = (x, t, start, stop)
+        for i, found in enumerate(jacobians(sa.sparsemap_sequence, *arguments)):
+            by = central(lambda v, i=i, a=arguments: sa.sparsemap_sequence(*a[:i], v, *a[i + 1 :]), arguments[i])
+            assert torch.allclose(found, by, atol=1e-6), (seed, i)
+
+
+def test_gradients_along_ties_that_stay_by_differences(kernel):
+    """Transitions a_x + b_y are scores in disguise: along them the solution is smooth at every tie of sequences."""
+    T, S = 4, 3
+    for x in (torch.zeros(T, S, dtype=F64), randn(1, S).expand(T, S).contiguous()):
+
+        def f(v, x=x):
+            return sa.sparsemap_sequence(x, v[:S, None] + v[S:])
+
+        v = torch.zeros(2 * S, dtype=F64)
+        assert torch.allclose(jacobians(f, v)[0], central(f, v), atol=1e-6)
+
+
+def test_start_and_stop_are_scores_of_the_ends(kernel):
+    x, t, start, stop = randn(2, 5, 3), randn(3, 3), randn(3, seed=3), randn(2, 3, seed=4)
+    mask = torch.tensor([[True] * 5, [False, True, True, True, False]])
+    moved = x.clone()
+    moved[0, 0] += start
+    moved[0, 4] += stop[0]
+    moved[1, 1] += start
+    moved[1, 3] += stop[1]
+    found = sa.sparsemap_sequence(x, t, start, stop, mask)
+    assert torch.equal(found, sa.sparsemap_sequence(moved, t, mask=mask))
+
+
+def test_masks_of_sequences(kernel):
+    x, t = randn(4, 6, 3), randn(4, 3, 3, seed=1)
+    mask = torch.tensor([[1, 1, 1, 0, 0, 0], [0, 1, 0, 1, 1, 0], [0] * 6, [1] * 6]).bool()
+    x.requires_grad_()
+    found = sa.sparsemap_sequence(x, t, mask=mask, return_structures=True)
+    for b in range(4):
+        alone = sa.sparsemap_sequence(x[b, mask[b]], t[b], return_structures=True)
+        assert torch.allclose(found.marginals[b, mask[b]], alone.marginals, atol=1e-12)
+        assert (found.marginals[b, ~mask[b]] == 0).all()
+        assert (found.structures[b][:, ~mask[b]] == -1).all()
+    g = randn(4, 6, 3, seed=5)
+    (dx,) = torch.autograd.grad(found.marginals, x, g)
+    assert (dx[~mask] == 0).all() and torch.isfinite(dx).all()
+    y = x[1, mask[1]].detach().requires_grad_()
+    sa.sparsemap_sequence(y, t[1]).backward(g[1, mask[1]])
+    assert torch.allclose(dx[1, mask[1]], y.grad, atol=1e-10)
+    states = torch.rand(4, 6, 3, generator=torch.Generator().manual_seed(0)) > 0.3
+    states[..., 0] |= ~states.any(-1)
+    masked = sa.sparsemap_sequence(x, t, mask=states)
+    assert (masked[~states] == 0).all() and torch.allclose(masked.sum(-1), torch.ones(4, 6, dtype=F64))
+    low = sa.sparsemap_sequence(x.masked_fill(~states, -1e4), t)
+    assert torch.allclose(masked, low, atol=1e-9)
+
+
+def test_forbidden_transitions(kernel):
+    x, t = randn(5, 3), torch.zeros(3, 3, dtype=F64)
+    t[0, 1] = t[2, 2] = -torch.inf
+    found = sa.sparsemap_sequence(x, t, return_structures=True)
+    for y in found.structures.tolist():
+        assert all(t[a, b] == 0 for a, b in itertools.pairwise(y))
+    assert torch.allclose(found.marginals, sa.sparsemap_sequence(x, t.clamp(min=-1e3)), atol=1e-8)
+    with pytest.raises(ValueError, match=r"row 0 of 1: no (structure|sequence) is allowed"):
+        sa.sparsemap_sequence(x, torch.full((3, 3), -torch.inf, dtype=F64))
+
+
+@pytest.mark.parametrize("T, S, scale", [(40, 2, 0.3), (40, 5, 1.0), (25, 40, 1.0), (40, 40, 2.0), (200, 3, 1.0)])
+def test_long_sequences_agree_with_their_certificate(T, S, scale):
+    """The gap computed by another Viterbi, the reference's."""
+    from sparse_attention.structured import Sequence
+
+    x, t = randn(T, S, scale=scale), randn(S, S, seed=1)
+    found = sa.sparsemap_sequence(x, t, return_structures=True)
+    slope = x - found.marginals
+
+    def score(y):
+        return slope[range(T), y].sum() + t[y[:-1], y[1:]].sum()
+
+    m, _ = Sequence().highest(slope, t)
+    own = sum(w * score(y) for w, y in zip(found.weights, found.structures))
+    assert score(m.argmax(-1)) - own < 1e-11 and found.gap < 1e-11
+
+
+@pytest.mark.parametrize("T, S", [(1, 3), (4, 3), (6, 2)])
+def test_softmax_over_sequences_against_all_of_them(T, S):
+    M, steps = map(torch.tensor, oracle.sequences(T, S))
+    x, t, start, stop = randn(T, S), randn(S, S, seed=1), randn(S, seed=2), randn(S, seed=3)
+    first, last = torch.zeros(T, S, dtype=F64), torch.zeros(T, S, dtype=F64)
+    first[0], last[-1] = 1, 1
+    scores = M @ (x + first * start + last * stop).flatten() + steps @ t.flatten()
+    expected = (M.T @ torch.softmax(scores, 0)).view(T, S)
+    assert torch.allclose(sa.softmax_sequence(x, t, start, stop), expected, atol=1e-12)
+    x.requires_grad_(), t.requires_grad_()
+    assert torch.autograd.gradcheck(sa.softmax_sequence, (x, t)) and torch.autograd.gradgradcheck(
+        sa.softmax_sequence, (x, t)
+    )
+
+
+def test_masks_of_the_softmax_over_sequences():
+    x, t = randn(3, 5, 3), randn(3, 3, seed=1)
+    mask = torch.tensor([[0, 1, 0, 1, 1], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0]]).bool()
+    x.requires_grad_()
+    p = sa.softmax_sequence(x, t, mask=mask)
+    for b in range(2):
+        assert torch.allclose(p[b, mask[b]], sa.softmax_sequence(x[b, mask[b]], t), atol=1e-12)
+    assert (p[~mask] == 0).all()
+    p.square().sum().backward()
+    assert torch.isfinite(x.grad).all() and (x.grad[~mask] == 0).all()
+    t[0, 1] = -torch.inf
+    states = torch.ones(3, 5, 3).bool()
+    states[:, 2, 1] = False
+    q = sa.softmax_sequence(x, t, mask=states)
+    assert (
+        torch.isfinite(q).all() and (q[:, 2, 1] == 0).all() and torch.allclose(q.sum(-1), torch.ones(3, 5, dtype=F64))
+    )
