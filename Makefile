@@ -6,6 +6,7 @@ PYTHON  ?= $(shell command -v python3.11 || command -v python3)
 PROFILE ?= demo
 PAPER   ?= all
 WORKERS ?= 2
+LAUNCHER ?= local
 ARGS    ?=
 export OMP_NUM_THREADS ?= 1
 
@@ -14,16 +15,18 @@ STAMP := .venv/.installed
 PAGES := $(sort $(basename $(notdir $(wildcard configs/experiment/*.yaml))))
 # The experiments called <paper>_<what>; PAPER=all: of every paper.
 pages  = $(filter $(if $(filter all,$(PAPER)),%,$(PAPER))_$(1),$(PAGES))
-run    = $(BIN)/python scripts/reproduce.py $(1) profile=$(PROFILE) runtime.workers=$(WORKERS) $(ARGS)
+run    = $(BIN)/python scripts/reproduce.py $(1) profile=$(PROFILE) runtime.workers=$(WORKERS) launcher=$(LAUNCHER) $(ARGS)
 RUN    = $(BIN)/python scripts
 
-##                the tables: PROFILE=demo|cpu|paper PAPER=niculae2017|laha2018|martins2020|all ARGS='seeds=1,2 ...'
+##                the tables: PROFILE=demo|cpu|paper PAPER=niculae2017|laha2018|martins2020|all LAUNCHER=local|slurm_gpu|... ARGS='seeds=1,2 ...'
 reproduce-table1: ## sentiment (Martins et al. 2020), entailment (Niculae & Blondel 2017)
 reproduce-table2: ## translation, summarization (Niculae & Blondel 2017, Laha et al. 2018), questions about images (Martins et al. 2020)
 reproduce-table3: ## multilabel classification of real data (Laha et al. 2018)
 reproduce-table1 reproduce-table2 reproduce-table3: reproduce-%: setup
 	@test -n "$(call pages,$*)" || { echo "PAPER=$(PAPER) has no $* here; there are: $(filter %_$*,$(PAGES))"; exit 2; }
 	@$(call run,$(call pages,$*))
+plan: setup ## what the tables would take under PROFILE and PAPER: cells, done, hours; reads no data
+	@$(call run,$(foreach t,table1 table2 table3,$(call pages,$(t)))) --plan
 reproduce-figure5: setup ## Figures 4 and 5 of Laha et al. 2018 and their JSD curves: generated documents
 	@$(call run,laha2018_figure5)
 	@$(RUN)/multilabel_figures.py laha2018_figure5 profile=$(PROFILE) $(ARGS)
@@ -47,6 +50,8 @@ test: setup ## all tests but the slow ones
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(ARGS)
 test-slow: setup ## the slow tests
 	@$(BIN)/python -m pytest -q -m slow $(ARGS)
+test-slurm: setup ## a sweep under every fault on a Slurm of one node, which it installs when it may
+	@$(BIN)/python -m pytest -q -m slurm tests/slurm $(ARGS)
 crash-test: setup ## kill, flip bits, turn back clocks, then compare with an undisturbed run; ARGS='--minutes 5'
 	@$(RUN)/crash_test.py $(ARGS)
 golden: setup ## record the golden cells again, after a recipe was raised
@@ -69,5 +74,5 @@ clean: ## remove the environment and caches; finished cells (outputs/) and downl
 help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
-.PHONY: help setup reproduce-table1 reproduce-table2 reproduce-table3 reproduce-figure5 vqa-figures properties-table demo \
-	data bench pages test test-slow crash-test golden lint types lock clean
+.PHONY: help setup reproduce-table1 reproduce-table2 reproduce-table3 plan reproduce-figure5 vqa-figures properties-table demo \
+	data bench pages test test-slow test-slurm crash-test golden lint types lock clean

@@ -1,11 +1,13 @@
 """Run the cells an experiment still lacks and print its table beside the published one.
 
     python scripts/reproduce.py EXPERIMENT [EXPERIMENT ...] [profile=demo|cpu|paper] [seeds=1,2,3] [add=MAPPING,key=value]
-                                [Hydra overrides]
+                                [Hydra overrides] [--plan]
     python scripts/reproduce.py                       list the experiments
 
     profile   how large (default demo)          seeds   which seeds (default: the experiment's)
-    add       a further row: a mapping of configs/mapping, or one registered by plugins=[FILE.py]; may be repeated
+    add       a further row: a mapping of configs/mapping, or one registered by plugins=[FILE.py]; may be repeated;
+              add=fusedmax,lam=[0.01,0.1]: several points (where every column selects on dev: one row, the best of them)
+    --plan    say how many cells there are, how many are done, and the hours of the others; reads no data, runs nothing
 
 Example: python scripts/reproduce.py niculae2017_table2 seeds=1,2,3 add=entmax,alpha=1.5 runtime.workers=2
 Finished cells are never run again; a killed one resumes. Ctrl-C is safe.

@@ -7,9 +7,13 @@ Hydra itself stands in `tasks.overrides`. Every node is read through a dataclass
 from __future__ import annotations
 
 import importlib
+import json
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,12 +22,15 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import sparse_attention as sa
-from sparse_attention.repro import experiment as experiments
 from sparse_attention.repro import plugins
-from sparse_attention.repro.experiment import Experiment, Row
 from tasks import data, memory, models, nodes
-from tasks.options import OptionsError, absurd, near, plain, read, short
+from tasks.options import OptionsError, absurd, near, plain, read, read_each, short
 from tasks.overrides import CONFIGS, ConfigError, merged, reading, refuse
+from tasks.pages import experiment as experiment
+from tasks.pages import names_in as names_in
+from tasks.pages import own_row as own_row
+from tasks.pages import page as page
+from tasks.pages import published as published
 from tasks.schedules import SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,6 +42,9 @@ NODES = (
 TOP = ("seed", "plugins")
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 WIDEST_PARAMETER = 1e6  # of a mapping: beyond it single precision holds no score beside it
+# `seed=3`, `mapping.lam=0.5`: what differs between most cells of a sweep
+NUMBER = re.compile(r"(seed|mapping\.(?!(?:name|at|grid)=)\w+)=(-?(?:0|[1-9]\d{0,15})(?:\.\d+)?(?:[eE][+-]?\d+)?)")
+TIED = re.compile(r"\$\{[^}]*\b(?:seed|mapping)\b")  # a value that follows one of these
 OF_FAMILY = {"task": "Task", "encode": "Encode", "decode": "Decode"}
 
 Compose = Callable[..., dict[str, Any]]
@@ -45,19 +55,78 @@ def composer() -> Iterator[Compose]:
     """Context of a function `compose(overrides, user=None) -> configuration`.
 
     `user`: those of the overrides that a person typed (None: all). Data that a person names or sets are never replaced by
-    generated ones.
+    generated ones. Configurations that differ in the seed and in numbers of the mapping alone are composed once; their other
+    nodes are the same objects.
     """
-    composed: dict[tuple[tuple[str, ...], bool], dict[str, Any]] = {}
+    composed: dict[tuple[tuple[str, ...], bool], Composed] = {}
+
+    def whole(overrides: tuple[str, ...], typed: Sequence[str]) -> Composed:
+        key = (overrides, names_data(typed))
+        if key not in composed:
+            merged_page = merged("main", overrides)
+            tied = bool(TIED.search(str(OmegaConf.to_container(merged_page, resolve=False))))
+            composed[key] = Composed(checked(merged_page, typed), {_key_of(o) for o in overrides}, tied)
+        return composed[key]
 
     def resolve(overrides: Sequence[str] = (), user: Sequence[str] | None = None) -> dict[str, Any]:
         typed = overrides if user is None else user
-        key = (tuple(overrides), names_data(typed))
-        if key not in composed:
-            composed[key] = checked(merged("main", overrides), typed)
-        return composed[key]
+        numbers = {m[1]: _number(m[2]) for o in overrides if (m := NUMBER.fullmatch(o))}
+        if numbers:
+            rest = tuple(o for o in overrides if not NUMBER.fullmatch(o))
+            with suppress(ConfigError, OptionsError):  # whatever is wrong, the whole configuration says it
+                base = whole(rest, [o for o in typed if not NUMBER.fullmatch(o)])
+                if not base.tied and not base.keys & {*numbers, "mapping{}"}:
+                    return base.varied(numbers)
+        return whole(tuple(overrides), typed).config
 
     with reading():
         yield resolve
+
+
+@dataclass
+class Composed:
+    """A configuration, the keys that overrides set in it (`keys`), and whether other nodes refer to its seed or mapping (`tied`)."""
+
+    config: dict[str, Any]
+    keys: set[str]
+    tied: bool
+    mappings: dict[tuple, dict[str, Any]] = field(default_factory=dict)
+
+    def varied(self, numbers: Mapping[str, int | float]) -> dict[str, Any]:
+        """With another seed and other numbers of the mapping, as the command line would set them. Raises OptionsError."""
+        seed = numbers.get("seed", self.config["seed"])
+        top = plain(read(nodes.Top, {"seed": seed, "plugins": self.config["plugins"]}, ""))
+        point = tuple((k, v) for k, v in numbers.items() if k != "seed")
+        if point not in self.mappings:
+            self.mappings[point] = self._mapping({k.partition(".")[2]: v for k, v in point})
+        return self.config | top | {"mapping": self.mappings[point]}
+
+    def _mapping(self, numbers: Mapping[str, int | float]) -> dict[str, Any]:
+        if not numbers:
+            return self.config["mapping"]
+        unknown = numbers.keys() - self.config["mapping"].keys()
+        mapping = _mapping({**self.config["mapping"], **numbers})
+        config = self.config | {"mapping": mapping}
+        family = importlib.import_module(f"tasks.{config['task']['family']}.options")
+        places = models.architecture(config["task"]["family"], config["model"]["name"]).PLACES
+        if found := [
+            *unknown,
+            *absurd(numbers, "mapping"),
+            *models.problems(mapping, places),
+            *_together(config, family),
+        ]:
+            raise OptionsError(found)
+        return mapping
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
+def _key_of(override: str) -> str:
+    """The key that an override sets; `mapping{}` where it sets that node whole."""
+    key, _, value = override.lstrip("+~").partition("=")
+    return "mapping{}" if key == "mapping" and value.lstrip().startswith("{") else key
 
 
 def names_data(overrides: Sequence[str]) -> bool:
@@ -82,7 +151,25 @@ def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:
     values.pop("hydra", None)
     if names_data(typed) and isinstance(values.get("data"), dict) and "fallback" in values["data"]:
         values["data"]["fallback"] = None
-    return completed(values)
+    config = completed(values)
+    places = {key: folder for key, folder in config["paths"].items() if key == "outputs" or not Path(folder).is_dir()}
+    if found := [f"paths.{key}={folder} cannot be written: {why}; set paths.{key}=FOLDER"
+                 for key, folder in places.items() if (why := _unwritable(folder))]:  # fmt: skip
+        raise ConfigError("; ".join(found))
+    return config
+
+
+@lru_cache
+def _unwritable(folder: str) -> str:
+    """Why no folder can be made in a folder, or in the nearest one above it; empty: it can."""
+    place = Path(folder)
+    try:
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        Path(tempfile.mkdtemp(prefix=".", dir=place)).rmdir()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def completed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,8 +204,12 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
         take(key, lambda key=key, cls=cls: plain(read(cls, given[key], key)))
     for key, classes in {**nodes.NAMED, "schedule": {k: v.Options for k, v in SCHEDULES.items()}}.items():
         take(key, lambda key=key, classes=classes: _named(given[key], classes, key))
+    for key, classes in nodes.SEVERAL.items():
+        take(key, lambda key=key, classes=classes: read_each(classes, given[key], key))
     take("mapping", lambda: _mapping(given["mapping"]))
-    _device(config.get("runtime", {}), found)
+    elsewhere = config.get("launcher", {}).get("name") == "slurm"  # this machine's GPUs and memory say nothing
+    if not elsewhere:
+        _device(config.get("runtime", {}), found)
     if family := _family(given["task"], found):
         for key, cls in OF_FAMILY.items():
             own = ("name", "family") if key == "task" else ()
@@ -133,7 +224,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     if not found:
         config |= config.pop("top")
         found = _together(config, family)
-    if not found:
+    if not found and not elsewhere:
         found = memory.problems(config, models.options(config["task"]["family"], config["model"]))
     if found:
         raise ConfigError("; ".join(dict.fromkeys(found)))
@@ -217,8 +308,10 @@ def _device(runtime: dict[str, Any], found: list[str]) -> None:
     """Settle `runtime.device`."""
     import torch
 
-    there = torch.cuda.is_available()
-    if runtime.get("device") == "cuda" and not there:
+    there = torch.cuda.is_available() and runtime.get("devices") != "none"
+    if runtime.get("device") == "cuda" and runtime.get("devices") == "none":
+        found.append("runtime.device='cuda' is not possible with runtime.devices=none; allowed: auto, cpu")
+    elif runtime.get("device") == "cuda" and not there:
         found.append("runtime.device='cuda' is not possible: torch finds no GPU here; allowed: auto, cpu")
     if runtime.get("device") == "auto":
         runtime["device"] = "cuda" if there else "cpu"
@@ -262,38 +355,18 @@ def with_data(config: Mapping[str, Any], name: str, overrides: Sequence[str] = (
     return completed(values)
 
 
-def names_in(group: str) -> list[str]:
-    """The pages of a group of configs."""
-    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+def further() -> Callable[[Mapping[str, Any], str], dict[str, Any]]:
+    """`with_data` that reads a page once for all configurations that differ in seed and mapping alone."""
+    known: dict[tuple[str, str], dict[str, Any] | None] = {}
 
-
-def page(group: str, name: str) -> dict[str, Any]:
-    """`configs/<group>/<name>.yaml` as plain containers. Raises ConfigError naming the nearest page."""
-    if name not in (known := names_in(group)):
-        raise ConfigError(f"{group} {name!r} is unknown{near(name, known)}; there are: {', '.join(known)}")
-    return OmegaConf.to_container(OmegaConf.load(CONFIGS / group / f"{name}.yaml"), resolve=True)  # type: ignore[return-value]
-
-
-def experiment(name: str, profile: str) -> Experiment:
-    """`configs/experiment/<name>.yaml` under one of its profiles. Raises ConfigError."""
-    try:
-        return experiments.read(page("experiment", name), name, profile)
-    except experiments.ExperimentError as error:
-        raise ConfigError(str(error)) from error
-
-
-def published(name: str) -> list[dict[str, Any]]:
-    """The records of `configs/published/<name>.yaml`."""
-    return page("published", name)["results"]
-
-
-def own_row(name: str, parameters: Sequence[str]) -> Row:
-    """A row for a mapping that the paper does not have: by its page in configs/mapping, or registered by a plugin."""
-    if not name or not all(re.fullmatch(r"\w+=.+", one) for one in parameters):
-        raise ConfigError(
-            f"add={','.join((name, *parameters))} must be a mapping's name, then its parameters: add=entmax,alpha=1.5"
+    def resolve(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+        key = (name, json.dumps({k: v for k, v in config.items() if k not in ("seed", "mapping")}, sort_keys=True))
+        if (node := known.get(key)) is not None:
+            return {**config, "data": node}
+        made = with_data(config, name)
+        known[key] = (
+            None if TIED.search((CONFIGS / "data" / f"{name}.yaml").read_text(encoding="utf-8")) else made["data"]
         )
-    label = f"{name}({', '.join(parameters)})" if parameters else name
-    if name in names_in("mapping"):
-        return Row(label, name, overrides=tuple(f"mapping.{p}" for p in parameters))
-    return Row(label, "custom", overrides=(f"mapping.name={name}", *(f"+mapping.{p}" for p in parameters)))
+        return made
+
+    return resolve

@@ -155,8 +155,8 @@ def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> di
 
 
 def _here(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration for this machine, whatever the training ran on."""
+    """The configuration for this machine, whatever the training ran on and told of itself."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return dict(config) | {"runtime": dict(config["runtime"]) | {"device": device}}
+    return dict(config) | {"runtime": dict(config["runtime"]) | {"device": device}, "logger": {"csv": {}}}

@@ -16,6 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tasks.nodes import shares
+
 TOKENS, WORDS, BYTES, GB = 10, 1000, 4, 1e9
 KEPT = {"sgd": 0, "adam": 2}
 CGROUP = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -32,9 +34,10 @@ def problems(config: Mapping[str, Any], model: Any) -> list[str]:
     device, train = config["runtime"]["device"], config["train"]
     there = available(device)
     limit = (config["data"].get("limits") or {}).get("train")
-    examples = min(train["batch_size"], limit or train["batch_size"])
-    if train["max_tokens"]:
-        examples = min(examples, max(train["max_tokens"] // TOKENS, 1))
+    batch_size, max_tokens, _ = shares(train)
+    examples = min(batch_size, limit or batch_size)
+    if max_tokens:
+        examples = min(examples, max(max_tokens // TOKENS, 1))
     words = config["encode"].get("vocab_size") or WORDS
     parameters, activations = model.numbers(examples, words, TOKENS)
     copies = train["processes"] if device == "cpu" else 1

@@ -248,6 +248,16 @@ def read(cls: type[Options], values: Mapping[str, Any], name: str) -> Options:
     raise OptionsError(problems)
 
 
+def read_each(classes: Mapping[str, type], values: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
+    """Several options under their names, each as plain as the class of its name has it. Raises `OptionsError`."""
+    if wrong := [key for key in values if key not in classes]:
+        told = f"{name}.{wrong[0]} is not possible{near(wrong[0], classes)}; allowed: {', '.join(classes)}"
+        raise OptionsError([told])
+    if empty := [f"{name}.{k}={short(v)} must be a mapping of options" for k, v in values.items() if not isinstance(v, Mapping)]:
+        raise OptionsError(empty)
+    return {key: plain(read(classes[key], one, f"{name}.{key}")) for key, one in values.items()}
+
+
 def absurd(values: Any, name: str) -> list[str]:
     """What no option takes and no message could show, wherever it stands: texts and numbers of thousands of characters."""
     if isinstance(values, Mapping):

@@ -10,6 +10,7 @@ import copy
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -28,6 +29,7 @@ from tasks.options import near, short
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 # Keys below these are names of one's own, which can be taken away; every other key is needed.
 DELETABLE = ("mapping.at.", "mapping.grid.", "task.tune.parameters.")
+SEVERAL = ("logger",)  # groups of which several pages may be chosen
 HYDRA = (HydraException, OmegaConfBaseException)
 UNREADABLE = (
     "cannot be read; write KEY=VALUE, +KEY=VALUE or GROUP=PAGE, and lists, mappings and odd characters in quotes"
@@ -74,7 +76,11 @@ def refuse(overrides: Sequence[str]) -> None:
         if one.is_delete() or one.is_hydra_override() or not _chooses(one):
             continue
         group, known = one.key_or_group, sorted(path.stem for path in (CONFIGS / one.key_or_group).glob("*.yaml"))
-        for name in one.sweep_iterator() if one.is_sweep_override() else (one.value(),):
+        values = one.sweep_iterator() if one.is_sweep_override() else (one.value(),)
+        several = (
+            name for value in values for name in (value if isinstance(value, list) and group in SEVERAL else [value])
+        )
+        for name in several:
             if one.package is None and (not isinstance(name, str) or name not in known):
                 found.append(no_page(group, name, known))
     if found:
@@ -84,17 +90,58 @@ def refuse(overrides: Sequence[str]) -> None:
 def check_arguments(arguments: Sequence[str]) -> None:
     """Refuse what Hydra's command line would end on with a traceback; values are checked by `tasks.compose`. Raises ConfigError."""
     overrides = [a for a in arguments if ("=" in a and not a.startswith("-")) or a.startswith("~")]
-    if {"-m", "--multirun"} & set(arguments):
+    if {"-m", "--multirun", "--plan"} & set(arguments):
         refuse(overrides)
     else:
         merged("main", overrides)
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A key of a command line with all its values, each as the override that sets it; `glob`: values that nobody named."""
+
+    text: str
+    overrides: tuple[str, ...]
+    glob: bool = False
+
+
+def swept(overrides: Sequence[str]) -> dict[str, Swept]:
+    """Key -> its values, in the syntax of Hydra's basic sweeper: a,b choice(a,b) range(1,5) glob(*) sort(...) shuffle(...).
+
+    Raises:
+        ConfigError: what cannot be parsed, pages that do not exist, intervals.
+    """
+    refuse(overrides)
+    found: dict[str, Swept] = {}
+    for text, one in zip(overrides, map(_parsed, overrides)):
+        if not one.is_sweep_override():
+            values = [text]
+        elif not one.is_discrete_sweep():
+            raise ConfigError(f"{text!r} has no values that could be counted; an interval is for hydra/sweeper=optuna")
+        else:
+            values = [f"{one.get_key_element()}={value}" for value in one.sweep_string_iterator()]
+        if not values:
+            raise ConfigError(
+                f"{text!r} fits nothing; there are: {', '.join(_Pages.get_group_options(one.key_or_group))}"
+            )
+        found.pop(key := one.get_key_element(), None)
+        found[key] = Swept(text, tuple(dict.fromkeys(values)), isinstance(one._value, Glob))
+    return found
+
+
+class _Pages:
+    """What Hydra's parser asks of our pages for a glob."""
+
+    @staticmethod
+    def get_group_options(group_name: str, results_filter: object = None) -> list[str]:
+        return sorted(path.stem for path in (CONFIGS / group_name).glob("*.yaml"))
 
 
 @lru_cache(4096)
 def _parsed(override: str) -> Override:
     """An override as Hydra reads it."""
     try:
-        one = OverridesParser.create().parse_override(override)
+        (one,) = OverridesParser.create(config_loader=_Pages()).parse_overrides([override])  # type: ignore[arg-type]
     except (HydraException, ValueError, OverflowError, RecursionError) as error:
         raise ConfigError(f"{override[:200]!r} {UNREADABLE}") from error
     if not one.key_or_group:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -9,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sparse_attention.repro import estimate, launch, render, report, table
 from sparse_attention.repro import plan as plans
-from sparse_attention.repro import pool, render, report, table
 from sparse_attention.repro.cell import Cell
 from sparse_attention.repro.display import Display, name
-from sparse_attention.repro.experiment import Experiment
+from sparse_attention.repro.experiment import Experiment, Row
 from sparse_attention.repro.store import Store, StoreError
 from tasks import compose
 from tasks.data import DataError, Progress
@@ -23,6 +24,7 @@ from tasks.loggers import make_loggers
 ERRORS = (compose.ConfigError, plans.PlanError, DataError, StoreError, ValueError)
 OWN = ("profile", "seeds", "add")  # arguments of this command; everything else is Hydra's
 DOCS = compose.ROOT / "docs" / "tasks"
+TOOLS = plans.Tools(lambda overrides, user: {}, compose.module_of, compose.with_data, Progress, (DataError,))
 POLL_SECONDS = 5.0
 
 
@@ -41,60 +43,108 @@ class Planned:
     outputs: str
 
 
+def asked(names: Sequence[str], overrides: Sequence[str]) -> tuple[list[Experiment], list[str]]:
+    """The experiments as `overrides` want them, and those of the overrides that are Hydra's. Raises ConfigError."""
+    own = {key: [o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")] for key in OWN}
+    rest = [o for o in overrides if o.split("=", 1)[0] not in OWN]
+    if options := [o for o in rest if o.startswith("-")]:
+        raise compose.ConfigError(
+            f"{options[0]} is not for this command, which knows --plan; scripts/train.py takes Hydra's own options"
+        )
+    profile = (own["profile"] or ["demo"])[-1]
+    return [adapt(compose.experiment(one, profile), own["seeds"], own["add"]) for one in names], rest
+
+
 def plan(names: Sequence[str], overrides: Sequence[str]) -> Planned:
     """The cells of experiments under `overrides`: this command's own (OWN) and Hydra's. Prepares every data set.
 
     Raises:
         ValueError: wrong names or configurations. DataError: data that cannot be had.
     """
-    own = {key: [o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")] for key in OWN}
-    rest = [o for o in overrides if o.split("=", 1)[0] not in OWN]
-    if options := [o for o in rest if o.startswith("-")]:
-        raise compose.ConfigError(f"{options[0]} is not for this command; scripts/train.py takes Hydra's own options")
-    profile = (own["profile"] or ["demo"])[-1]
-    return planned([_adapt(compose.experiment(one, profile), own["seeds"], own["add"]) for one in names], rest)
+    return planned(*asked(names, overrides))
 
 
 def planned(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> Planned:
     """The cells of experiments that have been read."""
+    return of_plans(plans.fill(loaded, outline(loaded, rest), TOOLS, rest), loaded[0].profile)
+
+
+def outline(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> list[list[plans.Wanted]]:
+    """The slots of experiments, before any data are looked at."""
     with compose.composer() as composed:
-        tools = plans.Tools(composed, compose.module_of, compose.with_data, Progress, (DataError,))
-        made = plans.make(loaded, tools, rest)
-    slots = [slot for one in made for slot in one.slots]
-    if not slots:
+        tools = replace(TOOLS, compose=composed, with_data=compose.further())
+        return plans.outline(loaded, tools, rest)
+
+
+def of_plans(made: list[plans.Plan], profile: str) -> Planned:
+    """Raises ConfigError when no data can be had."""
+    slot = next((slot for one in made for slot in one.slots), None)
+    if slot is None:
         told = "; ".join(f"{p.experiment.columns[c].label}: {why}" for p in made for c, why in p.unavailable.items())
         raise compose.ConfigError(f"no column can be run: {told}")
-    config = slots[0].cell.config
-    return Planned(made, loaded[0].profile, config["runtime"], config["paths"]["outputs"])
+    config = slot.cell.config
+    return Planned(made, profile, config["runtime"], config["paths"]["outputs"])
 
 
-def _adapt(one: Experiment, seeds: Sequence[str], added: Sequence[str]) -> Experiment:
+def adapt(one: Experiment, seeds: Sequence[str], added: Sequence[str]) -> Experiment:
     """`seeds=1,2,3` and `add=NAME,key=value` of the command line: more runs, more rows."""
     if seeds:
         try:
             one = replace(one, seeds=tuple(dict.fromkeys(int(s) for s in seeds[-1].split(","))))
         except ValueError:
             raise compose.ConfigError(f"seeds={seeds[-1]} must be whole numbers, as in seeds=1,2,3") from None
-    rows = [compose.own_row(mapping, parameters) for mapping, *parameters in (row.split(",") for row in added)]
-    return replace(one, rows=(*one.rows, *rows))
+    return replace(one, rows=(*one.rows, *(row for text in added for row in _added(one, text))))
+
+
+def _added(one: Experiment, text: str) -> list[Row]:
+    """The rows of `add=NAME,key=value,key=[values]`.
+
+    Several values are the grid of one row where every column selects a point on dev, and a row each elsewhere.
+    """
+    mapping, *parameters = re.split(r",(?![^\[]*\])", text)  # not at the commas of a list
+    lists = {k: v[1:-1].split(",") for k, _, v in (p.partition("=") for p in parameters) if v[:1] + v[-1:] == "[]"}
+    single = [p for p in parameters if p.partition("=")[0] not in lists]
+    if any(not v.strip() for values in lists.values() for v in values):
+        raise compose.ConfigError(f"add={text} has an empty value in a list; write add=fusedmax,lam=[0.01,0.1]")
+    points = [[f"{k}={v.strip()}" for k, v in point] for point in plans.points(lists)]
+    if len(points) == 1 or mapping not in compose.names_in("mapping") or any(c.select is None for c in one.columns):
+        return [compose.own_row(mapping, [*single, *point]) for point in points]
+    for point in points:
+        compose.own_row(mapping, point)  # refuses what is no parameter
+    grid = {k: [v.strip() for v in values] for k, values in lists.items()}
+    told = compose.own_row(mapping, [*single, *(p for p in parameters if p not in single)]).label
+    return [replace(compose.own_row(mapping, single), label=told, grids={c.grid: grid for c in one.columns})]
 
 
 def main(names: Sequence[str], overrides: Sequence[str]) -> int:
     """Exit status: 0 when every table is complete, 1 when a cell failed, 2 for a wrong configuration, 130 after Ctrl-C."""
     try:
+        if "--plan" in overrides:
+            print(_estimated(names, [o for o in overrides if o != "--plan"]))
+            return 0
         todo = plan(names, overrides)
+        driver = Driver(todo, Store(todo.outputs))
     except ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped while the data were prepared; the same command goes on from there", file=sys.stderr)
         return 130
-    return drive(todo)
+    return drive(driver)
 
 
-def drive(planned: Planned) -> int:
+def _estimated(names: Sequence[str], overrides: Sequence[str]) -> str:
+    """`--plan`: cells, done, hours."""
+    loaded, rest = asked(names, overrides)
+    slots = outline(loaded, rest)
+    labelled = [(one.columns[w.column].label, w) for one, group in zip(loaded, slots) for w in group]
+    store = Store(labelled[0][1].config["paths"]["outputs"])
+    title = f"Plan of {', '.join(names)}, profile {loaded[0].profile}"
+    return estimate.estimate(labelled, store).text(title)
+
+
+def drive(driver: Driver) -> int:
     """Run the cells and print the tables; the exit status."""
-    driver = Driver(planned, Store(planned.outputs))
     try:
         return driver.run()
     except KeyboardInterrupt:
@@ -114,6 +164,7 @@ class Driver:
     failed: dict[str, str] = field(default_factory=dict)  # cell id -> error with traceback
     tables: dict[int, table.Table] = field(default_factory=dict)
     written: list[Path] = field(default_factory=list)
+    queued: set[str] = field(default_factory=set)  # a scheduler has them, and nobody waits
 
     def __post_init__(self) -> None:
         self.cells: dict[str, Cell] = {}
@@ -122,15 +173,18 @@ class Driver:
                 self.cells[key] = self.cells[key].with_tests(cell) if key in self.cells else cell
         states = {key: cell.state(self.store) for key, cell in self.cells.items()}
         self.done = {key for key, state in states.items() if state == "done"}
+        self.reused = len(self.done)
+        self.launcher = next(iter(self.cells.values())).config["launcher"]
         self.damaged = [cell for key, cell in self.cells.items() if states[key] == "damaged"]
 
     def run(self) -> int:
         """Everything that is missing, the tables, the report; the exit status."""
-        workers, reused = self.planned.runtime["workers"], len(self.done)
+        workers, reused = self.planned.runtime["workers"], self.reused
         missing = [cell for key, cell in self.cells.items() if key not in self.done]
         missing.sort(key=_work, reverse=True)  # the longest first: no worker waits long for the last one
         print(
-            f"{len(self.cells)} cells: {reused} finished before, {len(missing)} to run on {workers} worker(s)",
+            f"{len(self.cells)} cells: {reused} finished before, {len(missing)} to run "
+            + (f"on {workers} worker(s)" if self.launcher["name"] != "slurm" else "by Slurm"),
             file=sys.stderr,
         )
         with Display(len(missing)) as display:
@@ -139,11 +193,19 @@ class Driver:
             self._print_complete(display)
             self._run_all(missing, display)
         # what failed here may have been finished by another process since
-        self.failed = {key: error for key, error in self.failed.items() if not self.cells[key].done(self.store)}
+        self.done |= {key for key in self.failed if self.cells[key].done(self.store)}
+        self.failed = {key: error for key, error in self.failed.items() if key not in self.done}
         for key, error in self.failed.items():
             reason = error.split("\nTraceback (most recent call last)", 1)[0]
             where = self.cells[key].entry(self.store).path("status.json")
             print(f"{name(self.cells[key])} failed: {reason} (traceback: {where}, and the report)", file=sys.stderr)
+        if self.queued:
+            print("the same command shows what is done, and the tables when all is")
+            return self.count()
+        return self.conclude()
+
+    def conclude(self) -> int:
+        """The report, and where everything is; the exit status."""
         titles = "+".join(one.experiment.name for one in self.planned.plans)
         html = self.store.root / "report" / f"{titles}_{self.planned.profile}.html"
         report.write(
@@ -151,7 +213,13 @@ class Driver:
         )
         print(f"tables: {', '.join(str(p.with_suffix('')) for p in self.written[::4])} (.txt .md .csv .tex)")
         print(f"report: {html}")
-        print(f"{len(missing) - len(self.failed)} cells run, {reused} reused, {len(self.failed)} failed")
+        return self.count()
+
+    def count(self) -> int:
+        """Say what became of the cells; the exit status."""
+        left = len(self.cells) - len(self.done) - len(self.failed)
+        more = f", {left} not finished" if left else ""
+        print(f"{len(self.done) - self.reused} cells run, {self.reused} reused, {len(self.failed)} failed{more}")
         return 1 if self.failed else 0
 
     def _run_all(self, pending: list[Cell], display: Display) -> None:
@@ -159,12 +227,14 @@ class Driver:
         waiting: list[Cell] = []
         runtime = self.planned.runtime
         while pending or waiting:
-            for event in pool.run(pending, self.store, runtime["workers"], runtime["threads"], make_loggers):
+            for event in launch.run(pending, self.store, self.launcher, runtime, make_loggers, display.say):
                 display.show(event)
                 if event.outcome is None:
                     continue
                 if event.outcome.state == "busy":
                     waiting.append(event.cell)
+                elif event.outcome.state == "queued":
+                    self.queued.add(event.cell.cell_id)
                 elif event.outcome.state == "failed":
                     self.failed[event.cell.cell_id] = event.outcome.error or "unknown error"
                 else:
@@ -185,7 +255,7 @@ class Driver:
                 self.tables[number] = built = table.build(one, self.store, records, self.failed, DOCS)
                 stem = self.store.root / "tables" / f"{one.experiment.name}_{one.experiment.profile}"
                 self.written.extend(render.write(built, stem))
-                display.say("\n" + render.to_text(built) + "\n")
+                display.result("\n" + render.to_text(built) + "\n")
 
 
 def _work(cell: Cell) -> float:

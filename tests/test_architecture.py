@@ -72,7 +72,18 @@ LAYERS: list[set[str]] = [
     {"tasks.seq2seq", "tasks.classification", "tasks.vqa", "tasks.multilabel"},
     {"tasks.fairseq_plugin"},
     {"tasks.cells"},
-    {"tasks.loggers", "tasks.load", "tasks.compose", "tasks.overrides", "tasks.memory", "tasks.reproduce"},
+    {
+        "tasks.loggers",
+        "tasks.load",
+        "tasks.compose",
+        "tasks.overrides",
+        "tasks.memory",
+        "tasks.reproduce",
+        "tasks.sweep",
+        "tasks.single",
+        "tasks.comparing",
+        "tasks.pages",
+    },
     {"scripts"},
 ]
 TOP = LAYERS[-2]  # these import each other freely, but not in a circle

@@ -77,7 +77,11 @@ WRONG = [
     (["data=snli"], ["this task reads"]),
     (["data.name=multi3k"], ["multi3k", "multi30k"]),
     (["data.limits.train=0"], ["limits", "train=0"]),
-    (["logger=wandb", "logger.mode=maybe"], ["logger.mode='maybe'", "auto, online, offline"]),
+    (["logger=wandb", "logger.wandb.mode=maybe"], ["logger.wandb.mode='maybe'", "auto, online, offline"]),
+    (["logger=wandb", "logger.wandb.timeout=0"], ["logger.wandb.timeout=0", "above 0"]),
+    (["logger=wanbd"], ["logger='wanbd'", "did you mean 'wandb'?", "csv, tensorboard, wandb"]),
+    (["logger=[wandb,tensorbord]"], ["logger='tensorbord'", "did you mean 'tensorboard'?"]),
+    (["+logger.wanbd={}"], ["logger.wanbd", "did you mean 'wandb'?", "csv, wandb, tensorboard"]),
     (["paths.data=null"], ["paths.data=None"]),
     (["plugins=[nowhere.py]"], ["nowhere.py"]),
     (["plugins=nowhere.py"], ["plugins='nowhere.py'", "list"]),
@@ -109,6 +113,7 @@ SILENT = [
 ]  # fmt: skip
 
 OF_TASKS = [
+    (["task=multilabel", "mapping=entmax", "mapping.alpha=learned"], ["mapping.alpha=learned", "give a number"]),
     (["task=imdb", "data.path=my.csv"], ["data.path"]),
     (["task=translation", "data.path=FOLDER"], ["data.path"]),
     (["task=translation", "data.mirror=FOLDER"], ["data.mirror"]),

@@ -309,7 +309,8 @@ def test_every_optimiser_and_schedule_trains(prepared_cell, tiny, tmp_path, pres
     assert outcome.state == "done", outcome.error
 
 
-@pytest.mark.parametrize("model", [m for m in pages("model") if m.startswith("lstm")])
+@pytest.mark.parametrize("model", [m for m in pages("model") if m.startswith(("lstm", "transformer"))])
 def test_every_model_of_translation_trains(prepared_cell, tiny, tmp_path, model):
-    outcome = cells.run(prepared_cell([*tiny, f"model={model}", "encode.joint=true"]), Store(tmp_path))
+    sizes = [o for o in tiny if model.startswith("lstm") or not o.startswith("model.embed_dim")]
+    outcome = cells.run(prepared_cell([*sizes, f"model={model}", "encode.joint=true"]), Store(tmp_path))
     assert outcome.state == "done", outcome.error

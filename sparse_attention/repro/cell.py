@@ -20,27 +20,29 @@ from typing import Any
 
 import yaml
 
-from sparse_attention.repro import provenance
+from sparse_attention.repro import provenance, stopping
 from sparse_attention.repro.claims import Busy
 from sparse_attention.repro.files import StoreError, explain, write_atomic, write_json
 from sparse_attention.repro.identity import Cell, prepare
 from sparse_attention.repro.identity import Found as Found
+from sparse_attention.repro.loggers import Loggers
 from sparse_attention.repro.plugins import load as load_plugins
 from sparse_attention.repro.protocol import Prepared, TestSet
 from sparse_attention.repro.store import Entry, Store
 
-ASKED = ("module", "overrides", "further", "test")  # what stands in a page besides the configuration
+ASKED = ("module", "overrides", "further", "test", "origin")  # what stands in a page besides the configuration
 TRAINING_SHARE = 0.85  # of a cell's time, roughly
 
 
 @dataclass
 class Outcome:
-    """How a run of a cell ended: done, skipped (was done already), failed, or busy (another process has it)."""
+    """How a run of a cell ended: done, skipped (was done already), failed, busy (another process has it), or queued (by a scheduler)."""
 
     cell_id: str
     state: str
     seconds: float = 0.0
     error: str | None = None  # what happened, then the traceback
+    machine: bool = False  # failed by no fault of the cell's: killed, asked to stop, its machine lost; it resumes
 
     @property
     def reason(self) -> str:
@@ -51,7 +53,7 @@ class Outcome:
 class CellMonitor:
     """Writes status, curves and log of a running cell, and passes everything on to `forward`."""
 
-    def __init__(self, entry: Entry, forward: Callable[..., None] | None, loggers: Sequence[Any]) -> None:
+    def __init__(self, entry: Entry, forward: Callable[..., None] | None, loggers: Sequence[Loggers]) -> None:
         self.entry, self.forward, self.loggers = entry, forward, loggers
         self.start, self.share = 0.0, 1.0  # of the whole cell: where this part begins, how much it is
         self._written = 0.0
@@ -88,35 +90,39 @@ def run(
 
     Args:
         forward: receives ("stage", name, fraction of the whole cell, stats) and ("note", text) while the cell runs.
-        loggers: makes the extra loggers (e.g. wandb) of this cell, each with `.curve(rows)`, `.finish(metrics, state)`.
+        loggers: makes the extra loggers (e.g. wandb) of this cell, as `repro.loggers` says; trouble with them never fails it.
     """
     entry = cell.entry(store)
     started = time.monotonic()
-    active: list[Any] = []
+    active: list[Loggers] = []
     try:
         if cell.done(store):
             return Outcome(cell.cell_id, "skipped")
         aside = entry.set_aside()
-        with entry.claimed():
+        with stopping.listening(), entry.claimed() as check:
             if cell.done(store):  # by another process while we waited
                 return Outcome(cell.cell_id, "skipped")
             handler = _log_to(entry.path("log.txt"))
             try:
                 load_plugins(cell.config.get("plugins") or [])
-                _run_claimed(cell, store, forward, loggers, active, aside)
+                _run_claimed(cell, store, forward, loggers, active, aside, check)
             finally:
                 logging.getLogger().removeHandler(handler)
                 handler.close()
         return Outcome(cell.cell_id, "done", time.monotonic() - started)
     except Busy as busy:
         return Outcome(cell.cell_id, "busy", error=str(busy))
+    except stopping.Stopped as stop:
+        _finish(active, None, "stopped")
+        error = f"{stop}; run the same command again to resume it"
+        return Outcome(cell.cell_id, "failed", time.monotonic() - started, error, machine=True)
     except Exception as error:
         trace = traceback.format_exc()
         try:
             entry.set_status("failed", error=f"{type(error).__name__}: {error}", traceback=trace)
         except Exception as second:  # a full disk, usually the same as the first
             trace += f"\n(the failure could not be recorded: {second})"
-        _finish(active, {}, "failed")
+        _finish(active, None, "failed")
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         if full or "No space left on device" in str(error):  # safetensors has an error of its own
             error = explain(OSError(errno.ENOSPC, ""), entry.folder)
@@ -130,13 +136,21 @@ def run_folder(folder: str | Path, progress: Any = None, **options: Any) -> Outc
     return run(from_folder(folder, progress), Store(root), **options)
 
 
-def _run_claimed(cell: Cell, store: Store, forward: Any, loggers: Any, active: list[Any], aside: Path | None) -> None:
+def _run_claimed(
+    cell: Cell,
+    store: Store,
+    forward: Any,
+    loggers: Any,
+    active: list[Loggers],
+    aside: Path | None,
+    check: Callable[[], None],
+) -> None:
     entry = cell.entry(store)
     attempt = int(entry.status().get("attempt", 0)) + 1
     entry.set_status("running", attempt=attempt)
     record = provenance.collect() | {"attempt": attempt, "seed": cell.seed}
-    active.extend(loggers(cell) if loggers else [])
     monitor = CellMonitor(entry, forward, active)
+    active.extend([Loggers(lambda: loggers(cell), monitor.note)] if loggers else [])
     if aside:
         monitor.note(f"the training that was here is damaged and lies in {aside} now")
     whole = [t for t in cell.tests if (e := cell.evaluation(store, t)).finished() and not e.damage()]
@@ -144,17 +158,18 @@ def _run_claimed(cell: Cell, store: Store, forward: Any, loggers: Any, active: l
     begin = 0.0 if entry.finished() else TRAINING_SHARE
     if not entry.finished():
         monitor.share = begin if missing else 1.0
-        _train(cell, entry, monitor, record)
+        _train(cell, entry, monitor, record, check)
     for i, test in enumerate(missing):
         monitor.share = (1 - begin) / len(missing)
         monitor.start = begin + i * monitor.share
         _evaluate(cell, store, test, monitor, record)
     entry.set_status("done", attempt=attempt)
-    found = cell.found(store)
-    _finish(active, found.metrics if found else {}, "done")
+    _finish(active, cell.found(store), "done")
 
 
-def _train(cell: Cell, entry: Entry, monitor: CellMonitor, record: Mapping[str, Any]) -> None:
+def _train(
+    cell: Cell, entry: Entry, monitor: CellMonitor, record: Mapping[str, Any], check: Callable[[], None]
+) -> None:
     started = time.monotonic()
     write_atomic(entry.path("config.yaml"), page(cell))
     training = cell.family.train(cell.config, cell.prepared, entry.folder, monitor)
@@ -172,6 +187,7 @@ def _train(cell: Cell, entry: Entry, monitor: CellMonitor, record: Mapping[str, 
             "recipe": cell.family.RECIPE[0],
         },
     )  # fmt: skip
+    check()
     entry.finish(training=cell.training_id)
 
 
@@ -206,13 +222,9 @@ def _evaluate(cell: Cell, store: Store, test: TestSet, monitor: CellMonitor, rec
     level.finish(training=cell.training_id, evaluation=level.folder.name)
 
 
-def _finish(loggers: Sequence[Any], metrics: Mapping[str, float], state: str) -> None:
-    """Loggers come on top of the store: trouble with one is logged, it neither fails the cell nor escapes."""
-    for logger in loggers:
-        try:
-            logger.finish(metrics, state)
-        except Exception:
-            logging.getLogger("cell").warning("logger %s failed at the end", type(logger).__name__, exc_info=True)
+def _finish(active: Sequence[Loggers], found: Found | None, state: str) -> None:
+    for loggers in active:
+        loggers.finish(found, state)
 
 
 def _log_to(path: Path) -> logging.Handler:
@@ -251,7 +263,7 @@ def from_folder(folder: str | Path, progress: Any = None) -> Cell:
     """
     folder = Path(folder).resolve()
     config = _read(folder)
-    module, overrides, further, test = (config.pop(key, None) for key in ASKED)
+    module, overrides, further, test, origin = (config.pop(key, None) for key in ASKED)
     if test is None:
         asked = [{**config, "data": node} for node in further.values()]
         cell = prepare(config, module, asked, progress, overrides)
@@ -263,7 +275,18 @@ def from_folder(folder: str | Path, progress: Any = None) -> Cell:
         same = bool(cell.tests) and cell.evaluation_id(cell.tests[0]) == folder.name
     if not same:
         raise StoreError(f"{folder}: its data or its recipe have changed since it was named; plan the experiment again")
-    return cell
+    return _settled(replace(cell, origin=origin or {}))
+
+
+def _settled(cell: Cell) -> Cell:
+    """With a device: a page that was written for another machine leaves it open."""
+    runtime = cell.config["runtime"]
+    if runtime.get("device") != "auto":
+        return cell
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return replace(cell, config={**cell.config, "runtime": {**runtime, "device": device}})
 
 
 def finished(folder: str | Path) -> Cell:
@@ -276,10 +299,10 @@ def finished(folder: str | Path) -> Cell:
     stored = Entry(folder).read()
     if stored is None:
         raise StoreError(f"{folder} holds no finished training (no manifest.json); run its command again")
-    module, *_ = (config.pop(key, None) for key in ASKED)
+    module, *_, origin = (config.pop(key, None) for key in ASKED)
     shortfalls = tuple(stored.get("shortfalls") or ())
     prepared = Prepared(stored["data_sha256"], str(folder / "encoding"), stored.get("facts") or {}, shortfalls)
-    return Cell(config, module, prepared, known_id=folder.name)
+    return Cell(config, module, prepared, known_id=folder.name, origin=origin or {})
 
 
 def enter(cell: Cell, store: Store) -> list[Path]:
@@ -298,7 +321,7 @@ def enter(cell: Cell, store: Store) -> list[Path]:
 
 def page(cell: Cell, test: TestSet | None = None) -> bytes:
     """config.yaml: all that a worker needs to run the cell, or one evaluation of it; what is asked on top of the configuration."""
-    asked = {"module": cell.module, "overrides": list(cell.overrides), "further": cell.further}
+    asked = {"module": cell.module, "overrides": list(cell.overrides), "further": cell.further, "origin": cell.origin}
     one = {**asked, **cell.config} if test is None else {**asked, "test": test.name, **cell.config_of(test)}
     plain = json.loads(json.dumps(one, default=str))
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120).encode()

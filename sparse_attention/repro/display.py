@@ -33,7 +33,7 @@ class Display:
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
+            self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True, redirect_stdout=False)
             self._live.__enter__()
         return self
 
@@ -59,6 +59,9 @@ class Display:
             if event.outcome.state == "busy":
                 self.say(f"  {name(cell)}: {event.outcome.reason}; waiting for it")
                 return
+            if event.outcome.state == "queued":
+                self.say(f"  {name(cell)}: {event.outcome.reason}")
+                return
             self.done += 1
             self.failed += event.outcome.state == "failed"
             self.say(f"[{self.done}/{self.total}] {self._ended(cell, event.outcome)}")
@@ -74,6 +77,13 @@ class Display:
             self._live.console.print(text, highlight=False, markup=False)
         else:
             print(text, file=sys.stderr, flush=True)
+
+    def result(self, text: str) -> None:
+        """Print what was asked for, a finished table, to standard output."""
+        if self._live and sys.stdout.isatty():
+            self.say(text)
+        else:
+            print(text, flush=True)
 
     def remaining(self) -> float | None:
         """Estimated seconds until all cells are done; None before anything is known."""
@@ -97,11 +107,15 @@ class Display:
             self.say(f"  {self.done}/{self.total} done{self._left_text()} | " + " | ".join(self.stages.values()))
 
 
-def name(cell: Cell) -> str:
-    """Task, row and column of the table, seed; outside a table the mapping with its parameters and the data."""
+def setting(cell: Cell) -> str:
+    """Row and column of the table; outside a table the mapping with its parameters and the data."""
     places = "".join(f", {at['name']} at {place}" for place, at in (cell.config["mapping"].get("at") or {}).items())
-    label = cell.label or f"{cell.mapping}({cell.parameters}){places} on {cell.config['data']['name']}"
-    return f"{cell.task}: {label}, seed {cell.seed}"
+    return cell.label or f"{cell.mapping}({cell.parameters}){places} on {cell.config['data']['name']}"
+
+
+def name(cell: Cell) -> str:
+    """Task, setting and seed."""
+    return f"{cell.task}: {setting(cell)}, seed {cell.seed}"
 
 
 def clock(seconds: float) -> str:

@@ -37,7 +37,8 @@ def of_data(
         unit = show.unit or (known.unit if known else "")
         how = (first.signatures.get(show.metric) if first else None) or (known.signature if known else "")
         if how:
-            said.append(f"{show.label}: {how}" + (f" ({unit})" if unit else ""))
+            label = "" if how.startswith(f"{show.label}:") else f"{show.label}: "
+            said.append(f"{label}{how}" + (f" ({unit})" if unit else ""))
     return [*lines, *([f"Scores: {'; '.join(dict.fromkeys(said))}."] if said else [])]
 
 

@@ -9,13 +9,13 @@ make every finished cell worthless.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import importlib
 import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -62,7 +62,8 @@ class Cell:
     Attributes:
         config: resolved and checked, as plain containers. module: of the family's functions (`protocol.Family`).
         tests: the test sets to score. further: name of a test set that is not `config["data"]`'s own -> its data node.
-        overrides: what a person set by hand; tells the verdict, no part of the identity. label: for progress.
+        overrides: what a person set by hand; tells the verdict, no part of the identity.
+        origin: who asked first, in words: `experiment` or `sweep`, `row`, `column`; no part of the identity either.
         known_id: of a training that is finished already, whatever its recipe is today.
     """
 
@@ -72,7 +73,7 @@ class Cell:
     tests: tuple[TestSet, ...] = ()
     overrides: tuple[str, ...] = ()
     further: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    label: str = ""
+    origin: Mapping[str, str] = field(default_factory=dict)
     known_id: str = ""
 
     @property
@@ -89,6 +90,11 @@ class Cell:
         return ", ".join(f"{k}={v}" for k, v in self.config["mapping"].items() if k not in ("name", "at", "grid"))
 
     @property
+    def label(self) -> str:
+        """Row and column of the table that it is for; nothing outside a table."""
+        return ", ".join(self.origin[key] for key in ("row", "column") if key in self.origin)
+
+    @property
     def seed(self) -> int:
         return int(self.config["seed"])
 
@@ -96,25 +102,12 @@ class Cell:
     def family(self) -> Family:
         return family(self.module)
 
-    @property
+    @cached_property
     def training_id(self) -> str:
         """The 16 hex digits that name the training and its folder."""
         if self.known_id:
             return self.known_id
-        relevant = {k: copy.deepcopy(v) for k, v in self.config.items() if k not in NOT_IDENTITY}
-        relevant["task"] = {k: v for k, v in relevant["task"].items() if k not in SAID}
-        relevant["mapping"].pop("grid", None)
-        # where a file lies (word vectors) says nothing; the data's hash knows what is in it
-        encode = relevant.get("encode") or {}
-        relevant["encode"] = {k: Path(v).name if isinstance(v, str) else v for k, v in encode.items()}
-        for key in evaluation_keys(self.family):
-            *path, last = key.split(".")
-            node = relevant
-            for part in path:
-                node = node.setdefault(part, {})
-            node.pop(last, None)
-        own = [plugins.content(p) for p in self.config.get("plugins") or []]
-        return digest(relevant, self.config["data"]["name"], own, self.prepared.sha256, self.family.RECIPE[0])
+        return digest(*computed_from(self.config, self.family), self.prepared.sha256, self.family.RECIPE[0])
 
     def evaluation_id(self, test: TestSet) -> str:
         """The 16 hex digits that name an evaluation of this training."""
@@ -123,8 +116,7 @@ class Cell:
     @property
     def scoring(self) -> dict[str, Any]:
         """What says how to score: dotted key -> value."""
-        told = [f"task.{key}" for key in SAID]
-        return {key: _at(self.config, key) for key in evaluation_keys(self.family) if key not in told}
+        return scoring(self.config, self.family)
 
     @property
     def cell_id(self) -> str:
@@ -218,6 +210,34 @@ def evaluation_keys(of: Family) -> tuple[str, ...]:
     return tuple(getattr(of, "EVALUATION_KEYS", EVALUATION_KEYS))
 
 
+def computed_from(config: Mapping[str, Any], of: Family) -> tuple[dict[str, Any], str, list[str]]:
+    """What a training computes from, but for the content of its data: (configuration, name of the data set, plugins' content)."""
+    relevant = {k: dict(v) if isinstance(v, Mapping) else v for k, v in config.items() if k not in NOT_IDENTITY}
+    relevant["task"] = {k: v for k, v in relevant["task"].items() if k not in SAID}
+    relevant["mapping"].pop("grid", None)
+    # where a file lies (word vectors) says nothing; the data's hash knows what is in it
+    encode = relevant.get("encode") or {}
+    relevant["encode"] = {k: Path(v).name if isinstance(v, str) else v for k, v in encode.items()}
+    for key in evaluation_keys(of):
+        *path, last = key.split(".")
+        node = relevant
+        for part in path:
+            node[part] = node = dict(node.get(part) or {})
+        node.pop(last, None)
+    return relevant, config["data"]["name"], [plugins.content(p) for p in config.get("plugins") or []]
+
+
+def scoring(config: Mapping[str, Any], of: Family) -> dict[str, Any]:
+    """What says how to score: dotted key -> value."""
+    told = [f"task.{key}" for key in SAID]
+    return {key: _at(config, key) for key in evaluation_keys(of) if key not in told}
+
+
+def asked_id(config: Mapping[str, Any], of: Family, recipe: int | None = None) -> str:
+    """Names a training before its data are there, by their node in place of their content; `recipe`: if not that of today."""
+    return digest(*computed_from(config, of), config["data"], of.RECIPE[0] if recipe is None else recipe)
+
+
 def _at(config: Mapping[str, Any], key: str) -> Any:
     node: Any = config
     for part in key.split("."):
@@ -245,8 +265,10 @@ def prepare(
 
 def assemble(
     config: Mapping[str, Any], module: str, prepared: Prepared, others: Sequence[tuple[TestSet, Mapping[str, Any]]],
-    overrides: Sequence[str] = (), label: str = "",
+    overrides: Sequence[str] = (), origin: Mapping[str, str] | None = None,
 ) -> Cell:  # fmt: skip
     """A cell of what has been prepared: the data set's own test set and the others, each with its configuration."""
     tests = (*([prepared.test] if prepared.test else []), *(t for t, _ in others))
-    return Cell(config, module, prepared, tests, tuple(overrides), {t.name: one["data"] for t, one in others}, label)
+    return Cell(
+        config, module, prepared, tests, tuple(overrides), {t.name: one["data"] for t, one in others}, origin or {}
+    )

@@ -13,6 +13,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,16 @@ class Plan:
             found[slot.cell.cell_id] = known.with_tests(slot.cell) if known else slot.cell
         return found
 
+    @cached_property
+    def _places(self) -> dict[tuple[int, int], list[Slot]]:
+        found: dict[tuple[int, int], list[Slot]] = {}
+        for slot in self.slots:
+            found.setdefault((slot.row, slot.column), []).append(slot)
+        return found
+
     def at(self, row: int, column: int) -> list[Slot]:
-        return [s for s in self.slots if s.row == row and s.column == column]
+        """The slots of a place; they are settled by the first call."""
+        return self._places.get((row, column), [])
 
     def metrics(self, column: int) -> Mapping[str, Metric]:
         """What the family of a column measures."""
@@ -102,7 +111,11 @@ class Wanted:
     seed: int
     config: Config
     module: str
-    tests: tuple[Config, ...]
+    tests: tuple[Config, ...] = ()
+
+    @cached_property
+    def data_key(self) -> str:
+        return _key(self.config)
 
 
 def points(grid: Mapping[str, Sequence[Any]] | None) -> list[Point]:
@@ -120,24 +133,37 @@ def make(
     Raises:
         PlanError: configurations that are not possible, metrics that nobody measures; all of them, before any data.
     """
+    return fill(loaded, outline(loaded, tools, overrides), tools, overrides, workers)
+
+
+def outline(loaded: Sequence[Experiment], tools: Tools, overrides: Sequence[str] = ()) -> list[list[Wanted]]:
+    """The slots of each experiment, all configurations resolved and checked, no data looked at. Raises `PlanError`."""
     problems: dict[str, list[str]] = {}  # what is wrong -> where
     resolved = [_resolve(one, tools, overrides, problems) for one in loaded]
     if problems:
         listed = "\n  ".join(f"{', '.join(dict.fromkeys(where))}: {error}" for error, where in problems.items())
         titles = ", ".join(one.title for one in loaded)
         raise PlanError(f"{sum(map(len, problems.values()))} configuration(s) of {titles} cannot be used:\n  {listed}")
-    wanted = [w for group in resolved for w in group]
-    if not wanted:
+    if not any(resolved):
         raise PlanError("the experiment has no rows or columns")
+    return resolved
+
+
+def fill(
+    loaded: Sequence[Experiment], resolved: Sequence[Sequence[Wanted]], tools: Tools, overrides: Sequence[str] = (),
+    workers: int | None = None, sweep: str = "",
+) -> list[Plan]:  # fmt: skip
+    """The plans of experiments whose slots are `resolved`: every data set prepared once. `sweep`: whose they are."""
+    wanted = [w for group in resolved for w in group]
     workers = workers or wanted[0].config["runtime"]["workers"]
-    first = {_key(w.config): (w.module, w.config, None) for w in wanted}
+    first = {w.data_key: (w.module, w.config, None) for w in wanted}
     ready = _prepare_all(first, tools, workers)
     second = {
         _key(test, found.folder): (w.module, test, found.folder)
-        for w in wanted for test in w.tests if isinstance(found := ready[_key(w.config)], Prepared)
+        for w in wanted for test in w.tests if isinstance(found := ready[w.data_key], Prepared)
     }  # fmt: skip
     ready |= _prepare_all(second, tools, workers)
-    return [_fill(one, group, ready, overrides) for one, group in zip(loaded, resolved)]
+    return [_fill(one, group, ready, overrides, sweep) for one, group in zip(loaded, resolved)]
 
 
 def _resolve(one: Experiment, tools: Tools, overrides: Sequence[str], problems: dict[str, list[str]]) -> list[Wanted]:
@@ -150,7 +176,7 @@ def _resolve(one: Experiment, tools: Tools, overrides: Sequence[str], problems: 
             if grid == "own":
                 grid = tools.compose([*base, *overrides], overrides)["mapping"].get("grid")
             for point, seed in itertools.product(points(grid), one.seeds):
-                assigned = [f"{key if '.' in key else 'mapping.' + key}={_text(value)}" for key, value in point]
+                assigned = [f"{key if '.' in key else 'mapping.' + key}={text(value)}" for key, value in point]
                 config = tools.compose([*base, *assigned, f"seed={seed}", *overrides], overrides)
                 check_names(config["task"]["name"], config["mapping"]["name"])
                 tests = tuple(tools.with_data(config, name) for name in column.evaluate)
@@ -167,22 +193,31 @@ def _resolve(one: Experiment, tools: Tools, overrides: Sequence[str], problems: 
     return found
 
 
-def _fill(one: Experiment, group: Sequence[Wanted], ready: Mapping[str, Any], overrides: Sequence[str]) -> Plan:
+def _fill(
+    one: Experiment, group: Sequence[Wanted], ready: Mapping[str, Any], overrides: Sequence[str], sweep: str
+) -> Plan:
     plan = Plan(one, overrides=tuple(overrides))
+    seen: set[tuple[int, int, str]] = set()
     for w in group:
-        prepared = ready[_key(w.config)]
+        prepared = ready[w.data_key]
         others = [] if isinstance(prepared, Exception) else [ready[_key(t, prepared.folder)] for t in w.tests]
         if lost := next((x for x in (prepared, *others) if isinstance(x, Exception)), None):
             plan.unavailable.setdefault(w.column, str(lost))
             continue
-        point = "".join(f" {key}={value}" for key, value in w.point)
-        label = f"{one.rows[w.row].label}{point}, {one.columns[w.column].key}"
-        cell = assemble(w.config, w.module, prepared, list(zip(others, w.tests)), overrides, label)
+        cell = assemble(w.config, w.module, prepared, list(zip(others, w.tests)), plan.overrides, origin(one, w, sweep))
         # an override on the command line can make points and seeds equal: that is one run, not several
-        if all(s.cell.cell_id != cell.cell_id for s in plan.at(w.row, w.column)):
+        if (place := (w.row, w.column, cell.cell_id)) not in seen:
+            seen.add(place)
             plan.slots.append(Slot(w.row, w.column, w.point, cell.seed, cell))
     plan.slots = [s for s in plan.slots if s.column not in plan.unavailable]
     return plan
+
+
+def origin(one: Experiment, w: Wanted, sweep: str = "") -> dict[str, str]:
+    """A slot in words, for `Cell.origin`: row with its point, column, and the experiment or sweep."""
+    point = "".join(f" {key}={value}" for key, value in w.point)
+    asked = {"sweep": sweep} if sweep else {"experiment": one.name}
+    return {**asked, "row": f"{one.rows[w.row].label}{point}", "column": one.columns[w.column].key}
 
 
 def _key(config: Config, encoding: str = "") -> str:
@@ -216,7 +251,8 @@ def _prepare(job: Job, progress: Callable[[], Any], unavailable: tuple) -> Prepa
         return error
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """A grid's value as an override says it."""
     if isinstance(value, bool):
         return str(value).lower()
     return "null" if value is None else str(value)

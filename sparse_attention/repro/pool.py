@@ -12,16 +12,18 @@ import multiprocessing as mp
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, cast
 
 from sparse_attention.repro import cell as cells
+from sparse_attention.repro import stopping
 from sparse_attention.repro.cell import Cell, Outcome
 from sparse_attention.repro.store import Store
 
 Loggers = Callable[[Cell], list[Any]] | None
+STOP_SECONDS = 60.0  # for checkpoints to be written after Ctrl-C
 
 
 @dataclass
@@ -47,33 +49,37 @@ def run_here(
     return outcomes
 
 
-def run(pending: Iterable[Cell], store: Store, workers: int, threads: int, loggers: Loggers = None) -> Iterator[Event]:
+def run(
+    pending: Iterable[Cell], store: Store, workers: int, threads: int, loggers: Loggers = None,
+    places: Sequence[str | None] = (),
+) -> Iterator[Event]:  # fmt: skip
     """Run `pending` in order, `workers` at a time with `threads` threads each; yields events as they happen.
 
     A cell whose process dies (killed, out of memory) ends as failed; the others go on, and running again resumes it.
-    `loggers` must be an importable function: it travels to the child by name.
+    `loggers` must be an importable function: it travels to the child by name. `places`: CUDA_VISIBLE_DEVICES of each
+    worker's cells, None: as it is here; they are then as many as the workers.
     """
-    waiting = list(pending)
+    waiting, free = list(pending), list(places or [None] * max(workers, 1))
     if not waiting:
         return
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(sorted({m for c in waiting for m in c.family.PRELOAD}))
     previous = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)  # inherited by the fork server
-    active: dict[Connection, tuple[Cell, Any, float]] = {}
+    active: dict[Connection, tuple[Cell, Any, float, str | None]] = {}
     try:
         while waiting or active:
-            while waiting and len(active) < max(workers, 1):
-                cell = waiting.pop(0)
+            while waiting and free:
+                cell, place = waiting.pop(0), free.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
-                arguments = (sender, cell, str(store.root), threads, loggers)
+                arguments = (sender, cell, str(store.root), threads, loggers, place)
                 process = context.Process(target=_child, args=arguments, name=cell.cell_id)
                 process.start()
                 sender.close()
-                active[receiver] = (cell, process, time.monotonic())
+                active[receiver] = (cell, process, time.monotonic(), place)
             for ready in wait(list(active), timeout=1.0):
                 receiver = cast(Connection, ready)
-                cell, process, started = active[receiver]
+                cell, process, started, place = active[receiver]
                 try:
                     kind, *rest = receiver.recv()
                 except (EOFError, OSError):
@@ -84,24 +90,33 @@ def run(pending: Iterable[Cell], store: Store, workers: int, threads: int, logge
                     continue
                 process.join()
                 del active[receiver]
+                free.append(place)
                 receiver.close()
                 yield Event(cell, "end", outcome=rest[0])
     finally:
-        for _, process, _ in active.values():
-            process.terminate()
-        for _, process, _ in active.values():
-            process.join(10)
+        for _, process, *_ in active.values():
+            process.terminate()  # it saves what it has
+        for _, process, *_ in active.values():
+            process.join(STOP_SECONDS)
         for name, value in previous.items():
             os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
 
 
-def _child(sender: Connection, cell: Cell, root: str, threads: int, loggers) -> None:
+def _child(sender: Connection, cell: Cell, root: str, threads: int, loggers, place: str | None) -> None:
+    if place is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = place  # the fork server has not touched CUDA
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches it too: no traceback beside the parent's sentence
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it too: the parent asks it to save and to end
     torch.set_num_threads(threads)
-    outcome = cells.run(cell, Store(root), forward=lambda *message: sender.send(message), loggers=loggers)
-    sender.send(("end", outcome))
+
+    def forward(*message: Any) -> None:
+        try:
+            sender.send(message)
+        except BrokenPipeError:
+            stopping.ask("the command that started it is gone")
+
+    forward("end", cells.run(cell, Store(root), forward=forward, loggers=loggers))
     sender.close()
 
 
@@ -114,4 +129,4 @@ def _died(cell: Cell, store: Store, exitcode: int | None, seconds: float) -> Out
     with contextlib.suppress(Exception):  # the outcome below still reports it
         if not cell.entry(store).busy():  # another process may have taken it over already
             cell.entry(store).set_status("failed", error=error)
-    return Outcome(cell.cell_id, "failed", seconds, error)
+    return Outcome(cell.cell_id, "failed", seconds, error, machine=True)

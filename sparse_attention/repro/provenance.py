@@ -43,7 +43,7 @@ def code_version() -> dict[str, Any]:
     try:
         commit = _git("rev-parse", "--short=12", "HEAD")
         dirty = bool(_git("status", "--porcelain", "--untracked-files=no"))
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, subprocess.SubprocessError):
         return {}
     return {"commit": commit, "dirty": dirty}
 
@@ -66,7 +66,8 @@ def unlocked() -> tuple[str, ...]:
 
 
 def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(ROOT), *arguments]
+    # without its lock: a cell that is killed here leaves none behind in the repository
+    command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
 

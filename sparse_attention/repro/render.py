@@ -16,7 +16,7 @@ WIDEST_LABEL = 48
 
 def grid(block: Block) -> tuple[list[str], list[str], list[list[str]]]:
     """(group line, header line, body) of a block as strings; the first column is the row's label."""
-    groups = ["", "ours", *[""] * (len(block.headers) - 1)]
+    groups = ["", "ours" if block.published else "", *[""] * (len(block.headers) - 1)]
     headers = ["mapping", *block.headers]
     for name, labels in block.published:
         groups.extend([name, *[""] * (len(labels) - 1)])
@@ -52,8 +52,8 @@ def _last(table: Table) -> list[str]:
     return [*table.footers, *(f"Deviation: {text}" for text in table.deviations)]
 
 
-def to_text(table: Table) -> str:
-    """For a terminal."""
+def to_text(table: Table, widest: int = WIDEST_LABEL) -> str:
+    """For a terminal; `widest`: characters of a row's label, longer ones are cut."""
     lines = [table.title, f"({table.subtitle})"]
     for block in table.blocks:
         lines += ["", block.label]
@@ -62,9 +62,9 @@ def to_text(table: Table) -> str:
             continue
         groups, headers, body = grid(block)
         widths = [max(len(line[i]) for line in (headers, *body)) for i in range(len(headers))]
-        widths[0] = min(widths[0], WIDEST_LABEL)
-        spans = _spans(groups, widths)
-        lines.append("  " + spans.rstrip())
+        widths[0] = min(widths[0], widest)
+        if any(groups):
+            lines.append("  " + _spans(groups, widths).rstrip())
         lines.append("  " + _aligned(headers, widths))
         lines.append("  " + "-" * (sum(widths) + 2 * len(widths) - 2))
         separated = False
@@ -101,7 +101,8 @@ def to_markdown(table: Table) -> str:
         _, _, body = grid(block)
         for line, row in zip(body, block.rows):
             line[1 : 1 + len(row.values)] = [f"**{v.text()}**" if v.best else v.text() for v in row.values]
-        headers = ["mapping", *(f"ours {h}" for h in block.headers)]
+        ours = "ours " if block.published else ""
+        headers = ["mapping", *(f"{ours}{h}" for h in block.headers)]
         headers += [f"{name} {h}" for name, labels in block.published for h in labels]
         headers += ["verdict"] if block.published else []
         lines += ["| " + " | ".join(headers) + " |", "|---|" + "---:|" * (len(headers) - 1)]

@@ -19,7 +19,7 @@ import re
 import shutil
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -136,8 +136,8 @@ class Entry(Level):
     def evaluation(self, evaluation_id: str) -> Evaluation:
         return Evaluation(self.path("evaluations") / evaluation_id)
 
-    def claimed(self) -> AbstractContextManager[None]:
-        """Own the cell with its evaluations while the block runs. Raises `Busy` when another live process does."""
+    def claimed(self) -> AbstractContextManager[Callable[[], None]]:
+        """Own the cell with its evaluations while the block runs, as `claims.claimed` says. Raises `Busy` when another live process does."""
         return claims.claimed(self.folder)
 
     def busy(self) -> bool:
@@ -156,15 +156,15 @@ class Entry(Level):
         state = (read_json(self.path("status.json")) or {}).get("state")
         if state == "running":
             return "running" if self.busy() else "lost"
-        return "failed" if state == "failed" else "done" if self.finished() else "queued"
+        return state if state in ("failed", "lost") else "done" if self.finished() else "queued"
 
     def status(self) -> dict[str, Any]:
         return (read_json(self.path("status.json")) or {}) | {"state": self.state()}
 
     def set_status(self, state: str, **facts: Any) -> None:
-        """Replace the status; the number of the attempt stays unless given."""
+        """Replace the status; the number of the attempt and the scheduler's job stay unless given."""
         before = read_json(self.path("status.json")) or {}
-        kept = {"attempt": before["attempt"]} if "attempt" in before else {}
+        kept = {key: before[key] for key in ("attempt", "job") if key in before}
         write_json(self.path("status.json"), {"state": state, "time": time.time(), **kept, **facts})
 
 

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tasks import models
 from tasks.fairseq_plugin.architectures import group, model_group
+from tasks.nodes import shares
 from tasks.schedules import SCHEDULES
 
 
@@ -31,6 +32,7 @@ def groups_of(family: str, config: Mapping[str, Any], encoded: Path, folder: Pat
         folder: the cell's folder; checkpoints go below it.
     """
     train, optim, runtime, schedule = config["train"], config["optim"], config["runtime"], config["schedule"]
+    batch_size, max_tokens, update_freq = shares(train)
     optimizer: dict[str, Any] = {"_name": optim["name"], "lr": [optim["lr"]], "weight_decay": optim["weight_decay"]}
     if optim["name"] == "adam":
         optimizer |= {"adam_betas": str(tuple(optim["betas"])), "adam_eps": optim["eps"]}
@@ -42,13 +44,13 @@ def groups_of(family: str, config: Mapping[str, Any], encoded: Path, folder: Pat
             "fp16": train["precision"] == "fp16", "bf16": train["precision"] == "bf16",
         },
         "dataset": {
-            "batch_size": train["batch_size"], "max_tokens": train["max_tokens"], "batch_size_valid": train["batch_size_valid"],
+            "batch_size": batch_size, "max_tokens": max_tokens, "batch_size_valid": train["batch_size_valid"],
             "num_workers": runtime["data_workers"], "train_subset": "train", "valid_subset": "valid",
             "required_batch_size_multiple": 1, "skip_invalid_size_inputs_valid_test": True,
         },
         "optimization": {
             "max_epoch": train["max_epochs"], "clip_norm": optim["clip"], "lr": [optim["lr"]],
-            "sentence_avg": optim["normalize"] == "sentences", "update_freq": [train["update_freq"]],
+            "sentence_avg": optim["normalize"] == "sentences", "update_freq": [update_freq],
         },
         "checkpoint": {"save_dir": str(folder / "checkpoints")},
         "model": model_group(config, models.architecture(family, config["model"]["name"]).Options),

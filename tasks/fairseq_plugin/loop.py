@@ -19,13 +19,16 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
+import torch
 from fairseq import tasks, utils
 from fairseq.data import iterators
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from omegaconf import DictConfig
 
+from sparse_attention.repro import stopping
 from tasks.fairseq_plugin import checkpoints, compat
+from tasks.models import learned
 
 EXPLODED = 1e4  # bits a token: guessing among a million words costs 20
 MEASURED = ("loss", "ppl", "accuracy", "attention_zeros", "attention_support", "gnorm")
@@ -57,7 +60,18 @@ class Selection:
 def run(
     config: DictConfig, monitor: Monitor, selection: Selection, save_minutes: float
 ) -> tuple[Any, list[dict[str, float]]]:
-    """Train in this process, keeping the best and the last checkpoints; the task, and the history: one row an epoch."""
+    """Train in this process, keeping the best and the last checkpoints; the task, and the history: one row an epoch.
+
+    Raises:
+        Stopped: the process was asked to stop; everything up to the last update is saved.
+    """
+    with stopping.deferred():
+        return _run(config, monitor, selection, save_minutes)
+
+
+def _run(
+    config: DictConfig, monitor: Monitor, selection: Selection, save_minutes: float
+) -> tuple[Any, list[dict[str, float]]]:
     compat.reset_run_state()
     np.random.seed(config.common.seed)
     utils.set_torch_seed(config.common.seed)
@@ -87,11 +101,18 @@ def run(
             for i, samples in enumerate(grouped, start=grouped.n):
                 with metrics.aggregate("train_inner"):
                     watch.step(samples, epoch)
+                inside = (
+                    i + 1 < total
+                )  # a checkpoint after the last update would pass over the epoch's end: dev is measured first
+                if inside and (asked := _asked(trainer)):
+                    if asked.save:
+                        checkpoints.save(trainer, batches, history, folder)
+                    raise stopping.Stopped(asked.why)
                 if i % 20 == 0:
                     loss = metrics.get_smoothed_values("train_inner").get("loss", math.nan)
                     metrics.reset_meters("train_inner")
                     monitor.updated(epoch - 1 + (i + 1) / total, max_epoch, {"loss": float(loss)})
-                if time.monotonic() - saved > 60 * save_minutes:
+                if inside and time.monotonic() - saved > 60 * save_minutes:
                     checkpoints.save(trainer, batches, history, folder)
                     saved = time.monotonic()
             train_stats = metrics.get_smoothed_values("train")
@@ -101,6 +122,7 @@ def run(
             "seconds": time.monotonic() - started,
         } | _measured("train", train_stats)  # fmt: skip
         row |= _measured("dev", _validate(trainer, epoch))
+        row |= {f"dev/learned_{name}": value for name, value in learned(trainer.model).items()}
         watch.epoch(row)
         if history and history[-1]["dev/loss"] > 0:
             row["dev/last_gain"] = 100 * (1 - row["dev/loss"] / history[-1]["dev/loss"])
@@ -110,11 +132,26 @@ def run(
         checkpoints.save(trainer, batches, history, folder, best=better)
         saved = time.monotonic()
         monitor.epoch_done(history)
+        if asked := _asked(trainer):
+            raise stopping.Stopped(asked.why)
         batches = trainer.get_train_iterator(batches.next_epoch_idx, load_dataset=False)
 
     if not history:
         raise ValueError(f"nothing to train: max_epoch={max_epoch}")
     return task, history
+
+
+def _asked(trainer: Trainer) -> stopping.Asked | None:
+    """Whether to stop after this update; every process of a training gets the same answer."""
+    asked = stopping.asked()
+    if trainer.data_parallel_world_size == 1:
+        return asked
+    votes = torch.tensor(
+        [asked is not None, asked is not None and not asked.save], dtype=torch.int32, device=trainer.device
+    )
+    torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MAX)
+    stop, lost = votes.tolist()
+    return asked or stopping.Asked("another process of the training was asked to stop", not lost) if stop else None
 
 
 class Watch:

@@ -1,55 +1,128 @@
-"""Runs on Weights & Biases."""
+"""Runs on Weights & Biases.
+
+The environment wins over the configuration: WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY, WANDB_DIR, WANDB_NAME, WANDB_RUN_GROUP,
+WANDB_JOB_TYPE and the rest of wandb's own; WANDB_TAGS come on top of ours. Nothing is sent of the machine, the code or the
+command line: no host name, no path.
+"""
 
 from __future__ import annotations
 
-import json
+import io
+import netrc
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
 
-from sparse_attention.repro.cell import Cell
-from tasks.models import parameters
+from sparse_attention.repro.cell import Cell, Found
+from sparse_attention.repro.files import write_json
+from tasks.loggers import about
+
+WORST = ("loss", "ppl", "seconds")  # curves whose smallest value is kept, beside those of metrics that are better low
+OWN_SHARE = 0.8  # of the timeout: wandb gives up by itself and says why
+SENT = "evaluations"  # in the summary: the ids of the evaluations that were sent, last of all
+RECEIPT = "cell.json"  # beside an offline run's files, which hold no summary: the same
 
 
 class Logger:
-    """One wandb run per cell: named by mapping and task, with configuration, curves and final scores.
+    """One wandb run per cell; its id is the cell's, so that a resumed or uploaded cell continues its run."""
 
-    Without a key (environment or netrc) the run is stored offline under `paths.outputs`; `wandb sync` sends it later.
-    A resumed cell continues its run: the run's id is the cell's.
-    """
+    name = "wandb"
 
-    def __init__(self, cell: Cell) -> None:
-        import wandb
-
-        config = cell.config
-        options, task, mapping = config["logger"], config["task"]["name"], config["mapping"]
-        mode = options["mode"]
-        if mode == "auto":
-            mode = "online" if os.environ.get("WANDB_API_KEY") or _in_netrc() else "offline"
-        shown = "".join(f" {k}={v}" for k, v in parameters(mapping).items())
-        folder = Path(config["paths"]["outputs"])
-        folder.mkdir(parents=True, exist_ok=True)
-        self.run = wandb.init(
-            project=options["project"], entity=options["entity"], mode=mode, dir=str(folder), id=cell.training_id,
-            resume="allow", name=f"{mapping['name']}{shown} {task} seed {config['seed']}", group=task, job_type=mapping["name"],
-            config=json.loads(json.dumps(dict(config), default=str)), settings=wandb.Settings(silent=True, console="off"),
-        )  # fmt: skip
-        self.run.define_metric("epoch")
-        self.run.define_metric("*", step_metric="epoch")
+    def __init__(self, cell: Cell, options: Mapping[str, Any]) -> None:
+        self.cell, self.options, self.timeout = cell, options, options["timeout"]
+        self.run: Any = None
         self._sent = 0
 
-    def curve(self, rows: list[dict[str, float]]) -> None:
-        for row in rows[self._sent :]:
-            self.run.log(row)
-        self._sent = len(rows)
+    def start(self) -> None:
+        """Open the run, or continue it. Raises what wandb raises, e.g. when its server cannot be reached."""
+        # else errors, with tracebacks, go to the server, and a process whose server is silent waits 20 seconds for that at its end
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        import wandb
 
-    def finish(self, metrics: dict[str, float], state: str) -> None:
-        self.run.summary.update({**metrics, "state": state})
+        cell, environment = self.cell, os.environ
+        folder = Path(environment.get("WANDB_DIR") or cell.config["paths"]["outputs"])
+        folder.mkdir(parents=True, exist_ok=True)
+        of_environment = [t for t in environment.get("WANDB_TAGS", "").split(",") if t]
+        ours = {
+            "project": self.options["project"], "entity": self.options["entity"], "mode": mode(self.options["mode"]),
+            "name": about.name(cell), "run_group": about.group(cell), "job_type": cell.mapping,
+        }  # fmt: skip
+        given = {key: None if environment.get(f"WANDB_{key.upper()}") else value for key, value in ours.items()}
+        waiting = {f"{when}_timeout": OWN_SHARE * self.timeout for when in ("init", "finish")}
+        settings = {k: v for k, v in waiting.items() if not environment.get(f"WANDB_{k.upper()}")}
+        self.run = wandb.init(
+            id=cell.training_id, resume="allow", dir=str(folder), group=given.pop("run_group"), **given,
+            tags=list(dict.fromkeys([*about.tags(cell), *of_environment])), config=about.config(cell),
+            settings=wandb.Settings(
+                silent=True, console="off", host="", disable_git=True, save_code=False, x_disable_meta=True, x_disable_stats=True,
+                x_disable_machine_info=True, x_save_requirements=False, finish_timeout_raises=True, **settings,
+            ),
+        )  # fmt: skip
+        self._sent = self.run.starting_step  # rows that a run which is continued has
+        self.run.define_metric("epoch", hidden=True)
+
+    def curve(self, rows: list[dict[str, float]]) -> None:
+        if rows and not self._sent:
+            metrics = self.cell.family.METRICS
+            for key in rows[0]:
+                kind = key.rpartition("/")[2]
+                better = -1 if kind in WORST else metrics[kind].better if kind in metrics else 0
+                summary = {1: "max", -1: "min", 0: "last"}[better]
+                if key != "epoch":
+                    self.run.define_metric(f"curve/{key}", step_metric="epoch", summary=summary)
+        for row in rows[self._sent :]:
+            self.run.log({key if key == "epoch" else f"curve/{key}": value for key, value in row.items()})
+        self._sent = max(self._sent, len(rows))
+
+    def finish(self, found: Found | None, state: str) -> None:
+        """Scores, heat maps and samples of a finished cell; closes the run."""
+        if found is not None:
+            self.run.log(_media(found))
+            self.run.summary.update(about.scores(found))
+            self.run.summary.update({SENT: evaluations(found)})
+        self.run.summary.update({"state": state})
         self.run.finish(exit_code=0 if state == "done" else 1)
+        if found is not None:
+            write_json(Path(self.run.dir).with_name(RECEIPT), {SENT: evaluations(found)})
+
+
+def evaluations(found: Found) -> str:
+    """The ids of a cell's evaluations, as a run that is complete has them."""
+    return " ".join(sorted(level.folder.name for level in found.evaluations.values())) or "none"
+
+
+def _media(found: Found) -> dict[str, Any]:
+    import wandb
+    from PIL import Image
+
+    media: dict[str, Any] = {}
+    for split, level in found.evaluations.items():
+        records = level.predictions()
+        drawn = about.heat_maps(split, level, records)
+        if images := [wandb.Image(Image.open(io.BytesIO(png)), caption=f"{split} {index}") for index, png in drawn]:
+            media[f"attention/{split}"] = images
+        if records:
+            columns, data = about.samples(records)
+            media[f"samples/{split}"] = wandb.Table(columns=columns, data=data, allow_mixed_types=True)
+    return media
+
+
+def mode(asked: str) -> str | None:
+    """What `logger.wandb.mode` comes to: auto is wandb's own choice where there is a key for its server, else offline."""
+    if asked != "auto":
+        return asked
+    return (
+        None
+        if any(os.environ.get(f"WANDB_{k}") for k in ("API_KEY", "IDENTITY_TOKEN_FILE")) or _in_netrc()
+        else "offline"
+    )
 
 
 def _in_netrc() -> bool:
-    path = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
+    host = urlparse(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
     try:
-        return "api.wandb.ai" in path.read_text()
-    except OSError:
+        return netrc.netrc(os.environ.get("NETRC") or Path.home() / ".netrc").authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
         return False

@@ -97,6 +97,9 @@ def train(config, prepared, folder: Path, monitor) -> Training:
         os._exit(3)
     if behaviour == "hang":
         time.sleep(60)
+    if behaviour == "look":
+        (folder / "device").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "unset"))
+        time.sleep(config["task"].get("seconds", 0.5))
     if behaviour == "slow":
         time.sleep(config["task"].get("seconds", 1.0))
     if behaviour == "recover" and not (checkpoints / "half").exists():

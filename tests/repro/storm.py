@@ -1,7 +1,8 @@
 """A storm over real small cells: processes killed, bits flipped, clocks ahead; afterwards every number as if nothing had been.
 
-`python storm.py STORE` is one command that runs the cells; `run` starts two of them at a time in one store, disturbs them
-for a while, lets both finish and holds the store against one where nobody disturbed anything.
+`python storm.py STORE PAGE SIZE` is one command that runs the cells; `run` starts two of them at a time in one store, disturbs them
+for a while, lets both finish and holds the store against one where nobody disturbed anything. `many` has one command with
+eight workers and hundreds of cells, kills a process every second, starts the command again, and so on until all is done.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from sparse_attention.repro.store import Store  # noqa: E402
 TOY = ["task=toy", "data.limits={train: 64, dev: 16, test: 8}", "train.max_epochs=4", "train.batch_size=4", "model.embed_dim=8",
        "model.hidden_dim=8", "model.layers=1", "decode.beam=2", "decode.max_len_b=8", "runtime.save_minutes=0.005"]  # fmt: skip
 MULTILABEL = ["task=multilabel", "data.sizes={train: 120, dev: 40, test: 60}", "task.tune.penalties=[0.1,0.001]"]
+QUICK = ["task=multilabel", "data.sizes={train: 60, dev: 20, test: 20}", "task.tune.penalties=[0.1]"]
 PAGE = {
     "title": "A storm",
     "rows": [{"label": m, "mapping": m} for m in ("softmax", "sparsemax", "sparsehourglass")],
@@ -37,25 +39,54 @@ PAGE = {
     },
     "profiles": {"demo": {"columns": ["toy", "multilabel"], "seeds": [1, 2]}},
 }  # fmt: skip
+EVERY, WORKERS, RETRIES = 1.0, 8, 2  # of `many`: seconds between kills
+COUNTING = """
+from sparse_attention.repro.store import Entry
+
+finish = Entry.finish
+
+
+def counted(self, **facts):
+    finish(self, **facts)
+    if "evaluation" not in facts:
+        with (self.folder.parents[3] / "trainings").open("a") as file:
+            file.write(f"{self.folder.name}\\n")
+
+
+Entry.finish = counted
+"""
 TIMED = ("seconds", "per_second")
 
 
-def command(store: str, rows: int) -> int:
-    """One reproduce.py over the first `rows` rows of the page."""
+def page(name: str, size: int) -> dict[str, Any]:
+    """Of "storm" the first `size` rows; of "many" `size` cells that are quickly trained."""
+    if name == "storm":
+        return PAGE | {"rows": PAGE["rows"][:size]}  # type: ignore[index]
+    column = {"label": "multilabel", "overrides": QUICK, "show": [{"metric": "test/f1", "label": "F1"}]}
+    rows = [{"label": m, "mapping": m} for m in ("softmax", "sparsemax")]
+    demo = {"columns": ["multilabel"], "seeds": list(range(1, size // 2 + 1))}
+    return {"title": "Many", "rows": rows, "columns": {"multilabel": column}, "profiles": {"demo": demo}}
+
+
+def command(store: str, name: str, size: int) -> int:
+    """One reproduce.py over a page."""
     from sparse_attention.repro.experiment import read
     from tasks import reproduce
 
     reproduce.POLL_SECONDS = 0.5
     overrides = [f"paths.outputs={store}", f"paths.data={Path(store).parent / 'data'}", "runtime.workers=1"]
-    page = PAGE | {"rows": PAGE["rows"][:rows]}  # type: ignore[index]
-    return reproduce.drive(reproduce.planned([read(page, "storm", "demo")], overrides))
+    if name == "many":
+        (plugin := Path(store).parent / "counting.py").write_text(COUNTING)
+        overrides += [f"runtime.workers={WORKERS}", f"launcher.retries={RETRIES}", f"plugins=[{plugin}]"]
+    todo = reproduce.planned([read(page(name, size), name, "demo")], overrides)
+    return reproduce.drive(reproduce.Driver(todo, Store(todo.outputs)))
 
 
-def start(store: Path, rows: int) -> subprocess.Popen:
+def start(store: Path, size: int, name: str = "storm") -> subprocess.Popen:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     with (store.parent / f"{store.name}.log").open("a") as log:
         return subprocess.Popen(
-            [sys.executable, str(Path(__file__)), str(store), str(rows)], stdout=log, stderr=log, start_new_session=True,
+            [sys.executable, str(Path(__file__)), str(store), name, str(size)], stdout=log, stderr=log, start_new_session=True,
             env=environment,
         )  # fmt: skip
 
@@ -98,6 +129,9 @@ class Storm:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             self.done["commands killed"] += 1
+
+    def kills(self) -> int:
+        return self.done["cells killed"] + self.done["commands killed"]
 
     def kill_cell(self) -> None:
         """One of the processes that own a cell; they belong to the groups that were started here."""
@@ -178,11 +212,43 @@ def run(folder: Path, seconds: float, rows: int = 3, seed: int = 1) -> list[str]
         codes = [process.wait() for process in storm.running]
     finally:
         storm.end()
+    wrong = [f"the last two commands ended with {codes}: see {folder / 'stormy.log'}"] if codes != [0, 0] else []
+    return wrong + _differences(wanted, calm, storm)
+
+
+def many(folder: Path, cells: int = 200, seed: int = 1) -> list[str]:
+    """`cells` cells by `WORKERS` processes, one of which is killed every second, and at times the command; what is wrong then."""
+    calm, storm = Store(folder / "calm"), Storm(Store(folder / "stormy"), seed)
+    if code := start(calm.root, cells, "many").wait():
+        return [f"the undisturbed command ended with {code}: {(folder / 'calm.log').read_text()[-2000:]}"]
+    print(f"undisturbed: {len(list(calm))} cells", flush=True)
+    code, before, began = 1, -1, time.monotonic()
+    try:
+        while code in (1, -signal.SIGKILL) and before != storm.kills():  # a failure without a kill is the last one
+            before = storm.kills()
+            storm.running = [start(storm.store.root, cells, "many")]
+            storm.done["commands started"] += 1
+            while (ended := storm.running[0].poll()) is None:
+                time.sleep(EVERY)
+                storm.rng.choices([storm.kill_cell, storm.kill_command], [30, 1])[0]()
+            code = ended
+    finally:
+        storm.end()
+    print(f"{(time.monotonic() - began) / 60:.1f} minutes", flush=True)
+    wrong = [f"the last command ended with {code}: see {folder / 'stormy.log'}"] if code else []
+    trained = Counter((storm.store.root / "trainings").read_text().split())
+    wrong += [f"{cell} was trained {n} times" for cell, n in trained.items() if n > 1]
+    return wrong + _differences(numbers(calm), calm, storm)
+
+
+def _differences(wanted: dict[str, Any], calm: Store, storm: Storm) -> list[str]:
+    """What is not in the stormy store as it is `wanted`; prints what happened."""
+    stormy = storm.store
     found = numbers(stormy)
     aside = len(list(stormy.root.rglob("*.damaged-*")))
     told = [f"{n} {what}" for what, n in storm.done.items()]
     print(", ".join([*told, f"{aside} folders moved aside"]), flush=True)
-    wrong = [f"the last two commands ended with {codes}: see {folder / 'stormy.log'}"] if codes != [0, 0] else []
+    wrong = []
     kernels = {(read_json(e.path("provenance.json")) or {}).get("kernels") for store in (calm, stormy) for e in store}
     if len(kernels) > 1:
         wrong.append("the kernels' sources were edited meanwhile: the numbers below may differ for that; run it again")
@@ -193,4 +259,4 @@ def run(folder: Path, seconds: float, rows: int = 3, seed: int = 1) -> list[str]
 
 
 if __name__ == "__main__":
-    sys.exit(command(sys.argv[1], int(sys.argv[2])))
+    sys.exit(command(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -168,37 +168,6 @@ def test_a_cell_somebody_else_runs_is_busy(cell, store):
     assert mine.found(store) is None
 
 
-class Logger:
-    def __init__(self, broken=()):
-        self.broken, self.ended, self.rows = broken, [], []
-
-    def curve(self, rows):
-        self.rows = rows
-
-    def finish(self, metrics, state):
-        self.ended.append((metrics, state))
-        if "finish" in self.broken:
-            raise RuntimeError("no network")
-
-
-@pytest.mark.parametrize("behaviour, state", [("measure", "done"), ("raise", "failed")])
-def test_loggers_hear_the_curve_and_the_end(cell, store, behaviour, state):
-    logger = Logger()
-    cells.run(cell(task__behaviour=behaviour), store, loggers=lambda _: [logger])
-    assert [s for _, s in logger.ended] == [state]
-    assert ("test/score" in logger.ended[0][0]) == bool(logger.rows) == (state == "done")
-
-
-@pytest.mark.parametrize("behaviour", ["measure", "raise"])
-def test_a_logger_that_fails_at_the_end_does_not_make_run_raise(cell, store, behaviour):
-    mine = cell(task__behaviour=behaviour)
-    outcome = cells.run(mine, store, loggers=lambda _: [Logger(["finish"])])
-    if behaviour == "raise":
-        assert outcome.state == "failed" and "cat" in outcome.error
-    else:  # the numbers are there: a logger's trouble does not take them away
-        assert mine.done(store)
-
-
 def test_a_broken_plugin_fails_the_cell(cell, store, tmp_path):
     bad = tmp_path / "bad.py"
     bad.write_text("1/0")

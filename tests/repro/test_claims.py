@@ -57,7 +57,7 @@ def test_of_many_claimants_exactly_one_wins(entry, stale):
 def test_late_successor_leaves_the_claim_that_another_made_since(entry):
     """Both saw the same dead process; the slower one still holds what it read then."""
     held(entry, pid=dead_pid())
-    seen_by_both = json.loads(entry.path("claim").read_text())
+    seen_by_both = claims.look(entry.path("claim"))
     with entry.claimed():
         claims._take_away(entry.path("claim"), seen_by_both)
         assert json.loads(entry.path("claim").read_text())["pid"] == os.getpid()
@@ -66,13 +66,95 @@ def test_late_successor_leaves_the_claim_that_another_made_since(entry):
 
 def test_successor_that_died_on_the_way_is_passed_over(entry):
     held(entry, pid=dead_pid(), token="of-the-dead")
-    taking = entry.path("claim.stale.of-the-dead")
+    taking = entry.path("claim.stale.of-the-dead.0")
     taking.touch()
     with pytest.raises(Busy, match="keep claiming"), entry.claimed():
         pass
     os.utime(taking, (0, 0))
     with entry.claimed():
         assert entry.state() != "lost"
+    assert list(entry.folder.glob("claim*")) == []
+
+
+def test_claim_made_between_looking_and_taking_stays(entry):
+    """Its owner gave up in this moment, and the next one is there already: another file, though as unreadable as the first."""
+    entry.folder.mkdir(parents=True)
+    claim = entry.path("claim")
+    claim.touch()
+    seen = claims.look(claim)
+    entry.path("next").touch()
+    os.replace(entry.path("next"), claim)
+    claims._take_away(claim, seen)
+    assert claim.exists()
+
+
+def test_claim_appears_whole(entry, monkeypatch):
+    """Whoever looks between the making of a claim and its owner's next step reads who it is."""
+    link, seen = os.link, []
+
+    def linked(draft, claim):
+        link(draft, claim)
+        seen.append(claims.look(claim).holder["pid"])
+
+    monkeypatch.setattr(os, "link", linked)
+    with entry.claimed():
+        assert seen == [os.getpid()]
+
+
+def test_claim_whose_making_was_answered_twice_is_ours(entry, monkeypatch):
+    """NFS: the server made the link, its answer got lost, and the second attempt is told that there is one."""
+    link = os.link
+
+    def answered_late(draft, claim):
+        link(draft, claim)
+        raise FileExistsError(17, "File exists", str(claim))
+
+    monkeypatch.setattr(os, "link", answered_late)
+    with entry.claimed():
+        assert entry.busy()
+    assert list(entry.folder.iterdir()) == []
+
+
+def test_file_system_without_links_is_named(entry, monkeypatch):
+    def refuse(draft, claim):
+        raise PermissionError(1, "Operation not permitted", str(claim))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(claims.StoreError, match="Operation not permitted"), entry.claimed():
+        pass
+
+
+@pytest.mark.parametrize(
+    "other", [{"namespace": "pid:[1]"}, {"host": "elsewhere"}, {"boot": "another"}, {"namespace": None}]
+)
+def test_process_that_cannot_be_asked_for_is_judged_by_its_heartbeat(entry, other):
+    """Containers of one host share its boot and may share its name; a number is another process in each of them."""
+    held(entry, pid=dead_pid(), **other)
+    assert entry.busy()
+    old = time.time() - claims.STALE_SECONDS - 5
+    os.utime(entry.path("claim"), (old, old))
+    assert not entry.busy()
+
+
+def test_machine_without_these_facts_asks_for_nobody(entry, monkeypatch):
+    monkeypatch.setattr(claims, "_here", lambda: {"host": "mac", "boot": None, "namespace": None})
+    held(entry, pid=dead_pid())
+    assert entry.busy()
+
+
+def test_owner_that_was_away_for_too_long_stops_without_writing(entry, monkeypatch):
+    """Its machine slept; a successor has the folder by now."""
+    from sparse_attention.repro import stopping
+
+    monkeypatch.setattr(claims, "HEARTBEAT_SECONDS", 0.05)
+    with pytest.raises(stopping.Stopped, match="was taken over"), stopping.listening(), entry.claimed() as check:
+        check()
+        entry.path("claim").write_text(json.dumps({"host": "elsewhere", "pid": 1, "token": "theirs"}))
+        with pytest.raises(Busy, match="was taken over"):
+            check()
+        time.sleep(10)
+    assert stopping.asked().save is False
+    assert json.loads(entry.path("claim").read_text())["token"] == "theirs"
 
 
 def dead_pid() -> int:

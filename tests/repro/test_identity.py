@@ -40,8 +40,10 @@ def test_a_raised_recipe_changes_its_own_part(cell, monkeypatch):
     one = cell()
     training, evaluation = one.training_id, one.evaluation_id(one.tests[0])
     monkeypatch.setattr(fake_family, "RECIPE", (1, 2))
+    one = cell()
     assert one.training_id == training and one.evaluation_id(one.tests[0]) != evaluation
     monkeypatch.setattr(fake_family, "RECIPE", (2, 1))
+    one = cell()
     assert one.training_id != training and one.evaluation_id(one.tests[0]) != evaluation
 
 

@@ -100,10 +100,13 @@ def test_nothing_to_do_is_fine(store):
     assert list(pool.run([], store, 2, 1)) == []
 
 
-def test_ctrl_c_ends_a_worker_without_a_traceback(cell, store, capfd):
-    events = pool.run([cell(task__behaviour="hang")], store, workers=1, threads=1)
+def test_ctrl_c_reaches_a_worker_which_ends_as_its_command_asks(cell, store, capfd):
+    """A terminal sends it to both: the worker saves what it has, and prints no traceback beside the command's sentence."""
+    hanging = cell(task__behaviour="hang")
+    events = pool.run([hanging], store, workers=1, threads=1)
     assert next(events).kind == "stage"
-    os.kill(int(cell(task__behaviour="hang").entry(store).path("checkpoints/runs").read_text()), signal.SIGINT)
-    (last,) = list(events)
-    assert last.outcome.state == "failed" and "signal 2" in last.outcome.error
+    os.kill(int(hanging.entry(store).path("checkpoints/runs").read_text()), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        events.throw(KeyboardInterrupt)
+    assert hanging.entry(store).state() == "lost" and not hanging.entry(store).path("claim").exists()
     assert "Traceback" not in capfd.readouterr().err

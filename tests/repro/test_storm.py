@@ -14,6 +14,11 @@ def test_after_a_storm_every_number_is_that_of_an_undisturbed_run(tmp_path):
     assert storm.run(tmp_path, seconds=15, rows=1) == []
 
 
+@pytest.mark.slow
+def test_many_cells_under_a_kill_every_second_are_trained_once_each(tmp_path):
+    assert storm.many(tmp_path, cells=200) == []
+
+
 def test_a_difference_would_be_seen(cell, store):
     cells.run(cell(), store)
     before = storm.numbers(store)

@@ -172,23 +172,6 @@ def test_outputs_that_cannot_be_written(script, tiny, tmp_path):
     assert str(tmp_path / "file") in done.stderr and "cannot be written" in done.stderr
 
 
-def test_wandb_offline_makes_a_run(train, outputs):
-    pytest.importorskip("wandb")
-    done = train("mapping=softmax", "logger=wandb", "seed=3", WANDB_MODE="offline", WANDB_SILENT="true")
-    assert done.returncode == 0, done.stderr
-    runs = list(outputs.glob("wandb/offline-run-*"))
-    (cell,) = [
-        p.parent.name
-        for p in outputs.glob("cells/toy/softmax/*/metrics.json")
-        if json.loads(p.read_text())["seed"] == 3
-    ]
-    assert len(runs) == 1 and runs[0].name.endswith(cell)
-    (record,) = runs[0].glob("*.wandb")
-    content = record.read_bytes()
-    for wanted in (b"softmax gamma=1.0 toy seed 3", b"test/bleu", b"dev/accuracy"):
-        assert wanted in content
-
-
 def test_configuration_can_be_shown_without_running(train, outputs):
     before = cells(outputs)
     done = train("mapping=oscarmax", "--cfg", "job")

@@ -16,8 +16,10 @@ from typing import Any
 from sparse_attention.repro.blocks import Block, Table
 from sparse_attention.repro.files import write_atomic
 from sparse_attention.repro.plan import Plan
+from sparse_attention.repro.records import of_cells
 from sparse_attention.repro.report import cells as states
 from sparse_attention.repro.report.data import Part, lines_of, link, part, predictions_of, samples, styles, table_view
+from sparse_attention.repro.report.pages import environment
 from sparse_attention.repro.store import Store
 
 
@@ -42,7 +44,7 @@ def write(
     if len(built) != len(made):
         raise ValueError(f"one table per plan is needed, got {len(built)} tables and {len(made)} plans")
     path, palette = Path(path), styles(built)
-    template = _environment().get_template("report.html.jinja")
+    template = environment().get_template("report.html.jinja")
     sections = [
         _experiment(f"e{i}", table, plan, store, palette, failed or {}, path.parent)
         for i, (table, plan) in enumerate(zip(built, made), 1)
@@ -53,23 +55,6 @@ def write(
     )  # fmt: skip
     write_atomic(path, page.encode("utf-8", "replace"))
     return path
-
-
-def _environment() -> Any:
-    try:
-        import jinja2
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "the HTML report needs jinja2: pip install 'sparse-attention[repro]' and run the command again"
-        ) from error
-    from sparse_attention.repro.report.figures import swatch
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, undefined=jinja2.StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.globals["swatch"] = swatch
-    return environment
 
 
 def _experiment(
@@ -86,19 +71,23 @@ def _experiment(
     return {
         "anchor": anchor, "table": table, "comparable": any(block.comparable for block in table.blocks),
         "profile": plan.experiment.profile, "cells": cells, "states": dict(count),
-        "columns": [_column(f"{anchor}c{c}", c, block, plan, palette) for c, block in enumerate(table.blocks)],
+        "columns": [_column(f"{anchor}c{c}", c, block, plan, palette, store) for c, block in enumerate(table.blocks)],
+        "swept": any(slot.point for slot in plan.slots),
         "files": [(p.name, link(p, beside)) for p in forms if p.is_file()],
     }  # fmt: skip
 
 
-def _column(anchor: str, number: int, block: Block, plan: Plan, palette: Mapping[str, int]) -> dict[str, Any]:
+def _column(
+    anchor: str, number: int, block: Block, plan: Plan, palette: Mapping[str, int], store: Store
+) -> dict[str, Any]:  # fmt: skip
     """A column of an experiment: its table and everything drawn below it."""
-    from sparse_attention.repro.report import figures, heat
+    from sparse_attention.repro.report import comparison, figures, heat
 
     column = plan.experiment.columns[number]
     if block.unavailable:
         return {"anchor": anchor, "block": block, "table": Part(note="not run")}
     lines = lines_of(block, palette)
+    cells = of_cells([slot.cell for slot in plan.slots if slot.column == number], store)
     records = predictions_of(lines, column.split)
     return {
         "anchor": anchor, "block": block, "lines": lines,
@@ -107,5 +96,6 @@ def _column(anchor: str, number: int, block: Block, plan: Plan, palette: Mapping
         "quality": part(figures.attention_quality, lines, column, column.split, f"{anchor}/quality"),
         "scatter": part(figures.against_published, block, lines, column, f"{anchor}/published"),
         "heat": part(heat.heat_maps, lines, records, column.split),
+        "points": part(comparison.points, cells, f"{anchor}/points"),
         "samples": part(samples, lines, records, [s.metric for s in column.show]),
     }  # fmt: skip

@@ -90,6 +90,33 @@ def _inline(drawing: Any, label: str) -> Markup:
     return Markup(re.sub(r"(\d\.\d{2})\d+", r"\1", text))
 
 
+# What the placeholders are in a file of its own, on white (report.css.jinja has them for pages).
+ON_WHITE = (
+    "#1f2328",
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#c05a94",
+    "#b98500",
+    "#3d9bd0",
+    "#7b3f98",
+    "#1f2328",
+    "#d8dee4",
+    "#ffffff",
+)
+
+
+def standalone(drawing: Any, label: str) -> str:
+    """The drawing as an SVG file, on white."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    FigureCanvasSVG(drawing)
+    buffer = io.StringIO()
+    drawing.savefig(buffer, format="svg", facecolor="white", metadata={"Date": None, "Title": label})
+    names = dict(zip((*COLOURS, INK, GRID, PAPER), ON_WHITE))
+    return re.sub("|".join(names), lambda m: names[m[0]], buffer.getvalue())
+
+
 def _style(index: int) -> dict[str, Any]:
     return {"color": COLOURS[index % 8], "linestyle": DASHES[min(index // 4, 2)], "marker": MARKERS[index % 8][0]}
 

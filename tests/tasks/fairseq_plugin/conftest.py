@@ -25,17 +25,23 @@ def symbols():
 
 @pytest.fixture
 def build():
-    """`build("fusedmax", {"lam": .1}, layers=2)`: a small `sa_seq2seq` as fairseq builds it, in eval mode, in double precision."""
+    """`build("fusedmax", {"lam": .1}, layers=2)`: a small `sa_seq2seq`, or another `arch`, as fairseq builds it, in eval mode, in
+    double precision."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
-    def build(mapping: str = "softmax", params: dict | None = None, seed: int = 1, **options):
-        sizes = {"embed_dim": 6, "hidden_dim": 8, "layers": 2, "init_range": 0.7}
-        cfg = MODEL_DATACLASS_REGISTRY["sa_seq2seq"](
+    sizes_of = {
+        "sa_seq2seq": {"embed_dim": 6, "hidden_dim": 8, "layers": 2, "init_range": 0.7},
+        "sa_transformer": {"hidden_dim": 8, "ff_dim": 12, "layers": 2, "heads": 2},
+    }
+
+    def build(mapping: str = "softmax", params: dict | None = None, seed: int = 1, arch: str = "sa_seq2seq", **options):
+        sizes = sizes_of[arch]
+        cfg = MODEL_DATACLASS_REGISTRY[arch](
             mapping=mapping, mapping_params=json.dumps(params or {}), **(sizes | options)
         )
         torch.manual_seed(seed)
         task = SimpleNamespace(source_dictionary=SYMBOLS, target_dictionary=SYMBOLS)
-        return MODEL_REGISTRY["sa_seq2seq"].build_model(cfg, task).double().eval()
+        return MODEL_REGISTRY[arch].build_model(cfg, task).double().eval()
 
     return build
 

@@ -20,6 +20,7 @@ from tasks.seq2seq import encode as pairs
 from tasks.seq2seq.options import Encode as PairOptions
 
 SMALL = ["--embed-dim", "12", "--hidden-dim", "12", "--layers", "1", "--init-range", "0.8"]
+TRANSFORMER = ["--hidden-dim", "12", "--ff-dim", "12", "--heads", "2", "--layers", "1"]
 TRAIN = [
     "--cpu",
     "--optimizer",
@@ -81,7 +82,10 @@ def losses(said: str) -> list[str]:
     return re.findall(r"\bvalid .*?\| loss (\S+)", said)
 
 
-def test_stock_translation_data(fairseq, stock, sentences, tmp_path):
+@pytest.mark.parametrize(
+    "arch, sizes", [("sa_seq2seq", SMALL), ("sa_transformer", TRANSFORMER)], ids=["lstm", "transformer"]
+)
+def test_stock_translation_data(fairseq, stock, sentences, tmp_path, arch, sizes):
     chosen = {"fusedmax": '{"lam": 0.5}', "softmax": "{}"}
     seen = {}
     for mapping, params in chosen.items():
@@ -89,12 +93,12 @@ def test_stock_translation_data(fairseq, stock, sentences, tmp_path):
             "--task",
             "translation",
             "--arch",
-            "sa_seq2seq",
+            arch,
             "--mapping",
             mapping,
             "--mapping-params",
             params,
-            *SMALL,
+            *sizes,
         ]
         said = fairseq(
             "train", stock, *arguments, *TRAIN, "--criterion", "cross_entropy", "--save-dir", tmp_path / mapping

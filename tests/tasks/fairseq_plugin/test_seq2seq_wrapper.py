@@ -17,6 +17,7 @@ from tasks.fairseq_plugin.seq2seq import Rows, Tokens, columns_back, dictionary,
 # Small gamma: untrained scores are flat, and the sparse mappings shall have zeros here.
 MAPPINGS = [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"lam": 0.1, "gamma": 0.1})]
 SHAPES = [{"input_feeding": f, "bidirectional": b} for f in (True, False) for b in (True, False)]
+TRANSFORMERS = [{"arch": "sa_transformer", "pre_norm": p} for p in (True, False)]
 
 
 def whole(model, net_input):
@@ -26,7 +27,7 @@ def whole(model, net_input):
 
 
 @pytest.mark.parametrize("mapping, params", MAPPINGS, ids=[m for m, _ in MAPPINGS])
-@pytest.mark.parametrize("options", SHAPES, ids=str)
+@pytest.mark.parametrize("options", [*SHAPES, *TRANSFORMERS], ids=str)
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
 def test_training_path_equals_incremental_decoding(build, sentences, mapping, params, options, left):
     """With beams reordered at every step, as a search does: hypothesis i continues sentence order[i]."""
@@ -144,6 +145,16 @@ def test_the_mapping_may_stand_at_its_place(build, sentences):
     here = build("softmax", {"at": {"cross": {"name": "sparsemax", "gamma": 0.1}}})
     net_input = sentences()["net_input"]
     torch.testing.assert_close(whole(here, net_input), whole(build("sparsemax", {"gamma": 0.1}), net_input))
+
+
+def test_the_places_of_a_transformer_travel_through_fairseq(build, sentences):
+    at = {"encoder": {"name": "entmax", "alpha": "learned"}, "decoder": {"name": "sparsemax"}}
+    model = build("fusedmax", {"at": at}, arch="sa_transformer")
+    layer = model.net.decoder[1]
+    assert (layer.own.mapping.spec.name, layer.cross.mapping.spec.name) == ("sparsemax", "fusedmax")
+    loss, *_ = criterion()(model.train(), sentences())
+    loss.backward()
+    assert model.net.encoder[0].own.mapping.alpha_logit.grad.abs().min() > 0
 
 
 def test_targets_end_sources_do_not():

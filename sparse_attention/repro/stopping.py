@@ -1,0 +1,90 @@
+"""Asking a running cell to stop: by a signal, or because its claim is another's now.
+
+A scheduler sends SIGTERM, SIGUSR1 or SIGUSR2 before it takes a machine away. While a block is `listening`, such a signal
+raises `Stopped` where the main thread is; inside `deferred` it waits until the block, at a point where it can save, looks
+at `asked` and calls `obey`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Stopped(KeyboardInterrupt):
+    """The process was asked to stop; what it was doing can be resumed."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Why to stop, and whether the folder is still ours to save in."""
+
+    why: str
+    save: bool = True
+
+
+class _State:
+    asked: Asked | None = None
+    listening = False
+    deferring = False
+
+
+_STATE = _State()
+
+
+def asked() -> Asked | None:
+    """What was asked of this process since it began to listen."""
+    return _STATE.asked
+
+
+def obey() -> None:
+    """Raise `Stopped` when it was asked for."""
+    if _STATE.asked:
+        raise Stopped(_STATE.asked.why)
+
+
+def ask(why: str, save: bool = True) -> None:
+    """Ask the main thread, from any thread, to stop. It cannot hear when it does not listen: then the log has the reason."""
+    if not _STATE.listening:
+        logging.getLogger("cell").error("%s, and this process goes on", why)
+        return
+    _STATE.asked = Asked(why, save)
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[None]:
+    """Signals raise `Stopped` while the block runs; nothing changes outside the main thread, or in a block that listens already."""
+    if threading.current_thread() is not threading.main_thread() or _STATE.listening:
+        yield
+        return
+
+    def heard(number: int, frame: object) -> None:
+        _STATE.asked = _STATE.asked or Asked(f"it was asked to stop by {signal.Signals(number).name}")
+        if not _STATE.deferring:
+            obey()
+
+    before = {number: signal.signal(number, heard) for number in SIGNALS}
+    _STATE.asked, _STATE.listening = None, True
+    try:
+        yield
+    finally:
+        _STATE.listening = False
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Signals wait until the block calls `obey`, or ends without being asked again."""
+    before, _STATE.deferring = _STATE.deferring, True
+    try:
+        yield
+    finally:
+        _STATE.deferring = before

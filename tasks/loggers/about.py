@@ -1,0 +1,103 @@
+"""What a run of a logger says of a cell: its name, group and tags, flat configuration, scores, heat maps and samples."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+from sparse_attention.repro.cell import Cell, Found
+from sparse_attention.repro.display import setting
+from sparse_attention.repro.records import ASIDE_NODES, flatten
+from sparse_attention.repro.report.data import clip, read_curves
+from sparse_attention.repro.report.heat import MOST_SOURCE, MOST_TARGET, choose
+from sparse_attention.repro.store import Evaluation
+
+SAMPLES = 20  # of a test set
+LONGEST_NAME, LONGEST_TAG = 128, 64  # that wandb takes
+
+
+def name(cell: Cell) -> str:
+    """Row and column of the table that asked first, or the mapping with its parameters and the data; seed."""
+    return f"{setting(cell)[: LONGEST_NAME - 20]}, seed {cell.seed}"
+
+
+def group(cell: Cell) -> str:
+    """The sweep or experiment that asked first; the task of a cell that was asked alone."""
+    return (cell.origin.get("sweep") or cell.origin.get("experiment") or cell.task)[:LONGEST_NAME]
+
+
+def tags(cell: Cell) -> list[str]:
+    """Task, data, profile and seed."""
+    nodes = ("task", "data", "profile")
+    return [*dict.fromkeys(cell.config[node]["name"][:LONGEST_TAG] for node in nodes), f"seed {cell.seed}"]
+
+
+def config(cell: Cell) -> dict[str, Any]:
+    """One level, `node/key` -> value, without what says where it ran; experiment, sweep, row and column beside it."""
+    flat = flatten({k: v for k, v in cell.config.items() if k not in ASIDE_NODES})
+    return {
+        **cell.origin,
+        **{key.replace(".", "/"): value for key, value in flat.items() if value != {}},
+        "cell": cell.training_id,
+    }
+
+
+def scores(found: Found) -> dict[str, float]:
+    """`split/metric` -> value, and those of the trivial systems as `baseline/<system>/<split>/<metric>`."""
+    baselines = {f"baseline/{system}/{k}": v for system, values in found.baselines.items() for k, v in values.items()}
+    return {**found.metrics, **{k: v for k, v in baselines.items() if isinstance(v, (int, float))}}
+
+
+def rows(found: Found) -> list[dict[str, float]]:
+    """The learning curve as stored, a row an epoch, without what an epoch has not."""
+    columns = read_curves(found)
+    table = (dict(zip(columns, values)) for values in zip(*columns.values()))
+    return [{k: v for k, v in row.items() if v == v} for row in table]
+
+
+def heat_maps(split: str, level: Evaluation, records: list[dict[str, Any]]) -> Iterator[tuple[int, bytes]]:
+    """(index, PNG) of the test examples of medium length whose attention is stored; an exact zero is dotted, the colour scale would hide it."""
+    path = level.path("attention.safetensors")
+    if not path.is_file():
+        return
+    from safetensors import safe_open
+
+    by_index = {int(r["index"]): r for r in records if r.get("source_tokens")}
+    with safe_open(path, framework="numpy") as file:
+        names = {int(n.rpartition("/")[2]): n for n in file.keys() if n.startswith(f"{split}/")}  # noqa: SIM118 (no mapping)
+        for index in choose(names.keys() & by_index.keys(), [by_index]):
+            yield index, _draw(file.get_tensor(names[index]), by_index[index])
+
+
+def _draw(weights: Any, record: dict[str, Any]) -> bytes:
+    """weights: [T, S], or [S] of a classifier; columns are the source's tokens."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = weights.reshape(-1, weights.shape[-1])[:MOST_TARGET, :MOST_SOURCE]  # [T, S]
+    steps, tokens = shown.shape
+    drawing = Figure(figsize=(1.5 + 0.24 * tokens, 1.2 + 0.24 * steps), layout="constrained")
+    FigureCanvasAgg(drawing)
+    axes = drawing.add_subplot()
+    axes.patch.set(facecolor="white", hatch="....", edgecolor="#bbbbbb")
+    axes.imshow(shown, cmap="Blues", vmin=0, vmax=1, alpha=(shown != 0).astype(float), aspect="equal")
+    outputs = list(record.get("output_tokens") or [""])
+    plain = {"parse_math": False, "fontsize": 7}
+    axes.set_xticks(range(tokens), [t[:15] for t in record["source_tokens"][:tokens]], rotation=60, ha="right", **plain)
+    axes.set_yticks(range(steps), [t[:15] for t in (outputs + [""] * steps)[:steps]], **plain)
+    buffer = io.BytesIO()
+    drawing.savefig(buffer, format="png", dpi=90, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def samples(records: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Header and rows of test examples evenly spaced through the set, with the scores that each has of its own."""
+    chosen = [records[i * len(records) // min(SAMPLES, len(records))] for i in range(min(SAMPLES, len(records)))]
+    own = dict.fromkeys(k for r in chosen for k, v in (r.get("sentence") or {}).items() if isinstance(v, (int, float)))
+    body = [
+        [r.get("index"), clip(str(r.get("source", ""))), clip(" | ".join(map(str, r.get("references") or ()))),
+         clip(str(r.get("output", r.get("prediction", "")))), *((r.get("sentence") or {}).get(k) for k in own)]
+        for r in chosen
+    ]  # fmt: skip
+    return ["index", "source", "reference", "output", *own], body

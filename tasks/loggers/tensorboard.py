@@ -1,0 +1,83 @@
+"""Event files for TensorBoard: `tensorboard --logdir outputs/tensorboard`.
+
+One file a cell, named by its id, written anew by whoever resumes it. TensorBoard's own writers put the host's name into
+the file's; this one does not.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sparse_attention.repro.cell import Cell, Found
+from tasks.loggers import about
+
+
+class Logger:
+    """Curves, scores, heat maps and samples of one cell in `<outputs>/tensorboard/<group>/<name>/`."""
+
+    name = "tensorboard"
+
+    def __init__(self, cell: Cell, options: Mapping[str, Any]) -> None:
+        self.cell, self.timeout = cell, options["timeout"]
+        self._sent = self._last = 0
+
+    def start(self) -> None:
+        """Raises ModuleNotFoundError without tensorboard (the extra `tensorboard`), OSError."""
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        parts = [
+            re.sub(r"[^\w.=+-]+", "_", part).strip("_.") for part in (about.group(self.cell), about.name(self.cell))
+        ]
+        folder = Path(self.cell.config["paths"]["outputs"], "tensorboard", *parts)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.writer = RecordWriter((folder / f"events.out.tfevents.{self.cell.training_id}").open("wb"))
+        self._write(file_version="brain.Event:2")
+        self._text("configuration", "\n".join(f"    {key}: {value}" for key, value in about.config(self.cell).items()))
+
+    def curve(self, rows: list[dict[str, float]]) -> None:
+        from torch.utils.tensorboard import summary
+
+        for row in rows[self._sent :]:
+            self._last = int(row.get("epoch", self._last + 1))
+            for key, value in row.items():
+                self._write(self._last, summary=summary.scalar(key, value))
+        self._sent = len(rows)
+        self.writer.flush()
+
+    def finish(self, found: Found | None, state: str) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from torch.utils.tensorboard import summary
+
+        if found is not None:
+            for key, value in about.scores(found).items():
+                self._write(self._last, summary=summary.scalar(f"final/{key}", value))
+            for split, level in found.evaluations.items():
+                records = level.predictions()
+                for index, png in about.heat_maps(split, level, records):
+                    image = Summary.Image(encoded_image_string=png, colorspace=4)
+                    value = Summary.Value(tag=f"attention/{split}/{index}", image=image)
+                    self._write(self._last, summary=Summary(value=[value]))
+                if records:
+                    columns, data = about.samples(records)
+                    lines = [columns, ["---"] * len(columns), *data]
+                    self._text(f"samples/{split}", "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines))
+        self._text("state", state)
+        self.writer.close()
+
+    def _text(self, tag: str, text: str) -> None:
+        from torch.utils.tensorboard import summary
+
+        self._write(self._last, summary=summary.text(tag, text))
+
+    def _write(self, step: int = 0, **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self.writer.write(Event(wall_time=time.time(), step=step, **content).SerializeToString())
+
+
+def _cell(value: Any) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ")

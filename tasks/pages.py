@@ -1,0 +1,51 @@
+"""The pages of configs/ that experiments are made of: names, contents, experiments, printed numbers, rows of one's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from sparse_attention.repro import experiment as experiments
+from sparse_attention.repro.experiment import Experiment, Row
+from tasks.options import near
+from tasks.overrides import CONFIGS, ConfigError
+
+
+def names_in(group: str) -> list[str]:
+    """The pages of a group of configs."""
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+
+
+def page(group: str, name: str) -> dict[str, Any]:
+    """`configs/<group>/<name>.yaml` as plain containers. Raises ConfigError naming the nearest page."""
+    if name not in (known := names_in(group)):
+        raise ConfigError(f"{group} {name!r} is unknown{near(name, known)}; there are: {', '.join(known)}")
+    return OmegaConf.to_container(OmegaConf.load(CONFIGS / group / f"{name}.yaml"), resolve=True)  # type: ignore[return-value]
+
+
+def experiment(name: str, profile: str) -> Experiment:
+    """`configs/experiment/<name>.yaml` under one of its profiles. Raises ConfigError."""
+    try:
+        return experiments.read(page("experiment", name), name, profile)
+    except experiments.ExperimentError as error:
+        raise ConfigError(str(error)) from error
+
+
+def published(name: str) -> list[dict[str, Any]]:
+    """The records of `configs/published/<name>.yaml`."""
+    return page("published", name)["results"]
+
+
+def own_row(name: str, parameters: Sequence[str]) -> Row:
+    """A row for a mapping that the paper does not have: by its page in configs/mapping, or registered by a plugin."""
+    if not name or not all(re.fullmatch(r"\w+=.+", one) for one in parameters):
+        raise ConfigError(
+            f"add={','.join((name, *parameters))} must be a mapping's name, then its parameters: add=entmax,alpha=1.5"
+        )
+    label = f"{name}({', '.join(parameters)})" if parameters else name
+    if name in names_in("mapping"):
+        return Row(label, name, overrides=tuple(f"mapping.{p}" for p in parameters))
+    return Row(label, "custom", overrides=(f"mapping.name={name}", *(f"+mapping.{p}" for p in parameters)))

@@ -1,0 +1,147 @@
+"""Finished cells side by side: what is averaged, what is kept apart, what filters mean, what is drawn."""
+
+from __future__ import annotations
+
+import csv
+import io
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro import compare, records, render
+from sparse_attention.repro.report import comparison, sweeps
+
+
+@pytest.fixture
+def trained(cell, store):
+    """`trained(mapping__lam=0.5, seed=2)`: a finished cell of the fake family."""
+
+    def make(tests=(), **changes):
+        one = cell(tests, **changes)
+        assert cells.run(one, store).state == "done"
+        return one
+
+    return make
+
+
+@pytest.fixture
+def grid(trained):
+    """Two settings with two seeds each."""
+    return [trained(mapping__lam=lam, seed=seed) for lam in (0.0, 0.5) for seed in (1, 2)]
+
+
+def settings(store, **filters):
+    found = compare.fitting(records.read(store).records, filters)
+    return [s for group in compare.groups(found) for s in group.settings]
+
+
+def test_the_mean_is_over_seeds_alone(grid, store):
+    first, second = settings(store)
+    assert (first.parameters["lam"], second.parameters["lam"]) == (0.0, 0.5) and first.seeds == second.seeds == [1, 2]
+    dev = second.summary("dev/score")
+    assert dev.mean == pytest.approx(10 * 0.5 + 0.15) and dev.std == pytest.approx(0.1 / 2**0.5) and dev.n == 2
+    assert second.summary("test/score").mean == pytest.approx(50 - dev.mean)
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        ({"data__content": "b"}, {"data.content": "b"}),
+        ({"profile__name": "cpu", "train__max_epochs": 2}, {"profile.name": "cpu"}),
+        ({"optim__lr": 0.5}, {"optim.lr": 0.5}),
+        ({"decode__beam": 3}, {"decode.beam": 3}),
+    ],
+)
+def test_what_differs_is_never_averaged_and_says_so(trained, store, changes, says):
+    trained(seed=1)
+    trained(seed=2, **changes)
+    found = settings(store)
+    assert [s.seeds for s in found] in ([[1], [2]], [[2], [1]])
+    assert any(says.items() <= s.differs.items() for s in found), [s.differs for s in found]
+
+
+def test_data_of_other_content_under_the_same_configuration(trained, store):
+    one = trained(seed=1)
+    other = cells.prepare({**one.config, "seed": 2}, one.module)
+    other = replace(other, prepared=replace(other.prepared, sha256="f" * 64))
+    assert cells.run(other, store).state == "done"
+    found = settings(store)
+    assert {s.differs["data content"] for s in found} == {one.prepared.sha256[:8], "ffffffff"}
+
+
+def test_a_test_set_that_changed_makes_another_row(trained, store):
+    trained(seed=1)
+    trained(seed=2, data__test="another")
+    assert len(settings(store)) == 2
+
+
+def test_a_metric_that_some_cells_lack_says_of_how_many_it_is(trained, store):
+    trained(seed=1)
+    trained(["duc"], seed=2)
+    (one,) = settings(store)
+    assert one.summary("duc/score").n == 1 and one.summary("test/score").n == 2
+    text = render.to_text(compare.table(compare.groups(records.read(store).records), "t", "T"))
+    assert "duc/score is of 1 of its 2 cells" in text
+
+
+def test_filters(grid, store):
+    assert [s.parameters["lam"] for s in settings(store, **{"mapping.lam": "0.5"})] == [0.5]
+    assert settings(store, task="fake", mapping="softmax", seed="2")[0].seeds == [2]
+    assert [s.seeds for s in settings(store, seed="[1,2]")] == [[1, 2], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    "filters, said",
+    [
+        ({"mapping.lamb": "1"}, ["mapping.lamb is no key", "'mapping.lam'"]),
+        ({"taks": "fake"}, ["taks is no key", "'task'"]),
+        ({"beam": "1"}, ["'decode.beam'"]),
+        ({"task": "fale"}, ["no finished cell has task=fale", "'fake'"]),
+        ({"mapping.lam": "0.7"}, ["mapping.lam=0.7", "there are: 0, 0.5"]),
+    ],
+)
+def test_a_filter_that_fits_nothing_names_what_there_is(grid, store, filters, said):
+    with pytest.raises(compare.FilterError) as caught:
+        settings(store, **filters)
+    assert all(text in str(caught.value) for text in said), caught.value
+
+
+def test_a_damaged_cell_is_told_and_not_shown(grid, store):
+    grid[0].entry(store).path("weights.safetensors").write_text("x")
+    read = records.read(store)
+    assert len(read.records) == 3 and len(read.lost) == 1 and "weights.safetensors" in read.lost[0]
+
+
+def test_files_and_drawings(grid, trained, store, tmp_path):
+    trained(mapping__lam=0.5, mapping__name="sparsemax")
+    table, files = comparison.write(records.read(store).records, tmp_path, "T", ["A note."])
+    names = {str(f.relative_to(tmp_path)) for f in files}
+    assert {
+        "table.txt",
+        "table.md",
+        "table.csv",
+        "table.html",
+        "plots/fake_softmax_lam.svg",
+        "plots/fake_softmax_lam.csv",
+    } <= names
+    for path in tmp_path.glob("plots/*.svg"):
+        assert ET.parse(path).getroot().tag.endswith("svg") and "#01000" not in path.read_text()
+    assert "±0.1" in (tmp_path / "table.txt").read_text() and "A note." in (tmp_path / "table.html").read_text()
+    (plotted,) = [list(csv.DictReader(p.open())) for p in tmp_path.glob("plots/fake_softmax_lam.csv")]
+    assert [(row["lam"], row["dev/score mean"], row["dev/score n"]) for row in plotted] == [
+        ("0", "0.15", "2"),
+        ("0.5", "5.15", "2"),
+    ]
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text())))
+    mine = next(r for r in rows if r["mapping.lam"] == "0.5" and r["metric"] == "dev/score" and r["n"] == "2")
+    assert mine["seeds"] == "1 2" and len(mine["cells"].split()) == 2
+    assert len(table.blocks[0].rows) == 3
+
+
+def test_the_front_of_a_pareto_plot():
+    points = [(0.1, 30.0), (0.5, 29.0), (0.4, 28.0), (0.9, 20.0)]
+    front = [p for p in points if not any(sweeps._beats(q, p, 1) for q in points)]
+    assert front == [(0.1, 30.0), (0.5, 29.0), (0.9, 20.0)]
+    assert [p for p in points if not any(sweeps._beats(q, p, -1) for q in points)] == [(0.9, 20.0)]

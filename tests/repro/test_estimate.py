@@ -1,0 +1,77 @@
+"""Plans before any data: what counts as done, where hours come from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import fake_family
+import pytest
+
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro import estimate as estimates
+from sparse_attention.repro import plan as plans
+from sparse_attention.repro.files import read_json, write_json
+
+
+@pytest.fixture
+def estimate(experiment, tools, store, monkeypatch):
+    def make(overrides=(), change=lambda page: None):
+        one = experiment(change)
+        (slots,) = plans.outline([one], tools, overrides)
+        return estimates.estimate([(one.columns[w.column].label, w) for w in slots], store)
+
+    monkeypatch.setattr(fake_family, "prepare", lambda *_: pytest.fail("a plan looks at no data"))
+    return make
+
+
+def run(config, store, seconds, tests=()):
+    """A finished cell that took so long."""
+    cell = cells.prepare(config, "fake_family", tests)
+    assert cells.run(cell, store).state == "done"
+    path = cell.entry(store).path("metrics.json")
+    write_json(path, read_json(path) | {"seconds": seconds})
+
+
+def test_nothing_is_known(estimate):
+    told = estimate()
+    assert (told.total.cells, told.total.done, told.total.hours) == (16, 0, pytest.approx(16 * 0.05))
+    text = told.text("A plan")
+    assert "assumed, 0.05 hours each" in text and text.splitlines()[-1].startswith(
+        "16 cells: 0 done, 16 to run; about 0.8 hours"
+    )
+
+
+def test_done_by_configuration_and_hours_of_earlier_cells(experiment, tools, store, estimate, monkeypatch):
+    one = experiment()
+    (slots,) = plans.outline([one], tools)
+    monkeypatch.undo()
+    run(slots[0].config, store, 7200.0)
+    monkeypatch.setattr(fake_family, "prepare", lambda *_: pytest.fail("a plan looks at no data"))
+    told = estimate()
+    assert told.total.done == 1 and told.shares["A"].done == 1 and told.shares["B"].done == 0
+    assert told.total.hours == pytest.approx(15 * 2)
+    assert "mean of 1 finished cells" in told.text("A plan")
+    # other data, or an evaluation that is missing: not done; twice the epochs: twice the hours
+    assert estimate(["data.content=b"]).total.done == 0
+    assert estimate(change=lambda page: page["columns"]["a"].update(evaluate=["duc"])).total.done == 0
+    longer = estimate(["train.max_epochs=2"])
+    assert longer.total.hours == pytest.approx(16 * 4) and any("by the epoch" in s for s in longer.sources)
+
+
+def test_another_recipe_is_not_done(experiment, tools, store, estimate, monkeypatch):
+    (slots,) = plans.outline([experiment()], tools)
+    monkeypatch.undo()
+    run(slots[0].config, store, 9.0)
+    monkeypatch.setattr(fake_family, "RECIPE", (2, 1))
+    assert estimate().total.done == 0
+
+
+def test_gpu_hours(estimate, tools, experiment, store):
+    def on(device, profile):
+        compose = lambda o, u=(): (c := tools.compose(o, u)) | {"runtime": c["runtime"] | {"device": device}}  # noqa: E731
+        (slots,) = plans.outline([experiment(profile=profile)], replace(tools, compose=compose))
+        return estimates.estimate([("x", w) for w in slots], store).total
+
+    assert on("cpu", "demo").gpu_hours == 0
+    assert on("cuda", "demo").gpu_hours == pytest.approx(on("cuda", "demo").hours) != 0
+    assert on("cpu", "paper").gpu_hours == pytest.approx(4 * estimates.ASSUMED_HOURS["paper"])

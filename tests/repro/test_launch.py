@@ -1,0 +1,167 @@
+"""Launchers over cells of the fake family: what is begun again, what is not, and which GPU a worker gets. Slurm: tests/slurm."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sparse_attention.repro import launch
+from sparse_attention.repro.files import StoreError
+from sparse_attention.repro.launch import devices
+
+RUNTIME = {"device": "cpu", "threads": 1, "workers": 2, "devices": "all", "workers_per_device": 1}
+LAUNCHERS = ("local", "joblib")
+
+
+def run(cells, store, name="local", retries=0, **runtime):
+    """(seed -> outcome, notes)."""
+    if name == "joblib":
+        pytest.importorskip("joblib", reason="the extra [cluster] is not installed")
+    events = list(launch.run(cells, store, {"name": name, "retries": retries}, RUNTIME | runtime))
+    return {e.cell.seed: e.outcome for e in events if e.outcome}, [e.text for e in events if e.kind == "note"]
+
+
+def runs(cell, store) -> list[str]:
+    """One line a training or evaluation: the process, and the test set."""
+    return cell.entry(store).path("checkpoints/runs").read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_a_failure_of_the_cells_own_fails_it_alone_and_once(cell, store, name):
+    cells = [cell(seed=s, task__behaviour="raise", mapping__only=2) for s in (1, 2, 3)]
+    ended, notes = run(cells, store, name, retries=3)
+    assert {s: o.state for s, o in ended.items()} == {1: "done", 2: "failed", 3: "done"}
+    assert "the cat sat" in ended[2].error and not ended[2].machine and len(runs(cells[1], store)) == 1
+    assert not any("again" in n for n in notes)
+
+
+def test_a_killed_cell_is_begun_again_as_often_as_asked(cell, store):
+    ended, notes = run([cell(task__behaviour="recover")], store, retries=1)
+    assert ended[1].state == "done" and any("signal 9" in n and "again (1 of 1)" in n for n in notes)
+    stubborn = cell(seed=2, task__behaviour="kill")
+    ended, _ = run([stubborn], store, retries=2)
+    assert ended[2].state == "failed" and ended[2].machine and "begun again 2 times" in ended[2].error
+    assert len(runs(stubborn, store)) == 3
+
+
+def test_a_killed_worker_of_joblib_takes_no_other_cell_along(cell, store):
+    cells = [cell(seed=s, task__behaviour="recover", mapping__only=2) for s in (1, 2, 3, 4)]
+    ended, _ = run(cells, store, "joblib")
+    assert ended.keys() == {1, 2, 3, 4} and not any(o.error for o in ended.values())
+    assert all(one.done(store) for one in cells)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_stops_a_cell_which_is_no_failure_of_its_own(cell, store, number):
+    hanging, seen = cell(task__behaviour="hang"), []
+    for event in launch.run([hanging], store, {"name": "local", "retries": 0}, RUNTIME):
+        seen.append(event)
+        if event.kind == "stage":
+            os.kill(int(runs(hanging, store)[0]), number)
+    assert seen[-1].outcome.machine and signal.Signals(number).name in seen[-1].outcome.error
+    assert hanging.entry(store).state() == "lost" and not hanging.entry(store).path("claim").exists()
+
+
+def test_a_signal_to_the_command_stops_its_cells(cell, store):
+    hanging = cell(task__behaviour="hang")
+    events = launch.run([hanging], store, {"name": "local", "retries": 5}, RUNTIME)
+    assert next(events).kind == "stage"
+    threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGTERM]).start()
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+        list(events)
+    assert not hanging.entry(store).busy() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_cell_whose_command_is_gone_stops(cell, store):
+    """It would hold its machine for nobody, and the same command would wait for it."""
+    slow, here = cell(task__behaviour="slow", task__seconds=3.0), Path(__file__).parent
+    command = subprocess.Popen(
+        [sys.executable, "-c", COMMAND.format(paths=[str(here.parents[1]), str(here)], runtime=RUNTIME), str(store.root)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    command.stdin.write(pickle.dumps(slow))
+    command.stdin.close()
+    assert command.stdout.read(1) == b"."
+    command.kill()
+    command.wait()
+    end = time.monotonic() + 20
+    while slow.entry(store).busy() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert slow.entry(store).state() == "lost" and not slow.entry(store).finished()
+
+
+COMMAND = """
+import sys
+sys.path[:0] = {paths}
+if __name__ == "__main__":
+    import pickle
+    from sparse_attention.repro import launch
+    from sparse_attention.repro.store import Store
+    cell = pickle.load(sys.stdin.buffer)
+    for event in launch.run([cell], Store(sys.argv[1]), {{"name": "local"}}, {runtime}):
+        print(".", end="", flush=True)
+"""
+
+
+# ---- GPUs
+
+
+@pytest.mark.parametrize(
+    "asked, processes, expected",
+    [
+        ({"workers": 2}, 1, ["0", "1"]),
+        ({"workers": 8}, 1, ["0", "1", "2", "3"]),
+        ({"workers": 6, "workers_per_device": 2}, 1, ["0", "1", "2", "3", "0", "1"]),
+        ({"workers": 8, "devices": [0, 2]}, 1, ["0", "2"]),
+        ({"workers": 8}, 2, ["0,1", "2,3"]),
+        ({"workers": 8}, 3, ["0,1,2"]),
+        ({"workers": 2, "devices": "none"}, 1, ["", ""]),
+        ({"workers": 2, "device": "cpu"}, 1, [None, None]),
+    ],
+)
+def test_each_worker_has_its_own_gpus(monkeypatch, asked, processes, expected):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found, said = devices.places(RUNTIME | {"device": "cuda"} | asked, processes, count=lambda: 4)
+    assert found == expected
+    assert (said is not None) == (len(expected) < asked["workers"])
+    if said:
+        assert f"runtime.workers={asked['workers']}" in said and "workers_per_device=2" in said
+
+
+def test_numbers_count_among_the_gpus_that_are_visible(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,GPU-0af")
+    assert devices.places(RUNTIME | {"device": "cuda", "devices": [2, 0]})[0] == ["GPU-0af", "5"]
+    with pytest.raises(StoreError, match=r"devices=\[3\].*shows 3 GPU.*numbers up to 2"):
+        devices.places(RUNTIME | {"device": "cuda", "devices": [3]})
+    with pytest.raises(StoreError, match=r"devices=\[0\].*shows 0 GPU"):
+        devices.places(RUNTIME | {"devices": [0]}, count=lambda: 0) if monkeypatch.delenv(
+            "CUDA_VISIBLE_DEVICES"
+        ) is None else None
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_workers_see_their_gpu_alone(cell, store, monkeypatch, name):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    cells = [cell(seed=s, task__behaviour="look", task__seconds=1.5) for s in (1, 2, 3, 4)]
+    ended, _ = run(cells, store, name, device="cuda", devices=[0, 2], workers=8)
+    assert {o.state for o in ended.values()} == {"done"}
+    seen = [one.entry(store).path("device").read_text() for one in cells]
+    assert set(seen) == {"4", "6"}
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5,6"
+
+
+def test_one_cell_runs_in_this_process_unless_something_is_asked_of_it(cell, store):
+    here = cell(launcher={"name": "local"})
+    assert launch.one(here, store, lambda event: None).state == "done"
+    assert runs(here, store)[0] == str(os.getpid())
+    apart = cell(seed=2, runtime__devices="none", runtime__workers=1)
+    assert launch.one(apart, store, lambda event: None).state == "done"
+    assert runs(apart, store)[0] != str(os.getpid())

@@ -1,0 +1,98 @@
+"""Sweeps and comparisons as a user calls them: processes of their own, exit status, files."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory) -> Path:
+    """One store for the tests of this module."""
+    return tmp_path_factory.mktemp("outputs")
+
+
+@pytest.fixture
+def train(script, tiny, outputs):
+    def run(*arguments, **environment):
+        given = {a.split("=")[0] for a in arguments}
+        rest = [o for o in tiny if o.split("=")[0] not in given]
+        return script("train.py", *arguments, *rest, f"paths.outputs={outputs}", **environment)
+
+    return run
+
+
+def manifest(outputs: Path, name: str) -> dict:
+    return json.loads((outputs / "sweeps" / name / "manifest.json").read_text())
+
+
+def test_a_sweep_ends_in_one_table_and_is_found_again(train, script, outputs):
+    asked = ("-m", "mapping=sparsemax,fusedmax", "mapping.gamma=0.5,2", "seed=1,2", "sweep=mine")
+    planned = train(*asked, "--plan")
+    assert planned.returncode == 0 and not (outputs / "cells").exists()
+    assert planned.stdout.strip().splitlines()[-1].startswith("8 cells: 0 done, 8 to run; about")
+    done = train(*asked)
+    assert done.returncode == 0, done.stderr
+    assert "8 cells run, 0 reused, 0 failed" in done.stdout and done.stdout.count("±") >= 4
+    assert len(re.findall(r"^  (?:sparsemax|fusedmax) \(", done.stdout, re.M)) == 4, "one row a setting"
+    told = manifest(outputs, "mine")
+    assert len(told["cells"]) == 8 and {c["state"] for c in told["cells"]} == {"done"} and told["code"]
+    assert all((outputs / "cells" / c["cell"] / "manifest.json").is_file() for c in told["cells"])
+    names = {
+        str(p.relative_to(outputs / "sweeps" / "mine")) for p in (outputs / "sweeps" / "mine").rglob("*") if p.is_file()
+    }
+    assert {
+        "table.txt",
+        "table.md",
+        "table.csv",
+        "table.html",
+        "plots/toy_fusedmax_gamma.svg",
+        "plots/toy_fusedmax_gamma.csv",
+    } <= names
+    again = train(*asked, "runtime.workers=1")
+    assert again.returncode == 0 and "0 cells run, 8 reused, 0 failed" in again.stdout
+    last = train(*asked, "--plan").stdout.strip().splitlines()[-1]
+    assert last.startswith("8 cells: 8 done, 0 to run")
+    other = train("-m", "mapping=sparsemax", "sweep=mine")
+    assert other.returncode == 1 and "sweep=mine is there already" in other.stderr
+    one = script("compare.py", "sweep=mine", "mapping=fusedmax", "mapping.gamma=2", f"paths.outputs={outputs}")
+    assert one.returncode == 0, one.stderr
+    assert len(re.findall(r"^  fusedmax \(", one.stdout, re.M)) == 1 and "(lam=0.1, gamma=2)  2" in one.stdout
+    for filters, said in ((["tsk=toy"], "'task'"), (["sweep=mien"], "'mine'"), (["mapping=fusedmx"], "'fusedmax'")):
+        wrong = script("compare.py", *filters, f"paths.outputs={outputs}")
+        assert wrong.returncode == 2 and said in wrong.stderr and "Traceback" not in wrong.stderr, wrong.stderr
+
+
+def test_what_fails_fails_nothing_else(train, outputs):
+    done = train("-m", "mapping=fusedmax", "mapping.lam=-1,0.3", "sweep=half")
+    assert done.returncode == 1 and "cannot be run: mapping.lam=-1" in done.stderr
+    assert [c["state"] for c in manifest(outputs, "half")["cells"]] == ["done"]
+    assert list(manifest(outputs, "half")["wrong"]) == ["mapping.lam=-1"]
+
+
+def test_an_experiment(script, outputs):
+    done = script("train.py", "-m", "experiment=demo", "--plan", f"paths.outputs={outputs}")
+    assert done.returncode == 0 and "hours" in done.stdout, done.stderr
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("optuna") is None, reason="needs the extra [cluster]: hydra-optuna-sweeper"
+)
+def test_optuna_searches_on_the_same_store(train, outputs):
+    done = train(
+        "-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=3", "hydra.sweeper.n_jobs=1", "hydra.sweeper.direction=maximize",
+        "mapping=sparsegen_lin", "mapping.lam=interval(-1.0,0.9)", "sweep=search",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = manifest(outputs, "search")
+    assert len(told["cells"]) == 3 and (outputs / "sweeps" / "search" / "table.txt").is_file()
+    best = re.search(r"best_value: (\S+)", (outputs / "sweeps" / "search" / "optimization_results.yaml").read_text())
+    scores = [
+        json.loads((outputs / "cells" / c["cell"] / "metrics.json").read_text())["metrics"]["dev/accuracy"]
+        for c in told["cells"]
+    ]
+    assert float(best[1]) == pytest.approx(max(scores))

@@ -1,0 +1,8 @@
+"""The storm's measure of a store lies beside the tests of the store."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "repro"))

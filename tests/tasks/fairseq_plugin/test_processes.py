@@ -1,0 +1,152 @@
+"""One training in several processes: of one machine, or tasks of a job; compared with one process and with each other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from test_training import assert_same_training, curves, scores
+
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro.store import Store
+from tasks.nodes import shares
+
+
+@pytest.mark.parametrize(
+    "processes, every, batch, tokens, expected",
+    [
+        (1, 2, 64, None, (64, None, 2)),
+        (2, 2, 64, None, (64, None, 1)),
+        (4, 2, 64, 4096, (32, 2048, 1)),
+        (3, 6, 10, None, (10, None, 2)),
+        (8, 1, 64, None, (8, None, 1)),
+    ],
+)
+def test_the_shares_make_the_update(processes, every, batch, tokens, expected):
+    train = {"processes": processes, "update_freq": every, "batch_size": batch, "max_tokens": tokens}
+    assert shares(train) == expected
+    assert expected[0] * expected[2] * processes == batch * every
+
+
+def test_what_cannot_be_shared_evenly_is_refused(composed, tiny):
+    from tasks.compose import ConfigError
+
+    with pytest.raises(
+        ConfigError, match=r"train\.processes=3 cannot share .*update_freq=1 .*batch_size=16 .*possible are 1, 2"
+    ):
+        composed([*tiny, "train.processes=3"])
+
+
+@pytest.mark.slow
+def test_two_processes_over_gloo(prepared_cell, learning, tmp_path):
+    """Each process takes its share of every update: as many updates as alone, one history, and it learns."""
+    overrides = [*learning, "mapping=sparsemax", "train.processes=2", "train.batch_size=10"]
+    alone = prepared_cell([*overrides, "train.processes=1"])
+    assert alone.cell_id != prepared_cell(overrides).cell_id, "the number of processes changes the numbers"
+    cell, store = prepared_cell(overrides), Store(tmp_path)
+    outcome = cells.run(cell, store)
+    assert outcome.state == "done", outcome.error
+    entry = cell.entry(store)
+    rows = curves(entry)
+    assert float(rows[-1]["updates"]) == len(rows) * 500 / 10
+    assert "2 processes x 1 batches x 5 examples make an update of 10" in entry.path("log.txt").read_text()
+    assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"]) - 0.5
+    assert scores(cell, entry)["test/attention_zeros"] > 0.3
+    assert sorted(p.name for p in entry.path("checkpoints").iterdir()) == ["best.pt", "last.pt", "previous.pt"]
+
+
+@pytest.fixture(scope="module")
+def shared(prepared_cell, tiny):
+    """`shared(processes)`: an update is two batches of eight; two processes have one of them each."""
+    more = [
+        "data.limits={train: 96, dev: 16, test: 8}",
+        "train.batch_size=8",
+        "train.update_freq=2",
+        "train.max_epochs=3",
+    ]
+    return lambda processes, *others: prepared_cell([*tiny, *more, *others, f"train.processes={processes}"])
+
+
+@pytest.fixture(scope="module")
+def two(shared, tmp_path_factory):
+    """An undisturbed training by two processes."""
+    cell, store = shared(2), Store(tmp_path_factory.mktemp("two"))
+    assert cells.run(cell, store).state == "done"
+    return cell, cell.entry(store)
+
+
+@pytest.mark.slow
+def test_an_update_has_the_same_examples_in_one_process_and_in_two(shared, two, tmp_path):
+    alone = shared(1)
+    assert cells.run(alone, Store(tmp_path)).state == "done"
+    one, both = curves(alone.entry(Store(tmp_path))), curves(two[1])
+    for mine, theirs in zip(one, both, strict=True):
+        assert mine["updates"] == theirs["updates"]
+        for key in ("train/loss", "dev/loss", "train/gnorm"):
+            assert float(mine[key]) == pytest.approx(float(theirs[key]), rel=1e-4), key
+
+
+@pytest.mark.slow
+def test_two_processes_asked_to_stop_save_and_end_the_same(shared, two, tmp_path, monkeypatch):
+    from tasks.cells._training import TrainingMonitor
+
+    cell, store, updated = shared(2), Store(tmp_path), TrainingMonitor.updated
+
+    def warned(self, epoch, *rest):
+        os.kill(os.getpid(), signal.SIGTERM)
+        updated(self, epoch, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingMonitor, "updated", warned)
+        outcome = cells.run(cell, store)
+    assert outcome.machine and "SIGTERM" in outcome.error, outcome.error
+    assert cells.run(cell, store).state == "done"
+    assert "resuming from epoch" in cell.entry(store).path("log.txt").read_text()
+    assert_same_training(cell, cell.entry(store), two[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["slurm", "torchrun"])
+def test_tasks_of_a_job_train_as_the_processes_of_one_machine(shared, two, tmp_path, root, by):
+    """As two nodes of Slurm would, or torchrun; the second task comes to an evaluation alone for nothing."""
+    cell, store = shared(2), Store(tmp_path / "store")
+    (folder,) = cells.enter(cell, store)
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "scontrol").write_text("#!/bin/sh\necho 127.0.0.1\necho 127.0.0.2\n")
+    (tools / "scontrol").chmod(0o755)
+    job = {"SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_LOCALID": "0",
+           "SLURM_JOB_ID": str(os.getpid()), "PATH": f"{tools}:{os.environ['PATH']}"}  # fmt: skip
+    command = ["-m", "sparse_attention.repro.launch.ranks", str(folder)]
+    if by == "slurm":
+        lines = [([sys.executable, *command], job | {"SLURM_PROCID": str(rank)}) for rank in range(2)]
+    else:
+        lines = [([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *command], {})]
+    for _ in range(2):
+        started = [
+            subprocess.Popen(
+                line, cwd=root, env=os.environ | more, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+            for line, more in lines
+        ]
+        said = [process.communicate(timeout=300)[0] for process in started]
+        assert [process.returncode for process in started] == [0] * len(lines), said
+    assert_same_training(cell, cell.entry(store), two[1])
+
+
+@pytest.mark.slow
+def test_a_mapping_of_ones_own_reaches_every_process(prepared_cell, tiny, tmp_path):
+    plugin = tmp_path / "own.py"
+    plugin.write_text(
+        "import sparse_attention as sa, torch\n"
+        "@sa.register('halfmax', kind='simplex', paper='none', oracle='none', summary='sparsemax of half the scores')\n"
+        "class Halfmax(torch.nn.Module):\n"
+        "    def forward(self, scores, mask=None, dim=-1):\n"
+        "        return sa.sparsemax(scores / 2, dim=dim, mask=mask)\n"
+    )
+    overrides = [*tiny, f"plugins=[{plugin}]", "mapping=custom", "mapping.name=halfmax", "train.processes=2"]
+    outcome = cells.run(prepared_cell(overrides), Store(tmp_path / "store"))
+    assert outcome.state == "done", outcome.error

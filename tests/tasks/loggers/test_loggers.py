@@ -1,0 +1,390 @@
+"""wandb and TensorBoard: what they wrote is read back from their own files, or from a server that stands in for wandb's."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro import experiment
+from sparse_attention.repro.store import Store
+from tasks import compose
+from tasks.loggers import make_loggers
+
+pytest.importorskip("wandb")
+KEY = "0123456789abcdef0123456789abcdef01234567"
+QUIET = {"WANDB_SILENT": "true"}
+
+
+def records(path: Path):
+    """The records of a .wandb file: LevelDB's log format (blocks of 32 KiB, parts of a record: whole, first, middle, last)."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, held = path.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        if (left := 32768 - at % 32768) < 7:
+            at += left
+            continue
+        size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        held += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(held)
+            held = b""
+            yield record
+
+
+def read_run(folder: Path) -> dict:
+    """One offline run: name, group, ..., configuration, history, summary, definitions of metrics."""
+    (path,) = folder.glob("*.wandb")
+    found: dict = {"history": [], "summary": {}, "metrics": {}, "config": {}}
+    for one in records(path):
+        if one.HasField("run"):
+            run = one.run
+            found |= {
+                "id": run.run_id,
+                "name": run.display_name,
+                "group": run.run_group,
+                "job_type": run.job_type,
+                "host": run.host,
+            }
+            found |= {"tags": list(run.tags), "project": run.project, "entity": run.entity}
+            found["config"] |= {u.key: json.loads(u.value_json) for u in run.config.update}
+        elif one.HasField("history"):
+            found["history"].append(
+                {(i.key or "/".join(i.nested_key)): json.loads(i.value_json) for i in one.history.item}
+            )
+        elif one.HasField("summary"):
+            found["summary"] |= {
+                (u.key or "/".join(u.nested_key)): json.loads(u.value_json) for u in one.summary.update
+            }
+        elif one.HasField("metric"):
+            found["metrics"][one.metric.name or one.metric.glob_name] = one.metric
+    return found
+
+
+def offline(folder: Path) -> list[dict]:
+    return sorted((read_run(p) for p in folder.glob("wandb/offline-run-*")), key=lambda run: run["name"])
+
+
+@pytest.fixture
+def clean(monkeypatch, tmp_path):
+    """No variable of wandb's from outside, and no netrc."""
+    for name in [n for n in os.environ if n.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    for name, value in QUIET.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("outputs")
+
+
+@pytest.fixture(scope="module")
+def command(root):
+    """`command("wandb_upload", *arguments)`: the exit status of a script that is called in this process."""
+
+    def run(name: str, *arguments: str) -> int:
+        spec = importlib.util.spec_from_file_location(name, root / "scripts" / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.main(list(arguments))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(script, prepared_cell, tiny, outputs) -> Path:
+    """Two mappings trained, one by train.py, with a key, offline by the environment, into a WANDB_DIR that is not there yet."""
+    folder = outputs.parent / "runs" / "deep"
+    given = {
+        "WANDB_API_KEY": KEY,
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": str(folder),
+        "WANDB_PROJECT": "ours",
+        "WANDB_ENTITY": "us",
+        "WANDB_TAGS": "night,h100",
+    }
+    logger = "logger=[wandb,tensorboard]" if importlib.util.find_spec("tensorboard") else "logger=wandb"
+    asked = (*tiny, logger, "seed=3", f"paths.outputs={outputs}")
+    done = script("train.py", *asked, "mapping=sparsemax", **given, **QUIET)
+    assert done.returncode == 0, done.stderr
+    assert "left out" not in done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**given, **QUIET}.items():
+            patch.setenv(name, value)
+        outcome = cells.run(prepared_cell([*asked, "mapping=fusedmax"]), Store(outputs), loggers=make_loggers)
+    assert outcome.state == "done", outcome.error
+    return folder
+
+
+def test_the_environment_wins_and_runs_are_told_apart(trained, outputs):
+    fused, sparse = offline(trained)
+    assert not (outputs / "wandb").exists()
+    assert (fused["name"], sparse["name"]) == (
+        "fusedmax(lam=0.1, gamma=1.0) on toy, seed 3",
+        "sparsemax(gamma=1.0) on toy, seed 3",
+    )
+    for run, mapping in ((fused, "fusedmax"), (sparse, "sparsemax")):
+        assert (run["project"], run["entity"], run["job_type"], run["group"]) == ("ours", "us", mapping, "toy")
+        assert sorted(run["tags"]) == ["demo", "h100", "night", "seed 3", "toy"]
+        assert (outputs / "cells" / "toy" / mapping / run["id"] / "manifest.json").is_file()
+    assert (
+        fused["config"]["mapping/lam"] == 0.1
+        and fused["config"]["train/max_epochs"] == 1
+        and fused["config"]["seed"] == 3
+    )
+    assert not any(isinstance(v, dict) for k, v in fused["config"].items() if k != "_wandb")
+
+
+def test_curves_scores_baselines_pictures_and_samples(trained, outputs):
+    run = offline(trained)[1]
+    folder = outputs / "cells" / "toy" / "sparsemax" / run["id"]
+    stored = json.loads((folder / "metrics.json").read_text())["metrics"]
+    (level,) = (folder / "evaluations").iterdir()
+    scored = json.loads((level / "metrics.json").read_text())
+    for key, value in {**stored, **scored["metrics"]}.items():
+        assert run["summary"][key] == pytest.approx(value), key
+    assert run["summary"]["baseline/constant/test/bleu"] == pytest.approx(scored["baselines"]["constant"]["test/bleu"])
+    curve, last = run["history"]
+    assert curve["epoch"] == 1 and curve["curve/dev/accuracy"] == pytest.approx(stored["dev/accuracy"], rel=1e-4)
+    defined = run["metrics"]
+    assert defined["curve/dev/accuracy"].step_metric == "epoch" and defined["curve/dev/accuracy"].summary.max
+    assert defined["curve/dev/loss"].summary.min and not defined["curve/dev/loss"].summary.max
+    assert last["attention/test/count"] == 3 and last["samples/test/nrows"] == 8
+    (table,) = trained.glob(f"wandb/*{run['id']}/files/media/table/samples/*.json")
+    shown = json.loads(table.read_text())
+    assert shown["columns"][:4] == ["index", "source", "reference", "output"] and len(shown["data"]) == 8
+
+
+def test_no_key_and_no_host_anywhere(trained, outputs):
+    host = socket.gethostname().encode()
+    pictures = (".png", ".safetensors", ".pt", ".gz")
+    files = [p for root in (trained, outputs) for p in root.rglob("*") if p.is_file()]
+    assert len(files) > 30
+    assert [p for p in files if KEY.encode() in p.read_bytes()] == []
+    assert all(run["host"] == "" for run in offline(trained))
+    named = [
+        p
+        for p in files
+        if p.suffix not in pictures
+        and "tfevents" not in p.name
+        and re.search(rb"\b%s\b" % re.escape(host), p.read_bytes())
+    ]
+    assert named == [] and not any(socket.gethostname() in p.name for p in files)
+
+
+def test_tensorboard_files_are_read_by_tensorboard(trained, outputs):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (folder,) = (outputs / "tensorboard" / "toy").glob("sparsemax*")
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    tags = events.Tags()
+    assert [e.step for e in events.Scalars("dev/accuracy")] == [1]
+    (run,) = [r for r in offline(trained) if r["job_type"] == "sparsemax"]
+    assert events.Scalars("final/test/bleu")[0].value == pytest.approx(run["summary"]["test/bleu"], rel=1e-5)
+    assert len([t for t in tags["images"] if t.startswith("attention/test/")]) == 3
+    assert "samples/test/text_summary" in tags["tensors"] and "configuration/text_summary" in tags["tensors"]
+    assert [p.name for p in folder.iterdir()] == [f"events.out.tfevents.{run['id']}"]
+
+
+def test_a_cell_of_a_table_has_its_row_column_and_experiment(prepared_cell, tiny, tmp_path, clean):
+    asked = {"sweep": "night", "row": "sparsegen-lin lam=-1.0", "column": "fren_demo"}
+    mine = replace(prepared_cell([*tiny, "mapping=softmax", "logger=wandb", f"paths.outputs={tmp_path}"]), origin=asked)
+    outcome = cells.run(mine, Store(tmp_path), loggers=make_loggers)
+    assert outcome.state == "done", outcome.error
+    (run,) = offline(tmp_path)  # without a key: offline
+    assert (run["name"], run["group"]) == ("sparsegen-lin lam=-1.0, fren_demo, seed 1", "night")
+    assert asked.items() <= run["config"].items() and run["project"] == "sparse-attention"
+
+
+def test_a_server_that_never_answers_costs_the_timeout(script, tiny, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, says nothing
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        given = {"WANDB_BASE_URL": url, "WANDB_API_KEY": KEY, "WANDB_MODE": "online"}
+        asked = ("mapping=softmax", "logger=wandb", "logger.wandb.timeout=4", f"paths.outputs={tmp_path}")
+        done = script("train.py", *tiny, *asked, **given)
+        ended = time.time()
+    assert done.returncode == 0 and KEY not in done.stdout + done.stderr, done.stderr
+    assert done.stderr.count("logger wandb is left out from here on, at start: ") == 1, done.stderr
+    (log,) = tmp_path.glob("cells/*/*/*/log.txt")
+    assert log.read_text().count("left out") == 1 and KEY not in log.read_text()
+    assert ended - log.with_name("manifest.json").stat().st_mtime < 15, (
+        "nothing of wandb's holds up the end of the process"
+    )
+
+
+# ---- a server
+
+
+@pytest.fixture(scope="module")
+def server():
+    from server import Server
+
+    running = Server()
+    yield running
+    running.shutdown()
+
+
+@pytest.fixture
+def online(server, tmp_path, script):
+    """A script with a key for the server."""
+    given = {
+        "WANDB_BASE_URL": server.url,
+        "WANDB_API_KEY": KEY,
+        "WANDB_MODE": "online",
+        "WANDB_DIR": str(tmp_path / "w"),
+        **QUIET,
+    }
+    return lambda *arguments, **more: script(*arguments, **{**given, **more})
+
+
+def test_upload_sends_a_finished_cell_once(trained, outputs, online, server):
+    before = {p: p.read_bytes() for p in (outputs / "cells").rglob("*") if p.is_file()}
+    done = online("wandb_upload.py", "mapping=sparsemax", "seed=3", f"paths.outputs={outputs}")
+    assert done.returncode == 0, done.stderr
+    ((key, run),) = server.runs.items()
+    assert done.stdout.strip() == f"[1/1] toy/sparsemax/{key}: sent"
+    (same,) = [r for r in offline(trained) if r["id"] == key]
+    assert (run["displayName"], run["groupName"], run["jobType"]) == (same["name"], same["group"], same["job_type"])
+    shown = {
+        k: v
+        for k, v in same["summary"].items()
+        if isinstance(v, (int, float)) and "/" in k and not k.startswith(("curve/", "_", "attention/", "samples/"))
+    }
+    assert len(shown) > 10 and {k: run["summary"][k] for k in shown} == pytest.approx(shown)
+    assert [row["epoch"] for row in run["history"] if "epoch" in row] == [1]
+    assert sum(name.endswith(".png") for name in server.files) == 3 and any(
+        name.endswith(".table.json") for name in server.files
+    )
+    lines = len(run["history"])
+    again = online("wandb_upload.py", "mapping=sparsemax", "seed=3", f"paths.outputs={outputs}")
+    assert again.returncode == 0 and again.stdout.strip() == f"[1/1] toy/sparsemax/{key}: there already"
+    assert len(server.runs[key]["history"]) == lines and run["summary"]["state"] == "done"
+    assert {p: p.read_bytes() for p in (outputs / "cells").rglob("*") if p.is_file()} == before
+
+
+@pytest.fixture
+def page(tiny):
+    """An experiment whose second and third column ask for the cells of `trained`."""
+    columns = {"other": ["optim.lr=0.3"], "first": [], "second": []}
+    shown = [{"metric": "test/bleu", "label": "BLEU"}]
+    return {
+        "title": "An experiment",
+        "rows": [{"label": "fused", "mapping": "fusedmax"}, {"label": "sparse", "mapping": "sparsemax"}],
+        "columns": {k: {"label": k, "overrides": [*tiny, *more], "show": shown} for k, more in columns.items()},
+        "profiles": {"demo": {"columns": list(columns), "seeds": [3]}},
+    }
+
+
+def test_upload_for_an_experiment_has_its_rows_and_goes_once(trained, outputs, page, command, clean, capsys, tmp_path):
+    clean.setenv("WANDB_MODE", "offline")
+    clean.setenv("WANDB_DIR", str(tmp_path / "w"))
+    clean.setattr(compose, "page", lambda *_: page)
+    clean.setattr(compose, "experiment", lambda name, profile: experiment.read(page, name, profile))
+    call = ("wandb_upload", "experiment=mine", f"paths.outputs={outputs}")
+    for wanted in ("sent", "there already"):
+        assert command(*call) == 0
+        assert [line.rpartition(": ")[2] for line in capsys.readouterr().out.splitlines()] == [wanted] * 2
+    runs = offline(tmp_path / "w")
+    assert [run["name"] for run in runs] == ["fused, first, seed 3", "sparse, first, seed 3"]
+    for run in runs:
+        (live,) = [r for r in offline(trained) if r["id"] == run["id"]]
+        asked = {key: run["config"].pop(key) for key in ("experiment", "row", "column")}
+        assert (run["group"], asked["experiment"], asked["column"]) == ("mine", "mine", "first") and live[
+            "group"
+        ] == "toy"
+        for one in (run, live):
+            del one["config"]["_wandb"]
+        assert all(run[key] == live[key] for key in ("job_type", "config"))
+
+
+@pytest.mark.parametrize(
+    "arguments, status, said",
+    [
+        (["maping=sparsemax"], 2, "did you mean 'mapping'?"),
+        (["logger.wandb.projct=x"], 2, "did you mean 'project'?"),
+        (["mapping=sparsmax"], 2, "sparsmax"),
+        (["logger.wandb.timeout=0"], 2, "above 0"),
+    ],
+)
+def test_upload_refuses_what_it_does_not_know(trained, outputs, command, capsys, arguments, status, said):
+    assert command("wandb_upload", *arguments, f"paths.outputs={outputs}") == status
+    assert said in capsys.readouterr().err
+
+
+def test_an_upload_without_a_server_says_so_and_ends(trained, outputs, online):
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        url = f"http://127.0.0.1:{gone.getsockname()[1]}"
+    done = online("wandb_upload.py", "seed=3", "logger.wandb.timeout=4", f"paths.outputs={outputs}", WANDB_BASE_URL=url)
+    assert done.returncode == 1 and "are not sent" in done.stderr and "goes on from there" in done.stderr
+
+
+def test_dashboard_has_the_rows_columns_and_metrics_of_the_experiment(online, server):
+    pytest.importorskip("wandb_workspaces")
+    from tasks import compose
+
+    server.views.clear()
+    done = online("wandb_dashboard.py", "laha2018_table2", "entity=me")
+    assert done.returncode == 0, done.stderr
+    one = compose.experiment("laha2018_table2", "demo")
+    report, *workspaces = server.views
+    assert [w["displayName"] for w in workspaces] == [f"laha2018_table2 demo: {c.key}" for c in one.columns]
+    assert done.stdout.count("workspace ") == len(one.columns) and "report: http" in done.stdout
+    for column, view in zip(one.columns, workspaces):
+        spec = json.loads(view["spec"])["section"]
+        (section,) = spec["panelBankConfig"]["sections"]
+        assert section["name"] == column.label
+        drawn = json.dumps(section["panels"])
+        assert all(show.metric in drawn for show in column.show) and f"curve/{column.select.metric}" in drawn
+        (runs,) = spec["runSets"]
+        told = json.dumps(runs["filters"])
+        assert column.key in told and one.name in told and one.profile in told
+        assert "row" in json.dumps(runs["grouping"])
+    text = report["spec"]
+    assert all(c.label in text for c in one.columns) and "sparsehourglass" in text
+    assert report["projectName"] == "sparse-attention" and report["entityName"] == "me"
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [(["laha2018_tabel2"], "laha2018_table2"), (["demo", "profil=cpu"], "profile"), (["demo", "profile=cpux"], "cpux")],
+)
+def test_dashboard_refuses_what_it_does_not_know(command, capsys, arguments, said):
+    assert command("wandb_dashboard", *arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "key, said", [("", "not logged in"), (KEY, "did not respond in time")], ids=["no key", "no answer"]
+)
+def test_a_dashboard_without_key_or_server_is_one_sentence(script, tmp_path, key, said):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        given = {
+            "WANDB_API_KEY": key,
+            "WANDB_BASE_URL": url,
+            "NETRC": str(tmp_path / "none"),
+            "WANDB_HTTP_TIMEOUT": "3",
+        }
+        started = time.monotonic()
+        done = script("wandb_dashboard.py", "demo", "entity=me", **given, **QUIET)
+    assert done.returncode == 1 and done.stderr.startswith("error: wandb: ") and done.stderr.count("\n") == 1, (
+        done.stderr
+    )
+    assert said in done.stderr and "WANDB_API_KEY" in done.stderr and KEY not in done.stderr
+    assert time.monotonic() - started < 40

@@ -1,0 +1,218 @@
+"""Command lines of sweeps: which cells they are, what is left out and what is wrong; no cell is trained here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from sparse_attention.repro.store import Store
+from tasks import compose, reproduce, sweep
+from tasks.overrides import ConfigError
+
+
+@pytest.fixture
+def resolved(tmp_path):
+    def make(*arguments):
+        return sweep.resolve(sweep.read(["task=toy", *arguments, f"paths.outputs={tmp_path}"]))
+
+    return make
+
+
+def cells(found, *keys):
+    """Values of the slots, by dotted keys."""
+
+    def at(config, key):
+        for part in key.split("."):
+            config = config.get(part)
+        return config
+
+    return [tuple(at(w.config, key) for key in keys) for group in found.slots for w in group]
+
+
+def grid(name):
+    return compose.page("mapping", name)["grid"]
+
+
+def test_each_mapping_over_its_own_grid(resolved):
+    found = cells(
+        resolved("mapping=sparsegen_lin,fusedmax", "seed=1,2", "grid=paper"), "mapping.name", "mapping.lam", "seed"
+    )
+    wanted = [(m, lam, s) for m in ("sparsegen_lin", "fusedmax") for lam in grid(m)["lam"] for s in (1, 2)]
+    assert sorted(found) == sorted(wanted)
+
+
+def test_a_parameter_that_is_set_is_not_taken_from_the_grid(resolved):
+    found = cells(resolved("mapping=fusedmax", "mapping.lam=0.3,0.4", "grid=paper"), "mapping.lam")
+    assert found == [(0.3,), (0.4,)]
+    every = cells(resolved("mapping=fusedmax", "mapping.gamma=0.5", "grid=paper"), "mapping.lam", "mapping.gamma")
+    assert every == [(lam, 0.5) for lam in grid("fusedmax")["lam"]]
+
+
+@pytest.mark.parametrize(
+    "argument, values",
+    [
+        ("mapping.gamma=0.5,2", [0.5, 2.0]),
+        ("mapping.gamma=choice(0.5,2)", [0.5, 2.0]),
+        ("mapping.gamma=range(1,4)", [1.0, 2.0, 3.0]),
+        ("mapping.gamma=range(0.5,2,0.5)", [0.5, 1.0, 1.5]),
+        ("mapping.gamma=sort(3,1,2,reverse=true)", [3.0, 2.0, 1.0]),
+    ],
+)
+def test_the_syntax_of_hydra_s_sweeper(resolved, argument, values):
+    assert [v for (v,) in cells(resolved(argument), "mapping.gamma")] == values
+
+
+def test_a_glob_takes_what_fits_and_names_the_rest(resolved):
+    found = resolved("mapping=glob(*)")
+    names = {name for (name,) in cells(found, "mapping.name")}
+    assert {"softmax", "fusedmax", "sparsemax"} <= names and not any(n.startswith("continuous") for n in names)
+    assert names | {k.partition("=")[2] for k in found.left_out} == set(compose.names_in("mapping")) and not found.wrong
+    assert (
+        "density" in found.left_out["mapping=continuous_softmax"] and "must be set" in found.left_out["mapping=custom"]
+    )
+    some = resolved("mapping=glob([sparse*,soft*],exclude=sparsegen*)")
+    assert {n for (n,) in cells(some, "mapping.name")} == {"softmax", "sparsecone", "sparsehourglass", "sparsemax"}
+    # a parameter that a mapping does not have: those that have it are swept
+    lam = resolved("mapping=glob(*)", "mapping.lam=0.1,0.2")
+    assert "fusedmax" in {n for (n,) in cells(lam, "mapping.name")} and "mapping.lam" in lam.left_out["mapping=softmax"]
+
+
+def test_what_was_named_and_is_wrong_stands_beside_what_can_run(resolved):
+    found = resolved("mapping=fusedmax", "mapping.lam=-1,0.2")
+    assert cells(found, "mapping.lam") == [(0.2,)] and list(found.wrong) == ["mapping.lam=-1"]
+    assert "lam >= 0" in found.wrong["mapping.lam=-1"]
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["grid=papr"], ["grid=papr", "'paper'"]),
+        (["sweep=a/b"], ["sweep='a/b'", "letters, digits"]),
+        (["mapping=glob(fo*)"], ["fits nothing", "fusedmax"]),
+        (["mapping.gamma=interval(0,1)"], ["optuna"]),
+        (["mapping=fusedmx,softmax"], ["fusedmx", "'fusedmax'"]),
+        (["optim.lr=-1,-2"], ["optim.lr=-1", "optim.lr=-2"]),
+        (["mapping=glob(*)", "train.max_epochs=0"], ["train.max_epochs=0"]),
+        (["experiment=demo", "grid=paper"], ["grid=paper", "experiment"]),
+        (["experiment=demo", "mapping=oscarmax"], ["no row of mapping=oscarmax"]),
+    ],
+    ids=lambda v: " ".join(v),
+)
+def test_errors(resolved, arguments, said):
+    with pytest.raises(ConfigError) as caught:
+        resolved(*arguments)
+    assert all(text in str(caught.value) for text in said), caught.value
+
+
+def test_an_experiment_has_its_rows_and_grids(tmp_path):
+    found = sweep.resolve(
+        sweep.read(["experiment=laha2018_table2", "seed=1,2", "profile=paper", "mapping=sparsehourglass"])
+    )
+    (one,), (slots,) = found.experiments, found.slots
+    assert one.seeds == (1, 2) and [row.label for row in one.rows] == ["sparsehourglass"]
+    assert {w.config["mapping"]["q"] for w in slots} == set(grid("sparsehourglass")["q"]) and {
+        w.seed for w in slots
+    } == {1, 2}
+    several = sweep.resolve(sweep.read(["experiment=demo", "optim.lr=0.1,0.2"]))
+    assert len(several.experiments) == 2 and len({e.name for e in several.experiments}) == 2
+
+
+def test_whose_a_command_line_is():
+    assert sweep.ours(["-m", "task=toy"]) and sweep.ours(["--plan", "task=toy"]) and not sweep.ours(["task=toy"])
+    assert not sweep.ours(["-m", "hydra/sweeper=optuna"]) and not sweep.ours(["-m", "--cfg", "job"])
+    assert not sweep.ours(["-m", "hydra/sweeper=optuna", "sweep=mine"])
+    for arguments in (["grid=paper"], ["-m", "hydra/launcher=joblib", "grid=paper"], ["experiment=demo"]):
+        with pytest.raises(ConfigError, match=r"grid|experiment"):
+            sweep.ours(arguments)
+
+
+def test_a_sweep_is_never_overwritten_by_another(tmp_path):
+    store = Store(tmp_path)
+    asked = sweep.read(["task=toy", "mapping.gamma=1,2", "sweep=mine", "runtime.workers=2"])
+    found = sweep.resolve(asked)
+    folder = sweep.folder_of(store, asked, found)
+    sweep.write_manifest(folder, asked.lasting, [{"cell": "toy/softmax/0"}])
+    again = sweep.read(["mapping.gamma=1,2", "task=toy", "sweep=mine", "runtime.workers=7"])
+    assert sweep.folder_of(store, again, found) == folder
+    with pytest.raises(ConfigError, match=r"is there already and was asked as: mapping\.gamma=1,2 task=toy"):
+        sweep.folder_of(store, sweep.read(["task=toy", "mapping.gamma=1,3", "sweep=mine"]), found)
+    nameless = sweep.read(["task=toy", "mapping.gamma=1,2"])
+    folders = {sweep.folder_of(store, nameless, found) for _ in range(3)}
+    assert len(folders) == 3 and all(f.name.startswith("toy-softmax_") for f in folders)
+    told = json.loads((folder / "manifest.json").read_text())
+    assert told["asked"] == ["mapping.gamma=1,2", "task=toy"] and "code" in told
+
+
+# ---- configurations composed once
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["task=toy", "mapping=fusedmax", "mapping.lam=0.25", "seed=7"],
+        ["task=translation", "mapping=sparsegen_lin", "mapping.lam=-1", "profile=paper", "seed=3"],
+        ["task=imdb", "mapping=continuous_softmax", "seed=2"],
+        ["task=multilabel", "mapping=sparsehourglass", "mapping.q=2", "seed=5"],
+        ["seed=4", "task=toy", "mapping=entmax", "mapping.alpha=1.5e+0", "seed=5"],
+        ["task=toy", "mapping=fusedmax", "mapping.lam=0.3", "mapping={name: fusedmax, lam: 0.4}"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_composed_once_is_what_hydra_composes(overrides):
+    with compose.composer() as composed:
+        composed([o for o in overrides if o not in overrides[-1:]])
+        fast = composed(overrides)
+    assert fast == compose.checked(compose.merged("main", overrides), overrides)
+
+
+def test_only_the_first_of_many_is_composed(monkeypatch):
+    made = []
+    merged = compose.merged
+    monkeypatch.setattr(compose, "merged", lambda *a: (made.append(a), merged(*a))[1])
+    with compose.composer() as composed:
+        found = [
+            composed(["task=toy", "mapping=fusedmax", f"mapping.lam={lam}", f"seed={s}"])
+            for lam in (0.1, 0.2)
+            for s in range(50)
+        ]
+    assert len(made) == 1 and len({(c["mapping"]["lam"], c["seed"]) for c in found}) == 100
+
+
+@pytest.mark.parametrize(
+    "overrides, said",
+    [
+        (["mapping=fusedmax", "mapping.lam=-1"], "lam >= 0"),
+        (["mapping=softmax", "mapping.lam=1"], "mapping.lam is not in the configuration"),
+        (["seed=-1"], "seed=-1"),
+        (["seed=1.5"], "seed=1.5"),
+        (["mapping=fusedmax", "mapping.lam=1e9"], "mapping.lam"),
+    ],
+)
+def test_wrong_numbers_are_refused_as_ever(overrides, said):
+    with compose.composer() as composed:
+        composed(["task=toy", "mapping=fusedmax"])
+        with pytest.raises(ConfigError, match=said):
+            composed(["task=toy", *overrides])
+
+
+# ---- add=
+
+
+def test_add_with_several_points():
+    selects = compose.experiment("laha2018_table2", "demo")
+    (row,) = reproduce.adapt(selects, [], ["fusedmax,lam=[0.01,0.1],gamma=2"]).rows[len(selects.rows) :]
+    assert row.label == "fusedmax(gamma=2, lam=[0.01,0.1])" and set(row.grids) == {"demo"}
+    (slots,) = reproduce.outline([reproduce.adapt(selects, [], ["fusedmax,lam=[0.01,0.1],gamma=2"])])
+    mine = {
+        (w.config["mapping"]["lam"], w.config["mapping"]["gamma"])
+        for w in slots
+        if w.config["mapping"]["name"] == "fusedmax"
+    }
+    assert mine == {(0.01, 2.0), (0.1, 2.0)}
+    plain = replace(selects, columns=tuple(replace(c, select=None) for c in selects.columns[:1]))
+    added = reproduce.adapt(plain, [], ["fusedmax,lam=[0.01, 0.1]"]).rows[len(plain.rows) :]
+    assert [r.label for r in added] == ["fusedmax(lam=0.01)", "fusedmax(lam=0.1)"]
+    with pytest.raises(ConfigError, match="empty value"):
+        reproduce.adapt(plain, [], ["fusedmax,lam=[]"])
