@@ -76,7 +76,7 @@ def measure(overrides: list[str], folder: Path) -> dict:
     assert outcome.state == "done", outcome.error
     family = importlib.import_module(module_of(config))
     scores = {k: v for k, v in cell.found(store).metrics.items() if not k.endswith(UNSTABLE)}
-    asked = {k: v for k, v in config.items() if k not in ("paths", "runtime")} | {
+    asked = {k: v for k, v in config.items() if k not in ("paths", "runtime", "launcher", "logger")} | {
         "data": {k: v for k, v in config["data"].items() if k != "path"}
     }
     stamp = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]

@@ -5,6 +5,7 @@ Nothing that a cell does raises: it ends as an `Outcome`.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import errno
 import io
@@ -189,6 +190,17 @@ def _train(
     )  # fmt: skip
     check()
     entry.finish(training=cell.training_id)
+    if not (cell.config.get("runtime") or {}).get("keep_checkpoints"):
+        _remove_checkpoints(entry)
+
+
+def _remove_checkpoints(entry: Entry) -> None:
+    """What a finished training needs no more: it is never resumed. What was put aside as damaged stays."""
+    folder = entry.path("checkpoints")
+    for path in folder.glob("*.pt"):
+        path.unlink()
+    with contextlib.suppress(OSError):  # there is something else in it, or there is none
+        folder.rmdir()
 
 
 def _evaluate(cell: Cell, store: Store, test: TestSet, monitor: CellMonitor, record: Mapping[str, Any]) -> None:

@@ -62,7 +62,17 @@ def kernels_version() -> str:
 def unlocked() -> tuple[str, ...]:
     """Packages of requirements.lock that are absent or of another version here."""
     pinned = re.findall(r"^([\w.-]+)==([^\s;]+)", LOCK.read_text(encoding="utf-8"), re.M) if LOCK.is_file() else []
-    return tuple(name for name, locked in pinned if (_version(name) or "").split("+")[0] != locked.split("+")[0])
+    # parsing the metadata of a hundred packages would take longer than all else that surrounds a cell; folders' names tell it too
+    found = [info.stem.partition("-") for path in reversed(sys.path) for info in Path(path).glob("*.dist-info")]
+    installed = {
+        name.lower(): version.split("+")[0] for name, _, version in found
+    }  # what comes first on the path counts
+    other = [
+        (name, locked)
+        for name, locked in pinned
+        if installed.get(re.sub("[-_.]+", "_", name).lower()) != locked.split("+")[0]
+    ]
+    return tuple(name for name, locked in other if (_version(name) or "").split("+")[0] != locked.split("+")[0])
 
 
 def _git(*arguments: str) -> str:

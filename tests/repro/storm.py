@@ -40,6 +40,7 @@ PAGE = {
     "profiles": {"demo": {"columns": ["toy", "multilabel"], "seeds": [1, 2]}},
 }  # fmt: skip
 EVERY, WORKERS, RETRIES = 1.0, 8, 2  # of `many`: seconds between kills
+COMMANDS = 40  # of `many`: so many kills of cells to one of the command
 COUNTING = """
 from sparse_attention.repro.store import Entry
 
@@ -230,7 +231,9 @@ def many(folder: Path, cells: int = 200, seed: int = 1) -> list[str]:
             storm.done["commands started"] += 1
             while (ended := storm.running[0].poll()) is None:
                 time.sleep(EVERY)
-                storm.rng.choices([storm.kill_cell, storm.kill_command], [30, 1])[0]()
+                storm.kill_cell()
+                if storm.done["cells killed"] >= COMMANDS * (storm.done["commands killed"] + 1):
+                    storm.kill_command()
             code = ended
     finally:
         storm.end()

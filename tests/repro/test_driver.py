@@ -16,6 +16,8 @@ from sparse_attention.repro import cell as cells
 from sparse_attention.repro import plan as plans
 from tasks import reproduce
 
+RUNTIME = {"workers": 2, "threads": 1, "device": "cpu", "devices": "all", "workers_per_device": 1}
+
 
 @pytest.fixture
 def planned(experiment, tools, store):
@@ -28,7 +30,7 @@ def planned(experiment, tools, store):
             change(page)
 
         made = plans.make([experiment(small)], tools, overrides)
-        return reproduce.Planned(made, "demo", {"workers": 2, "threads": 1}, str(store.root))
+        return reproduce.Planned(made, "demo", RUNTIME, str(store.root))
 
     return make
 
@@ -36,7 +38,7 @@ def planned(experiment, tools, store):
 def test_a_run_prints_its_table_and_the_next_one_reads_it(planned, store, capfd):
     assert reproduce.Driver(planned(), store).run() == 0
     said = capfd.readouterr()
-    assert "A table" in said.err and "2 cells run, 0 reused, 0 failed" in said.out
+    assert "A table" in said.out and "2 cells run, 0 reused, 0 failed" in said.out
     assert (store.root / "tables" / "fake_demo.md").is_file() and (store.root / "report" / "fake_demo.html").is_file()
     assert said.err.count("done fake: plain, a, seed 1") == said.err.count("done fake: tuned, a, seed 1") == 1
     assert reproduce.Driver(planned(), store).run() == 0
@@ -111,7 +113,7 @@ from tasks import reproduce
 def plan(names, overrides):
     tools = plans.Tools(conftest.compose, module_of, conftest.with_data)
     made = plans.make([read(conftest.PAGE, "fake", "demo")], tools, {overrides!r})
-    return reproduce.Planned(made, "demo", {{"workers": 2, "threads": 1}}, {store!r})
+    return reproduce.Planned(made, "demo", {runtime}, {store!r})
 
 def module_of(config):
     return "fake_family"
@@ -130,7 +132,9 @@ def command(store, tmp_path):
     def start(*overrides: str) -> subprocess.Popen:
         code = tmp_path / f"command{len(started)}.py"
         root = str(here.parents[1])
-        code.write_text(COMMAND.format(root=root, here=str(here), store=str(store.root), overrides=overrides))
+        code.write_text(
+            COMMAND.format(root=root, here=str(here), store=str(store.root), runtime=RUNTIME, overrides=overrides)
+        )
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         started.append(subprocess.Popen([sys.executable, str(code)], start_new_session=True, **pipes))
         return started[-1]
@@ -144,7 +148,7 @@ def test_two_commands_at_once_both_end_with_the_whole_table(command, store):
              [command("task.behaviour=slow", "task.seconds=0.3") for _ in range(2)]]]  # fmt: skip
     assert [code for code, *_ in ended] == [0, 0], ended
     tables = [
-        "\n".join(line for line in err.splitlines() if "tuned" in line and "best of 3" in line) for _, _, err in ended
+        "\n".join(line for line in out.splitlines() if "tuned" in line and "best of 3" in line) for _, out, _ in ended
     ]
     assert tables[0] == tables[1] != "" and all("0 failed" in out for _, out, _ in ended)
     runs = [path.read_text().splitlines() for path in store.root.glob("cells/*/*/*/checkpoints/runs")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from importlib import metadata
 
 import pytest
 
@@ -39,3 +40,10 @@ def test_a_git_that_hangs_stops_nothing(checkout, monkeypatch):
 
     monkeypatch.setattr(provenance.subprocess, "run", hang)
     assert provenance.code_version() == {}
+
+
+def test_packages_that_are_not_those_of_the_lock_are_named(tmp_path, monkeypatch):
+    lock = tmp_path / "lock.txt"
+    lock.write_text(f"torch=={metadata.version('torch')}\nnumpy==0.0.1\nno-such_package==1.0 ; python_version > '3'\n")
+    monkeypatch.setattr(provenance, "LOCK", lock)
+    assert provenance.unlocked.__wrapped__() == ("numpy", "no-such_package")

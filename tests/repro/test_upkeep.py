@@ -55,10 +55,10 @@ def test_cleaning_takes_leftovers_and_nothing_else(made, store):
     left = [
         "checkpoints/saving.77.pt", "checkpoints/saving.77.pt.tmp", "checkpoints/best.77.pt", ".metrics.json.0123abcd",
         ".weights.safetensors.4321", "evaluations/.clock.89abcdef", "checkpoints/crash.pt",
+        "claim.stale.0123abcd.0", ".claim.0123abcd",
     ]  # fmt: skip
     for name in left:
         entry.path(name).write_bytes(b"left")
-    entry.path("claim.stale.0123abcd").write_bytes(b"of a successor that was killed")
     entry.path("checkpoints/best.pt").write_bytes(b"kept")
     busy = made[1].entry(store)
     busy.path("checkpoints/saving.88.pt").write_bytes(b"being written")

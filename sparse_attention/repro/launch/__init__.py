@@ -90,7 +90,9 @@ def _joblib(pending, store, launcher, runtime, loggers, say) -> Iterator[Event]:
         from sparse_attention.repro.launch import workers
     except ModuleNotFoundError as error:
         raise StoreError(f"launcher=joblib needs {error.name}: pip install -e '.[cluster]'") from error
-    yield from workers.run(pending, store, _here(pending, runtime, say), runtime["threads"], loggers)
+    found = _here(pending, runtime, say)
+    with stopping.listening():  # it ends joblib's workers before it ends us
+        yield from workers.run(pending, store, found, runtime["threads"], loggers)
 
 
 def _slurm(pending, store, launcher, runtime, loggers, say) -> Iterator[Event]:

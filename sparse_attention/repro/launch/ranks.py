@@ -129,6 +129,6 @@ def main(folder: str) -> int:
 
 
 if __name__ == "__main__":
-    from sparse_attention.repro.launch import ranks  # the module that the training asks, not its twin `__main__`
+    import sparse_attention.repro.launch.ranks as ranks  # the module that the training asks, not its twin `__main__`
 
     sys.exit(ranks.main(*sys.argv[1:]))

@@ -6,12 +6,13 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from joblib import Parallel, delayed
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from sparse_attention.repro import cell as cells
-from sparse_attention.repro import pool
+from sparse_attention.repro import pool, stopping
 from sparse_attention.repro.cell import Cell, Outcome
 from sparse_attention.repro.pool import Event, Loggers
 from sparse_attention.repro.store import Store
@@ -57,7 +58,13 @@ def _one(cell: Cell, root: str, threads: int, loggers: Loggers, slots: str) -> O
     torch.set_num_threads(threads)
     mark = Path(slots) / f"{os.getpid()}.cell"
     mark.write_text(cell.cell_id)
-    outcome = cells.run(cell, Store(root), loggers=loggers)
+    command = os.getppid()
+
+    def forward(*_: Any) -> None:
+        if os.getppid() != command:
+            stopping.ask("the command that started it is gone")
+
+    outcome = cells.run(cell, Store(root), forward=forward, loggers=loggers)
     mark.unlink()
     return outcome
 
