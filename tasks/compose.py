@@ -64,6 +64,7 @@ def composer() -> Iterator[Compose]:
         key = (overrides, names_data(typed))
         if key not in composed:
             merged_page = merged("main", overrides)
+            own_limits(merged_page, overrides)
             tied = bool(TIED.search(str(OmegaConf.to_container(merged_page, resolve=False))))
             composed[key] = Composed(checked(merged_page, typed), {_key_of(o) for o in overrides}, tied)
         return composed[key]
@@ -132,6 +133,16 @@ def _key_of(override: str) -> str:
 def names_data(overrides: Sequence[str]) -> bool:
     """Whether overrides name or set the data."""
     return any(o.lstrip("+~").split("=")[0].split(".")[0] == "data" for o in overrides)
+
+
+def own_limits(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Of data of one's own, take away the limits that a setting has for its own data: only those that overrides set hold."""
+    node, keys = config.get("data"), {_key_of(o) for o in overrides}
+    whole = any(o.lstrip("+").startswith(("data={", "data.limits=")) for o in overrides)
+    if data.is_own(node) and "limits" in node and not whole:
+        for split in node.limits:
+            if f"data.limits.{split}" not in keys:
+                node.limits[split] = None
 
 
 def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:

@@ -29,7 +29,9 @@ def run(config: DictConfig) -> float:
     import torch
 
     try:
-        values = compose.checked(config, OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False))
+        typed = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+        compose.own_limits(config, typed)
+        values = compose.checked(config, typed)
         torch.set_num_threads(values["runtime"]["threads"])
         cell = cells.prepare(values, compose.module_of(values), progress=Progress())
         store = Store(values["paths"]["outputs"])

@@ -28,8 +28,8 @@ from tasks.data.records import KINDS
 from tasks.options import OptionsError, near, read
 
 __all__ = [
-    "SPLITS", "DataError", "DataSet", "DataUnavailable", "NullProgress", "Progress", "content_sha256", "fetch", "load_manifest",
-    "manifest_names", "open_data", "problems", "set_module", "set_names",
+    "SPLITS", "DataError", "DataSet", "DataUnavailable", "NullProgress", "Progress", "content_sha256", "fetch", "is_own",
+    "load_manifest", "manifest_names", "open_data", "problems", "set_module", "set_names",
 ]  # fmt: skip
 
 
@@ -46,6 +46,12 @@ def set_module(name: str) -> ModuleType:
     if name not in known:
         raise OptionsError([f"data.name={name!r} is no data set{near(name, known)}; allowed: {', '.join(known)}"])
     return importlib.import_module(f"tasks.data.sets.{name}")
+
+
+def is_own(node: Any) -> bool:
+    """Whether a `data` node describes data of one's own, which no setting knows."""
+    name = node.get("name") if isinstance(node, Mapping) else None
+    return name in manifest_names() and load_manifest(name)["kind"] == "own"
 
 
 def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:

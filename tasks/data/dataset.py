@@ -121,7 +121,9 @@ def _readable(records: Sequence[Any], what: str) -> Sequence[Any]:
 
 def _shortfalls(manifest: Mapping[str, Any], noun: str, limits: Limits, found: Mapping[str, int]) -> list[str]:
     told = list(manifest.get("shortfalls", ()))
-    if manifest.get("stands_for"):
+    if manifest.get("kind") == "own":
+        told.append("own data")
+    elif manifest.get("stands_for"):
         told.append(f"{manifest['name']} stands for {manifest['stands_for']}")
     elif not manifest.get("tables"):
         told.append(f"{manifest['name']} is no data set of the papers' tables")

@@ -94,7 +94,7 @@ def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarr
     lines = ((n, row) for n, line in numbered(path) if (row := line.strip()) and not row.startswith("%"))
     kinds = _attributes(lines, path)  # name -> values, None: numbers
     if wrong := [name for name in labels if set(kinds.get(name) or ()) != {"0", "1"}]:
-        raise damaged(path, f"it lacks labels of its XML file: {', '.join(wrong)}", "an attribute {0,1} for each label")
+        raise damaged(path, f"it lacks labels: {', '.join(wrong)}", "an attribute {0,1} for each label")
     if len(kinds) == len(labels):
         raise damaged(path, "it has labels only", "features beside them")
     columns: list[list[float]] = [[] for _ in kinds]

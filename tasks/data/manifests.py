@@ -1,6 +1,6 @@
 """Manifests: one YAML page per data set, saying what it is, where it comes from and what its files must be.
 
-Keys: `name`, `title`, `kind` (apt, wheel, mirror, files, http, generated), `licence`, `source`, `get` (what a person does to
+Keys: `name`, `title`, `kind` (apt, wheel, mirror, files, http, generated, own), `licence`, `source`, `get` (what a person does to
 get it), and as the kind needs: `files` (path, sha256, bytes; relative to the mirror), `layout`, `packages`, `version`. What a
 comparison with a paper needs: `tables` (those whose data it is), `sizes` (full numbers of records; a list where releases
 differ), `shortfalls` (what is always missing), `stands_for`, `demo`.

@@ -258,7 +258,8 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
     try:
         head = next(reader)
         if missing := [name for name in columns if name not in head]:
-            raise damaged(path, f"the head line has no column {', '.join(missing)}", expected, line=1)
+            held = f"the head line has no column {', '.join(missing)}; it has {', '.join(head)[:200]}"
+            raise damaged(path, held, expected, line=1)
         needed = max(map(head.index, columns), default=len(head) - 1) + 1
         for cells in filter(None, reader):  # a blank line is no row
             if not needed <= len(cells) <= len(head):

@@ -1,0 +1,173 @@
+"""Files of one's own: which there are, their rows by the names of their columns, and one file split by content.
+
+A path is a folder with the files of each split, `train.csv`, `dev.csv` and `test.csv` (or `test.csv` alone, to score a model on),
+or one file. Files may be packed by gzip or bzip2. A tsv file has no quotes: a cell is what stands between two tabs.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.data.dataset import SPLITS, fingerprint
+from tasks.data.errors import DataError, DataUnavailable
+from tasks.data.files import sha256_of
+from tasks.data.pairs import cached_parts
+from tasks.data.progress import Progress
+from tasks.data.reading import check_fields, count, damaged, json_lines, parse_json, read_text, table
+from tasks.data.records import clean
+from tasks.data.splits import Parts, normalized, split_by_content
+
+RECIPE = 1  # raised when the same files would give other records or splits
+WHOLE = ""  # instead of a split: the one file that is still to be split
+STEMS = {"train": ("train",), "dev": ("dev", "valid", "val"), "test": ("test",)}
+PACKED = ("", ".gz", ".bz2")
+TABLES = ((".csv",), (".tsv",), (".jsonl",), (".json",))
+DIALECTS: Mapping[str, dict[str, Any]] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
+STEP = "correct the file, or the options data.* that say how it is read"
+Files = Mapping[str, tuple[Path, ...]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """The cells of one record, white space as single spaces, and where they stand; `place` is that in a JSON list."""
+
+    cells: tuple[str, ...]
+    path: Path
+    line: int | None
+    place: str = ""
+
+    def wrong(self, problem: str, expected: str) -> DataError:
+        return damaged(self.path, f"{self.place}{problem}", expected, line=self.line, step=STEP)
+
+
+def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[str] = SPLITS) -> Files:
+    """The files of each split of a folder, or {WHOLE: (file,)}.
+
+    Args:
+        layouts: what the names of a split's files end in: (".tsv",), or (".en", ".de") for two files.
+        needed: the splits that a folder must have, unless it has a test split alone.
+
+    Raises:
+        DataUnavailable: a file is missing; it says what was looked for. DataError: a split that is there twice, another format.
+    """
+    wanted = ", ".join(" and ".join(f"*{end}" for end in layout) for layout in layouts)
+    if path is None:
+        raise DataUnavailable(
+            "no data of one's own are named", "data.path is not set", f"set data.path to a file or folder ({wanted})"
+        )
+    place = Path(path)
+    if place.is_file():
+        if (ending(place),) not in layouts:
+            formats = ", ".join(layout[0] for layout in layouts if len(layout) == 1)
+            raise DataError(
+                f"{place.name} ends in none of {formats}", f"data.path={path}", "rename or convert it, or set a folder"
+            )
+        return {WHOLE: (place,)}
+    if not place.is_dir():
+        raise DataUnavailable(
+            f"there is no file or folder {path}", f"data.path={path}", f"correct data.path ({wanted})"
+        )
+    found = {}
+    for split, stems in STEMS.items():
+        there = [(layout, files) for stem in stems for layout in layouts if (files := _there(place, stem, layout))]
+        if len(there) > 1 or any(len(files) > len(layout) for layout, files in there):
+            names = ", ".join(file.name for _, files in there for file in files)
+            raise DataError(f"the folder {path} has several files for {split}", names, "keep one of them there")
+        if there:
+            found[split] = there[0][1]
+    missing = [split for split in needed if split not in found]
+    if missing and set(found) != {"test"}:
+        looked = "; ".join(
+            f"{split}: "
+            + ", or ".join(" and ".join(stem + end for end in layout) for stem in STEMS[split] for layout in layouts)
+            for split in missing
+        )
+        held = ", ".join(sorted(file.name for file in place.iterdir())[:12]) or "nothing"
+        step = "name the files so; or set data.path to one file, which is split by content"
+        raise DataUnavailable(
+            f"{place}: no file for {' and '.join(missing)}", f"looked for {looked}. The folder holds {held}", step
+        )
+    return found
+
+
+def _there(folder: Path, stem: str, layout: Sequence[str]) -> tuple[Path, ...]:
+    """The files of a layout, plain and packed; nothing unless there is one of every ending."""
+    found = [[p for packed in PACKED if (p := folder / f"{stem}{end}{packed}").is_file()] for end in layout]
+    return tuple(path for files in found for path in files) if all(found) else ()
+
+
+def ending(path: Path) -> str:
+    """What a file's name ends in, but for .gz and .bz2."""
+    return Path(path.stem).suffix if path.suffix in PACKED[1:] else path.suffix
+
+
+def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    """The cells of `columns` in every record of a csv or tsv file with a head line, a jsonl file, or a JSON list of objects.
+
+    Raises:
+        DataError: a line that is no record, or a column that is not there.
+    """
+    kind, fields = ending(path), dict.fromkeys(columns, (str, int))
+    if kind in DIALECTS:
+        for line, row in table(path, tuple(columns), **DIALECTS[kind]):
+            yield Row(tuple(clean(row[name]) for name in columns), path, line)
+        return
+    records: Iterator[tuple[int | None, str, dict]]
+    if kind == ".jsonl":
+        records = ((line, "", entry) for line, entry in json_lines(path, fields))
+    else:
+        loaded = parse_json(read_text(path), path)
+        if not isinstance(loaded, list) or not loaded:
+            raise damaged(path, "no list at its top", f"a list of objects with {', '.join(columns)}", step=STEP)
+        records = (
+            (None, f"record {n:,}: ", check_fields(e, fields, path, f"record {n:,}: ")) for n, e in enumerate(loaded, 1)
+        )
+    for line_or_none, place, entry in records:
+        yield Row(tuple(clean(str(entry[name])) for name in columns), path, line_or_none, place)
+
+
+def filled(found: Iterator[Row], texts: slice) -> Iterator[Row]:
+    """The rows of which the cells `texts` are not blank; the others are counted."""
+    for row in found:
+        if all(row.cells[texts]):
+            yield row
+        else:
+            count(f"rows of {row.path.name} left out: a blank text")
+
+
+def sources(files: Files, *read: Any) -> dict[str, Any]:
+    """Split -> what it is read from, as `tasks.data.dataset.make` takes it; `read`: the options that matter."""
+    stamps = {split: [RECIPE, [sha256_of(path) for path in paths], *read] for split, paths in files.items()}
+    return dict.fromkeys(SPLITS, stamps[WHOLE]) if WHOLE in stamps else stamps
+
+
+def split_rows(files: Files, texts: Sequence[str], source: Any, root: Path, progress: Progress) -> tuple[Parts, str]:
+    """Row numbers of each split of one file, near-duplicates together, and a sentence for the footer.
+
+    Args:
+        texts: of each row; rows whose texts agree up to case, digits and punctuation are one text.
+        source: what the rows are read from. root: folder below which the split is kept.
+
+    Raises:
+        DataError: too few texts for three splits.
+    """
+    same: dict[str, list[int]] = {}
+    for i, one in enumerate(texts):
+        same.setdefault(normalized(one), []).append(i)
+    numbers = list(same.values())
+    once, key = [texts[own[0]] for own in numbers], fingerprint(source)
+    (path,) = files[WHOLE]
+    kept = root / "own" / path.name / f"split-{key[:16]}.json"
+    parts = cached_parts(kept, key, lambda: split_by_content([[] for _ in once], once, [once]), progress)
+    spread: dict[str, Any] = {s: [i for n in getattr(parts, s) for i in numbers[n]] for s in (*SPLITS, "left_out")}
+    if few := [s for s in SPLITS if not spread[s]]:
+        raise damaged(
+            path, f"its {len(once):,} different texts are too few to be split by content: none for {' and '.join(few)}",
+            "some hundreds, of which 5 % each become dev and test", step="set data.path to a folder with a file for each split",
+        )  # fmt: skip
+    return dataclasses.replace(parts, **spread), parts.note("texts")

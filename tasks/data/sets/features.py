@@ -1,0 +1,168 @@
+"""Features with labels from files of one's own: ARFF, csv, tsv or svmlight; one file, or train and test (dev if there is one)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tasks.data import own
+from tasks.data.dataset import SPLITS, DataSet, fingerprint
+from tasks.data.labelled import labelled_set, read_arff
+from tasks.data.manifests import load_manifest
+from tasks.data.progress import Progress
+from tasks.data.reading import damaged, numbered, table
+from tasks.data.splits import split_by_content
+from tasks.options import listing, text
+
+KIND = "features"
+LAYOUTS = ((".arff",), (".csv",), (".tsv",), (".svmlight",), (".svm",))
+Arrays = tuple[np.ndarray, np.ndarray]  # features [n, d], labels bool [n, K]
+
+
+@dataclass
+class Options:
+    """Columns of 0 and 1 are labels, all others features; in svmlight labels are words before the features."""
+
+    path: str | None = text(None, optional=True, help="folder with files for train and test, or one file to split")
+    label: list = listing([], text(), help="names of the labels; []: svmlight only, those of the training documents")
+
+    def problems(self) -> list[str]:
+        if len(set(self.label)) == len(self.label) != 1:
+            return []
+        return [f"label={self.label} must be at least two different names"]
+
+
+def load(options: Options, root: Path, progress: Progress) -> DataSet:
+    """Without dev, penalties are chosen by cross-validation; of one file, every tenth document by its hash is test."""
+    files = own.find(options.path, LAYOUTS, ("train", "test"))
+    if "train" not in files and own.WHOLE not in files:
+        raise damaged(
+            files["test"][0], "a test set alone", "train and test: features are standardised by train", step=own.STEP
+        )
+    sparse = {split: own.ending(path) in (".svmlight", ".svm") for split, (path,) in files.items()}
+    if len(set(sparse.values())) > 1:
+        raise damaged(Path(str(options.path)), "svmlight beside tables", "one format for all splits", step=own.STEP)
+    if not options.label and not all(sparse.values()):
+        raise damaged(
+            next(iter(files.values()))[0],
+            "nobody says which columns are labels",
+            "names",
+            step="set data.label=[NAME,NAME,..]",
+        )
+    paths = {split: path for split, (path,) in files.items()}
+    names, arrays = _svmlight(paths, options.label) if all(sparse.values()) else _tables(paths, options.label)
+    for split, (x, y) in arrays.items():
+        if not np.isfinite(x).all() or not y.any():
+            wrong = (
+                "no document has a label" if not y.any() else f"{int((~np.isfinite(x)).sum()):,} values are not finite"
+            )
+            raise damaged(paths[split], wrong, "finite features, and labels", step=own.STEP)
+    sources = own.sources(files, names)
+    if own.WHOLE in arrays:
+        x, y = arrays[own.WHOLE]
+        key = [fingerprint(row.tobytes().hex()) for row in x]
+        parts = split_by_content([[one] for one in key], key)
+        chosen = {"train": sorted(parts.train), "test": sorted(parts.dev + parts.test)}
+        if empty := [s for s, rows in chosen.items() if not y[rows].any()]:
+            raise damaged(
+                paths[own.WHOLE], f"its {len(y):,} documents are too few to be split: none with a label for {' and '.join(empty)}",
+                "some hundreds", step="set data.path to a folder with a file each for train and test",
+            )  # fmt: skip
+        arrays = {s: (x[rows], y[rows]) for s, rows in chosen.items()}
+    else:
+        sources["test"] = [sources["train"], sources["test"]]
+        sources |= {"dev": [sources["train"], sources["dev"]]} if "dev" in sources else {}
+    place = Path(str(options.path)).name
+    given = {s: arrays[s] for s in SPLITS if s in arrays}
+    return labelled_set(
+        load_manifest("features"), f"own features, {place}", given, tuple(names), {s: sources[s] for s in given}
+    )
+
+
+def _tables(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str], dict[str, Arrays]]:
+    """ARFF, csv or tsv: the labels are columns. All splits have the columns of the first one."""
+    found: dict[str, Arrays] = {}
+    columns: tuple[str, ...] = ()
+    for split, path in paths.items():
+        if own.ending(path) == ".arff":
+            found[split] = read_arff(path, tuple(labels))
+        else:
+            columns, found[split] = read_table(path, labels, columns)
+        first, here = next(iter(found.values()))[0].shape[1], found[split][0].shape[1]
+        if here != first:
+            raise damaged(path, f"{here:,} features", f"{first:,}, as in the file of the first split", step=own.STEP)
+    return labels, found
+
+
+def read_table(path: Path, labels: Sequence[str], columns: Sequence[str] = ()) -> tuple[tuple[str, ...], Arrays]:
+    """Names of the feature columns, features and labels of a table; `columns`: the features that it must have."""
+    x: list[list[float]] = []
+    y: list[list[bool]] = []
+    for line, row in table(path, (*labels, *columns), **own.DIALECTS[own.ending(path)]):
+        columns = tuple(columns) or tuple(name for name in row if name not in labels)
+        if wrong := [name for name in labels if row[name].strip() not in ("0", "1")]:
+            raise damaged(path, f"the label {wrong[0]} is {row[wrong[0]][:40]!r}", "0 or 1", line=line, step=own.STEP)
+        y.append([row[name].strip() == "1" for name in labels])
+        x.append([_number(path, line, name, row.get(name, "")) for name in columns])
+    if not columns:
+        raise damaged(path, "it has labels only", "features beside them", line=1, step=own.STEP)
+    return tuple(columns), (np.array(x), np.array(y))
+
+
+def _number(path: Path, line: int, name: str, cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError as error:
+        raise damaged(path, f"{name} is {cell[:40]!r}", "a number", line=line, step=own.STEP) from error
+
+
+def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str], dict[str, Arrays]]:
+    """Lines as `sports,news 3:0.5 17:1 # comment`. Features are counted from 0 or 1: a column that is constant on train is left out."""
+    documents = {split: list(_documents(path)) for split, path in paths.items()}
+    first = next(iter(documents.values()))
+    names = list(labels) or sorted(
+        {name for _, own_labels, _ in first for name in own_labels}, key=lambda n: (len(n), n)
+    )
+    width = 1 + max(i for found in documents.values() for _, _, row in found for i in (0, *row))
+    arrays = {}
+    for split, found in documents.items():
+        x, y = np.zeros((len(found), width)), np.zeros((len(found), len(names)), bool)
+        for n, (line, own_labels, row) in enumerate(found):
+            if unknown := [name for name in own_labels if name not in names]:
+                raise damaged(
+                    paths[split],
+                    f"the label {unknown[0][:40]!r}",
+                    f"one of {', '.join(names)[:400]}",
+                    line=line,
+                    step=own.STEP,
+                )
+            y[n, [names.index(name) for name in own_labels]] = True
+            x[n, list(row)] = list(row.values())
+        arrays[split] = (x, y)
+    return names, arrays
+
+
+def _documents(path: Path) -> list[tuple[int, list[str], dict[int, float]]]:
+    found = []
+    for number, text_line in numbered(path):
+        words = text_line.partition("#")[0].split()
+        if not words:
+            continue  # blank, or a comment alone
+        has_labels = ":" not in words[0]
+        row: dict[int, float] = {}
+        for one in words[has_labels:]:
+            index, _, value = one.partition(":")
+            try:
+                row[int(index)] = float(value)
+                right = 0 <= int(index) < 10_000_000
+            except ValueError:
+                right = False
+            if not right:
+                raise damaged(
+                    path, f"{one[:40]!r}", "labels with commas, then NUMBER:VALUE", line=number, step=own.STEP
+                )
+        found.append((number, words[0].split(",") if has_labels else [], row))
+    return found

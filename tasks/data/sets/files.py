@@ -1,0 +1,107 @@
+"""Pairs of texts from files of one's own, for translation and summarization.
+
+A folder has, for each of train, dev and test, `train.en` and `train.fr` with a text a line, or `train.tsv` (source, tab, target), or
+`train.jsonl`, `train.csv` with the names of the languages as keys or columns. One tsv, csv or jsonl file is split by content.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.data import own
+from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
+from tasks.data.lines import LinePairs
+from tasks.data.manifests import load_manifest
+from tasks.data.pairs import languages
+from tasks.data.progress import Progress
+from tasks.data.reading import count, damaged, numbered
+from tasks.data.records import Pair, Subset, clean
+from tasks.options import text
+
+KIND = "pairs"
+LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{1,8})*")
+
+
+@dataclass
+class Options:
+    """Names of the two sides; where both languages are the same they are called source and target."""
+
+    path: str | None = text(None, optional=True, help="folder with files for train, dev and test, or one file to split")
+    source_lang: str = text("en", help="language code: the rules of Moses, and what the files or columns are called")
+    target_lang: str = text("en", help="as source_lang")
+    source: str | None = text(None, optional=True, help="what they are called instead; a tsv file then has a head line")
+    target: str | None = text(None, optional=True, help="as source")
+    limits: Limits = limits()
+
+    def problems(self) -> list[str]:
+        given = {"source_lang": self.source_lang, "target_lang": self.target_lang}
+        found = [
+            f"{k}={v!r} must be a language code, as en or pt_br" for k, v in given.items() if not LANGUAGE.fullmatch(v)
+        ]
+        if self.source is not None and self.source == self.target:
+            found.append(f"target={self.target!r} is the source too; name two different columns")
+        return found
+
+
+def load(options: Options, root: Path, progress: Progress) -> DataSet:
+    """Pairs with a blank side are left out and counted."""
+    names = sides(options)
+    layouts = ((f".{names[0]}", f".{names[1]}"), *own.TABLES)
+    files = own.find(options.path, layouts)
+    headed = options.source is not None or options.target is not None
+    sources, notes, parts = own.sources(files, names, headed), [], None
+    if own.WHOLE in files:
+        pairs = _pairs(files[own.WHOLE], names, headed)
+        parts, note = own.split_rows(files, [pair.source for pair in pairs], sources["train"], root, progress)
+        notes.append(f"{note}; of sources")
+
+    def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
+        if parts is not None:
+            return {split: Subset(pairs, getattr(parts, split)) for split in SPLITS}
+        return {split: _pairs(paths, names, headed) for split, paths in files.items()}
+
+    place = Path(str(options.path)).name
+    return make(
+        load_manifest("files"), KIND, read, f"own pairs of texts, {place}", sources=sources, limits=options.limits, notes=notes,
+        about=languages(options),
+    )  # fmt: skip
+
+
+def sides(options: Options) -> tuple[str, str]:
+    """What source and target are called in names of files, columns and keys."""
+    same = options.source_lang == options.target_lang
+    return (
+        options.source or ("source" if same else options.source_lang),
+        options.target or ("target" if same else options.target_lang),
+    )
+
+
+def _pairs(paths: tuple[Path, ...], names: tuple[str, str], headed: bool) -> Sequence[Pair]:
+    if len(paths) == 2:
+        lines = LinePairs(paths[0], paths[1:])
+        kept = [i for i, pair in enumerate(lines) if pair.source and pair.references[0]]
+        count(f"lines of {paths[0].name} and {paths[1].name} left out: a blank text", len(lines) - len(kept))
+        return lines if len(kept) == len(lines) else Subset(lines, kept)
+    (path,) = paths
+    found = own.rows(path, names) if headed or own.ending(path) != ".tsv" else _two_columns(path)
+    pairs = [Pair(row.cells[0], (row.cells[1],)) for row in own.filled(found, slice(2))]
+    if not pairs:
+        raise damaged(path, "every text is blank", "pairs of texts", step=own.STEP)
+    return pairs
+
+
+def _two_columns(path: Path) -> Iterator[own.Row]:
+    """A tsv file without a head line."""
+    for number, line in numbered(path):
+        if not line.strip():
+            continue  # as in tables, a blank line is no row
+        row = own.Row(tuple(map(clean, line.split("\t"))), path, number)
+        if len(row.cells) != 2:
+            raise row.wrong(
+                f"{len(row.cells)} column(s)",
+                "source, tab, target and no head line; for a head line set data.source and data.target to its names",
+            )
+        yield row

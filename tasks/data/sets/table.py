@@ -1,0 +1,106 @@
+"""Texts with a class from a table of one's own: csv, tsv or JSON, one file or one for each split."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.data import own
+from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
+from tasks.data.manifests import load_manifest
+from tasks.data.progress import Progress
+from tasks.data.reading import damaged
+from tasks.data.records import Example, Subset
+from tasks.options import Kind, listing, near
+from tasks.options import text as word
+
+KIND = "texts"
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+def columns(*default: str) -> Any:
+    """An option: the name of one column, or a list of one or two; always a list."""
+
+    def read(value: Any) -> list[str]:
+        names = [value] if isinstance(value, str) else value
+        right = (
+            isinstance(names, list) and 1 <= len(names) <= 2 and all(isinstance(n, str) and n.strip() for n in names)
+        )
+        if not right or len(set(names)) < len(names):
+            raise ValueError("must be the name of a column, or two different ones as [premise,hypothesis]")
+        return list(names)
+
+    return dataclasses.field(
+        default_factory=lambda: list(default), metadata={"kind": Kind(list, read, "columns of texts")}
+    )
+
+
+@dataclass
+class Options:
+    """Columns of a table."""
+
+    path: str | None = word(None, optional=True, help="folder with files for train, dev and test, or one file to split")
+    text: list = columns("text")
+    label: str = word("label", help="column of the class")
+    classes: list = listing([], word(), help="the classes in their order; []: those of the training examples")
+    limits: Limits = limits()
+
+    def problems(self) -> list[str]:
+        found = [f"label={self.label!r} is a column of data.text too"] if self.label in self.text else []
+        if len(set(self.classes)) != len(self.classes) or len(self.classes) == 1:
+            found.append(f"classes={self.classes} must be at least two different names")
+        return found
+
+
+def load(options: Options, root: Path, progress: Progress) -> DataSet:
+    """Rows with a blank text are left out and counted."""
+    files, fields = own.find(options.path, own.TABLES), len(options.text)
+    rows = {
+        split: list(own.filled(own.rows(path, [*options.text, options.label]), slice(fields)))
+        for split, (path,) in files.items()
+    }
+    classes = list(options.classes) or _classes(
+        next(iter(rows.values())), options
+    )  # of train, of the one file, of a test set alone
+    number = {name: i for i, name in enumerate(classes)}
+    for row in (row for found in rows.values() for row in found):
+        if row.cells[-1] not in number:
+            raise row.wrong(
+                f"{options.label} is {row.cells[-1][:40]!r}{near(row.cells[-1], classes)}",
+                f"one of {', '.join(classes)[:400]}",
+            )
+    sources, notes, parts = own.sources(files, options.text, options.label, classes), [], None
+    if own.WHOLE in files:
+        texts = [" ".join(row.cells[:fields]) for row in rows[own.WHOLE]]
+        parts, note = own.split_rows(files, texts, sources["train"], root, progress)
+        notes.append(note)
+
+    def read(progress: Progress) -> Mapping[str, Sequence[Example]]:
+        examples = {
+            s: [Example(row.cells[:fields], number[row.cells[-1]]) for row in found] for s, found in rows.items()
+        }
+        return examples if parts is None else {s: Subset(examples[own.WHOLE], getattr(parts, s)) for s in SPLITS}
+
+    return make(
+        load_manifest("table"), KIND, read, f"own table, {Path(str(options.path)).name}", sources=sources, limits=options.limits,
+        notes=notes, about={"classes": classes, "fields": list(options.text)},
+    )  # fmt: skip
+
+
+def _classes(rows: Sequence[own.Row], options: Options) -> list[str]:
+    """The labels of the rows, numbers by size, before words by the alphabet."""
+    found: dict[str, None] = {}
+    for row in rows:
+        if not row.cells[-1]:
+            raise row.wrong(f"{options.label} is blank", "a class")
+        found[row.cells[-1]] = None
+    if not 2 <= len(found) <= max(len(rows) / 2, 2):
+        raise damaged(
+            rows[0].path if rows else Path(str(options.path)), f"{len(found):,} different values of {options.label} in {len(rows):,} rows",
+            "a class for each row: at least two, most of them in several rows", step="correct data.label, or list data.classes",
+        )  # fmt: skip
+    return sorted(found, key=lambda name: (0, float(name), name) if NUMBER.fullmatch(name) else (1, 0.0, name))

@@ -1,0 +1,285 @@
+"""Data of one's own through the front door: every layout and format gives the same records; what is wrong is told with its place."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import json
+
+import numpy as np
+import pytest
+from sklearn.datasets import dump_svmlight_file, load_svmlight_file
+from small_vqa2 import COLOURS, picture
+
+from tasks.data import DataError, DataUnavailable
+from tasks.data.records import Example, Pair
+from tasks.data.splits import near_pairs
+
+PAIRS = [("un chat", "a cat"), ('il dit "non', 'he says "no'), ("deux, trois", "two, three")]
+SPLITS = ("train", "dev", "test")
+
+
+def lay(folder, layout, pairs=PAIRS):
+    """The pairs as the three splits of a folder."""
+    folder.mkdir()
+    for split in SPLITS:
+        if layout == "suffix":
+            for lang, side in (("fr", 0), ("en", 1)):
+                (folder / f"{split}.{lang}").write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8")
+        elif layout == "tsv":
+            (folder / f"{split}.tsv").write_text("".join("\t".join(pair) + "\n" for pair in pairs), encoding="utf-8")
+        elif layout == "tsv.gz":
+            (folder / f"{split}.tsv.gz").write_bytes(
+                gzip.compress("".join("\t".join(pair) + "\n" for pair in pairs).encode())
+            )
+        elif layout == "jsonl":
+            lines = [json.dumps({"id": 3, "fr": s, "en": t}) + "\n" for s, t in pairs]
+            (folder / f"{split}.jsonl").write_text("".join(lines))
+        elif layout == "json":
+            (folder / f"{split}.json").write_text(json.dumps([{"fr": s, "en": t} for s, t in pairs]))
+        else:
+            with open(folder / f"{split}.csv", "w", newline="") as stream:  # the csv module's own quoting
+                csv.writer(stream).writerows([("n", "en", "fr"), *((1, t, s) for s, t in pairs)])
+    return str(folder)
+
+
+@pytest.mark.parametrize("layout", ["suffix", "tsv", "tsv.gz", "jsonl", "json", "csv"])
+def test_every_layout_of_pairs_gives_the_same_records(tmp_path, opened, layout):
+    found = opened("files", path=lay(tmp_path / "own", layout), source_lang="fr", target_lang="en")
+    assert {s: list(records) for s, records in found.read(None).items()} == {
+        s: [Pair(a, (b,)) for a, b in PAIRS] for s in SPLITS
+    }
+    assert found.about == {"source_lang": "fr", "target_lang": "en"}
+    assert found.shortfalls == ("own data",) and found.stands_for is None
+
+
+def test_names_of_columns_and_a_blank_side(tmp_path, opened):
+    folder = tmp_path / "own"
+    folder.mkdir()
+    for split in SPLITS:
+        (folder / f"{split}.tsv").write_text("headline\tn\tarticle\nShort\t1\tA long text\n\t2\tNo headline\n")
+    found = opened("files", path=str(folder), source="article", target="headline")
+    assert list(found.read(None)["dev"]) == [Pair("A long text", ("Short",))]
+    assert "1 rows of train.tsv left out: a blank text" in found.shortfalls
+    lay(tmp_path / "langs", "suffix", [("un", "one"), (" ", "two"), ("trois", "three")])
+    found = opened("files", path=str(tmp_path / "langs"), source_lang="fr")
+    assert [p.source for p in found.read(None)["test"]] == ["un", "trois"]
+    assert "1 lines of test.fr and test.en left out: a blank text" in found.shortfalls
+
+
+def sentence(i):
+    rng = np.random.default_rng(i)
+    return " ".join(f"w{chr(97 + a)}{chr(97 + b)}" for a, b in rng.integers(26, size=(9, 2)))
+
+
+def test_one_file_is_split_by_content_and_equal_texts_stay_together(tmp_path, opened):
+    path = tmp_path / "own.tsv"
+    lines = [
+        f"{sentence(i % 300)} {i // 300 or ''}\ttext {i}" for i in range(900)
+    ]  # each three times, but for a number
+    path.write_text("\n".join(lines) + "\n")
+    splits = opened("files", path=str(path)).read(None)
+    assert sum(map(len, splits.values())) == 900 and min(map(len, splits.values())) >= 3
+    owner = {p.source: s for s in SPLITS for p in splits[s]}
+    texts = list(owner)
+    assert all(owner[texts[i]] == owner[texts[k]] for i, k in near_pairs(texts)[0].T.tolist())
+    again = opened("files", path=str(path)).read(None)  # the kept split
+    assert all(list(again[s]) == list(splits[s]) for s in SPLITS)
+    path.write_text("\n".join(lines[:6]) + "\n")
+    with pytest.raises(DataError, match="6 different texts are too few to be split by content: none for"):
+        opened("files", path=str(path))
+
+
+TABLE = [('Good, "really"\nyes', "so", "10"), ("Bad", "thus", "2"), ("Fine", "hence", "10"), ("Poor", "ergo", "2")]
+
+
+def write_table(folder, split, rows, kind="csv"):
+    folder.mkdir(exist_ok=True)
+    with open(folder / f"{split}.{kind}", "w", newline="") as stream:
+        csv.writer(stream).writerows([("premise", "hypothesis", "stars"), *rows])
+
+
+def test_a_table_its_classes_and_their_order(tmp_path, opened):
+    folder = tmp_path / "own"
+    for split in SPLITS:
+        write_table(folder, split, TABLE)
+    found = opened("table", path=str(folder), text=["premise", "hypothesis"], label="stars")
+    assert found.about == {"classes": ["2", "10"], "fields": ["premise", "hypothesis"]}
+    assert found.read(None)["train"][:2] == [Example(('Good, "really" yes', "so"), 1), Example(("Bad", "thus"), 0)]
+    assert found.shortfalls == ("own data",)
+    one = opened("table", path=str(folder), text="hypothesis", label="stars", classes=["10", "2"])
+    assert one.read(None)["test"][0] == Example(("so",), 0) and one.about["classes"] == ["10", "2"]
+    for split in ("train", "dev"):
+        (folder / f"{split}.csv").unlink()
+    assert list(opened("table", path=str(folder), text="premise", label="stars").read(None)) == ["test"]
+
+
+def test_what_is_wrong_with_a_table_is_told_with_its_line(tmp_path, opened):
+    folder, columns = tmp_path / "own", {"text": "premise", "label": "stars"}
+    for split in SPLITS:
+        write_table(folder, split, TABLE)
+    write_table(folder, "test", [*TABLE, ("New", "x", "3")])
+    with pytest.raises(
+        DataError, match=r"test.csv, line 7: stars is '3'(.|\n)*expected one of 2, 10"
+    ):  # a cell has two lines
+        opened("table", path=str(folder), **columns)
+    write_table(folder, "test", [*TABLE, ("New", "x")])
+    with pytest.raises(DataError, match=r"test.csv, line 7: 2 cells"):
+        opened("table", path=str(folder), **columns)
+    with pytest.raises(DataError, match="no column review; it has premise, hypothesis, stars"):
+        opened("table", path=str(folder), text="review", label="stars")
+    (folder / "dev.tsv").write_text("x")
+    with pytest.raises(DataError, match=r"several files for dev(.|\n)*dev.csv, dev.tsv"):
+        opened("table", path=str(folder), **columns)
+    (folder / "dev.tsv").unlink()
+    (folder / "dev.csv").rename(folder / "development.csv")
+    with pytest.raises(
+        DataUnavailable, match=r"no file for dev(.|\n)*dev.csv, or dev.tsv(.|\n)*valid.csv(.|\n)*development.csv"
+    ):
+        opened("table", path=str(folder), **columns)
+    write_table(tmp_path, "all", [(sentence(i), "x", sentence(-i - 1 + 999)) for i in range(9)])
+    with pytest.raises(DataError, match="9 different values of stars in 9 rows"):
+        opened("table", path=str(tmp_path / "all.csv"), **columns)
+    for path, said in (
+        (None, "data.path is not set"),
+        (tmp_path / "none", "no file or folder"),
+        (tmp_path / "x.parquet", "ends in none of .csv"),
+    ):
+        (tmp_path / "x.parquet").write_bytes(b"PAR1")
+        with pytest.raises(DataError, match=said):
+            opened("table", path=path and str(path), **columns)
+
+
+@pytest.mark.parametrize(
+    "name, text, said",
+    [
+        ("tsv", "a\tb\na b\n", "line 2: 1 column"), ("tsv", "a\tb\nc\td\te\n", "line 2: 3 column"),
+        ("jsonl", '{"fr": "a", "en": "b"}\n{"fr": "a"}\n', "line 2: has no en"), ("jsonl", '{"fr": "a", "en": ["b"]}\n', "line 1: en is"),
+        ("json", '[{"fr": "a", "en": "b"}, {"fr": "a"}]', "record 2: has no en"), ("json", '{"fr": "a"}', "no list at its top"),
+        ("csv", "fr;en\na;b\n", "line 1: the head line has no column fr, en; it has fr;en"), ("tsv", "\t\n\t\n", "blank"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_pairs_is_told_with_its_place(tmp_path, opened, name, text, said):
+    folder = tmp_path / "own"
+    lay(folder, name)
+    (folder / f"dev.{name}").write_text(text)
+    with pytest.raises(DataError, match=said):
+        opened("files", path=str(folder), source_lang="fr").read(None)
+
+
+def test_sides_of_different_length_and_options_that_do_not_go(tmp_path, opened):
+    folder = tmp_path / "own"
+    lay(folder, "suffix")
+    (folder / "train.en").write_text("one\n")
+    with pytest.raises(DataError, match=r"different numbers of lines(.|\n)*train.fr: 3(.|\n)*train.en: 1"):
+        opened("files", path=str(folder), source_lang="fr").read(None)
+    for name, options, said in (
+        ("files", {"source_lang": "../en"}, "must be a language code"), ("files", {"source": "a", "target": "a"}, "two different columns"),
+        ("files", {"text": "a"}, "data.text is unknown"), ("table", {"text": ["a", "b", "c"]}, "one of one's|name of a column"),
+        ("table", {"text": ["label"]}, "a column of data.text too"), ("table", {"classes": ["a"]}, "two different names"),
+        ("features", {"label": ["a", "a"]}, "two different names"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=said):
+            opened(name, **options)
+
+
+def documents(n=240):
+    rng = np.random.default_rng(3)
+    x = np.round(rng.normal(size=(n, 5)) * (rng.random((n, 5)) < 0.6), 3)
+    return x, (x[:, :3] > -0.5) & (rng.random((n, 3)) < 0.8)
+
+
+def test_every_format_of_features_is_the_same_data_and_svmlight_is_sklearns(tmp_path, opened):
+    x, y = documents()
+    names = ["sun", "rain", "snow"]
+    for folder in ("arff", "csv", "svmlight"):
+        (tmp_path / folder).mkdir()
+    for split, part in (("train", slice(0, 160)), ("test", slice(160, None))):
+        rows = [",".join([*map(str, a), *map(str, b.astype(int))]) for a, b in zip(x[part], y[part])]
+        head = [f"@attribute f{i} numeric" for i in range(5)] + [f"@attribute {n} {{0,1}}" for n in names]
+        (tmp_path / "arff" / f"{split}.arff").write_text("\n".join(["@relation own", *head, "@data", *rows]) + "\n")
+        (tmp_path / "csv" / f"{split}.csv").write_text(
+            "\n".join([",".join([*(f"f{i}" for i in range(5)), *names]), *rows]) + "\n"
+        )
+        dump_svmlight_file(
+            x[part],
+            y[part].astype(int),
+            str(tmp_path / "svmlight" / f"{split}.svmlight"),
+            multilabel=True,
+            zero_based=False,
+        )
+    read = {kind: opened("features", path=str(tmp_path / kind), label=names) for kind in ("arff", "csv")}
+    read["svmlight"] = opened("features", path=str(tmp_path / "svmlight"))
+    assert read["svmlight"].about["labels"] == ["0", "1", "2"] and read["csv"].about["labels"] == names
+    theirs, _ = load_svmlight_file(str(tmp_path / "svmlight" / "test.svmlight"), multilabel=True)
+    labelled = y[160:].any(1)
+    mean, scale = x[:160][y[:160].any(1)].mean(0), x[:160][y[:160].any(1)].std(0)
+    for found in read.values():
+        test = found.read(None)["test"]
+        np.testing.assert_allclose(test.features, (theirs.toarray()[labelled] - mean) / scale, atol=1e-9)
+        assert (test.labels == y[160:][labelled]).all() and found.shortfalls == ("own data",)
+    one = opened("features", path=str(tmp_path / "csv" / "train.csv"), label=names).read(None)
+    assert set(one) == {"train", "test"} and 5 <= len(one["test"]) <= 30
+    bad = tmp_path / "svmlight" / "test.svmlight"
+    for text, said in (
+        ("0,7 1:0.5\n", "line 1: the label '7'"),
+        ("0 1:0.5\n1 2=3\n", "line 2: '2=3'"),
+        ("1 -2:1\n", "line 1: '-2:1'"),
+    ):
+        bad.write_text(text)
+        with pytest.raises(DataError, match=said):
+            opened("features", path=str(tmp_path / "svmlight"))
+    bad = tmp_path / "csv" / "test.csv"
+    good = bad.read_text().splitlines()
+    for line, said in (
+        ("1,2,x,4,5,0,1,0", "line 3: f2 is 'x'"),
+        ("1,2,3,4,5,0,2,0", "line 3: the label rain is '2'"),
+        ("1,2", "line 3: 2 cells"),
+    ):
+        bad.write_text("\n".join([*good[:2], line]) + "\n")
+        with pytest.raises(DataError, match=said):
+            opened("features", path=str(tmp_path / "csv"), label=names)
+    with pytest.raises(DataError, match="which columns are labels"):
+        opened("features", path=str(tmp_path / "csv"))
+
+
+def test_questions_about_images_by_split_and_by_one_list(tmp_path, opened):
+    folder = tmp_path / "own"
+    (folder / "photos").mkdir(parents=True)
+    colours = [list(COLOURS)[i % 3] for i in range(80)]
+    for i, colour in enumerate(colours):
+        (folder / "photos" / f"{i}.jpg").write_bytes(picture(colour))
+    asked = [
+        {"image": f"photos/{i}.jpg", "question": "What colour?", "answer": f"The {c.title()}."}
+        for i, c in enumerate(colours)
+    ]
+    (folder / "questions.json").write_text(json.dumps(asked))
+    found = opened("images", path=str(folder), questions="questions.json", image_size=[8, 8])
+    splits = found.read(None)
+    images = {s: {q.image for q in splits[s]} for s in SPLITS}
+    assert sum(map(len, images.values())) == 80 == len(set.union(*images.values()))
+    assert {q.answer for q in splits["train"]} == set(COLOURS) and found.shortfalls == ("own data",)
+    for split, part in zip(SPLITS, (asked[:40], asked[40:60], asked[60:])):
+        (folder / f"{split}.jsonl.bz2").write_bytes(bz2.compress("".join(json.dumps(q) + "\n" for q in part).encode()))
+    assert [len(opened("images", path=str(folder)).read(None)[s]) for s in SPLITS] == [40, 20, 20]
+    (folder / "test.jsonl.bz2").unlink()
+    for line, said in (
+        ({"image": "photos/99.jpg"}, "line 2: there is no image 'photos/99.jpg'"),
+        ({"answer": " "}, "line 2: a blank question or answer"),
+    ):
+        (folder / "test.jsonl").write_text(json.dumps(asked[0]) + "\n" + json.dumps(asked[1] | line) + "\n")
+        with pytest.raises(DataError, match=said):
+            opened("images", path=str(folder))
+
+
+def test_training_knows_nothing_of_the_test_file_and_a_settings_limits_are_not_its(tmp_path, opened, composed):
+    path = lay(tmp_path / "own", "tsv")
+    before = opened("files", path=path).fingerprint
+    (tmp_path / "own" / "test.tsv").write_text("x\ty\n")
+    after = opened("files", path=path).fingerprint
+    assert {s for s in SPLITS if before[s] != after[s]} == {"test"}
+    assert composed(["task=translation"])["data"]["limits"] == {"train": 12000, "dev": 500, "test": 500}
+    own = ["task=translation", "data=files", f"data.path={path}"]
+    assert composed(own)["data"]["limits"] == dict.fromkeys(SPLITS)
+    assert composed([*own, "data.limits.dev=3"])["data"]["limits"] == {"train": None, "dev": 3, "test": None}

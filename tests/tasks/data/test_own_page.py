@@ -1,0 +1,141 @@
+"""Every command of docs/own_data.md is run, on small files such as the page describes, with the smallest models."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import re
+import shlex
+
+import numpy as np
+import pytest
+from sklearn.datasets import dump_svmlight_file
+from small_vqa2 import COLOURS, picture
+
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro.store import Store
+from tasks import load
+from tasks.compose import composer, module_of
+from tasks.data import NullProgress
+
+WORDS = [a + b for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u")]
+COMMON = ("train.max_epochs=1", "train.batch_size=16", "runtime.device=cpu", "runtime.workers=1")
+LIMITS = "data.limits={train: 48, dev: 6, test: 6}"
+SMALL = ("model.embed_dim=8", "model.hidden_dim=8")
+PAIRS = (LIMITS, *SMALL, "encode.subword=none", "encode.vocab_size=null", "decode.beam=1", "decode.max_len_b=6")
+TINY = {
+    "translation": PAIRS, "summarization": PAIRS, "imdb": (LIMITS, *SMALL, "model.score_dim=8"), "snli": (LIMITS, *SMALL),
+    "multilabel": ("task.tune={penalties: [0.1], thresholds: [0.2], folds: 2}", "task.fit.iterations=5"),
+    "vqa": (LIMITS, "model.embed_dim=8", "model.hidden_dim=8", "model.heads=2", "model.ff_dim=8", "model.flat_mlp_dim=8",
+            "model.flat_out_dim=8", "model.cnn_channels=[4,4,4,4]", "data.image_size=[16,16]", "encode.min_answer_count=1"),
+}  # fmt: skip
+
+
+def text(rng: random.Random) -> str:
+    return " ".join(rng.choices(WORDS, k=7))
+
+
+def write(folder, rng: random.Random) -> None:
+    """The files that the page speaks of."""
+
+    def table(path, head, rows, **dialect):
+        path.parent.mkdir(exist_ok=True)
+        with open(path, "w", newline="") as stream:
+            csv.writer(stream, **dialect).writerows([head, *rows])
+
+    (folder / "pairs.tsv").write_text("".join(f"{(t := text(rng))}\t{t.upper()}\n" for _ in range(300)))
+    (folder / "corpus").mkdir()
+    for split in ("train", "dev", "test"):
+        lines = [text(rng) for _ in range(50)]
+        (folder / "corpus" / f"{split}.en").write_text("\n".join(lines) + "\n")
+        (folder / "corpus" / f"{split}.de").write_text("\n".join(lines).upper() + "\n")
+        rows = [(text(rng), text(rng), ("yes", "no")[i % 2]) for i in range(50)]
+        table(folder / "relations" / f"{split}.tsv", ("premise", "hypothesis", "relation"), rows, delimiter="\t")
+    news = [{"article": (t := text(rng)), "headline": t[:9]} for _ in range(300)]
+    (folder / "news.jsonl").write_text("".join(json.dumps(one) + "\n" for one in news))
+    reviews = [(text(rng), 1 + i % 3) for i in range(300)]
+    table(folder / "reviews.csv", ("review", "stars"), reviews)
+    table(folder / "more" / "test.csv", ("review", "stars"), [(text(rng), 1 + i % 3) for i in range(9)])
+    x, y = np.random.default_rng(0).normal(size=(90, 4)), np.random.default_rng(1).random((90, 3)) < 0.6
+    names = ["sun", "rain", "snow"]
+    rows = [[*a, *b.astype(int)] for a, b in zip(x, y)]
+    table(folder / "weather.csv", ["a", "b", "c", "d", *names], rows)
+    head = [f"@attribute {n} numeric" for n in "abcd"] + [f"@attribute {n} {{0,1}}" for n in names]
+    (folder / "weather.arff").write_text("\n".join([*head, "@data", *(",".join(map(str, row)) for row in rows)]) + "\n")
+    (folder / "weather").mkdir()
+    for split, part in (("train", slice(0, 60)), ("test", slice(60, 90))):
+        dump_svmlight_file(x[part], y[part].astype(int), str(folder / "weather" / f"{split}.svmlight"), multilabel=True)
+    (folder / "photos").mkdir()
+    asked = []
+    for i in range(70):
+        colour = list(COLOURS)[i % 3]
+        (folder / "photos" / f"{i}.jpg").write_bytes(picture(colour))
+        asked.append({"image": f"{i}.jpg", "question": "What colour is it?", "answer": colour})
+    (folder / "photos" / "questions.json").write_text(json.dumps(asked))
+
+
+@pytest.fixture(scope="module")
+def commands(root):
+    page = (root / "docs" / "own_data.md").read_text(encoding="utf-8")
+    found = [
+        shlex.split(line)
+        for block in re.findall(r"^```sh\n(.*?)^```$", page, re.M | re.S)
+        for line in block.splitlines()
+    ]
+    assert len(found) == 12 and all(words[0] == "python" for words in found)
+    return [words[1:] for words in found]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    write(folder, random.Random(0))
+    return folder
+
+
+def placed(arguments, folder):
+    """The arguments with the files' place."""
+    return [
+        re.sub(r"(data\.path=|(?<=^))(pairs\.tsv$|(?<=data\.path=).*)", lambda m: f"{m[1]}{folder / m[2]}", a)
+        for a in arguments
+    ]
+
+
+def test_the_walk_from_a_tsv_to_a_table_and_a_picture(commands, folder, script, tmp_path_factory):
+    store = tmp_path_factory.mktemp("walk")
+    (show, look), (_, sweep), (_, compare) = [(c[0], c[1:]) for c in (commands[0], commands[1], commands[2])]
+    done = script(show.removeprefix("scripts/"), *placed(look, folder))
+    assert done.returncode == 0 and "own data" in done.stdout and "Pair(source=" in done.stdout, done.stderr
+    done = script("train.py", *placed(sweep, folder), *COMMON, *TINY["translation"], f"paths.outputs={store}")
+    assert done.returncode == 0 and "6 cells run, 0 reused, 0 failed" in done.stdout, done.stderr[-3000:]
+    made = store / "sweeps" / "mine"
+    assert {"table.html", "table.csv"} <= {p.name for p in made.iterdir()} and list(made.glob("plots/*.svg"))
+    again = script("compare.py", *compare, f"paths.outputs={store}")
+    assert again.returncode == 0 and all(name in again.stdout for name in ("softmax", "sparsemax", "fusedmax", "±")), (
+        again.stderr
+    )
+
+
+def test_every_other_command(commands, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder)
+    store = Store(tmp_path / "outputs")
+    ran = 0
+    for name, *arguments in commands[3:]:
+        if name == "scripts/evaluate.py":
+            found = load.evaluate(arguments[0], arguments[1:], str(store.root), progress=NullProgress())
+            assert "table/accuracy" in found.metrics and "own data" in found.shortfalls["table"]
+            continue
+        task = arguments[0].removeprefix("task=")
+        with composer() as compose:
+            config = compose(
+                [*arguments, *COMMON, *TINY[task], f"paths.outputs={store.root}", f"paths.data={tmp_path / 'cache'}"]
+            )
+        cell = cells.prepare(config, module_of(config), progress=NullProgress())
+        outcome = cells.run(cell, store)
+        same = "data.path=weather.arff" in arguments  # the content of weather.csv: trained already
+        assert outcome.state == ("skipped" if same else "done"), (arguments, outcome.error)
+        found = cell.found(store)
+        assert any(key.startswith("test/") for key in found.metrics) and "own data" in found.shortfalls["train"]
+        ran += 1
+    assert ran == 8
