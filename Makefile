@@ -52,7 +52,7 @@ test-slow: setup ## the slow tests
 	@$(BIN)/python -m pytest -q -m slow $(ARGS)
 test-slurm: setup ## a sweep under every fault on a Slurm of one node, which it installs when it may
 	@$(BIN)/python -m pytest -q -m slurm tests/slurm $(ARGS)
-crash-test: setup ## kill, flip bits, turn back clocks, then compare with an undisturbed run; ARGS='--minutes 5'
+crash-test: setup ## kill, flip bits, turn back clocks, then compare with an undisturbed run; ARGS='--minutes 5' or --many
 	@$(RUN)/crash_test.py $(ARGS)
 golden: setup ## record the golden cells again, after a recipe was raised
 	@GOLDEN=record $(BIN)/python -m pytest -q tests/test_golden.py $(ARGS)

@@ -121,6 +121,10 @@ def _child(sender: Connection, cell: Cell, root: str, threads: int, loggers, pla
 
 
 def _died(cell: Cell, store: Store, exitcode: int | None, seconds: float) -> Outcome:
+    if cell.done(store):  # it had only to say so
+        if not cell.entry(store).busy():
+            cell.entry(store).set_status("done")
+        return Outcome(cell.cell_id, "done", seconds)
     if exitcode is not None and exitcode < 0:
         why = f"its process was killed by signal {-exitcode}" + (" (out of memory?)" if exitcode == -9 else "")
     else:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from sparse_attention.repro import cell as cells
 from sparse_attention.repro import pool
 
 
@@ -37,6 +38,12 @@ def test_a_killed_cell_can_be_run_again(cell, store):
     assert "run the same command again" in dying.entry(store).status()["error"]
     assert outcomes(pool.run([dying], store, 1, 1))[1].state == "done"
     assert dying.entry(store).path("checkpoints/half").exists()
+
+
+def test_a_cell_killed_behind_its_last_file_is_done(cell, store):
+    cells.run(whole := cell(), store)
+    whole.entry(store).set_status("running", attempt=1)
+    assert pool._died(whole, store, -9, 1.0).state == "done" and whole.entry(store).state() == "done"
 
 
 def test_every_cell_has_its_own_process(cell, store):

@@ -43,7 +43,13 @@ def test_what_cannot_be_shared_evenly_is_refused(composed, tiny):
 @pytest.mark.slow
 def test_two_processes_over_gloo(prepared_cell, learning, tmp_path):
     """Each process takes its share of every update: as many updates as alone, one history, and it learns."""
-    overrides = [*learning, "mapping=sparsemax", "train.processes=2", "train.batch_size=10"]
+    overrides = [
+        *learning,
+        "mapping=sparsemax",
+        "train.processes=2",
+        "train.batch_size=10",
+        "runtime.keep_checkpoints=true",
+    ]
     alone = prepared_cell([*overrides, "train.processes=1"])
     assert alone.cell_id != prepared_cell(overrides).cell_id, "the number of processes changes the numbers"
     cell, store = prepared_cell(overrides), Store(tmp_path)

@@ -21,6 +21,12 @@ SPARSE = ("sparsemax", "fusedmax")
 TIMINGS = ("train/seconds", "train/tokens_per_second")
 
 
+@pytest.fixture(scope="session")
+def tiny(tiny):
+    """With the checkpoints of finished trainings, to compare them."""
+    return [*tiny, "runtime.keep_checkpoints=true"]
+
+
 def scored(cell, entry):
     """The folder of the evaluation on the cell's own test set."""
     return entry.evaluation(cell.evaluation_id(cell.tests[0]))
@@ -135,11 +141,7 @@ def test_same_seed_same_numbers_in_one_process_other_seed_others(prepared_cell, 
 
 # ---- interruption
 
-INTERRUPTED = [
-    "train.max_epochs=4",
-    "data.limits={train: 64, dev: 16, test: 8}",
-    "train.batch_size=4",
-]
+INTERRUPTED = ["train.max_epochs=4", "data.limits={train: 64, dev: 16, test: 8}", "train.batch_size=4"]
 
 RUN = """
 import json, os, signal, sys
