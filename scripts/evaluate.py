@@ -3,7 +3,7 @@
     python scripts/evaluate.py CELL [data=NAME] [data.KEY=VALUE] [decode.KEY=VALUE] [task.scores=[...]]
                                     [paths.outputs=FOLDER]
 
-    CELL   its folder, its id or the beginning of it, or TASK/MAPPING for the newest one
+    CELL   its folder, its id or the beginning of it, or TASK/MAPPING[,KEY=VALUE ...] that fits one
 
 Example: python scripts/evaluate.py summarization/fusedmax data=duc2004 decode.beam=10
 The evaluation lies below the cell, in evaluations/; asked for again, it is read from there.

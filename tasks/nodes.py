@@ -106,6 +106,9 @@ class Runtime:
     workers_per_device: int = integer(1, low=1, high=64, help="cells that share a GPU, or train.processes of them")
     data_workers: int = integer(0, low=0, high=256, help="processes that collate batches")
     save_minutes: float = number(10, above=0, high=10_000, help="between checkpoints inside an epoch")
+    keep_checkpoints: bool = flag(
+        False, help="keep those of a finished training, with the optimiser's state; else its best weights alone"
+    )
     verbose: bool = flag(False, help="print tracebacks")
 
 

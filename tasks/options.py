@@ -253,7 +253,9 @@ def read_each(classes: Mapping[str, type], values: Mapping[str, Any], name: str)
     if wrong := [key for key in values if key not in classes]:
         told = f"{name}.{wrong[0]} is not possible{near(wrong[0], classes)}; allowed: {', '.join(classes)}"
         raise OptionsError([told])
-    if empty := [f"{name}.{k}={short(v)} must be a mapping of options" for k, v in values.items() if not isinstance(v, Mapping)]:
+    if empty := [
+        f"{name}.{k}={short(v)} must be a mapping of options" for k, v in values.items() if not isinstance(v, Mapping)
+    ]:
         raise OptionsError(empty)
     return {key: plain(read(classes[key], one, f"{name}.{key}")) for key, one in values.items()}
 

@@ -47,16 +47,29 @@ def decode_rows(
         rows: source ids. tokens: the same rows as surface tokens.
         vocabulary: target words from id 4 on.
     """
+    return [best for (best,) in nbest_rows(model, rows, tokens, vocabulary, options, 1, done)]
+
+
+def nbest_rows(
+    model: nn.Module,
+    rows: Sequence[np.ndarray],
+    tokens: Sequence[Sequence[str]],
+    vocabulary: Sequence[str],
+    options: Decode,
+    most: int,
+    done: Callable[[int, int], None] = lambda i, n: None,
+) -> list[list[Hypothesis]]:
+    """Up to `most` outputs for each source, best first, in the order of the sources; else as `decode_rows`."""
     device = next(model.parameters()).device
     model.eval()
-    found: list[Hypothesis] = [None] * len(rows)  # type: ignore[list-item]
+    found: list[list[Hypothesis]] = [[] for _ in rows]
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
     for start in range(0, len(order), options.batch_size):
         batch = order[start : start + options.batch_size]
         src_tokens, src_lengths = padded([rows[i] for i in batch])
-        for i, nbest in zip(batch, beam_search(model, src_tokens.to(device), src_lengths.to(device), options)):
+        for i, results in zip(batch, beam_search(model, src_tokens.to(device), src_lengths.to(device), options)):
             copied = tokens[i] if options.replace_unk else None
-            found[i] = replace(nbest[0], index=i, tokens=surface(nbest[0], vocabulary, copied))
+            found[i] = [replace(h, index=i, tokens=surface(h, vocabulary, copied)) for h in results[:most]]
         done(start + len(batch), len(order))
     return found
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 
 import pytest
 import torch
 
 from sparse_attention.repro.store import Store
-from tasks import load
+from tasks import compose
 from tasks.compose import ConfigError
 from tasks.load import NoCell, evaluate, evaluation_config, find_cell, load_cell
 
 
 @pytest.fixture(scope="module")
-def trained(learned):
-    """(cell, outputs folder): a finished toy cell, the newest of its store."""
-    learned("sparsemax")
-    cell, entry = learned("softmax")
-    os.utime(entry.path("manifest.json"), (2**31, 2**31))
-    return cell, entry.folder.parents[3]
+def trained(learned, tmp_path_factory):
+    """(cell, outputs folder): a finished toy cell, and one of another mapping."""
+    outputs = tmp_path_factory.mktemp("outputs")
+    for mapping in ("sparsemax", "softmax"):
+        cell, entry = learned(mapping)
+        shutil.copytree(entry.folder, cell.entry(Store(outputs)).folder)
+    return cell, outputs
 
 
 def test_a_cell_is_found_by_whatever_names_it(trained):
@@ -27,17 +28,25 @@ def test_a_cell_is_found_by_whatever_names_it(trained):
     folder = cell.entry(Store(outputs)).folder
     assert find_cell(outputs, str(folder)) == folder
     assert find_cell(outputs, cell.training_id) == find_cell(outputs, cell.training_id[:9]) == folder
-    assert find_cell(outputs, "toy/softmax") == folder
+    assert find_cell(outputs, "toy/softmax") == find_cell(outputs, "toy/softmax,seed=1") == folder
 
 
-def test_the_newest_finished_one_is_meant(learned, trained):
-    _, outputs = trained
-    other, _ = learned("softmax", "train.best_metric=loss")
-    page = other.entry(Store(outputs)).path("manifest.json")
-    os.utime(page, (2**31 + 9, 2**31 + 9))
-    assert find_cell(outputs, "toy/softmax") == page.parent
-    os.utime(page, (2, 2))
-    assert find_cell(outputs, "toy/softmax") != page.parent
+def test_several_that_a_filter_fits_are_listed_with_what_differs(learned, trained, tmp_path):
+    cell, _ = trained
+    other, entry = learned("softmax", "train.best_metric=loss")
+    for one, place in ((cell, cell.entry(Store(trained[1])).folder), (other, entry.folder)):
+        shutil.copytree(place, one.entry(Store(tmp_path)).folder)
+    with pytest.raises(NoCell) as refused:
+        find_cell(tmp_path, "toy/softmax,seed=1")
+    assert "fits 2 cells" in str(refused.value)
+    for one, metric in ((cell, "accuracy"), (other, "loss")):
+        assert f"  {one.training_id}  train.best_metric={metric}" in str(refused.value).splitlines()
+        found = find_cell(tmp_path, f"toy/softmax,train.best_metric={metric},seed=1")
+        assert found == one.entry(Store(tmp_path)).folder
+    with pytest.raises(NoCell, match=r"fits none of these:(\n.*train\.best_metric=\w+){2}"):
+        find_cell(tmp_path, "toy/softmax,seed=2")
+    with pytest.raises(NoCell, match=r"'sed' is no key .*did you mean 'seed'"):
+        find_cell(tmp_path, "toy/softmax,sed=2")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +72,7 @@ def test_a_loaded_model_gives_the_stored_outputs(trained):
 def test_scoring_anew_trains_nothing(trained, monkeypatch):
     cell, outputs = trained
     weights = cell.entry(Store(outputs)).path("weights.safetensors").stat().st_mtime_ns
-    monkeypatch.setattr(load.compose, "composer", None)  # nor does it compose the training again
+    monkeypatch.setattr(compose, "composer", None)  # nor does it compose the training again
     before = cell.found(Store(outputs)).metrics
     found = evaluate(cell.training_id, ["decode.beam=1", "task.scores=[rouge_f1, bleu]"], outputs)
     assert "test/rouge1_f" in found.metrics and "test/bleu" in found.metrics

@@ -1,0 +1,37 @@
+"""A finished model as a checkpoint that fairseq's own commands read (`fairseq-generate --path`); without an optimiser's state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import tasks
+from omegaconf import OmegaConf
+from torch import nn
+
+from tasks.fairseq_plugin import compat
+from tasks.fairseq_plugin.groups import fairseq_config, groups_of
+
+
+def write(family: str, config: Mapping[str, Any], encoded: Path, model: nn.Module, path: Path) -> None:
+    """Write a checkpoint.
+
+    Args:
+        config: of the cell.
+        encoded: folder with its encoding; the path is not stored, fairseq is given one when it reads.
+        model: the plain torch model.
+    """
+    compat.detach_config_store()
+    made = fairseq_config(groups_of(family, config, encoded, path.parent))
+    wrapped = tasks.setup_task(made.task).build_model(made.model)
+    wrapped.net.load_state_dict(model.state_dict())
+    told: Any = OmegaConf.to_container(made, resolve=True, enum_to_str=True)
+    told["task"]["data"], told["checkpoint"]["save_dir"] = "data", "checkpoints"
+    last = {"criterion_name": told["criterion"]["_name"], "optimizer_name": told["optimizer"]["_name"]}
+    state = {
+        "args": None, "cfg": told, "model": wrapped.state_dict(), "task_state": {}, "extra_state": {"train_iterator": None},
+        "optimizer_history": [last | {"lr_scheduler_state": {}, "num_updates": 0}], "last_optimizer_state": None,
+    }  # fmt: skip
+    torch.save(state, path)

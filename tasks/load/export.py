@@ -1,0 +1,109 @@
+"""A finished cell as a folder that stands alone, read back by `load_cell`.
+
+config.yaml  weights.safetensors  encoding/  metrics.json  curves.csv     as in the store, without paths of the machine
+evaluations.json    what every finished evaluation measured, on what data, how it was decoded
+plugins/            the Python files that the mapping comes from
+fairseq/            with `sources`: a checkpoint for fairseq-generate, and the sources encoded
+manifest.json       sha256 of every file above: a folder that is not what it says is refused
+README.md           the model card; free to be edited
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro.files import StoreError, explain, read_json, write_json
+from sparse_attention.repro.store import Entry, Evaluation
+from sparse_attention.repro.upkeep import levels
+from tasks.data.records import Pair
+from tasks.load.card import card
+from tasks.load.finding import find_cell, outputs_folder
+from tasks.load.model import Loaded, load_cell
+
+LEFT = ("config.yaml", "provenance.json")  # they name the machine; the card says what of it matters
+
+
+def export(
+    what: str, folder: str | Path, outputs: str | Path | None = None, sources: Sequence[str] | None = None
+) -> Path:
+    """Write the folder, whole or not at all.
+
+    Args:
+        what: the cell, see `find_cell`.
+        sources: texts; given, fairseq-generate's checkpoint is written too, with these encoded for it.
+
+    Raises:
+        NoCell; StoreError: the cell is not finished or damaged, the folder is there already, or cannot be written.
+        ValueError: `sources` for a model that generates no text.
+    """
+    place, to = find_cell(outputs or outputs_folder(), what), Path(folder)
+    if to.exists():
+        raise StoreError(f"{to} is there already; name a folder that is not")
+    cell, entry = cells.finished(place), Entry(place)
+    measured = {e.folder.name: found for e in levels(entry) if isinstance(e, Evaluation) and (found := e.read())}
+    measured = measured or read_json(place / "evaluations.json") or {}
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}.") as work:
+            made = Path(work) / "made"
+            for name in entry.files():
+                if name not in LEFT:
+                    (made / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(place / name, made / name)
+            (made / "config.yaml").write_text(_page(cell, made, place), encoding="utf-8")
+            write_json(made / "evaluations.json", measured)
+            if sources is not None:
+                _for_fairseq(load_cell(place), sources, made / "fairseq")
+            training = (read_json(entry.path("manifest.json")) or {}).get("training", cell.training_id)
+            Entry(made).finish(training=training)
+            told = read_json(place / "provenance.json") or {}
+            (made / "README.md").write_text(card(cell, training, entry.read() or {}, measured, told), encoding="utf-8")
+            made.replace(to)
+    except OSError as error:
+        raise explain(error, to) from error
+    return to
+
+
+def _page(cell: cells.Cell, made: Path, place: Path) -> str:
+    """config.yaml without what only the machine of the training had; plugins are copied to `made`."""
+    page = yaml.safe_load(cells.page(cell))
+    plugins = []
+    for plugin in page["plugins"]:
+        source = place / plugin if (place / plugin).is_file() else Path(plugin)
+        if source.suffix != ".py":
+            plugins.append(plugin)
+            continue
+        (made / "plugins").mkdir(exist_ok=True)
+        shutil.copyfile(source, made / "plugins" / source.name)
+        plugins.append(f"plugins/{source.name}")
+    page |= {"plugins": plugins, "paths": {"outputs": "outputs", "data": "data/cache"}, "logger": {"csv": {}}}
+    page["runtime"] |= {"device": "auto"}
+    for node in ("data", "encode", "further"):
+        page[node] = _without_paths(page[node])
+    return yaml.safe_dump(page, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _without_paths(node: Any) -> Any:
+    """A node with the names of files in place of absolute paths."""
+    if isinstance(node, Mapping):
+        return {k: _without_paths(v) for k, v in node.items()}
+    return Path(node).name if isinstance(node, str) and Path(node).is_absolute() else node
+
+
+def _for_fairseq(model: Loaded, sources: Sequence[str], folder: Path) -> None:
+    if model.name != "seq2seq":
+        raise ValueError(f"fairseq-generate writes texts; a model of {model.config['task']['name']} does not")
+    from tasks.fairseq_plugin import released
+
+    folder.mkdir()
+    pairs = [Pair(text, ("",)) for text in sources]
+    with model.as_test_set(pairs, "pairs", {"digits": None}) as test:
+        shutil.copytree(test.folder, folder / "data")
+    released.write(model.name, model.config, folder / "data", model.model.cpu(), folder / "model.pt")

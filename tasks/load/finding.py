@@ -1,0 +1,94 @@
+"""Which cell is meant: its folder, its id, or a filter that fits one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sparse_attention.repro.store import Entry, Store
+from tasks.options import near
+
+LISTED = 12  # of several cells that fit
+# What differs between cells and says nothing of what they are.
+ASIDE = ("runtime", "paths", "logger", "launcher", "origin", "overrides")
+
+
+class NoCell(LookupError):
+    """No cell, or more than one, is meant."""
+
+
+def outputs_folder() -> str:
+    """Where cells lie when nobody says otherwise; as in configs/main.yaml."""
+    return os.environ.get("SPARSE_ATTENTION_OUTPUTS", "outputs")
+
+
+def find_cell(outputs: str | Path, what: str) -> Path:
+    """The folder of the cell that is meant.
+
+    Args:
+        what: the folder itself (of the store, or of `tasks.load.export`), an id or its beginning, or a filter
+            `TASK/MAPPING[,KEY=VALUE ...]` that fits one finished cell, as `translation/fusedmax,seed=2`.
+
+    Raises:
+        NoCell: none fits, or several; the message lists them with what differs between them.
+    """
+    if (Path(what) / "config.yaml").is_file():
+        return Path(what).resolve()
+    entries = list(Store(outputs))
+    if "/" in what:
+        return _filtered(outputs, what, entries)
+    fitting = [e.folder for e in entries if e.folder.name.startswith(what)]
+    if len(fitting) != 1:
+        listed = ", ".join(str(f.relative_to(Path(outputs))) for f in fitting[:LISTED]) or "none"
+        raise NoCell(
+            f"{what!r} must be the id of one cell in {outputs}, its beginning, its folder, or TASK/MAPPING; it fits {listed}"
+        )
+    return fitting[0]
+
+
+def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
+    place, *wanted = what.split(",")
+    kinds = {"/".join(e.folder.parts[-3:-1]) for e in entries}
+    done = [e for e in entries if "/".join(e.folder.parts[-3:-1]) == place.rstrip("/") and e.finished()]
+    if not done:
+        known = ", ".join(sorted(kinds)) or "none"
+        folder = f"{what} is a folder, but has no config.yaml; " if Path(what).is_dir() else ""
+        raise NoCell(f"{folder}no finished cell of {place!r} in {outputs}{near(place, kinds)}; there are: {known}")
+    if len(done) == 1 and not wanted:
+        return done[0].folder
+    told = {e.folder: _told(e) for e in done}
+    conditions = dict(pair.partition("=")[::2] for pair in wanted)
+    known = {key for values in told.values() for key in values}
+    for key in conditions:
+        if key not in known:
+            raise NoCell(f"{what!r}: {key!r} is no key of these cells' configurations{near(key, known)}")
+    fitting = {f: values for f, values in told.items() if all(values.get(k) == v for k, v in conditions.items())}
+    if len(fitting) == 1:
+        return next(iter(fitting))
+    among = fitting or told
+    keys = sorted(key for key in known if len({values.get(key) for values in among.values()}) > 1)
+    lines = [
+        f"  {folder.name}  {','.join(f'{k}={values[k]}' for k in keys if k in values)}"
+        for folder, values in list(among.items())[:LISTED]
+    ]
+    more = f"\n  ... and {len(among) - LISTED} more" if len(among) > LISTED else ""
+    said = f"fits {len(fitting)} cells; name an id, or add a KEY=VALUE" if fitting else "fits none of these"
+    raise NoCell(f"{what!r} {said}:\n" + "\n".join(lines) + more)
+
+
+def _told(entry: Entry) -> dict[str, str]:
+    """Dotted key -> value as YAML writes it, of what a cell was asked to be."""
+    page = yaml.safe_load(entry.path("config.yaml").read_text(encoding="utf-8"))
+    return dict(_flat({k: v for k, v in page.items() if k not in ASIDE}))
+
+
+def _flat(node: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()

@@ -1,0 +1,96 @@
+"""What a person types, a line an input, and what is answered, as text and as arrays.
+
+=============== ======================================================================
+texts           the text
+two texts       separated by a tab
+images          IMAGE, a tab, the question
+features        numbers separated by white space or commas, or INDEX:VALUE pairs from 1 on
+=============== ======================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparse_attention.repro.files import write_atomic
+from tasks.data import DataError
+from tasks.data.cache import read_meta
+from tasks.load.model import Loaded, Prediction
+
+
+def parsed(raw: bytes, model: Loaded, where: str = "standard input") -> list[Any]:
+    """The inputs of `Loaded.predict` in UTF-8 lines. Raises DataError naming the line."""
+    wants = {"seq2seq": [""], "vqa": ["image", "question"], "multilabel": [""]}.get(model.name)
+    names = wants or read_meta(model.encoding.folder)["fields"]
+    found: list[Any] = []
+    for number, line in enumerate(raw.removesuffix(b"\n").split(b"\n") if raw else (), 1):
+        try:
+            text = line.decode("utf-8").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            raise DataError(f"line {number} is not UTF-8 ({error.reason})", where, "convert it to UTF-8") from None
+        if model.name == "multilabel":
+            found.append(_vector(text, number, model.encoding.features, where))
+            continue
+        parts = text.split("\t")
+        if len(names) > 1 and len(parts) != len(names):
+            raise DataError(
+                f"line {number} has {len(parts)} field(s): {text[:60]!r}", f"{where}; expected {' TAB '.join(names)}",
+                "put one tab between them",
+            )  # fmt: skip
+        found.append(text if len(names) == 1 else tuple(parts))
+    return found
+
+
+def _vector(text: str, number: int, size: int, where: str) -> np.ndarray:
+    words = re.split(r"[\s,]+", text.strip())
+    vector = np.zeros(size)
+    try:
+        if any(":" in word for word in words):
+            places, values = zip(*(word.split(":") for word in words))
+            at = np.array(places, dtype=int) - 1
+            if at.min() < 0 or at.max() >= size:
+                raise ValueError(f"indices are 1 to {size}")
+            vector[at] = np.array(values, dtype=float)
+        else:
+            vector[:] = _exactly(size, np.array(words, dtype=float))
+    except ValueError as error:
+        raise DataError(
+            f"line {number} cannot be read ({error}): {text[:60]!r}", f"{where}; expected {size} numbers, or INDEX:VALUE pairs",
+            "correct the line",
+        ) from None  # fmt: skip
+    return vector
+
+
+def _exactly(size: int, values: np.ndarray) -> np.ndarray:
+    if len(values) != size:
+        raise ValueError(f"{len(values)} numbers")
+    return values
+
+
+def printed(predictions: Sequence[Prediction], nbest: int) -> Iterator[str]:
+    """A line an output; of several for each input: its number from 1, score and output, separated by tabs."""
+    for number, one in enumerate(predictions, 1):
+        if nbest == 1:
+            yield one.output
+        else:
+            yield from (f"{number}\t{score:.4f}\t{output}" for output, score in one.nbest)
+
+
+def write_attention(path: Path, predictions: Sequence[Prediction]) -> None:
+    """A safetensors file: "<number from 0>" -> [T, S] float32; the metadata's `tokens` is a JSON list of the names of each.
+
+    Raises ValueError when the model has no attention; StoreError when it cannot be written.
+    """
+    from safetensors.torch import save
+
+    if any(one.attention is None for one in predictions):
+        raise ValueError("this model has no attention to write")
+    arrays = {str(i): one.attention.contiguous() for i, one in enumerate(predictions) if one.attention is not None}
+    tokens = [{"source": list(one.source_tokens), "output": list(one.output_tokens)} for one in predictions]
+    write_atomic(path, save(arrays, {"tokens": json.dumps(tokens, ensure_ascii=False)}))

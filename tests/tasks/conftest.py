@@ -1,0 +1,53 @@
+"""Finished cells of every family, so small that each trains within seconds."""
+
+from __future__ import annotations
+
+import pytest
+from small_vqa2 import write_vqa2
+
+SMALL = ("profile=demo", "runtime.device=cpu", "train.max_epochs=1", "train.batch_size=10")
+TEXTS = (
+    "data.limits={train: 60, dev: 20, test: 12}", "encode.vectors=null", "model.embed_dim=8", "model.hidden_dim=8", "task.keep_attention=12",
+)  # fmt: skip
+CELLS = {
+    "sentiment": ("task=imdb", "data=toy_reviews", *TEXTS, "mapping=sparsemax", "model.score_dim=8"),
+    "entailment": ("task=snli", "data=toy_entailment", *TEXTS, "mapping=sparsemax"),
+    "vqa": (
+        "task=vqa", "data=vqa2", "data.input=pixels", "data.image_size=[16, 16]", "data.dev_share=0.2", "encode.min_answer_count=2",
+        "model.hidden_dim=16", "model.ff_dim=16", "model.flat_mlp_dim=8", "model.flat_out_dim=16", "model.embed_dim=8",
+        "model.layers=1", "model.heads=2", "mapping=sparsemax", "task.keep_attention=30",
+    ),
+    "multilabel": (
+        "task=multilabel", "data=synthetic", "data.sizes={train: 60, dev: 30, test: 20}", "task.tune.penalties=[0.1, 0.01]",
+        "task.fit.iterations=10", "mapping=sparsemax",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory):
+    """A folder with a small set of questions about images in the published format."""
+    folder = tmp_path_factory.mktemp("pictures")
+    write_vqa2(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small_cell(prepared_cell, tiny, pictures, tmp_path_factory):
+    """`small_cell(name)`: (cell, entry) of "pairs" or of one of CELLS, trained and scored once."""
+    from sparse_attention.repro import cell as cells
+    from sparse_attention.repro.store import Store
+
+    finished = {}
+
+    def small_cell(name: str):
+        if name not in finished:
+            asked = [*tiny, "mapping=sparsemax"] if name == "pairs" else [*SMALL, *CELLS[name]]
+            more = [f"data.path={pictures}"] if name == "vqa" else []
+            cell, store = prepared_cell([*asked, *more]), Store(tmp_path_factory.mktemp(name))
+            outcome = cells.run(cell, store)
+            assert outcome.state == "done", outcome.error
+            finished[name] = cell, cell.entry(store)
+        return finished[name]
+
+    return small_cell

@@ -1,0 +1,201 @@
+"""Trained models used on one's own input: what they say is what the test set's evaluation has stored."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, safe_open
+
+from tasks.data import DataError
+from tasks.data.symbols import SPECIAL, UNK
+from tasks.load import drawing, lines, load_cell
+from tasks.load.model import Prediction
+
+
+@pytest.fixture(scope="module")
+def used(small_cell):
+    """`used(name)`: (model, cell, the test set's evaluation)."""
+    return lambda name: (
+        load_cell(small_cell(name)[1].folder),
+        small_cell(name)[0],
+        small_cell(name)[1].evaluation(small_cell(name)[0].evaluation_id(small_cell(name)[0].tests[0])),
+    )
+
+
+def attention_of(level) -> dict[str, torch.Tensor]:
+    return load_file(level.path("attention.safetensors"))
+
+
+def test_texts_are_those_of_the_stored_evaluation(used):
+    model, _, level = used("pairs")
+    stored, weights = level.predictions(), attention_of(level)
+    found = model.translate([r["source"] for r in stored])
+    assert [p.output for p in found] == [r["output"] for r in stored]
+    assert [round(p.score, 4) for p in found] == [r["score"] for r in stored]
+    for i, (p, record) in enumerate(zip(found, stored)):
+        assert torch.equal(p.attention, weights[f"test/{i}"])
+        assert (p.source_tokens, p.output_tokens) == (record["source_tokens"], record["output_tokens"])
+        assert p.unknown == [t for t in p.source_tokens if t not in model.encoding.source_vocab]
+
+
+@pytest.mark.parametrize("name", ["sentiment", "entailment"])
+def test_classes_are_those_of_the_stored_evaluation(used, name):
+    from tasks.classification.encode import open_encoded
+
+    model, cell, level = used(name)
+    stored, weights = level.predictions(), attention_of(level)
+    found = model.classify([t[0] if len(t) == 1 else t for t in (r["texts"] for r in stored)], nbest=9)
+    assert [p.output for p in found] == [r["output"] for r in stored]
+    classes = open_encoded(cell.tests[0].folder).classes
+    for i, (p, record) in enumerate(zip(found, stored)):
+        assert np.log(p.score) == pytest.approx(record["score"], abs=1e-4)
+        assert torch.equal(p.attention, weights[f"test/{i}"]) and p.source_tokens == record["source_tokens"]
+        assert {c for c, _ in p.nbest} == set(classes) and sum(s for _, s in p.nbest) == pytest.approx(1, abs=1e-5)
+
+
+def test_answers_are_those_of_the_stored_evaluation(used, pictures, tmp_path):
+    import zipfile
+
+    model, _, level = used("vqa")
+    stored, weights = level.predictions(), attention_of(level)
+    for place in pictures.glob("*.zip"):
+        zipfile.ZipFile(place).extractall(tmp_path)
+    files = {str(int(p.stem[-12:])): p for p in (*tmp_path.rglob("*.jpg"), *pictures.rglob("*.jpg"))}
+    there = [r for r in stored if r["image"] in files]
+    assert len(there) > 15
+    found = model.answer([(files[r["image"]], r["source"]) for r in there], nbest=2)
+    assert [p.output for p in found] == [r["output"] for r in there]
+    for p, record in zip(found, there):
+        assert p.score == pytest.approx(record["score"], abs=2e-4) and p.nbest[0][1] >= p.nbest[1][1]
+        torch.testing.assert_close(p.attention.T, weights[f"test/{record['index']}"], atol=1e-5, rtol=0)
+    with pytest.raises(DataError, match="nowhere"):
+        model.answer([("nowhere.png", "What is it?")])
+
+
+def test_labels_are_those_of_the_stored_evaluation(used):
+    from tasks.multilabel.encode import open_encoded
+
+    model, cell, level = used("multilabel")
+    documents = open_encoded(cell.tests[0].folder).splits["test"]
+    stored = level.predictions()
+    found = model.label(documents.features[: len(stored)], nbest=100)
+    assert stored and [p.output for p in found] == [r["output"] for r in stored]
+    names = model.encoding.labels
+    for p, record in zip(found, stored):
+        ranked = dict(p.nbest)
+        assert [ranked[n] for n in names] == pytest.approx(record["probabilities"], abs=1e-4)
+    with pytest.raises(ValueError, match=f"this model reads finite ones of .n, {documents.features.shape[1]}"):
+        model.label(np.zeros((1, 3)))
+
+
+def test_nbest_unknown_words_and_the_beam(used):
+    model, *_ = used("pairs")
+    word = model.encoding.source_vocab[0]
+    (one,) = model.translate([f"{word} zyzzyva {SPECIAL[UNK]}"], nbest=2)
+    assert one.unknown == ["zyzzyva"]
+    assert one.nbest[0] == (one.output, one.score) and len(one.nbest) == 2 and one.nbest[0][1] >= one.nbest[1][1]
+    with pytest.raises(ValueError, match=r"nbest=7 .* set decode\.beam=7 \(it is 2\)"):
+        model.translate([word], nbest=7)
+    wider = load_cell(model.folder, overrides=["decode.beam=7"])
+    assert len(wider.translate([word], nbest=7)[0].nbest) == 7
+    assert model.translate([]) == []
+
+
+def test_a_model_of_another_task_is_refused(used):
+    model, *_ = used("pairs")
+    with pytest.raises(ValueError, match="a model of toy, which is used by translate or summarize, not by classify"):
+        model.classify(["x"])
+    with pytest.raises(ValueError, match=r"scripts/evaluate\.py"):
+        load_cell(model.folder, overrides=["data=toy"])
+
+
+@pytest.mark.parametrize(
+    "name, raw, said",
+    [
+        ("pairs", b"a b\nc \xff d\n", "line 2 is not UTF-8"),
+        ("entailment", b"a\tb\nonly one\n", r"line 2 has 1 field"),
+        ("vqa", b"what is it?\n", r"line 1 has 1 field.*\n.*image TAB question"),
+        ("multilabel", b"1 2 x\n", "line 1 cannot be read"),
+        ("multilabel", b"1 2 3\n", "3 numbers"),
+        ("multilabel", b"999999:1\n", "indices are 1 to"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named(used, name, raw, said):
+    with pytest.raises(DataError, match=said):
+        lines.parsed(raw, used(name)[0])
+
+
+def test_lines_of_every_kind(used):
+    assert lines.parsed("ä b\r\n\nc".encode(), used("pairs")[0]) == ["ä b", "", "c"]
+    assert lines.parsed(b"a\tb\n", used("entailment")[0]) == [("a", "b")]
+    assert lines.parsed(b"a\tb\n", used("sentiment")[0]) == ["a\tb"]
+    model = used("multilabel")[0]
+    dense = np.zeros(model.encoding.features)
+    dense[1] = 0.5
+    sparse, full = lines.parsed(b"2:0.5\n" + ",".join(map(str, dense)).encode(), model)
+    assert (sparse == dense).all() and (full == dense).all()
+    assert lines.parsed(b"", model) == []
+
+
+def test_the_heat_map_shows_zeros_weights_and_groups():
+    weights = torch.tensor([[0.0, 0.5, 0.5, 0.0], [1e-6, 0.0, 0.0, 1.0]])
+    one = Prediction("x y", 0.0, (), weights, ["a", "<b>", "lengthy", "d"], ["x\x01", "y"])
+    said = drawing.terminal(one).splitlines()
+    assert said[-2].endswith(" x\x01 · ▓▓▓▓·")
+    assert said[-1].endswith("░░· · ██") and len(said) == len("lengthy") + 2
+    column = drawing.LABEL + 1 + 2 * 2  # of the third source token, written downwards
+    assert "".join(line[column] for line in said[:7]) == "lengthy"
+    picture = ET.fromstring(drawing.svg(one))  # whatever a token holds
+    rects = list(picture.iter("{http://www.w3.org/2000/svg}rect"))[1:]
+    assert [r.get("fill") == "#ddd" for r in rects] == [True, False, True, False, True, False]
+    assert [int(r.get("width")) // drawing.CELL for r in rects] == [1, 2, 1, 1, 2, 1]
+    narrow = drawing.terminal(one, width=drawing.LABEL + 5)
+    assert narrow.count("\n\n") == 1 and max(map(len, narrow.splitlines())) <= drawing.LABEL + 5
+    with pytest.raises(ValueError, match="no attention"):
+        drawing.svg(Prediction("x", 0.0))
+
+
+def test_no_fairseq_is_imported(used, root):
+    model, *_ = used("pairs")
+    word = model.encoding.source_vocab[0]
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from tasks.load import load_cell; "
+        "p = load_cell(sys.argv[2]).translate([sys.argv[3]])[0]; print(p.output, tuple(p.attention.shape)); "
+        "assert not [m for m in sys.modules if m.split('.')[0] in ('fairseq', 'fairseq_cli')]"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(root), str(model.folder), word], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    one = model.translate([word])[0]
+    assert done.stdout.strip() == f"{one.output} {tuple(one.attention.shape)}"
+
+
+def test_the_command(used, root, tmp_path):
+    model, *_ = used("pairs")
+    word = model.encoding.source_vocab[0]
+    outputs = model.folder.parents[3]
+    command = [sys.executable, str(root / "scripts/predict.py"), model.folder.name, f"paths.outputs={outputs}", "decode.beam=3",
+               "--nbest", "3", "--heat", "--attention", str(tmp_path / "a.safetensors"), "--svg", str(tmp_path / "svg")]  # fmt: skip
+    text = f"{word} zyzzyva\n{word}\n"
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "line 1: unknown words: zyzzyva\n"
+    expected = load_cell(model.folder, overrides=["decode.beam=3"]).translate(text.splitlines(), nbest=3)
+    assert done.stdout.startswith("\n".join(lines.printed(expected, 3)) + "\n")
+    for one in expected:
+        assert drawing.terminal(one) in done.stdout
+    with safe_open(tmp_path / "a.safetensors", "pt") as file:
+        assert torch.equal(file.get_tensor("0"), expected[0].attention) and len(file.keys()) == 2
+        assert json.loads(file.metadata()["tokens"])[0]["source"] == [word, "zyzzyva"]
+    assert sorted(p.name for p in (tmp_path / "svg").iterdir()) == ["1.svg", "2.svg"]
+    wrong = subprocess.run(
+        [*command[:4], "--images", "x"], input="", capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert wrong.returncode == 2 and "--images says nothing to a model of toy" in wrong.stderr
