@@ -83,9 +83,11 @@ def train(
 
 
 def save_weights(model: nn.Module, folder: Path) -> None:
-    """Write the weights, those of shared tensors once; renamed into place."""
-    temporary = folder / f".{WEIGHTS}.{os.getpid()}"
-    safetensors.torch.save_model(model, str(temporary))
+    """Write the weights, those of shared tensors once, the same bytes for the same weights; renamed into place."""
+    temporary, state = folder / f".{WEIGHTS}.{os.getpid()}", model.state_dict()
+    # not by save_model: it writes the names of shared tensors in an order that changes from process to process
+    once = [name for name, _ in (*model.named_parameters(), *model.named_buffers()) if name in state]
+    safetensors.torch.save_file({name: state[name].contiguous() for name in once}, str(temporary))
     temporary.replace(folder / WEIGHTS)
 
 
