@@ -10,22 +10,6 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(scope="module")
-def outputs(tmp_path_factory) -> Path:
-    """One store for the tests of this module."""
-    return tmp_path_factory.mktemp("outputs")
-
-
-@pytest.fixture
-def train(script, tiny, outputs):
-    def run(*arguments, **environment):
-        given = {a.split("=")[0] for a in arguments}
-        rest = [o for o in tiny if o.split("=")[0] not in given]
-        return script("train.py", *arguments, *rest, f"paths.outputs={outputs}", **environment)
-
-    return run
-
-
 def manifest(outputs: Path, name: str) -> dict:
     return json.loads((outputs / "sweeps" / name / "manifest.json").read_text())
 

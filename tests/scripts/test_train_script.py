@@ -14,25 +14,6 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(scope="module")
-def outputs(tmp_path_factory) -> Path:
-    """One store for the tests of this module: a cell trained by one is finished for the next."""
-    return tmp_path_factory.mktemp("outputs")
-
-
-@pytest.fixture
-def train(script, tiny, outputs):
-    def run(*arguments, **environment):
-        given = {a.split("=")[0] for a in arguments}
-        rest = [o for o in tiny if o.split("=")[0] not in given]
-        more = [*rest, f"paths.outputs={outputs}"]
-        # the command line wants flags at one end: -m in front, --cfg behind
-        ordered = [*arguments, *more] if arguments[:1] == ("-m",) else [*more, *arguments]
-        return script("train.py", *ordered, **environment)
-
-    return run
-
-
 def cells(outputs: Path) -> dict[tuple[str, str, int], dict]:
     """(mapping, parameters, seed) -> metrics file of every finished cell."""
     found = {}

@@ -25,7 +25,7 @@ CELLS = {
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory):
+def vqa2_folder(tmp_path_factory):
     """A folder with a small set of questions about images in the published format."""
     folder = tmp_path_factory.mktemp("pictures")
     write_vqa2(folder)
@@ -33,7 +33,7 @@ def pictures(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def small_cell(prepared_cell, tiny, pictures, tmp_path_factory):
+def small_cell(prepared_cell, tiny, vqa2_folder, tmp_path_factory):
     """`small_cell(name)`: (cell, entry) of "pairs" or of one of CELLS, trained and scored once."""
     from sparse_attention.repro import cell as cells
     from sparse_attention.repro.store import Store
@@ -43,7 +43,7 @@ def small_cell(prepared_cell, tiny, pictures, tmp_path_factory):
     def small_cell(name: str):
         if name not in finished:
             asked = [*tiny, "mapping=sparsemax"] if name == "pairs" else [*SMALL, *CELLS[name]]
-            more = [f"data.path={pictures}"] if name == "vqa" else []
+            more = [f"data.path={vqa2_folder}"] if name == "vqa" else []
             cell, store = prepared_cell([*asked, *more]), Store(tmp_path_factory.mktemp(name))
             outcome = cells.run(cell, store)
             assert outcome.state == "done", outcome.error

@@ -59,14 +59,14 @@ def test_classes_are_those_of_the_stored_evaluation(used, name):
         assert {c for c, _ in p.nbest} == set(classes) and sum(s for _, s in p.nbest) == pytest.approx(1, abs=1e-5)
 
 
-def test_answers_are_those_of_the_stored_evaluation(used, pictures, tmp_path):
+def test_answers_are_those_of_the_stored_evaluation(used, vqa2_folder, tmp_path):
     import zipfile
 
     model, _, level = used("vqa")
     stored, weights = level.predictions(), attention_of(level)
-    for place in pictures.glob("*.zip"):
+    for place in vqa2_folder.glob("*.zip"):
         zipfile.ZipFile(place).extractall(tmp_path)
-    files = {str(int(p.stem[-12:])): p for p in (*tmp_path.rglob("*.jpg"), *pictures.rglob("*.jpg"))}
+    files = {str(int(p.stem[-12:])): p for p in (*tmp_path.rglob("*.jpg"), *vqa2_folder.rglob("*.jpg"))}
     there = [r for r in stored if r["image"] in files]
     assert len(there) > 15
     found = model.answer([(files[r["image"]], r["source"]) for r in there], nbest=2)

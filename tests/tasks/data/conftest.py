@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from small_vqa2 import write_vqa2
 
 from tasks.data import NullProgress, open_data
-
-
-@pytest.fixture(scope="session")
-def vqa2_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("vqa2")
-    write_vqa2(folder)
-    return folder
 
 
 @pytest.fixture

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from small_vqa2 import write_vqa2
 
 from tasks.data import NullProgress, open_data
 from tasks.vqa.encode import encode, encode_test
 from tasks.vqa.options import Encode
-
-
-@pytest.fixture(scope="session")
-def vqa2_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("vqa2")
-    write_vqa2(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")
