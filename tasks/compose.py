@@ -34,7 +34,7 @@ from tasks.pages import published as published
 from tasks.schedules import SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[1]
-FAMILIES = ("seq2seq", "classification", "vqa", "multilabel")
+FAMILIES = ("seq2seq", "fertility", "classification", "vqa", "multilabel")
 NODES = (
     "task", "data", "encode", "model", "mapping", "optim", "schedule", "train", "decode", "profile", "logger", "launcher",
     "runtime", "paths",
@@ -332,6 +332,8 @@ def _together(config: Mapping[str, Any], family: ModuleType) -> list[str]:
     """What is wrong between nodes that are right by themselves."""
     architecture = models.architecture(config["task"]["family"], config["model"]["name"])
     found = [p for module in (family, architecture) if hasattr(module, "problems") for p in module.problems(config)]
+    if config["train"]["precision"] == "fp16" and config["runtime"]["device"] == "cpu":
+        found.append("train.precision=fp16 is not possible on a CPU; use bf16 or fp32, or runtime.device=cuda")
     best = config["train"]["best_metric"]
     if best not in importlib.import_module(module_of(config)).METRICS:
         found.append(f"train.best_metric={best!r} is not measured by task={config['task']['name']}")

@@ -91,7 +91,10 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> list[st
                 f"mapping={spec.name} works over a {spec.over}; this model attends over a {' or '.join(where.over)} at {place!r}"
             )
         if missing := [i for i in spec.inputs if i not in where.provides]:
-            found.append(f"mapping={spec.name} needs {', '.join(missing)}, which this model does not give at {place!r}")
+            told = f"mapping={spec.name} needs {', '.join(missing)}, which this model does not give at {place!r}"
+            rest = (s for s in map(sa.spec, sa.names()) if s.inputs and s.over in where.over)
+            able = [s.name for s in rest if {*s.inputs} <= {*where.provides}]
+            found.append(told + (f"; with what it gives go {', '.join(able)}" if able else ""))
         if spec.stateful and not where.stateful:
             found.append(f"mapping={spec.name} has a state; this model keeps none at {place!r}")
         if to_learn and not where.learned:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from sparse_attention.repro import cell as cells
+from sparse_attention.repro.identity import as_named
 from sparse_attention.repro.store import Store
 from tasks.compose import composer, module_of
 from tasks.data.progress import NullProgress
@@ -76,7 +77,8 @@ def measure(overrides: list[str], folder: Path) -> dict:
     assert outcome.state == "done", outcome.error
     family = importlib.import_module(module_of(config))
     scores = {k: v for k, v in cell.found(store).metrics.items() if not k.endswith(UNSTABLE)}
-    asked = {k: v for k, v in config.items() if k not in ("paths", "runtime", "launcher", "logger")} | {
+    named = as_named(config, family)
+    asked = {k: v for k, v in named.items() if k not in ("paths", "runtime", "launcher", "logger")} | {
         "data": {k: v for k, v in config["data"].items() if k != "path"}
     }
     stamp = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]

@@ -63,7 +63,7 @@ class Cell:
         config: resolved and checked, as plain containers. module: of the family's functions (`protocol.Family`).
         tests: the test sets to score. further: name of a test set that is not `config["data"]`'s own -> its data node.
         overrides: what a person set by hand; tells the verdict, no part of the identity.
-        origin: who asked first, in words: `experiment` or `sweep`, `row`, `column`; no part of the identity either.
+        origin: who asked first, in words: `experiment` or `sweep`, `row`, `column`, `heading`; no part of the identity either.
         known_id: of a training that is finished already, whatever its recipe is today.
     """
 
@@ -92,7 +92,8 @@ class Cell:
     @property
     def label(self) -> str:
         """Row and column of the table that it is for; nothing outside a table."""
-        return ", ".join(self.origin[key] for key in ("row", "column") if key in self.origin)
+        column = self.origin.get("heading") or self.origin.get("column")
+        return ", ".join(text for text in (self.origin.get("row"), column) if text)
 
     @property
     def seed(self) -> int:
@@ -228,9 +229,19 @@ def computed_from(config: Mapping[str, Any], of: Family) -> tuple[dict[str, Any]
 
 
 def scoring(config: Mapping[str, Any], of: Family) -> dict[str, Any]:
-    """What says how to score: dotted key -> value."""
-    told = [f"task.{key}" for key in SAID]
-    return {key: _at(config, key) for key in evaluation_keys(of) if key not in told}
+    """What says how to score: dotted key -> value; a family's LATER_KEYS only where they are set."""
+    left_out = {f"task.{key}" for key in SAID} | {k for k in getattr(of, "LATER_KEYS", ()) if not _at(config, k)}
+    config = as_named(config, of)
+    return {key: _at(config, key) for key in evaluation_keys(of) if key not in left_out}
+
+
+def as_named(config: Mapping[str, Any], of: Family) -> dict[str, Any]:
+    """A configuration without those of a family's LATER_KEYS that are not set: they came when cells had names already."""
+    found = dict(config)
+    for node, _, last in (key.rpartition(".") for key in getattr(of, "LATER_KEYS", ())):
+        if isinstance(found.get(node), Mapping) and not found[node].get(last):
+            found[node] = {k: v for k, v in found[node].items() if k != last}
+    return found
 
 
 def asked_id(config: Mapping[str, Any], of: Family, recipe: int | None = None) -> str:

@@ -26,7 +26,7 @@ from sparse_attention.repro.store import check_names
 
 Config = Mapping[str, Any]
 Point = tuple[tuple[str, Any], ...]
-READ_FOR_DATA = ("data", "encode", "task", "decode", "plugins")  # what preparing a data set may look at
+READ_FOR_DATA = ("data", "encode", "task", "decode", "model", "plugins")  # what preparing a data set may look at
 
 
 class PlanError(ValueError):
@@ -214,10 +214,11 @@ def _fill(
 
 
 def origin(one: Experiment, w: Wanted, sweep: str = "") -> dict[str, str]:
-    """A slot in words, for `Cell.origin`: row with its point, column, and the experiment or sweep."""
+    """A slot in words, for `Cell.origin`: row with its point, column and its heading, and the experiment or sweep."""
     point = "".join(f" {key}={value}" for key, value in w.point)
     asked = {"sweep": sweep} if sweep else {"experiment": one.name}
-    return {**asked, "row": f"{one.rows[w.row].label}{point}", "column": one.columns[w.column].key}
+    column = one.columns[w.column]
+    return {**asked, "row": f"{one.rows[w.row].label}{point}", "column": column.key, "heading": column.label}
 
 
 def _key(config: Config, encoding: str = "") -> str:

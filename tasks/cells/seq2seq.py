@@ -7,17 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from sparse_attention.repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training
-from tasks.cells import _training
-from tasks.data import DataSet
-from tasks.seq2seq import encode, options
+from tasks.cells import _tagging, _training
+from tasks.data import DataError, DataSet
+from tasks.seq2seq import encode, fertility, options
+from tasks.seq2seq.alignment import alignment_metrics
 from tasks.seq2seq.baselines import baselines
 from tasks.seq2seq.decode import decode
 from tasks.seq2seq.metrics import METRICS as MEASURED
 from tasks.seq2seq.metrics import evaluation
+from tasks.seq2seq.repetition import METRICS as REPETITION
+from tasks.seq2seq.repetition import repetition
 
 RECIPE = (2, 1)
-METRICS = _training.TRAINING | MEASURED
+METRICS = _training.TRAINING | MEASURED | REPETITION
 EVALUATION_KEYS = _training.evaluation_keys(options)
+LATER_KEYS = ("decode.coverage_penalty",)  # came when cells had names already: no part of them while 0
 # Imported once for all cells of a run; torch._dynamo is what torch's optimisers import when first used.
 PRELOAD = (
     "tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "torch._dynamo", "sacrebleu.metrics",
@@ -27,30 +31,52 @@ PRELOAD = (
 
 def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     data = _training.opened(config, progress)
-    encoded = encode.encode(data, _training.options_of(options, config, "encode"), config["paths"]["data"], progress)
+    settings, root = _training.options_of(options, config, "encode"), config["paths"]["data"]
+    encoded = encode.encode(data, settings, root, progress, config["runtime"]["workers"])
+    pairs, encoded = encoded, _aligned(config, encoded, progress)
+    if fertility.needed(config):
+        pairs = encoded
     sizes, report = {s: len(part) for s, part in encoded.splits.items()}, encoded.report
     left_out = ", ".join(f"{n:,} {split}" for split, n in report["left_out"].items() if n)
     facts = _training.facts(
-        data, encoded.sha256, sizes, [f"Left out for their length: {left_out} pairs."] if left_out else [],
+        data, pairs.sha256, sizes, [f"Left out for their length: {left_out} pairs."] if left_out else [],
         vocabulary=[len(encoded.source_vocab), len(encoded.target_vocab)],
         unknown={k: round(v, 4) for k, v in report["unknown"].items()},
     )  # fmt: skip
     test = _test(config, data, encoded, "test", progress) if _training.has_test(data) else None
-    return Prepared(encoded.sha256, str(encoded.folder), facts, data.shortfalls, test)
+    found = Prepared(pairs.sha256, str(pairs.folder), facts, data.shortfalls, test)
+    return _tagging.named(config, found) if config["model"].get("fertility") == "predicted" else found
+
+
+def _aligned(config: Mapping[str, Any], encoded: encode.Encoded, progress: Any) -> encode.Encoded:
+    """With word alignments, where the model or a score reads them."""
+    if fertility.needed(config) or "repetition" in config["task"]["scores"]:
+        return fertility.aligned(encoded, config["paths"]["data"], progress)
+    return encoded
 
 
 def prepare_test(config: Mapping[str, Any], encoding: Path, progress: Any, name: str | None = None) -> TestSet:
     data = _training.opened(config, progress)
-    return _test(config, data, encode.open_encoded(encoding), name or config["data"]["name"], progress)
+    opened = _aligned(config, encode.open_encoded(encoding), progress)
+    return _test(config, data, opened, name or config["data"]["name"], progress)
 
 
 def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, name: str, progress: Any) -> TestSet:
-    test = encode.encode_test(data, encoding.folder, config["paths"]["data"], progress)
+    theirs = [data.about.get(f"{side}_lang") for side in encode.SIDES]
+    ours = [encoding.languages.get(side) for side in encode.SIDES]
+    if any(a and b and a != b for a, b in zip(theirs, ours)):
+        raise DataError(
+            f"data={data.name} is {'-'.join(map(str, theirs))}, the model translates {'-'.join(map(str, ours))}", data.provenance,
+            "set data.source_lang and data.target_lang",
+        )  # fmt: skip
+    test = encode.encode_test(data, encoding.folder, config["paths"]["data"], progress, config["runtime"]["workers"])
     trivial = baselines(encoding, test, config["task"]["scores"], name)
     return _training.test_set(data, test, name, trivial)
 
 
 def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Training:
+    if config["model"].get("fertility") == "predicted":
+        prepared = _tagging.tagged(config, prepared, folder, monitor)
     tokens = len(encode.open_encoded(prepared.folder).splits["train"].target.flat)
     return _training.train(
         "seq2seq", config, prepared, folder, monitor, METRICS, ("tokens", tokens), encode.keep_encoding
@@ -66,5 +92,20 @@ def load(config: Mapping[str, Any], folder: Path) -> tuple[Any, encode.Encoded]:
 def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:
     (model, _), data = load(config, folder), encode.open_encoded(test.folder)
     decoding = _training.options_of(options, config, "decode")
-    outputs = decode(model, data, "test", decoding, lambda i, n: monitor.stage("decoding", i / n))
-    return evaluation(data, outputs, config["task"]["scores"], test.name, config["task"]["keep_attention"])
+    inputs = None
+    if config["model"].get("fertility") == "actual":
+        inputs = {"fertility": fertility.counts(fertility.aligner_of(data), data.splits["test"])}
+    outputs = decode(model, data, "test", decoding, lambda i, n: monitor.stage("decoding", i / n), inputs)
+    found = evaluation(data, outputs, config["task"]["scores"], test.name, config["task"]["keep_attention"])
+    if hasattr(model, "densities"):
+        for h in outputs[: config["task"]["keep_attention"]]:
+            found.attention |= {f"{key}/{h.index}": value for key, value in model.densities(h.attention).items()}
+    if data.splits["test"].gold is not None:
+        aligned = alignment_metrics(
+            model, data, decoding.batch_size, lambda i, n: monitor.stage("aligning", i / n)
+        )  # fmt: skip
+        found.metrics |= {f"{test.name}/{name}": value for name, value in aligned.items()}
+    if "repetition" in config["task"]["scores"]:
+        repeated = repetition(data, outputs, fertility.aligner_of(data))
+        found.metrics |= {f"{test.name}/{name}": value for name, value in repeated.items()}
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tasks.data.symbols import FIRST, PAD, SPECIAL, UNK
 from tasks.seq2seq.encode import Encoded
 from tasks.seq2seq.options import Decode
+from tasks.seq2seq.penalties import ranked, ranks_again
 from tasks.seq2seq.search import Hypothesis, beam_search
 
 
@@ -21,16 +22,18 @@ def decode(
     split: str,
     options: Decode,
     done: Callable[[int, int], None] = lambda i, n: None,
+    inputs: Mapping[str, Sequence[np.ndarray]] | None = None,
 ) -> list[Hypothesis]:
     """The best output for each source of a split, in the split's order.
 
     Args:
         model: as `tasks.seq2seq.search.Searchable`; put into evaluation mode.
         done: called with the number of sentences decoded and their total.
+        inputs: what the model's `encode` takes besides: name -> a row of numbers for each source.
     """
     part = encoded.splits[split]
     tokens = [part.source_tokens(i) for i in range(len(part))]
-    return decode_rows(model, part.source, tokens, encoded.target_vocab, options, done)
+    return decode_rows(model, part.source, tokens, encoded.target_vocab, options, done, inputs)
 
 
 def decode_rows(
@@ -40,6 +43,7 @@ def decode_rows(
     vocabulary: Sequence[str],
     options: Decode,
     done: Callable[[int, int], None] = lambda i, n: None,
+    inputs: Mapping[str, Sequence[np.ndarray]] | None = None,
 ) -> list[Hypothesis]:
     """The best output for each source, in order.
 
@@ -47,7 +51,7 @@ def decode_rows(
         rows: source ids. tokens: the same rows as surface tokens.
         vocabulary: target words from id 4 on.
     """
-    return [best for (best,) in nbest_rows(model, rows, tokens, vocabulary, options, 1, done)]
+    return [best for (best,) in nbest_rows(model, rows, tokens, vocabulary, options, 1, done, inputs)]
 
 
 def nbest_rows(
@@ -58,6 +62,7 @@ def nbest_rows(
     options: Decode,
     most: int,
     done: Callable[[int, int], None] = lambda i, n: None,
+    inputs: Mapping[str, Sequence[np.ndarray]] | None = None,
 ) -> list[list[Hypothesis]]:
     """Up to `most` outputs for each source, best first, in the order of the sources; else as `decode_rows`."""
     device = next(model.parameters()).device
@@ -67,9 +72,13 @@ def nbest_rows(
     for start in range(0, len(order), options.batch_size):
         batch = order[start : start + options.batch_size]
         src_tokens, src_lengths = padded([rows[i] for i in batch])
-        for i, results in zip(batch, beam_search(model, src_tokens.to(device), src_lengths.to(device), options)):
+        given = {name: padded([side[i] for i in batch])[0].to(device) for name, side in (inputs or {}).items()}
+        enough = None if ranks_again(options) else most
+        found_here = beam_search(model, src_tokens.to(device), src_lengths, options, enough, **given)
+        for i, results in zip(batch, found_here):
             copied = tokens[i] if options.replace_unk else None
-            found[i] = [replace(h, index=i, tokens=surface(h, vocabulary, copied)) for h in results[:most]]
+            best = ranked(results, options)[:most]
+            found[i] = [replace(h, index=i, tokens=surface(h, vocabulary, copied)) for h in best]
         done(start + len(batch), len(order))
     return found
 

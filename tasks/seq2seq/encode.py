@@ -7,6 +7,7 @@ A folder of training data holds splits train and dev, one of a further test set 
     subwords.*                           the subword models
     <split>.<side>.{ids,offsets,lines}.npy, .txt     ids and tokens, see `tasks.data.ragged`
     <split>.pairs.jsonl                  the raw pairs of dev and test: [source, reference, ...]
+    <split>.links.jsonl                  their word alignment, where people have made one: [sure links, possible links]
 
 The first three are the encoding: what a trained model needs to read a text, kept beside its weights.
 """
@@ -20,13 +21,16 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from tasks.data.alignments import AlignedPair, Gold
 from tasks.data.cache import META, cached_folder, read_meta
 from tasks.data.dataset import DataSet
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
+from tasks.data.parallel import chosen, mapped, ranges, worth
 from tasks.data.progress import Progress
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
 from tasks.data.records import Pair
@@ -38,7 +42,8 @@ from tasks.seq2seq.tokenize import hide_digits, tokenizer
 from tasks.seq2seq.vocabulary import SIDES, ids, read_dictionary, write_dictionary
 
 RECIPE = 2  # raised when the same options give other files
-ENCODING = ("encoding.json", "dict*.txt", "subwords.*")
+ALIGNER = "aligner.npz"  # see `tasks.seq2seq.fertility`
+ENCODING = ("encoding.json", "dict*.txt", "subwords.*", ALIGNER)
 Cut = Callable[[str], list[str]]
 
 
@@ -70,6 +75,15 @@ class Split:
         """The raw pairs, row by row, with all references; of dev and test only."""
         with open(self.raw, encoding="utf-8", errors="surrogatepass", newline="\n") as stream:
             return [Pair(source, tuple(references)) for source, *references in map(json.loads, stream)]
+
+    @cached_property
+    def gold(self) -> list[Gold] | None:
+        """The links between the words of each pair, None where nobody has aligned them."""
+        path = self.raw.with_name(self.raw.name.replace(".pairs.", ".links."))
+        if not path.exists():
+            return None
+        rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        return [(frozenset(map(tuple, sure)), frozenset(map(tuple, possible))) for sure, possible in rows]
 
 
 @dataclass
@@ -113,8 +127,10 @@ class Encoded:
         return ids(self.source_vocab if side == "source" else self.target_vocab)
 
 
-def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress) -> Encoded:
+def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress, workers: int = 1) -> Encoded:
     """Encode train and dev in a vocabulary of train, or find them encoded under `root`.
+
+    `workers` processes work on large sets; the files are the same whatever their number.
 
     Raises:
         DataError: no training pairs, subwords that cannot be learned, a full disk; what reading the data raises.
@@ -122,11 +138,13 @@ def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress)
     languages = {side: data.about.get(f"{side}_lang") for side in SIDES}
     key = ["pairs", RECIPE, [data.fingerprint.get(s) for s in ("train", "dev")], plain(options), languages]
     return open_encoded(
-        cached_folder(root, data.name, key, lambda folder: _build(data, options, languages, folder, progress), progress)
+        cached_folder(
+            root, data.name, key, lambda folder: _build(data, options, languages, folder, progress, workers), progress
+        )
     )
 
 
-def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress: Progress) -> Encoded:
+def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress: Progress, workers: int = 1) -> Encoded:
     """Encode the test split of `data` as `encoding` (a folder of `encode` or `keep_encoding`) says; nothing is learned.
 
     Raises:
@@ -140,7 +158,10 @@ def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress:
         if not len(pairs):
             raise DataError(f"{data.name} has no test pairs", data.provenance, "score the model on another data set")
         keep_encoding(encoding, folder)
-        return {"digits": digits, "report": _write_split(open_encoded(folder, digits), "test", pairs, None, progress)}
+        return {
+            "digits": digits,
+            "report": _write_split(open_encoded(folder, digits), "test", pairs, None, progress, workers),
+        }
 
     return open_encoded(cached_folder(root, f"{data.name}-test", key, build, progress))
 
@@ -185,13 +206,14 @@ def _sha256(files: Mapping[str, str]) -> str:
 
 
 def _build(
-    data: DataSet, options: Encode, languages: Mapping[str, str | None], folder: Path, progress: Progress
+    data: DataSet, options: Encode, languages: Mapping[str, str | None], folder: Path, progress: Progress, workers: int
 ) -> dict[str, Any]:
     splits = data.read(progress)
     if not len(splits.get("train", ())):
         raise DataError(f"{data.name} has no training pairs", data.provenance, "train on another data set")
+    forked = worth(workers, len(splits["train"]))
     with tempfile.TemporaryDirectory(dir=folder) as work:
-        kept, units, vocabularies = learn(splits["train"], options, languages, folder, Path(work), progress)
+        kept, units, vocabularies = learn(splits["train"], options, languages, folder, Path(work), progress, forked)
         for side, vocabulary in vocabularies.items():
             write_dictionary(folder / f"dict.{side}.txt", vocabulary)
         if options.joint:
@@ -201,26 +223,34 @@ def _build(
         encoded = open_encoded(folder)
         unknown = {
             f"train.{side}": write_tokens(
-                folder, f"train.{side}", map(str.split, lines(units[side])), encoded.ids(side), UNK
+                folder, f"train.{side}", map(str.split, lines(units[side])), encoded.ids(side), UNK, forked
             )
             for side in SIDES
         }
-    report = _write_split(encoded, "dev", splits.get("dev", ()), options if options.filter_dev else None, progress)
+    report = _write_split(
+        encoded, "dev", splits.get("dev", ()), options if options.filter_dev else None, progress, workers
+    )
     report["pairs"]["train"], report["left_out"]["train"] = kept, len(splits["train"]) - kept
     report["unknown"] |= unknown
     return {"report": report | {"vocabulary": {side: len(vocabularies[side]) for side in SIDES}}}
 
 
 def _write_split(
-    encoded: Encoded, split: str, pairs: Sequence[Pair], limits: Encode | None, progress: Progress
+    encoded: Encoded, split: str, pairs: Sequence[Pair], limits: Encode | None, progress: Progress, workers: int
 ) -> dict[str, Any]:
     """Write a split in the encoding of its folder, without pairs that are too long for `limits`; the report."""
     cut = {side: encoded.cut(side) for side in SIDES}
     rows: dict[str, list[list[str]]] = {side: [] for side in SIDES}
     kept = []
+
+    def tokens_of(part: range) -> list[dict[str, list[str]]]:
+        return [
+            {"source": cut["source"](p.source), "target": cut["target"](p.references[0])} for p in chosen(pairs, part)
+        ]
+
     with progress.bar(len(pairs), f"encoding {split}") as bar:
-        for pair in pairs:
-            tokens = {"source": cut["source"](pair.source), "target": cut["target"](pair.references[0])}
+        tokenized = chain.from_iterable(mapped(tokens_of, ranges(len(pairs)), worth(workers, len(pairs))))
+        for pair, tokens in zip(pairs, tokenized):
             bar.advance(1)
             if limits is not None and not fits(tokens, limits):
                 continue
@@ -235,4 +265,6 @@ def _write_split(
         encoded.folder / f"{split}.pairs.jsonl", "w", encoding="utf-8", errors="surrogatepass", newline="\n"
     ) as stream:
         stream.writelines(json.dumps([p.source, *p.references], ensure_ascii=False) + "\n" for p in kept)
+    if links := [[sorted(p.sure), sorted(p.possible)] for p in kept if isinstance(p, AlignedPair)]:
+        (encoded.folder / f"{split}.links.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in links))
     return {"pairs": {split: len(kept)}, "left_out": {split: len(pairs) - len(kept)}, "unknown": unknown}

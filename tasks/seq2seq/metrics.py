@@ -7,19 +7,31 @@ from typing import Any
 
 import numpy as np
 
+from sparse_attention.quality import attention_statistics
 from sparse_attention.repro.protocol import Evaluation, Metric
 from tasks.data.symbols import EOS, SPECIAL
 from tasks.seq2seq.bleu import References, bleu, multi_bleu
 from tasks.seq2seq.encode import Encoded
-from tasks.seq2seq.options import Encode
+from tasks.seq2seq.meteor import meteor
+from tasks.seq2seq.options import LOOKS, Encode
 from tasks.seq2seq.rouge import rouge_f1, rouge_recall75
 from tasks.seq2seq.search import Hypothesis
 from tasks.seq2seq.texts import output_text, reference_text, tokenized
+
+# of `attention_statistics`, where task.scores names `attention`
+SHAPES = (
+    ("groups", "groups", 2, "runs of equal weight among neighbouring words"),
+    ("segments", "runs", 2, "runs of neighbouring words with attention"),
+    ("contiguity", "share", 3, "1 - (runs - 1) / (words with attention - 1)"),
+    ("entropy", "nats", 2, "entropy of the attention"),
+    ("max_weight", "share", 3, "largest weight"),
+)
 
 
 def _metrics() -> Iterator[Metric]:
     yield Metric("bleu", "BLEU points", 1, 2, 1.0, "sacreBLEU of detokenised text", "bleu")
     yield Metric("multi_bleu", "BLEU points", 1, 2, 1.0, "BLEU of tokenised text, as multi-bleu.perl", None)
+    yield Metric("meteor", "METEOR points", 1, 2, None, "nltk's, by words and stems; mean over sentences", "mean")
     for n in "12L":
         yield Metric(
             f"rouge{n}_f", "ROUGE points", 1, 2, 0.7, f"ROUGE-{n} F1 of whole outputs, mean over sentences", "mean"
@@ -37,6 +49,21 @@ def _metrics() -> Iterator[Metric]:
         "attention_zeros", "share", 0, 2, None, "source words of weight exactly 0, of all words at all steps", None
     )
     yield Metric("attention_support", "words", 0, 1, None, "source words with attention, mean over steps", None)
+    for name, unit, decimals, signature in SHAPES:
+        yield Metric(f"attention_{name}", unit, 0, decimals, None, f"{signature}, mean over steps", None)
+    forced = "the reference forced as output; a word is linked to the source word with the largest weight"
+    yield Metric(
+        "aer",
+        "error rate (0-1)",
+        -1,
+        3,
+        None,
+        f"alignment error rate against people's links (Och & Ney 2003); {forced}",
+        None,
+    )
+    yield Metric("alignment_precision", "share", 1, 3, None, "links that are possible", None)
+    yield Metric("alignment_recall", "share", 1, 3, None, "sure links that are found", None)
+    yield Metric("alignment_left_out", "pairs", 0, 0, None, "pairs whose tokens do not spell their words", None)
     yield Metric("unknown_share", "share", 0, 2, None, "outputs with an unknown word, replaced or not", None)
     yield Metric("accuracy", "%", 1, 1, None, "target tokens predicted right given the true history", None)
     yield Metric("loss", "bits per token", -1, 3, None, "cross-entropy given the true history", None)
@@ -66,11 +93,16 @@ def score(
     values: dict[str, float] = {}
     signatures: dict[str, str] = {}
     sentences: dict[str, np.ndarray] = {}
-    for name in names:
+    for name in (name for name in names if name not in LOOKS):
         if name == "multi_bleu":
             words = [tokenized(text, options, language) for text in hypotheses]
             values[name] = multi_bleu(words, [[tokenized(r, options, language) for r in group] for group in references])
             signatures[name] = f"multi-bleu|tok:{options.tokenizer}"
+        elif name == "meteor":
+            words = [tokenized(text, options, language).split() for text in hypotheses]
+            groups = [[tokenized(r, options, language).split() for r in group] for group in references]
+            sentences[name] = meteor(words, groups)
+            values[name] = float(sentences[name].mean())
         elif name == "bleu":
             found = bleu(hypotheses, references, lowercase=options.tokenizer.endswith("lower"))
             values[name], signatures[name], sentences["bleu_statistics"] = (
@@ -111,6 +143,8 @@ def evaluation(
     ]
     values, signatures, sentences = score(scores, texts, references(test), test.options, language)
     values |= attention_metrics(hypotheses)
+    if "attention" in scores:
+        values |= attention_shape(hypotheses)
     found = Evaluation(
         {f"{name}/{k}": float(v) for k, v in values.items()}, {f"{name}/{k}": v for k, v in signatures.items()}
     )
@@ -127,6 +161,13 @@ def attention_metrics(hypotheses: Sequence[Hypothesis]) -> dict[str, float]:
         "attention_zeros": zeros / places, "attention_support": (places - zeros) / steps,
         "unknown_share": sum(h.unknown for h in hypotheses) / len(hypotheses),
     }  # fmt: skip
+
+
+def attention_shape(hypotheses: Sequence[Hypothesis]) -> dict[str, float]:
+    """The names of SHAPES: means over all steps of all outputs."""
+    told = [attention_statistics(h.attention) for h in hypotheses]
+    steps = sum(one["rows"] for one in told)
+    return {f"attention_{name}": sum(one[name] * one["rows"] for one in told) / steps for name, *_ in SHAPES}
 
 
 def records(

@@ -9,7 +9,8 @@ from typing import Any
 from tasks.options import choice, flag, integer, listing, number, text
 
 KIND = "pairs"
-SCORES = ("bleu", "multi_bleu", "rouge_f1", "rouge_recall75")
+SCORES = ("bleu", "multi_bleu", "meteor", "rouge_f1", "rouge_recall75")
+LOOKS = ("attention", "repetition")  # not how good outputs are: how they attend, what they repeat and drop
 TOKENIZERS = ("none", "moses", "moses_lower", "ptb_lower", "ptb_gigaword")
 SUBWORDS = ("none", "bpe", "sentencepiece")
 # Keys of the nodes that only scoring reads: a training does not depend on them.
@@ -21,7 +22,10 @@ NOT_IDENTITY = {"task": ("deviations",)}
 class Task:
     """Sentence pairs: an output text for a source text."""
 
-    scores: list = listing(["bleu"], choice("bleu", *SCORES), least=1, help=f"of the outputs: {', '.join(SCORES)}")
+    scores: list = listing(
+        ["bleu"], choice("bleu", *SCORES, *LOOKS), least=1,
+        help=f"of the outputs: {', '.join(SCORES)}; attention: its shape; repetition: what is said twice and dropped",
+    )  # fmt: skip
     keep_attention: int = integer(50, low=0, high=1_000_000, help="test sentences whose attention is stored")
     deviations: list = listing([], text(), help="what differs from the paper; printed below tables")
 
@@ -69,9 +73,11 @@ class Decode:
         100, low=1, high=100_000, help="the longest output has max_len_a * source tokens + max_len_b tokens"
     )
     length: str = choice(
-        "average", "average", "none", help="score: log-probability over length ** len_penalty, or as it is"
-    )
-    len_penalty: float = number(1.0, low=-10, high=10, help="with length=average; above 1 favours long outputs")
+        "average", "average", "none", "wu",
+        help="score: log-probability over length ** len_penalty, as it is, or over the penalty of Wu et al. 2016",
+    )  # fmt: skip
+    len_penalty: float = number(1.0, low=-10, high=10, help="with length=average or wu; larger favours long outputs")
+    coverage_penalty: float = number(0.0, low=0, high=1e3, help="weight of Wu et al.'s coverage penalty in the score")
     stop: str = choice(
         "all", "all", "best", help="all: when as many have ended as the beam holds; best: when the best one has ended"
     )

@@ -11,6 +11,9 @@ best `beam` is a result. What differs between toolkits is an option:
 
 An output has one word at least, as in fairseq, and ends after max_len_a * S + max_len_b words at the latest. The limit
 is each sentence's own, so that outputs do not depend on what else is in the batch.
+
+A step ranks on the model's device; what is kept of it, 2 * beam scores and words a sentence, is chosen on the host: one transfer
+there and one back. Words and attention of an output are gathered at the end, along the rows that led to it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,7 +34,7 @@ Tensors = dict[str, Tensor]
 class Searchable(Protocol):
     """What a model offers; tensors in memory and state are batch-first."""
 
-    def encode(self, src_tokens: Tensor, src_lengths: Tensor) -> Tensors: ...
+    def encode(self, src_tokens: Tensor, src_lengths: Tensor, **inputs: Tensor) -> Tensors: ...
 
     def start(self, memory: Tensors) -> Tensors: ...
 
@@ -61,75 +65,129 @@ class Hypothesis:
 
 
 @torch.no_grad()
-def beam_search(model: Searchable, src_tokens: Tensor, src_lengths: Tensor, options: Decode) -> list[list[Hypothesis]]:
+def beam_search(
+    model: Searchable,
+    src_tokens: Tensor,
+    src_lengths: Tensor,
+    options: Decode,
+    most: int | None = None,
+    **inputs: Tensor,
+) -> list[list[Hypothesis]]:
     """The results of each source, best first.
 
     Args:
-        src_tokens: [B, S] padded on the right. src_lengths: [B].
+        src_tokens: [B, S] padded on the right. src_lengths: [B], best on the CPU.
+        most: results of a source, at most; None: all.
+        inputs: what the model's `encode` takes besides, batch-first.
 
     Raises:
         ValueError: the model's probabilities are not numbers.
     """
-    K, (B, S), device = options.beam, src_tokens.shape, src_tokens.device
-    limits = (src_lengths * options.max_len_a).long() + options.max_len_b  # [B] words before the end
-    copies = torch.arange(B, device=device).repeat_interleave(K)
-    memory = model.encode(src_tokens, src_lengths)
+    K, B, device = options.beam, len(src_tokens), src_tokens.device
+    lengths = src_lengths.cpu()
+    limits = ((lengths * options.max_len_a).long() + options.max_len_b).numpy()  # [B] words before the end
+    copies = torch.arange(B, device=device).repeat_interleave(K, output_size=B * K)
+    memory = model.encode(src_tokens, src_lengths, **inputs)
     memory, state = _rows(memory, copies), _rows(model.start(memory), copies)  # [B * K, ...]
-    # of the b sentences that are not done: which they are, and the scores, words and attention of their hypotheses
-    alive = torch.arange(B, device=device)
+    # of the b sentences that are not done: which they are, and the scores and last words of their hypotheses
+    alive = np.arange(B)
     scores = torch.full((B, K), -torch.inf, device=device)
     scores[:, 0] = 0  # one hypothesis, the empty one
-    words = torch.empty(B, K, 0, dtype=torch.long, device=device)
-    seen = torch.empty(B, K, 0, S, device=device)
-    results: list[list[Hypothesis]] = [[] for _ in range(B)]
+    words = torch.full((B * K,), EOS, device=device)  # fairseq's first input
+    path = Path()
+    results: list[list[Ended]] = [[] for _ in range(B)]
     for t in range(int(limits.max()) + 1):
-        previous = words[:, :, -1].flatten() if t else torch.full((B * K,), EOS, device=device)  # fairseq's first input
-        logits, weights, state = model.step(previous, memory, state)
-        seen = torch.cat((seen, weights.float().unflatten(0, (-1, K)).unsqueeze(2)), 2)  # [b, K, t + 1, S]
+        logits, weights, state = model.step(words, memory, state)
+        path.weights.append(weights.float())
         log_p = torch.log_softmax(logits.float(), -1).unflatten(0, (-1, K))  # [b, K, V]
-        extended = (scores.unsqueeze(2) + _allowed(log_p, limits[alive], t)).flatten(1)  # [b, K * V]
-        scores, picked = extended.topk(min(2 * K, extended.size(1)), 1)  # [b, 2 * K]
-        origin, word = picked // log_p.size(2), picked % log_p.size(2)
-        possible = scores > -torch.inf
-        ended, going = possible & word.eq(EOS), possible & word.ne(EOS)
+        extended = _allowed(log_p, limits[alive], t).add_(scores.unsqueeze(2)).flatten(1)  # [b, K * V]
+        best, picked = extended.topk(min(2 * K, extended.size(1)), 1)  # [b, 2 * K]
+        found, places = np.split(torch.cat((best.double(), picked.double()), 1).cpu().numpy(), 2, axis=1)
+        origin, word = np.divmod(places.astype(np.int64), log_p.size(2))
+        possible = found > -np.inf
+        ended, going = possible & (word == EOS), possible & (word != EOS)
         ended[:, K:] = False
         if options.stop == "best":
             going[:, K:] = False
-        for row, rank in ended.nonzero().tolist():
-            found = results[sentence := int(alive[row])]
-            if len(found) < K or options.stop == "best":
-                k, divisor = (
-                    int(origin[row, rank]),
-                    (t + 1) ** options.len_penalty if options.length == "average" else 1,
-                )
-                attention = seen[row, k, :, : int(src_lengths[sentence])].cpu().clone()
-                found.append(Hypothesis([*words[row, k].tolist(), EOS], attention, float(scores[row, rank]) / divisor))
-        full = torch.tensor([len(results[i]) >= K for i in alive.tolist()], device=device)
-        done = ended[:, 0] if options.stop == "best" else full
-        keep = (~done & going.any(1)).nonzero().squeeze(1)
+        divisor = (t + 1) ** options.len_penalty if options.length == "average" else 1
+        for row, rank in np.argwhere(ended).tolist():
+            of = results[alive[row]]
+            if len(of) < K or options.stop == "best":
+                of.append(Ended(float(found[row, rank]) / divisor, t, row * K + int(origin[row, rank])))
+        done = ended[:, 0] if options.stop == "best" else np.array([len(results[i]) >= K for i in alive])
+        keep = np.flatnonzero(~done & going.any(1))
         if not len(keep):
             break
         # the best unfinished ones, in order of their scores; fewer than K leave rows of score -inf behind them
-        order = going.logical_not().long().argsort(dim=1, stable=True)[keep, :K]
-        scores, origin, word = (x[keep].gather(1, order) for x in (scores.where(going, -torch.inf), origin, word))
-        rows = (keep.unsqueeze(1) * K + origin).flatten()
-        words, seen = (x.flatten(0, 1)[rows].unflatten(0, (-1, K)) for x in (words, seen))
-        words = torch.cat((words, word.unsqueeze(2)), 2)
+        order = np.argsort(~going, axis=1, kind="stable")[keep, :K]
+        found, origin, word = (
+            np.take_along_axis(x[keep], order, 1) for x in (np.where(going, found, -np.inf), origin, word)
+        )
+        led = (keep[:, None] * K + origin).ravel()
+        path.led.append(led)
+        path.words.append(word.ravel())
+        scores = torch.from_numpy(found).float().to(device, non_blocking=True)
+        rows, words = torch.from_numpy(np.stack((led, word.ravel()))).to(device, non_blocking=True)
         state, alive = _rows(state, rows), alive[keep]
         if len(keep) < len(done):
             memory = _rows(memory, rows)  # the hypotheses of one sentence share it
     if not all(results):
         raise ValueError("a sentence has no output: the model's probabilities are not numbers; it diverged in training")
-    return [sorted(beam, key=lambda h: -h.score) for beam in results]
+    ranked = [sorted(of, key=lambda h: -h.score)[:most] for of in results]
+    return path.hypotheses(ranked, lengths.tolist())
 
 
-def _allowed(log_p: Tensor, limits: Tensor, t: int) -> Tensor:
+@dataclass(frozen=True)
+class Ended:
+    """A hypothesis whose end was found at step `t`, from row `row` of the step."""
+
+    score: float
+    t: int
+    row: int
+
+
+@dataclass
+class Path:
+    """What each step has left: weights [rows, S] of its attention; from the second step on, the rows of the step before that
+    led to its rows, and the words said between."""
+
+    weights: list[Tensor] = field(default_factory=list)
+    led: list[np.ndarray] = field(default_factory=list)
+    words: list[np.ndarray] = field(default_factory=list)
+
+    def hypotheses(self, ended: list[list[Ended]], lengths: list[int]) -> list[list[Hypothesis]]:
+        """Those of each source, with their words and attention; lengths: of the sources."""
+        flat = [h for of in ended for h in of]
+        last, row = np.array([h.t for h in flat]), np.array([h.row for h in flat])
+        first = np.cumsum([0, *(len(w) for w in self.weights)])  # where a step's rows begin among those of all
+        rows, ids = np.zeros((2, len(flat), last.max() + 1), dtype=np.int64)
+        ids[np.arange(len(flat)), last] = EOS
+        for t in range(last.max(), -1, -1):
+            on = np.flatnonzero(last >= t)
+            rows[on, t] = first[t] + row[on]
+            if t:
+                ids[on, t - 1] = self.words[t - 1][row[on]]
+                row[on] = self.led[t - 1][row[on]]
+        wanted = torch.from_numpy(np.concatenate([rows[i, : h.t + 1] for i, h in enumerate(flat)]))
+        seen = torch.cat(self.weights)
+        parts = iter(seen[wanted.to(seen.device)].cpu().split([h.t + 1 for h in flat]))
+        said = iter(ids[i, : h.t + 1].tolist() for i, h in enumerate(flat))
+        return [
+            [Hypothesis(next(said), next(parts)[:, :length].clone(), h.score) for h in of]
+            for of, length in zip(ended, lengths)
+        ]
+
+
+def _allowed(log_p: Tensor, limits: np.ndarray, t: int) -> Tensor:
     """log_p [b, K, V], changed: no padding, no end at the first step, nothing but the end at a sentence's limit [b]."""
-    end = log_p[..., EOS].clone()
+    log_p[..., PAD] = -torch.inf
+    if (limits <= t).any():
+        at = torch.from_numpy(np.flatnonzero(limits <= t)).to(log_p.device)
+        end = log_p[at, :, EOS]
+        log_p[at] = -torch.inf
+        log_p[at, :, EOS] = end
     if t == 0:
-        end[limits > 0] = -torch.inf
-    log_p[limits <= t] = -torch.inf
-    log_p[..., PAD], log_p[..., EOS] = -torch.inf, end
+        log_p[torch.from_numpy(np.flatnonzero(limits > 0)).to(log_p.device), :, EOS] = -torch.inf
     return log_p
 
 

@@ -40,7 +40,7 @@ def test_page(name):
 
 @pytest.mark.parametrize("name", sa.names())
 def test_the_line_that_says_where_forward_and_backward_live(name):
-    text = inspect.getdoc(sys.modules[sa.spec(name).function.__module__])
+    text = inspect.getdoc(sys.modules[(sa.spec(name).function or sa.spec(name).module.inner_class).__module__])
     line = re.search(r"Forward and backward: (.*?)(?:\n\n|$)", text, re.S)
     assert line, "the file's docstring has no line `Forward and backward: ...`"
     files = re.findall(r"``([\w/]+\.(?:py|h))``", line.group(1))

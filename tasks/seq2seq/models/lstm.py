@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from sparse_attention.attention import KINDS, Attention, make_scores
 from tasks.data.symbols import PAD
+from tasks.layers import packed
 from tasks.models import Place
 from tasks.options import choice, flag, integer, number
 
@@ -115,14 +115,12 @@ class Model(nn.Module):
             states, keys [B, S, H], mask [B, S] (True = a word), lengths [B], h, c [B, layers, H].
         """
         x = self.embed_dropout(self.source_embed(src_tokens))
-        packed = pack_padded_sequence(x, src_lengths.cpu(), batch_first=True, enforce_sorted=False)
-        packed, (h, c) = self.encoder(packed)
-        states, _ = pad_packed_sequence(packed, batch_first=True, total_length=src_tokens.size(1))
+        states, (h, c) = packed(self.encoder, x, src_lengths)
         if self.options.residual:
             states = states + x
         return {
             "states": states, "keys": self.attention.precompute(states), "mask": src_tokens.ne(PAD),
-            "lengths": src_lengths, "h": self._join(h), "c": self._join(c),
+            "lengths": src_lengths.to(x.device, non_blocking=True), "h": self._join(h), "c": self._join(c),
         }  # fmt: skip
 
     def _join(self, h: Tensor) -> Tensor:
@@ -144,9 +142,11 @@ class Model(nn.Module):
         features, weights, state = self._advance(self._embed(tokens.unsqueeze(1)), memory, state)
         return self.generator(features).squeeze(1), weights.squeeze(1), state
 
-    def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Teacher forcing: prev_output_tokens [B, T] -> logits [B, T, V], attention [B, T, S]."""
-        memory = self.encode(src_tokens, src_lengths)
+    def forward(
+        self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, **inputs: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Teacher forcing: prev_output_tokens [B, T] -> logits [B, T, V], attention [B, T, S]; `inputs`: further ones of `encode`."""
+        memory = self.encode(src_tokens, src_lengths, **inputs)
         x, state = self._embed(prev_output_tokens), self.start(memory)
         steps, at_once = [], 1 if self.options.input_feeding else x.size(1)  # a_{t-1} enters the LSTM: step by step
         for part in x.split(at_once, dim=1):
@@ -169,9 +169,13 @@ class Model(nn.Module):
         h, c = (state[name].transpose(0, 1).contiguous() for name in ("h", "c"))
         queries, (h, c) = self.decoder(x, (h, c))
         weights, own = self._attend(queries, memory, state)
-        context = torch.bmm(weights, memory["states"])
+        context = torch.bmm(self._reading(weights, memory), memory["states"])
         features = self.dropout(torch.tanh(self.attend_out(torch.cat((context, queries), -1))))
         return features, weights, {"h": h.transpose(0, 1), "c": c.transpose(0, 1), "feed": features[:, -1], **own}
+
+    def _reading(self, weights: Tensor, memory: Tensors) -> Tensor:
+        """Weights of the states in the context, of the attention weights: the same, both [B, T, S]."""
+        return weights
 
     def _attend(self, queries: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensors]:
         """queries [B, T, H] -> weights [B, T, S] and the mapping's entries of the state after them."""

@@ -1,0 +1,77 @@
+r"""Constrained attention in a decoder: a word of fertility f gets attention f in all, and none when that is used up.
+
+Martins & Kreutzer 2017; Malaviya, Ferreira & Martins 2018; Peters, Niculae & Martins 2018. The bounds of step t are what
+the steps before have left:
+
+.. math:: p_t = \mathrm{constrained}(z_t + c\, u_t,\; u_t), \qquad u_1 = f, \quad u_{t+1} = \max(u_t - p_t, 0)
+
+A position of infinite fertility (a sink) is never exhausted and gets no bonus. Fertilities that sum to the number of steps are
+used up exactly: the attention of position j over all steps sums to f_j. A step that finds less than 1 in all is an error.
+
+Forward and backward: ``mappings/constrained.py``; through the steps by autograd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from ..registry import Param, register
+from .constrained import constrained_softmax, constrained_sparsemax
+
+BONUS = Param(
+    "c", low=0.0, closed_low=True, tensor=False, meaning="bonus: c times the fertility left is added to the scores"
+)
+_PAPER = "Malaviya et al. 2018; Peters et al. 2018"
+_State = dict[str, Tensor]
+
+
+class _Fertility(nn.Module):
+    """Constrained attention whose bounds are the fertility left; the state is ``{"left": [B, n]}``."""
+
+    constrained: Callable[..., Tensor]
+
+    def __init__(self, c: float = 0.0):
+        super().__init__()
+        self.c = c
+
+    def start(self, mask: Tensor, fertility: Tensor) -> _State:
+        """mask bool ``[B, n]``, True = keep; fertility ``[B, n]`` >= 0 -> the state."""
+        return {"left": fertility.expand(mask.shape).masked_fill(~mask, 0.0)}
+
+    def step(self, scores: Tensor, state: _State, mask: Tensor) -> tuple[Tensor, _State]:
+        """scores, mask ``[B, n]`` -> attention ``[B, n]`` and the state after it.
+
+        Raises:
+            ValueError: what is left of a row sums to less than 1.
+        """
+        left = state["left"]
+        bonus = self.c * left.masked_fill(left == torch.inf, 0.0)
+        try:
+            p = type(self).constrained(scores + bonus, left.clamp(max=1.0), mask=mask)  # p <= 1 whatever is left
+        except ValueError as error:
+            raise ValueError(
+                f"the fertility left fits no attention: {error}; give more fertility, fewer steps, or a position of "
+                "infinite fertility (a sink; model.sink=true)"
+            ) from None
+        return p, {"left": (left - p).clamp(min=0.0)}
+
+
+@register(
+    "fertility_softmax", kind="stateful", inputs=("fertility",), params=(BONUS,), paper=_PAPER, oracle="loop property"
+)
+class FertilitySoftmax(_Fertility):
+    """Constrained softmax step by step, the bounds the fertility left."""
+
+    constrained = staticmethod(constrained_softmax)
+
+
+@register(
+    "fertility_sparsemax", kind="stateful", inputs=("fertility",), params=(BONUS,), paper=_PAPER, oracle="loop property"
+)
+class FertilitySparsemax(_Fertility):
+    """Constrained sparsemax step by step, the bounds the fertility left."""
+
+    constrained = staticmethod(constrained_sparsemax)

@@ -1,0 +1,80 @@
+"""The tagger that a translation with predicted fertilities depends on: a cell of its own, in the same store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro import identity, stopping
+from sparse_attention.repro.protocol import Monitor, Prepared
+from sparse_attention.repro.store import Store
+from tasks import nodes
+from tasks.cells._training import WEIGHTS
+from tasks.data import NullProgress
+from tasks.fertility.models.bilstm_tagger import Options
+from tasks.fertility.options import Task
+from tasks.options import plain
+from tasks.schedules import SCHEDULES
+from tasks.seq2seq import encode, fertility
+
+MODULE = "tasks.cells.fertility"
+POLL_SECONDS = 2.0
+
+
+def config_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The tagger's configuration: the data and encoding of a translation's; one seed, so that all seeds share the tagger."""
+    model, optim = config["model"], nodes.Adam(lr=1e-3)
+    return {
+        **config,
+        "task": {"name": "fertility", "family": "fertility", **plain(Task())},
+        "model": {"name": "bilstm_tagger", **plain(Options(model["tagger_dim"], model["tagger_dim"]))},
+        "mapping": {"name": "softmax", "gamma": 1.0, "at": {}, "grid": {}},
+        "optim": {"name": "adam", **plain(optim)},
+        "schedule": {"name": "fixed", **plain(SCHEDULES["fixed"].Options())},
+        "train": plain(nodes.Train(model["tagger_epochs"], 64, best_metric="accuracy")),
+        "decode": {}, "seed": 1,
+    }  # fmt: skip
+
+
+def named(config: Mapping[str, Any], prepared: Prepared) -> Prepared:
+    """`prepared` aligned pairs with the tagger in their hash: another tagger is another training."""
+    tagger = identity.assemble(config_of(config), MODULE, prepared, [])
+    return replace(prepared, sha256=identity.digest(prepared.sha256, tagger.training_id))
+
+
+def tagged(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Prepared:
+    """`prepared` with the trained tagger beside its pairs; it is trained, scored and stored unless it has been.
+
+    Args:
+        folder: of the translation's cell; the tagger goes into the same store.
+
+    Raises:
+        RuntimeError: the tagger's cell failed. Stopped: the process was asked to stop.
+    """
+    cell, store = identity.prepare(config_of(config), MODULE, progress=NullProgress()), Store(folder.parents[3])
+    while True:
+        outcome = cells.run(cell, store, forward=_passed_on(monitor))
+        stopping.obey()
+        if outcome.state == "failed":
+            raise RuntimeError(f"the tagger of fertilities, {cell.entry(store).folder}, failed: {outcome.reason}")
+        if outcome.state != "busy":
+            break
+        time.sleep(POLL_SECONDS)  # another process trains it
+    weights = cell.entry(store).folder / WEIGHTS
+    pairs = encode.open_encoded(prepared.folder)
+    made = fertility.with_tagger(pairs, weights, config["paths"]["data"], NullProgress())
+    return replace(prepared, folder=str(made.folder))
+
+
+def _passed_on(monitor: Monitor) -> Any:
+    def forward(what: str, *told: Any) -> None:
+        if what == "note":
+            monitor.note(*told)
+        else:
+            monitor.stage(f"tagger, {told[0]}", 0.0)
+
+    return forward

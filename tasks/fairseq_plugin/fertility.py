@@ -1,0 +1,111 @@
+"""The tagger of fertilities in fairseq's interfaces: model, a task over aligned pairs, the criterion."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.data import FairseqDataset
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from fairseq.tasks import register_task
+from torch import Tensor, nn
+
+from tasks.data.symbols import PAD
+from tasks.fairseq_plugin.architectures import DataModel, config_class, entry, register
+from tasks.fairseq_plugin.folder import FolderTask
+from tasks.seq2seq.decode import padded
+from tasks.seq2seq.encode import Split, open_encoded
+from tasks.seq2seq.fertility import stored
+from tasks.seq2seq.tagger import MOST
+
+
+class TaggerModel(DataModel):
+    def forward(self, src_tokens: Tensor, src_lengths: Tensor, **_) -> Tensor:
+        return self.net(src_tokens, src_lengths)
+
+
+register("fertility", TaggerModel)
+
+
+class Sources(FairseqDataset):
+    """Sources of a split with their fertilities; batches hold sources of like length."""
+
+    def __init__(self, split: Split, training: bool) -> None:
+        self.split, self.training, self.fertility = split, training, stored(split)
+        self.sizes = split.source.lengths
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitem__(self, i: int) -> int:
+        return int(i)
+
+    def num_tokens(self, index: int) -> int:
+        return int(self.sizes[index])
+
+    size = num_tokens
+
+    def ordered_indices(self) -> np.ndarray:
+        """By length; in random order within a length when training (fairseq seeds numpy before the call)."""
+        order = np.random.permutation(len(self)) if self.training else np.arange(len(self))
+        return order[np.argsort(self.sizes[order], kind="stable")]
+
+    def collater(self, samples: list[int]) -> dict[str, Any]:
+        """net_input: src_tokens [B, S], src_lengths [B]; target [B, S], at most MOST."""
+        if not samples:
+            return {}
+        tokens, lengths = padded([self.split.source[i] for i in samples])
+        target, _ = padded([self.fertility[i] for i in samples])
+        return {
+            "id": torch.tensor(samples), "net_input": {"src_tokens": tokens, "src_lengths": lengths}, "nsentences": len(samples),
+            "ntokens": int(lengths.sum()), "target": target.clamp(max=MOST),
+        }  # fmt: skip
+
+
+@register_task(
+    "sa_fertility", dataclass=config_class("sa_fertility", entry("data", str, "", "folder of aligned pairs"))
+)
+class FertilityTask(FolderTask):
+    open = staticmethod(open_encoded)
+
+    def dataset_of(self, part: Split, training: bool) -> Sources:
+        return Sources(part, training)
+
+
+@register_criterion("sa_tags", dataclass=FairseqDataclass)
+class Tags(FairseqCriterion):
+    """Cross-entropy of the fertilities of all words, their mean; reports accuracy (in %)."""
+
+    SUMMED = ("loss", "ntokens", "ncorrect")
+
+    def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True):
+        real = sample["net_input"]["src_tokens"].ne(PAD)
+        logits, target = model(**sample["net_input"])[real].float(), sample["target"][real]
+        loss, size = F.cross_entropy(logits, target, reduction="sum"), sample["ntokens"]
+        log = {
+            "loss": loss.detach(), "ntokens": size, "nsentences": sample["nsentences"], "sample_size": size,
+            "ncorrect": logits.argmax(-1).eq(target).sum(),
+        }  # fmt: skip
+        return loss, size, log
+
+    @staticmethod
+    def reduce_metrics(logging_outputs) -> None:
+        total = {k: float(sum(log.get(k, 0) for log in logging_outputs)) for k in Tags.SUMMED}
+        n = total["ntokens"]
+        metrics.log_scalar("loss", total["loss"] / n / math.log(2), n, round=4)
+        metrics.log_scalar("accuracy", 100 * total["ncorrect"] / n, n, round=3)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        return True
+
+
+def groups(config: Any, encoded: Path) -> dict[str, Any]:
+    """fairseq's groups `task` and `criterion` of our configuration."""
+    return {"task": {"_name": "sa_fertility", "data": str(encoded)}, "criterion": {"_name": "sa_tags"}}

@@ -1,0 +1,60 @@
+"""What is measured of tagged fertilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import nn
+
+from sparse_attention.repro.protocol import Evaluation, Metric
+from tasks.data.ragged import Ragged
+from tasks.data.symbols import PAD
+from tasks.seq2seq.decode import padded
+from tasks.seq2seq.encode import Split
+from tasks.seq2seq.tagger import MOST
+
+METRICS = {
+    m.name: m
+    for m in (
+        Metric("accuracy", "%", 1, 1, None, "source words whose fertility is tagged as aligned", None),
+        Metric("fertility_error", "words", -1, 3, None, "difference from the aligned fertility, mean over source words", None),
+        Metric("loss", "bits per word", -1, 3, None, "cross-entropy", None),
+    )
+}  # fmt: skip
+
+
+@torch.no_grad()
+def tagged(model: nn.Module, split: Split, batch_size: int) -> Iterable[np.ndarray]:
+    """The likeliest fertilities of each source, in order."""
+    device = next(model.parameters()).device
+    for start in range(0, len(split), batch_size):
+        rows = [split.source[i] for i in range(start, min(start + batch_size, len(split)))]
+        tokens, lengths = padded(rows)
+        best = model(tokens.to(device), lengths.to(device)).argmax(-1).cpu().masked_fill(tokens.eq(PAD), 0)
+        yield from (row[:n].numpy() for row, n in zip(best, lengths.tolist()))
+
+
+def scores(found: np.ndarray, true: np.ndarray) -> dict[str, float]:
+    """accuracy and fertility_error of flat fertilities; both count to MOST."""
+    found, true = (np.minimum(x.astype(np.int64), MOST) for x in (found, true))
+    return {"accuracy": 100 * float((found == true).mean()), "fertility_error": float(np.abs(found - true).mean())}
+
+
+def evaluation(model: nn.Module, split: Split, true: Ragged, name: str, batch_size: int) -> Evaluation:
+    """The scores of a test set, and what was tagged."""
+    rows = list(tagged(model, split, batch_size))
+    values = scores(np.concatenate(rows), true.flat)
+    found = Evaluation({f"{name}/{k}": v for k, v in values.items()})
+    found.predictions = [
+        {
+            "set": name,
+            "index": i,
+            "source": split.source_tokens(i),
+            "fertility": row.tolist(),
+            "aligned": true[i].tolist(),
+        }
+        for i, row in enumerate(rows)
+    ]
+    return found

@@ -1,0 +1,1 @@
+"""One file an architecture: `Options`, `Model`, `PLACES` (see `tasks.models`)."""

@@ -1,0 +1,32 @@
+"""The tagger of `tasks.seq2seq.tagger` as an architecture. It attends nowhere: `mapping` is not read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from tasks.models import Place
+from tasks.options import integer, number
+from tasks.seq2seq.tagger import Tagger
+
+PLACES: dict[str, Place] = {}
+
+
+@dataclass
+class Options:
+    """Malaviya et al. 2018."""
+
+    embed_dim: int = integer(256, low=1, high=16384, help="word vector size")
+    hidden_dim: int = integer(256, low=1, high=16384, help="of each direction")
+    layers: int = integer(2, low=1, high=64, help="of LSTM in both directions")
+    dropout: float = number(0.2, low=0, below=1, help="on word vectors and layers")
+
+
+class Model(Tagger):
+    """Build from `Options` and encoded pairs."""
+
+    def __init__(self, options: Options, encoded: Any, mappings: Mapping[str, nn.Module]) -> None:
+        super().__init__(encoded.sizes[0], options.embed_dim, options.hidden_dim, options.layers, options.dropout)

@@ -1,0 +1,24 @@
+"""What the tagging of fertilities takes, besides data and model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tasks.options import listing, text
+from tasks.seq2seq.options import Encode as Encode
+
+KIND = "pairs"
+EVALUATION_KEYS: dict[str, tuple[str, ...]] = {}
+NOT_IDENTITY = {"task": ("deviations",)}
+
+
+@dataclass
+class Task:
+    """Sentence pairs: how many target words each source word is aligned to."""
+
+    deviations: list = listing([], text(), help="what differs from the paper; printed below tables")
+
+
+@dataclass
+class Decode:
+    """Nothing is searched: each word has its likeliest fertility."""

@@ -1,0 +1,106 @@
+"""Fertilities of encoded pairs: how many target words each source word is aligned to.
+
+`aligned` copies a folder of encoded pairs and adds what an aligner trained on its training pairs says:
+
+    aligner.npz                 the aligner (`tasks.seq2seq.aligner`), part of the encoding: further pairs are aligned by it
+    fertility.types.npy         [source vocabulary] of each type the largest count in training, at least 1     (guided)
+    <split>.fertility.npy       the counts, flat, beside the rows of <split>.source                            (actual)
+    fertility.tagger.safetensors     a trained tagger, where `with_tagger` put it                              (predicted)
+
+Words are the model's own: with subwords, the subwords.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.data.cache import META, cached_folder, read_meta
+from tasks.data.errors import DataError
+from tasks.data.files import sha256_of
+from tasks.data.progress import Progress
+from tasks.data.ragged import Ragged
+from tasks.seq2seq import aligner
+from tasks.seq2seq.encode import ALIGNER, Encoded, Split, open_encoded
+
+RECIPE = 1  # raised when the same pairs give other files
+FERTILITIES = ("constant", "guided", "actual", "predicted")
+TYPES, TAGGER = "fertility.types.npy", "fertility.tagger.safetensors"
+
+
+def needed(config: Mapping[str, Any]) -> bool:
+    """Whether the model of a configuration reads fertilities that an aligner finds."""
+    return config["model"].get("fertility", "constant") != "constant"
+
+
+def aligned(encoded: Encoded, root: str | Path, progress: Progress) -> Encoded:
+    """The encoded pairs with their alignments, found under `root` or made. Raises DataError: nothing to align."""
+    if (encoded.folder / ALIGNER).exists():
+        return encoded
+    if "train" not in encoded.splits:
+        raise DataError(
+            "there is no word aligner for this model", f"{encoded.folder} holds no training pairs",
+            "score it on the test set of its own data, or leave repetition out of task.scores",
+        )  # fmt: skip
+
+    def build(folder: Path) -> None:
+        split = encoded.splits["train"]
+        progress.say(f"aligning {len(split):,} pairs")
+        found = aligner.train(split.source, split.target, encoded.sizes)
+        found.save(folder / ALIGNER)
+        most = np.ones(encoded.sizes[0], np.float32)
+        for name, part in encoded.splits.items():
+            counted = counts(found, part)
+            np.save(folder / f"{name}.fertility.npy", counted.flat)
+            if name == "train":
+                np.maximum.at(most, np.asarray(part.source.flat), counted.flat)
+        np.save(folder / TYPES, most)
+
+    return _extended(encoded, "aligned", [RECIPE], root, build, progress)
+
+
+def with_tagger(encoded: Encoded, weights: Path, root: str | Path, progress: Progress) -> Encoded:
+    """`aligned` pairs with a trained tagger beside them."""
+
+    def build(folder: Path) -> None:
+        shutil.copyfile(weights, folder / TAGGER)
+
+    return _extended(encoded, "tagged", [sha256_of(weights)], root, build, progress)
+
+
+def _extended(
+    encoded: Encoded, what: str, key: Sequence[Any], root: str | Path, build: Callable[[Path], Any], progress: Progress
+) -> Encoded:
+    """A copy of a folder of encoded pairs, in the cache, with the files that `build` adds."""
+
+    def copy(folder: Path) -> dict[str, Any]:
+        shutil.copytree(encoded.folder, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(META))
+        build(folder)
+        return {k: v for k, v in read_meta(encoded.folder).items() if k != "files"}
+
+    name = encoded.folder.name.rpartition("-")[0]
+    return open_encoded(cached_folder(root, f"{name}-{what}", [what, *key, encoded.sha256], copy, progress))
+
+
+def counts(found: aligner.Aligner, split: Split) -> Ragged:
+    """Of every source word of a split, the number of target words aligned to it; rows of uint8 (255: or more)."""
+    flat = np.zeros(int(split.source.offsets[-1]), np.int64)
+    for start, row in zip(split.source.offsets, found.align(split.source, split.target)):
+        for s, _ in row:
+            flat[start + s] += 1
+    return Ragged(flat.clip(max=255).astype(np.uint8), split.source.offsets)
+
+
+def stored(split: Split) -> Ragged | None:
+    """The counts that lie beside a split, None where nobody has aligned it."""
+    path = split.raw.with_name(split.raw.name.replace(".pairs.jsonl", ".fertility.npy"))
+    return Ragged(np.load(path, mmap_mode="r"), split.source.offsets) if path.exists() else None
+
+
+def aligner_of(encoded: Encoded) -> aligner.Aligner:
+    """The aligner in the encoding of a folder."""
+    return aligner.load(encoded.folder / ALIGNER)

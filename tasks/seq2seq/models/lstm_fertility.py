@@ -1,0 +1,163 @@
+"""The encoder-decoder of `lstm` that gives its mapping fertilities: how much attention a source word gets over all steps.
+
+    f_i    constant, or of the word's type, of the very pair, or predicted          (Malaviya et al. 2018)
+    f_sink = inf: a position after the source takes what no word is to have
+
+The sink is read by the encoder behind the last word (as `<s>`, which no source holds) and stands in the last column of what the
+decoder attends to; the attention that is returned is that of the words. With `coverage` the scores also see what each position has
+received so far (Tu et al. 2016, as `-coverage_attn` of OpenNMT-py): score(q_t, tanh(h_i + w sum_{t' < t} p_{t'i})).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tasks.data.symbols import BOS, PAD
+from tasks.models import Place, nodes_at
+from tasks.options import choice, flag, integer, number
+from tasks.seq2seq.fertility import FERTILITIES, TAGGER, TYPES
+from tasks.seq2seq.models import lstm
+from tasks.seq2seq.tagger import Tagger
+
+PLACES = {"cross": Place(over=("row",), provides=("fertility",), stateful=True)}
+Tensors = dict[str, Tensor]
+
+
+@dataclass
+class Options(lstm.Options):
+    """As `lstm`, and what the fertilities are."""
+
+    fertility: str = choice(
+        "constant", *FERTILITIES,
+        help="of source words: constant; guided: largest of the word's type in training; actual: of the pair; predicted: by a tagger",
+    )  # fmt: skip
+    constant: float = number(2.0, low=0, high=1e6, help="with fertility=constant: of every word")
+    sink: bool = flag(True, help="a further position of infinite fertility")
+    coverage: bool = flag(False, help="scores see the attention that a position has received")
+    tagger_dim: int = integer(256, low=1, high=16384, help="with fertility=predicted: of its word vectors and LSTMs")
+    tagger_epochs: int = integer(10, low=1, high=10_000, help="with fertility=predicted")
+
+
+class Model(lstm.Model):
+    """As `lstm.Model`; `adopt` takes what the training data say of fertilities."""
+
+    def __init__(self, options: Options, source_size: int, target_size: int, mappings: dict[str, nn.Module]) -> None:
+        super().__init__(options, source_size, target_size, mappings)
+        if options.coverage:
+            self.cover = nn.Linear(1, options.hidden_dim, bias=False)
+            nn.init.uniform_(self.cover.weight, -options.init_range, options.init_range)
+        if options.fertility == "guided":
+            self.register_buffer("of_type", torch.ones(source_size))
+        if options.fertility == "predicted":
+            self.tagger = Tagger(source_size, options.tagger_dim, options.tagger_dim).requires_grad_(False)
+
+    def adopt(self, folder: Path | None) -> None:
+        """Take the fertilities of types, or the tagger, from a folder of encoded pairs (`tasks.seq2seq.fertility`).
+
+        Raises:
+            ValueError: no folder of ours, and fertilities that are learned from data.
+        """
+        kind = self.options.fertility
+        if kind != "constant" and folder is None:
+            raise ValueError(
+                f"fertility={kind} is learned from data that we encoded; use scripts/train.py, or --fertility constant"
+            )
+        if kind == "guided":
+            self.of_type.copy_(torch.from_numpy(np.load(folder / TYPES)))
+        elif kind == "predicted":
+            self.tagger.load_state_dict(safetensors.torch.load_file(folder / TAGGER))
+
+    def train(self, mode: bool = True) -> Model:
+        super().train(mode)
+        if self.options.fertility == "predicted":
+            self.tagger.eval()
+        return self
+
+    def encode(self, src_tokens: Tensor, src_lengths: Tensor, fertility: Tensor | None = None) -> Tensors:
+        """As `lstm.Model.encode`, and fertility [B, S]; with a sink all of them have it as a last column, [B, S + 1, ...].
+
+        Args:
+            fertility: [B, S], of the pair; with fertility=actual.
+        """
+        words = self._fertilities(src_tokens, src_lengths, fertility)
+        if not self.options.sink:
+            return {**super().encode(src_tokens, src_lengths), "fertility": words}
+        end = src_lengths.to(src_tokens.device).unsqueeze(1)  # [B, 1]
+        memory = super().encode(F.pad(src_tokens, (0, 1), value=PAD).scatter(1, end, BOS), src_lengths + 1)
+        mask = F.pad(src_tokens.ne(PAD), (0, 1), value=True)
+        for name in ("states", "keys"):
+            x = memory[name]
+            sink = x.gather(1, end.unsqueeze(2).expand(-1, -1, x.size(2)))  # [B, 1, H]
+            memory[name] = torch.cat((x[:, :-1], sink), 1)
+        return {**memory, "mask": mask, "fertility": F.pad(words, (0, 1), value=torch.inf)}
+
+    def _fertilities(self, src_tokens: Tensor, src_lengths: Tensor, given: Tensor | None) -> Tensor:
+        """[B, S]; 1 at padding."""
+        kind, like = self.options.fertility, self.attend_out.weight
+        if kind == "constant":
+            found = like.new_full(src_tokens.shape, self.options.constant)
+        elif kind == "guided":
+            found = self.of_type[src_tokens]
+        elif kind == "predicted":
+            with torch.no_grad():
+                found = self.tagger(src_tokens, src_lengths).argmax(-1)
+        elif given is None:
+            raise ValueError(
+                "model.fertility=actual needs the fertilities of a pair, which a source alone does not have; train with guided or predicted"
+            )
+        else:
+            found = given
+        return found.to(like.dtype).masked_fill(src_tokens.eq(PAD), 1.0)
+
+    def start(self, memory: Tensors) -> Tensors:
+        state = super().start(memory)
+        if self.options.coverage:
+            state["received"] = torch.zeros_like(memory["mask"], dtype=memory["states"].dtype)
+        return state
+
+    def step(self, tokens: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
+        logits, weights, state = super().step(tokens, memory, state)
+        return logits, self._of_words(weights), state
+
+    def forward(
+        self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, **inputs: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        logits, weights = super().forward(src_tokens, src_lengths, prev_output_tokens, **inputs)
+        return logits, self._of_words(weights)
+
+    def _of_words(self, weights: Tensor) -> Tensor:
+        return weights[..., :-1] if self.options.sink else weights
+
+    def _attend(self, queries: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensors]:
+        if not self.options.coverage:
+            return super()._attend(queries, memory, state)
+        received, own, steps = state["received"], {}, []
+        for query in queries.split(1, dim=1):
+            keys = torch.tanh(memory["keys"] + self.cover(received.unsqueeze(2)))
+            p, own = super()._attend(query, {**memory, "keys": keys}, {**state, **own})
+            steps.append(p)
+            received = received + p.squeeze(1)
+        return torch.cat(steps, 1), {**own, "received": received}
+
+
+def problems(config: Mapping[str, Any]) -> list[str]:
+    """A mapping without fertilities has no use for those of a tagger or an aligner."""
+    import sparse_attention as sa
+
+    node = nodes_at(config["mapping"], PLACES)["cross"]
+    kind = config["model"]["fertility"]
+    if kind != "constant" and "fertility" not in sa.spec(node["name"]).inputs:
+        return [
+            f"model.fertility={kind} is not read by mapping={node['name']}; use mapping=fertility_softmax or fertility_sparsemax, "
+            "or leave model.fertility=constant"
+        ]
+    return []

@@ -1,0 +1,84 @@
+"""What an output says twice and what it leaves out (Malaviya et al. 2018), where task.scores names `repetition`.
+
+REP-score: sum over sentences of
+
+    sum_{bigrams s, t(s) >= 2} max(0, t(s) - r(s)) + 2 sum_{words w} max(0, t(ww) - r(ww))
+
+t(s), r(s): how often s stands in the output and in the reference; times 100 over the words of all references.
+DROP-score: percentage of source words aligned to the reference that are aligned to nothing in the output; alignments by
+`tasks.seq2seq.aligner`, trained on the training pairs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from sparse_attention.repro.protocol import Metric
+from tasks.seq2seq.aligner import Aligner
+from tasks.seq2seq.encode import Encoded
+from tasks.seq2seq.search import Hypothesis
+from tasks.seq2seq.subwords import join_subwords
+
+LONGEST_LOOP = 4  # words
+
+
+def _metrics() -> Iterator[Metric]:
+    yield Metric("rep_score", "per 100 words", -1, 2, None, "REP-score of words, n = 2, weights 1 and 2", None)
+    yield Metric(
+        "drop_score", "%", -1, 2, None, "DROP-score of tokens, aligned by fast_align's model, grow-diag-final-and", None
+    )
+    yield Metric(
+        "source_coverage", "share", 1, 3, None, "min(attention over all steps, 1), mean over source tokens", None
+    )
+    yield Metric(
+        "loops", "per 1000 words", -1, 2, None, f"output words that end a repetition of the 1 to {LONGEST_LOOP} words before", None
+    )  # fmt: skip
+
+
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _metrics()}
+
+
+def rep_score(outputs: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:
+    """Of words, a row a sentence."""
+    total = 0
+    for said, wanted in zip(outputs, references, strict=True):
+        t, r = (Counter(pairwise(row)) for row in (said, wanted))
+        total += sum(max(0, n - r[s]) for s, n in t.items() if n >= 2)
+        total += 2 * sum(max(0, n - r[s]) for s, n in t.items() if s[0] == s[1])
+    return 100 * total / max(sum(map(len, references)), 1)
+
+
+def drop_score(aligner: Aligner, source: Sequence, reference: Sequence, output: Sequence) -> float:
+    """Of rows of ids, a row a sentence; 0 where nothing is aligned."""
+    wanted, found = (aligner.align(source, side) for side in (reference, output))
+    due = [{s for s, _ in row} for row in wanted]
+    dropped = sum(len(one - {s for s, _ in row}) for one, row in zip(due, found))
+    return 100 * dropped / max(sum(map(len, due)), 1)
+
+
+def loops(outputs: Sequence[Sequence[str]]) -> float:
+    """Words that end a sequence of 1 to LONGEST_LOOP words said right before, per thousand."""
+    ends = sum(
+        any(i >= 2 * n and list(row[i - n : i]) == list(row[i - 2 * n : i - n]) for n in range(1, LONGEST_LOOP + 1))
+        for row in outputs
+        for i in range(2, len(row) + 1)
+    )
+    return 1000 * ends / max(sum(map(len, outputs)), 1)
+
+
+def repetition(test: Encoded, hypotheses: Sequence[Hypothesis], aligner: Aligner) -> dict[str, float]:
+    """rep_score, drop_score, source_coverage, loops of a test set's outputs."""
+    split, unit = test.splits["test"], test.options.subword
+    said = [join_subwords(list(h.tokens), unit) for h in hypotheses]
+    wanted = [join_subwords(split.target_tokens(h.index), unit) for h in hypotheses]
+    ids = [np.array(h.ids[:-1], dtype=np.int64) for h in hypotheses]
+    rows, references = ([side[h.index] for h in hypotheses] for side in (split.source, split.target))
+    received = np.concatenate([h.attention.sum(0).clamp(max=1).numpy() for h in hypotheses])
+    return {
+        "rep_score": rep_score(said, wanted), "drop_score": drop_score(aligner, rows, references, ids),
+        "source_coverage": float(received.mean()), "loops": loops(said),
+    }  # fmt: skip

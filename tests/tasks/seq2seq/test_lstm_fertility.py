@@ -1,0 +1,179 @@
+"""The encoder-decoder with fertilities: one attention in training and search, a sink, coverage vectors, gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import sparse_attention as sa
+from tasks.data.symbols import FIRST, PAD
+from tasks.models import problems
+from tasks.options import read
+from tasks.seq2seq.models import lstm, lstm_fertility
+from tasks.seq2seq.options import Decode
+from tasks.seq2seq.penalties import ranked
+from tasks.seq2seq.search import Hypothesis, beam_search
+
+WORDS = 20
+MAPPINGS = ["fertility_softmax", "fertility_sparsemax"]
+KINDS = [
+    {"constant": 1.0},
+    {"fertility": "actual"},
+    {"fertility": "guided", "coverage": True},
+    {"fertility": "predicted"},
+]
+
+
+@pytest.fixture(scope="module")
+def fertile():
+    def build(mapping, params=None, seed=1, **options):
+        sizes = {"embed_dim": 6, "hidden_dim": 8, "layers": 1, "init_range": 0.7, "tagger_dim": 4}
+        torch.manual_seed(seed)
+        made = read(lstm_fertility.Options, sizes | options, "model")
+        model = lstm_fertility.Model(made, WORDS + FIRST, WORDS + FIRST, {"cross": sa.make(mapping, **(params or {}))})
+        if made.fertility == "guided":
+            model.of_type.copy_(1 + torch.arange(WORDS + FIRST) % 3)
+        return model.double().eval()
+
+    return build
+
+
+def given(inputs, model):
+    """Fertilities of the pairs where the model wants them."""
+    if model.options.fertility != "actual":
+        return {}
+    return {"fertility": torch.randint(3, inputs["src_tokens"].shape, generator=torch.Generator().manual_seed(5))}
+
+
+@pytest.mark.parametrize("mapping", [*MAPPINGS, "softmax"])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("feeding", [True, False])
+def test_training_logits_equal_stepwise_logits(fertile, sentences, mapping, kind, feeding):
+    model = fertile(mapping, input_feeding=feeding, bidirectional=True, **kind)
+    inputs, _ = sentences
+    more = given(inputs, model)
+    with torch.no_grad():
+        logits, attention = model(**inputs, **more)
+        assert attention.shape[-1] == inputs["src_tokens"].shape[1]
+        memory = model.encode(inputs["src_tokens"], inputs["src_lengths"], **more)
+        state = model.start(memory)
+        assert all(len(t) == 5 for t in (*memory.values(), *state.values()))
+        for t in range(logits.size(1)):
+            step, weights, state = model.step(inputs["prev_output_tokens"][:, t], memory, state)
+            torch.testing.assert_close(step, logits[:, t])
+            torch.testing.assert_close(weights, attention[:, t])
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_words_get_no_more_than_their_fertility_and_padding_nothing(fertile, sentences, mapping):
+    model = fertile(mapping, constant=1.0, init_range=2.0)
+    inputs, _ = sentences
+    _, attention = model(**inputs)
+    padding = inputs["src_tokens"].eq(PAD)
+    assert attention.masked_select(padding.unsqueeze(1).expand_as(attention)).eq(0).all()
+    assert attention.sum(1).max() <= 1 + 1e-6 and attention.sum(1).max() > 0.9, (
+        "no word was used up: the test says nothing"
+    )
+    plain = fertile("softmax", sink=False)(**inputs)[1]
+    torch.testing.assert_close(plain.sum(-1), torch.ones_like(plain[..., 0]))
+
+
+def test_a_sentence_alone_gives_the_same_as_in_a_padded_batch(fertile, sentences):
+    model = fertile("fertility_sparsemax", constant=1.0, bidirectional=True)
+    inputs, _ = sentences
+    logits, attention = model(**inputs)
+    for i, length in enumerate(inputs["src_lengths"].tolist()):
+        row = (inputs[k][i : i + 1] for k in ("src_tokens", "src_lengths", "prev_output_tokens"))
+        tokens, lengths, before = row
+        one, p = model(tokens[:, :length], lengths, before)
+        torch.testing.assert_close(one[0], logits[i])
+        torch.testing.assert_close(p[0], attention[i, :, :length])
+
+
+def test_without_fertilities_sink_and_coverage_it_is_the_plain_model(fertile, build, sentences):
+    mine, plain = fertile("softmax", sink=False), build("softmax", layers=1)
+    plain.load_state_dict(mine.state_dict())
+    torch.testing.assert_close(mine(**sentences[0]), plain(**sentences[0]))
+
+
+def test_coverage_vectors_by_hand(fertile, sentences):
+    model = fertile("softmax", sink=False, coverage=True, input_feeding=False)
+    inputs, _ = sentences
+    _, attention = model(**inputs)
+    memory = model.encode(inputs["src_tokens"], inputs["src_lengths"])
+    x = model.target_embed(inputs["prev_output_tokens"])
+    queries, _ = model.decoder(x, tuple(memory[k].transpose(0, 1).contiguous() for k in ("h", "c")))
+    received = torch.zeros_like(attention[:, 0])
+    for t in range(attention.size(1)):
+        keys = torch.tanh(memory["keys"] + received.unsqueeze(2) * model.cover.weight[:, 0])
+        p = sa.softmax(model.attention.scores(queries[:, t : t + 1], keys).squeeze(1), mask=memory["mask"])
+        torch.testing.assert_close(attention[:, t], p)
+        received = received + p
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+@pytest.mark.parametrize("coverage", [False, True])
+def test_gradients_by_finite_differences_through_the_whole_decoder_over_three_steps(fertile, batch, mapping, coverage):
+    model = fertile(mapping, {"c": 0.2}, constant=1.0, coverage=coverage, seed=2)
+    inputs, target = batch([[3, 5, 7, 2], [1, 4]], [[2, 9], [8, 6]])
+    names, values = zip(
+        *((n, p) for n, p in model.named_parameters() if "decoder" in n or "attention" in n or "cover" in n)
+    )
+
+    def loss(*given):
+        logits, _ = torch.func.functional_call(model, dict(zip(names, given)), (), inputs)
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+    assert inputs["prev_output_tokens"].size(1) == 3
+    assert torch.autograd.gradcheck(loss, values, eps=1e-6, atol=1e-6, fast_mode=True)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_search_reorders_the_fertilities_with_the_beam(fertile, sentences, kind):
+    """What the search says of an output is what the model says when that output is forced."""
+    model = fertile("fertility_sparsemax", seed=4, **{"init_range": 1.0} | kind)
+    inputs, _ = sentences
+    more = given(inputs, model)
+    options = Decode(beam=4, max_len_a=1.0, max_len_b=3, batch_size=8)
+    for i, results in enumerate(beam_search(model, inputs["src_tokens"], inputs["src_lengths"], options, **more)):
+        n = int(inputs["src_lengths"][i])
+        own = {k: v[i : i + 1, :n] for k, v in more.items()}
+        for h in results:
+            before = torch.tensor([[2, *h.ids[:-1]]])
+            logits, attention = model(
+                inputs["src_tokens"][i : i + 1, :n], inputs["src_lengths"][i : i + 1], before, **own
+            )
+            torch.testing.assert_close(h.attention, attention[0].float(), atol=1e-5, rtol=0)
+            said = torch.log_softmax(logits[0], -1).gather(1, torch.tensor(h.ids).unsqueeze(1)).sum()
+            assert h.score * len(h.ids) == pytest.approx(said.item(), abs=1e-3)
+
+
+def test_too_little_fertility_without_a_sink_is_told(fertile, sentences):
+    inputs, _ = sentences
+    with pytest.raises(ValueError, match=r"fertility left fits no attention.*model.sink=true"):
+        fertile("fertility_softmax", constant=1.0, sink=False)(**inputs)
+    with pytest.raises(ValueError, match=r"model\.fertility=actual needs"):
+        fertile("fertility_softmax", fertility="actual")(**inputs)
+    with pytest.raises(ValueError, match="learned from data that we encoded"):
+        fertile("fertility_softmax", fertility="guided").adopt(None)
+
+
+def test_places_say_who_gives_fertilities():
+    assert problems({"name": "fertility_sparsemax"}, lstm_fertility.PLACES) == []
+    assert "needs fertility" in problems({"name": "fertility_sparsemax"}, lstm.PLACES)[0]
+    told = problems({"name": "constrained_sparsemax"}, lstm_fertility.PLACES)[0]
+    assert "needs bounds" in told and "fertility_softmax, fertility_sparsemax" in told
+    node = {"mapping": {"name": "softmax"}, "model": {"fertility": "guided"}}
+    assert "is not read by mapping=softmax" in lstm_fertility.problems(node)[0]
+
+
+def test_penalties_by_hand():
+    """Wu et al. 2016, equation 14: the short output leaves a word without attention."""
+    short = Hypothesis([5, 2], torch.tensor([[1.0, 0.0], [1.0, 0.0]]), -1.0)
+    long = Hypothesis([5, 6, 2], torch.tensor([[0.9, 0.1], [0.1, 0.9], [0.0, 0.0]]), -1.2)
+    assert ranked([short, long], Decode()) == [short, long]
+    both = Decode(length="wu", len_penalty=0.6, coverage_penalty=0.2)
+    first, second = ranked([short, long], both)
+    assert first.ids == long.ids and first.score == pytest.approx(-1.2 / (8 / 6) ** 0.6)
+    assert second.score == pytest.approx(-1.0 / (7 / 6) ** 0.6 + 0.2 * np.log(0.1))
