@@ -6,7 +6,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from sparse_attention.mappings.continuous import BetaGaussian, document_positions
 from tasks.data.symbols import PAD
 
 
@@ -88,6 +90,33 @@ def _rows(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.size(-1)))
 
 
+def packed(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """An LSTM over sequences padded on the right: x [B, L, E], lengths [B] -> states [B, L, D], (h, c), zero on padding.
+
+    The same as torch's own packing of sequences in any order, which asks a GPU for their order; here it stays on the host.
+
+    Args:
+        lengths: on the CPU, or a GPU is waited for.
+    """
+    lengths, order = lengths.cpu().sort(descending=True)
+    there, back = (i.to(x.device, non_blocking=True) for i in (order, order.argsort()))
+    states, (h, c) = lstm(pack_padded_sequence(x.index_select(0, there), lengths, batch_first=True))
+    states, _ = pad_packed_sequence(states, batch_first=True, total_length=x.size(1))
+    return states.index_select(0, back), (h.index_select(1, back), c.index_select(1, back))
+
+
 def density_alpha(mapping: nn.Module) -> float | None:
     """alpha of a mapping over densities (1 Gaussian ... 2 truncated parabola), made by `sa.make`; None for one over rows."""
     return float(mapping.alpha) if mapping.spec.over == "density" else None
+
+
+@torch.no_grad()
+def density_on_words(mu: Tensor, sigma_sq: Tensor, alpha: float, mask: Tensor) -> Tensor:
+    """Mass per word [B, L] of densities (mu, sigma_sq) [B] over texts of the words mask [B, L]: density / L at the words' cell
+    centres, zero exactly off its support.
+    """
+    mu, sigma_sq = mu.double().unsqueeze(-1), sigma_sq.double().unsqueeze(-1)
+    mass = (BetaGaussian(mu, sigma_sq, alpha).pdf(document_positions(mask)) / mask.sum(-1, keepdim=True)).float()
+    if alpha == 1:
+        mass = mass.clamp(min=torch.finfo(mass.dtype).tiny)  # a Gaussian is nowhere zero; float32 would make it so
+    return mass.masked_fill(~mask, 0.0)

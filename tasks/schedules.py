@@ -3,6 +3,7 @@
     latched_halving   lr, halved after every epoch once the dev loss rose or epoch `start_decay_at` has ended
     inverse_sqrt      lr min(n / w, sqrt(w / n))                                n = 1, 2, ... the update, w = warmup_updates
     epoch_steps       lr min(e / (w + 1), 1) decay^(number of decay_epochs < e)  e = 1, 2, ... the epoch, w = warmup_epochs
+    plateau           lr, halved after every `patience` epochs without a new lowest dev loss
     linear            lr min(n / w, (N - n) / (N - w))                          N = updates in all
     fixed             lr
 
@@ -84,6 +85,40 @@ class LatchedHalving(Schedule):
         self.lr, self.latched, self.last_loss = state["lr"], state["latched"], state["last_loss"]
 
 
+class Plateau(Schedule):
+    """Decay after every `patience` epochs in a row without a new lowest dev loss, down to `least` (JoeyNMT's "plateau")."""
+
+    @dataclass
+    class Options:
+        patience: int = integer(
+            3, low=1, high=10_000, help="epochs without a new lowest dev loss before the rate decays"
+        )
+        decay: float = number(0.5, above=0, high=1, help="factor of each decay")
+        least: float = number(0.0, low=0, high=1, help="the rate does not fall below it")
+
+    def __init__(self, options: Any, lr: float, total_updates: int, updates_per_epoch: int) -> None:
+        super().__init__(options, lr, total_updates, updates_per_epoch)
+        self.lowest: float | None = None
+        self.waited = 0
+
+    def rate(self, update: int) -> float:
+        return self.lr
+
+    def epoch_ended(self, epoch: int, dev_loss: float) -> None:
+        if self.lowest is None or dev_loss < self.lowest:
+            self.lowest, self.waited = dev_loss, 0
+            return
+        self.waited += 1
+        if self.waited == self.options.patience:
+            self.lr, self.waited = max(self.lr * self.options.decay, min(self.options.least, self.lr)), 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"lr": self.lr, "lowest": self.lowest, "waited": self.waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.lr, self.lowest, self.waited = state["lr"], state["lowest"], state["waited"]
+
+
 class InverseSqrt(Schedule):
     """Linear warm-up, then decay with the inverse square root of the update (Vaswani et al. 2017)."""
 
@@ -125,6 +160,7 @@ class Linear(Schedule):
 
 SCHEDULES: dict[str, type[Schedule]] = {
     "latched_halving": LatchedHalving,
+    "plateau": Plateau,
     "inverse_sqrt": InverseSqrt,
     "epoch_steps": EpochSteps,
     "linear": Linear,

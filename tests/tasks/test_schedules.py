@@ -47,6 +47,30 @@ def test_decay_factor():
     assert found.rate(0) == pytest.approx(0.1)
 
 
+# dev losses of epochs 1.., rate used in epochs 1.. with patience 2, factor .5, least .2 (by hand)
+PLATEAUS = [
+    pytest.param([5, 4, 3, 2], [1, 1, 1, 1], id="falls: constant"),
+    pytest.param([5, 6, 4, 6, 3], [1, 1, 1, 1, 1], id="one bad epoch is waited for"),
+    pytest.param([5, 5, 5, 4], [1, 1, 1, 0.5], id="equal is not lower"),
+    pytest.param([5, 6, 7, 6, 6, 6, 6, 1, 2], [1, 1, 1, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2], id="again and again, not below the least"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("losses, expected", PLATEAUS)
+@pytest.mark.parametrize("resume", [False, True])
+def test_plateau(losses, expected, resume):
+    options = {"patience": 2, "least": 0.2}
+    current, rates = make("plateau", **options), []
+    for epoch, loss in enumerate(losses, 1):
+        if resume and epoch > 1:
+            state = current.state_dict()
+            current = make("plateau", **options)
+            current.load_state_dict(state)
+        rates.append(current.rate(100 * (epoch - 1)))
+        current.epoch_ended(epoch, float(loss))
+    assert rates == expected
+
+
 def test_inverse_sqrt():
     found = make("inverse_sqrt", lr=2.0, warmup_updates=4)
     assert [found.rate(n) for n in range(4)] == [0.5, 1.0, 1.5, 2.0]

@@ -23,17 +23,14 @@ from torch import Tensor, nn
 import sparse_attention as sa
 from sparse_attention.attention import AdditiveAttention, AdditiveScores
 from sparse_attention.mappings.continuous import (
-    BetaGaussian,
     ContinuousAttention1d,
-    ContinuousInfo,
     DiscreteContinuousAttention1d,
     GaussianBasis1d,
-    document_positions,
     matched_sigma_sq,
 )
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
 from tasks.data.symbols import PAD
-from tasks.layers import BiLstm, WordVectors, density_alpha
+from tasks.layers import BiLstm, WordVectors, density_alpha, density_on_words
 from tasks.models import Place, nodes_at
 from tasks.options import choice, flag, integer, listing, number
 
@@ -164,10 +161,10 @@ class Model(nn.Module):
         elif self.combined:
             scores = self.scores(None, self.scores.precompute(states)).squeeze(1)  # [B, L]
             context, info = self.attend(states, mask, scores)
-            attention = {"words": info.discrete, "density": self._density(info, mask)}
+            attention = {"words": info.discrete, "density": density_on_words(info.mu, info.sigma, self.alpha, mask)}
         else:
             context, info = self.attend(states, mask, query=self.cnn(states, mask))
-            attention = {"density": self._density(info, mask)}
+            attention = {"density": density_on_words(info.mu, info.sigma, self.alpha, mask)}
         return self.output(self.dropout(context)), {"attention": attention}
 
     @torch.no_grad()
@@ -180,12 +177,3 @@ class Model(nn.Module):
         """
         sigma_sq = float(matched_sigma_sq(torch.tensor(variance, dtype=torch.float64), self.alpha))
         self.attend.predictor.linear.bias.copy_(torch.tensor([0.0, math.log(math.expm1(sigma_sq))]))
-
-    @torch.no_grad()
-    def _density(self, info: ContinuousInfo, mask: Tensor) -> Tensor:
-        at = document_positions(mask)  # [B, L]
-        mu, sigma_sq = info.mu.double().unsqueeze(-1), info.sigma.double().unsqueeze(-1)
-        mass = (BetaGaussian(mu, sigma_sq, self.alpha).pdf(at) / mask.sum(-1, keepdim=True)).float()
-        if self.alpha == 1:
-            mass = mass.clamp(min=torch.finfo(mass.dtype).tiny)  # a Gaussian is nowhere zero; float32 would make it so
-        return mass.masked_fill(~mask, 0.0)

@@ -1,0 +1,153 @@
+"""Attention of translations, the rows of a table side by side (after Figure 4 of Niculae & Blondel 2017 and Figure 2 of Martins et al. 2020).
+
+Source words run across, output words down. As in Niculae & Blondel's figures grey is exactly zero, neighbours of exactly equal weight are
+not separated by a border, and words that oscarmax gives one weight are marked by a dot. Of a row with continuous attention the density's
+mass per word is drawn, so that the words off its support are grey.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TYPICAL = 11  # source tokens: the stored sentences nearest to it are drawn first
+EQUAL = 1e-6
+GREY, COLOUR = "#dddddd", (8 / 255, 81 / 255, 156 / 255)
+
+
+@dataclass
+class Panel:
+    """One row's output for a sentence: mapping's name, the T output tokens, attention {"weights" [T, S], of a density also "density" [T, S],
+    "mu" and "sigma" [T], sigma^2}."""
+
+    label: str
+    mapping: str
+    output: Sequence[str]
+    attention: Mapping[str, np.ndarray]
+
+    @property
+    def drawn(self) -> np.ndarray:
+        """[T, S]"""
+        return self.attention.get("density", self.attention["weights"])
+
+
+@dataclass
+class Example:
+    """A sentence: its name, S source tokens, the reference ("" where there is none), a panel a row."""
+
+    name: str
+    source: Sequence[str]
+    reference: str
+    panels: Sequence[Panel]
+
+
+Row = tuple[str, str, Mapping[int, Mapping[str, Any]], Mapping[str, np.ndarray]]  # label, mapping, records, attention
+
+
+def choose(rows: Sequence[Row], count: int) -> list[int]:
+    """`count` test sentences whose attention every row has stored, those of about TYPICAL source tokens first."""
+    stored = [{int(k.partition("/")[2]) for k in attention if k.startswith("test/")} for *_, attention in rows]
+    records = rows[0][2]
+    common = set.intersection(*stored)
+    return sorted(common, key=lambda i: (abs(len(records[i]["source_tokens"]) - TYPICAL), i))[:count]
+
+
+def example(rows: Sequence[Row], index: int) -> Example:
+    """A stored test sentence."""
+    record, panels = rows[0][2][index], []
+    for label, mapping, records, attention in rows:
+        kept = {"weights": attention[f"test/{index}"]}
+        kept |= {
+            what: attention[f"{what}/{index}"] for what in ("density", "mu", "sigma") if f"{what}/{index}" in attention
+        }
+        panels.append(Panel(label, mapping, records[index]["output_tokens"], kept))
+    return Example(f"test sentence {index}", record["source_tokens"], " / ".join(record["references"]), panels)
+
+
+def clusters(weights: np.ndarray) -> list[list[int]]:
+    """Words [S] of equal non-zero weight, for every weight that two words or more have."""
+    order = [int(i) for i in np.argsort(weights, kind="stable") if weights[i] > 0]
+    found = [order[:1]]
+    for before, after in pairwise(order):
+        if weights[after] - weights[before] <= EQUAL:
+            found[-1].append(after)
+        else:
+            found.append([after])
+    return [sorted(group) for group in found if len(group) > 1]
+
+
+def runs(weights: np.ndarray) -> list[tuple[int, int]]:
+    """(start, end) of the longest stretches of equal weight in a row [S]; zero is equal to zero alone."""
+    edges = [
+        i for i in range(1, len(weights))
+        if (weights[i] == 0) != (weights[i - 1] == 0) or abs(weights[i] - weights[i - 1]) > EQUAL
+    ]  # fmt: skip
+    return list(pairwise([0, *edges, len(weights)]))
+
+
+def draw(examples: Sequence[Example], files: Sequence[Path], caption: str) -> None:
+    """One line of panels a sentence, into .svg, .png or .pdf files."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    columns = max(len(e.panels) for e in examples)
+    longest = max(len(e.source) for e in examples)
+    heights = [0.24 * max(len(p.output) for p in e.panels) + 1.5 for e in examples]
+    figure, axes = plt.subplots(
+        len(examples), columns, figsize=(columns * (0.24 * longest + 1.3), sum(heights) + 0.4), squeeze=False,
+        layout="constrained", height_ratios=heights,
+    )  # fmt: skip
+    for line, one in zip(axes, examples):
+        for axis, panel in zip(line, one.panels):
+            _panel(axis, one.source, panel)
+    figure.supxlabel(caption, fontsize=7)
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(file, dpi=130)
+    plt.close(figure)
+
+
+def _panel(axis: Any, source: Sequence[str], panel: Panel) -> None:
+    for t, weights in enumerate(panel.drawn):
+        for start, end in runs(weights):
+            value = float(weights[start])
+            fill: Any = GREY if value == 0 else (*COLOUR, 0.08 + 0.92 * min(1.0, value))
+            axis.add_patch(_rectangle(start, t, end - start, fill))
+        if panel.mapping == "oscarmax":
+            at = [i for group in clusters(weights) for i in group]
+            axis.plot([i + 0.5 for i in at], [t + 0.5] * len(at), "o", color="black", markersize=2)
+    axis.set(xlim=(0, len(source)), ylim=(len(panel.output), 0), aspect="equal")
+    axis.set_xticks(
+        [i + 0.5 for i in range(len(source))], source, rotation=60, ha="left", rotation_mode="anchor", fontsize=7
+    )
+    axis.set_yticks([t + 0.5 for t in range(len(panel.output))], panel.output, fontsize=7)
+    axis.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
+    axis.set_title(panel.label, fontsize=8)
+
+
+def _rectangle(x: int, y: int, width: int, fill: Any) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((x, y), width, 1, facecolor=fill, edgecolor="white", linewidth=0.6)
+
+
+def write_data(examples: Sequence[Example], file: Path, caption: str) -> None:
+    """What is drawn and what it is made of, as JSON."""
+    told = [
+        {"sentence": e.name, "source": list(e.source), "reference": e.reference, "rows": [
+            {"label": p.label, "mapping": p.mapping, "output": list(p.output)}
+            | {what: np.round(values.astype(float), 6).tolist() for what, values in p.attention.items()} for p in e.panels
+        ]} for e in examples
+    ]  # fmt: skip
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(
+        json.dumps({"about": caption, "examples": told}, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+    )

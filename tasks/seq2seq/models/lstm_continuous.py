@@ -1,0 +1,122 @@
+"""The encoder-decoder of `lstm` with continuous attention beside discrete (Martins et al. 2020, section 4, "combined").
+
+    p_t              = discrete(score(q_t, h_1..h_S))
+    (mu_t, sigma_t)  = moments of p_t at the words' positions on [0, 1]
+    r_t              = E[psi], psi N Gaussian basis functions, under the density with these parameters
+    c_t              = sum_s p_ts h_s + B r_t                    B the ridge regression of h_1..h_S on psi
+
+The mapping is the density (continuous_softmax, continuous_sparsemax); `discrete` names the mapping over words whose moments it takes
+and whose context is added. There are no parameters besides those of `lstm`. B r_t = sum_s (G r_t)_s h_s: what depends on the length of the source
+alone (G, positions) is computed with it, so that a step costs O(N S) more than a discrete one.
+
+The attention that a step returns, that is counted and copied from, is p_t; of it `densities` makes the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import sparse_attention as sa
+from sparse_attention.mappings.continuous import (
+    GaussianBasis1d,
+    continuous_attention_1d,
+    document_positions,
+    match_moments_1d,
+    position_weights,
+)
+from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
+from tasks.layers import density_alpha, density_on_words
+from tasks.models import Place, nodes_at
+from tasks.options import choice, integer, listing, number
+from tasks.seq2seq.models import lstm
+
+PLACES = {"cross": Place(over=("density",))}
+ON_THE_LINE = ("continuous_softmax", "continuous_sparsemax", "continuous_biweight", "continuous_triweight")
+Tensors = dict[str, Tensor]
+
+
+def discrete_mappings() -> tuple[str, ...]:
+    """What `discrete` may be: mappings over rows that need nothing but scores."""
+    return tuple(name for name in sa.names(kind="simplex") if not (sa.spec(name).inputs or sa.spec(name).stateful))
+
+
+@dataclass
+class Options(lstm.Options):
+    """Those of `lstm`; N and the widths are the paper's for translation."""
+
+    discrete: str = choice(
+        "softmax", names=discrete_mappings, help="mapping that gives the density its moments; its context is added"
+    )
+    rbf: int = integer(
+        30, low=1, high=8192, help="N, Gaussian basis functions of the value regression: 30 in the paper"
+    )
+    widths: list = listing(
+        [0.03, 0.1, 0.3], number(above=0, high=100), least=1, help="their widths; N is shared equally"
+    )
+    ridge: float = number(0.01, above=0, high=1e6, help="penalty of the value regression")
+    moment_match: str = choice("exact", *MOMENT_MATCHES, help="paper-code: the variance itself as sigma^2")
+    positions: str = choice("cell_centre", *POSITIONS, help="linspace: the authors' code; right_edge: the paper's text")
+
+    def problems(self) -> list[str]:
+        found = super().problems()
+        if not self.mask_padding:
+            found.append("mask_padding=false is not possible: the density lies over the words of the source alone")
+        try:
+            GaussianBasis1d.linspaced(self.rbf, widths=tuple(self.widths))
+        except (ValueError, TypeError) as error:
+            found.append(f"rbf={self.rbf}, widths={self.widths}: {error}")
+        return found
+
+
+def problems(config: Mapping[str, Any]) -> list[str]:
+    """What a density takes for images alone."""
+    node = nodes_at(config["mapping"], PLACES)["cross"]
+    if "max_components" in node:
+        return [f"mapping={node['name']} is for images; over a sentence: {', '.join(ON_THE_LINE)}"]
+    if node.get("quadrature", "auto") != "auto":
+        return [
+            f"mapping.quadrature={node['quadrature']} is for images; over a sentence nothing is integrated numerically"
+        ]
+    return []
+
+
+class Model(lstm.Model):
+    """As `lstm.Model`, built from {"cross": the density}."""
+
+    def __init__(self, options: Options, source_size: int, target_size: int, mappings: Mapping[str, nn.Module]) -> None:
+        super().__init__(options, source_size, target_size, {"cross": sa.make(options.discrete)})
+        self.alpha: Any = density_alpha(mappings["cross"])
+        self.basis = GaussianBasis1d.linspaced(options.rbf, widths=tuple(options.widths))
+
+    def encode(self, src_tokens: Tensor, src_lengths: Tensor) -> Tensors:
+        """As `lstm.Model.encode`, with G' [B, N, S] as "regression" and the words' "positions" [B, S]."""
+        memory = super().encode(src_tokens, src_lengths)
+        B, N = len(src_tokens), len(self.basis)
+        each = torch.eye(N, dtype=memory["states"].dtype, device=src_tokens.device).expand(B, N, N)
+        return memory | {
+            "regression": position_weights(each, memory["mask"], self.basis, self.options.ridge),
+            "positions": document_positions(memory["mask"], self.options.positions),
+        }
+
+    def _reading(self, weights: Tensor, memory: Tensors) -> Tensor:
+        mu, sigma_sq = self._density(weights, memory["positions"].unsqueeze(1))
+        r = continuous_attention_1d(mu, sigma_sq, self.basis, self.alpha)  # [B, T, N]
+        return weights + (r @ memory["regression"].to(r.dtype)).to(weights.dtype)
+
+    def _density(self, weights: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        return match_moments_1d(weights, positions, self.alpha, self.options.moment_match)
+
+    @torch.no_grad()
+    def densities(self, weights: Tensor) -> Tensors:
+        """Of an output's attention [T, S], without padding: mu [T], sigma (sigma^2) [T], density [T, S].
+
+        The density is its mass per word, density / S at the words' cell centres: zero exactly off its support.
+        """
+        words = torch.ones(len(weights), weights.size(1), dtype=torch.bool, device=weights.device)
+        mu, sigma_sq = self._density(weights, document_positions(words, self.options.positions))
+        return {"mu": mu, "sigma": sigma_sq, "density": density_on_words(mu, sigma_sq, self.alpha, words)}

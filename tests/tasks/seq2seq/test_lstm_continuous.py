@@ -1,0 +1,177 @@
+"""Continuous attention in translation: contexts against quadrature, gradients against differences, training against search."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional as F
+
+import sparse_attention as sa
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro.store import Store
+from tasks import compose
+from tasks.data.symbols import PAD
+from tasks.seq2seq.models import lstm_continuous
+from tasks.seq2seq.options import Decode
+from tasks.seq2seq.search import beam_search
+
+DENSITIES = lstm_continuous.ON_THE_LINE
+OTHERS = [{}, {"input_feeding": False, "bidirectional": True}, {"attention": "additive"}, {"discrete": "sparsemax"}]
+SMALL = {"rbf": 6, "widths": [0.1, 0.3], "of": lstm_continuous}
+
+
+@pytest.mark.parametrize("density", DENSITIES)
+@pytest.mark.parametrize("options", OTHERS, ids=str)
+def test_training_logits_equal_stepwise_logits(build, sentences, density, options):
+    model, (inputs, _) = build(density, **SMALL, **options), sentences
+    with torch.no_grad():
+        logits, attention = model(**inputs)
+        memory = model.encode(inputs["src_tokens"], inputs["src_lengths"])
+        state = model.start(memory)
+        assert all(len(t) == 5 for t in (*memory.values(), *state.values())), (
+            "a beam search must be able to reorder both"
+        )
+        for t in range(logits.size(1)):
+            step, weights, state = model.step(inputs["prev_output_tokens"][:, t], memory, state)
+            torch.testing.assert_close(step, logits[:, t])
+            torch.testing.assert_close(weights, attention[:, t])
+
+
+def pdf(t: np.ndarray, mean: float, variance: float, density: str) -> np.ndarray:
+    """Martins et al. 2020, section 2.4, with this mean and variance."""
+    if density == "continuous_softmax":
+        return np.exp(-((t - mean) ** 2) / (2 * variance)) / np.sqrt(2 * np.pi * variance)
+    a = np.sqrt(5 * variance)  # of a parabola
+    return np.clip(1 - ((t - mean) / a) ** 2, 0, None) * 3 / (4 * a)
+
+
+@pytest.mark.parametrize("density", ["continuous_softmax", "continuous_sparsemax"])
+def test_the_context_is_the_integral_of_the_value_function(build, sentences, density):
+    """sum_s p_s h_s + int p(t) B psi(t) dt, B by numpy's ridge regression, the integral by the trapezoidal rule."""
+    model, (inputs, _) = build(density, **SMALL), sentences
+    with torch.no_grad():
+        memory = model.encode(inputs["src_tokens"], inputs["src_lengths"])
+        _, p, _ = model.step(inputs["prev_output_tokens"][:, 0], memory, model.start(memory))
+        found = torch.bmm(model._reading(p.unsqueeze(1), memory), memory["states"]).squeeze(1)
+    centres, widths = np.tile(np.linspace(0, 1, 3), 2), np.repeat([0.1, 0.3], 3)
+
+    def psi(t):
+        return np.exp(-0.5 * ((t - centres[:, None]) / widths[:, None]) ** 2) / (widths[:, None] * np.sqrt(2 * np.pi))
+
+    for i, length in enumerate(inputs["src_lengths"].tolist()):
+        at, h, weights = (
+            (np.arange(length) + 0.5) / length,
+            memory["states"][i, :length].numpy().T,
+            p[i, :length].numpy(),
+        )
+        basis = psi(at)  # [N, S]
+        b = np.linalg.solve(basis @ basis.T + 0.01 * np.eye(6), basis @ h.T).T
+        mean = weights @ at
+        variance = max(weights @ (at - mean) ** 2, 1e-6)
+        t = mean + np.linspace(-9, 9, 200_001) * np.sqrt(variance)
+        expected = h @ weights + b @ np.trapezoid(psi(t) * pdf(t, mean, variance, density), t)
+        np.testing.assert_allclose(found[i].numpy(), expected, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("density", DENSITIES)
+def test_gradients_are_those_of_finite_differences(build, sentences, density):
+    """Of the loss, along random directions in the space of all parameters."""
+    model, (inputs, target) = build(density, **SMALL), sentences
+
+    def loss():
+        return F.cross_entropy(model(**inputs)[0].flatten(0, 1), target.flatten(), ignore_index=PAD)
+
+    parameters = list(model.parameters())
+    slopes = torch.autograd.grad(loss(), parameters)
+    generator = torch.Generator().manual_seed(7)
+    for _ in range(3):
+        way = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in parameters]
+        step, values = 1e-6, []
+        for sign in (1, -2):
+            with torch.no_grad():
+                for p, d in zip(parameters, way):
+                    p += sign * step * d
+                values.append(loss())
+        with torch.no_grad():
+            for p, d in zip(parameters, way):
+                p += step * d
+        expected = (values[0] - values[1]) / (2 * step)
+        torch.testing.assert_close(sum((g * d).sum() for g, d in zip(slopes, way)), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_it_has_the_parameters_of_the_discrete_model(build):
+    """ "Without any additional parameters" (section 4)."""
+    shapes = [[(n, p.shape) for n, p in m.named_parameters()] for m in (build(), build(DENSITIES[0], **SMALL))]
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("density", DENSITIES)
+def test_a_sentence_is_translated_alone_as_in_a_batch(build, sentences, density):
+    """Beam search reorders what the density needs with the rest: other sentences change nothing."""
+    model, (inputs, _) = build(density, **SMALL), sentences
+    options = Decode(beam=3, max_len_a=0.0, max_len_b=6)
+    together = beam_search(model, inputs["src_tokens"], inputs["src_lengths"], options)
+    for i, length in enumerate(inputs["src_lengths"].tolist()):
+        row = inputs["src_tokens"][i : i + 1, :length]
+        (alone,) = beam_search(model, row, inputs["src_lengths"][i : i + 1], options)
+        assert [h.ids for h in alone] == [h.ids for h in together[i]]
+        for one, other in zip(alone, together[i]):
+            torch.testing.assert_close(one.attention, other.attention)
+            torch.testing.assert_close(one.attention.sum(-1), torch.ones(len(one.ids)))
+
+
+@pytest.mark.parametrize(
+    "overrides, said",
+    [
+        (["mapping=softmax"], "mapping=softmax works over a row; this model attends over a density"),
+        (["mapping=continuous_mixture"], "mapping=continuous_mixture is for images"),
+        (
+            ["mapping=continuous_sparsemax", "mapping.quadrature=paper-code"],
+            "mapping.quadrature=paper-code is for images",
+        ),
+        (["mapping=continuous_softmax", "model.mask_padding=false"], "model.mask_padding=false is not possible"),
+        (["mapping=continuous_softmax", "+model.rbf=31"], "rbf=31, widths=.*multiple of 3"),
+        (["mapping=continuous_softmax", "+model.discrete=none"], "model.discrete='none'.*softmax"),
+    ],
+    ids=lambda x: x[-1] if isinstance(x, list) else "",
+)
+def test_what_cannot_be_is_refused(composed, overrides, said):
+    with pytest.raises(compose.ConfigError, match=said):
+        composed(["task=toy", "model.name=lstm_continuous", *overrides])
+
+
+def test_only_a_model_that_gives_a_density_takes_one(composed):
+    with pytest.raises(
+        compose.ConfigError, match="continuous_softmax works over a density; this model attends over a row"
+    ):
+        composed(["task=translation", "mapping=continuous_softmax"])
+    config = composed(["task=translation", "model=lstm_continuous_demo", "mapping=continuous_softmax", "model.rbf=12"])
+    named = composed(["task=translation", "model.name=lstm_continuous", "mapping=continuous_softmax", "+model.rbf=12"])
+    assert config == named and config["model"]["discrete"] == "softmax"
+
+
+@pytest.mark.parametrize("density", ["continuous_softmax", "continuous_sparsemax"])
+def test_a_cell_trains_and_stores_the_density(prepared_cell, tiny, tmp_path, density):
+    """Beside the discrete attention: its moments and the density's mass per word."""
+    cell = prepared_cell([*tiny, "model.name=lstm_continuous", f"mapping={density}", "task.keep_attention=3"])
+    store = Store(tmp_path)
+    outcome = cells.run(cell, store)
+    assert outcome.state == "done", outcome.error
+    kept = load_file(cell.found(store).evaluations["test"].path("attention.safetensors"))
+    assert set(kept) == {f"{what}/{i}" for what in ("test", "mu", "sigma", "density") for i in range(3)}
+    p = kept["test/0"].double()
+    at = (torch.arange(p.size(1)) + 0.5) / p.size(1)
+    mean = p @ at.double()
+    torch.testing.assert_close(kept["mu/0"].double(), mean, rtol=1e-5, atol=1e-6)
+    variance = (p * (at - mean.unsqueeze(1)) ** 2).sum(1).clamp(min=1e-6)
+    for row, m, v in zip(kept["density/0"], mean.tolist(), variance.tolist()):
+        np.testing.assert_allclose(row * p.size(1), pdf(at.numpy(), m, v, density), rtol=1e-3, atol=1e-4)
+    if density == "continuous_softmax":
+        assert kept["density/0"].gt(0).all()
+
+
+def test_names_of_discrete_mappings_need_nothing_but_scores():
+    assert "softmax" in lstm_continuous.discrete_mappings()
+    assert not [n for n in lstm_continuous.discrete_mappings() if sa.spec(n).inputs or sa.spec(n).over != "row"]
