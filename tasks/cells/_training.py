@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import safetensors.torch
+import torch
 from torch import nn
 
 from sparse_attention.repro.protocol import Metric, Monitor, Prepared, TestSet, Training
@@ -29,6 +30,7 @@ TRAINING = {
         Metric("last_gain", "%", 0, 1, None, "by how much the last epoch lowered the dev loss", None),
         Metric("learned_alpha", "alpha", 0, 2, None, "of entmax where it is learned, mean over layers and heads", None),
         Metric("seconds", "s", 0, 0, None, "time of training, without measuring dev", None),
+        Metric("epoch_seconds", "s", 0, 1, None, "time of an epoch of training, mean, without measuring dev", None),
         *(
             Metric(f"{unit}_per_second", f"{unit}/s", 0, 0, None, f"training {unit} a second", None)
             for unit in ("tokens", "examples", "questions")
@@ -68,6 +70,7 @@ def train(
     from tasks.fairseq_plugin import training
 
     monitor.stage("data", 0.0)
+    set_tf32(config)
     better = metrics[config["train"]["best_metric"]].better
     trained = training.train(family, config, Path(prepared.folder), folder, TrainingMonitor(monitor), better)
     keep_encoding(prepared.folder, folder / ENCODING)
@@ -77,9 +80,16 @@ def train(
     values |= {k: v for k, v in last.items() if k.startswith("train/") or k == "dev/last_gain"}
     values |= {
         "train/seconds": seconds,
+        "train/epoch_seconds": seconds / len(trained.history),
         f"train/{units[0]}_per_second": len(trained.history) * units[1] / max(seconds, 1e-9),
     }
     return Training({k: float(v) for k, v in values.items()})
+
+
+def set_tf32(config: Mapping[str, Any]) -> None:
+    """Matrix products and recurrences of fp32 on a GPU: TF32 as `runtime.tf32` says (torch's own default: recurrences only)."""
+    wanted = bool(config["runtime"].get("tf32"))
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = wanted
 
 
 def save_weights(model: nn.Module, folder: Path) -> None:
@@ -97,6 +107,7 @@ def load_model(family: str, config: Mapping[str, Any], folder: Path, *given: Any
     Args:
         given: what the family's models are built from.
     """
+    set_tf32(config)
     model = models.build(family, config["model"], config["mapping"], *given)
     safetensors.torch.load_model(model, str(folder / WEIGHTS))
     return model.to(config["runtime"]["device"]).eval()

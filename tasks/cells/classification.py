@@ -9,6 +9,8 @@ from typing import Any
 from sparse_attention.repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training
 from tasks.cells import _training
 from tasks.classification import encode, options
+from tasks.classification.faithfulness import METRICS as FURTHER
+from tasks.classification.faithfulness import further
 from tasks.classification.metrics import METRICS as MEASURED
 from tasks.classification.metrics import baselines, score
 from tasks.classification.predict import predict
@@ -16,8 +18,9 @@ from tasks.data import DataError, DataSet
 from tasks.data.vectors import COUNTED
 
 RECIPE = (2, 1)
-METRICS = _training.TRAINING | MEASURED
+METRICS = _training.TRAINING | MEASURED | FURTHER
 EVALUATION_KEYS = _training.evaluation_keys(options)
+LATER_KEYS = ("task.scores",)  # came when cells had names already: no part of them while empty
 PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "torch._dynamo")
 
 
@@ -81,7 +84,13 @@ def load(config: Mapping[str, Any], folder: Path) -> tuple[Any, encode.Encoded]:
 
 def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:
     (model, _), data = load(config, folder), encode.open_encoded(test.folder)
+    scores, split = config["task"].get("scores") or (), data.splits["test"]
+    part = 0.1 if scores else 1.0  # of the time
     batches = predict(
-        model, data.splits["test"], config["train"]["batch_size_valid"], lambda share: monitor.stage("testing", share)
+        model, split, config["train"]["batch_size_valid"], lambda share: monitor.stage("testing", part * share)
     )  # fmt: skip
-    return score(data, batches, test.name, config["task"]["keep_attention"])
+    batches = list(batches) if scores else batches
+    found = score(data, batches, test.name, config["task"]["keep_attention"])
+    more = further(model, split, batches, scores, lambda share: monitor.stage("testing", part + (1 - part) * share))
+    found.metrics |= {f"{test.name}/{name}": value for name, value in more.items()}
+    return found

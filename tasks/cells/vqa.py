@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sparse_attention.repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training
 from tasks.cells import _training
-from tasks.data import DataSet
+from tasks.data import DataSet, open_data
+from tasks.data.images import ImageError
 from tasks.vqa import encode, options
 from tasks.vqa.metrics import METRICS as MEASURED
 from tasks.vqa.metrics import baselines, evaluation
@@ -17,6 +19,7 @@ from tasks.vqa.predict import answer
 RECIPE = (2, 1)
 METRICS = _training.TRAINING | MEASURED
 EVALUATION_KEYS = _training.evaluation_keys(options)
+SHOWN = 160  # pixels of an image in a report, at most
 PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "torch._dynamo", "PIL.Image")
 
 
@@ -60,6 +63,27 @@ def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: 
     return _training.train(
         "vqa", config, prepared, folder, monitor, METRICS, ("questions", questions), encode.keep_encoding
     )
+
+
+def pictures(config: Mapping[str, Any]) -> Callable[[str], bytes] | None:
+    """What gives the image of a test record, for reports: key -> PNG, small; None where the images are not there."""
+    images = open_data(config["data"], config["paths"]["data"]).about["images"]
+    if images.source is None:
+        return None
+
+    def picture(key: str) -> bytes:
+        from PIL import Image
+
+        try:
+            shown = Image.open(io.BytesIO(images.source.read(key))).convert("RGB")
+        except (ImageError, OSError):
+            return b""
+        shown.thumbnail((SHOWN, SHOWN))
+        raw = io.BytesIO()
+        shown.save(raw, "PNG")
+        return raw.getvalue()
+
+    return picture
 
 
 def load(config: Mapping[str, Any], folder: Path) -> tuple[Any, encode.Encoded]:

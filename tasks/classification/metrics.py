@@ -30,6 +30,20 @@ _ATTENTION = {
     "marked_mass": ("share", 3, "attention on marked words, mean over texts with marked words"),
     "marked_texts": ("texts", 0, "texts with marked words"),
 }
+# Of a model that aligns two texts; means over examples.
+_ALIGNMENT = {
+    "structures": (
+        "structures",
+        1,
+        "structures with weight, mean over pairs of texts; of sequences also over both directions",
+    ),
+    "aligned": ("words", 1, "words that a word is aligned with, of both directions, mean over pairs of texts"),
+    "alignment_zeros": (
+        "share",
+        3,
+        "pairs of words without weight, of all pairs and both directions, mean over pairs of texts",
+    ),
+}
 
 
 def _metrics() -> Iterable[Metric]:
@@ -46,6 +60,8 @@ def _metrics() -> Iterable[Metric]:
     for prefix in ("attention", "density"):  # of a second attention, the density of a combined one
         for name, (unit, decimals, signature) in _ATTENTION.items():
             yield Metric(f"{prefix}_{name}", unit, 0, decimals, None, signature, None)
+    for name, (unit, decimals, signature) in _ALIGNMENT.items():
+        yield Metric(name, unit, 0, decimals, None, signature, None)
 
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _metrics()}
@@ -103,11 +119,14 @@ def score(test: Encoded, batches: Iterable[Batch], name: str = "test", keep_atte
     tallies: dict[str, AttentionTally] = {}
     records: dict[int, dict[str, Any]] = {}
     attention: dict[str, Tensor] = {}
+    measured: dict[str, float] = {}
     loss = 0.0
     for batch in batches:
         guesses = batch.log_probs.argmax(-1).tolist()
         for place, p in batch.attention.items():
             tallies.setdefault(place, AttentionTally()).add(p, batch.mask, [split.marked[int(i)] for i in batch.index])
+        for key, value in batch.measures.items():
+            measured[key] = measured.get(key, 0.0) + float(value.sum())
         for row, (i, guess) in enumerate(zip(batch.index.tolist(), guesses)):
             loss -= float(batch.log_probs[row, split.labels[i]])
             records[i] = _record(test.classes, split, name, i, guess, float(batch.log_probs[row, guess]))
@@ -124,6 +143,7 @@ def score(test: Encoded, batches: Iterable[Batch], name: str = "test", keep_atte
     found.attention = attention
     right = [record["sentence"]["accuracy"] for record in found.predictions]
     found.metrics = {f"{name}/accuracy": float(np.mean(right)), f"{name}/loss": loss / len(split)}
+    found.metrics |= {f"{name}/{key}": value / len(split) for key, value in measured.items()}
     for place, tally in tallies.items():  # the first one under the plain name: what tables show
         prefix = "attention" if place == next(iter(tallies)) else place
         found.metrics |= {f"{name}/{prefix}_{k}": v for k, v in tally.means().items()}

@@ -10,9 +10,10 @@ from tasks.models import architecture
 from tasks.options import choice, flag, integer, listing, text
 
 KIND = "texts"
+SCORES = ("attention", "faithfulness")
 TOKENIZERS = ("whitespace", "wordpunct", "wordpunct_br")
 # Keys of the nodes that only scoring reads: a training does not depend on them.
-EVALUATION_KEYS = {"task": ("keep_attention",)}
+EVALUATION_KEYS = {"task": ("keep_attention", "scores")}
 NOT_IDENTITY = {"task": ("deviations",)}
 
 
@@ -21,6 +22,7 @@ class Task:
     """Labelled texts: one text an example (sentiment) or two (entailment)."""
 
     fields: int = integer(low=1, high=2, help="texts an example has")
+    scores: list = listing([], choice("attention", *SCORES), help="measured besides: groups of weights; what erasing words does")
     keep_attention: int = integer(50, low=0, high=1_000_000, help="test examples whose attention is stored")
     deviations: list = listing([], text(), help="what differs from the paper; printed below tables")
 

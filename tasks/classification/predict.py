@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -15,19 +15,23 @@ from tasks.data.symbols import PAD
 
 @dataclass
 class Batch:
-    """Of some examples: index [B], log_probs [B, C], attention {name: [B, L]}, mask [B, L] of the first text."""
+    """Of some examples: index [B], log_probs [B, C], attention {name: [B, L]}, mask [B, L] of the first text.
+
+    measures: what a model measures of each example by itself, {name: [B]}.
+    """
 
     index: Tensor
     log_probs: Tensor
     attention: dict[str, Tensor]
     mask: Tensor
+    measures: dict[str, Tensor] = field(default_factory=dict)
 
 
 def collate(split: EncodedSplit, rows: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
     """Texts [fields][B, L] padded on the right and lengths [fields][B] of the examples `rows`."""
     texts, lengths = [], []
-    for field in split.fields:
-        ids = [torch.from_numpy(field[int(i)].astype(np.int64)) for i in rows]
+    for part in split.fields:
+        ids = [torch.from_numpy(part[int(i)].astype(np.int64)) for i in rows]
         texts.append(torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=PAD))
         lengths.append(torch.tensor([len(row) for row in ids]))
     return texts, lengths
@@ -46,6 +50,8 @@ def predict(
         texts, lengths = collate(split, rows)
         logits, extra = model([text.to(device) for text in texts], lengths)
         attention = {name: p.float().cpu() for name, p in extra["attention"].items()}
-        yield Batch(torch.from_numpy(rows), logits.float().log_softmax(-1).cpu(), attention, texts[0].ne(PAD))
+        measures = {name: value.cpu() for name, value in extra.get("measures", {}).items()}
+        log_probs = logits.float().log_softmax(-1).cpu()
+        yield Batch(torch.from_numpy(rows), log_probs, attention, texts[0].ne(PAD), measures)
         if done is not None:
             done(min(1.0, (start + batch_size) / len(order)))

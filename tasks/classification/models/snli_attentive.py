@@ -69,7 +69,7 @@ class Gru(nn.Module):
         for gate, candidate, keep in zip(gates, candidates, mask.unsqueeze(-1).unbind(1)):
             z, r = torch.sigmoid(gate + self.state_gates(h)).chunk(2, -1)
             proposed = torch.tanh(candidate + self.state_candidate(r * h))
-            h = torch.where(keep, torch.lerp(h, proposed, z), h)
+            h = torch.where(keep, torch.lerp(h, proposed.to(h.dtype), z.to(h.dtype)), h)
             states.append(h)
         return torch.stack(states, 1), h
 

@@ -1,6 +1,6 @@
 """From the cells of an image to one vector, by discrete or by continuous attention (Martins et al. 2020, section 4).
 
-    p = mapping(scores)                       weights on the cells [B, L]; context sum_l p_l y_l
+    p = mapping(scores)                       weights on the cells [B, L], seen as a row or as a grid; context sum_l p_l y_l
     p = discrete(scores), context B r         moments of p at the cells' centres -> density on [0, 1]^2 -> r = E[psi(t)];
                                               B the ridge regression of the cells' vectors on the basis functions psi
 
@@ -42,7 +42,7 @@ class ImageReduction(nn.Module):
     """The layer that the rows of the paper's table differ in.
 
     Args:
-        mapping: over rows (scores [B, L] -> weights [B, L]), or a density.
+        mapping: over rows (scores [B, L] -> weights [B, L]), over grids ([B, rows, columns]), or a density.
         discrete: the mapping over rows whose moments a density takes; softmax in the paper.
         grid: (rows, columns) of the cells.
         fit: basis, ridge, pad_positions and moment_match of `ContinuousAttention2d`.
@@ -67,7 +67,8 @@ class ImageReduction(nn.Module):
 
     def forward(self, y: Tensor) -> Reduced:
         """y [B, L, H]"""
-        p = self.mapping(self.score(y))
+        scores = self.score(y)
+        p = self.mapping(scores.unflatten(1, self.grid) if self.mapping.spec.over == "grid" else scores).flatten(1)
         if self.continuous is None:
             return Reduced(self.merge((p.unsqueeze(1) @ y).squeeze(1)), p)
         context, info = self.continuous(y, weights=p)

@@ -6,7 +6,7 @@
 
 `reduce` (AttFlat in the authors' code) scores every word or cell by a small MLP, turns the scores into weights and
 sums. Martins et al. 2020, section 4, replace the weights of the *image* alone: that is the place "image", where a
-mapping over rows or a density may stand (`_image.py`). The co-attention layers and the question keep their softmax.
+mapping over rows or grids or a density may stand (`_image.py`). The co-attention layers and the question keep their softmax.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tasks.vqa.models._image import ImageReduction, Reduced
 from tasks.vqa.models._layers import Layer, QuestionReduction, Scorer, SmallCnn
 from tasks.vqa.sizes import Sizes
 
-PLACES = {"image": Place(over=("row", "density"))}
+PLACES = {"image": Place(over=("row", "grid", "density"))}
 NO_CNN = "model.cnn_channels and model.cnn_strides, for example [32, 64, 64] and [2, 2, 2]"
 
 

@@ -301,7 +301,7 @@ def test_a_new_architecture_is_one_file(toy, build_model, tmp_path, monkeypatch)
 
     (tmp_path / "bag_of_words.py").write_text(TINY)
     monkeypatch.setattr(room, "__path__", [*room.__path__, str(tmp_path)])
-    assert models.names("classification") == ["bag_of_words", "imdb_bilstm", "snli_attentive"]
+    assert models.names("classification") == ["bag_of_words", "esim", "imdb_bilstm", "snli_attentive"]
     data = toy("toy_reviews")
     model = build_model("bag_of_words", data, "sparsemax", dim=3)
     found = [batch.attention["words"] for batch in predict(model, data.splits["test"])]

@@ -233,6 +233,16 @@ def test_a_model_can_be_chosen_for_every_density_and_every_mapping_over_rows():
     assert "image" in problems({"name": "constrained_sparsemax"}, PLACES)[0]
 
 
+def test_a_mapping_over_grids_sees_rows_and_columns():
+    tokens, features, owner = batch()
+    net = model("tvmax")
+    asked = []
+    net.reduce_image.mapping.register_forward_pre_hook(lambda _, given: asked.append(given[0]))
+    weights = net(tokens, features, owner)[1].weights
+    assert [x.shape for x in asked] == [(6, 3, 4)] and not problems({"name": "tvmax"}, PLACES)
+    torch.testing.assert_close(weights, sa.tvmax(asked[0]).reshape(6, 12))
+
+
 def test_what_nodes_do_not_agree_on_is_said_before_any_data_is_read():
     def said(mapping: str, parameters=None, **model) -> list[str]:
         nodes = {"model": {"discrete": "softmax", "cnn_channels": []} | model, "data": {"input": "pixels"}}

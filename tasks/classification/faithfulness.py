@@ -1,0 +1,103 @@
+"""What costs more than a classification: does the class depend on the words that are attended to? Groups of equal weights.
+
+Faithfulness (DeYoung et al. 2020): with r the attended words of a text x and m(x) the probability of the class that the model says,
+
+    comprehensiveness = m(x) - m(x without r)      high: without these words the model changes its mind
+    sufficiency       = m(x) - m(r alone)          low: these words are enough
+
+r are the 1, 5, 10, 20 and 50 per cent of the words with the largest weights, at least one, and never one without weight; both
+numbers are means over the five. Words are taken out of the text; an empty text is one unknown word. Of two texts the first is changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparse_attention.quality import attention_statistics
+from sparse_attention.repro.protocol import Metric
+from tasks.classification.encode import EncodedSplit
+from tasks.classification.predict import Batch
+from tasks.data.symbols import PAD, UNK
+
+SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
+_WITHOUT = (
+    "class probability of the text minus that %s the attended words, mean over 1 to 50 % of the words and over texts"
+)
+METRICS: Mapping[str, Metric] = {
+    m.name: m
+    for m in (
+        Metric("comprehensiveness", "probability", 0, 3, None, _WITHOUT.replace("%s", "without"), None),
+        Metric("sufficiency", "probability", 0, 3, None, _WITHOUT.replace("%s", "of"), None),
+        Metric("attention_groups", "groups", 0, 2, None, "runs of equal weight among neighbouring words, mean over texts", None),
+    )
+}  # fmt: skip
+
+
+def further(
+    model: torch.nn.Module, split: EncodedSplit, batches: Sequence[Batch], scores: Sequence[str],
+    done: Callable[[float], None] = lambda share: None,
+) -> dict[str, float]:  # fmt: skip
+    """What `task.scores` asks for: attention (groups), faithfulness. `batches`: the model's predictions of the split."""
+    found = {}
+    if "attention" in scores:
+        found |= groups(batches)
+    if "faithfulness" in scores:
+        found |= faithfulness(model, split, batches, done)
+    return found
+
+
+def groups(batches: Sequence[Batch]) -> dict[str, float]:
+    """attention_groups, of the first attention."""
+    told = [attention_statistics(next(iter(batch.attention.values())), batch.mask) for batch in batches]
+    rows = sum(one["rows"] for one in told)
+    return {"attention_groups": sum(one["groups"] * one["rows"] for one in told if one["rows"]) / rows}
+
+
+@torch.no_grad()
+def faithfulness(
+    model: torch.nn.Module, split: EncodedSplit, batches: Sequence[Batch], done: Callable[[float], None]
+) -> dict[str, float]:
+    """comprehensiveness and sufficiency, of the first attention."""
+    sums = {"comprehensiveness": 0.0, "sufficiency": 0.0}
+    for number, batch in enumerate(batches):
+        p = next(iter(batch.attention.values()))
+        said = batch.log_probs.argmax(-1, keepdim=True)
+        whole = batch.log_probs.gather(1, said).exp()
+        for share in SHARES:
+            chosen = [attended(row[mask], share) for row, mask in zip(p, batch.mask)]
+            for name, keep in (("comprehensiveness", False), ("sufficiency", True)):
+                rows = [
+                    words[flags == keep]
+                    for words, flags in zip((np.asarray(split.fields[0][int(i)]) for i in batch.index), chosen)
+                ]
+                left = probabilities(model, split, batch.index.tolist(), rows).gather(1, said)
+                sums[name] += float((whole - left).sum()) / len(SHARES)
+        done((number + 1) / len(batches))
+    return {name: value / len(split) for name, value in sums.items()}
+
+
+def attended(weights: Tensor, share: float) -> np.ndarray:
+    """Flags [L] of the `share` of words with the largest weights [L]: one at least, none without weight, the first of equal ones."""
+    count = min(max(1, math.ceil(share * len(weights))), int((weights > 0).sum()))
+    flags = np.zeros(len(weights), dtype=bool)
+    flags[weights.argsort(descending=True, stable=True)[:count].numpy()] = True
+    return flags
+
+
+def probabilities(
+    model: torch.nn.Module, split: EncodedSplit, examples: Sequence[int], first: Sequence[np.ndarray]
+) -> Tensor:
+    """Of the classes, [B, C], for examples whose first text is replaced by the ids `first`."""
+    device = next(model.parameters()).device
+    fields: list[Sequence[Any]] = [[row if len(row) else np.array([UNK]) for row in first]]
+    fields += [[field[i] for i in examples] for field in split.fields[1:]]
+    rows = [[torch.from_numpy(np.asarray(row, dtype=np.int64)) for row in field] for field in fields]
+    texts = [torch.nn.utils.rnn.pad_sequence(field, batch_first=True, padding_value=PAD).to(device) for field in rows]
+    logits, _ = model(texts, [torch.tensor([len(row) for row in field]) for field in rows])
+    return logits.float().softmax(-1).cpu()

@@ -1,0 +1,157 @@
+r"""ESIM (Chen et al. 2017): two texts aligned word by word, with the alignment of Peters et al. 2018.
+
+    a_1..a_n, b_1..b_m = biLSTM(words)                          both texts, the same biLSTM
+    e_ij = a_i' b_j                                             scores of pairs of words
+    p = mapping(e) over j,  q = mapping(e') over i              over rows: every word by itself; sequences: every text as a whole
+    p = q' = mapping(e)                                         matchings: one for both directions
+    x_i = relu(W [a_i; c_i; a_i - c_i; a_i * c_i] + b),  c_i = sum_j p_ij b_j;  y_j likewise
+    v = [mean; max] of biLSTM'(x) and of biLSTM'(y)             the same biLSTM'
+    label ~ softmax(V tanh(U v + d) + e)
+
+Sequences (sparsemap_sequence, softmax_sequence) go through one text and name a word of the other at each step; the score of
+going from word j to word k is learned for each distance k - j, those beyond `bandwidth` being one. A word that a matching leaves
+out has c = 0. Dropout on word vectors, x, y and v. Source: Chen et al. 2017, without trees; Niculae et al. 2018 for the
+two kinds of structures (their sequences also score where they start and end).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparse_attention.structured.rows import Solution
+from tasks.data.symbols import FIRST, PAD, UNK
+from tasks.layers import BiLstm, WordVectors
+from tasks.models import Place
+from tasks.options import flag, integer, number
+
+TEXTS = 2  # of an example
+PLACES = {"attention": Place(over=("row", "sequence", "matching"), provides=("transitions",))}
+
+
+@dataclass
+class Options:
+    """The sizes of Chen et al. 2017."""
+
+    embed_dim: int = integer(300, low=1, high=16384, help="word vector size; pretrained vectors decide it")
+    embed_range: float = number(0.05, low=0, high=10, help="random word vectors ~ U(-r, r)")
+    fixed_vectors: bool = flag(False, help="pretrained vectors are not trained")
+    hidden_dim: int = integer(300, low=1, high=16384, help="LSTMs (a direction), projection, classifier")
+    bandwidth: int = integer(5, low=0, high=1000, help="of sequences: distances beyond it have one score")
+    dropout: float = number(0.5, low=0, below=1, help="on word vectors, compared words and pooled texts")
+    word_dropout: float = number(0.0, low=0, below=1, help="share of words read as unknown in training")
+
+    def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
+        """At least so many parameters, and activations of a batch (see `tasks.memory`)."""
+        e, h = self.embed_dim, self.hidden_dim
+        table = 0 if self.fixed_vectors else words * e
+        return table + 8 * h * (e + 4 * h), 2 * examples * tokens * (e + 24 * h)
+
+
+class Model(nn.Module):
+    """Build from `Options`, an encoding (`size`, `classes`, `vectors`, `vector_rows`) and {"attention": mapping}."""
+
+    def __init__(self, options: Options, encoded: Any, mappings: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        size, self.word_dropout = options.hidden_dim, options.word_dropout
+        self.vectors = WordVectors(
+            encoded.size,
+            options.embed_dim,
+            options.embed_range,
+            encoded.vectors,
+            encoded.vector_rows,
+            options.fixed_vectors,
+        )
+        self.dropout = nn.Dropout(options.dropout)
+        self.read = BiLstm(self.vectors.dim, size)
+        self.mapping = mappings["attention"]
+        self.over = self.mapping.spec.over
+        function = self.mapping.spec.function
+        self.lists = function is not None and "return_structures" in inspect.signature(function).parameters
+        if self.over == "sequence":
+            self.distances = nn.Parameter(torch.zeros(2 * options.bandwidth + 1))
+        self.compare = nn.Linear(8 * size, size)
+        self.compose = BiLstm(size, size)
+        self.classifier = nn.Linear(8 * size, size)
+        self.output = nn.Linear(size, len(encoded.classes))
+
+    def forward(self, texts: list[Tensor], lengths: list[Tensor]) -> tuple[Tensor, dict[str, Any]]:
+        """texts [[B, n], [B, m]] padded on the right, lengths [[B], [B]] -> logits [B, C], attention and measures.
+
+        {"attention": {"premise": [B, n]}}: what the words of the second text look at in the first, mean over them.
+        {"measures": {name: [B]}} when not training; see `measures`.
+        """
+        (a, b), masks, (p, q), found = self.aligned(texts, lengths, structures=not self.training)
+        v = [
+            self._pooled(x, c, *of)
+            for x, c, *of in ((a, p @ b, masks[0], lengths[0]), (b, q @ a, masks[1], lengths[1]))
+        ]
+        hidden = torch.tanh(self.classifier(self.dropout(torch.cat(v, -1))))
+        extra: dict[str, Any] = {"attention": {"premise": q.sum(1) / masks[1].sum(1, keepdim=True)}}
+        if not self.training:
+            extra["measures"] = measures(p, q, masks[0].unsqueeze(2) & masks[1].unsqueeze(1), found)
+        return self.output(self.dropout(hidden)), extra
+
+    def aligned(self, texts: list[Tensor], lengths: list[Tensor], structures: bool) -> tuple[Any, ...]:
+        """States [B, n, 2H] and [B, m, 2H], masks [B, n] and [B, m], and what `align` makes of their products."""
+        masks = [text.ne(PAD) for text in texts]
+        a, b = (self.read(self._words(text), length) for text, length in zip(texts, lengths))
+        pairs = masks[0].unsqueeze(2) & masks[1].unsqueeze(1)
+        return (a, b), masks, *self.align(a @ b.transpose(1, 2), pairs, structures)
+
+    def align(self, scores: Tensor, pairs: Tensor, structures: bool) -> tuple[tuple[Tensor, Tensor], list[Solution]]:
+        """scores, pairs [B, n, m] (True: two words that are there) -> (p [B, n, m], q [B, m, n]), and the structures used.
+
+        Structures are listed where they are asked for and the mapping can list them: one `Solution` for a matching, two for
+        sequences, through the first text and through the second.
+        """
+        asked = {"return_structures": True} if structures and self.lists else {}
+        found = []
+        for e, mask in ((scores, pairs), (scores.transpose(1, 2), pairs.transpose(1, 2))):
+            inputs = {"transitions": self._transitions(e.size(-1))} if self.over == "sequence" else {}
+            found.append(self.mapping(e, mask=mask, **inputs, **asked))
+            if self.over == "matching":
+                break
+        marginals = [one.marginals for one in found] if asked else found
+        p, q = marginals if len(marginals) == 2 else (marginals[0], marginals[0].transpose(1, 2))
+        return (p, q), found if asked else []
+
+    def _transitions(self, words: int) -> Tensor:
+        """[words, words], from x to."""
+        at, most = torch.arange(words, device=self.distances.device), self.distances.numel() // 2
+        return self.distances[(at - at.unsqueeze(1)).clamp(-most, most) + most]
+
+    def _words(self, ids: Tensor) -> Tensor:
+        if self.training and self.word_dropout:
+            dropped = torch.rand(ids.shape, device=ids.device) < self.word_dropout
+            ids = ids.masked_fill(dropped & (ids >= FIRST), UNK)
+        return self.dropout(self.vectors(ids))
+
+    def _pooled(self, x: Tensor, context: Tensor, mask: Tensor, lengths: Tensor) -> Tensor:
+        """Words x and what they are aligned with [B, L, 2H], mask [B, L] -> [B, 4H]."""
+        compared = torch.relu(self.compare(torch.cat((x, context, x - context, x * context), -1)))
+        states = self.compose(self.dropout(compared), lengths)
+        there = mask.unsqueeze(-1)
+        mean = states.masked_fill(~there, 0.0).sum(1) / mask.sum(1, keepdim=True)
+        return torch.cat((mean, states.masked_fill(~there, -torch.inf).amax(1)), -1)
+
+
+@torch.no_grad()
+def measures(p: Tensor, q: Tensor, pairs: Tensor, found: list[Solution]) -> dict[str, Tensor]:
+    """Of both directions' alignments p [B, n, m], q [B, m, n]: {name: [B]}.
+
+    aligned: words that a word is aligned with. alignment_zeros: share of pairs of words without weight. structures: how many have
+    weight, of sequences the mean of both directions.
+    """
+    used = (p.ne(0) & pairs).flatten(1).sum(1), (q.transpose(1, 2).ne(0) & pairs).flatten(1).sum(1)
+    both = (used[0] + used[1]).double()
+    words = pairs.any(2).sum(1) + pairs.any(1).sum(1)
+    values = {"aligned": both / words, "alignment_zeros": 1 - both / (2 * pairs.flatten(1).sum(1))}
+    if found:
+        values["structures"] = sum(one.weights.gt(0).sum(-1) for one in found) / len(found)
+    return values

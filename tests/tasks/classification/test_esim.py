@@ -1,0 +1,135 @@
+"""ESIM: nothing depends on padding or batching, every alignment learns, structures are those of the library, measures."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import sparse_attention as sa
+from tasks.classification.metrics import METRICS, score
+from tasks.classification.models.esim import measures
+from tasks.classification.predict import collate, predict
+from tasks.data.symbols import PAD
+
+SIZES = {"embed_dim": 6, "hidden_dim": 5, "embed_range": 1.0, "bandwidth": 2, "dropout": 0.0}
+KINDS = ["softmax", "sparsemax", "fusedmax", "softmax_sequence", "sparsemap_sequence", "sparsemap_matching"]
+
+
+@pytest.fixture
+def esim(toy, build_model):
+    """`esim(mapping)`: a model of generated pairs whose alignments are not flat, and the data."""
+
+    def make(mapping: str, **more):
+        data = toy("toy_entailment")
+        model = build_model("esim", data, mapping, **SIZES | more)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.startswith("read"):
+                    parameter.mul_(3)
+            if model.over == "sequence":
+                model.distances.copy_(torch.tensor([-0.5, 0.3, 1.0, 0.2, -0.7]))
+        return model, data
+
+    return make
+
+
+@pytest.mark.parametrize("mapping", KINDS)
+def test_a_pair_does_not_depend_on_its_batch(esim, mapping):
+    model, data = esim(mapping)
+    with torch.no_grad():
+        together, extra = model(*collate(data.splits["test"], range(12)))
+        alone = [model(*collate(data.splits["test"], [i])) for i in range(12)]
+    assert torch.allclose(together, torch.cat([logits for logits, _ in alone]), atol=1e-5)
+    assert together.std(0).min() > 1e-4, "a model that says the same of every pair would pass"
+    for name, values in extra["measures"].items():
+        assert torch.allclose(values.double(), torch.cat([own["measures"][name] for _, own in alone]).double()), name
+    for row, (_, own) in zip(extra["attention"]["premise"], alone):
+        p = own["attention"]["premise"][0]
+        assert torch.allclose(row[: len(p)], p, atol=1e-6) and not row[len(p) :].any()
+
+
+@pytest.mark.parametrize("mapping", KINDS)
+def test_the_loss_reaches_every_parameter(esim, mapping):
+    model, data = esim(mapping)
+    split = data.splits["train"]
+    logits, _ = model.train()(*collate(split, range(32)))
+    nn.functional.cross_entropy(logits, torch.from_numpy(split.labels[:32])).backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+
+
+@pytest.mark.parametrize("mapping", ["sparsemax", "sparsemap_sequence", "sparsemap_matching"])
+def test_gradients_against_differences(esim, mapping):
+    """Of the whole model in double precision, in the scores' own parameters."""
+    model, data = esim(mapping)
+    model, batch = model.double().train(), collate(data.splits["train"], range(4))
+    labels = torch.from_numpy(data.splits["train"].labels[:4])
+    weights = [model.read.forwards.weight_ih_l0] + [p for n, p in model.named_parameters() if n == "distances"]
+
+    def loss() -> torch.Tensor:
+        return nn.functional.cross_entropy(model(*batch)[0], labels)
+
+    for weight, gradient in zip(weights, torch.autograd.grad(loss(), weights)):
+        direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        with torch.no_grad():
+            weight.add_(1e-6 * direction)
+            above = loss()
+            weight.sub_(2e-6 * direction)
+            below = loss()
+            weight.add_(1e-6 * direction)
+        assert float((gradient * direction).sum()) == pytest.approx(float(above - below) / 2e-6, rel=1e-4, abs=1e-8)
+
+
+def test_alignments_are_the_librarys(esim):
+    scores = torch.randn(1, 4, 3, generator=torch.Generator().manual_seed(0))
+    pairs = torch.ones(1, 4, 3, dtype=torch.bool)
+    turned = scores.transpose(1, 2)
+    model, _ = esim("sparsemax")
+    (p, q), found = model.align(scores, pairs, structures=True)
+    assert torch.equal(p, sa.sparsemax(scores)) and torch.equal(q, sa.sparsemax(turned)) and found == []
+    model, _ = esim("sparsemap_matching")
+    (p, q), found = model.align(scores, pairs, structures=True)
+    assert torch.equal(q, p.transpose(1, 2)) and torch.equal(p, sa.sparsemap_matching(scores)) and len(found) == 1
+    model, _ = esim("sparsemap_sequence")
+    (p, q), found = model.align(scores, pairs, structures=True)
+    w = model.distances.detach()  # distances -2..2
+    steps = torch.stack([torch.stack([w[2 + min(max(k - j, -2), 2)] for k in range(4)]) for j in range(4)])
+    assert torch.allclose(p, sa.sparsemap_sequence(scores, steps[:3, :3]))
+    assert torch.allclose(q, sa.sparsemap_sequence(turned, steps))
+    assert [one.structures.shape[-1] for one in found] == [4, 3]
+
+
+def test_measures_by_hand(esim):
+    p = torch.tensor([[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]])  # two words, two words, padding
+    q = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]])
+    pairs = torch.tensor([[[True, True, False], [True, True, False], [False, False, False]]])
+    assert {k: v.tolist() for k, v in measures(p, q, pairs, []).items()} == {
+        "aligned": [(3 + 2) / 4],
+        "alignment_zeros": [1 - 5 / 8],
+    }
+    model, data = esim("sparsemap_matching")
+    metrics = score(data, predict(model, data.splits["test"])).metrics
+    assert 1 <= metrics["test/structures"] < 100 and 0 < metrics["test/alignment_zeros"] < 1
+    assert {name.split("/")[1] for name in metrics} <= set(METRICS)
+
+
+def test_words_read_as_unknown_in_training_only(esim):
+    model, _ = esim("softmax", word_dropout=0.999999)
+    lengths = [torch.tensor([3]), torch.tensor([2])]
+    one = [torch.tensor([[5, 6, 7, PAD]]), torch.tensor([[8, 9]])]
+    other = [torch.tensor([[10, 11, 12, PAD]]), torch.tensor([[13, 14]])]
+    assert not torch.allclose(model(one, lengths)[0], model(other, lengths)[0])
+    model.train()
+    assert torch.allclose(model(one, lengths)[0], model(other, lengths)[0])
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    ["softmax", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])],
+)
+def test_pairs_are_learned(toy, build_model, trained, mapping):
+    """Which colour belongs to which thing: three classes of equal size."""
+    data = toy("toy_entailment", train=2000)
+    sizes = {"embed_dim": 24, "hidden_dim": 24, "embed_range": 1.0, "dropout": 0.0}
+    model = trained(build_model("esim", data, mapping, **sizes), data, epochs=6, lr=0.005)
+    assert score(data, predict(model, data.splits["test"])).metrics["test/accuracy"] >= 90

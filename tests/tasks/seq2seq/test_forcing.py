@@ -1,0 +1,45 @@
+"""Attention under a forced output: that of teacher forcing, the same output for every row."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.data.records import Pair
+from tasks.data.symbols import EOS
+from tasks.load import forcing
+from tasks.load.attending import Finished
+from tasks.load.model import load_cell
+
+
+def test_forced_attention_is_that_of_teacher_forcing(learned, tmp_path):
+    """Of two trained rows, one of them fused; on a test sentence and its reference."""
+    cells = []
+    for mapping in ("softmax", "fusedmax"):
+        cell, entry = learned(mapping)
+        found = SimpleNamespace(evaluations={"test": entry.evaluation(cell.evaluation_id(cell.tests[0]))})
+        row = SimpleNamespace(
+            mapping=mapping, entry=lambda store, entry=entry: entry, found=lambda store, found=found: found
+        )
+        cells.append((mapping, row))
+    of = Finished("title", None, cells, str(tmp_path))
+    source, output = forcing.stored(of, 2)
+    with pytest.raises(ValueError, match="no test sentence 99999"):
+        forcing.stored(of, 99999)
+    example = forcing.forced(of, source, output)
+    assert [p.label for p in example.panels] == ["softmax", "fusedmax"]
+    assert list(example.panels[0].output) == list(example.panels[1].output)
+    for panel, (_, row) in zip(example.panels, cells):
+        weights = panel.drawn
+        assert weights.shape == (len(panel.output), len(example.source))
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+        loaded = load_cell(row.entry(None).folder)
+        with loaded.as_test_set([Pair(source, (output,))], "pairs", {"digits": None}) as test, torch.no_grad():
+            ids = torch.tensor([test.splits["test"].source[0].tolist()])
+            before = torch.tensor([[EOS, *test.splits["test"].target[0].tolist()]])
+            _, attention = loaded.model(ids, torch.tensor([ids.size(1)]), before)
+        np.testing.assert_allclose(weights, attention[0].numpy(), atol=1e-5)
+    assert not np.allclose(example.panels[0].drawn, example.panels[1].drawn, atol=1e-3)
