@@ -1,8 +1,12 @@
-"""List, fetch and look at data sets.
+"""List, fetch, verify and look at data sets.
 
 python scripts/data.py list
 python scripts/data.py fetch NAME [NAME ...] [--root FOLDER] [--mirror FOLDER] [--path FOLDER]
+python scripts/data.py verify NAME [the same options]   hold what is here against what is known; fetches nothing
 python scripts/data.py show NAME [the same options]     the sizes, where it comes from and a few test records
+
+Examples: python scripts/data.py fetch libreoffice_help easy_vqa; python scripts/data.py show imdb --path aclImdb.tar.gz;
+          python scripts/data.py fetch multi30k --mirror /data/mirror
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+COMMANDS = (("fetch", "bring data sets into the cache and verify them"), ("verify", "hold what is here against what is known"), ("show", "look at a data set"))  # fmt: skip
 
 
 def main() -> int:
@@ -22,7 +27,7 @@ def main() -> int:
     )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="all data sets")
-    for command, text in (("fetch", "bring data sets into the cache and verify them"), ("show", "look at a data set")):
+    for command, text in COMMANDS:
         sub = commands.add_parser(command, help=text, epilog="Next: python scripts/train.py data=NAME")
         sub.add_argument("names", nargs="+", metavar="NAME")
         sub.add_argument("--root", default="data/cache", help="folder for downloads (default: data/cache)")
@@ -31,18 +36,24 @@ def main() -> int:
     args = parser.parse_args()
     from tasks import data
 
+    vectors = set(data.manifest_names()) - set(data.set_names())
     try:
         if args.command == "list":
-            for name in data.set_names():
+            for name in data.manifest_names():
                 manifest = data.load_manifest(name)
-                print(f"{name:22s} {manifest['kind']:10s} {manifest['title']}\n{'':33s} {manifest['get']}")
+                ways = ", ".join(source["kind"] for source in manifest.get("sources", ())) or manifest["kind"]
+                print(f"{name:22s} {ways:18s} {manifest['title']}\n{'':41s} {manifest['get']}")
             return 0
-        if unknown := [name for name in args.names if name not in data.set_names()]:
+        if unknown := [name for name in args.names if name not in data.manifest_names()]:
             print("\n".join(p for name in unknown for p in data.problems({"name": name})), file=sys.stderr)
             return 2
         options = {"mirror": args.mirror, "path": args.path}
         for name in args.names:
-            print(data.fetch(name, args.root, options, data.Progress()))
+            if name in vectors:
+                print(data.fetch_vectors(name, args.root, data.Progress(), fetching=args.command == "fetch"))
+                continue
+            done = data.verify if args.command == "verify" else data.fetch
+            print(done(name, args.root, options, data.Progress()))
             if args.command == "show":
                 show(name, args.root, {k: v for k, v in options.items() if v is not None})
     except data.DataError as error:

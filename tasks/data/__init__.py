@@ -18,7 +18,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tasks.data import sources
 from tasks.data.dataset import SPLITS, DataSet, content_sha256, fingerprint
+from tasks.data.download import nothing_fetched
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import check_folder, publish_file
 from tasks.data.manifests import load_manifest, manifest_names
@@ -28,8 +30,8 @@ from tasks.data.records import KINDS
 from tasks.options import OptionsError, near, read
 
 __all__ = [
-    "SPLITS", "DataError", "DataSet", "DataUnavailable", "NullProgress", "Progress", "content_sha256", "fetch", "is_own",
-    "load_manifest", "manifest_names", "open_data", "problems", "set_module", "set_names",
+    "SPLITS", "DataError", "DataSet", "DataUnavailable", "NullProgress", "Progress", "content_sha256", "fetch", "fetch_vectors", "is_own",
+    "load_manifest", "manifest_names", "open_data", "problems", "set_module", "set_names", "verify",
 ]  # fmt: skip
 
 
@@ -167,10 +169,57 @@ def fetch(
     module = set_module(name)
     if hasattr(module.Options, "fallback"):
         node["fallback"] = None  # what was asked for by name is never replaced
-    if hasattr(module, "fetch"):  # a set that experiments do not download by themselves
-        module.fetch(_options(module, node), Path(root), progress)
-    data = open_data(node, root, progress)
-    splits = data.read(progress)
+    manifest = load_manifest(name)
+    if manifest.get("sources") and not node.get("path") and not node.get("mirror"):
+        data = sources.first(
+            manifest, progress,
+            {
+                "hub": lambda source: open_data(node, root, progress),
+                "url": lambda source: (sources.fetched(manifest, Path(root), progress), open_data(node, root, progress))[1],
+            },
+        )  # fmt: skip
+    else:
+        data = open_data(node, root, progress)
+    return _counted(name, data, data.read(progress), node.get("path") or node.get("mirror") or root)
+
+
+def verify(
+    name: str, root: str | Path, options: Mapping[str, Any] | None = None, progress: Progress | None = None
+) -> str:
+    """Read a whole data set that is already here, hold it against what is known of it, and say what is short.
+
+    Nothing is asked of the hub or of web addresses (sets of apt and pip are brought when they are missing).
+
+    Raises:
+        DataError: as `open_data`; a file that is not what it was when it was fetched.
+    """
+    progress = progress or NullProgress()
+    node = {"name": name} | {k: v for k, v in (options or {}).items() if v is not None}
+    if hasattr(set_module(name).Options, "fallback"):
+        node["fallback"] = None
+    with nothing_fetched():
+        if not node.get("path") and not node.get("mirror"):
+            sources.verify_fetched(load_manifest(name), Path(root))
+        data = open_data(node, root, progress)
+        splits = data.read(progress)
+    said = [_counted(name, data, splits, node.get("path") or node.get("mirror") or root)]
+    said += [f"sha256 of what {s} is read from: {data.fingerprint[s]}" for s in SPLITS if s in data.fingerprint]
+    return "\n  ".join([*said, *(f"short: {s}" for s in data.shortfalls)])
+
+
+def _counted(name: str, data: DataSet, splits: Mapping[str, Sequence[Any]], place: Any) -> str:
     counts = ", ".join(f"{len(splits[s]):,} {s}" for s in SPLITS if len(splits.get(s, ())))
-    place = node.get("path") or node.get("mirror") or root
     return f"{name}: {counts}; {data.provenance}; from {place}"
+
+
+def fetch_vectors(name: str, root: str | Path, progress: Progress, fetching: bool = True) -> str:
+    """Bring the word vectors of a manifest of kind vectors, or with `fetching=False` verify them; how to use them."""
+    manifest = load_manifest(name)
+    if fetching:
+        sources.fetched(manifest, Path(root), progress)
+    file = Path(root) / name / manifest["file"]
+    if not file.is_file():
+        raise DataUnavailable(f"{name} was not fetched", str(file), manifest["get"])
+    if not fetching:
+        sources.verify_fetched(manifest, Path(root))
+    return f"{name}: {file}; use it with encode.vectors={file} or SPARSE_ATTENTION_GLOVE={file}"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import os
+import re
 import urllib.error
 import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from tasks.data import archives
@@ -12,45 +17,63 @@ from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import locked, sha256_of, verify, writing_to
 from tasks.data.progress import Progress
 
+_off: ContextVar[bool] = ContextVar("off", default=False)
+
+
+@contextmanager
+def nothing_fetched() -> Iterator[None]:
+    """Context in which files must be there already: asking for others is a DataUnavailable."""
+    token = _off.set(True)
+    try:
+        yield
+    finally:
+        _off.reset(token)
+
+
+def fetching_is_off() -> bool:
+    """Whether we are within `nothing_fetched`."""
+    return _off.get()
+
 
 def download(
-    url: str,
-    path: Path,
-    progress: Progress,
-    sha256: str | None = None,
-    size: int | None = None,
-    timeout: float = 30.0,
-) -> Path:
+    url: str, path: Path, progress: Progress, sha256: str | None = None, size: int | None = None, timeout: float = 30.0, *,
+    name: str = "", secret: Mapping[str, str] | None = None,
+) -> Path:  # fmt: skip
     """Fetch `url` to `path` unless a verified copy is there.
 
-    What has arrived is kept as `path`.part when the connection breaks, and the next call asks for the rest. A file that
-    is complete but wrong is deleted.
+    What has arrived is kept as `path`.part when the connection breaks, beside it what the server said of its version (ETag),
+    and the next call asks for the rest of that version (Range, If-Range). Without either, and without a sha256 to hold the
+    whole against, it begins again. A file that is complete but wrong is deleted.
 
     Args:
         sha256, size: expected hash and bytes; unknown ones are taken from the server's answer (size) or not checked.
         timeout: seconds without data before giving up.
+        name: of the data set, for messages.
+        secret: headers for this server alone, not for those that it points to.
 
     Raises:
-        DataError: unreachable, truncated, wrong content, disk full.
+        DataUnavailable: unreachable, refused, not there. DataError: truncated, wrong content, disk full.
     """
+    what = f"{name}: {path.name}" if name else path.name
     with locked(path.with_name(f".{path.name}.lock")):
         if path.is_file():
-            verify(path, sha256, size, retry=f"delete {path} and run the same command again")
+            verify(path, sha256, size, f"delete {path} and run the same command again", what)
             return path
+        if fetching_is_off():
+            raise DataUnavailable(f"{what} was not fetched", str(path), f"python scripts/data.py fetch {name}".rstrip())
         part = path.with_name(path.name + ".part")
         try:
-            expected = _receive(url, part, progress, size, timeout)
-        except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+            expected = _receive(url, part, progress, sha256, size, timeout, secret or {})
+        except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
             have = part.stat().st_size if part.exists() else 0
-            raise DataUnavailable(
-                f"{path.name} could not be fetched",
-                f"{url}: {getattr(error, 'reason', error)}",
-                f"check the network and run the same command again ({have:,} bytes are kept and will be resumed)",
-            ) from error
+            step = f"check the network and run the same command again ({have:,} bytes are kept and will be resumed)"
+            if isinstance(error, urllib.error.HTTPError):
+                step = _ANSWERS.get(error.code, step)
+            raise DataUnavailable(f"{what} could not be fetched", f"{url}: {_why(error)}", step) from error
         found = part.stat().st_size
         if expected is not None and found < expected:
             raise DataError(
-                f"{path.name} is truncated",
+                f"{what} is truncated",
                 f"{url}: expected {expected:,} bytes, got {found:,}",
                 "run the same command again; it resumes where this one stopped",
             )
@@ -59,10 +82,11 @@ def download(
             problem = f"expected {expected:,} bytes, got {found:,}"
         elif sha256 is not None and (digest := sha256_of(part)) != sha256:
             problem = f"expected sha256 {sha256}, got {digest}"
+        _version(part).unlink(missing_ok=True)
         if problem:
             part.unlink()
             raise DataError(
-                f"{path.name} is damaged",
+                f"{what} is damaged",
                 f"{url}: {problem}",
                 "run the same command again; if it stays so the file has changed at its source",
             )
@@ -70,10 +94,37 @@ def download(
     return path
 
 
-def _receive(url: str, part: Path, progress: Progress, size: int | None, timeout: float) -> int | None:
+_REFUSED = (
+    "accept the data set's terms on its page, set HF_TOKEN where it is on the hub, and run the same command again"
+)
+_GONE = "it has moved or was withdrawn: see `source` in its manifest (data/manifests), or get the file elsewhere"
+_ANSWERS = {401: _REFUSED, 403: _REFUSED, 404: _GONE, 410: _GONE}
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"HTTP {error.code} {error.reason}"
+    return str(getattr(error, "reason", error)) or type(error).__name__
+
+
+def _version(part: Path) -> Path:
+    """Where a part's ETag (or date) is kept."""
+    return part.with_name(part.name + ".version")
+
+
+def _receive(
+    url: str, part: Path, progress: Progress, sha256: str | None, size: int | None, timeout: float, secret: Mapping[str, str]
+) -> int | None:  # fmt: skip
     """Append to `part` what the server sends; return the size the whole file should have."""
     have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    version = _version(part).read_text(encoding="utf-8") if have and _version(part).exists() else None
+    request = urllib.request.Request(url)
+    if have and (version or sha256):
+        request.add_header("Range", f"bytes={have}-")
+        if version:
+            request.add_header("If-Range", version)
+    for key, value in secret.items():
+        request.add_unredirected_header(key, value)
     try:
         response = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
@@ -82,8 +133,12 @@ def _receive(url: str, part: Path, progress: Progress, size: int | None, timeout
         return size if size is not None else have
     with response:
         resumed = response.status == 206
+        if resumed and not re.match(rf"bytes {have}-", response.headers.get("Content-Range", f"bytes {have}-")):
+            raise urllib.error.URLError(f"asked from byte {have}, got {response.headers['Content-Range']}")
         length = response.headers.get("Content-Length")
         total = None if length is None else int(length) + (have if resumed else 0)
+        tag = response.headers.get("ETag")
+        said = tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified")
         with (
             writing_to(part.parent),
             open(part, "ab" if resumed else "wb") as stream,
@@ -91,14 +146,18 @@ def _receive(url: str, part: Path, progress: Progress, size: int | None, timeout
         ):
             if resumed:
                 bar.advance(have)
+            elif said:
+                _version(part).write_text(said, encoding="utf-8")
+            else:
+                _version(part).unlink(missing_ok=True)
             while block := response.read(1 << 16):
                 stream.write(block)
                 bar.advance(len(block))
     return size if size is not None else total
 
 
-def unpack_tar(archive: Path, folder: Path) -> Path:
-    """Extract a tar file into `folder` once; `DataError` when the archive is damaged."""
+def unpack_archive(archive: Path, folder: Path) -> Path:
+    """Extract a zip or tar file into `folder` once; `DataError` when the archive is damaged."""
     if not folder.is_dir():
         archives.unpack(archive, folder)
     return folder

@@ -26,8 +26,10 @@ def load_duc(name: str, options: DucOptions) -> DataSet:
     """Text as published: its digits are digits, while Gigaword's are #, which about["digits"] says (Rush et al.'s NAMAS)."""
     manifest = load_manifest(name)
     folder = folder_of(options.path, manifest["get"])
-    source = find_file((folder / name.upper(), folder), ("input.txt",), manifest["get"])
-    references = [find_file((source.parent,), (f"task1_ref{k}.txt",), manifest["get"]) for k in range(4)]
+    inner = (folder / name.upper(), folder / f"clean_{name[-4:]}", folder)
+    source = find_file(inner, ("input.txt",), manifest["get"])
+    places = (source.parent, source.parent / "references")
+    references = [find_file(places, (f"task1_ref{k}.txt",), manifest["get"]) for k in range(4)]
     pairs = LinePairs(source, references)
     return make(
         manifest, "pairs", lambda progress: {"train": (), "dev": (), "test": pairs}, f"DUC {name[-4:]} task 1, four references",

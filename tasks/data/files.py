@@ -27,17 +27,17 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def verify(path: Path, sha256: str | None = None, size: int | None = None, retry: str = "") -> None:
-    """Raise `DataError` when `path` does not have the expected sha256 or size in bytes (None: not known)."""
-    retry = retry or f"delete {path} and fetch it again"
+def verify(path: Path, sha256: str | None = None, size: int | None = None, retry: str = "", name: str = "") -> None:
+    """Raise `DataError`, naming the file or `name`, when `path` has not the expected sha256 or bytes (None: not known)."""
+    what, retry = name or path.name, retry or f"delete {path} and fetch it again"
     if not path.is_file():
-        raise DataUnavailable(f"the file {path.name} is missing", str(path), retry)
+        raise DataUnavailable(f"the file {what} is missing", str(path), retry)
     found_size = path.stat().st_size
     if size is not None and found_size != size:
         kind = "truncated" if found_size < size else "too long"
-        raise DataError(f"{path.name} is {kind}", f"{path}: expected {size:,} bytes, got {found_size:,}", retry)
+        raise DataError(f"{what} is {kind}", f"{path}: expected {size:,} bytes, got {found_size:,}", retry)
     if sha256 is not None and (found := sha256_of(path)) != sha256:
-        raise DataError(f"{path.name} is damaged", f"{path}: expected sha256 {sha256}, got {found}", retry)
+        raise DataError(f"{what} is damaged", f"{path}: expected sha256 {sha256}, got {found}", retry)
 
 
 def check_folder(folder: Path, write: bool = False) -> None:

@@ -1,80 +1,187 @@
-"""Data sets through the Hugging Face `datasets` package."""
+"""Data sets of the Hugging Face hub: Parquet files of one revision, verified, and read as a stream into a cache of our own.
+
+No script of the hub is run. The files come by `tasks.data.download` (resumed, held against the sha256 that the hub or the
+manifest states) and are read by the `datasets` package, row group by row group, so that memory does not grow with the set.
+The rows then lie below `<root>/encoded` with their sha256, a JSON object a line, and nothing more is asked of the hub.
+
+A source of a manifest: `kind: hub`, `repo`, `revision`, `files` (split -> pattern), `fields` (name -> type), `sha256` of files
+where they are known. `revision` is a commit, or a name such as refs/convert/parquet, whose commit is kept at first use.
+"""
 
 from __future__ import annotations
 
+import fnmatch
 import importlib
-from collections.abc import Mapping, Sequence
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from tasks.data.cache import cached_folder, read_meta
+from tasks.data.download import download, fetching_is_off
 from tasks.data.errors import DataError, DataUnavailable
+from tasks.data.files import publish_file
+from tasks.data.lines import Lines
 from tasks.data.progress import Progress
+from tasks.data.records import Mapped
 
-SPLITS = {"train": "train", "dev": "validation", "test": "test"}  # ours -> its usual names
+RECIPE = 1  # raised when the same files give other rows
+_TYPES = {"str": str, "int": int, "dict": dict}
+_COMMIT = 40  # hexadecimal digits
 
 
-class Rows(Sequence[Mapping[str, Any]]):
-    """Rows of one split, checked when they are read.
+class Rows(Mapped):
+    """The rows of one split, on demand: name -> value of the source's fields; `stamp` tells them from others."""
 
-    Args:
-        name: of the data set and split, for messages. fields: those that are read, with their types.
-    Raises:
-        DataError: a row that cannot be read, or lacks a field, or has one of another type; when it is read.
-    """
-
-    def __init__(self, rows: Any, name: str, fields: Mapping[str, type]) -> None:
-        self.rows, self.name, self.fields = rows, name, fields
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, i):
-        try:
-            row = self.rows[i]
-        except IndexError:
-            raise
-        except Exception as error:  # Arrow's and the package's own
-            raise self._wrong(i, f"cannot be read ({type(error).__name__}: {error})") from error
-        for field, kind in self.fields.items():
-            if not isinstance(row, Mapping) or not isinstance(row.get(field), kind):
-                raise self._wrong(i, f"has no {field}, or one that is no {kind.__name__}")
-        return row
-
-    def _wrong(self, i: int, what: str) -> DataError:
-        expected = ", ".join(f"{field} ({kind.__name__})" for field, kind in self.fields.items())
-        return DataError(
-            f"{self.name}, row {i}: it {what}", f"expected {expected}", "delete the downloaded copy and load it again"
-        )
+    def __init__(self, folder: Path, split: str, source: Mapping[str, Any]) -> None:
+        super().__init__(Lines(folder / f"{split}.jsonl"), json.loads)
+        self.stamp = ["hub", source["repo"], read_meta(folder)["files"][f"{split}.jsonl"]]
 
 
 def load(
-    name: str, config: str | None, root: Path, progress: Progress, get: str, fields: Mapping[str, type], splits: Mapping[str, str] = SPLITS
-) -> dict[str, Rows]:  # fmt: skip
-    """Rows of a data set by our split names.
+    manifest: Mapping[str, Any], root: Path, progress: Progress, *, check: Any = lambda row: None, **names: str
+) -> dict[str, Rows]:
+    """The splits of a data set that a manifest's source of kind hub describes.
 
     Args:
-        fields: of a row that are read, with their types. splits: ours -> its names.
+        manifest: of the set; its next step for people is `get`.
+        check: what is wrong with a row whose fields have their types, or None.
+        names: what stands for {..} in the patterns of `files`.
 
     Raises:
-        DataUnavailable: the package is not installed or cannot fetch the set (the message keeps the package's own); the next
-            step is `get`. DataError: a split is not there.
+        DataUnavailable: no package, no network, HF_HUB_OFFLINE with nothing in the cache, gated, moved away.
+        DataError: damaged or cut files, a split or field that is not there, a row of another type.
     """
-    try:
-        datasets = importlib.import_module("datasets")
-    except ModuleNotFoundError as error:
-        raise DataUnavailable(f"{name} needs its files or the datasets package", "neither is there", get) from error
-    progress.say(f"loading {name} through the datasets package")
-    try:
-        loaded = datasets.load_dataset(name, config, cache_dir=str(root / "huggingface"))
-    except Exception as error:  # the package raises many kinds, its own and the network's
-        raise DataUnavailable(
-            f"{name} could not be loaded through the datasets package", f"{type(error).__name__}: {error}", get
-        ) from error
-    if missing := [theirs for theirs in splits.values() if theirs not in loaded]:
-        raise DataError(f"{name} has no split {', '.join(missing)}", f"it has {', '.join(map(str, loaded))}", get)
-    return {ours: Rows(loaded[theirs], f"{name}, {theirs}", fields) for ours, theirs in splits.items()}
+    source = next(s for s in manifest["sources"] if s["kind"] == "hub")
+    files = {split: pattern.format(**names) for split, pattern in source["files"].items()}
+    hub = _Hub(manifest, source, root)
+    key = ["hub", RECIPE, source["repo"], hub.commit(progress), files, source["fields"]]
+
+    def build(folder: Path) -> dict[str, Any]:
+        found = hub.fetch(files, progress)
+        counts = {}
+        for split, paths in found.items():
+            with (
+                open(folder / f"{split}.jsonl", "w", encoding="utf-8", newline="\n") as stream,
+                progress.bar(None, f"reading {manifest['name']} {split}") as bar,
+            ):
+                counts[split] = 0
+                for row in hub.rows(paths, split, check):
+                    stream.write(json.dumps(row) + "\n")  # ASCII: a line ends where JSON ends
+                    counts[split] += 1
+                    bar.advance(1)
+        for path in {path for paths in found.values() for path in paths}:
+            path.unlink()  # the rows are kept instead
+        return {"repo": source["repo"], "commit": hub.commit(progress), "rows": counts}
+
+    folder = cached_folder(root, f"{manifest['name']}-hub", key, build, progress)
+    return {split: Rows(folder, split, source) for split in files}
 
 
-def stamp(name: str, config: str | None, rows: Rows) -> list[Any]:
-    """What tells one split of the hub from another, for a fingerprint."""
-    return ["hub", name, config, len(rows), getattr(rows.rows, "_fingerprint", None)]
+def stamps(splits: Mapping[str, Rows]) -> dict[str, Any]:
+    """What the splits are read from, for fingerprints."""
+    return {split: rows.stamp for split, rows in splits.items()}
+
+
+class _Hub:
+    """One repository of the hub at one revision, and its files below `<root>/hub`."""
+
+    def __init__(self, manifest: Mapping[str, Any], source: Mapping[str, Any], root: Path) -> None:
+        self.name, self.repo, self.revision = manifest["name"], source["repo"], source["revision"]
+        self.get, self.fields = manifest["get"], {k: _TYPES[v] for k, v in source["fields"].items()}
+        self.known = source.get("sha256", {})
+        self.folder = root / "hub" / self.repo.replace("/", "--")
+        self.endpoint = os.environ.get("HF_ENDPOINT") or None
+
+    def commit(self, progress: Progress) -> str:
+        """The commit of the revision: itself, the one kept from before, or what the hub says now."""
+        if len(self.revision) == _COMMIT:
+            return self.revision
+        kept = self.folder / (self.revision.replace("/", "--") + ".json")
+        if kept.is_file():
+            return json.loads(kept.read_text(encoding="utf-8"))["commit"]
+        commit = self._asked(self.revision).sha
+        progress.say(f"{self.name}: {self.revision} of {self.repo} is {commit}; kept in {kept}")
+        with publish_file(kept) as temporary:
+            temporary.write_text(json.dumps({"commit": commit}), encoding="utf-8")
+        return commit
+
+    def fetch(self, files: Mapping[str, str], progress: Progress) -> dict[str, list[Path]]:
+        """split -> its files, downloaded and verified."""
+        package, commit = self._package("huggingface_hub"), self.commit(progress)
+        there = {f.rfilename: f for f in self._asked(commit).siblings or ()}
+        found = {split: sorted(fnmatch.filter(there, pattern)) for split, pattern in files.items()}
+        if missing := [f"{split} ({files[split]})" for split, names in found.items() if not names]:
+            raise DataError(
+                f"{self.name}: {self.repo} has no file for the split {', '.join(missing)}",
+                f"revision {self.revision}, commit {commit}, with {', '.join(sorted(there)[:20]) or 'no files'}", self.get,
+            )  # fmt: skip
+        token = package.get_token()
+        for name in dict.fromkeys(name for names in found.values() for name in names):
+            stored = getattr(there[name], "lfs", None)
+            download(
+                package.hf_hub_url(self.repo, name, repo_type="dataset", revision=commit, endpoint=self.endpoint),
+                self.folder / commit / name, progress, self.known.get(name) or (stored and stored.sha256),
+                there[name].size, name=self.name, secret={"Authorization": f"Bearer {token}"} if token else {},
+            )  # fmt: skip
+        return {split: [self.folder / commit / name for name in names] for split, names in found.items()}
+
+    def rows(self, paths: Sequence[Path], split: str, check: Any) -> Iterator[dict[str, Any]]:
+        """The fields of every row, checked."""
+        datasets, expected = self._package("datasets"), ", ".join(f"{k} ({v.__name__})" for k, v in self.fields.items())
+        again = f"{self.get}; if {self.repo} has changed, correct its source in data/manifests/{self.name}.yaml"
+        place = ", ".join(map(str, paths))
+        try:
+            stream = datasets.Dataset.from_parquet(list(map(str, paths)), streaming=True)
+            read: Iterable[Mapping[str, Any]] = stream.reshard()  # a row group each: else Arrow holds all of a file
+            for i, row in enumerate(read):
+                wrong = [k for k, kind in self.fields.items() if not isinstance(row.get(k), kind)]
+                problem = f"no {wrong[0]}, or one that is no {self.fields[wrong[0]].__name__}" if wrong else check(row)
+                if problem:
+                    raise DataError(
+                        f"{self.name}: {self.repo}, {split}, row {i}: it has {problem}", f"{place}: expected {expected}", again
+                    )  # fmt: skip
+                yield {k: row[k] for k in self.fields}
+        except DataError:
+            raise
+        except Exception as error:  # Arrow's and the package's own
+            raise DataError(
+                f"{self.name}: {self.repo}, {split} cannot be read ({type(error).__name__}: {error})",
+                f"{place}: expected Parquet with {expected}", again,
+            ) from error  # fmt: skip
+
+    def _asked(self, revision: str) -> Any:
+        """What the hub knows of a revision."""
+        package = self._package("huggingface_hub")
+        if fetching_is_off() or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+            raise DataUnavailable(
+                f"{self.name} is not in the cache, and the hub may not be asked (HF_HUB_OFFLINE)", f"{self.folder.parent.parent}",
+                f"fetch it once with a network: python scripts/data.py fetch {self.name}; or {self.get}",
+            )  # fmt: skip
+        try:
+            api = package.HfApi(endpoint=self.endpoint, token=package.get_token())
+            return api.dataset_info(self.repo, revision=revision, files_metadata=True)
+        except Exception as error:  # the package's own and those of its network library
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            page = f"{self.endpoint or 'https://huggingface.co'}/datasets/{self.repo}"
+            if isinstance(error, package.errors.GatedRepoError) or status == 403:
+                what, step = "is gated", f"accept its terms at {page}, set HF_TOKEN and run the same command again; or"
+            elif status in (401, 404):
+                what, step = (
+                    f"has no {self.repo} at {revision}, or hides it",
+                    f"see {page}, set HF_TOKEN if it is private; or",
+                )
+            else:
+                what, step = "could not be asked", "check the network (HF_ENDPOINT) and run the same command again; or"
+            why = " ".join(str(error).split())
+            raise DataUnavailable(f"{self.name}: the hub {what}", f"{page} ({type(error).__name__}: {why})", f"{step} {self.get}") from error  # fmt: skip
+
+    def _package(self, package: str) -> ModuleType:
+        try:
+            return importlib.import_module(package)
+        except ModuleNotFoundError as error:
+            raise DataUnavailable(
+                f"{self.name} needs its files or the package {package}", "neither is there", self.get
+            ) from error

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from tasks.data import sources
 from tasks.data.dataset import DataSet, make
 from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
 from tasks.data.reading import damaged, numbered, read_text
@@ -31,10 +32,11 @@ class MulanOptions:
     mirror: str | None = text(None, optional=True, help="folder of local copies, laid out as the manifest says")
 
 
-def load_mulan(name: str, options: MulanOptions) -> DataSet:
+def load_mulan(name: str, options: MulanOptions, root: Path) -> DataSet:
     """A set of Mulan's collection: <name>-train.arff, <name>-test.arff, <name>.xml with the names of the labels."""
     manifest = load_manifest(name)
-    files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
+    mirror = options.mirror or sources.found(manifest, root)
+    files, hashes = mirror_files(manifest, mirror), mirror_hashes(manifest)
     names = label_names(files[f"{name}.xml"])
     splits = {s: read_arff(files[f"{name}-{s}.arff"], names) for s in ("train", "test")}
     train, test = (hashes[f"{name}-{s}.arff"] for s in ("train", "test"))

@@ -5,9 +5,13 @@ from __future__ import annotations
 import mmap
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
+from typing import IO
 
 import numpy as np
+
+from tasks.data.parallel import batches, mapped
 
 
 class Ragged:
@@ -59,25 +63,44 @@ class TokenLines:
 
 
 def write_tokens(
-    folder: Path, name: str, rows: Iterable[Sequence[str]], index: Mapping[str, int], unknown: int
+    folder: Path, name: str, rows: Iterable[Sequence[str]], index: Mapping[str, int], unknown: int, workers: int = 1
 ) -> float:
     """Write rows of tokens and their ids (`unknown` for those not in `index`) as `open_tokens` reads them.
+
+    Ids and text are written as they come; what is kept in memory is a number for each row, and `index`.
 
     Returns:
         the share of unknown tokens.
     """
-    ids, offsets, lines = array("i"), array("q", [0]), array("q", [0])
-    with open(folder / f"{name}.txt", "wb") as stream:
-        for row in rows:
-            ids.extend(index.get(token, unknown) for token in row)
-            offsets.append(len(ids))
-            stream.write((" ".join(row) + "\n").encode("utf-8", "replace"))
-            lines.append(stream.tell())
-    flat = np.array(ids, dtype=np.int32)
-    np.save(folder / f"{name}.ids.npy", flat)
-    np.save(folder / f"{name}.offsets.npy", np.array(offsets, dtype=np.int64))
-    np.save(folder / f"{name}.lines.npy", np.array(lines, dtype=np.int64))
-    return float((flat == unknown).mean()) if len(flat) else 0.0
+    offsets, lines, missing = array("q", [0]), array("q", [0]), 0
+
+    def looked_up(batch: list[Sequence[str]]) -> tuple[bytes, bytes, list[int], list[int], int]:
+        texts = [(" ".join(row) + "\n").encode("utf-8", "replace") for row in batch]
+        ids = array("i", (index.get(token, unknown) for row in batch for token in row))
+        lengths = ([len(row) for row in batch], list(map(len, texts)))
+        return ids.tobytes(), b"".join(texts), *lengths, ids.count(unknown)
+
+    with open(folder / f"{name}.ids.npy", "wb") as flat, open(folder / f"{name}.txt", "wb") as stream:
+        head = _npy_head(flat, 0)
+        for ids, text, lengths, sizes, n in mapped(looked_up, batches(rows), workers):
+            flat.write(ids)
+            stream.write(text)
+            missing += n
+            offsets.extend(accumulate(lengths, initial=offsets.pop()))
+            lines.extend(accumulate(sizes, initial=lines.pop()))
+        flat.seek(0)
+        if _npy_head(flat, offsets[-1]) != head:
+            raise AssertionError("numpy wrote a longer head for a longer array")
+    np.save(folder / f"{name}.offsets.npy", np.frombuffer(offsets, dtype=np.int64))
+    np.save(folder / f"{name}.lines.npy", np.frombuffer(lines, dtype=np.int64))
+    return missing / offsets[-1] if offsets[-1] else 0.0
+
+
+def _npy_head(stream: IO[bytes], length: int) -> int:
+    """Write the head of a file of `length` int32 as np.save does; where the numbers begin."""
+    about = {"descr": "<i4", "fortran_order": False, "shape": (length,)}
+    np.lib.format.write_array_header_1_0(stream, about)
+    return stream.tell()
 
 
 def open_tokens(folder: Path, name: str) -> tuple[Ragged, TokenLines]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.data import sources
 from tasks.data.dataset import DataSet, Limits, limits, make
-from tasks.data.download import download, unpack_tar
 from tasks.data.files import sha256_of
 from tasks.data.lines import LinePairs, find_file, folder_of
 from tasks.data.manifests import load_manifest
@@ -38,12 +38,10 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
     """Files baseline-1M_train.en, baseline-1M_valid.fr and so on; lines are read on demand."""
     manifest = load_manifest("baseline_1m_enfr")
     folder = root / manifest["name"] if options.path is None else folder_of(options.path, manifest["get"])
+    places = sources.folders_in(folder)
     about, splits, hashes = languages(options), {}, {}
     for split, part in {"train": "train", "dev": "valid", "test": "test"}.items():
-        files = [
-            find_file((folder, folder / "baseline-1M-enfr"), (f"baseline-1M_{part}.{lang}",), manifest["get"])
-            for lang in about.values()
-        ]
+        files = [find_file(places, (f"baseline-1M_{part}.{lang}",), manifest["get"]) for lang in about.values()]
         splits[split] = LinePairs(files[0], files[1:])
         hashes[split] = [sha256_of(path) for path in files]
 
@@ -54,12 +52,3 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
         manifest, KIND, read, f"baseline-1M-enfr (NMT-Benchmark), {'-'.join(about.values())}, generic test set", sources=hashes,
         limits=options.limits, found={s: len(pairs) for s, pairs in splits.items()}, about=about,
     )  # fmt: skip
-
-
-def fetch(options: Options, root: Path, progress: Progress) -> None:
-    """Download and unpack the archive, unless a folder is given."""
-    if options.path is None:
-        manifest = load_manifest("baseline_1m_enfr")
-        archive = root / Path(manifest["url"]).name
-        download(manifest["url"], archive, progress, manifest.get("sha256"), manifest.get("bytes"))
-        unpack_tar(archive, root / manifest["name"])

@@ -14,4 +14,4 @@ KIND = "features"
 
 def load(options: Options, root: Path, progress: Progress) -> DataSet:
     """Mulan's published train and test files, from a mirror."""
-    return load_mulan("birds", options)
+    return load_mulan("birds", options, root)

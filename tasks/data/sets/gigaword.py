@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tasks.data import hub
 from tasks.data.dataset import DataSet, Limits, limits, make
@@ -30,7 +28,7 @@ NAMES = {
 class Options:
     """3,803,957 / 189,651 / 1,951 pairs, tokenised, lower-cased and with # for digits as released."""
 
-    path: str | None = text(None, optional=True, help="folder of the authors' archive; null: the datasets package")
+    path: str | None = text(None, optional=True, help="folder of the authors' archive; null: the hub")
     limits: Limits = limits()
 
 
@@ -39,7 +37,8 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
     manifest = load_manifest("gigaword")
     title = "Gigaword (Rush et al. 2015), "
     if options.path is None:
-        splits, stamps = _from_hub(root, progress, manifest["get"])
+        rows = hub.load(manifest, root, progress)
+        splits, stamps = {s: Mapped(r, _pair) for s, r in rows.items()}, hub.stamps(rows)
         title += "Hugging Face release"
     else:
         folder, splits, stamps = folder_of(options.path, manifest["get"]), {}, {}
@@ -62,12 +61,5 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
     )
 
 
-def _from_hub(root: Path, progress: Progress, get: str) -> tuple[dict[str, Sequence[Pair]], dict[str, Any]]:
-    rows = hub.load("Harvard/gigaword", None, root, progress, get, {"document": str, "summary": str})
-
-    def pair(row: Mapping[str, Any]) -> Pair:
-        return Pair(clean(row["document"]), (clean(row["summary"]),))
-
-    return {s: Mapped(r, pair) for s, r in rows.items()}, {
-        s: hub.stamp("Harvard/gigaword", None, r) for s, r in rows.items()
-    }
+def _pair(row: dict[str, str]) -> Pair:
+    return Pair(clean(row["document"]), (clean(row["summary"]),))

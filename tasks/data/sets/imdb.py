@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.data import hub
+from tasks.data import hub, sources
 from tasks.data.archives import reading_archive, tar_members
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.errors import DataError
@@ -42,7 +42,7 @@ class Options:
 
 
 def load(options: Options, root: Path, progress: Progress) -> DataSet:
-    """Read from `path`, else from `mirror` (one archive), else through the `datasets` package."""
+    """Read from `path`, else from `mirror` (one archive), else what was fetched, else the hub."""
     manifest = load_manifest("imdb")
     read, stamps, counts, provenance = _found(options, manifest, root, progress)
 
@@ -83,18 +83,14 @@ def _found(
         }
         counts = {s: len(stamp) for s, stamp in stamps.items()}
         return lambda progress: _read_folder(members, progress), stamps, counts, f"folder {Path(options.path).name}"
-    if options.path is None and options.mirror is None:
-        name = "stanfordnlp/imdb"
-        wanted = {s: s for s in ("train", "test")}
-        splits = hub.load(name, None, root, progress, manifest["get"], {"text": str, "label": int}, wanted)
+    if options.path is None and options.mirror is None and sources.found(manifest, root) is None:
+        splits = hub.load(manifest, root, progress, check=_wrong_label)
         counts = {s: len(r) for s, r in splits.items()}
-        return (
-            lambda progress: _read_hub(splits),
-            {s: hub.stamp(name, None, r) for s, r in splits.items()},
-            counts,
-            f"datasets package, {name}",
-        )
-    if options.path is None:
+        return lambda progress: _read_hub(splits), hub.stamps(splits), counts, f"hub, {splits['train'].stamp[1]}"
+    if options.path is None and options.mirror is None:
+        archive = sources.fetched(manifest, root, progress) / "aclImdb_v1.tar.gz"
+        counts = {}
+    elif options.path is None:
         (archive,) = mirror_files(manifest, options.mirror).values()
         counts = {}  # the manifest's hash says that it is whole
     else:
@@ -147,11 +143,11 @@ def _read_folder(found, progress: Progress) -> Reviews:
             yield split, label, path.stem, read_text(path)
 
 
-def _read_hub(rows) -> Reviews:
+def _wrong_label(row: Mapping) -> str | None:
+    return None if row["label"] in (0, 1) else f"the label {row['label']}, which is neither 0 nor 1"
+
+
+def _read_hub(rows: Mapping[str, hub.Rows]) -> Reviews:
     for split in ("train", "test"):
         for i, row in enumerate(rows[split]):
-            if row["label"] not in (0, 1):
-                raise DataError(
-                    f"imdb, {split}, row {i}: label {row['label']}", "expected 0 or 1", "load the set again"
-                )
             yield split, ("neg", "pos")[row["label"]], f"{i:06d}", row["text"]

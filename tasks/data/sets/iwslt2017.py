@@ -1,4 +1,4 @@
-"""IWSLT 2017 TED talks, from the archive's files or the `datasets` package."""
+"""IWSLT 2017 TED talks, from the archive's files or the hub."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.data import hub
+from tasks.data import hub, sources
 from tasks.data.dataset import DataSet, Limits, limits, make
-from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
 from tasks.data.lines import find_file, folder_of
 from tasks.data.manifests import load_manifest
@@ -31,6 +30,7 @@ from tasks.data.records import Mapped, Pair, clean
 from tasks.options import text
 
 KIND = "pairs"
+ARCHIVED = "de-en"  # the pair of the manifest's web address
 LANGUAGES = ("en", "de", "fr", "ar", "ja", "ko", "zh")
 EVALUATION = {"dev": ("dev2010",), "test": ("tst2010", "tst2011", "tst2012", "tst2013", "tst2014", "tst2015")}
 
@@ -43,9 +43,7 @@ class Options:
     target_lang: str = language("en", *LANGUAGES)
     min_words: dict = word_bounds(None, None, "fewest words of a text")
     max_words: dict = word_bounds(None, None, "most words of a text")
-    path: str | None = text(
-        None, optional=True, help="folder of the language pair as in its archive; null: the datasets package"
-    )
+    path: str | None = text(None, optional=True, help="folder of the language pair as in its archive; null: the hub")
     limits: Limits = limits()
 
     def problems(self) -> list[str]:
@@ -58,10 +56,14 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
     stem = "-".join(about.values())
     title = f"IWSLT 2017 {stem}, dev2010, tst2010-2015"
     if options.path is None:
-        splits, stamps = _from_hub(stem, root, progress, manifest["get"])
+        folder = sources.found(manifest, root) if stem == ARCHIVED else None
+    else:
+        folder = folder_of(options.path, manifest["get"])
+    if folder is None:
+        splits, stamps = _from_hub(manifest, stem, root, progress)
         title += ", Hugging Face release"
     else:
-        splits, stamps = _from_files(folder_of(options.path, manifest["get"]), stem, manifest["get"])
+        splits, stamps = _from_files(folder, stem, manifest["get"])
     if stem != "de-en":
         manifest = manifest | {"sizes": {}}
     return make(
@@ -74,17 +76,17 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
 Found = tuple[dict[str, Sequence[Pair]], dict[str, Any]]  # split -> pairs, split -> what they are read from
 
 
-def _from_hub(stem: str, root: Path, progress: Progress, get: str) -> Found:
-    name, config, (source, target) = "IWSLT/iwslt2017", f"iwslt2017-{stem}", stem.split("-")
-    rows = hub.load(name, config, root, progress, get, {"translation": dict})
+def _from_hub(manifest: Mapping[str, Any], pair: str, root: Path, progress: Progress) -> Found:
+    def check(row: Mapping[str, Any]) -> str | None:
+        whole = all(isinstance(row["translation"].get(language), str) for language in pair.split("-"))
+        return None if whole else f"a translation has no text in {' or '.join(pair.split('-'))}: {str(row)[:200]}"
 
-    def pair(row: Mapping[str, Any]) -> Pair:
-        texts = row["translation"].get(source), row["translation"].get(target)
-        if not all(isinstance(text, str) for text in texts):
-            raise DataError(f"{name}: a translation has no text in {source} or {target}", str(row)[:200], get)
-        return Pair(clean(texts[0]), (clean(texts[1]),))
+    def made(row: Mapping[str, Any]) -> Pair:
+        source, target = (clean(row["translation"][language]) for language in pair.split("-"))
+        return Pair(source, (target,))
 
-    return {s: Mapped(r, pair) for s, r in rows.items()}, {s: hub.stamp(name, config, r) for s, r in rows.items()}
+    rows = hub.load(manifest, root, progress, check=check, pair=pair)
+    return {s: Mapped(r, made) for s, r in rows.items()}, hub.stamps(rows)
 
 
 def _from_files(folder: Path, stem: str, get: str) -> Found:
@@ -95,7 +97,7 @@ def _from_files(folder: Path, stem: str, get: str) -> Found:
     for split, names in patterns.items():
         splits[split], stamps[split] = [], []
         for name in names:
-            files = [find_file((folder, folder / stem), (name.format(stem, lang),), get) for lang in stem.split("-")]
+            files = [find_file(sources.folders_in(folder), (name.format(stem, lang),), get) for lang in stem.split("-")]
             splits[split] += parallel(files, tagged_lines if split == "train" else segments)
             stamps[split] += map(sha256_of, files)
     return splits, stamps

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.data import hub
+from tasks.data import hub, sources
 from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
@@ -33,7 +33,9 @@ class Options:
     """549,367 / 9,842 / 9,824 pairs with a gold label."""
 
     path: str | None = text(
-        None, optional=True, help="folder of snli_1.0_*.jsonl or .txt; null: the datasets package, which has no parses"
+        None,
+        optional=True,
+        help="folder of snli_1.0_*.jsonl or .txt; null: what was fetched, else the hub, which has no parses",
     )
     limits: Limits = limits()
 
@@ -44,9 +46,9 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
     Where e-SNLI's csv files lie beside the set's, the words that its annotators highlighted in the premise are marked.
     """
     manifest = load_manifest("snli")
-    if options.path is None:
+    if options.path is None and sources.found(manifest, root) is None:
         return _from_hub(manifest, options, root, progress)
-    folder = Path(options.path)
+    folder = root / manifest["name"] / "snli_1.0" if options.path is None else Path(options.path)
     files = {split: _published_file(folder, split, manifest["get"]) for split in SPLITS}
     highlights = {split: path for split in SPLITS if os.path.lexists(path := folder / f"esnli_{split}.csv")}
 
@@ -60,25 +62,21 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
         return splits
 
     lines = {split: _pairs_in(path) for split, path in files.items()}
-    sources = {
+    hashes = {
         s: [sha256_of(path) for path in (files[s], *([highlights[s]] if s in highlights else []))] for s in SPLITS
     }
     return make(
-        manifest, KIND, read, f"SNLI 1.0, {', '.join(p.name for p in files.values())}", sources=sources, limits=options.limits,
+        manifest, KIND, read, f"SNLI 1.0, {', '.join(p.name for p in files.values())}", sources=hashes, limits=options.limits,
         notes=["marked words: premise words that e-SNLI's annotators highlighted"] if highlights else [],
         shortfalls=[f"{lines[s]:,} of {n:,} lines of {files[s].name}" for s, n in manifest["lines"].items() if lines[s] < n], about=ABOUT,
     )  # fmt: skip
 
 
 def _from_hub(manifest: Mapping, options: Options, root: Path, progress: Progress) -> DataSet:
-    name = "stanfordnlp/snli"
-    fields = {"premise": str, "hypothesis": str, "label": int}
-    rows = hub.load(name, None, root, progress, manifest["get"], fields)
+    rows = hub.load(manifest, root, progress, check=_wrong_label)
 
     def read(progress: Progress) -> Mapping[str, Sequence[Example]]:
         labels = {split: [row["label"] for row in r] for split, r in rows.items()}
-        if wrong := [f"{s}, row {i}" for s, of in labels.items() for i, label in enumerate(of) if not -1 <= label < 3]:
-            raise DataError(f"snli, {wrong[0]}: no label of the set", "expected 0, 1, 2 or -1", "load the set again")
         labelled = {s: Subset(r, [i for i, label in enumerate(labels[s]) if label >= 0]) for s, r in rows.items()}
         return {
             split: Mapped(r, lambda row: Example((row["premise"], row["hypothesis"]), row["label"]))
@@ -86,10 +84,14 @@ def _from_hub(manifest: Mapping, options: Options, root: Path, progress: Progres
         }
 
     return make(
-        manifest, KIND, read, "SNLI 1.0, datasets package", sources={s: hub.stamp(name, None, r) for s, r in rows.items()},
-        limits=options.limits, shortfalls=["sentences as typed instead of the leaves of their parses (the datasets package has none)"],
+        manifest, KIND, read, "SNLI 1.0, the hub", sources=hub.stamps(rows),
+        limits=options.limits, shortfalls=["sentences as typed instead of the leaves of their parses (the hub has none)"],
         about=ABOUT,
     )  # fmt: skip
+
+
+def _wrong_label(row: Mapping) -> str | None:
+    return None if -1 <= row["label"] < len(CLASSES) else f"the label {row['label']}, expected 0, 1, 2 or -1"
 
 
 def _pairs_in(path: Path) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.data import sources
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.files import sha256_of
 from tasks.data.images import Files, ImageInput, coco_key
@@ -24,7 +25,9 @@ KIND = "questions"
 class Options:
     """Trained on train, less dev; scored on val: the answers of the challenge's test sets are not public."""
 
-    path: str | None = text(None, optional=True, help="folder with the four JSON files, the images, features/")
+    path: str | None = text(
+        None, optional=True, help="folder with the four JSON files, the images, features/; null: what was fetched"
+    )
     input: str = choice(
         "features",
         "features",
@@ -40,10 +43,12 @@ class Options:
 def load(options: Options, root: Path, progress: Progress) -> DataSet:
     """443,757 training questions and 214,354 of val, ten answers each; gzipped JSON is read too."""
     manifest = load_manifest("vqa2")
-    folder = folder_of(options.path, manifest["get"])
+    fetched = sources.found(manifest, root) if options.path is None else None
+    folder = fetched or folder_of(options.path, manifest["get"])
+    within = sources.folders_in(folder) if fetched else [folder]
     files = {
         part: [
-            find_file((folder,), (name,), manifest["get"])
+            find_file(within, (name,), manifest["get"])
             for name in (f"v2_OpenEnded_mscoco_{part}2014_questions.json", f"v2_mscoco_{part}2014_annotations.json")
         ]
         for part in ("train", "val")

@@ -14,4 +14,4 @@ KIND = "features"
 
 def load(options: Options, root: Path, progress: Progress) -> DataSet:
     """Mulan's published train and test files, from a mirror."""
-    return load_mulan("yeast", options)
+    return load_mulan("yeast", options, root)

@@ -32,8 +32,24 @@ def test_every_set_has_its_page_its_manifest_and_its_options(root, name):
     )
 
 
-def test_every_manifest_is_of_a_set():
-    assert set(data.manifest_names()) == set(SETS)
+def test_every_manifest_is_of_a_set_or_of_word_vectors():
+    vectors = {name for name in data.manifest_names() if load_manifest(name)["kind"] == "vectors"}
+    assert set(data.manifest_names()) == set(SETS) | vectors and vectors == {"glove_840b"}
+
+
+def test_every_set_of_the_papers_says_where_it_is_from_what_it_holds_and_whom_to_cite():
+    paper = [name for name in data.manifest_names() if load_manifest(name).get("tables")]
+    assert {"gigaword", "duc2003", "duc2004", "imdb", "snli", "vqa2", "baseline_1m_enfr", "birds"} <= set(paper)
+    for name in [*paper, "glove_840b", "iwslt2017", "multi30k"]:
+        page = load_manifest(name)
+        assert all(page[key] for key in ("citation", "schema", "licence", "source")), name
+        kinds = [source["kind"] for source in page.get("sources", ())]
+        assert kinds or page["kind"] in ("files", "generated"), name
+        for source in page.get("sources", ()):
+            entries = source.get("files", ()) if source["kind"] == "url" else ()
+            assert all(entry["url"].startswith("http") for entry in entries)
+            assert all(len(entry.get("sha256", "0" * 64)) == 64 for entry in entries)
+            assert source["kind"] != "hub" or set(source["fields"].values()) <= {"str", "int", "dict"}
 
 
 def test_all_mistakes_are_told_at_once_and_each_names_what_is_possible():
@@ -87,7 +103,7 @@ def test_generated_pairs_come_only_where_the_page_says_so_and_are_marked(no_apt,
 
 
 def test_a_named_set_that_cannot_be_had_is_never_replaced(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     for name in (
         "gigaword",
         "duc2004",

@@ -1,9 +1,6 @@
-"""Published formats of sentence pairs on small files, the hub, and what is missing of a paper's data."""
+"""Published formats of sentence pairs on small files, and what is missing of a paper's data."""
 
 from __future__ import annotations
-
-import sys
-import types
 
 import pytest
 
@@ -103,26 +100,3 @@ def test_baseline_1m_in_both_directions(tmp_path, opened, write):
     assert read(english)["dev"][0] == Pair("en valid 0", ("fr valid 0",))
     assert french.fingerprint["train"] != english.fingerprint["train"]
     assert any("which test file" in s for s in french.shortfalls)
-
-
-def test_the_hub_is_asked_when_there_is_no_path(monkeypatch, opened):
-    asked = []
-
-    def load_dataset(name, config, cache_dir):
-        asked.append((name, config))
-        if "gigaword" in name:
-            return {
-                s: [{"document": f"{s} doc {i}", "summary": f"{s} {i}"} for i in range(3)]
-                for s in ("train", "validation", "test")
-            }
-        raise ConnectionError("offline")
-
-    module = types.ModuleType("datasets")
-    module.load_dataset = load_dataset
-    monkeypatch.setitem(sys.modules, "datasets", module)
-    found = opened("gigaword", limits={"train": 2})
-    assert list(read(found)["train"]) == [Pair("train doc 0", ("train 0",)), Pair("train doc 1", ("train 1",))]
-    assert read(found)["dev"][0].references == ("validation 0",) and "2 of 3,803,957 training pairs" in found.shortfalls
-    with pytest.raises(DataError, match="datasets package") as caught:
-        opened("iwslt2017")
-    assert "offline" in caught.value.where and asked[-1] == ("IWSLT/iwslt2017", "iwslt2017-de-en")

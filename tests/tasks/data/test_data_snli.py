@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import types
 from collections import Counter
 
 import pytest
@@ -60,20 +58,6 @@ def test_highlights_beside_the_files_are_marked(folder, opened):
     (folder / "esnli_test.csv").unlink()
     plain = opened("snli", path=str(folder))
     assert {s for s in splits if plain.fingerprint[s] != found.fingerprint[s]} == {"test"}
-
-
-def test_the_hub_has_no_parses_and_says_so(monkeypatch, opened):
-    class Rows(list):
-        def __getitem__(self, key):
-            return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
-
-    rows = Rows({"premise": f"a {n}.", "hypothesis": "b", "label": n} for n in (0, -1, 2))
-    module = types.ModuleType("datasets")
-    module.load_dataset = lambda *a, **k: {"train": rows, "validation": rows, "test": rows}
-    monkeypatch.setitem(sys.modules, "datasets", module)
-    found = opened("snli")
-    assert any("leaves of their parses" in s for s in found.shortfalls)
-    assert [(e.texts, e.label) for e in found.read(NullProgress())["test"]] == [(("a 0.", "b"), 0), (("a 2.", "b"), 2)]
 
 
 def test_what_is_not_snli_is_an_error(folder, tmp_path_factory, opened):

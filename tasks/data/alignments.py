@@ -1,0 +1,138 @@
+"""Gold word alignments: Pharaoh lines, the NAACL 2003 format, and the aligned PUD treebanks, as sets of links.
+
+A `Gold` is (sure, possible): links (source word, target word), numbered from 0; sure links are possible too (Och & Ney 2003).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.data import reading
+from tasks.data.errors import DataError
+from tasks.data.records import Pair
+
+Gold = tuple[frozenset[tuple[int, int]], frozenset[tuple[int, int]]]
+
+_PHARAOH = re.compile(r"(\d+)([-?p])(\d+)", re.ASCII)
+_NAACL = re.compile(r"0*(\d+)\s+(\d+)\s+(\d+)(?:\s+([SP]))?(?:\s+[\d.]+)?", re.ASCII)
+CORRECT = "correct the file, or name the one that holds the alignments"
+
+
+@dataclass(frozen=True)
+class AlignedPair(Pair):
+    """A pair whose words (of the source and the first reference, split at white space) people have aligned."""
+
+    sure: frozenset[tuple[int, int]] = frozenset()
+    possible: frozenset[tuple[int, int]] = frozenset()
+
+
+def aligned(sources: Sequence[str], targets: Sequence[str], golds: Sequence[Gold], swap: bool) -> list[AlignedPair]:
+    """Pairs with their links; `swap`: from the targets to the sources instead."""
+    if not swap:
+        return [AlignedPair(s, (t,), *links) for s, t, links in zip(sources, targets, golds, strict=True)]
+    turned = [tuple(frozenset((t, s) for s, t in links) for links in pair) for pair in golds]
+    return [AlignedPair(t, (s,), *links) for s, t, links in zip(sources, targets, turned, strict=True)]
+
+
+def read_pharaoh(path: Path, first: int = 0) -> list[Gold]:
+    """A line a sentence: `i-j` is a sure link, `i?j` or `ipj` a possible one.
+
+    Args:
+        first: the number of the first word (awesome-align's Hansards count from 1).
+    Raises:
+        DataError: a word of a line that is no link, or a number below `first`.
+    """
+    golds = []
+    for number, line in reading.numbered(path):
+        links = []
+        for word in line.split():
+            found = _PHARAOH.fullmatch(word)
+            if found is None or min(int(found[1]), int(found[3])) < first:
+                expected = f"links as 3-4 (sure) or 3?4 (possible), counted from {first}"
+                raise reading.damaged(path, f"{word[:40]!a} is no link", expected, line=number, step=CORRECT)
+            links.append((found[2] == "-", (int(found[1]) - first, int(found[3]) - first)))
+        golds.append(gold(links))
+    return golds
+
+
+def read_naacl(path: Path, sentences: int) -> list[Gold]:
+    """The format of the NAACL 2003 workshop: `sentence source target [S|P] [confidence]` a line, all counted from 1.
+
+    A link without S or P is sure. A word linked to 0 is linked to nothing.
+
+    Args:
+        sentences: how many there are; one that no line names has no links.
+    Raises:
+        DataError: a line that is no link, or a sentence that is not there.
+    """
+    links: list[list[tuple[bool, tuple[int, int]]]] = [[] for _ in range(sentences)]
+    for number, line in reading.numbered(path):
+        found = _NAACL.fullmatch(line.strip())
+        if found is None or not 1 <= int(found[1]) <= sentences:
+            problem = f"{line[:40]!a} is no link of a sentence"
+            expected = f"sentence (1 to {sentences:,}), source, target, S or P"
+            raise reading.damaged(path, problem, expected, line=number, step=CORRECT)
+        source, target = int(found[2]), int(found[3])
+        if source and target:
+            links[int(found[1]) - 1].append((found[4] != "P", (source - 1, target - 1)))
+    return [gold(row) for row in links]
+
+
+def gold(links: list[tuple[bool, tuple[int, int]]]) -> Gold:
+    """Links, each with whether it is sure."""
+    return frozenset(link for sure, link in links if sure), frozenset(link for _, link in links)
+
+
+def read_pud(links: Path, source: Path, target: Path) -> tuple[list[list[str]], list[list[str]], list[Gold]]:
+    """Aligned PUD treebanks (Nikolaev et al. 2020): content words alone are linked, and every link is sure.
+
+    The words are those of the running text: a contraction ("du") is one, and has the links of what it contracts.
+
+    Args:
+        links: alignment.json. source, target: the two sides in CoNLL-U.
+    Returns:
+        words of the source sentences, of the target sentences, and their links.
+    Raises:
+        DataError: sides of different lengths, or a link to a word that is not there.
+    """
+    table = reading.parse_json(reading.read_text(links), links)
+    sides = [list(_conllu(source)), list(_conllu(target))]
+    if not isinstance(table, list) or {len(side) for side in sides} != {len(table)}:
+        counts = f"{len(sides[0]):,} source and {len(sides[1]):,} target sentences"
+        raise DataError(f"{links.name}: not one object a sentence", f"{links}: {counts}", CORRECT)
+    golds = []
+    for number, entry in enumerate(table, 1):
+        places = [side[number - 1][1] for side in sides]
+        pairs = [(s, t) for s, found in entry.items() for t in found if "X" not in (s, t)]
+        if lost := [pair for pair in pairs if not (pair[0] in places[0] and pair[1] in places[1])]:
+            raise reading.damaged(
+                links, f"sentence {number:,}: link {lost[0]}", "numbers of words of the treebanks", step=CORRECT
+            )
+        golds.append(gold([(True, (places[0][s], places[1][t])) for s, t in pairs]))
+    return [words for words, _ in sides[0]], [words for words, _ in sides[1]], golds
+
+
+def _conllu(path: Path) -> Iterator[tuple[list[str], dict[str, int]]]:
+    """The words of each sentence as written, and the place of every node of its tree among them."""
+    words: list[str] = []
+    places: dict[str, int] = {}
+    contracted = 0
+    for _, line in reading.numbered(path):
+        cells = line.split("\t")
+        if not line.strip() and words:
+            yield words, places
+            words, places, contracted = [], {}, 0
+        elif len(cells) == 10:
+            node, form = cells[0], "".join(cells[1].split())  # some numbers have a space
+            if "-" in node:  # a contraction of the nodes first-last
+                contracted = int(node.split("-")[1])
+                words.append(form)
+            elif "." not in node:  # a dot: an elided word, which is not in the text
+                if int(node) > contracted:
+                    words.append(form)
+                places[node] = len(words) - 1
+    if words:
+        yield words, places

@@ -1,0 +1,51 @@
+"""Hansards: 447 sentences of the Canadian parliament with sure and possible links (Och & Ney 2003; NAACL 2003), from a mirror."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.data import reading
+from tasks.data.alignments import AlignedPair, aligned, read_pharaoh
+from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
+from tasks.data.pairs import language, languages, two_languages
+from tasks.data.progress import Progress
+from tasks.data.records import clean
+from tasks.options import text
+
+KIND = "pairs"
+
+
+@dataclass
+class Options:
+    """447 pairs, a test set alone; tokenised text in lower case."""
+
+    source_lang: str = language("fr", "en", "fr")
+    target_lang: str = language("en", "en", "fr")
+    mirror: str | None = text(None, optional=True, help="folder of local copies, laid out as the manifest says")
+    limits: Limits = limits()
+
+    def problems(self) -> list[str]:
+        return two_languages(self)
+
+
+def load(options: Options, root: Path, progress: Progress) -> DataSet:
+    """The copy of awesome-align: English-French, counted from 1."""
+    manifest = load_manifest("hansards")
+    files = mirror_files(manifest, options.mirror)
+
+    def read(progress: Progress) -> Mapping[str, Sequence[AlignedPair]]:
+        path = files["enfr.src-tgt"]
+        sides = [[clean(side) for side in line.split("|||")] for line in reading.read_lines(path)]
+        if wrong := next((i for i, line in enumerate(sides, 1) if len(line) != 2), None):
+            raise reading.damaged(path, "not two sides", "English ||| French", line=wrong)
+        golds = read_pharaoh(files["enfr.gold"], first=1)
+        return {"test": aligned(*map(list, zip(*sides)), golds, swap=options.source_lang == "fr")}
+
+    about = languages(options)
+    return make(
+        manifest, KIND, read, f"Hansards {'-'.join(about.values())}, links of Och & Ney 2003",
+        sources={"test": [mirror_hashes(manifest), about]}, limits=options.limits, about=about,
+    )  # fmt: skip

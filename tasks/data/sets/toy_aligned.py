@@ -1,0 +1,39 @@
+"""Test sentences of the generated pairs (`toy`) with the alignment they were made by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.data.alignments import AlignedPair
+from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.data.manifests import load_manifest
+from tasks.data.progress import Progress
+from tasks.data.sets.toy import generate, translate
+from tasks.options import integer
+
+KIND = "pairs"
+SIZE = 300
+
+
+@dataclass
+class Options:
+    """300 pairs, or as many as `limits` says, a test set alone."""
+
+    seed: int = integer(2, low=0, help="of the sentences; toy's own are of seed 1")
+    limits: Limits = limits()
+
+
+def load(options: Options, root: Path, progress: Progress) -> DataSet:
+    """Every link is sure."""
+    count = options.limits.test or SIZE
+
+    def read(progress: Progress) -> Mapping[str, Sequence[AlignedPair]]:
+        made = ((text, *translate(text.split())) for text in generate(count, options.seed))
+        return {"test": [AlignedPair(text, (" ".join(words),), links, links) for text, words, links in made]}
+
+    return make(
+        load_manifest("toy_aligned"), KIND, read, f"generated pairs with their planted alignment, seed {options.seed}",
+        sources={"test": [options.seed, count]}, about={"source_lang": None, "target_lang": None},
+    )  # fmt: skip

@@ -1,0 +1,124 @@
+"""Where a data set comes from, in the order of its manifest: a mirror, the hub, web addresses.
+
+    sources:
+      - {kind: mirror}                                        data.mirror=FOLDER, the files under `files`
+      - {kind: hub, repo: .., revision: .., files: .., fields: ..}      see `tasks.data.hub`
+      - {kind: url, base: ..}                                 the same files by name, below <root>/<name> as in a mirror
+      - kind: url
+        files: [{url: .., bytes: .., sha256: .., unpack: true}]         into <root>/<name>; unpacked, into a folder there
+
+A page without `sources` is of one kind, which `kind` and `get` describe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from tasks.data import archives
+from tasks.data.cache import META, is_whole, write_meta
+from tasks.data.download import download
+from tasks.data.errors import DataError, DataUnavailable
+from tasks.data.progress import Progress
+
+T = TypeVar("T")
+
+
+def of_kind(manifest: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    """The first source of a kind, or None."""
+    return next((s for s in manifest.get("sources", ()) if s["kind"] == kind), None)
+
+
+def first(manifest: Mapping[str, Any], progress: Progress, ways: Mapping[str, Callable[[Any], T]]) -> T:
+    """What the first source gives that can be had; `ways`: kind -> how it is read.
+
+    Raises:
+        DataUnavailable: none can be had; every one's reason. DataError: what one gives is damaged: the next is not tried.
+    """
+    failed: list[DataUnavailable] = []
+    for source in (s for s in manifest["sources"] if s["kind"] in ways):
+        if failed:
+            progress.say(f"{failed[-1].what} ({failed[-1].where}); trying the next source, {source['kind']}")
+        try:
+            return ways[source["kind"]](source)
+        except DataUnavailable as error:
+            failed.append(error)
+    if len(failed) == 1:
+        raise failed[0]
+    raise DataUnavailable(
+        f"{manifest['name']} cannot be had: {'; '.join(e.what for e in failed)}", "; ".join(e.where for e in failed),
+        "; ".join(dict.fromkeys(e.next_step for e in failed)),
+    )  # fmt: skip
+
+
+def fetched(manifest: Mapping[str, Any], root: Path, progress: Progress) -> Path:
+    """The folder <root>/<name> with all files of the manifest's web addresses, downloaded, verified and unpacked.
+
+    An unpacked folder has `meta.json` with the sha256 of its files; its archive is removed.
+
+    Raises:
+        DataUnavailable, DataError: as `tasks.data.download.download`; a damaged archive.
+    """
+    folder = root / manifest["name"]
+    for entry in _entries(manifest):
+        archive, unpacked = _places(folder, entry)
+        if unpacked is not None and (unpacked / META).exists():
+            continue
+        said = {"sha256": entry.get("sha256"), "size": entry.get("bytes")}
+        if "sha256" not in entry:
+            progress.say(
+                f"{manifest['name']}: no sha256 of {archive.name} is known; its length and its own checks are used"
+            )
+        download(entry["url"], archive, progress, **said, name=manifest["name"])
+        if unpacked is not None:
+            progress.say(f"unpacking {archive.name}")
+            archives.unpack(archive, unpacked)
+            write_meta(unpacked, {"url": entry["url"]} | said)
+            archive.unlink()
+    return folder
+
+
+def found(manifest: Mapping[str, Any], root: Path) -> Path | None:
+    """The folder of `fetched` when all of it is there; nothing is fetched or hashed."""
+    folder = root / manifest["name"]
+    places = [_places(folder, entry) for entry in _entries(manifest)]
+    there = all((unpacked / META).exists() if unpacked else archive.exists() for archive, unpacked in places)
+    return folder if places and there else None
+
+
+def verify_fetched(manifest: Mapping[str, Any], root: Path) -> int:
+    """Hold every file of `fetched` that was unpacked against its sha256; how many folders. Raises DataError."""
+    folders = [u for e in _entries(manifest) if (u := _places(root / manifest["name"], e)[1])]
+    for folder in folders:
+        if not is_whole(folder):
+            raise DataError(
+                f"{manifest['name']}: {folder.name} is damaged",
+                f"{folder}/{META}",
+                f"delete {folder} and fetch it again",
+            )
+    return len(folders)
+
+
+def _entries(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The files of the manifest's web addresses."""
+    source = of_kind(manifest, "url")
+    if source is None:
+        return []
+    if "base" in source:
+        return [e | {"url": source["base"] + PurePosixPath(e["path"]).name} for e in manifest["files"]]
+    return source["files"]
+
+
+def _places(folder: Path, entry: Mapping[str, Any]) -> tuple[Path, Path | None]:
+    """Where a file is downloaded to, and unpacked to."""
+    name = entry.get("path") or PurePosixPath(urlsplit(entry["url"]).path).name
+    stem = name.removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz").removesuffix(".zip")
+    return folder / name, folder / stem if entry.get("unpack") else None
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """A folder, the folders in it and those in them: where the files of an archive may lie."""
+    inner = [p for p in sorted(folder.iterdir()) if p.is_dir()] if folder.is_dir() else []
+    return [folder, *inner, *(p for one in inner for p in sorted(one.iterdir()) if p.is_dir())]

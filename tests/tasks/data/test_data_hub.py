@@ -1,0 +1,225 @@
+"""The hub against a stand-in of it on the loopback: its sets, its faults, and the cache without a network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+from hub_stand_in import COMMIT, PATHS, SIZES, parquet, serving
+
+from tasks import data
+from tasks.data import DataError, DataUnavailable, NullProgress, manifests
+from tasks.data.hub import _Hub
+
+pytest.importorskip("datasets", reason="the hub needs the package datasets (the extra `repro`)")
+SETS = {"imdb": "stanfordnlp/imdb", "snli": "stanfordnlp/snli", "gigaword": "Harvard/gigaword", "iwslt2017": "IWSLT/iwslt2017", "multi30k": "bentrevett/multi30k"}  # fmt: skip
+DE = {"multi30k": {"source_lang": "de", "target_lang": "en"}}
+
+
+@pytest.fixture(scope="module")
+def repos(tmp_path_factory):
+    return {repo: parquet(repo, tmp_path_factory.mktemp("parquet")) for repo in PATHS}
+
+
+@pytest.fixture
+def hub(repos, monkeypatch):
+    """The stand-in, asked in place of the hub; what manifests know of the real files is left out."""
+    real = manifests.load_manifest
+
+    def unknown(name):
+        page = real(name)
+        page["sources"] = [s | {"sha256": {}} if s["kind"] == "hub" else s for s in page.get("sources", ())]
+        return page
+
+    for module in (*map(data.set_module, SETS), data, manifests):
+        monkeypatch.setattr(module, "load_manifest", unknown)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with serving() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        server.repos = {name: dict(files) for name, files in repos.items()}
+        yield server
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_set_is_read_and_then_needs_no_network(name, hub, opened, monkeypatch):
+    first = opened(name, **DE.get(name, {}))
+    splits = {s: list(records) for s, records in first.read(NullProgress()).items()}
+    kept = SIZES["train"] * 3 // 4 if name == "snli" else SIZES["train"]  # a fourth of the stand-in's SNLI has no label
+    assert len(splits["train"]) + (len(splits["dev"]) if name == "imdb" else 0) == kept
+    assert not any(".py" in path for path, _ in hub.asked)
+    asked = len(hub.asked)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    again = opened(name, **DE.get(name, {}))
+    assert {s: list(records) for s, records in again.read(NullProgress()).items()} == splits
+    assert again.fingerprint == first.fingerprint and len(hub.asked) == asked
+    record = splits["test"][0]
+    if name == "iwslt2017":
+        assert record.source.startswith("0 ") and first.about["source_lang"] == "de"
+    if name == "snli":
+        assert any("leaves of their parses" in s for s in first.shortfalls)
+    if name == "gigaword":
+        assert first.shortfalls[0] == "24 of 3,803,957 training pairs"
+    if name == "multi30k":
+        assert "the hub's copy, which was not held against the released files" in first.shortfalls
+
+
+def test_a_named_revision_is_kept_at_first_use_and_a_commit_is_asked_as_it_is(hub, opened, tmp_path):
+    opened("gigaword")
+    opened("imdb")
+    (kept,) = (tmp_path / "cache" / "hub" / "Harvard--gigaword").glob("*.json")
+    assert kept.name == "refs--convert--parquet.json" and json.loads(kept.read_text()) == {"commit": COMMIT}
+    asked = [path for path, _ in hub.asked if path.startswith("/api")]
+    assert "/api/datasets/Harvard/gigaword/revision/refs/convert/parquet" in asked
+    assert f"/api/datasets/Harvard/gigaword/revision/{COMMIT}" in asked
+    pinned = next(s for s in manifests.load_manifest("imdb")["sources"] if s["kind"] == "hub")["revision"]
+    assert [p for p in asked if "imdb" in p] == [f"/api/datasets/stanfordnlp/imdb/revision/{pinned}"]
+    assert not list(tmp_path.rglob("*.parquet"))  # the rows are kept, the files are not
+
+
+def test_an_interrupted_file_is_resumed(hub, opened):
+    hub.cut = 900
+    with pytest.raises(DataError, match=r"gigaword: 0000\.parquet is truncated") as caught:
+        opened("gigaword")
+    assert "resumes" in caught.value.next_step and "900" in caught.value.where
+    hub.cut = None
+    assert len(opened("gigaword").read(NullProgress())["train"]) == SIZES["train"]
+    ranges = [headers["Range"] for path, headers in hub.asked if "Range" in headers and "storage" in path]
+    assert ranges == ["bytes=900-"] and next(h for _, h in hub.asked if "Range" in h)["If-Range"] == '"1"'
+
+
+@pytest.mark.parametrize("fault", ["flip", "longer"])
+def test_a_corrupted_file_is_refused_and_removed(hub, opened, tmp_path, fault):
+    setattr(hub, fault, 1)
+    with pytest.raises(DataError, match=r"gigaword: 0000\.parquet is damaged") as caught:
+        opened("gigaword")
+    assert ("sha256" if fault == "flip" else "bytes") in caught.value.where and not isinstance(
+        caught.value, DataUnavailable
+    )
+    assert not list(tmp_path.rglob("*.parquet")) and not list(tmp_path.rglob("*.part"))
+    setattr(hub, fault, 0)
+    assert len(opened("gigaword").read(NullProgress())["train"]) == SIZES["train"]
+
+
+def test_what_the_manifest_knows_goes_before_what_the_hub_says(hub, opened, monkeypatch):
+    real = manifests.load_manifest("gigaword")
+    real["sources"][0]["sha256"] = {"default/train/0000.parquet": "0" * 64}
+    monkeypatch.setattr(data.set_module("gigaword"), "load_manifest", lambda name: real)
+    with pytest.raises(DataError, match="damaged") as caught:
+        opened("gigaword")
+    assert "0" * 64 in caught.value.where
+
+
+def test_a_set_that_moved_is_followed(hub, opened):
+    hub.moved["Harvard/gigaword"] = "NYU/gigaword"
+    hub.repos["NYU/gigaword"] = hub.repos["Harvard/gigaword"]
+    assert len(opened("gigaword").read(NullProgress())["test"]) == SIZES["test"]
+
+
+def test_faults_of_the_hub_name_the_set_the_cause_and_the_next_step(hub, opened, monkeypatch):
+    def told(what, cause, step):
+        with pytest.raises(DataUnavailable, match=what) as caught:
+            opened("gigaword")
+        assert cause in caught.value.where and step in caught.value.next_step and "data.path" in caught.value.next_step
+
+    hub.gated.add("Harvard/gigaword")
+    told("gigaword: the hub is gated", "/datasets/Harvard/gigaword", "HF_TOKEN")
+    hub.gated.clear()
+    files = hub.repos.pop("Harvard/gigaword")
+    told("gigaword: the hub has no Harvard/gigaword at refs/convert/parquet", "404", "see ")
+    hub.repos["Harvard/gigaword"] = files
+    hub.broken = True
+    told("gigaword: the hub could not be asked", "500", "HF_ENDPOINT")
+    hub.broken = False
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    told("gigaword is not in the cache", "", "python scripts/data.py fetch gigaword")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    told("gigaword: the hub could not be asked", "127.0.0.1:9", "check the network")
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    told("gigaword needs its files or the package huggingface_hub", "", "")
+
+
+def test_files_that_are_gated_though_the_set_is_not(hub, opened):
+    opened("imdb")  # what is there stays there
+    original = hub.repos["Harvard/gigaword"]
+
+    class Files(dict):
+        def items(self):
+            hub.gated.add("Harvard/gigaword")  # from here on
+            return super().items()
+
+    hub.repos["Harvard/gigaword"] = Files(original)
+    with pytest.raises(DataUnavailable, match="gigaword") as caught:
+        opened("gigaword")
+    assert "HF_TOKEN" in caught.value.next_step and "403" in caught.value.where
+
+
+def test_a_split_or_a_field_that_is_not_there(hub, opened, repos, tmp_path):
+    del hub.repos["Harvard/gigaword"]["default/test/0000.parquet"]
+    with pytest.raises(DataError, match=r"no file for the split test \(default/test/\*\.parquet\)") as caught:
+        opened("gigaword")
+    assert "default/train/0000.parquet" in caught.value.where and not isinstance(caught.value, DataUnavailable)
+    other = repos["stanfordnlp/imdb"]["plain_text/train-00000-of-00001.parquet"]
+    hub.repos["Harvard/gigaword"] |= {"default/test/0000.parquet": other}
+    with pytest.raises(DataError, match="gigaword: Harvard/gigaword, test, row 0: it has no document"):
+        opened("gigaword")
+    hub.repos["Harvard/gigaword"] |= {"default/test/0000.parquet": b"PAR1 is no file"}
+    next(tmp_path.rglob("test/0000.parquet")).unlink()
+    with pytest.raises(DataError, match="gigaword: Harvard/gigaword, test cannot be read"):
+        opened("gigaword")
+
+
+@pytest.mark.parametrize("name, repo, row, what", [
+    ("imdb", "stanfordnlp/imdb", {"text": "a", "label": -1}, "the label -1"), ("snli", "stanfordnlp/snli", {"premise": "a", "hypothesis": "b", "label": 7}, "the label 7"),
+    ("iwslt2017", "IWSLT/iwslt2017", {"translation": {"de": "x", "en": None}}, "no text in de or en"),
+])  # fmt: skip
+def test_rows_are_checked_when_they_arrive(name, repo, row, what, hub, opened, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "bad.parquet")
+    hub.repos[repo][PATHS[repo].format("train")] = (tmp_path / "bad.parquet").read_bytes()
+    with pytest.raises(DataError, match=rf"{name}: {repo}, train, row 0: it has .*{what}"):
+        opened(name)
+
+
+def test_a_token_is_for_the_hub_alone(hub, opened, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    opened("gigaword")
+    told = {path.split("/")[1]: headers.get("Authorization") for path, headers in hub.asked}
+    assert told == {"api": "Bearer hf_secret", "datasets": "Bearer hf_secret", "storage": None}
+
+
+def test_memory_does_not_grow_with_the_set(hub, tmp_path):
+    """Of a file of 40 row groups no more than a few are held at a time."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({"document": [f"{i} " + "word " * 20 for i in range(20_000)], "summary": ["s"] * 20_000})
+    pq.write_table(table, tmp_path / "large.parquet", row_group_size=500)
+    page, size = manifests.load_manifest("gigaword"), table.nbytes
+    del table
+    reader = _Hub(page, page["sources"][0], tmp_path)
+    before, most, n = pa.total_allocated_bytes(), 0, 0
+    for n, _ in enumerate(reader.rows([tmp_path / "large.parquet"], "train", lambda row: None), 1):
+        if n % 100 == 0:
+            most = max(most, pa.total_allocated_bytes() - before)
+    assert n == 20_000 and most < size / 4, (most, size)
+
+
+def test_verify_reads_what_is_there_and_fetches_nothing(hub, tmp_path):
+    with pytest.raises(DataUnavailable, match="not in the cache"):
+        data.verify("gigaword", tmp_path)
+    assert data.fetch("gigaword", tmp_path).startswith("gigaword: 24 train, 8 dev, 8 test; Gigaword")
+    asked = len(hub.asked)
+    said = data.verify("gigaword", tmp_path)
+    assert "short: 24 of 3,803,957 training pairs" in said and len(hub.asked) == asked
+    (file,) = tmp_path.glob("encoded/gigaword-hub-*/train.jsonl")
+    file.write_text(file.read_text().replace("worst", "wurst"))
+    with pytest.raises(DataUnavailable, match="not in the cache"):  # damaged, and may not be fetched again
+        data.verify("gigaword", tmp_path)
+    before = hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else ""
+    data.fetch("gigaword", tmp_path)
+    assert hashlib.sha256(file.read_bytes()).hexdigest() != before

