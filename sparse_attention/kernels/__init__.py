@@ -17,8 +17,11 @@ A backend is a module with ``OPS``, kernels by operation, and ``available(op, x)
 
 What holds for an operation whatever kernel runs stands once, in ``reference.OPS`` (see `Op`).
 
-    sparsemax(gamma)  entmax(alpha)  pnormmax(p, gamma)  fusedmax(lam, gamma)  oscarmax(lam, gamma)
+    softmax(gamma)  sparsemax(gamma)  entmax(alpha)  pnormmax(p, gamma)  fusedmax(lam, gamma)  oscarmax(lam, gamma)
     constrained_sparsemax(bounds [R, n])
+
+``triton`` also has sparsecone(q) and sparsehourglass(q), and takes masks and half precision itself (see `fused`); softmax is
+torch's own on a CPU.
 
 Positions excluded in fusedmax are removed before the total variation is taken: neighbours across a hole are adjacent.
 """
@@ -123,6 +126,14 @@ def select(op: str, x: Tensor) -> ModuleType:
     return module
 
 
+def fused(op: str, x: Tensor, params: dict[str, Any]) -> ModuleType | None:
+    """The backend whose kernel takes scores ``x [..., n]`` of this dtype with their mask in one launch, if one is chosen."""
+    if _choice != "triton" and not (x.is_cuda and _choice == "auto"):
+        return None
+    module = _load("triton")
+    return module if module is not None and module.exact(params) and module.available(op, x) else None
+
+
 def build() -> str:
     """Compile the native kernels now instead of at the first call; says what was built. `make setup` calls it.
 
@@ -132,4 +143,4 @@ def build() -> str:
     return backend("native").build_all()
 
 
-__all__ = ["NAMES", "NoMemory", "Op", "active", "backend", "build", "select", "use"]
+__all__ = ["NAMES", "NoMemory", "Op", "active", "backend", "build", "fused", "select", "use"]

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from ..registry import Param, register
 from ..rows import operators
-from ..rows.bounded import bounded_rows, check_bounds
+from ..rows.bounded import bounded_rows
+from ..rows.bounded import checked as with_bounds
 from ..rows.shape import along, expanded, foreign, transformed
 
 BOUNDS = Param(
@@ -40,7 +41,9 @@ def _bounded(
     """``body(x, u)`` along ``dim``, both ``[..., n]`` of one type."""
 
     def both(x: Tensor) -> Tensor:
-        u = expanded(torch.as_tensor(bounds, dtype=x.dtype, device=x.device), scores, "bounds")
+        # filled on the device: a number that is copied there is waited for
+        given = bounds.to(x.device, x.dtype) if isinstance(bounds, Tensor) else x.new_full((), bounds)
+        u = expanded(given, scores, "bounds")
         return body(x, u.reshape(1) if scores.ndim == 0 else u.movedim(dim, -1))
 
     return along(both, scores, dim, mask)
@@ -67,7 +70,7 @@ def constrained_softmax(scores: Tensor, bounds: Tensor | float, dim: int = -1, m
         shape of scores; rows sum to 1.
     Raises:
         ValueError: bounds that do not broadcast to the scores, are negative or NaN, or sum to less than 1 in a row.
-            (constrained_softmax inside torch.compile or a transform: NaN in that row.)
+            (On a GPU, and constrained_softmax inside torch.compile or a transform: NaN in that row.)
     """
     return _bounded(_capped_softmax, scores, bounds, dim, mask)
 
@@ -102,7 +105,8 @@ def _capped_softmax(x: Tensor, u: Tensor) -> Tensor:
         held = torch.where(keep, u.detach(), 0.0)
         bad = bad | ~((held >= 0).all(-1, keepdim=True) & (held.sum(-1, keepdim=True) >= 1 - 1e-4) | dead)
     else:
-        check_bounds(x, u)
+        x = with_bounds(x, u)
+        bad = bad | x.detach().isnan().any(-1, keepdim=True)
     z = x.masked_fill(~keep | dead | bad, 0.0)
     u = u.masked_fill(~keep, 0.0)
     with torch.no_grad():

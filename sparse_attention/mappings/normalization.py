@@ -13,8 +13,7 @@ from torch import Tensor
 
 from ..registry import register
 from ..rows.contract import under_contract
-from ..rows.shape import along
-from .sparsehourglass import cone
+from .sparsehourglass import through_cone
 
 _PAPER = "Laha et al. 2018, sec. 2 and Table 1"
 
@@ -49,7 +48,7 @@ def sum_normalization_pp(scores: Tensor, dim: int = -1, mask: Tensor | None = No
 
     ``sparsemax(z / |sum z|)``, scale invariant; a row of sum 0 has no value (NaN). Arguments and result as :func:`sum_normalization`.
     """
-    return along(cone, scores, dim, mask, q=0.0, mirrored=True)
+    return through_cone("sparsehourglass", scores, dim, mask, 0.0)
 
 
 @register("spherical_softmax", paper=_PAPER + "; de Brebisson & Vincent 2016", oracle="definition")

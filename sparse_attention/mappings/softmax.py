@@ -3,16 +3,19 @@ r"""Softmax: :math:`p = \arg\max_{p \in \Delta} p^\top x - \gamma \sum_i p_i \lo
 The dense mapping that the others replace: no position ever gets exactly 0. It keeps the library's contract (a fully
 masked row gives zeros, not NaN). Cost O(n). Jacobian :math:`(\mathrm{Diag}(p) - pp^\top)/\gamma`.
 
-Forward and backward: ``torch.softmax``, called below.
+Forward and backward: ``torch.softmax``, called below; on a GPU ``kernels/triton/simplex.py``.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 
 from ..registry import Param, register
-from ..rows.shape import along, scaled
+from ..rows.apply import fused, on_cpu
+from ..rows.shape import along, checked, foreign, scaled
 
 GAMMA = Param("gamma", low=0.0, meaning="temperature: smaller is closer to the maximum")
 
@@ -30,7 +33,18 @@ def softmax(scores: Tensor, dim: int = -1, gamma: float | Tensor = 1.0, mask: Te
     Returns:
         shape of scores; rows sum to 1, fully masked rows are 0.
     """
-    return along(_softmax, scores, dim, mask, gamma=GAMMA.take(gamma))
+    gamma = GAMMA.take(gamma)
+    if not isinstance(gamma, Tensor):
+        p = fused("softmax", scores, dim, mask, {"gamma": gamma})
+        if p is not None:
+            return p
+        if on_cpu(scores, dim) and (mask is None or not foreign(mask)):
+            x = scores if mask is None else scores.masked_fill(~checked(mask, scores), -torch.inf)
+            p = torch.softmax(scaled(x, gamma), -1)
+            some = p.detach() if p.numel() < 10000 else p.detach().select(-1, 0)
+            if not math.isnan(some.sum().item()):  # no row without a position
+                return p
+    return along(_softmax, scores, dim, mask, gamma=gamma)
 
 
 def _softmax(x: Tensor, gamma: float | Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Row operations on tensors of any shape, with gradients.
 
-Three ways lead to a kernel, by who asks:
+Four ways lead to a kernel, by who asks:
 
+* plain calls on a GPU with numbers as parameters: `_Fused`, whose kernels take the mask and half precision in one launch;
 * plain calls (contiguous, last dimension, no mask, numbers as parameters): `_Rows`, with nothing in between;
 * torch.func transforms and hyperparameters given as tensors: `_RowsInTorch`, which runs the reference kernel and keeps
   every derivative a torch expression;
@@ -21,7 +22,19 @@ from torch.autograd import Function
 from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
 from . import operators
-from .shape import FULL, PLAIN, along, batched, dispatch_modes, foreign, function_modes, scaled, transformed
+from .shape import (
+    FULL,
+    PLAIN,
+    along,
+    batched,
+    checked,
+    dispatch_modes,
+    dtype_of_result,
+    foreign,
+    function_modes,
+    scaled,
+    transformed,
+)
 
 _grad_enabled = torch.is_grad_enabled
 _compiling = torch.compiler.is_dynamo_compiling  # what else compiles is a mode
@@ -50,6 +63,8 @@ def rows(
     for value in params.values():
         if value.__class__ is not float:
             return along(lambda x, **values: _with_tensors(op, x, values, learned), scores, dim, mask, **params)
+    if (p := fused(op, scores, dim, mask, params)) is not None:
+        return p
     ndim = scores.ndim
     if (
         mask is None
@@ -75,6 +90,50 @@ def rows(
         except kernels.NoMemory:  # the dispatcher knows why: a lazy zero, a meta tensor
             pass
     return along(lambda x: on_last(op, x, params), scores, dim, mask)
+
+
+def fused(
+    op: str,
+    scores: Tensor,
+    dim: int,
+    mask: Tensor | None,
+    params: dict[str, float],
+    plain: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor | None:
+    """The attention in one launch, and its gradient in another; None where no kernel takes all of it.
+
+    ``plain``: the operation in torch on float32 rows ``[..., n]``, -inf where masked, to differentiate the gradient of an
+    operation that the reference does not have.
+    """
+    if not (scores.is_cuda or kernels.active() == "triton") or not scores.ndim or not scores.numel():
+        return None
+    x, kept = scores, None
+    if mask is not None:
+        kept = checked(mask, scores)
+    if dim != -1:
+        x, kept = x.movedim(dim, -1), None if kept is None else kept.movedim(dim, -1)
+    backend = kernels.fused(op, x, params)
+    watched = foreign(x) or transformed() or _forward_ad._current_level >= 0
+    if backend is None or watched or (kept is not None and foreign(kept)):
+        return None
+    form = backend.form(kept, dtype_of_result(scores))
+    p = _Fused.apply(x.contiguous(), form.mask, form, op, backend.OPS[op], params, plain)
+    return p if dim == -1 else p.movedim(-1, dim)
+
+
+def on_cpu(scores: Tensor, dim: int) -> bool:
+    """Whether plain torch code may look at the values of these rows: float32 or float64 on a CPU, last dimension, not empty,
+    nobody watching."""
+    return (
+        scores.device.type == "cpu"
+        and scores.dtype in FULL
+        and scores.ndim > 0
+        and (dim == -1 or dim == scores.ndim - 1)
+        and not foreign(scores)
+        and scores.numel() > 0
+        and not transformed()
+        and _forward_ad._current_level < 0
+    )
 
 
 def _with_tensors(op: str, x: Tensor, params: dict[str, Any], learned: Callable[..., Tensor] | None) -> Tensor:
@@ -177,6 +236,40 @@ class _Linear(Function):
     def backward(ctx: Any, gg: Tensor) -> tuple[Tensor | None, ...]:
         p, *saved = ctx.saved_tensors
         return (_linear(gg, p, saved, ctx.kernel, ctx.params), None, None, None, *(None for _ in saved))
+
+
+class _Fused(Function):
+    """One kernel forward, one backward, on scores of the kernel's types with their mask; differentiable again in torch."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, mask: Tensor | None, form: Any, op: str, kernel: Any, params: dict[str, float], plain: Any
+    ) -> Tensor:
+        p, saved = kernel.forward(x.view(-1, x.shape[-1]), form=form, **params)
+        p = p.view(x.shape)
+        ctx.save_for_backward(p, mask, *saved, *((x,) if plain is not None else ()))
+        ctx.form, ctx.op, ctx.kernel, ctx.params, ctx.plain = form._replace(dtype=x.dtype), op, kernel, params, plain
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        p, mask, *saved = ctx.saved_tensors
+        n = p.shape[-1]
+        x = saved.pop() if ctx.plain is not None else None
+        if _grad_enabled() or batched(g) or foreign(g):
+            wide = g.float()
+            if x is not None:
+                masked = x.float() if mask is None else x.float().masked_fill(mask == 0, -torch.inf)
+                (dx,) = torch.autograd.grad(ctx.plain(masked), x, wide, create_graph=True)
+            elif REFERENCE[ctx.op].smooth:
+                dx = REFERENCE[ctx.op].backward(wide, p.float(), (), **ctx.params)
+            else:
+                dx = _linear(wide, p.detach(), saved, ctx.kernel, ctx.params)
+            dx = dx.to(ctx.form.dtype)
+        else:
+            rows = g.reshape(-1, n), p.view(-1, n), saved
+            dx = ctx.kernel.backward(*rows, form=ctx.form._replace(mask=mask), **ctx.params).view(p.shape)
+        return dx, None, None, None, None, None, None
 
 
 class _RowsInTorch(Function):

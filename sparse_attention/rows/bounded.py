@@ -11,14 +11,16 @@ from torch.autograd import Function
 
 from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
+from . import shape
 from .shape import batched, foreign, transformed
 
 _OP = "constrained_sparsemax"
 _vjp = REFERENCE[_OP].backward  # linear in the gradient, so differentiable again
 
 
-def check_bounds(x: Tensor, u: Tensor) -> None:
-    """Raises ValueError for bounds ``u [..., n]`` that no distribution over the kept positions of ``x`` fits.
+def checked(x: Tensor, u: Tensor) -> Tensor:
+    """The scores, if a distribution over their kept positions fits the bounds ``u [..., n]``; else raises ValueError. On a GPU,
+    which would have to be waited for, such a row becomes NaN instead.
 
     A sum short of 1 by less than 1e-4 is rounding (fertility that was used up exactly): such a row gets its bounds.
     """
@@ -28,8 +30,10 @@ def check_bounds(x: Tensor, u: Tensor) -> None:
     total = held.sum(-1)
     # NaN fails both comparisons.
     fits = (held >= 0).all(-1) & (total >= 1 - 1e-4) | empty
+    if shape.asynchronous(x):
+        return x.masked_fill(~fits.unsqueeze(-1), torch.nan)
     if bool(fits.all()):
-        return
+        return x
     row = tuple((~fits).nonzero()[0].tolist())
     wrong = held[row][~(held[row] >= 0)]
     where = f"bounds of row {row}" if row else "bounds"
@@ -48,7 +52,7 @@ def bounded_rows(x: Tensor, u: Tensor) -> Tensor:
 
 def solve(x: Tensor, u: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor, Any]:
     """Attention ``[R, n]`` of the last dimension of ``x`` and ``u``, what the kernel kept, its bounds ``[R, n]``, itself."""
-    check_bounds(x, u)
+    x = checked(x, u)
     n = x.shape[-1]
     rows = x.reshape(-1, n).contiguous()
     bounds = u.reshape(-1, n).masked_fill(rows == -torch.inf, 0.0)  # a NaN at an excluded position says nothing
@@ -96,7 +100,7 @@ class _RowsInTorch(Function):
 
     @staticmethod
     def forward(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        check_bounds(x, u)
+        x = checked(x, u)
         n = x.shape[-1]
         p, (held,) = REFERENCE[_OP].forward(x.reshape(-1, n), bounds=u.reshape(-1, n))
         return p.view(x.shape), held.view(x.shape)
@@ -114,5 +118,5 @@ class _RowsInTorch(Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, u: Tensor) -> Any:
         x, u = (t.movedim(d, 0) if d is not None else t.unsqueeze(0) for t, d in zip((x, u), in_dims))
-        shape = torch.broadcast_shapes(x.shape, u.shape)
-        return _RowsInTorch.apply(x.expand(shape), u.expand(shape)), (0, 0)
+        both = torch.broadcast_shapes(x.shape, u.shape)
+        return _RowsInTorch.apply(x.expand(both), u.expand(both)), (0, 0)

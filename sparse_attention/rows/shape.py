@@ -36,6 +36,11 @@ def foreign(x: Tensor) -> bool:
     )
 
 
+def asynchronous(x: Tensor) -> bool:
+    """Whether reading a value of ``x`` would make the host wait for a device: checks that could raise mark rows NaN there."""
+    return x.is_cuda
+
+
 def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Scores with the attention dimension last, in float32 or float64, -inf where masked; and the way back.
 
@@ -47,11 +52,9 @@ def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Callabl
     if not dtype.is_floating_point:
         raise TypeError(f"scores have dtype {dtype}; attention needs floating point, convert with scores.float()")
     wide = scores if dtype in FULL else scores.float()
-    # As torch.softmax does: autocast on a GPU keeps the result in float32, on a CPU in the input's type.
-    keeps_full = dtype in _HALF and scores.is_cuda and torch.is_autocast_enabled("cuda")
-    out_dtype = torch.float32 if keeps_full else dtype
+    out_dtype = dtype_of_result(scores)
     if mask is not None:
-        wide = wide.masked_fill(~_checked(mask, scores), -torch.inf)
+        wide = wide.masked_fill(~checked(mask, scores), -torch.inf)
     flat = wide.ndim == 0
     x = wide.reshape(1) if flat else wide.movedim(dim, -1)
 
@@ -60,6 +63,12 @@ def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Callabl
         return p if p.dtype == out_dtype else p.to(out_dtype)
 
     return x, restore
+
+
+def dtype_of_result(scores: Tensor) -> torch.dtype:
+    """As torch.softmax has it: autocast on a GPU keeps the result in float32, on a CPU in the input's type."""
+    keeps_full = scores.dtype in _HALF and scores.is_cuda and torch.is_autocast_enabled("cuda")
+    return torch.float32 if keeps_full else scores.dtype
 
 
 def along(body: Callable[..., Tensor], scores: Tensor, dim: int, mask: Tensor | None, **values: Any) -> Tensor:
@@ -73,10 +82,11 @@ def along(body: Callable[..., Tensor], scores: Tensor, dim: int, mask: Tensor | 
     return restore(body(x, **values))
 
 
-def _checked(mask: Tensor, scores: Tensor) -> Tensor:
+def checked(mask: Tensor, scores: Tensor) -> Tensor:
+    """The mask in the scores' shape. Raises TypeError for one that is not boolean, ValueError as `expanded`."""
     if mask.dtype != torch.bool:
         raise TypeError(f"mask has dtype {mask.dtype}; it must be boolean, True = keep (use mask.bool())")
-    return expanded(mask, scores, "mask")
+    return mask if mask.shape == scores.shape else expanded(mask, scores, "mask")
 
 
 def expanded(value: Tensor, scores: Tensor, name: str) -> Tensor:

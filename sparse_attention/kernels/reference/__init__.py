@@ -14,11 +14,14 @@ from .threshold import (
     pnormmax_backward,
     pnormmax_forward,
     pnormmax_p_gradient,
+    softmax_backward,
+    softmax_forward,
     sparsemax_backward,
     sparsemax_forward,
 )
 
 OPS = {
+    "softmax": Op(softmax_forward, softmax_backward, smooth=True, theta_gradient=None),
     "sparsemax": Op(sparsemax_forward, sparsemax_backward, smooth=True, theta_gradient=None),
     "entmax": Op(entmax_forward, entmax_backward, smooth=True, theta_gradient=entmax_alpha_gradient),
     "pnormmax": Op(pnormmax_forward, pnormmax_backward, smooth=True, theta_gradient=pnormmax_p_gradient),

@@ -29,6 +29,17 @@ def sparsemax_backward(g: Tensor, p: Tensor, saved: tuple[Tensor, ...], gamma: V
     return centred(g, (p > 0).to(g.dtype)) / gamma
 
 
+def softmax_forward(x: Tensor, gamma: Value = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """``e^{x/gamma}``, normalised."""
+    rows = prepare(x, gamma)
+    return finish(torch.softmax(rows.z, -1), rows), ()
+
+
+def softmax_backward(g: Tensor, p: Tensor, saved: tuple[Tensor, ...], gamma: Value = 1.0) -> Tensor:
+    """``(Diag(p) - p p^T) g / gamma``."""
+    return centred(g, p) / gamma
+
+
 def entmax_forward(x: Tensor, alpha: Value) -> tuple[Tensor, tuple[Tensor, ...]]:
     """``[(alpha-1) x - tau]_+^{1/(alpha-1)}`` (Peters et al. 2019), alpha > 0; exact for 1.5 and 2, Newton otherwise."""
     rows = prepare(x)

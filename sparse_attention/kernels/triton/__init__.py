@@ -1,8 +1,9 @@
-"""The GPU backend: Triton kernels for sparsemax, entmax, pnormmax, fusedmax and oscarmax.
+"""The GPU backend: Triton kernels, one launch forward and one backward for each mapping.
 
-Takes float32, float16 and bfloat16 rows [R, n] on a CUDA device, n up to 32,768; computes in float32 and rounds once.
-Anything else (float64, longer rows, constrained_sparsemax, alpha above 2) is left to the reference, which runs on any
-device. The contract of ``forward`` and ``backward`` is that of ``sparse_attention.kernels``.
+Takes float32, float16 and bfloat16 rows [R, n] on a CUDA device, n up to 32,768 (fusedmax, oscarmax 8,192), and their mask;
+computes in float32 and rounds once. Anything else (float64, longer rows, constrained_sparsemax, alpha above 2) is left to the reference, which
+runs on any device. The contract of ``forward`` and ``backward`` is that of ``sparse_attention.kernels``, and both take a
+`Form` besides. softmax, sparsecone and sparsehourglass, which are torch code elsewhere, are kernels here.
 
 These kernels are tested under Triton's interpreter and compiled ahead of time for sm_80 and sm_90. They have never been
 run on a GPU. With ``TRITON_INTERPRET=1`` they also take CPU tensors, slowly.
@@ -11,16 +12,20 @@ run on a GPU. With ``TRITON_INTERPRET=1`` they also take CPU tensors, slowly.
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-_LONGEST = 32768
+_LONGEST = {"fusedmax": 8192, "oscarmax": 8192}  # beyond, their kernels compile for minutes
+_LONGEST_SIMPLEX = 32768
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
-_ROWS_PER_PROGRAM = 32  # a warp: one row per lane
+_PROGRAMS = 2048  # fusedmax: a warp for every row while there are fewer, then rows side by side on its lanes
 _kernels: Any = None
+
+Result = tuple[Tensor, tuple[Tensor, ...]]
 
 
 def _load() -> Any:
@@ -42,163 +47,209 @@ def available(op: str, x: Tensor) -> bool:
         op in OPS
         and (x.is_cuda or (_INTERPRETED and x.device.type == "cpu"))
         and x.dtype in _DTYPES
-        and x.shape[-1] <= _LONGEST
+        and x.shape[-1] <= _LONGEST.get(op, _LONGEST_SIMPLEX)
         and bool(_load())
     )
 
 
-def _launch(n: int) -> dict[str, int]:
+def exact(params: dict[str, float]) -> bool:
+    """Whether float32 is enough for these hyperparameters; otherwise the reference computes."""
+    return 1.1 <= params.get("alpha", 2.0) <= 2.0 and params.get("p", 2.0) >= 1.05
+
+
+class Form(NamedTuple):
+    """What a kernel does besides: a mask to apply and the type to round to.
+
+    mask: uint8, nonzero = keep, for rows of a shape [R / (size1 size2), size1, size2]; layout: size1, size2, the mask's
+    strides of those three dimensions and along n. dtype: of the attention or the gradient; by default the input's.
+    """
+
+    mask: Tensor | None = None
+    layout: tuple[int, ...] = (1, 1, 0, 0, 0, 0)
+    dtype: torch.dtype | None = None
+
+
+PLAIN = Form()
+
+
+def form(mask: Tensor | None, dtype: torch.dtype) -> Form:
+    """For a boolean mask expanded to ``[..., n]``: read where it stands, or copied if it needs more than three strides."""
+    if mask is None:
+        return Form(dtype=dtype)
+    lead: list[tuple[int, int]] = []
+    for size, stride in zip(mask.shape[:-1], mask.stride()):
+        if lead and lead[-1][1] == stride * size:
+            lead[-1] = (lead[-1][0] * size, stride)
+        elif size > 1:
+            lead.append((size, stride))
+    if len(lead) > 3:
+        return form(mask.contiguous(), dtype)
+    (_, s0), (size1, s1), (size2, s2) = [(1, 0)] * (3 - len(lead)) + lead
+    return Form(mask.view(torch.uint8), (size1, size2, s0, s1, s2, mask.stride(-1)), dtype)
+
+
+def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+    """Start a kernel; every launch goes through here."""
+    if programs:
+        kernel[(programs,)](*arguments, **constants)
+
+
+def _sizes(n: int) -> dict[str, int]:
     block = 1 << max(4, (n - 1).bit_length())
-    return {"BLOCK": block, "num_warps": 1 if block <= 512 else 4 if block <= 4096 else 16}
+    return {"BLOCK": block, "num_warps": 1 if block <= 512 else max(4, block // 1024)}
 
 
-def _project(y: Tensor, rule: Any, scale: float, r: float, dtype: torch.dtype) -> Tensor:
-    rows, n = y.shape
-    p = torch.empty(rows, n, dtype=dtype, device=y.device)
-    if rows:
-        _load()[0].simplex_forward[(rows,)](y, p, n, scale, r, RULE=rule, **_launch(n))
+def _masked(x: Tensor, form: Form) -> tuple[Tensor, bool]:
+    return (x, False) if form.mask is None else (form.mask, True)
+
+
+def _like(x: Tensor, form: Form) -> Tensor:
+    return torch.empty(x.shape, dtype=form.dtype or x.dtype, device=x.device)
+
+
+def _project(x: Tensor, form: Form, rule: str, scale: float = 1.0, r: float = 0.0) -> Tensor:
+    (rows, n), p, (bits, masked), simplex = x.shape, _like(x, form), _masked(x, form), _load()[0]
+    launch(
+        simplex.simplex_forward, rows, x, bits, p, rows, n, *form.layout, scale, r,
+        RULE=getattr(simplex, rule), MASKED=masked, **_sizes(n),
+    )  # fmt: skip
     return p
 
 
-def _weighted_backward(g: Tensor, p: Tensor, scale: float, exponent: float) -> Tensor:
-    rows, n = p.shape
-    g, dx = g.contiguous(), torch.empty_like(p)
-    if rows:
-        _load()[0].weighted_backward[(rows,)](g, p, dx, n, scale, exponent, **_launch(n))
+def _weighted(g: Tensor, p: Tensor, form: Form, scale: float, exponent: float) -> Tensor:
+    (rows, n), dx = p.shape, _like(p, form)
+    launch(_load()[0].weighted_backward, rows, g.contiguous(), p, dx, n, scale, exponent, **_sizes(n))
     return dx
 
 
-class _Sparsemax:
-    def forward(self, x: Tensor, gamma: float = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return _project(x, _load()[0].SPARSEMAX, 1 / gamma, 0.0, x.dtype), ()
-
-    def backward(self, g: Tensor, p: Tensor, saved: Any = (), gamma: float = 1.0) -> Tensor:
-        return _weighted_backward(g, p, 1 / gamma, 0.0)
+def _softmax(x: Tensor, form: Form = PLAIN, gamma: float = 1.0) -> Result:
+    return _project(x, form, "SOFTMAX", 1 / gamma), ()
 
 
-class _Entmax:
-    """alpha outside [1.1, 2] goes to the reference: float32 is not enough there."""
-
-    def forward(self, x: Tensor, alpha: float = 1.5) -> tuple[Tensor, tuple[Tensor, ...]]:
-        rules = _load()[0]
-        if alpha == 2:
-            return _project(x, rules.SPARSEMAX, 1.0, 0.0, x.dtype), ()
-        if not 1.1 <= alpha < 2:
-            from .. import reference
-
-            return reference.OPS["entmax"].forward(x, alpha=alpha)
-        rule = rules.ENTMAX15 if alpha == 1.5 else rules.ENTMAX
-        return _project(x, rule, alpha - 1, 1 / (alpha - 1), x.dtype), ()
-
-    def backward(self, g: Tensor, p: Tensor, saved: Any = (), alpha: float = 1.5) -> Tensor:
-        if saved or not 1.1 <= alpha <= 2:
-            from .. import reference
-
-            return reference.OPS["entmax"].backward(g, p, saved, alpha=alpha)
-        return _weighted_backward(g, p, 1.0, 2 - alpha)
+def _softmax_backward(g: Tensor, p: Tensor, saved: Any = (), form: Form = PLAIN, gamma: float = 1.0) -> Tensor:
+    return _weighted(g, p, form, 1 / gamma, 1.0)
 
 
-class _Pnormmax:
-    """p below 1.05 goes to the reference."""
+def _sparsemax(x: Tensor, form: Form = PLAIN, gamma: float = 1.0) -> Result:
+    return _project(x, form, "SPARSEMAX", 1 / gamma), ()
 
-    def forward(self, x: Tensor, p: float = 1.5, gamma: float = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
-        rules = _load()[0]
-        if p == 2:
-            return _project(x, rules.SPARSEMAX, 1 / gamma, 0.0, x.dtype), ()
-        if p < 1.05:
-            from .. import reference
 
-            return reference.OPS["pnormmax"].forward(x, p=p, gamma=gamma)
-        return _project(x, rules.PNORMMAX, 1 / gamma, p / (p - 1), x.dtype), ()
+def _sparsemax_backward(g: Tensor, p: Tensor, saved: Any = (), form: Form = PLAIN, gamma: float = 1.0) -> Tensor:
+    return _weighted(g, p, form, 1 / gamma, 0.0)
 
-    def backward(self, g: Tensor, y: Tensor, saved: Any = (), p: float = 1.5, gamma: float = 1.0) -> Tensor:
-        if p == 2:
-            return _weighted_backward(g, y, 1 / gamma, 0.0)
-        if saved or p < 1.05:
-            from .. import reference
 
-            return reference.OPS["pnormmax"].backward(g, y, saved, p=p, gamma=gamma)
-        rows, n = y.shape
-        g, dx = g.contiguous(), torch.empty_like(y)
-        if rows:
-            _load()[0].pnormmax_backward[(rows,)](g, y, dx, n, p, gamma, **_launch(n))
+def _entmax(x: Tensor, form: Form = PLAIN, alpha: float = 1.5) -> Result:
+    if alpha == 2:
+        return _project(x, form, "SPARSEMAX"), ()
+    if not exact({"alpha": alpha}):
+        from .. import reference
+
+        return reference.OPS["entmax"].forward(x, alpha=alpha)
+    return _project(x, form, "ENTMAX15" if alpha == 1.5 else "ENTMAX", alpha - 1, 1 / (alpha - 1)), ()
+
+
+def _entmax_backward(g: Tensor, p: Tensor, saved: Any = (), form: Form = PLAIN, alpha: float = 1.5) -> Tensor:
+    if not exact({"alpha": alpha}):
+        from .. import reference
+
+        return reference.OPS["entmax"].backward(g, p, saved, alpha=alpha)
+    return _weighted(g, p, form, 1.0, 2 - alpha)
+
+
+def _pnormmax(x: Tensor, form: Form = PLAIN, p: float = 1.5, gamma: float = 1.0) -> Result:
+    if p == 2:
+        return _project(x, form, "SPARSEMAX", 1 / gamma), ()
+    if not exact({"p": p}):
+        from .. import reference
+
+        return reference.OPS["pnormmax"].forward(x, p=p, gamma=gamma)
+    return _project(x, form, "PNORMMAX", 1 / gamma, p / (p - 1)), ()
+
+
+def _pnormmax_backward(
+    g: Tensor, y: Tensor, saved: Any = (), form: Form = PLAIN, p: float = 1.5, gamma: float = 1.0
+) -> Tensor:
+    if p == 2:
+        return _weighted(g, y, form, 1 / gamma, 0.0)
+    if not exact({"p": p}):
+        from .. import reference
+
+        return reference.OPS["pnormmax"].backward(g, y, saved, p=p, gamma=gamma)
+    (rows, n), dx = y.shape, _like(y, form)
+    launch(_load()[0].pnormmax_backward, rows, g.contiguous(), y, dx, n, p, gamma, **_sizes(n))
+    return dx
+
+
+def _cone(rule: str) -> Kernel:
+    def forward(x: Tensor, form: Form = PLAIN, q: float = 1.0) -> Result:
+        return _project(x, form, rule, 1.0, q), (x,)
+
+    def backward(g: Tensor, p: Tensor, saved: Any, form: Form = PLAIN, q: float = 1.0) -> Tensor:
+        (rows, n), dx, (bits, masked) = p.shape, _like(saved[0], form), _masked(p, form)
+        launch(
+            _load()[0].cone_backward, rows, g.contiguous(), p, saved[0], bits, dx, rows, n, *form.layout, q,
+            MIRRORED=rule == "HOURGLASS", MASKED=masked, **_sizes(n),
+        )  # fmt: skip
         return dx
 
-
-def _prepare(x: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """float32 rows less their maximum over gamma, 0 in unusable rows; kept [R, n]; lengths [R]; empty, spoilt [R, 1]."""
-    wide = x.float()
-    top = wide.amax(-1, keepdim=True)
-    empty, spoilt = top == -torch.inf, ~(top < torch.inf)
-    keep = (wide > -torch.inf) & ~(empty | spoilt)
-    z = torch.where(keep, (wide - torch.where(empty | spoilt, 0.0, top)) / gamma, -torch.inf)
-    return z.contiguous(), keep, keep.sum(-1, dtype=torch.int32), empty, spoilt
+    return Kernel(forward, backward)
 
 
-def _finish(p: Tensor, keep: Tensor, spoilt: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.where(spoilt, torch.nan, torch.where(keep, p, 0.0)).to(dtype)
+def _marks(x: Tensor) -> Tensor:
+    return torch.empty(x.shape, dtype=torch.int8, device=x.device)
 
 
-class _Grouped:
-    """fusedmax and oscarmax save each entry's group, int32 [R, n]: -1 off the support, -2 in rows with NaN."""
-
-    def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: float = 1.0, gamma: float = 1.0) -> Tensor:
-        """Group averages of g, less the average over the support."""
-        groups = saved[0]
-        on = groups >= 0
-        slot = groups.clamp(min=0).long()
-        wide = torch.where(on, g.float(), 0.0)
-        sums = torch.zeros_like(wide).scatter_add_(-1, slot, wide)
-        sizes = torch.zeros_like(wide).scatter_add_(-1, slot, on.float())
-        mean = wide.sum(-1, keepdim=True) / on.sum(-1, keepdim=True).clamp(min=1)
-        dx = torch.where(on, sums.gather(-1, slot) / sizes.gather(-1, slot).clamp(min=1) - mean, 0.0) / gamma
-        return torch.where(groups == -2, torch.nan, dx).to(p.dtype)
+def _fusedmax(x: Tensor, form: Form = PLAIN, lam: float = 1.0, gamma: float = 1.0) -> Result:
+    (rows, n), p, marks, (bits, masked) = x.shape, _like(x, form), _marks(x), _masked(x, form)
+    side_by_side = min(32, 1 << max(0, (rows // _PROGRAMS).bit_length() - 1) if rows >= _PROGRAMS else 1)
+    launch(
+        _load()[1].fusedmax_forward, -(-rows // side_by_side), x, bits, p, marks,
+        torch.empty(2, rows, n, dtype=torch.float32, device=x.device), rows, n, *form.layout, 1 / gamma, lam,
+        MASKED=masked, ROWS=side_by_side, **_sizes(n),
+    )  # fmt: skip
+    return p, (marks,)
 
 
-class _Fusedmax(_Grouped):
-    def forward(self, x: Tensor, lam: float = 1.0, gamma: float = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
-        rows, n = x.shape
-        z, keep, length, _, spoilt = _prepare(x, gamma)
-        # Excluded positions go to the end, so that those beside them become neighbours.
-        order = torch.sort((~keep).to(torch.uint8), dim=-1, stable=True).indices
-        z = z.gather(-1, order)
-        y = torch.full_like(z, -torch.inf)
-        if rows:
-            kernel = _load()[1].total_variation
-            kernel[(-(-rows // _ROWS_PER_PROGRAM),)](z, y, length, rows, n, lam, ROWS=_ROWS_PER_PROGRAM, num_warps=1)
-        packed = _project(y, _load()[0].SPARSEMAX, 1.0, 0.0, torch.float32)
-        change = torch.ones_like(packed, dtype=torch.bool)
-        change[:, 1:] = packed[:, 1:] != packed[:, :-1]
-        groups = (change.cumsum(-1, dtype=torch.int32) - 1).masked_fill(~(packed > 0), -1)
-        p = torch.zeros_like(packed).scatter_(-1, order, packed)
-        groups = torch.empty_like(groups).scatter_(-1, order, groups).masked_fill(spoilt, -2)
-        return _finish(p, keep, spoilt, x.dtype), (groups,)
+def _oscarmax(x: Tensor, form: Form = PLAIN, lam: float = 1.0, gamma: float = 1.0) -> Result:
+    (rows, n), p, marks, (bits, masked) = x.shape, _like(x, form), _marks(x), _masked(x, form)
+    order = torch.empty(rows, n, dtype=torch.int16, device=x.device)
+    block = _sizes(n)["BLOCK"]
+    warps = max(1, min(32, block // 128))
+    launch(
+        _load()[1].oscarmax_forward, rows, x, bits, p, marks, order,
+        torch.empty(rows, n + 1, dtype=torch.float64, device=x.device),
+        torch.empty(rows, n + 1, dtype=torch.int32, device=x.device), rows, n, *form.layout, 1 / gamma, lam,
+        MASKED=masked, CHUNK=max(1, min(16, 2048 * warps // block)), BLOCK=block, num_warps=warps,
+    )  # fmt: skip
+    return p, (marks, order)
 
 
-class _Oscarmax(_Grouped):
-    def forward(self, x: Tensor, lam: float = 1.0, gamma: float = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
-        rows, n = x.shape
-        z, keep, length, _, spoilt = _prepare(x, gamma)
-        z, order = torch.sort(z, dim=-1, descending=True)
-        y = torch.full_like(z, -torch.inf)
-        groups = torch.full_like(z, -1, dtype=torch.int32)
-        if rows:
-            kernel = _load()[1].pool_adjacent_violators
-            kernel[(-(-rows // _ROWS_PER_PROGRAM),)](
-                z, y, groups, torch.empty_like(z, dtype=torch.float64), torch.empty_like(groups), length,
-                rows, n, lam, ROWS=_ROWS_PER_PROGRAM, num_warps=1,
-            )  # fmt: skip
-        packed = _project(y, _load()[0].SPARSEMAX, 1.0, 0.0, torch.float32)
-        groups = groups.masked_fill(~(packed > 0), -1)
-        p = torch.zeros_like(packed).scatter_(-1, order, packed)
-        groups = torch.empty_like(groups).scatter_(-1, order, groups).masked_fill(spoilt, -2)
-        return _finish(p, keep, spoilt, x.dtype), (groups,)
+def _grouped_backward(
+    g: Tensor, p: Tensor, saved: Any, form: Form = PLAIN, lam: float = 1.0, gamma: float = 1.0
+) -> Tensor:
+    (rows, n), dx = p.shape, _like(p, form)
+    launch(
+        _load()[1].grouped_backward, rows, g.contiguous(), saved[0], saved[-1], dx,
+        torch.empty(rows, 2, n + 1, dtype=torch.float64, device=p.device), n, 1 / gamma,
+        ORDERED=len(saved) == 2, **_sizes(n),
+    )  # fmt: skip
+    return dx
 
 
-OPS: dict[str, Any] = {
-    "sparsemax": _Sparsemax(),
-    "entmax": _Entmax(),
-    "pnormmax": _Pnormmax(),
-    "fusedmax": _Fusedmax(),
-    "oscarmax": _Oscarmax(),
+class Kernel(NamedTuple):
+    """One operation."""
+
+    forward: Callable[..., Result]
+    backward: Callable[..., Tensor]
+
+
+OPS = {
+    "softmax": Kernel(_softmax, _softmax_backward),
+    "sparsemax": Kernel(_sparsemax, _sparsemax_backward),
+    "entmax": Kernel(_entmax, _entmax_backward),
+    "pnormmax": Kernel(_pnormmax, _pnormmax_backward),
+    "sparsecone": _cone("CONE"),
+    "sparsehourglass": _cone("HOURGLASS"),
+    "fusedmax": Kernel(_fusedmax, _grouped_backward),
+    "oscarmax": Kernel(_oscarmax, _grouped_backward),
 }

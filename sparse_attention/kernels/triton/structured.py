@@ -1,8 +1,11 @@
-"""The sequential parts of fusedmax and oscarmax on the GPU: a block of rows per program, one row per lane.
+"""fusedmax and oscarmax on the GPU: one kernel forward each, one backward for both.
 
-Both algorithms walk along a row and decide at every step; what can run side by side are rows. Each pass of the loop is
-one step of every lane's own walk, with selections in place of branches. State is float64, because both add up whole
-rows. Rows have lengths of their own: positions from ``length[row]`` on are left alone.
+Forward saves one int8 a position, `marks`: 1 the first of its group, 0 a further one, -1 off the support, -2 a row with NaN;
+for fusedmax in the order of the positions, for oscarmax in that of the scores, with the order beside it (int16 [R, n]).
+
+Entries that are certainly off the support are raised to a floor below it: the solution is the same, and a score of -1e9
+costs the sums of its neighbours no digits. ``work`` is memory to pass values between the lanes of a program: what a lane
+stored, another reads after a barrier.
 """
 
 from __future__ import annotations
@@ -10,26 +13,33 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .rows import scores_of, simplex_threshold, standing
+
+FIRST, MEMBER, OFF, SPOILT = tl.constexpr(1), tl.constexpr(0), tl.constexpr(-1), tl.constexpr(-2)
+
 
 @triton.jit
-def total_variation(z_ptr, y_ptr, length_ptr, rows, n, lam, ROWS: tl.constexpr):
-    """y = argmin |y - z|^2 / 2 + lam sum |y_{i+1} - y_i| row by row, by the direct scan of Condat 2013.
+def _marks(first, p, empty, spoilt):
+    """int8 marks of positions with probability ``p`` before it is rounded."""
+    marks = tl.where(p > 0, tl.where(first, FIRST, MEMBER), OFF)
+    return tl.where(spoilt, SPOILT, tl.where(empty, OFF, marks)).to(tl.int8)
 
-    Names as in ``native/src/total_variation.h``. Linear in n on typical rows, quadratic on smooth ones. First every
-    segment's value is stored at its start and its length in the following steps, then a sweep fills it in.
+
+@triton.jit
+def _inverse(count):
+    """1 / count in float64 by a float32 division and a step of Newton: float64 divisions take ten times as long."""
+    guess = (1.0 / count.to(tl.float32)).to(tl.float64)
+    return guess * (2.0 - guess * count)
+
+
+@triton.jit
+def _total_variation(z, y, length, lam, ROWS: tl.constexpr):
+    """argmin |y - z|^2 / 2 + lam sum |y_{i+1} - y_i| by the direct scan of Condat 2013, a row per lane; pointers [ROWS].
+
+    Names as in ``native/src/total_variation.h``. Each pass is one step of every lane's own scan, with selections in place
+    of branches, in float64, as it adds up rows. The value of every segment is stored at its start, nothing elsewhere.
     """
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    real = row < rows
-    length = tl.load(length_ptr + row, mask=real, other=0)
-    z = z_ptr + row * n
-    y = y_ptr + row * n
     working = length > 0
-    # NaN marks "same as the value before".
-    i = 0
-    while i < tl.max(length, 0):
-        tl.store(y + i, tl.full([ROWS], float("nan"), tl.float32), mask=i < length)
-        i += 1
-
     start = tl.zeros([ROWS], tl.int32)
     k = start
     low_end = start
@@ -51,7 +61,7 @@ def total_variation(z_ptr, y_ptr, length_ptr, rows, n, lam, ROWS: tl.constexpr):
         finish = working & last & ~down & ~up
         on = working & ~last & ~down & ~up
 
-        value = tl.where(down, low, tl.where(up, high, low + low_dual / (k - start + 1)))
+        value = tl.where(down, low, tl.where(up, high, low + low_dual * _inverse(k - start + 1)))
         tl.store(y + start, value.to(tl.float32), mask=down | up | finish)
         jump = down | up
         working = working & ~finish
@@ -61,9 +71,9 @@ def total_variation(z_ptr, y_ptr, length_ptr, rows, n, lam, ROWS: tl.constexpr):
         k = tl.where(jump, start, tl.where(on, k + 1, k))
         raise_low = on & (low_next >= lam64)
         lower_high = on & (high_next <= -lam64)
-        span = (k - start + 1).to(tl.float64)
-        low = tl.where(raise_low, low + (low_next - lam64) / span, low)
-        high = tl.where(lower_high, high + (high_next + lam64) / span, high)
+        share = _inverse(k - start + 1)
+        low = tl.where(raise_low, low + (low_next - lam64) * share, low)
+        high = tl.where(lower_high, high + (high_next + lam64) * share, high)
         low_end = tl.where(raise_low, k, low_end)
         high_end = tl.where(lower_high, k, high_end)
         low_dual = tl.where(raise_low, lam64, tl.where(on, low_next, low_dual))
@@ -76,62 +86,169 @@ def total_variation(z_ptr, y_ptr, length_ptr, rows, n, lam, ROWS: tl.constexpr):
         low_end = tl.where(jump, start, low_end)
         high_end = tl.where(jump, start, high_end)
 
-    before = tl.zeros([ROWS], tl.float32)
-    i = 0
-    while i < tl.max(length, 0):
-        here = tl.load(y + i, mask=i < length, other=0.0)
-        before = tl.where(here != here, before, here)
-        tl.store(y + i, before, mask=i < length)
-        i += 1
+
+@triton.jit(do_not_specialize=["rows"])
+def fusedmax_forward(
+    x_ptr, mask_ptr, p_ptr, marks_ptr, work_ptr, rows, n, size1, size2, s0, s1, s2, s3, scale, lam,
+    MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """p and its marks for ROWS rows of contiguous [R, n]; work: float32 [2, R, n]. BLOCK a power of two, at least n.
+
+    Kept positions move to the front by counting them, so that the two sides of a hole are neighbours; the scan walks
+    along the rows side by side; then each row in turn is projected and moved back.
+    """
+    row0 = tl.program_id(0).to(tl.int64) * ROWS
+    at = tl.arange(0, BLOCK)
+    lane = tl.arange(0, ROWS)
+    second = rows.to(tl.int64) * n
+    floor = -2.0 - 4.0 * lam
+    length = tl.zeros([ROWS], tl.int32)
+    for i in range(ROWS):
+        row = row0 + i
+        inside = at < tl.where(row < rows, n, 0)
+        x = scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED)
+        top, _, spoilt = standing(x)
+        keep = tl.where(spoilt, -float("inf"), x) > -float("inf")
+        place = tl.cumsum(keep.to(tl.int32), 0) - 1
+        z = tl.maximum((x - top) * scale, floor)
+        tl.store(work_ptr + row * n + place, z, mask=keep)
+        tl.store(work_ptr + second + row * n + at, tl.full([BLOCK], float("nan"), tl.float32), mask=inside)
+        length = tl.where(lane == i, tl.sum(keep.to(tl.int32), 0), length)
+    tl.debug_barrier()
+    rows_of_lanes = work_ptr + (row0 + lane) * n
+    _total_variation(rows_of_lanes, rows_of_lanes + second, length, lam, ROWS)
+    tl.debug_barrier()
+    for i in range(ROWS):
+        row = row0 + i
+        inside = at < tl.where(row < rows, n, 0)
+        front = work_ptr + row * n
+        x = scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED)
+        _, empty, spoilt = standing(x)
+        keep = tl.where(spoilt, -float("inf"), x) > -float("inf")
+        place = tl.cumsum(keep.to(tl.int32), 0) - 1
+        count = tl.sum(keep.to(tl.int32), 0)
+        # NaN marks "same as the value before": number the segments and line up their values.
+        value = tl.load(front + second + at, mask=at < count, other=float("nan"))
+        begins = value == value
+        segment = tl.cumsum(begins.to(tl.int32), 0) - 1
+        tl.store(front + segment, value, mask=begins)
+        tl.debug_barrier()
+        value = tl.load(front + segment, mask=at < count, other=0.0)
+        before = tl.load(front + segment - 1, mask=begins & (segment > 0), other=float("nan"))
+        first = begins & (value != before)
+        tl.store(front + second + at, value, mask=at < count)
+        tl.store(marks_ptr + row * n + at, first.to(tl.int8), mask=at < count)
+        tl.debug_barrier()
+        y = tl.load(front + second + place, mask=keep, other=-1e9)
+        first = tl.load(marks_ptr + row * n + place, mask=keep, other=0) != 0
+        tl.debug_barrier()
+        y = tl.where(count > 0, y, 0.0)  # rows without a mapping go through the motions
+        p = tl.where(keep, tl.maximum(y - simplex_threshold(y), 0.0), 0.0)
+        tl.store(marks_ptr + row * n + at, _marks(first, p, empty, spoilt), mask=inside)
+        tl.store(p_ptr + row * n + at, tl.where(spoilt, float("nan"), p), mask=inside)
 
 
 @triton.jit
-def pool_adjacent_violators(s_ptr, y_ptr, id_ptr, sum_ptr, size_ptr, length_ptr, rows, n, lam, ROWS: tl.constexpr):
-    """Decreasing isotonic regression of s_i + lam (i + 1), s in decreasing order; also each position's block (int32).
+def oscarmax_forward(
+    x_ptr, mask_ptr, p_ptr, marks_ptr, order_ptr, work_ptr, starts_ptr, rows, n, size1, size2, s0, s1, s2, s3, scale, lam,
+    MASKED: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """p, its marks and the order of the scores for one row; work: float64 [R, n + 1], starts: int32 [R, n + 1].
 
-    ``sum_ptr`` (float64) and ``size_ptr`` (int32) are working memory [rows, n]: the stack of blocks. A step of a lane
-    either merges its top block into the current one or pushes the current one and moves on, so 2n steps do.
+    Sorted by counting the larger ones, CHUNK at a time. Then ``s_i + lam i``, s decreasing, is pooled until it decreases
+    (isotonic regression): all violations at once, as two blocks in the wrong order end in one block whatever the order.
     """
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    real = row < rows
-    length = tl.load(length_ptr + row, mask=real, other=0)
-    offset = row * n
-    lam64 = tl.zeros([ROWS], tl.float64) + lam
-    i = tl.zeros([ROWS], tl.int32)
-    blocks = tl.zeros([ROWS], tl.int32)
-    working = length > 0
-    total = tl.load(s_ptr + offset, mask=working, other=0.0).to(tl.float64) + lam64
-    size = tl.full([ROWS], 1, tl.int32)
-    while tl.max(working.to(tl.int32), 0) == 1:
-        stacked = working & (blocks > 0)
-        top = tl.load(sum_ptr + offset + blocks - 1, mask=stacked, other=0.0)
-        top_size = tl.load(size_ptr + offset + blocks - 1, mask=stacked, other=1)
-        merge = stacked & (top * size <= total * top_size)
-        push = working & ~merge
-        tl.store(sum_ptr + offset + blocks, total, mask=push)
-        tl.store(size_ptr + offset + blocks, size, mask=push)
-        i = tl.where(push, i + 1, i)
-        blocks = tl.where(push, blocks + 1, tl.where(merge, blocks - 1, blocks))
-        working = working & (i < length)
-        following = tl.load(s_ptr + offset + i, mask=push & working, other=0.0).to(tl.float64) + lam64 * (i + 1)
-        total = tl.where(push, following, tl.where(merge, total + top, total))
-        size = tl.where(push, 1, tl.where(merge, size + top_size, size))
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < n
+    sums = work_ptr + row * (n + 1)
+    starts = starts_ptr + row * (n + 1)
+    order = order_ptr + row * n
+    x = scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED)
+    top, empty, spoilt = standing(x)
+    keep = tl.where(spoilt, -float("inf"), x) > -float("inf")
+    count = tl.sum(keep.to(tl.int32), 0)
+    z = tl.where(keep, tl.maximum((x - top) * scale, -2.0 - lam * n), -float("inf"))
+    tl.store(sums + at, z.to(tl.float64), mask=inside)
+    tl.debug_barrier()
+    rank = tl.zeros([BLOCK], tl.int32)
+    for j in range(0, n, CHUNK):
+        other = j + tl.arange(0, CHUNK)
+        w = tl.load(sums + other, mask=other < n, other=-float("inf")).to(tl.float32)
+        earlier = (w[None, :] == z[:, None]) & (other[None, :] < at[:, None]) & (other[None, :] < n)
+        rank += tl.sum(((w[None, :] > z[:, None]) | earlier).to(tl.int32), 1)
+    tl.debug_barrier()
+    tl.store(sums + rank, z.to(tl.float64), mask=inside)
+    tl.store(order + rank, at.to(tl.int16), mask=inside)
+    tl.debug_barrier()
+    real = at < count
+    s = tl.load(sums + at, mask=real, other=0.0)
+    source = tl.load(order + at, mask=inside, other=0).to(tl.int32)
+    tl.debug_barrier()
+    lifted = tl.where(real, s + (tl.zeros([BLOCK], tl.float64) + lam) * (at + 1), 0.0)
+    tl.store(sums, 0.0)
+    tl.store(sums + 1 + at, tl.cumsum(lifted, 0), mask=inside)
 
-    # Lanes read back what they stored themselves.
-    block = tl.full([ROWS], -1, tl.int32)
-    left = tl.zeros([ROWS], tl.int32)
-    value = tl.zeros([ROWS], tl.float64)
-    highest = tl.zeros([ROWS], tl.float64)
-    j = 0
-    while j < tl.max(length, 0):
-        here = j < length
-        enter = here & (left == 0)
-        block = tl.where(enter, block + 1, block)
-        entered = tl.load(size_ptr + offset + block, mask=enter, other=1)
-        value = tl.where(enter, tl.load(sum_ptr + offset + block, mask=enter, other=0.0) / entered, value)
-        left = tl.where(enter, entered, left) - 1
-        highest = tl.where(j == 0, value, highest)
-        # Less the row's largest, which changes nothing in a projection and keeps float32's digits.
-        tl.store(y_ptr + offset + j, (value - highest).to(tl.float32), mask=here)
-        tl.store(id_ptr + offset + j, block, mask=here)
-        j += 1
+    begins = real
+    blocks = count + 1
+    left = count
+    mean = lifted
+    while left < blocks:
+        blocks = left
+        number = tl.cumsum(begins.to(tl.int32), 0)
+        tl.debug_barrier()
+        tl.store(starts + number - 1, at, mask=begins)
+        tl.store(starts + left, count)
+        tl.debug_barrier()
+        begin = tl.load(starts + number - 1, mask=real, other=0)
+        end = tl.load(starts + number, mask=real, other=1)
+        previous = tl.load(starts + number - 2, mask=real & (number > 1), other=0)
+        below = tl.load(sums + begin, mask=real, other=0.0)
+        mean = (tl.load(sums + end, mask=real, other=0.0) - below) / (end - begin)
+        before = (below - tl.load(sums + previous, mask=real, other=0.0)) / tl.maximum(begin - previous, 1)
+        begins = begins & ((number == 1) | ~(mean > before))
+        left = tl.sum(begins.to(tl.int32), 0)
+    # Less the row's largest, which changes nothing in a projection and keeps float32's digits.
+    highest = tl.max(tl.where(real, mean, -float("inf")), 0)
+    y = tl.where(real, (mean - highest).to(tl.float32), -1e9)
+    y = tl.where(count > 0, y, 0.0)
+    p = tl.where(real, tl.maximum(y - simplex_threshold(y), 0.0), 0.0)
+    tl.store(marks_ptr + row * n + at, _marks(begins, p, empty, spoilt), mask=inside)
+    tl.store(p_ptr + row * n + source, tl.where(spoilt, float("nan"), p), mask=inside)
+
+
+@triton.jit
+def grouped_backward(
+    g_ptr, marks_ptr, order_ptr, dx_ptr, work_ptr, n, scale, ORDERED: tl.constexpr, BLOCK: tl.constexpr
+):
+    """dx = scale (mean of g over the group, less that over the support); work: float64 [R, 2, n + 1].
+
+    Differences of running sums: the groups are contiguous, in the scores' order if ORDERED.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < n
+    mark = tl.load(marks_ptr + row * n + at, mask=inside, other=-1).to(tl.int32)
+    on = mark >= 0
+    source = at
+    if ORDERED:
+        source = tl.load(order_ptr + row * n + at, mask=inside, other=0).to(tl.int32)
+    g = tl.load(g_ptr + row * n + source, mask=inside & on, other=0.0).to(tl.float64)
+    sums = work_ptr + row * 2 * (n + 1)
+    sizes = sums + n + 1
+    running = tl.cumsum(g, 0)
+    counted = tl.cumsum(on.to(tl.int32), 0)
+    group = tl.cumsum((mark == 1).to(tl.int32), 0)
+    total = tl.sum(g, 0)
+    size = tl.sum(on.to(tl.int32), 0)
+    tl.store(sums + group - 1, running - g, mask=mark == 1)
+    tl.store(sizes + group - 1, (counted - 1).to(tl.float64), mask=mark == 1)
+    groups = tl.sum((mark == 1).to(tl.int32), 0)
+    tl.store(sums + groups, total)
+    tl.store(sizes + groups, size.to(tl.float64))
+    tl.debug_barrier()
+    members = tl.load(sizes + group, mask=on, other=1.0) - tl.load(sizes + group - 1, mask=on, other=0.0)
+    own = tl.load(sums + group, mask=on, other=0.0) - tl.load(sums + group - 1, mask=on, other=0.0)
+    dx = tl.where(on, own / members - total / tl.maximum(size, 1), 0.0) * scale
+    dx = tl.where(mark == -2, float("nan"), dx)
+    tl.store(dx_ptr + row * n + source, dx.to(tl.float32), mask=inside)

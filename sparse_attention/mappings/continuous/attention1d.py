@@ -19,6 +19,7 @@ import math
 import torch
 from torch import Tensor
 
+from ...rows import shape as row_shapes
 from . import gauss
 from .bases import GaussianBasis1d
 from .family import closed_form_order, half_width
@@ -35,10 +36,11 @@ def continuous_attention_1d(mu: Tensor, sigma_sq: Tensor, basis: GaussianBasis1d
     """Expected basis functions r [..., N] under the density with location mu [...] and parameter sigma_sq [...].
 
     Gradients of any order with respect to mu and sigma_sq, exact. sigma_sq is the variance only for alpha = 1
-    (`family.matched_sigma_sq` converts). Raises ValueError for alpha outside {1, 4/3, 3/2, 2} or sigma_sq <= 0.
+    (`family.matched_sigma_sq` converts). Raises ValueError for alpha outside {1, 4/3, 3/2, 2} or sigma_sq <= 0 (on a GPU
+    that row is NaN).
     """
     order = closed_form_order(alpha)
-    _check_positive(sigma_sq)
+    sigma_sq = _checked_positive(sigma_sq)
     centres, widths = basis.tensors(mu.device)
     loc, variance = torch.broadcast_tensors(mu.double(), sigma_sq.double())
     if order == 0:
@@ -110,11 +112,15 @@ def _value_and_jacobian(
     inverse = a.reciprocal()
     m = (centres - loc.unsqueeze(-1)) * inverse  # [..., N] centres seen from the unit interval
     narrow = a < _NARROW[k] * widths  # [..., N]
-    some_narrow = bool(narrow.any())
+    everywhere = row_shapes.asynchronous(narrow)  # both ways for all, rather than ask where
+    some_narrow = everywhere or bool(narrow.any())
     # The closed branch is also evaluated where it is not used; a harmless width there keeps its gradient finite.
     s = torch.where(narrow, 1.0, widths * inverse) if some_narrow else widths * inverse
     s0, s1, s2 = _moment_sums(m, s, k)
-    if some_narrow:
+    if everywhere:
+        exact = _quadrature_sums(m, widths * inverse, k)
+        s0, s1, s2 = (torch.where(narrow, e, closed) for closed, e in zip((s0, s1, s2), exact))
+    elif some_narrow:
         exact = _quadrature_sums(m[narrow], (widths * inverse)[narrow], k)
         s0, s1, s2 = (closed.masked_scatter(narrow, e) for closed, e in zip((s0, s1, s2), exact))
     per_length = _edge_constant(k) * inverse
@@ -161,19 +167,22 @@ def _against_power(moments: list[Tensor], power: int) -> Tensor:
 
 def _quadrature_sums(m: Tensor, s: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """S_0, S_1, S_2 [M] for functions much wider than the support (s >= 2); the rule is exact to rounding there."""
-    y, weight = (x.to(m.device) for x in gauss.jacobi(_NODES, k - 1))
+    y, weight = gauss.jacobi_on(m.device, _NODES, k - 1)
     density = torch.exp(-0.5 * ((y - m.unsqueeze(-1)) / s.unsqueeze(-1)).square()) * (_INV_SQRT_2PI / s.unsqueeze(-1))
     sums = density @ torch.stack([weight, weight * y, weight * y.square()], dim=-1)  # [M, 3]
     return sums[..., 0], sums[..., 1], sums[..., 2]
 
 
-def _check_positive(sigma_sq: Tensor) -> None:
+def _checked_positive(sigma_sq: Tensor) -> Tensor:
+    if row_shapes.asynchronous(sigma_sq):
+        return sigma_sq.masked_fill(sigma_sq <= 0, torch.nan)
     if torch.compiler.is_compiling():
-        return
+        return sigma_sq
     if bool((sigma_sq <= 0).any()):  # NaN passes and stays NaN in its own row
         raise ValueError(
             f"sigma_sq must be positive, got {sigma_sq.min().item()}; clamp it (the authors use 1e-6) or use softplus"
         )
+    return sigma_sq
 
 
 def jacobian_theta(theta: Tensor, basis: GaussianBasis1d, alpha: float = 2.0) -> Tensor:

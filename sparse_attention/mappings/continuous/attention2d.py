@@ -28,6 +28,7 @@ import math
 import torch
 from torch import Tensor
 
+from ...rows import shape as row_shapes
 from .attention1d import _edge_constant, edge_expectation
 from .bases import GaussianBasis2d
 from .family import _det, closed_form_order, exponent, radius
@@ -66,7 +67,7 @@ def continuous_attention_2d(
     batch = torch.broadcast_shapes(mu.shape[:-1], covariance.shape[:-2])
     loc = mu.double().expand(*batch, 2).reshape(-1, 2)
     sigma = covariance.double().expand(*batch, 2, 2).reshape(-1, 2, 2)
-    _check_positive_definite(sigma)
+    sigma = _checked_positive_definite(sigma)
     if order == 0:
         r = gaussian_expectation_2d(loc, sigma, basis)
     else:
@@ -293,14 +294,18 @@ def _inverse(matrix: Tensor) -> Tensor:
     return torch.stack([m22, -m12, -m21, m11], dim=-1).unflatten(-1, (2, 2)) / det[..., None, None]
 
 
-def _check_positive_definite(sigma: Tensor) -> None:
+def _checked_positive_definite(sigma: Tensor) -> Tensor:
+    """[B, 2, 2]. Raises ValueError for one that is not; on a GPU, or compiled, it becomes NaN."""
     if torch.compiler.is_compiling():
-        return
+        return sigma
     s11, s12, s21, s22 = sigma.detach().flatten(1).unbind(-1)
     bad = torch.minimum(s11 * s22 - (0.5 * (s12 + s21)).square(), s11) <= 0  # NaN passes and stays NaN in its own row
+    if row_shapes.asynchronous(sigma):
+        return sigma.masked_fill(bad[:, None, None], torch.nan)
     if bool(bad.any()):
         first = int(bad.nonzero()[0])
         raise ValueError(
             f"covariance number {first} is not positive definite (read as symmetric): {sigma[first].tolist()}; "
             "add a multiple of the identity (the authors add 1e-6)"
         )
+    return sigma

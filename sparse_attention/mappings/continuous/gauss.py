@@ -16,6 +16,13 @@ def legendre(count: int) -> tuple[Tensor, Tensor]:
 
 
 @functools.cache
+def jacobi_on(device: torch.device, count: int, power: int) -> tuple[Tensor, Tensor]:
+    """`jacobi` on a device: copied once, as a copy is waited for."""
+    nodes, weights = jacobi(count, power)
+    return nodes.to(device), weights.to(device)
+
+
+@functools.cache
 def jacobi(count: int, power: int) -> tuple[Tensor, Tensor]:
     """Nodes and weights [count] on [-1, 1] for the weight (1 - y^2)^power, float64."""
     i = torch.arange(1, count, dtype=torch.float64)

@@ -21,6 +21,7 @@ import math
 import torch
 from torch import Tensor
 
+from ...rows import shape as row_shapes
 from . import gauss
 from .attention1d import _SQRT_HALF, _against_power
 
@@ -103,18 +104,21 @@ def _radial(u0: Tensor, s: Tensor, away: Tensor, k: int) -> tuple[Tensor, Tensor
     The first and the last are the same integral: one stands for the value, one for the trace of d / d A.
     """
     wide = s > _WIDE
-    some_wide = bool(wide.any())
+    everywhere = row_shapes.asynchronous(wide)  # both ways for all, rather than ask where
+    some_wide = everywhere or bool(wide.any())
     moments = _radial_moments(u0, torch.where(wide, 1.0, s) if some_wide else s, 2 * k + 1)
     mass = _against_power(moments[1:], k)
     first = _against_power(moments[2:], k - 1)
     second = _against_power(moments[3:], k - 1)
     if some_wide:
         u, weight = _legendre(u0.device)
-        z = (u - u0[wide].unsqueeze(-1)) / s[wide].unsqueeze(-1)
+        at, width = (u0, s) if everywhere else (u0[wide], s[wide])
+        z = (u - at.unsqueeze(-1)) / width.unsqueeze(-1)
         w = 1 - u.square()
         rule = torch.stack([u * w**k, u**2 * w ** (k - 1), u**3 * w ** (k - 1)], dim=-1) * weight.unsqueeze(-1)
         exact = (torch.exp(-0.5 * z.square()) @ rule).unbind(-1)
-        mass, first, second = (x.masked_scatter(wide, e) for x, e in zip((mass, first, second), exact))
+        merge = torch.where if everywhere else lambda where, e, x: x.masked_scatter(where, e)
+        mass, first, second = (merge(wide, e, x) for x, e in zip((mass, first, second), exact))
     far = torch.exp(-0.5 * away)
     mass = far * mass
     return mass, far * first, far * second, mass

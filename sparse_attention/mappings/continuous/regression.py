@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
+from ...rows import shape as row_shapes
 from .bases import GaussianBasis1d, GaussianBasis2d
 
 PAD_POSITIONS = ("none", "correct", "legacy_even")
@@ -144,6 +145,10 @@ def position_weights(
     if width == 0 or batch == 0:
         return r.new_zeros(batch, r.shape[1], width)
     rank = mask.cumsum(-1) - 1  # [B, L] place of every kept word among the kept ones
+    if row_shapes.asynchronous(r) and pad_positions == "none":
+        weights = r @ _ridge_matrices(rank[:, -1] + 1, width, basis, ridge).to(r.dtype).mT
+        at = rank.clamp(min=0).unsqueeze(1).expand_as(weights)
+        return weights.gather(-1, at).masked_fill(~mask.unsqueeze(1), 0.0)
     lengths, which = torch.unique(rank[:, -1] + 1, return_inverse=True)  # [U], [B]
     stacked = torch.zeros(len(lengths), width, r.shape[-1], dtype=r.dtype)
     for i, length in enumerate(lengths.tolist()):  # distinct lengths, not examples
@@ -152,6 +157,15 @@ def position_weights(
     weights = r @ stacked.to(r.device)[which].mT  # [B, T, L] by rank
     at = rank.clamp(min=0).unsqueeze(1).expand_as(weights)
     return weights.gather(-1, at).masked_fill(~mask.unsqueeze(1), 0.0)
+
+
+def _ridge_matrices(lengths: Tensor, width: int, basis: GaussianBasis1d, ridge: float) -> Tensor:
+    """G [B, width, N] in float64 of every document, for `lengths` [B] that only the device knows; 0 beyond its length."""
+    places = torch.arange(width, dtype=torch.float64, device=lengths.device)
+    inside = (places < lengths.unsqueeze(-1)).unsqueeze(-1)
+    features = basis.evaluate((places + 0.5) / lengths.clamp(min=1).unsqueeze(-1)).masked_fill(~inside, 0.0)
+    gram = features.mT @ features + ridge * torch.eye(features.shape[-1], dtype=torch.float64, device=lengths.device)
+    return torch.cholesky_solve(features.mT, torch.linalg.cholesky_ex(gram).L).mT
 
 
 def _check_length(length: int) -> None:

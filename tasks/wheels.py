@@ -1,0 +1,93 @@
+"""The wheels that a machine with torch but without a network needs to train: collected, and used there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+# What training and its tables import; what they need besides is followed.
+ROOTS = (
+    "ve-fairseq", "hydra-core", "omegaconf", "numpy", "scipy", "scikit-learn", "sacrebleu", "rouge-score", "sacremoses", "subword-nmt",
+    "sentencepiece", "safetensors", "jinja2", "matplotlib", "rich", "pillow", "pyyaml", "entmax",
+)  # fmt: skip
+THERE = re.compile(r"torch|torchaudio|torchvision|triton|nvidia-.*|cuda-.*")  # with the machine's own torch
+PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (5, 12, 17, 24, 26, 27, 28)] + [
+    "manylinux2014_x86_64",
+    "manylinux1_x86_64",
+]
+
+
+def use(wheels: Path) -> None:
+    """Go on with what `wheels` holds for this Python: installed beside them, without a network, by starting the command again."""
+    if os.environ.get("GPU_PROOF_WHEELS"):
+        return
+    major, minor = sys.version_info[:2]
+    fits = re.compile(rf"-(cp{major}{minor}|py[23]|py{major}{minor}|py2\.py3|cp3\d+-abi3)-")
+    target = wheels / f"site-{major}.{minor}"
+    if not target.exists():
+        files = [str(w) for w in sorted(wheels.glob("*.whl")) if fits.search(w.name)]
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-index",
+            "--no-deps",
+            "--no-compile",
+            "--target",
+            str(target),
+        ]
+        subprocess.run([*pip, *files], check=True)
+    path = os.pathsep.join(filter(None, [str(target), os.environ.get("PYTHONPATH")]))
+    os.execve(
+        sys.executable, [sys.executable, *sys.argv], os.environ | {"PYTHONPATH": path, "GPU_PROOF_WHEELS": str(wheels)}
+    )
+
+
+def needed() -> dict[str, str]:
+    """Name -> version of this environment: ROOTS and all they require, without torch and what comes with it."""
+    found: dict[str, str] = {}
+    open_ = list(ROOTS)
+    while open_:
+        name = re.sub("[-_.]+", "-", open_.pop()).lower()
+        if name in found or THERE.fullmatch(name):
+            continue
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # required on other systems only
+            continue
+        open_ += [re.match(r"[\w.-]+", r)[0] for r in metadata.requires(name) or [] if "extra ==" not in r]  # type: ignore[index]
+    return found
+
+
+def collect(folder: Path, versions: list[str]) -> int:
+    """Download the wheels of every Python version into `folder`; build those of packages that come as sources alone.
+
+    Returns:
+        0, or 1 with the packages named that have no wheel for one of the versions.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = []
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    platforms = [part for one in PLATFORMS for part in ("--platform", one)]
+    for name, version in sorted(needed().items()):
+        for python in versions:
+            wanted = [f"{name}=={version}", "--no-deps"]
+            fit = ["--only-binary=:all:", "--python-version", python, "--implementation", "cp", *platforms]
+            if not subprocess.run(
+                [*pip, "download", *wanted, *fit, "-d", str(folder)], capture_output=True, check=False
+            ).returncode:
+                continue
+            built = subprocess.run(
+                [*pip, "wheel", *wanted, "-w", str(folder)], capture_output=True, check=False
+            ).returncode
+            pure = any(f.name.endswith("-none-any.whl") for f in folder.glob(f"{name.replace('-', '_')}-*.whl"))
+            if built or not pure:
+                missing.append(f"{name} {version} for {python}")
+    print(f"{len(list(folder.glob('*.whl')))} wheels in {folder}", *(f"no wheel: {one}" for one in missing), sep="\n")
+    return 1 if missing else 0
