@@ -18,30 +18,53 @@ pages  = $(filter $(if $(filter all,$(PAPER)),%,$(PAPER))_$(1),$(PAGES))
 run    = $(BIN)/python scripts/reproduce.py $(1) profile=$(PROFILE) runtime.workers=$(WORKERS) launcher=$(LAUNCHER) $(ARGS)
 RUN    = $(BIN)/python scripts
 
-##                the tables: PROFILE=demo|cpu|paper PAPER=niculae2017|laha2018|martins2020|all LAUNCHER=local|slurm_gpu|... ARGS='seeds=1,2 ...'
+##                the tables: PROFILE=demo|cpu|paper PAPER=niculae2017|laha2018|martins2020|peters2018|all LAUNCHER=local|slurm_gpu|... ARGS='seeds=1,2 ...'
 reproduce-table1: ## sentiment (Martins et al. 2020), entailment (Niculae & Blondel 2017)
 reproduce-table2: ## translation, summarization (Niculae & Blondel 2017, Laha et al. 2018), questions about images (Martins et al. 2020)
 reproduce-table3: ## multilabel classification of real data (Laha et al. 2018)
-reproduce-table1 reproduce-table2 reproduce-table3: reproduce-%: setup
+reproduce-nmt:    ## translation outside the papers' tables (Niculae & Blondel 2017, section 4.2; Martins et al. 2020, Figure 2)
+reproduce-snli:   ## entailment with structured alignments (Peters et al. 2018)
+reproduce-table1 reproduce-table2 reproduce-table3 reproduce-nmt reproduce-snli: reproduce-%: setup
 	@test -n "$(call pages,$*)" || { echo "PAPER=$(PAPER) has no $* here; there are: $(filter %_$*,$(PAGES))"; exit 2; }
 	@$(call run,$(call pages,$*))
 plan: setup ## what the tables would take under PROFILE and PAPER: cells, done, hours; reads no data
-	@$(call run,$(foreach t,table1 table2 table3,$(call pages,$(t)))) --plan
+	@$(call run,$(foreach t,table1 table2 table3 nmt snli,$(call pages,$(t)))) --plan
 reproduce-figure5: setup ## Figures 4 and 5 of Laha et al. 2018 and their JSD curves: generated documents
 	@$(call run,laha2018_figure5)
 	@$(RUN)/multilabel_figures.py laha2018_figure5 profile=$(PROFILE) $(ARGS)
 vqa-figures: setup ## Figure 3 of Martins et al. 2020: attention over images, discrete beside continuous
 	@$(RUN)/vqa_figures.py profile=$(PROFILE) $(ARGS)
+nmt-figures: setup ## Figure 2 of Martins et al. 2020, Figure 4 of Niculae & Blondel 2017: attention of translations, after reproduce-nmt
+	@for one in $(call pages,nmt); do $(RUN)/nmt_figures.py $$one profile=$(PROFILE) $(ARGS) || exit; done
+forced-figures: setup ## Figure 1 of Peters et al. 2018: attention of summaries forced to one output, after reproduce-table2
+	@$(RUN)/forced_figures.py profile=$(PROFILE) $(ARGS)
+alignment-figures: setup ## Figure 2 of Peters et al. 2018: alignments and the structures used, after reproduce-snli
+	@$(RUN)/alignment_figures.py profile=$(PROFILE) $(ARGS)
 properties-table: setup ## Table 1 of Laha et al. 2018: each property of each mapping, checked numerically
 	@$(RUN)/properties_table.py $(ARGS)
+paper-figures: setup ## the papers' figures that need no data, as SVG, PNG and CSV, into docs/results/figures
+	@$(RUN)/paper_figures.py $(ARGS)
+summary: setup ## the reproducibility summary of EXPERIMENT=niculae2017_table1 (scope, reproduced, easy, hard, deviations, cost)
+	@test -n "$(EXPERIMENT)" || { echo "set EXPERIMENT=NAME; there are: $(PAGES)"; exit 2; }
+	@$(RUN)/summary.py $(EXPERIMENT) profile=$(PROFILE) $(ARGS)
+verify: setup ## hold the numbers of README and docs/results against their cells' records; ARGS=--rerun trains a twentieth of the demo anew
+	@$(RUN)/verify.py $(ARGS)
 demo: setup ## one column, three mappings: the quickest look
 	@$(call run,demo)
 
 ##                data, library
-data: setup ## list the data sets; ARGS='fetch libreoffice_help' fetches one
+data: setup ## list the data sets; make data-imdb fetches one, ARGS='verify imdb' holds it against what is known
 	@$(RUN)/data.py $(or $(ARGS),list)
+data-%: setup
+	@$(RUN)/data.py fetch $* $(ARGS)
 bench: setup ## time the kernels against torch.softmax and installed peers; writes docs/benchmarks.md
 	@$(RUN)/bench.py $(ARGS)
+bench-training: setup ## time training and beam search of every mapping against softmax and plain loops; writes docs/benchmarks.md
+	@$(RUN)/bench_training.py $(ARGS)
+gpu-wheels: setup ## collect into WHEELS (default wheels) what a machine with torch and no network needs for gpu-proof
+	@$(RUN)/gpu_proof.py collect --wheels $(or $(WHEELS),wheels) $(ARGS)
+gpu-proof: ## PART=kernels|training|table on a machine with a GPU; WHEELS=folder PYTHON=python3 where there is no .venv (docs/gpu.md)
+	@$(if $(WHEELS),$(PYTHON),$(BIN)/python) scripts/gpu_proof.py $(or $(PART),kernels) $(if $(WHEELS),--wheels $(WHEELS)) $(ARGS)
 pages: setup ## write the mappings' pages and type stubs from the registry
 	@$(RUN)/pages.py
 
@@ -74,5 +97,5 @@ clean: ## remove the environment and caches; finished cells (outputs/) and downl
 help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
-.PHONY: help setup reproduce-table1 reproduce-table2 reproduce-table3 plan reproduce-figure5 vqa-figures properties-table demo \
-	data bench pages test test-slow test-slurm crash-test golden lint types lock clean
+.PHONY: help setup reproduce-table1 reproduce-table2 reproduce-table3 reproduce-nmt reproduce-snli plan reproduce-figure5 vqa-figures nmt-figures forced-figures alignment-figures properties-table paper-figures summary verify demo \
+	data bench bench-training gpu-wheels gpu-proof pages test test-slow test-slurm crash-test golden lint types lock clean

@@ -2,6 +2,7 @@
 
 python scripts/bench.py                      # the whole table: about ten minutes
 python scripts/bench.py --seconds .2 --only sparsemax --shapes 1280x30 --output -
+python scripts/bench.py --only fusedmax       # one mapping, into the file
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ def main() -> None:
         page += "\n" + bench.markdown_structured(bench.measure_structured(structured, choice.seconds))
     print(page)
     if choice.output != "-":
-        Path(choice.output).write_text(page)
+        output = Path(choice.output)  # its last section is that of bench_training.py
+        kept = output.read_text().partition("\n## Training and decoding\n")[1:] if output.exists() else ()
+        output.write_text(page + "".join(kept))
         print(f"Written to {choice.output}. Compare with `git diff {choice.output}`.", file=sys.stderr)
 
 

@@ -7,6 +7,9 @@
              experiment=NAME   the cells of an experiment       sweep=NAME   those of a sweep
     to       where the files go (default: outputs/compare/<filters>; of a sweep alone: its own folder)
 
+Examples: python scripts/compare.py task=toy; python scripts/compare.py task=translation mapping=fusedmax,sparsemax profile=demo;
+          python scripts/compare.py experiment=laha2018_table2 to=outputs/laha
+
 Cells of other data, profiles or recipes are rows of their own and never averaged.
 """
 

@@ -2,6 +2,8 @@
 
     python scripts/crash_test.py [--minutes 5] [--many] [--seed 1] [--folder FOLDER]
 
+Examples: python scripts/crash_test.py; python scripts/crash_test.py --minutes 1 --seed 7; python scripts/crash_test.py --many
+
 Small cells of the toy and the multilabel task; two commands at a time in one store. --many: 200 quick cells at eight processes, one of
 which is killed every second until all is done; none may be trained twice. Exit status 1 when anything differs.
 """

@@ -5,7 +5,9 @@
 
     CELL   its folder, its id or the beginning of it, or TASK/MAPPING[,KEY=VALUE ...] that fits one
 
-Example: python scripts/evaluate.py summarization/fusedmax data=duc2004 decode.beam=10
+Examples: python scripts/evaluate.py summarization/fusedmax data=duc2004 decode.beam=10
+          python scripts/evaluate.py translation/sparsemax,seed=1 data=files data.path=mine data.source_lang=fr data.target_lang=en
+          python scripts/evaluate.py 0f3a decode.beam=1
 The evaluation lies below the cell, in evaluations/; asked for again, it is read from there.
 """
 

@@ -6,7 +6,9 @@
     FOLDER     a new one; python scripts/predict.py FOLDER < input, and load_cell(FOLDER), read it back
     --fairseq  also a checkpoint for fairseq-generate, with the lines of the file SOURCES encoded for it
 
-Example: python scripts/export.py translation/fusedmax,seed=1 models/fusedmax
+Examples: python scripts/export.py translation/fusedmax,seed=1 models/fusedmax
+          python scripts/export.py 0f3a models/mine
+          python scripts/export.py translation/softmax models/softmax --fairseq test.fr
 """
 
 from __future__ import annotations

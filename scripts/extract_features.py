@@ -2,6 +2,8 @@
 
     python scripts/extract_features.py --path FOLDER [--device cuda --amp] [--backbone resnet152|tiny] [--weights FILE]
 
+Examples: python scripts/extract_features.py --path vqa2 --device cuda --amp; python scripts/extract_features.py --path vqa2 --check;
+          python scripts/extract_features.py --path vqa2 --backbone tiny
 FOLDER holds train2014.zip and val2014.zip (or the folders) and the JSON files; features go to FOLDER/features (99 GB for
 all 123,287 images at 14 x 14 x 2048). Several processes may share the work. --check verifies every checksum instead.
 """

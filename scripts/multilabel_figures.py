@@ -3,6 +3,8 @@
     python scripts/multilabel_figures.py [laha2018_figure5] [profile=demo|cpu|paper] [seeds=1,2] [add=MAPPING]
                                          [Hydra overrides]
 
+Examples: python scripts/multilabel_figures.py; python scripts/multilabel_figures.py profile=cpu;
+          python scripts/multilabel_figures.py seeds=1,2 add=entmax
 Files go to <paths.outputs>/figures. Next: run `python scripts/reproduce.py laha2018_figure5` with the same arguments before.
 """
 

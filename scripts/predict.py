@@ -9,7 +9,9 @@
     --heat     the attention in the terminal;  --svg: a drawing for each input;  --attention: all weights
     --images   folder of the images, or of their features;  --digits '#': as Gigaword has its digits
 
-Example: echo "Ein Hund läuft ." | python scripts/predict.py translation/fusedmax,seed=1 --heat decode.beam=10
+Examples: echo "Un chien ." | python scripts/predict.py translation/fusedmax,seed=1 --heat decode.beam=10
+          python scripts/predict.py models/fusedmax --attention weights.safetensors < sentences.txt
+          python scripts/predict.py imdb/sparsemax --svg drawings < reviews.txt
 docs/predict.md has more.
 """
 

@@ -1,5 +1,7 @@
 """Build .venv: the locked set of packages on the platform of requirements.lock, else what pip resolves. `make setup` calls it.
 
+    make setup          make setup PYTHON=/path/to/python3.11          LOCKED=0 make setup
+
 LOCKED=0 resolves on any platform; tables made then say "not the locked set".
 """
 
@@ -13,6 +15,8 @@ import sys
 import venv
 from pathlib import Path
 
+from installing import pip
+
 ROOT = Path(__file__).resolve().parents[1]
 VENV, LOCK = ROOT / ".venv", ROOT / "requirements.lock"
 PYTHON = VENV / "bin" / "python"
@@ -20,6 +24,9 @@ HERE = f"{platform.system()} {platform.machine()}, CPython {platform.python_vers
 
 
 def main() -> int:
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__)
+        return 0
     if sys.version_info < (3, 10):  # noqa: UP036  this runs before anything is checked
         print("python 3.10 or newer is needed (3.11 is tested): make setup PYTHON=/path/to/python3.11", file=sys.stderr)
         return 1
@@ -30,20 +37,18 @@ def main() -> int:
     if locked:
         count = len(requirements())
         print(f"installing the {count} packages of requirements.lock (torch is large; about 3 minutes)", flush=True)
-        done = pip("--no-deps", "--require-hashes", "-r", str(LOCK), count=count) or pip("--no-deps", "-e", str(ROOT))
-    else:
-        print(
-            f"resolving the packages of pyproject.toml for {HERE}: tables will say that this is not the locked set",
-            flush=True,
+        done = pip(VENV, "--no-deps", "--require-hashes", "-r", str(LOCK), count=count) or pip(
+            VENV, "--no-deps", "-e", str(ROOT)
         )
-        done = pip("-e", f"{ROOT}[repro,dev]")
+    else:
+        print(f"resolving pyproject.toml for {HERE}: tables will say that this is not the locked set", flush=True)
+        done = pip(VENV, "-e", f"{ROOT}[repro,dev]")
     if done:
         print("the installation failed (pip's own words stand above); run `make setup` again to go on", file=sys.stderr)
         return done
     print("compiling the kernels of the library, once", flush=True)
-    subprocess.run(
-        [str(PYTHON), "-m", "sparse_attention.kernels.native"], cwd=ROOT, check=False
-    )  # without a compiler: plain torch
+    # without a compiler: plain torch
+    subprocess.run([str(PYTHON), "-m", "sparse_attention.kernels.native"], cwd=ROOT, check=False)
     (VENV / ".installed").touch()
     return 0
 
@@ -55,24 +60,6 @@ def fits(lock: str) -> bool:
 
 def requirements() -> list[str]:
     return re.findall(r"^([\w.-]+)==", LOCK.read_text(encoding="utf-8"), re.M)
-
-
-def pip(*arguments: str, count: int = 0) -> int:
-    """pip install, one line a package; returns its exit status and shows its last lines when it fails."""
-    command = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off", *arguments]
-    last, number = [], 0
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            last = [*last[-15:], line]
-            if found := re.match(r"Collecting ([^\s(]+)", line):
-                number += 1
-                print(f"  {number}{f' of {count}' if count else ''}  {found[1].split('--hash')[0]}", flush=True)
-            elif line.startswith("Installing collected"):
-                print("  unpacking", flush=True)
-    if process.returncode:
-        print("".join(last), file=sys.stderr)
-    return process.returncode
 
 
 if __name__ == "__main__":

@@ -7,6 +7,9 @@
     python scripts/store.py export FILE.tar [TASK/MAPPING|ID ...]   finished cells, each checked
     python scripts/store.py import FILE.tar                    each checked again; what is finished here stays
 
+Examples: python scripts/store.py verify; python scripts/store.py export cells.tar translation/fusedmax;
+          python scripts/store.py import cells.tar paths.outputs=/data/outputs
+
 Damaged cells are never deleted: asked for again, they are moved aside and made anew (docs/store.md).
 """
 

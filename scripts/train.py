@@ -1,5 +1,7 @@
-"""Train and score one cell; with -m, sweep. `python scripts/train.py task=toy mapping=sparsemax`, `--help` for the choices.
+"""Train and score one cell; with -m, sweep. `python scripts/train.py task=toy mapping=sparsemax`, `--help` for the choices
+and the parameters of the mapping that is named.
 
+    python scripts/train.py task=translation mapping=fusedmax mapping.lam=0.1 seed=2             one cell
     python scripts/train.py -m task=toy mapping=sparsegen_lin,fusedmax seed=1,2,3 grid=paper     each mapping over its own grid
     python scripts/train.py -m task=toy 'mapping=glob(*)' --plan                                 what it would take, nothing run
     python scripts/train.py -m experiment=laha2018_table2 seed=1,2                               a table of a paper
@@ -24,6 +26,10 @@ def run() -> int:
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors come here
     arguments = sys.argv[1:]
+    if {"-h", "--help"} & set(arguments):
+        from tasks import pages
+
+        print(__doc__, pages.parameters(arguments), sep="\n", end="\n\n")
     try:
         from tasks import sweep
 

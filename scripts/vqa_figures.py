@@ -2,6 +2,7 @@
 
     python scripts/vqa_figures.py [--count 6] [--questions 3,17] [--seed 1] [--out FOLDER] [profile=...] [overrides]
 
+Examples: python scripts/vqa_figures.py; python scripts/vqa_figures.py --questions 3,17; python scripts/vqa_figures.py profile=cpu --count 9
 The cells are those of martins2020_table2 with the same overrides. Questions are not drawn at random: answers other than
 yes and no come first, of these what every row answers right. Writes attention.png and attention.svg.
 """

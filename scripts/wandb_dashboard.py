@@ -2,6 +2,9 @@
 
     python scripts/wandb_dashboard.py EXPERIMENT [profile=demo] [project=NAME] [entity=NAME]
 
+Examples: python scripts/wandb_dashboard.py demo; python scripts/wandb_dashboard.py laha2018_table2 profile=cpu;
+          python scripts/wandb_dashboard.py martins2020_table2 project=attention
+
 WANDB_PROJECT and WANDB_ENTITY go before project= and entity=. Each call makes new ones and prints where they are; the runs
 are those that `logger=wandb` or scripts/wandb_upload.py experiment=EXPERIMENT has sent.
 """

@@ -5,6 +5,9 @@
     FILTER   as of scripts/compare.py: task=toy  mapping=fusedmax  seed=1,2  mapping.lam=0.1  experiment=NAME  sweep=NAME
     KEY      project, entity, mode, timeout; WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE, WANDB_DIR, WANDB_TAGS go before them
 
+Examples: python scripts/wandb_upload.py task=toy; python scripts/wandb_upload.py experiment=laha2018_table2;
+          python scripts/wandb_upload.py sweep=night logger.wandb.project=attention
+
 With experiment=NAME a run has its row and column in that experiment, whoever asked for the cell first.
 """
 

@@ -39,6 +39,7 @@ from .mappings.sparsemap import softmax_sequence as softmax_sequence
 from .mappings.sparsemap import sparsemap_matching as sparsemap_matching
 from .mappings.sparsemap import sparsemap_sequence as sparsemap_sequence
 from .mappings.sparsemax import sparsemax as sparsemax
+from .mappings.tvmax import tvmax as tvmax
 from .registry import UnknownMappingError as UnknownMappingError
 from .registry import make as make
 from .registry import names as names
@@ -105,6 +106,12 @@ class ConstrainedSoftmax(Mapping):
 class ConstrainedSparsemax(Mapping):
     def __init__(self, bounds: float | Tensor | None = None) -> None: ...
 
+class FertilitySoftmax(Mapping):
+    def __init__(self, c: float = 0.0) -> None: ...
+
+class FertilitySparsemax(Mapping):
+    def __init__(self, c: float = 0.0) -> None: ...
+
 class SparsemapSequence(Mapping):
     def __init__(self) -> None: ...
 
@@ -113,6 +120,9 @@ class SparsemapMatching(Mapping):
 
 class SoftmaxSequence(Mapping):
     def __init__(self) -> None: ...
+
+class Tvmax(Mapping):
+    def __init__(self, lam: float | Tensor = 0.1, gamma: float | Tensor = 1.0) -> None: ...
 
 class ContinuousSoftmax(Mapping):
     def __init__(self) -> None: ...

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-KINDS = ("simplex", "constrained", "structured", "continuous")
+KINDS = ("simplex", "constrained", "stateful", "structured", "continuous")
 OVER = ("row", "grid", "sequence", "matching", "density")
 LEARNED = "learned"  # in place of a number: found by training, see `Param.learned`
 

@@ -35,9 +35,7 @@ def problems(config: Mapping[str, Any], model: Any) -> list[str]:
     there = available(device)
     limit = (config["data"].get("limits") or {}).get("train")
     batch_size, max_tokens, _ = shares(train)
-    examples = min(batch_size, limit or batch_size)
-    if max_tokens:
-        examples = min(examples, max(max_tokens // TOKENS, 1))
+    examples = min(n for n in (batch_size, limit, max_tokens and max(max_tokens // TOKENS, 1)) if n)
     words = config["encode"].get("vocab_size") or WORDS
     parameters, activations = model.numbers(examples, words, TOKENS)
     copies = train["processes"] if device == "cpu" else 1
@@ -48,7 +46,8 @@ def problems(config: Mapping[str, Any], model: Any) -> list[str]:
     if weights + batch > there:
         sizes = {k: v for k, v in config["model"].items() if type(v) is int}
         set_to = [f"model.{k}={v}" for k, v in sorted(sizes.items(), key=lambda size: -size[1])]
-        set_to += [f"train.batch_size={train['batch_size']}", f"train.processes={train['processes']}"]
+        largest = "batch_size" if train["batch_size"] else "max_tokens"
+        set_to += [f"train.{largest}={train[largest]}", f"train.processes={train['processes']}"]
         if "vocab_size" in config["encode"]:
             set_to.append(f"encode.vocab_size={config['encode']['vocab_size']}")
         found.append(

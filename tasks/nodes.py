@@ -28,17 +28,21 @@ class Train:
     """How long, in what batches, and which epoch is kept."""
 
     max_epochs: int = integer(13, low=1, high=10_000, help="epochs")
-    batch_size: int = integer(64, low=1, high=1_000_000, help="examples of a batch")
+    batch_size: int | None = integer(
+        64, low=1, high=1_000_000, optional=True, help="most examples of a batch; null: max_tokens alone says"
+    )
     batch_size_valid: int = integer(128, low=1, high=1_000_000, help="examples of a batch of dev")
     max_tokens: int | None = integer(None, low=1, high=10_000_000, optional=True, help="most tokens of a batch")
     update_freq: int = integer(1, low=1, high=10_000, help="batches whose gradients make one update")
     best_metric: str = choice("accuracy", "accuracy", "loss", "ppl", "f1", help="dev score that picks the epoch")
-    precision: str = choice("fp32", "fp32", "fp16", "bf16", help="fp16, bf16: mixed, on a GPU")
+    precision: str = choice("fp32", "fp32", "fp16", "bf16", help="fp16 (on a GPU), bf16: autocast over fp32 weights")
     processes: int = integer(
         1, low=1, high=1024, help="data-parallel: GPUs, or CPU processes over gloo; they share each update"
     )
 
     def problems(self) -> list[str]:
+        if self.batch_size is None and self.max_tokens is None:
+            return ["batch_size=null needs max_tokens: one of them must say how large a batch is"]
         try:
             shares(asdict(self))
         except ValueError as error:
@@ -46,7 +50,7 @@ class Train:
         return []
 
 
-def shares(train: Mapping[str, Any]) -> tuple[int, int | None, int]:
+def shares(train: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
     """(batch_size, max_tokens, update_freq) of each of train.processes, so that an update has as many examples as with one.
 
     Batches that are accumulated are shared out first; then an update has the very same batches. Only what is left divides them.
@@ -64,7 +68,8 @@ def shares(train: Mapping[str, Any]) -> tuple[int, int | None, int]:
                 f"processes={processes} cannot share an update of update_freq={every} batches of {key}={train[key]} evenly; possible "
                 f"are {', '.join(map(str, possible[-4:]))}, or another {key}"
             )
-    return train["batch_size"] // parts, train["max_tokens"] and train["max_tokens"] // parts, every // shared
+    batch_size, max_tokens = (train[key] and train[key] // parts for key in ("batch_size", "max_tokens"))
+    return batch_size, max_tokens, every // shared
 
 
 @dataclass
@@ -109,6 +114,7 @@ class Runtime:
     keep_checkpoints: bool = flag(
         False, help="keep those of a finished training, with the optimiser's state; else its best weights alone"
     )
+    tf32: bool = flag(False, help="matrix products of fp32 by TF32 on a GPU that has it; recorded with every cell")
     verbose: bool = flag(False, help="print tracebacks")
 
 

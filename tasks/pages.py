@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -49,3 +49,20 @@ def own_row(name: str, parameters: Sequence[str]) -> Row:
     if name in names_in("mapping"):
         return Row(label, name, overrides=tuple(f"mapping.{p}" for p in parameters))
     return Row(label, "custom", overrides=(f"mapping.name={name}", *(f"+mapping.{p}" for p in parameters)))
+
+
+def parameters(arguments: Iterable[str]) -> str:
+    """For --help: the hyperparameters of the mappings that a command line names, `mapping=NAME` or `add=NAME,...`."""
+    import sparse_attention as sa
+
+    typed = [a.partition("=")[2] for a in arguments if a.startswith(("mapping=", "add="))]
+    named = [word for text in typed for word in text.split(",") if word in sa.names()] or ["softmax"]
+    lines = []
+    for name in named:
+        spec = sa.spec(name)
+        lines.append(f"parameters of mapping={name} ({spec.summary})")
+        for one in spec.params:
+            told = "required" if one.required else f"default {one.default}"
+            lines.append(f"    mapping.{one.name:12s} {one.range}; {told}{f'; {one.meaning}' if one.meaning else ''}")
+        lines += ["    none"] * (not spec.params)
+    return "\n".join([*lines, f"of another mapping: --help mapping=NAME; there are: {', '.join(sa.names())}"])

@@ -195,10 +195,9 @@ class Driver:
         # what failed here may have been finished by another process since
         self.done |= {key for key in self.failed if self.cells[key].done(self.store)}
         self.failed = {key: error for key, error in self.failed.items() if key not in self.done}
-        for key, error in self.failed.items():
-            reason = error.split("\nTraceback (most recent call last)", 1)[0]
+        for key in self.failed:  # the error itself was printed when it happened
             where = self.cells[key].entry(self.store).path("status.json")
-            print(f"{name(self.cells[key])} failed: {reason} (traceback: {where}, and the report)", file=sys.stderr)
+            print(f"{name(self.cells[key])} failed: traceback in {where} and in the report", file=sys.stderr)
         if self.queued:
             print("the same command shows what is done, and the tables when all is")
             return self.count()

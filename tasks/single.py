@@ -51,7 +51,11 @@ def run(config: DictConfig) -> float:
         "root": str(store.root),
     }
     if found is None:
-        return _ended((outcome.error if values["runtime"]["verbose"] else outcome.reason) or outcome.state, told)
+        if outcome.state != "failed":
+            return _ended(outcome.reason or outcome.state, told)
+        if values["runtime"]["verbose"]:  # the reason was printed when it happened
+            print((outcome.error or "").partition("\n")[2], file=sys.stderr)
+        return _ended("failed", told, said=True)
     print(f"{display.name(cell)}: {cell.prepared.facts.get('provenance', '')}")
     for key, value in sorted(found.metrics.items()):
         print(f"  {key:32s} {value:.4f}")
@@ -60,9 +64,9 @@ def run(config: DictConfig) -> float:
     return float(found.metrics.get(f"dev/{values['train']['best_metric']}", math.nan))
 
 
-def _ended(reason: str, told: dict[str, Any] | None = None) -> float:
-    """Say why this job failed, if it did, and leave a mark for the process that started it."""
-    if reason:
+def _ended(reason: str, told: dict[str, Any] | None = None, said: bool = False) -> float:
+    """Say why this job failed, if it did and nobody has yet, and leave a mark for the process that started it."""
+    if reason and not said:
         print(reason, file=sys.stderr)
     handle, _ = tempfile.mkstemp(".json", dir=os.environ[JOBS])
     with os.fdopen(handle, "w", encoding="utf-8") as file:

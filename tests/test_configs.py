@@ -267,8 +267,26 @@ def test_further_test_sets_train_nothing_again(monkeypatch):
     assert trainings["gigaword"] == trainings["duc2003"] == trainings["duc2004"] != trainings["fren"]
 
 
+def test_translation_tables_share_their_cells(monkeypatch):
+    """What two papers' tables have in common is trained once: softmax and sparsemax of both, softmax of all three on DE-EN."""
+    found = {}
+    with compose.composer() as made:
+        tools = plans.Tools(made, lambda config: stand_in(monkeypatch, config), compose.with_data)
+        for name in ("laha2018_table2", "niculae2017_nmt", "martins2020_nmt"):
+            whole = compose.experiment(name, "cpu")
+            rows = tuple(r for r in whole.rows if r.label in ("softmax", "sparsemax", "discrete softmax"))
+            columns = tuple(c for c in whole.columns if c.key in ("fren", "enfr", "deen"))
+            (plan,) = plans.make([dataclasses.replace(whole, rows=rows, columns=columns)], tools, workers=1)
+            found[name] = {
+                (s.cell.mapping, columns[s.column].key): (s.cell.training_id, s.cell.seed) for s in plan.slots
+            }
+    assert len(set(found["laha2018_table2"].values())) == 6
+    assert found["laha2018_table2"] == found["niculae2017_nmt"]
+    assert found["martins2020_nmt"].items() <= found["niculae2017_nmt"].items() and found["martins2020_nmt"]
+
+
 TOY = ("encode.tokenizer=none", "encode.subword=none", "encode.vocab_size=null", "encode.min_count=1")
-TEXT = [n for n in pages("experiment") if not any(t in n for t in ("figure5", "table3", "table1", "martins"))]
+TEXT = [n for n in pages("experiment") if not any(t in n for t in ("figure5", "table3", "table1", "martins2020_table"))]
 
 
 @pytest.mark.parametrize("name", ["demo", *(pytest.param(n, marks=pytest.mark.slow) for n in TEXT if n != "demo")])
@@ -312,5 +330,7 @@ def test_every_optimiser_and_schedule_trains(prepared_cell, tiny, tmp_path, pres
 @pytest.mark.parametrize("model", [m for m in pages("model") if m.startswith(("lstm", "transformer"))])
 def test_every_model_of_translation_trains(prepared_cell, tiny, tmp_path, model):
     sizes = [o for o in tiny if model.startswith("lstm") or not o.startswith("model.embed_dim")]
-    outcome = cells.run(prepared_cell([*sizes, f"model={model}", "encode.joint=true"]), Store(tmp_path))
+    mapping = "continuous_sparsemax" if "continuous" in model else "softmax"
+    asked = [*sizes, f"model={model}", f"mapping={mapping}", "encode.joint=true"]
+    outcome = cells.run(prepared_cell(asked), Store(tmp_path))
     assert outcome.state == "done", outcome.error

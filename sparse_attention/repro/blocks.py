@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from sparse_attention.repro.identity import Found
 from sparse_attention.repro.published import Published
-from sparse_attention.repro.stats import Summary
+from sparse_attention.repro.stats import Summary, kendall
 from sparse_attention.repro.verdict import Verdict
 
 SIGNIFICANT = 0.05
+MARKS = {"examples": "*", "seeds": "†"}
 
 
 @dataclass
@@ -21,18 +22,20 @@ class Value:
     metric: str
     summary: Summary | None
     decimals: int = 2
-    p_value: float | None = None  # against the first row
+    # against the first row, after Holm's correction over the rows: "examples", "seeds" -> p-value
+    p_values: dict[str, float] = field(default_factory=dict)
     note: str = ""
-    best: bool = False  # of its column, among rows at rest
+    best: bool = False  # of its column, among rows that have stopped learning
 
     @property
-    def significant(self) -> bool:
-        return self.p_value is not None and self.p_value < SIGNIFICANT
+    def marks(self) -> str:
+        """A sign for each kind of chance that hardly explains the difference from the first row."""
+        return "".join(mark for kind, mark in MARKS.items() if self.p_values.get(kind, 1.0) < SIGNIFICANT)
 
     def text(self) -> str:
         if self.summary is None:
             return self.note or "-"
-        return self.summary.text(self.decimals) + ("*" if self.significant else "")
+        return self.summary.text(self.decimals) + self.marks
 
 
 @dataclass
@@ -45,6 +48,18 @@ class Row:
     found: list[Found] = field(default_factory=list)  # the selected cells, one per seed
     baseline: bool = False
     still: bool = False  # learning
+    seeds: list[int] = field(default_factory=list)  # of `found`
+
+    def value(self, metric: str) -> Value | None:
+        return next((v for v in self.values if v.metric == metric), None)
+
+    def difference(self, column: int, against: Sequence[str]) -> str:
+        """Ours minus the published number of a column, with its 95 % interval over seeds; nothing where one is missing."""
+        theirs, ours = self.theirs[column], self.value(against[column])
+        if theirs is None or ours is None or ours.summary is None:
+            return ""
+        interval = ours.summary.interval(ours.decimals, theirs.value, "+")
+        return f"{ours.summary.mean - theirs.value:+.{ours.decimals}f}" + (f" {interval}" if interval else "")
 
 
 @dataclass
@@ -57,6 +72,7 @@ class Block:
     rows: list[Row] = field(default_factory=list)
     footers: list[str] = field(default_factory=list)
     unavailable: str = ""
+    against: list[str] = field(default_factory=list)  # the metric of ours that each published column is held against
 
     @property
     def comparable(self) -> bool:
@@ -72,6 +88,20 @@ class Table:
     blocks: list[Block]
     footers: list[str]
     deviations: list[str] = field(default_factory=list)
+
+
+def rank_agreement(block: Block, column: int) -> tuple[float, int] | None:
+    """Kendall's tau-b between our order of the rows and the published one, and of how many rows; None for fewer than three."""
+    pairs = [
+        (ours.summary.mean, theirs.value)
+        for row in block.rows
+        if not (row.baseline or row.still) and (theirs := row.theirs[column]) is not None
+        and (ours := row.value(block.against[column])) is not None and ours.summary is not None
+    ]  # fmt: skip
+    if len(pairs) < 3 or any(math.isnan(ours) for ours, _ in pairs):
+        return None
+    tau = kendall(*zip(*pairs))
+    return None if tau is None else (tau, len(pairs))
 
 
 def best_of(values: Sequence[float | None], sign: int, decimals: int) -> set[int]:

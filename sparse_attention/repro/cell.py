@@ -150,6 +150,7 @@ def _run_claimed(
     attempt = int(entry.status().get("attempt", 0)) + 1
     entry.set_status("running", attempt=attempt)
     record = provenance.collect() | {"attempt": attempt, "seed": cell.seed}
+    record["machine"]["tf32"] = bool(cell.config.get("runtime", {}).get("tf32"))
     monitor = CellMonitor(entry, forward, active)
     active.extend([Loggers(lambda: loggers(cell), monitor.note)] if loggers else [])
     if aside:

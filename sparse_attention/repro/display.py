@@ -86,10 +86,10 @@ class Display:
             print(text, flush=True)
 
     def remaining(self) -> float | None:
-        """Estimated seconds until all cells are done; None before anything is known."""
-        finished = self.done + sum(self.fractions.values())
-        if finished < 0.05:
+        """Estimated seconds until all cells are done; None before one has ended: nothing else tells how long a cell takes."""
+        if not self.done:
             return None
+        finished = self.done + sum(self.fractions.values())
         return (time.monotonic() - self.started) * (self.total - finished) / finished
 
     def _left_text(self) -> str:

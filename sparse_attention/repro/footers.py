@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparse_attention.repro.blocks import SIGNIFICANT, Block, Row
+from sparse_attention.repro.blocks import SIGNIFICANT, Block, Row, rank_agreement
 from sparse_attention.repro.experiment import Show
 from sparse_attention.repro.files import read_json
-from sparse_attention.repro.plan import Plan
+from sparse_attention.repro.plan import Plan, Slot
 from sparse_attention.repro.protocol import Metric
+from sparse_attention.repro.verdict import rule
 
 STILL_LEARNING = 3.0  # per cent
 GAIN = "dev/last_gain"
@@ -53,7 +55,9 @@ def _described(facts: Mapping[str, Any]) -> str:
 def seeds(plan: Plan, blocks: Sequence[Block]) -> list[str]:
     used = sorted({slot.seed for slot in plan.slots})
     several = len(used) > 1
-    spread = "mean ± standard deviation over seeds" if several else "one run each: no spread"
+    spread = (
+        "mean ± standard deviation over n seeds, intervals by Student's t" if several else "one run each: no spread"
+    )
     lines = [
         f"Seeds: {', '.join(map(str, used))} ({spread}). An order of rows is claimed by seeds, never by one run; "
         "the same seed gives other numbers on another machine (up to 1.4 ROUGE measured between machines)."
@@ -61,15 +65,40 @@ def seeds(plan: Plan, blocks: Sequence[Block]) -> list[str]:
     if any(GAIN in f.metrics for b in blocks for r in b.rows for f in r.found):
         lines.append(
             "Last gain: per cent by which the last epoch lowered the dev loss. "
-            f"Above {STILL_LEARNING:.1f} a row is still learning: it gets no star and is never marked as the best."
+            f"Above {STILL_LEARNING:.1f} a row is still learning: it gets no sign and is never marked as the best."
         )
-    if any(v.significant for b in blocks for r in b.rows for v in r.values):
-        of = "these runs" if several else "these two runs"
+    kinds = {kind for b in blocks for r in b.rows for v in r.values for kind in v.p_values}
+    over = f"p < {SIGNIFICANT} after Holm's correction over the rows of a column and metric"
+    if "examples" in kinds:
         lines.append(
-            f"* differs from the first row: paired randomization over test examples, p < {SIGNIFICANT}, of {of}; "
-            "it covers the sampling of test examples, not seeds."
+            f"* differs from the first row: paired randomization over test examples (all seeds of an example together), {over}, of "
+            f"{'these runs' if several else 'these two runs'}. It covers the sampling of test examples, not seeds."
+        )
+    if "seeds" in kinds:
+        lines.append(
+            f"† differs from the first row: paired t-test over seeds, {over}. It covers the draw of seeds, not the choice of test examples."
         )
     return lines
+
+
+def of_comparison(block: Block, metrics: Mapping[str, Metric]) -> list[str]:
+    """How verdicts are given, and how far the order of the rows is the published one."""
+    if not block.published:
+        return []
+    columns = [f"{name} {label}" for name, labels in block.published for label in labels]
+    agreement = {name: found for c, name in enumerate(columns) if (found := rank_agreement(block, c))}
+    rows = sorted({n for _, n in agreement.values()})
+    each = len(rows) > 1
+    told = "; ".join(f"{name} {tau:+.2f}{f' (n = {n})' if each else ''}" for name, (tau, n) in agreement.items())
+    told += "" if each or not rows else f"; n = {rows[0]} rows"
+    return [
+        rule([metrics.get(full.rpartition("/")[2]) for full in block.against]),
+        *(
+            [f"Rank agreement with the paper, Kendall's tau-b (1: its order of the rows, -1: the reverse): {told}."]
+            if told
+            else []
+        ),
+    ]
 
 
 def notes(blocks: Sequence[Block]) -> list[str]:
@@ -90,7 +119,7 @@ def origin(blocks: Sequence[Block]) -> list[str]:
     }
     changed = [f"{what} {' and '.join(versions)}" for what, versions in made_with.items() if len(versions) > 1]
     return [
-        *([f"Code: {', '.join(commits)}."] if commits else []),
+        *([f"Code: {', '.join(commits)}." + _recipes(found)] if commits else []),
         *([f"Not all cells were made alike: {'; '.join(changed)}."] if changed else []),
         *(
             ["Packages: not the locked set (requirements.lock)."]
@@ -100,7 +129,88 @@ def origin(blocks: Sequence[Block]) -> list[str]:
     ]
 
 
-def of_task(docs: Path, task: str, profile: str) -> list[str]:
+def _recipes(found: Sequence[Any]) -> str:
+    """Versions of what a cell computes; cells of different ones are not the same experiment."""
+    levels = {
+        "training": {f.folder for f in found},
+        "evaluation": {e.folder for f in found for e in f.evaluations.values()},
+    }
+    told = {
+        what: sorted(
+            {str(r) for x in folders if (r := (read_json(x / "metrics.json") or {}).get("recipe")) is not None}
+        )
+        for what, folders in levels.items()
+    }
+    known = [f"{what} {' and '.join(versions)}" for what, versions in told.items() if versions]
+    return f" Recipe: {', '.join(known)}." if known else ""
+
+
+# ---- deviations
+
+
+GROUPS = ("data", "model", "optim", "schedule", "encode", "decode")
+PROFILES = ("demo", "cpu", "paper")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What an experiment is about, for deviations that concern some experiments only.
+
+    A deviation may open with what it is about, "data: ...", "oscarmax, pnormmax: ...", "demo, cpu: ...", "laha2018: ...":
+    "on duc2004: ...": it is left out where none of the profiles, papers, mappings or data sets that it names is meant, or a group's
+    page was chosen by hand.
+    """
+
+    profile: str
+    paper: str
+    mappings: frozenset[str]
+    data: frozenset[str] = frozenset()  # names of data and further test sets
+    chosen: frozenset[str] = frozenset()  # groups whose page is not the setting's
+
+    def concerns(self, text: str) -> bool:
+        from sparse_attention import registry
+
+        head = re.match(r"\**([\w ,-]+?)\**:\**\s", text)
+        names = [n.strip() for n in head[1].split(",")] if head else []
+        kinds = (
+            ({n for n in names if n in PROFILES}, {self.profile}),
+            ({n for n in names if re.fullmatch("[a-z]+[0-9]{4}", n)}, {self.paper}),
+            ({n for n in names if n in registry.names()}, self.mappings),
+            ({n[3:] for n in names if n.startswith("on ")}, self.data),
+            ({n for n in names if n in GROUPS}, set(GROUPS) - self.chosen),
+        )
+        return all(not named or named & meant for named, meant in kinds)
+
+
+def scope(plan: Plan, slots: Iterable[Slot]) -> Scope:
+    """What these slots of an experiment are about."""
+    one, slots = plan.experiment, list(slots)
+    typed = {o for s in slots for o in (*one.columns[s.column].overrides, *one.rows[s.row].overrides, *plan.overrides)}
+    chosen = {o.lstrip("+").partition("=")[0] for o in typed} & set(GROUPS)
+    data = {s.cell.config["data"]["name"] for s in slots} | {t.name for s in slots for t in s.cell.tests}
+    return Scope(one.profile, one.paper, frozenset(s.cell.mapping for s in slots), frozenset(data), frozenset(chosen))
+
+
+def of_settings(plan: Plan) -> list[str]:
+    """Deviations of the settings that the cells have, without those that an override has taken away."""
+    found: dict[str, None] = {}
+    for slot in plan.slots:
+        told = slot.cell.config["task"].get("deviations") or ()
+        if told:
+            mine = scope(plan, [slot])
+            found |= dict.fromkeys(text for text in told if mine.concerns(text))
+    return list(found)
+
+
+def of_tasks(docs: Path | None, plan: Plan) -> list[str]:
+    """Deviations from the pages of the tasks, of what this experiment is about."""
+    slots: dict[str, list[Slot]] = {}
+    for slot in plan.slots if docs else ():
+        slots.setdefault(slot.cell.task, []).append(slot)
+    return [text for task, of in slots.items() for text in of_task(docs or Path(), task, scope(plan, of))]
+
+
+def of_task(docs: Path, task: str, about: Scope) -> list[str]:
     """The items under each heading of `<docs>/<task>.md` that says "deviations"; one that names profiles is of those."""
     page = docs / f"{task}.md"
     if not page.is_file():
@@ -108,7 +218,8 @@ def of_task(docs: Path, task: str, profile: str) -> list[str]:
     found = []
     section = r"^#+ ([^\n]*deviations[^\n]*)\n(.*?)(?=^#|\Z)"
     for heading, body in re.findall(section, page.read_text(encoding="utf-8"), re.M | re.S | re.I):
-        named = [p for p in ("demo", "cpu") if re.search(rf"\b{p}\b", heading, re.I)]
-        if not named or profile in named:
-            found += [" ".join(item.split()) for item in re.split(r"^[-*] +", body, flags=re.M)[1:]]
+        named = [p for p in PROFILES[:2] if re.search(rf"\b{p}\b", heading, re.I)]
+        if not named or about.profile in named:
+            items = (" ".join(item.split()) for item in re.split(r"^[-*] +", body, flags=re.M)[1:])
+            found += [item.replace("**", "") for item in items if about.concerns(item)]
     return found

@@ -120,6 +120,7 @@ class Family(Protocol):
     RECIPE: (version of training, version of evaluation); raised when the code changes what it computes.
     METRICS: name -> Metric of everything that `train` and `evaluate` measure.
     PRELOAD: modules worth importing once for many cells.
+    pictures (of families whose examples are images): config -> (`image` of a test record -> PNG), or None without images.
     """
 
     RECIPE: tuple[int, int]

@@ -7,17 +7,24 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparse_attention.repro.blocks import Block, Row, Table
+from sparse_attention.repro.blocks import MARKS, Block, Row, Table
 from sparse_attention.repro.files import write_atomic
+from sparse_attention.repro.footers import STILL_LEARNING
 from sparse_attention.repro.verdict import Verdict
 
 WIDEST_LABEL = 48
+CSV = (
+    "table", "column", "row", "selected", "source", "metric", "mean", "std", "n", "ci95_half", "p_examples", "p_seeds",
+    "ours_minus_published", "verdict",
+)  # fmt: skip
+BEST = f"best of its column, as printed, among the rows that have stopped learning (last gain at most {STILL_LEARNING:g} %)."
 
 
 def grid(block: Block) -> tuple[list[str], list[str], list[list[str]]]:
     """(group line, header line, body) of a block as strings; the first column is the row's label."""
-    groups = ["", "ours" if block.published else "", *[""] * (len(block.headers) - 1)]
-    headers = ["mapping", *block.headers]
+    runs = any(row.found for row in block.rows)
+    groups = [*[""] * (1 + runs), "ours" if block.published else "", *[""] * (len(block.headers) - 1)]
+    headers = ["mapping", *["n"] * runs, *block.headers]
     for name, labels in block.published:
         groups.extend([name, *[""] * (len(labels) - 1)])
         headers.extend(labels)
@@ -28,11 +35,35 @@ def grid(block: Block) -> tuple[list[str], list[str], list[list[str]]]:
     body = []
     for row in block.rows:
         label = f"{row.label} ({row.detail})" if row.detail else row.label
-        line = [label, *(v.text() for v in row.values), *("-" if t is None else t.text() for t in row.theirs)]
+        line = [label, *[str(len(row.found) or "")] * runs, *(v.text() for v in row.values)]
+        line += ["-" if t is None else t.text() for t in row.theirs]
         if verdict:
             line.append(_verdict_text(row))
         body.append(line)
     return groups, headers, body
+
+
+def further(block: Block) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Small tables below a block: (title, header line, body) of the intervals, and of the differences where they mean something."""
+    rows = [row for row in block.rows if not row.baseline]
+    intervals = [
+        [row.label, *("-" if v.summary is None else v.summary.interval(v.decimals) or "-" for v in row.values)]
+        for row in rows
+    ]
+    found = [("95 % intervals over seeds", ["mapping", *block.headers], intervals)] if _any(intervals) else []
+    if block.comparable:
+        columns = [f"{name} {label}" for name, labels in block.published for label in labels]
+        body = [
+            [row.label, *(row.difference(c, block.against) or "-" for c in range(len(columns)))]
+            for row in rows
+            if any(v is not None and not v.why for v in row.verdicts)
+        ]
+        found.append(("ours minus published, 95 % interval over seeds", ["mapping", *columns], body))
+    return found
+
+
+def _any(body: Sequence[Sequence[str]]) -> bool:
+    return any(text != "-" for line in body for text in line[1:])
 
 
 def _verdict_text(row: Row) -> str:
@@ -73,7 +104,10 @@ def to_text(table: Table, widest: int = WIDEST_LABEL) -> str:
                 lines.append("  " + "- " * ((sum(widths) + 2 * len(widths) - 2) // 2))
                 separated = True
             lines.append("  " + _aligned(line, widths))
-        lines += [f"  {footer}" for footer in block.footers]
+        for title, headers, body in further(block):
+            widths = [max(len(line[i]) for line in (headers, *body)) for i in range(len(headers))]
+            lines += ["", f"  {title}", "  " + _aligned(headers, widths), *("  " + _aligned(x, widths) for x in body)]
+        lines += [*([""] if further(block) else []), *(f"  {footer}" for footer in block.footers)]
     return "\n".join([*lines, "", *_last(table)])
 
 
@@ -98,40 +132,53 @@ def to_markdown(table: Table) -> str:
         if block.unavailable:
             lines.append(f"not run: {block.unavailable}")
             continue
+        runs = any(row.found for row in block.rows)
         _, _, body = grid(block)
         for line, row in zip(body, block.rows):
-            line[1 : 1 + len(row.values)] = [f"**{v.text()}**" if v.best else v.text() for v in row.values]
+            first = 2 if runs else 1
+            line[first : first + len(row.values)] = [f"**{v.text()}**" if v.best else v.text() for v in row.values]
         ours = "ours " if block.published else ""
-        headers = ["mapping", *(f"{ours}{h}" for h in block.headers)]
+        headers = ["mapping", *["n"] * runs, *(f"{ours}{h}" for h in block.headers)]
         headers += [f"{name} {h}" for name, labels in block.published for h in labels]
         headers += ["verdict"] if block.published else []
-        lines += ["| " + " | ".join(headers) + " |", "|---|" + "---:|" * (len(headers) - 1)]
-        lines += ["| " + " | ".join(t.replace("|", "\\|") for t in line) + " |" for line in body]
+        lines += _rows(headers, body)
+        for title, headers, body in further(block):
+            lines += ["", f"{title[0].upper()}{title[1:]}:", "", *_rows(headers, body)]
         lines += ["", *(f"- {footer}" for footer in block.footers)]
     bold = any(v.best for b in table.blocks for r in b.rows for v in r.values)
-    last = [*(["**Bold**: best of its column, as printed, among the rows at rest."] if bold else []), *_last(table)]
+    last = [*([f"**Bold**: {BEST}"] if bold else []), *_last(table)]
     return "\n".join([*lines, "", *(f"- {footer}" for footer in last)]) + "\n"
+
+
+def _rows(headers: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    cells = ("| " + " | ".join(t.replace("|", "\\|") for t in line) + " |" for line in body)
+    return ["| " + " | ".join(headers) + " |", "|---|" + "---:|" * (len(headers) - 1), *cells]
 
 
 def to_csv(table: Table) -> str:
     """Long format: one line per number."""
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
-    out.writerow(["table", "column", "row", "selected", "source", "metric", "mean", "std", "n", "p_value", "verdict"])
+    out.writerow(CSV)
     for block in table.blocks:
         published = [f"{name}: {h}" for name, labels in block.published for h in labels]
         for row in block.rows:
             for v in row.values:
                 s = v.summary
-                numbers = [f"{s.mean:.6g}", "" if s.std is None else f"{s.std:.6g}", s.n] if s else ["", "", 0]
-                p = "" if v.p_value is None else f"{v.p_value:.4g}"
+                numbers = [f"{s.mean:.6g}", _number(s.std), s.n, _number(s.half)] if s else ["", "", 0, ""]
+                p = [_number(v.p_values.get(kind), 4) for kind in MARKS]
                 source = "baseline" if row.baseline else "ours"
-                out.writerow([table.name, block.label, row.label, row.detail, source, v.metric, *numbers, p, ""])
-            for name, t, verdict in zip(published, row.theirs, row.verdicts):
+                out.writerow([table.name, block.label, row.label, row.detail, source, v.metric, *numbers, *p, "", ""])
+            for c, (name, t, verdict) in enumerate(zip(published, row.theirs, row.verdicts)):
                 if t is not None:
-                    said = verdict.text if verdict else ""
-                    out.writerow([table.name, block.label, row.label, "", "published", name, t.value, "", "", "", said])
+                    ends = [row.difference(c, block.against), verdict.text if verdict else ""]
+                    line = [table.name, block.label, row.label, "", "published", name, t.value, *[""] * 5, *ends]
+                    out.writerow(line)
     return text.getvalue()
+
+
+def _number(value: float | None, digits: int = 6) -> str:
+    return "" if value is None else f"{value:.{digits}g}"
 
 
 def to_latex(table: Table) -> str:
@@ -143,7 +190,8 @@ def to_latex(table: Table) -> str:
             continue
         _, headers, body = grid(block)
         spans = [("ours", len(block.headers)), *((name, len(labels)) for name, labels in block.published)]
-        above = ["", *(f"\\multicolumn{{{n}}}{{c}}{{{_tex(name)}}}" for name, n in spans)] + [""] * bool(
+        above = [""] * (len(headers) - sum(n for _, n in spans) - bool(block.published))
+        above = [*above, *(f"\\multicolumn{{{n}}}{{c}}{{{_tex(name)}}}" for name, n in spans)] + [""] * bool(
             block.published
         )
         caption = f"\\caption{{{_tex(table.title)}: {_tex(block.label)} ({_tex(table.subtitle)})}}"
@@ -156,7 +204,7 @@ def to_latex(table: Table) -> str:
 
 
 _TEX = str.maketrans(
-    {c: f"\\{c}" for c in "&%_#${}"} | {"±": r"$\pm$", "“": "``", "”": "''"}
+    {c: f"\\{c}" for c in "&%_#${}"} | {"±": r"$\pm$", "“": "``", "”": "''", "†": r"\dag{}"}
 )  # fmt: skip
 
 

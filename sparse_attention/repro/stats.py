@@ -1,11 +1,18 @@
-"""Spread over seeds and significance against the baseline row."""
+"""Spread over seeds, intervals, significance and rank agreement.
+
+Two sources of chance are kept apart. Which examples happen to be in the test set: permutation of paired outputs. Which seed
+was drawn: Student's t over seeds. Neither says anything about the other.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+
+LEVEL = 0.95  # of every interval
 
 
 @dataclass(frozen=True)
@@ -16,9 +23,21 @@ class Summary:
     std: float | None
     n: int
 
+    @property
+    def half(self) -> float | None:
+        """Half the width of the 95 % interval of the mean, t sd / sqrt(n) with n - 1 degrees of freedom; None for one seed."""
+        return None if self.std is None else t_quantile(self.n - 1) * self.std / math.sqrt(self.n)
+
     def text(self, decimals: int = 2) -> str:
         spread = "" if self.std is None else f" ±{self.std:.{decimals}f}"
         return f"{self.mean:.{decimals}f}{spread}"
+
+    def interval(self, decimals: int = 2, shift: float = 0.0, sign: str = "") -> str:
+        """`[low, high]`, the 95 % interval of the mean less `shift`; nothing for one seed."""
+        if self.half is None:
+            return ""
+        low, high = self.mean - shift - self.half, self.mean - shift + self.half
+        return f"[{low:{sign}.{decimals}f}, {high:{sign}.{decimals}f}]"
 
 
 def summarize(values: Sequence[float]) -> Summary:
@@ -28,6 +47,80 @@ def summarize(values: Sequence[float]) -> Summary:
     if any(math.isnan(v) for v in values):
         return Summary(math.nan, math.nan if len(values) > 1 else None, len(values))
     return Summary(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
+
+
+# ---- Student's t
+
+
+def t_tail(t: float, df: int) -> float:
+    """P(|T| >= t) for a whole number of degrees of freedom. Source: Abramowitz & Stegun 26.7.3 and 26.7.4."""
+    angle = math.atan(abs(t) / math.sqrt(df))
+    cos, sin = math.cos(angle), math.sin(angle)
+    term = cos if df % 2 else 1.0
+    total = 0.0
+    for k in range(2 + df % 2, df + 1, 2):  # cos, 2/3 cos^3, ... for odd df; 1, 1/2 cos^2, ... for even df
+        total += term
+        term *= cos * cos * (k - 1) / k
+    inside = 2 / math.pi * (angle + sin * total) if df % 2 else sin * total
+    return max(0.0, 1.0 - inside)
+
+
+@lru_cache(maxsize=256)
+def t_quantile(df: int, level: float = LEVEL) -> float:
+    """The t that |T| stays below with probability `level`. Raises ValueError without a degree of freedom."""
+    if df < 1:
+        raise ValueError(f"an interval needs two values, not {df + 1}")
+    low, high = 0.0, 1.0
+    while t_tail(high, df) > 1 - level:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_tail(middle, df) > 1 - level else (low, middle)
+    return high
+
+
+def paired_t(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Two-sided p-value of a difference of means of two rows over the same seeds, in order; None for one seed.
+
+    Raises ValueError on unequal lengths.
+    """
+    if len(a) != len(b):
+        raise ValueError(f"paired scores need equal lengths, got {len(a)} and {len(b)}")
+    if len(a) < 2:
+        return None
+    found = summarize([x - y for x, y in zip(a, b)])
+    if not found.std:  # the same difference with every seed: no difference at all, or one without any noise
+        return 1.0 if found.mean == 0 else 0.0
+    return math.nan if math.isnan(found.mean) else t_tail(found.mean / found.std * math.sqrt(found.n), found.n - 1)
+
+
+# ---- several comparisons, ranks
+
+
+def holm(p_values: Mapping[Hashable, float]) -> dict[Hashable, float]:
+    """Adjusted p-values of a family of comparisons: below x means significant at x for the family. Source: Holm 1979."""
+    adjusted: dict[Hashable, float] = {}
+    largest = 0.0
+    for rank, key in enumerate(sorted(p_values, key=lambda k: p_values[k])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[key]))
+        adjusted[key] = largest
+    return adjusted
+
+
+def kendall(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Kendall's tau-b of two rankings of the same things, ties counted; None where one of them has no order at all."""
+
+    def signs(values: Sequence[float]) -> list[int]:
+        return [(x > y) - (x < y) for i, x in enumerate(values) for y in values[:i]]
+
+    if len(a) != len(b):
+        raise ValueError(f"two rankings need equal lengths, got {len(a)} and {len(b)}")
+    first, second = signs(a), signs(b)
+    scale = math.sqrt(sum(map(abs, first)) * sum(map(abs, second)))
+    return sum(x * y for x, y in zip(first, second)) / scale if scale else None
+
+
+# ---- the sampling of test examples
 
 
 def paired_randomization(a: Sequence[float], b: Sequence[float], trials: int = 2000) -> float:
@@ -76,6 +169,7 @@ def paired_bleu_randomization(a: Sequence[Sequence[float]], b: Sequence[Sequence
     return (int(hits) + 1) / (trials + 1)
 
 
+@lru_cache(maxsize=8)
 def _coins(trials: int, n: int):
     """[trials, n] of 0 and 1, always the same ones."""
     import torch

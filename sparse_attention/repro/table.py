@@ -21,7 +21,14 @@ from sparse_attention.repro.footers import GAIN, STILL_LEARNING
 from sparse_attention.repro.identity import Found
 from sparse_attention.repro.plan import Plan, Point, Slot
 from sparse_attention.repro.protocol import Metric
-from sparse_attention.repro.stats import Summary, paired_bleu_randomization, paired_randomization, summarize
+from sparse_attention.repro.stats import (
+    Summary,
+    holm,
+    paired_bleu_randomization,
+    paired_randomization,
+    paired_t,
+    summarize,
+)
 from sparse_attention.repro.store import Damaged, Evaluation, Store
 from sparse_attention.repro.verdict import Verdict, judge, obstacles
 
@@ -42,10 +49,7 @@ def build(
         else _Column(plan, store, records, failed or {}, c, column).block()
         for c, column in enumerate(one.columns)
     ]  # fmt: skip
-    tasks = dict.fromkeys(slot.cell.task for slot in plan.slots) if docs else ()
-    of_settings = [d for slot in plan.slots for d in slot.cell.config["task"].get("deviations") or ()]
-    of_tasks = [d for task in tasks for d in footers.of_task(docs or Path(), task, one.profile)]
-    deviations = list(dict.fromkeys([*one.deviations, *of_settings, *of_tasks]))
+    deviations = list(dict.fromkeys([*one.deviations, *footers.of_settings(plan), *footers.of_tasks(docs, plan)]))
     warning = "" if any(b.comparable for b in blocks) else "; its numbers are not comparable with the paper's"
     last = [*footers.seeds(plan, blocks), *one.footers, *footers.notes(blocks), *footers.origin(blocks)]
     return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, deviations)
@@ -72,9 +76,7 @@ class _Column:
         rows: list[Row] = []
         for r in range(len(self.slots)):
             rows.append(self._row(r))
-            if r and rows[0].found and rows[r].found and not rows[0].still and not rows[r].still:
-                for value in rows[r].values:
-                    value.p_value = _significance(rows[0].found, rows[r].found, value.metric, self.metric(value.metric))
+        self._test(rows)
         for i, show in enumerate(self.shown):
             values = [row.values[i] for row in rows]
             means = [None if row.still or v.summary is None else v.summary.mean for row, v in zip(rows, values)]
@@ -89,7 +91,29 @@ class _Column:
         why = [f"Not comparable: {'; '.join(reasons)}."] if reasons else []
         below = [*footers.of_data(rows, facts, self.shown, self.metrics), *why, *self.losses]
         groups = [(g.label, list(g.headers)) for g in self.column.published]
-        return Block(label, [s.label for s in self.shown], groups, rows + self._baselines(rows), below)
+        against = [metric for group in self.column.published for metric in group.against]
+        block = Block(
+            label, [s.label for s in self.shown], groups, rows + self._baselines(rows), below, against=against
+        )
+        below += footers.of_comparison(block, self.metrics)
+        return block
+
+    def _test(self, rows: Sequence[Row]) -> None:
+        """Every row against the first, Holm's correction over the rows of each metric; one that still learns is left out."""
+        compared = [row for row in rows[1:] if row.found and not row.still]
+        if not compared or not rows[0].found or rows[0].still:
+            return
+        for i, show in enumerate(self.shown):
+            known = self.metric(show.metric)
+            tests = (
+                {"examples": _by_examples, "seeds": _by_seeds}
+                if known and known.better and show.metric != GAIN
+                else {"examples": _by_examples}
+            )
+            for kind, test in tests.items():
+                found = {r: test(rows[0], row, show.metric, known) for r, row in enumerate(compared)}
+                for r, p in holm({r: p for r, p in found.items() if p is not None}).items():
+                    compared[r].values[i].p_values[kind] = p
 
     def metric(self, full: str) -> Metric | None:
         return self.metrics.get(full.rpartition("/")[2])
@@ -139,7 +163,7 @@ class _Column:
                 why = obstacles(self.plan.experiment, self.column, against, slots, found, self.plan.overrides)
                 theirs.append(printed)
                 verdicts.append(None if printed is None else judge(ours, printed, self.metric(against), why))
-        return Row(row.label, detail, values, theirs, verdicts, finished, still=still)
+        return Row(row.label, detail, values, theirs, verdicts, finished, still=still, seeds=[s.seed for s in chosen])
 
     def _baselines(self, rows: Sequence[Row]) -> list[Row]:
         """Trivial systems, as the first finished cell has them."""
@@ -178,26 +202,43 @@ def select(slots: Sequence[Slot], found: Mapping[str, Found], by: Select | None)
     return [s for s in by_point[best[1]] if s.cell.cell_id in found], detail
 
 
-def _significance(first: Sequence[Found], other: Sequence[Found], full: str, metric: Metric | None) -> float | None:
-    """p-value over test examples, seeds pooled; None where per-example values do not give the metric."""
+def _by_seeds(first: Row, other: Row, full: str, metric: Metric | None) -> float | None:
+    """p-value over the seeds that both rows have."""
+    a, b = ({s: f.metrics[full] for s, f in zip(row.seeds, row.found) if full in f.metrics} for row in (first, other))
+    common = sorted(a.keys() & b.keys())
+    return paired_t([b[s] for s in common], [a[s] for s in common]) if common else None
+
+
+def _by_examples(first: Row, other: Row, full: str, metric: Metric | None) -> float | None:
+    """p-value over test examples; None where per-example values do not give the metric.
+
+    An example counts once, whatever the number of seeds: its values are those of all seeds together.
+    """
     split, _, name = full.partition("/")
     if metric is None or metric.test is None:
         return None
     bleu = metric.test == "bleu"
-    a, b = (_examples(found, split, f"{name}_statistics" if bleu else name) for found in (first, other))
-    if not a or len(a) != len(b):
+    a, b = (_examples(row.found, split, f"{name}_statistics" if bleu else name) for row in (first, other))
+    common = sorted(a.keys() & b.keys())
+    if not common or len(first.found) != len(other.found):
         return None
-    return (paired_bleu_randomization if bleu else paired_randomization)(b, a)
+    if bleu:
+        return paired_bleu_randomization(*([_added(one[i]) for i in common] for one in (b, a)))
+    return paired_randomization(*([sum(one[i]) for i in common] for one in (b, a)))
 
 
-def _examples(found: Sequence[Found], split: str, key: str) -> list[Any]:
-    levels = [f.evaluations[split] for f in found if split in f.evaluations]
-    return [
-        record["sentence"][key]
-        for level in levels
-        for record in _predictions(level.folder, level.path("manifest.json").stat().st_mtime_ns)
-        if key in record.get("sentence", {})
-    ]
+def _added(rows: Sequence[Sequence[float]]) -> list[float]:
+    return [sum(column) for column in zip(*rows)]
+
+
+def _examples(found: Sequence[Found], split: str, key: str) -> dict[int, list[Any]]:
+    """Index of a test example -> its value with every seed; examples that a seed lacks are left out."""
+    values: dict[int, list[Any]] = {}
+    for level in (f.evaluations[split] for f in found if split in f.evaluations):
+        for record in _predictions(level.folder, level.path("manifest.json").stat().st_mtime_ns):
+            if key in record.get("sentence", {}):
+                values.setdefault(int(record["index"]), []).append(record["sentence"][key])
+    return {i: of for i, of in values.items() if len(of) == len(found)}
 
 
 @lru_cache(maxsize=64)

@@ -53,6 +53,17 @@ def judge(ours: Summary | None, printed: Published, metric: Metric | None, why: 
     return Verdict("agrees" if abs(difference) <= band else "above" if difference > 0 else "below")
 
 
+def rule(metrics: Sequence[Metric | None]) -> str:
+    """How `judge` decides, in words."""
+    bands = {m.name: f"{m.tolerance:g} {m.unit}".strip() for m in metrics if m is not None and m.tolerance is not None}
+    told = "; ".join(f"{name}: {band}" for name, band in bands.items())
+    return (
+        "Verdict: `agrees` where ours differs from the published number by no more than a tolerance"
+        f"{f' ({told})' if told else ''} plus two standard errors over seeds, else `above` or `below`; "
+        "`not comparable` where the setting, data or cells are not the paper's."
+    )
+
+
 def obstacles(
     experiment: Experiment, column: Column, against: str, slots: Sequence[Slot], found: Mapping[str, Found],
     overrides: Sequence[str],

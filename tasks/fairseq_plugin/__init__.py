@@ -17,7 +17,7 @@ if __name__ == NAME:
 
     compat.install()
 
-    from tasks.fairseq_plugin import classification, schedules, seq2seq, vqa  # noqa: F401
+    from tasks.fairseq_plugin import classification, fertility, schedules, seq2seq, vqa  # noqa: F401
 else:
     root = str(Path(__file__).resolve().parents[2])
     if root not in sys.path:

@@ -1,9 +1,9 @@
 """One training with fairseq's Trainer in this process; it resumes exactly where a killed run stopped.
 
 fairseq's own loop (`fairseq_cli.train.main`) writes its checkpoints in place, forgets the dev loss that a schedule needs,
-and reports through its logger only. This loop uses the same Trainer, tasks, criterions and checkpoint contents, and differs
-in three points: a checkpoint is renamed into place (a kill never leaves half of one), the schedule's step belongs to the
-checkpoint, and progress goes to a `Monitor`.
+and reports through its logger only. This loop uses fairseq's Trainer with a step of its own (`trainer`), the same tasks,
+criterions and checkpoint contents, and differs in three points: a checkpoint is renamed into place (a kill never leaves half
+of one), the schedule's step belongs to the checkpoint, and progress goes to a `Monitor`.
 
 An interrupted run ends with the same weights as an uninterrupted one: fairseq seeds every update from
 (seed, number of updates), and the position in the shuffled epoch is part of the checkpoint.
@@ -23,11 +23,11 @@ import torch
 from fairseq import tasks, utils
 from fairseq.data import iterators
 from fairseq.logging import metrics
-from fairseq.trainer import Trainer
 from omegaconf import DictConfig
 
 from sparse_attention.repro import stopping
 from tasks.fairseq_plugin import checkpoints, compat
+from tasks.fairseq_plugin.trainer import READ_EVERY, Trainer
 from tasks.models import learned
 
 EXPLODED = 1e4  # bits a token: guessing among a million words costs 20
@@ -101,20 +101,26 @@ def _run(
             for i, samples in enumerate(grouped, start=grouped.n):
                 with metrics.aggregate("train_inner"):
                     watch.step(samples, epoch)
+                    due = i % READ_EVERY == 0
+                    if due:
+                        watch.read(epoch)
                 inside = (
                     i + 1 < total
                 )  # a checkpoint after the last update would pass over the epoch's end: dev is measured first
-                if inside and (asked := _asked(trainer)):
+                if inside and (asked := _asked(trainer, due)):
+                    watch.read(epoch)
                     if asked.save:
                         checkpoints.save(trainer, batches, history, folder)
                     raise stopping.Stopped(asked.why)
-                if i % 20 == 0:
+                if due:
                     loss = metrics.get_smoothed_values("train_inner").get("loss", math.nan)
                     metrics.reset_meters("train_inner")
                     monitor.updated(epoch - 1 + (i + 1) / total, max_epoch, {"loss": float(loss)})
                 if inside and time.monotonic() - saved > 60 * save_minutes:
+                    watch.read(epoch)
                     checkpoints.save(trainer, batches, history, folder)
                     saved = time.monotonic()
+            watch.read(epoch)
             train_stats = metrics.get_smoothed_values("train")
         metrics.reset_meters("train")
         row = {
@@ -141,11 +147,13 @@ def _run(
     return task, history
 
 
-def _asked(trainer: Trainer) -> stopping.Asked | None:
-    """Whether to stop after this update; every process of a training gets the same answer."""
+def _asked(trainer: Trainer, due: bool = True) -> stopping.Asked | None:
+    """Whether to stop after this update; every process of a training gets the same answer, on GPUs only where one is due."""
     asked = stopping.asked()
     if trainer.data_parallel_world_size == 1:
         return asked
+    if trainer.cuda and not due:
+        return None
     votes = torch.tensor(
         [asked is not None, asked is not None and not asked.save], dtype=torch.int32, device=trainer.device
     )
@@ -162,18 +170,22 @@ class Watch:
         self.good = f"epoch {history[-1]['epoch']:.0f}: dev/loss {history[-1]['dev/loss']:.4g}" if history else "none"
 
     def step(self, samples: list[Any], epoch: int) -> None:
-        """One update."""
-        update, rate = self.trainer.get_num_updates() + 1, self.trainer.get_lr()
+        """One update. One that fails is told after those before it, which may be why."""
         try:
-            logged = self.trainer.train_step(samples)
-        except FloatingPointError as error:  # fairseq looks at the gradient's norm
-            self._end(f"epoch {epoch}, update {update}: {error}", rate, error)
-        loss = float((logged or {}).get("loss", 0.0))
-        if not abs(loss) < EXPLODED:
-            self._end(f"epoch {epoch}, update {update}: the loss is {loss:g}", rate)
-        if logged:
-            norm = f", gradient norm {float(logged['gnorm']):.4g}" if "gnorm" in logged else ""
-            self.good = f"update {update}: loss {loss:.4g}{norm}"
+            self.trainer.train_step(samples)
+        except Exception:
+            self.read(epoch)
+            raise
+
+    def read(self, epoch: int) -> None:
+        """What the updates since the last time have logged."""
+        for one in self.trainer.read():
+            where, norm = f"epoch {epoch}, update {one.update}", float("nan") if one.norm is None else float(one.norm)
+            if not (math.isfinite(norm) or self.trainer.scaler.is_enabled()):  # fp16 leaves such an update out
+                self._end(f"{where}: the loss is {one.loss:g} and the gradient's norm {norm:g}", one.lr)
+            if not abs(one.loss) < EXPLODED:
+                self._end(f"{where}: the loss is {one.loss:g}", one.lr)
+            self.good = f"update {one.update}: loss {one.loss:.4g}, gradient norm {norm:.4g}"
 
     def epoch(self, row: Mapping[str, float]) -> None:
         """The losses of an epoch that has ended."""
@@ -181,10 +193,10 @@ class Watch:
             if not abs(row.get(key, 0.0)) < EXPLODED:
                 self._end(f"epoch {row['epoch']:.0f}, update {row['updates']:.0f}: {key} is {row[key]:g}", row["lr"])
 
-    def _end(self, what: str, rate: float, cause: Exception | None = None) -> NoReturn:
+    def _end(self, what: str, rate: float) -> NoReturn:
         clip = self.trainer.cfg.optimization.clip_norm
         advice = f"lower optim.lr (it was {rate:g}) or set optim.clip (it was {clip:g})"
-        raise FloatingPointError(f"{what}; last good values: {self.good}; {advice}") from cause
+        raise FloatingPointError(f"{what}; last good values: {self.good}; {advice}")
 
 
 def _validate(trainer: Trainer, epoch: int) -> dict[str, Any]:
@@ -192,6 +204,8 @@ def _validate(trainer: Trainer, epoch: int) -> dict[str, Any]:
     with metrics.aggregate(new_root=True) as totals:
         for sample in trainer.get_valid_iterator("valid").next_epoch_itr(shuffle=False, set_dataset_epoch=False):
             trainer.valid_step(sample)
+        for _ in trainer.read():
+            pass
     return totals.get_smoothed_values()
 
 

@@ -42,10 +42,10 @@ def spread(
         ValueError: not as many GPUs, or tasks of the job, as processes. Stopped: asked to stop, and all is saved; or this
             process was one of the others, and its share is done.
     """
-    batch, every = groups["dataset"]["batch_size"], groups["optimization"]["update_freq"][0]
-    monitor.note(
-        f"{processes} processes x {every} batches x {batch} examples make an update of {processes * every * batch}"
-    )
+    every, data = groups["optimization"]["update_freq"][0], groups["dataset"]
+    size, unit = (data["batch_size"], "examples") if data["batch_size"] else (data["max_tokens"], "tokens")
+    whole = processes * every * size
+    monitor.note(f"{processes} processes x {every} batches x {size} {unit} make an update of {whole}")
     cuda = torch.cuda.is_available() and not groups["common"]["cpu"]
     rank = ranks.current()
     here = processes if rank is None else rank.here
@@ -103,7 +103,8 @@ def _start(
 ) -> None:
     """All processes, here; a child's end is ours."""
     said = torch.multiprocessing.get_context("spawn").Queue()
-    arguments = (groups, list(plugins), said, torch.get_num_threads(), selection, minutes)
+    tf32 = torch.backends.cuda.matmul.allow_tf32
+    arguments = (groups, list(plugins), said, torch.get_num_threads(), tf32, selection, minutes)
     with stopping.deferred():
         children = torch.multiprocessing.spawn(_worker, args=arguments, nprocs=processes, join=False)
         told, ended, why = False, False, None
@@ -160,10 +161,12 @@ def _worker(
     plugins: list[str],
     said: Any,
     threads: int,
+    tf32: bool,
     selection: Selection,
     save_minutes: float,
 ) -> None:
     torch.set_num_threads(threads)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     own_mappings.load(plugins)
     try:
         with stopping.listening():

@@ -24,7 +24,9 @@ from torch import Tensor, nn
 from tasks.data.symbols import EOS, PAD, UNK
 from tasks.fairseq_plugin.architectures import Wrapped, config_class, entry, register
 from tasks.fairseq_plugin.folder import FolderTask
+from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import open_encoded
+from tasks.seq2seq.fertility import stored
 
 LONGEST = 100_000  # tokens; the models themselves have no limit
 
@@ -99,7 +101,7 @@ class Decoder(FairseqIncrementalDecoder):
 class PairsModel(Wrapped, FairseqEncoderDecoderModel):
     def __init__(self, net: nn.Module, source: Dictionary, target: Dictionary) -> None:
         super().__init__(Encoder(net, source), Decoder(net, target))
-        self.net = net
+        self.net, self.padded_right = net, False
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> PairsModel:
@@ -111,11 +113,16 @@ class PairsModel(Wrapped, FairseqEncoderDecoderModel):
             raise ValueError(
                 "share_embeddings needs one vocabulary for both sides: encode.joint=true, or --joined-dictionary"
             )
-        return cls(cls.build_net(cfg, len(source), len(target)), source, target)
+        made = cls(cls.build_net(cfg, len(source), len(target)), source, target)
+        if hasattr(made.net, "adopt"):
+            made.net.adopt(task.encoded.folder if isinstance(task, PairsTask) else None)
+        made.padded_right = isinstance(task, PairsTask)  # then nobody looks: a GPU would have to be waited for
+        return made
 
-    def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, **_):
-        tokens, columns = padded_right(src_tokens)
-        logits, attention = self.net(tokens, src_lengths, prev_output_tokens)
+    def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, fertility=None, **_):
+        tokens, columns = (src_tokens, None) if self.padded_right else padded_right(src_tokens)
+        inputs = {} if fertility is None else {"fertility": fertility}
+        logits, attention = self.net(tokens, src_lengths, prev_output_tokens, **inputs)
         return logits, {"attn": [columns_back(attention, columns)]}
 
 
@@ -136,6 +143,41 @@ class Rows:
         """[size]"""
         ids = self.rows[i].astype(np.int64)
         return torch.from_numpy(np.append(ids, EOS) if self.eos else ids)
+
+
+class Pairs(LanguagePairDataset):
+    """fairseq's batches, made at once from the rows; with the fertilities of the source words where they lie beside the pairs."""
+
+    fertility: Any = None
+
+    def __getitem__(self, i: int) -> int:
+        return int(i)
+
+    def _batch(self, samples: list[int]) -> dict[str, Any]:
+        """What fairseq's collater makes of these pairs, longest source first."""
+        if not samples:
+            return {}
+        _, order = torch.tensor(self.src_sizes[samples]).long().sort(descending=True)
+        rows = [samples[i] for i in order.tolist()]
+        source, lengths = padded([self.src.rows[i] for i in rows])
+        targets = [self.tgt.rows[i] for i in rows]
+        before, _ = padded([np.concatenate(([EOS], row)) for row in targets])
+        target, sizes = padded([np.concatenate((row, [EOS])) for row in targets])
+        inputs = {"src_tokens": source, "src_lengths": lengths, "prev_output_tokens": before}
+        return {
+            "id": torch.tensor(rows),
+            "nsentences": len(rows),
+            "ntokens": int(sizes.sum()),
+            "net_input": inputs,
+            "target": target,
+        }
+
+    def collater(self, samples: list[int], pad_to_length: Any = None) -> dict[str, Any]:
+        """As fairseq's; net_input: fertility [B, S] too."""
+        batch = self._batch(samples)
+        if batch and self.fertility is not None:
+            batch["net_input"]["fertility"] = padded([self.fertility[i] for i in batch["id"].tolist()])[0]
+        return batch
 
 
 def dictionary(words: list[str]) -> Dictionary:
@@ -160,10 +202,12 @@ class PairsTask(FolderTask):
 
     def dataset_of(self, part: Any, training: bool) -> LanguagePairDataset:
         source, target = Rows(part.source, eos=False), Rows(part.target, eos=True)
-        return LanguagePairDataset(
+        made = Pairs(
             source, source.sizes, self._source, target, target.sizes, self._target,
             left_pad_source=False, left_pad_target=False, shuffle=training,
         )  # fmt: skip
+        made.fertility = stored(part)
+        return made
 
     def max_positions(self) -> tuple[int, int]:
         return (LONGEST, LONGEST)
@@ -200,16 +244,19 @@ class Tokens(FairseqCriterion):
     def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True):
         logits, extra = model(**sample["net_input"])
         target = sample["target"]  # [B, T]
-        logits, gold = logits.flatten(0, 1).float(), target.flatten()
+        half, gold = logits.dtype in (torch.float16, torch.bfloat16), target.flatten()
+        logits = logits.flatten(0, 1).float()
         loss = F.cross_entropy(logits, gold, ignore_index=PAD, reduction="sum", label_smoothing=self.smoothing)
         size = target.size(0) if self.sentence_avg else sample["ntokens"]
         with torch.no_grad():
-            real = gold.ne(PAD)
+            # argmax takes six times as long as the maximum, and is needed only where words tie
+            said = logits.gather(1, gold.unsqueeze(1)).squeeze(1)
+            right = logits.argmax(-1).eq(gold) if half else said.eq(logits.amax(-1))
             attention, steps = extra["attn"][0], target.ne(PAD).unsqueeze(-1)
             keep = sample["net_input"]["src_tokens"].ne(PAD).unsqueeze(1) & steps
             log = {
                 "loss": loss.detach(), "ntokens": sample["ntokens"], "nsentences": target.size(0), "sample_size": size,
-                "ncorrect": (logits.argmax(-1).eq(gold) & real).sum(),
+                "ncorrect": (right & gold.ne(PAD)).sum(),
                 "zeros": (attention.eq(0) & keep).sum(), "kept": keep.sum(), "steps": steps.sum(),
             }  # fmt: skip
         return loss, size, log

@@ -13,6 +13,7 @@ USE = {
     "classification": 'model.classify(["..."])[0].output',
     "vqa": 'model.answer([("image.png", "...?")])[0].output',
     "multilabel": "model.label(features)[0].output",
+    "fertility": "model.model(tokens, lengths).argmax(-1)",
 }
 
 
@@ -74,9 +75,8 @@ def _data(name: str, facts: Mapping[str, Any], trained: Mapping[str, Any]) -> It
 
 def _made(config: Mapping[str, Any], trained: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[str]:
     train, optim, seconds = config["train"], config["optim"], trained.get("seconds", 0)
-    epochs = (
-        f"{train['max_epochs']} epochs at most, batches of {train['batch_size']}, {optim['name']} at {optim['lr']:g}; "
-    )
+    batches = train["batch_size"] or f"{train['max_tokens']} tokens"
+    epochs = f"{train['max_epochs']} epochs at most, batches of {batches}, {optim['name']} at {optim['lr']:g}; "
     fitted = config["task"]["family"] == "multilabel"  # by a solver of its own
     yield f"- {'' if fitted else epochs}{seconds:.0f} s."
     code, packages = told.get("code") or {}, told.get("packages") or {}

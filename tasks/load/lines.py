@@ -26,7 +26,7 @@ from tasks.load.model import Loaded, Prediction
 
 def parsed(raw: bytes, model: Loaded, where: str = "standard input") -> list[Any]:
     """The inputs of `Loaded.predict` in UTF-8 lines. Raises DataError naming the line."""
-    wants = {"seq2seq": [""], "vqa": ["image", "question"], "multilabel": [""]}.get(model.name)
+    wants = {"seq2seq": [""], "fertility": [""], "vqa": ["image", "question"], "multilabel": [""]}.get(model.name)
     names = wants or read_meta(model.encoding.folder)["fields"]
     found: list[Any] = []
     for number, line in enumerate(raw.removesuffix(b"\n").split(b"\n") if raw else (), 1):

@@ -32,6 +32,7 @@ from tasks.load.scoring import evaluation_config, on_this_machine
 
 WAYS = {
     "seq2seq": "translate or summarize", "classification": "classify", "vqa": "answer", "multilabel": "label",
+    "fertility": "translations trained with model.fertility=predicted",
 }  # fmt: skip
 
 
@@ -220,6 +221,8 @@ class Loaded:
     def predict(self, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """`translate`, `classify`, `answer` or `label`, whichever is the model's."""
         way = {"seq2seq": self.translate, "classification": self.classify, "vqa": self.answer, "multilabel": self.label}
+        if self.name not in way:
+            self._must_be("seq2seq")
         return way[self.name](inputs, **options)
 
     def _must_be(self, family: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tasks.data.errors import DataError
+from tasks.data.parallel import batches, chosen, mapped, ranges
 from tasks.data.progress import Progress
 from tasks.data.records import Pair
 from tasks.seq2seq.options import Encode
@@ -24,8 +25,9 @@ def learn(
     folder: Path,
     work: Path,
     progress: Progress,
+    workers: int = 1,
 ) -> tuple[int, dict[str, Path], dict[str, list[tuple[str, int]]]]:
-    """Save the subword models in `folder`, leave the tokens of the pairs that fit in `work`.
+    """Save the subword models in `folder`, leave the tokens of the pairs that fit in `work`; `workers`: processes.
 
     Returns:
         how many pairs fit; side -> file of their tokens, a pair a line; side -> (token, count) by frequency.
@@ -34,9 +36,9 @@ def learn(
         DataError: no pair fits, subwords that cannot be learned.
     """
     words, units = ({side: work / f"{side}.{what}" for side in SIDES} for what in ("words", "units"))
-    _tokenize(pairs, options, languages, words, progress)
+    _tokenize(pairs, options, languages, words, progress, workers)
     _learn_subwords(options, words, folder, progress)
-    kept, counts = _segment(options, words, subwords(options, folder), units, progress)
+    kept, counts = _segment(options, words, subwords(options, folder), units, progress, workers)
     if not kept:
         limits = f"max_source_tokens={options.max_source_tokens}, max_target_tokens={options.max_target_tokens}"
         raise DataError("no training pair is short enough", limits, "raise these limits")
@@ -73,18 +75,25 @@ def _tokenize(
     languages: Mapping[str, str | None],
     words: Mapping[str, Path],
     progress: Progress,
+    workers: int,
 ) -> None:
     """Write the words of the training pairs, a line each."""
     cut = {side: tokenizer(options.tokenizer, languages[side]) for side in SIDES}
+
+    def tokenized(part: range) -> tuple[str, str]:
+        found = [(cut["source"](p.source), cut["target"](p.references[0])) for p in chosen(pairs, part)]
+        source, target = ("".join(" ".join(row[side]) + "\n" for row in found) for side in (0, 1))
+        return source, target
+
     with (
         open(words["source"], "w", encoding="utf-8", errors="replace", newline="\n") as source,
         open(words["target"], "w", encoding="utf-8", errors="replace", newline="\n") as target,
         progress.bar(len(pairs), "tokenising train") as bar,
     ):
-        for pair in pairs:
-            source.write(" ".join(cut["source"](pair.source)) + "\n")
-            target.write(" ".join(cut["target"](pair.references[0])) + "\n")
-            bar.advance(1)
+        for texts in mapped(tokenized, ranges(len(pairs)), workers):
+            source.write(texts[0])
+            target.write(texts[1])
+            bar.advance(texts[0].count("\n"))
 
 
 def _models(options: Encode, folder: Path) -> dict[str, Path]:
@@ -109,22 +118,29 @@ def _segment(
     subwords: Mapping[str, Callable],
     units: Mapping[str, Path],
     progress: Progress,
+    workers: int,
 ) -> tuple[int, dict[str, Counter]]:
     """Write the tokens of the training pairs that fit; how many do, and how often each token occurs."""
     kept, counts = 0, {side: Counter() for side in SIDES}
+
+    def segmented(batch: list[tuple[str, ...]]) -> tuple[int, int, dict[str, str], dict[str, Counter]]:
+        cut = ({side: subwords[side](line.split()) for side, line in zip(SIDES, row)} for row in batch)
+        fitting = [tokens for tokens in cut if fits(tokens, options)]
+        texts = {side: "".join(" ".join(tokens[side]) + "\n" for tokens in fitting) for side in SIDES}
+        found = {side: Counter(token for tokens in fitting for token in tokens[side]) for side in SIDES}
+        return len(batch), len(fitting), texts, found
+
     with (
         open(units["source"], "w", encoding="utf-8", newline="\n") as source,
         open(units["target"], "w", encoding="utf-8", newline="\n") as target,
         progress.bar(None, "segmenting train") as bar,
     ):
         out = {"source": source, "target": target}
-        for row in zip(*(lines(words[side]) for side in SIDES), strict=True):
-            bar.advance(1)
-            tokens = {side: subwords[side](line.split()) for side, line in zip(SIDES, row)}
-            if not fits(tokens, options):
-                continue
-            kept += 1
+        rows = zip(*(lines(words[side]) for side in SIDES), strict=True)
+        for read, fitting, texts, found in mapped(segmented, batches(rows), workers):
+            bar.advance(read)
+            kept += fitting
             for side in SIDES:
-                counts[side].update(tokens[side])
-                out[side].write(" ".join(tokens[side]) + "\n")
+                counts[side].update(found[side])
+                out[side].write(texts[side])
     return kept, counts

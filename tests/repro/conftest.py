@@ -135,7 +135,7 @@ def keep(store):
         for path in (entry, cell.evaluation(store, cell.tests[0])):
             write_json(path.path("provenance.json"), {"code": {"commit": "cafe", "dirty": False}, **provenance})
         facts = {"facts": dict(cell.prepared.facts), "seconds": 9.0}
-        write_json(entry.path("metrics.json"), {"metrics": training, **facts})
+        write_json(entry.path("metrics.json"), {"metrics": training, "recipe": 7, **facts})
         write_json(entry.path("config.yaml"), {"module": MODULE})
         entry.finish()
         for test in cell.tests if scores is not None else ():
@@ -143,7 +143,7 @@ def keep(store):
             level.write_predictions(records)
             if arrays:
                 level.path("attention.safetensors").write_bytes(arrays)
-            of_test = {"facts": dict(test.facts), "baselines": dict(test.baselines), "metrics": scores}
+            of_test = {"facts": dict(test.facts), "baselines": dict(test.baselines), "metrics": scores, "recipe": 8}
             write_json(level.path("metrics.json"), of_test)
             level.finish()
 

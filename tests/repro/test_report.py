@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import subprocess
 import sys
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,7 +20,8 @@ from sparse_attention.repro.experiment import read
 from sparse_attention.repro.files import write_json
 from sparse_attention.repro.plan import Plan, Slot
 from sparse_attention.repro.protocol import Prepared, TestSet
-from sparse_attention.repro.report.data import SAMPLES
+from sparse_attention.repro.report.heat import groups, runs
+from sparse_attention.repro.report.samples import SAMPLES, choose
 from sparse_attention.repro.store import Store
 
 pytest.importorskip("jinja2")
@@ -185,8 +188,17 @@ def test_the_table_shows_our_numbers_their_spread_and_the_best(tmp_path):
     text = Made(tmp_path, seeds=(1, 2)).write()
     page = Page(text)
     # Two seeds score 30 + row + seed: mean 31.5 + row, sample standard deviation sqrt(1/2).
-    assert page.row("sparsemax")[1:5] == ["32.50 ±0.71*", "0.30 ±0.00", "36.13", "not comparable "]
-    assert [v.strip() for v in page.row("lead baseline first 7 words")[1:3]] == ["12.50", "-"]
+    # t of 97.5 % with one degree of freedom is 12.706; every example scores one more than softmax's, with both seeds.
+    assert page.row("sparsemax")[1:6] == [
+        "2",
+        "32.50 ±0.71*†[26.15, 38.85]",
+        "0.30 ±0.00[0.30, 0.30]",
+        "36.13",
+        "not comparable ",
+    ]
+    assert [v.strip() for v in page.row("lead baseline first 7 words")[1:4]] == ["", "12.50", "-"]
+    (differences,) = [r for r in page.rows if r and r[0].strip() == "sparsemax" and r[-1].startswith("-3.63")]
+    assert differences[1:] == ["-3.63 [-9.98, +2.72]"]
     best = re.findall(r'<td class="best"[^>]*>([\d.]+)', text)
     assert best == ["33.50"], "the best score is marked, the attention's zeros and the baseline are not"
     assert "not comparable with the paper" in page.text and "a small model" in page.text
@@ -206,7 +218,7 @@ def test_a_failed_cell_is_shown_with_its_traceback(tmp_path):
     made.fail(1, error="ValueError: broken", traceback="Traceback (most recent call last):\n  deep inside\n")
     page = Page(made.write())
     assert "ValueError: broken" in page.text and "deep inside" in page.text
-    assert page.row("sparsemax")[1] == "missing"
+    assert page.row("sparsemax")[2] == "missing"
     assert "2 cells done" in page.text and "1 cells failed" in page.text
     assert any(tag == "details" and "open" not in attributes for tag, attributes in page.elements)
 
@@ -285,24 +297,35 @@ def test_without_matplotlib_the_report_says_so(tmp_path, monkeypatch):
     assert 'class="heat" viewBox' in text, "heat maps need no matplotlib"
 
 
-def test_heat_maps_leave_exactly_the_zeros_uncovered(tmp_path):
+def test_heat_maps_leave_exactly_the_zeros_grey(tmp_path):
     made = Made(tmp_path)
     text = made.write()
     for label in ROWS[1:]:
         indices = [int(i) for i in re.findall(r"<b>Test example (\d+)\.</b>", text)]
         assert len(indices) == 3
-        groups = re.findall(rf'<g transform="[^"]*"><title>{label}</title>(.*?)</g>', text)
-        assert len(groups) == 3
-        for index, group in zip(indices, groups):
-            weights = made.weights[label][index]
-            ground, *tints = re.findall(r'<path class="(\w+)" d="([^"]*)"', group)
-            drawn = re.findall(r"M(\d+) (\d+)h", ground[1])
-            assert ground[0] == "paper"
-            assert {(int(x) // 15, int(y) // 15) for x, y in drawn} == set(zip(*map(list, np.nonzero(weights))))
+        panels = re.findall(rf'<g transform="[^"]*"><title>{label}</title>(.*?)</g>', text)
+        assert len(panels) == 3
+        for index, panel in zip(indices, panels):
+            weights = made.weights[label][index]  # [outputs, source]: output down, source across
+            steps, tokens = weights.shape
+            assert re.search(rf'class="zero" width="{tokens * 15}" height="{steps * 15}"', panel)
+            (ground, *tints) = re.findall(r'<path class="(paper|w\d+)" d="([^"]*)"', panel)
+            drawn = [tuple(map(int, m)) for m in re.findall(r"M(\d+) (\d+)h(\d+)", ground[1])]
+            covered = {(y // 15, (x + k) // 15) for x, y, width in drawn for k in range(0, width, 15)}
+            assert ground[0] == "paper" and covered == set(zip(*map(list, np.nonzero(weights))))
             assert sum(d.count("M") for _, d in tints) == len(drawn)
             strongest = max(tints, key=lambda t: int(t[0][1:]))[1]
             step, token = np.unravel_index(weights.argmax(), weights.shape)
-            assert f"M{step * 15} {token * 15}h" in strongest
+            assert f"M{token * 15} {step * 15}h" in strongest
+
+
+def test_equal_neighbours_have_no_border_and_other_equal_weights_a_letter():
+    row = [0.0, 0.0, 0.2, 0.2, 0.1, 0.2, 0.0, 0.3 + 1e-3]
+    assert runs(row) == [(0, 2), (2, 4), (4, 5), (5, 6), (6, 7), (7, 8)]
+    assert groups(row) == [[2, 3, 5]], "three equal weights, one of them apart"
+    assert groups([0.5, 0.5, 0.0, 0.0]) == [], "neighbours need no letter, zeros never have one"
+    third = float(np.float32(1) / np.float32(3))
+    assert runs([third, third + 2e-8]) == [(0, 2)] and runs([1e-9, 0.0]) == [(0, 1), (1, 2)]
 
 
 def test_curves_have_one_line_per_row_in_the_row_s_colour(tmp_path):
@@ -323,19 +346,85 @@ def test_curves_have_one_line_per_row_in_the_row_s_colour(tmp_path):
 @pytest.mark.parametrize("comparable", [True, False])
 def test_published_against_ours_is_drawn_only_where_comparable(tmp_path, comparable):
     text = Made(tmp_path, comparable).write()
-    assert ("paper R-1, ours: test/rouge1_f" in text) is comparable
+    assert ("paper R-1: ours minus published; line: 95 % interval" in text) is comparable
     assert ('class="verdict not-comparable"' in text) is not comparable
 
 
+def shown(page) -> list[int]:
+    return [int(i) for i in re.findall(r"<summary><span class=\"dim\">(\d+)</span>", page)]
+
+
 def test_samples_are_the_same_examples_for_every_row_and_spread_over_the_test_set(tmp_path):
+    text = Made(tmp_path).write()
+    found = shown(text)
+    assert len(found) == SAMPLES and found == sorted(set(found))
+    assert np.diff([-1, *found, 30]).max() <= 6 and "not picked by hand" in text
+    outputs = [r for r in Page(text).rows if len(r) == 3 and r[0].split() and r[0].split()[-1] in ROWS]
+    assert len(outputs) == len(found) * len(ROWS)
+
+
+def test_half_of_the_samples_are_failures_where_there_are_any():
+    scores = [
+        {i: {"sentence": {"accuracy": float(i % 10 != 0)}} for i in range(100)},
+        {i: {"sentence": {"accuracy": 1.0}} for i in range(100)},
+    ]
+    found, how = choose(range(100), scores, ["accuracy"])
+    assert len(found) == SAMPLES == len(set(found)) and sum(i % 10 == 0 for i in found) >= 4
+    assert "4 of these are failures" in how and "the 10 of 100 test examples" in how
+    all_right, how = choose(range(100), scores[1:], ["accuracy"])
+    assert len(all_right) == SAMPLES and "failures" not in how
+    all_wrong, _ = choose(range(3), [{i: {"sentence": {"accuracy": 0.0}} for i in range(3)}], ["accuracy"])
+    assert all_wrong == [0, 1, 2]
+
+
+def test_images_of_questions_stand_beside_them(tmp_path, monkeypatch):
+    import fake_family
+
+    monkeypatch.setattr(fake_family, "pictures", lambda config: lambda key: f"image {key}".encode(), raising=False)
     made = Made(tmp_path)
-    page = Page(made.write())
-    shown = [int(r[0].split()[1]) for r in page.rows if r and r[0].startswith("source ")]
-    assert len(shown) == SAMPLES and shown == sorted(set(shown))
-    gaps = np.diff([-1, *shown, 30])
-    assert gaps.max() <= 6
-    outputs = [r for r in page.rows if len(r) == 3 and r[0].split() and r[0].split()[-1] in ROWS]
-    assert len(outputs) == len(shown) * len(ROWS)
+    for r in range(len(ROWS)):
+        level = made.level(r)
+        level.write_predictions([record | {"image": f"k{record['index']}"} for record in level.predictions()])
+        level.finish()
+    text = made.write()
+    drawn = [base64.b64decode(x).decode() for x in re.findall(r'<img src="data:image/png;base64,([^"]+)"', text)]
+    maps, samples = drawn[:3], drawn[3:]
+    assert samples == [f"image k{i}" for i in shown(text)]
+    assert maps == [f"image k{i}" for i in re.findall(r"<b>Test example (\d+)\.</b>", text)]
+
+
+def test_the_cells_have_their_scores(tmp_path):
+    page = Page(Made(tmp_path, seeds=(1, 2)).write())
+    head = next(r for r in page.rows if r and r[0] == "state")
+    assert head[5:8] == ["dev accuracy", "R-1", "zeros"]
+    of_fusedmax = [r[5:8] for r in page.rows if len(r) == len(head) and r[2] == "fusedmax"]
+    assert of_fusedmax == [["62.00", "33.00", "0.60"], ["62.00", "34.00", "0.60"]]
+
+
+def test_several_tables_have_an_overview(tmp_path):
+    made = Made(tmp_path, seeds=(1, 2))
+    built = [table.build(made.plan, made.store, made.records) for _ in range(2)]
+    text = report.write(built, [made.plan] * 2, made.store, tmp_path / "r.html").read_text()
+    page = Page(text)
+    lines = [r for r in page.rows if r and r[0].startswith("column & one made_up")]
+    assert [line[1:] for line in lines] == [["R-1", "31.50", "32.50", "33.50", "+1.00 (3)"]] * 2
+    assert 'id="overview"' not in made.write(), "one table is its own overview"
+
+
+def test_backticks_are_code_and_still_escaped(tmp_path):
+    made = Made(tmp_path)
+    built = table.build(made.plan, made.store, made.records)
+    built.deviations.append(f"`mapping.mode=paper` {EVIL}")
+    text = report.write([built], [made.plan], made.store, tmp_path / "r.html").read_text()
+    assert "<code>mapping.mode=paper</code>" in text and "<img" not in text
+
+
+@pytest.mark.slow
+def test_two_hundred_cells(tmp_path):
+    made = Made(tmp_path, seeds=tuple(range(1, 68)))
+    started = time.process_time()
+    text = made.write()
+    assert len(made.plan.slots) == 201 and time.process_time() - started < 60 and len(text) < 20_000_000
 
 
 def test_links_lead_to_the_cells(tmp_path):

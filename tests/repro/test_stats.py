@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from sparse_attention.repro.stats import Summary, paired_randomization, summarize
+from sparse_attention.repro.stats import (
+    Summary,
+    holm,
+    kendall,
+    paired_bleu_randomization,
+    paired_randomization,
+    paired_t,
+    summarize,
+    t_quantile,
+    t_tail,
+)
 
 
 def exact(a, b) -> float:
@@ -73,3 +84,77 @@ def test_one_run_has_no_spread():
     assert summarize([3.14159]).text() == "3.14"
     with pytest.raises(ValueError, match="no values"):
         summarize([])
+
+
+@pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 9, 10, 29, 100])
+def test_student_s_t_is_scipy_s(df):
+    assert t_quantile(df) == pytest.approx(stats.t.ppf(0.975, df), rel=1e-9)
+    for t in (0.0, 0.3, 1.0, 2.5, -7.0, 40.0):
+        assert t_tail(t, df) == pytest.approx(2 * stats.t.sf(abs(t), df), abs=1e-12)
+
+
+def test_the_interval_of_a_mean_is_scipy_s():
+    values = [27.1, 26.4, 28.0, 27.7]
+    found = summarize(values)
+    low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
+    assert (found.mean - found.half, found.mean + found.half) == pytest.approx((low, high))
+    assert (
+        found.interval(3) == f"[{low:.3f}, {high:.3f}]"
+        and found.interval(2, 27.0, "+") == f"[{low - 27:+.2f}, {high - 27:+.2f}]"
+    )
+    assert summarize([1.0]).half is None and summarize([1.0]).interval() == ""
+
+
+def test_the_paired_t_test_is_scipy_s():
+    rng = np.random.default_rng(3)
+    for n in (2, 3, 8):
+        a, b = rng.normal(0.5, 1, n), rng.normal(0, 1, n)
+        assert paired_t(a, b) == pytest.approx(stats.ttest_rel(a, b).pvalue, abs=1e-12)
+    assert (
+        paired_t([1.0], [2.0]) is None
+        and paired_t([1.0, 2.0], [1.0, 2.0]) == 1.0
+        and paired_t([2.0, 3.0], [1.0, 2.0]) == 0.0
+    )
+
+
+def test_holm_s_correction_is_the_closed_test_of_bonferroni_s():
+    """Marcus, Peritz & Gabriel 1976: a hypothesis is rejected when every set of hypotheses that holds it is."""
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        p = dict(enumerate(rng.random(5) ** 3))
+        sets = [s for k in range(1, 6) for s in itertools.combinations(p, k)]
+        for i, adjusted in holm(p).items():
+            assert adjusted == pytest.approx(max(min(1.0, len(s) * min(p[j] for j in s)) for s in sets if i in s))
+    assert holm({}) == {}
+
+
+def test_kendall_s_tau_is_scipy_s():
+    rng = np.random.default_rng(5)
+    for n in (3, 5, 12):
+        a, b = rng.normal(size=n).tolist(), rng.integers(0, 4, n).tolist()
+        expected = stats.kendalltau(a, b).statistic
+        assert kendall(a, b) == pytest.approx(expected) if math.isfinite(expected) else kendall(a, b) is None
+    assert kendall([1, 2, 3], [3, 2, 1]) == -1 and kendall([1, 1, 1], [1, 2, 3]) is None
+
+
+def test_bleu_s_permutation_test_is_sacrebleu_s():
+    from sacrebleu.metrics import BLEU
+    from sacrebleu.significance import PairedTest
+
+    rng = np.random.default_rng(6)
+    words = np.array(
+        ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "house", "and", "big", "small", "red", "blue"]
+    )
+    references = [" ".join(rng.choice(words, 9)) for _ in range(60)]
+
+    def system(wrong: float) -> list[str]:
+        return [" ".join(w if rng.random() > wrong else rng.choice(words) for w in r.split()) for r in references]
+
+    for other in (0.30, 0.42):
+        outputs, trials = {"first": system(0.3), "other": system(other)}, 2000
+        test = PairedTest(list(outputs.items()), {"BLEU": BLEU()}, [references], test_type="ar", n_samples=trials)
+        theirs = test()[1]["BLEU"][1].p_value
+        found = [BLEU()._extract_corpus_statistics(lines, [references]) for lines in outputs.values()]
+        rows = [[[*r[2:10], r[0], r[1]] for r in one] for one in found]  # ours: hits, totals, lengths
+        mine = paired_bleu_randomization(rows[1], rows[0], trials=trials)
+        assert abs(mine - theirs) <= 4 * math.sqrt(2 * max(theirs, 1 / trials) / trials)

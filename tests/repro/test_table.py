@@ -15,7 +15,7 @@ from sparse_attention.repro import table as tables
 from sparse_attention.repro.cell import Cell
 from sparse_attention.repro.experiment import read
 from sparse_attention.repro.files import read_json, write_json
-from sparse_attention.repro.footers import of_task
+from sparse_attention.repro.footers import Scope, of_settings, of_task
 from sparse_attention.repro.plan import Plan, Slot
 from sparse_attention.repro.protocol import Prepared, TestSet
 
@@ -204,7 +204,7 @@ def test_footers_carry_what_a_number_needs(made):
     table = tables.build(*made(), AMBIGUOUS)
     for text in (render.to_text(table), render.to_markdown(table)):
         for wanted in ("Data: generated; 1,200 train, 40 test; sha256 abcdef012345", "Read me.", "BLEU: sig|v1 (BLEU points)",
-                       "Seeds: 1, 2 (mean ± standard", "Mind the gap.", "? Columns may be swapped.", "Code: cafe.",
+                       "Seeds: 1, 2 (mean ± standard deviation over n seeds", "Recipe: training 7, evaluation 8.", "Verdict: `agrees` where", "95 % intervals over seeds", "Mind the gap.", "? Columns may be swapped.", "Code: cafe.",
                        "not comparable with the paper's", "Deviation: a small model"):  # fmt: skip
             assert wanted in text
         assert "not the locked set" not in text
@@ -242,9 +242,37 @@ def test_deviations_come_from_the_task_s_page(tmp_path):
         "# Task\n\ntext\n\n## Deviations from the paper\n\n- first, over\n  two lines\n- second\n\n"
         "### Deviations of the demo\n\n- small\n\n### Deviations of cpu\n\n- medium\n\n## More\n- not this\n"
     )
-    assert of_task(tmp_path, "fake", "demo") == ["first, over two lines", "second", "small"]
-    assert of_task(tmp_path, "fake", "paper") == ["first, over two lines", "second"]
-    assert of_task(tmp_path, "nowhere", "demo") == []
+    demo, paper = (Scope(profile, "laha2018", frozenset({"softmax"})) for profile in ("demo", "paper"))
+    assert of_task(tmp_path, "fake", demo) == ["first, over two lines", "second", "small"]
+    assert of_task(tmp_path, "fake", paper) == ["first, over two lines", "second"]
+    assert of_task(tmp_path, "nowhere", demo) == []
+
+
+@pytest.mark.parametrize(
+    "text, concerned",
+    [
+        ("softmax: scaled", True), ("**oscarmax**: exact", False), ("oscarmax, softmax: exact", True), ("laha2018: no file named", True),
+        ("**martins2020**: code", False), ("demo, cpu: small", True), ("paper: large", False), ("cpu, laha2018: both", False),
+        ("data: LibreOffice help, 12,000 paragraphs", False), ("model: one layer", True), ("on duc2004: digits", False), ("on own: mine", True),
+        ("Word vectors: random, as softmax: not in the paper", True), ("no head at all", True),
+    ],
+)  # fmt: skip
+def test_a_deviation_says_what_it_concerns(text, concerned):
+    scope = Scope("demo", "laha2018", frozenset({"softmax", "sparsemax"}), frozenset({"own"}), frozenset({"data"}))
+    assert scope.concerns(text) == concerned
+
+
+@pytest.mark.parametrize("where", ["command line", "column"])
+def test_deviations_of_a_setting_s_data_are_not_those_of_other_data(made, monkeypatch, where):
+    if where == "column":
+        monkeypatch.setitem(COLUMN, "overrides", ["data=files"])
+    plan, _ = made()
+    for slot in plan.slots:
+        slot.cell.config["task"]["deviations"] = ["data: LibreOffice help", "model: one layer"]
+    if where == "command line":
+        assert of_settings(plan) == ["data: LibreOffice help", "model: one layer"]
+        plan.overrides = ("data=files", "data.path=mine.tsv")
+    assert of_settings(plan) == ["model: one layer"]
 
 
 def test_a_table_lists_the_deviations_of_its_task(made, tmp_path):
@@ -262,10 +290,42 @@ def test_a_table_lists_the_deviations_of_its_task(made, tmp_path):
 def test_significance_marks_a_row_that_differs_from_the_first(made):
     softmax, tuned, *_ = block(*made(examples=examples)).rows
     bleu, support = tuned.values
-    assert softmax.values[1].p_value is None and support.p_value < 0.01 and support.text().endswith("*")
-    assert bleu.p_value is None, "no per-example scores of this metric: no test"
-    (star,) = [f for f in tables.build(*made(examples=examples), RECORDS).footers if f.startswith("*")]
-    assert "p < 0.05, of these runs" in star and "not seeds" in star
+    assert softmax.values[1].p_values == {} and support.p_values["examples"] < 0.01 and support.text().endswith("*")
+    assert list(bleu.p_values) == ["seeds"], "no per-example scores of this metric: no test over examples"
+    star, dagger = [f for f in tables.build(*made(examples=examples), RECORDS).footers if f[0] in "*†"]
+    assert "p < 0.05" in star and "of these runs" in star and "not seeds" in star and "Holm" in star
+    assert "over seeds" in dagger and "not the choice of test examples" in dagger
+
+
+def test_an_example_counts_once_whatever_the_number_of_seeds(made):
+    """The same outputs with ten seeds are no more evidence about the test set than with one."""
+
+    def noisy(row):
+        rng = random.Random(row)
+        return [{"index": i, "sentence": {"attention_support": rng.gauss(0.3 * row, 1)}} for i in range(60)]
+
+    found = []
+    for seeds in (1, 10):
+        scores = {(row, None, seed): (60.0, 30.0 + row) for row in (0, 1) for seed in range(1, seeds + 1)}
+        found.append(block(*made(scores, examples=noisy)).rows[1].values[1].p_values["examples"])
+    assert found[0] == found[1] > 1e-3
+
+
+def test_seeds_are_tested_by_pairs_and_corrected_for_the_number_of_rows(made):
+    from scipy import stats as reference
+
+    ours = [30.0, 31.0, 29.5, 30.5]
+    scores = {(0, None, s): (60.0, v) for s, v in enumerate(ours, 1)} | {
+        (1, None, s): (60.0, v + 1 + s / 10) for s, v in enumerate(ours, 1)
+    }
+    bleu = block(*made(scores)).rows[1].values[0]
+    expected = reference.ttest_rel([v + 1 + s / 10 for s, v in enumerate(ours, 1)], ours).pvalue
+    assert bleu.p_values["seeds"] == pytest.approx(expected) and "†" in bleu.text()
+
+
+def test_the_order_of_rows_is_held_against_the_paper_s(made):
+    footers = block(*made()).footers
+    assert not any(f.startswith("Rank agreement") for f in footers), "two rows have no order worth a number"
 
 
 def test_with_one_seed_the_star_is_of_these_two_runs(made):
@@ -278,7 +338,7 @@ def test_the_metric_names_the_test(made, monkeypatch):
 
     metric = fake_family.METRICS["attention_support"]
     monkeypatch.setitem(fake_family.METRICS, "attention_support", replace(metric, test=None))
-    assert block(*made(examples=examples)).rows[1].values[1].p_value is None
+    assert block(*made(examples=examples)).rows[1].values[1].p_values == {}
 
 
 def test_every_row_says_what_its_last_epoch_gained(made):
@@ -296,7 +356,7 @@ def test_a_row_that_still_learns_says_so_and_is_compared_with_nothing(made, lear
     rows = table.blocks[0].rows[:2]
     assert [r.still for r in rows] == [r == learning for r in (0, 1)]
     assert ["still learning" in r.detail for r in rows] == [r == learning for r in (0, 1)]
-    assert not any(v.significant or v.best for r in rows for v in r.values)
+    assert not any(v.p_values or v.best for r in rows for v in r.values)
     assert any("Above 3.0 a row is still learning" in f for f in table.footers)
 
 
@@ -328,8 +388,8 @@ def test_text(made):
     start = next(i for i, x in enumerate(lines) if x.strip() == "A | B & C_1")
     groups, header, _, softmax, tuned, dashes, lead, constant = lines[start + 1 : start + 9]
     assert groups.split("  ") and "ours" in groups and "FR-EN (paper)" in groups
-    assert header.split() == ["mapping", "BLEU", "support", "BLEU", "verdict"]
-    assert softmax.split()[:6] == ["softmax", "30.50", "±0.71", "3.5", "±0.7", "36.38"]
+    assert header.split() == ["mapping", "n", "BLEU", "support", "BLEU", "verdict"]
+    assert softmax.split()[:7] == ["softmax", "2", "30.50", "±0.71", "3.5", "±0.7", "36.38"]
     assert softmax.endswith("not comparable: profile demo (+1)") and tuned.endswith("not comparable: profile demo (+2)")
     assert tuned.split()[:6] == ["tuned", "(lam=0.5,", "best", "of", "2", "on"] and "36.9?" in tuned
     assert lead.split()[:5] == ["lead", "baseline", "(first", "8", "words)"] and "12.3" in lead
@@ -341,10 +401,11 @@ def test_text(made):
 def test_markdown_is_a_table(made):
     lines = render.to_markdown(tables.build(*made(), RECORDS)).splitlines()
     rows = [x for x in lines if x.startswith("|")]
-    assert len(rows) == 2 + 2 + 3
-    assert {x.replace("\\|", "").count("|") for x in rows} == {6}
-    assert rows[0] == "| mapping | ours BLEU | ours support | FR-EN (paper) BLEU | verdict |"
-    assert rows[2] == "| softmax | 30.50 ±0.71 | 3.5 ±0.7 | 36.38 | not comparable: profile demo (+1) |"
+    rows, further = rows[: 2 + 2 + 3], rows[2 + 2 + 3 :]
+    assert {x.replace("\\|", "").count("|") for x in rows} == {7}
+    assert further[0] == "| mapping | BLEU | support |" and further[2] == "| softmax | [24.15, 36.85] | [-2.9, 9.9] |"
+    assert rows[0] == "| mapping | n | ours BLEU | ours support | FR-EN (paper) BLEU | verdict |"
+    assert rows[2] == "| softmax | 2 | 30.50 ±0.71 | 3.5 ±0.7 | 36.38 | not comparable: profile demo (+1) |"
     assert "| **34.00 ±1.41** |" in rows[3] and any("**Bold**" in x for x in lines)
 
 
@@ -354,6 +415,7 @@ def test_csv_holds_every_number_at_full_precision(made):
     assert (float(ours["mean"]), float(ours["n"])) == (34.0, 2) and float(ours["std"]) == pytest.approx(
         2**0.5, rel=1e-5
     )
+    assert float(ours["ci95_half"]) == pytest.approx(12.7062 * 2**0.5 / 2**0.5, rel=1e-4)
     assert ours["selected"] == "lam=0.5, best of 2 on dev" and ours["column"] == "A | B & C_1"
     why = "not comparable: profile demo; the experiment claims no comparison"
     theirs = [r for r in found if r["source"] == "published"]
@@ -369,7 +431,7 @@ def test_latex_is_escaped_and_rectangular(made):
     text = render.to_latex(tables.build(*made(), RECORDS))
     assert r"A table: 100\% \& more" in text and r"C\_1" in text and r"30.50 $\pm$0.71" in text
     body = [x for x in text.splitlines() if x.endswith("\\\\")]
-    assert {x.replace(r"\&", "").count("&") for x in body[1:]} == {4}
+    assert {x.replace(r"\&", "").count("&") for x in body[1:]} == {5}
     assert "\\multicolumn{2}{c}{ours}" in body[0]
     for begin, end in (("\\begin{table}", "\\end{table}"), ("\\begin{tabular}", "\\end{tabular}")):
         assert text.count(begin) == text.count(end) == 1

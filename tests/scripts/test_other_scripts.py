@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -41,3 +46,27 @@ def test_data_are_listed_fetched_and_shown(script, tmp_path):
 def test_help_ends_with_what_to_run_next(script, name):
     done = script(name, "--help")
     assert done.returncode == 0 and "Next: " in done.stdout[-200:]
+
+
+WITH_EXAMPLES = (
+    "bench", "compare", "crash_test", "data", "evaluate", "export", "extract_features", "multilabel_figures", "predict", "reproduce", "store",
+    "train", "vqa_figures", "wandb_dashboard", "wandb_upload",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_every_command_has_three_examples(name):
+    text = ast.get_docstring(ast.parse((ROOT / "scripts" / f"{name}.py").read_text(encoding="utf-8"))) or ""
+    usages = [line for line in text.splitlines() if "[" in line or "FOLDER" in line and "Example" not in line]
+    assert text.count(f"python scripts/{name}.py") - sum(f"python scripts/{name}.py" in u for u in usages) >= 3
+    assert len(text.splitlines()[0]) > 40, "the first line says what it is for"
+
+
+def test_help_tells_the_parameters_of_the_mapping_that_is_named(script):
+    said = script("train.py", "mapping=fusedmax", "--help").stdout
+    assert (
+        "mapping.lam          lam >= 0; default 0.1; weight of the total variation" in said
+        and "Configuration groups" in said
+    )
+    said = script("reproduce.py", "--help", "add=oscarmax,lam=0.1").stdout
+    assert "mapping.mode         mode in {exact, paper}" in said and "experiments:" in said

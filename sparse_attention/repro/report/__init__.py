@@ -17,8 +17,10 @@ from sparse_attention.repro.blocks import Block, Table
 from sparse_attention.repro.files import write_atomic
 from sparse_attention.repro.plan import Plan
 from sparse_attention.repro.records import of_cells
+from sparse_attention.repro.render import BEST
 from sparse_attention.repro.report import cells as states
-from sparse_attention.repro.report.data import Part, lines_of, link, part, predictions_of, samples, styles, table_view
+from sparse_attention.repro.report.data import Part, lines_of, link, part, predictions_of, styles, table_view
+from sparse_attention.repro.report.overview import overview
 from sparse_attention.repro.report.pages import environment
 from sparse_attention.repro.store import Store
 
@@ -51,6 +53,7 @@ def write(
     ]
     page = template.render(
         title=" · ".join(t.title for t in built), experiments=sections, palette=palette,
+        best=BEST, overview=overview(built, [s["anchor"] for s in sections], palette),
         provenance=part(states.provenance, made, store), written=time.strftime("%Y-%m-%d %H:%M %Z"),
     )  # fmt: skip
     write_atomic(path, page.encode("utf-8", "replace"))
@@ -63,7 +66,7 @@ def _experiment(
     """What the template shows of one experiment; links are relative to the folder `beside`."""
     cells = part(states.cell_views, plan, table, store, failed, beside)
     # a cell that fills several slots is counted once
-    count = Counter({cell["cell_id"]: cell["state"] for cell in cells.content or ()}.values())
+    count = Counter({x["cell_id"]: x["state"] for column in cells.content or () for x in column["cells"]}.values())
     forms = [
         store.root / "tables" / f"{plan.experiment.name}_{plan.experiment.profile}{suffix}"
         for suffix in (".txt", ".md", ".csv", ".tex")
@@ -82,20 +85,33 @@ def _column(
 ) -> dict[str, Any]:  # fmt: skip
     """A column of an experiment: its table and everything drawn below it."""
     from sparse_attention.repro.report import comparison, figures, heat
+    from sparse_attention.repro.report.samples import image, samples
 
     column = plan.experiment.columns[number]
     if block.unavailable:
         return {"anchor": anchor, "block": block, "table": Part(note="not run")}
     lines = lines_of(block, palette)
-    cells = of_cells([slot.cell for slot in plan.slots if slot.column == number], store)
+    swept = any(slot.point for slot in plan.slots)
+    cells = of_cells([slot.cell for slot in plan.slots if slot.column == number], store) if swept else []
     records = predictions_of(lines, column.split)
+    picture = part(_pictures, plan, number).content
+    maps = part(heat.heat_maps, lines, records, column.split)
+    for example in maps.content or ():
+        example["image"] = image(picture, example["key"])
     return {
         "anchor": anchor, "block": block, "lines": lines,
         "table": part(table_view, block, column, plan.metrics(number)),
         "curves": part(figures.learning_curves, lines, column, f"{anchor}/curves"),
         "quality": part(figures.attention_quality, lines, column, column.split, f"{anchor}/quality"),
-        "scatter": part(figures.against_published, block, lines, column, f"{anchor}/published"),
-        "heat": part(heat.heat_maps, lines, records, column.split),
-        "points": part(comparison.points, cells, f"{anchor}/points"),
-        "samples": part(samples, lines, records, [s.metric for s in column.show]),
+        "scatter": part(figures.against_published, block, lines, plan.metrics(number), f"{anchor}/published"),
+        "heat": maps,
+        "points": part(comparison.points, cells, f"{anchor}/points") if swept else None,
+        "samples": part(samples, lines, records, [s.metric for s in column.show], picture),
     }  # fmt: skip
+
+
+def _pictures(plan: Plan, number: int) -> Any:
+    """What gives the image of a test record as PNG, of families whose examples have one; None of others."""
+    cell = next(slot.cell for slot in plan.slots if slot.column == number)
+    find = getattr(cell.family, "pictures", None)
+    return find(cell.config) if find else None

@@ -9,15 +9,27 @@ from typing import Any
 
 from sparse_attention.repro.blocks import Table
 from sparse_attention.repro.files import read_json
+from sparse_attention.repro.footers import GAIN
 from sparse_attention.repro.plan import Plan
 from sparse_attention.repro.report.data import Missing, link
 from sparse_attention.repro.store import Store
 
 
 def cell_views(plan: Plan, table: Table, store: Store, failed: Mapping[str, str], beside: Path) -> list[dict[str, Any]]:
-    """One line per slot of the plan; `beside` is the report's folder, links are relative to it."""
+    """The columns of the plan, each with a line per slot; `beside` is the report's folder, links are relative to it."""
+    return [_column(c, plan, table, store, failed, beside) for c in range(len(plan.experiment.columns))]
+
+
+def _column(
+    number: int, plan: Plan, table: Table, store: Store, failed: Mapping[str, str], beside: Path
+) -> dict[str, Any]:
+    column, metrics_of = plan.experiment.columns[number], plan.metrics(number)
+    shown = [(s.metric, s.label) for s in column.show if s.metric != GAIN]
+    if column.select and all(metric != column.select.metric for metric, _ in shown):
+        shown.insert(0, (column.select.metric, column.select.metric.replace("/", " ").replace("_", " ")))
+    decimals = {s.metric: s.decimals for s in column.show}
     views = []
-    for slot in plan.slots:
+    for slot in (s for s in plan.slots if s.column == number):
         cell, entry = slot.cell, slot.cell.entry(store)
         state, error, trace = cell.state(store), "", ""
         found = cell.found(store) if state == "done" else None
@@ -31,16 +43,21 @@ def cell_views(plan: Plan, table: Table, store: Store, failed: Mapping[str, str]
             levels = (entry, *(cell.evaluation(store, t) for t in cell.tests))
             error = next((why for level in levels if (why := level.damage())), "")
         rows = [row for row in table.blocks[slot.column].rows if not row.baseline]
+        scores = []
+        for metric, _ in shown:
+            known = metrics_of.get(metric.rpartition("/")[2])
+            digits = decimals.get(metric) if decimals.get(metric) is not None else known.decimals if known else 2
+            scores.append(f"{metrics[metric]:.{digits}f}" if metric in metrics else "")
         epoch, epochs = metrics.get("best_epoch"), (cell.config.get("train") or {}).get("max_epochs")
         views.append({
             "cell_id": cell.training_id, "state": state, "row": plan.experiment.rows[slot.row].label, "seed": slot.seed,
-            "column": plan.experiment.columns[slot.column].label, "parameters": cell.parameters,
+            "parameters": cell.parameters, "scores": scores,
             "selected": slot.row < len(rows) and cell.training_id in [f.cell_id for f in rows[slot.row].found],
             "epoch": "" if epoch is None else f"{epoch:.0f} of {epochs}", "seconds": found.seconds if found else None,
             "speed": metrics.get("train/tokens_per_second"), "folder": link(entry.folder, beside),
             "error": error, "trace": trace,
         })  # fmt: skip
-    return views
+    return {"label": column.label, "headers": [label for _, label in shown], "cells": views}
 
 
 def provenance(plans: Sequence[Plan], store: Store) -> list[tuple[str, list[tuple[str, int]]]]:

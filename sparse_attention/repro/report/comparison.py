@@ -28,7 +28,7 @@ def write(
     """
     found = compare.groups(records)
     table = compare.table(found, stem, title, notes)
-    pictures = [part(_figures, group, f"g{i}") for i, group in enumerate(found)]
+    pictures = [part(_figures, group, f"g{i}", True) for i, group in enumerate(found)]
     files = {
         f"{stem}.txt": render.to_text(table, compare.WHOLE) + "\n", f"{stem}.md": render.to_markdown(table),
         f"{stem}.csv": compare.to_csv(found), f"{stem}.html": _page(table, found, pictures, stem),
@@ -41,10 +41,10 @@ def write(
     return table, [folder / name for name in files]
 
 
-def _figures(group: Group, salt: str) -> list[Any]:
+def _figures(group: Group, salt: str, files: bool) -> list[Any]:
     from sparse_attention.repro.report import sweeps
 
-    return sweeps.figures(group, salt)
+    return sweeps.figures(group, salt, files)
 
 
 def _page(table: Table, found: Sequence[Group], pictures: Sequence[Part], stem: str) -> str:
@@ -61,4 +61,4 @@ def points(records: Sequence[Record], salt: str) -> dict[str, Any]:
     found = compare.groups(records)
     if not found:
         raise Missing("No cell of this column is finished.")
-    return {"block": compare.table(found, "", "").blocks[0], "figures": part(_figures, found[0], salt)}
+    return {"block": compare.table(found, "", "").blocks[0], "figures": part(_figures, found[0], salt, False)}

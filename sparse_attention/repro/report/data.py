@@ -1,4 +1,4 @@
-"""What a report shows, read from the store: selected cells, curves, samples.
+"""What a report shows, read from the store: selected cells, curves, predictions.
 
 Everything here is plain data for the template; nothing is drawn. A piece that is missing raises `Missing` with a sentence
 for the reader, and `part` turns that (and any surprise) into a note, so that one broken file costs one figure.
@@ -10,7 +10,6 @@ import csv
 import logging
 import math
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,6 @@ from sparse_attention.repro.identity import Found
 from sparse_attention.repro.protocol import Metric
 from sparse_attention.repro.store import Damaged
 
-SAMPLES = 8
 LONGEST_TEXT = 700  # characters of a source or reference shown
 
 
@@ -86,8 +84,11 @@ def table_view(block: Block, column: Column, metrics: Mapping[str, Metric]) -> d
         best_published |= {(r, c) for r in best_of(printed, metric.better if metric else 0, 4)}
     verdicts = [list(dict.fromkeys((v.word, v.text) for v in row.verdicts if v)) for row in rows]
     baselines = [row for row in block.rows if row.baseline]
+    differences = [[row.difference(c, against) for c in range(len(against))] for row in rows]
     return {
         "rows": rows,
+        "runs": any(row.found for row in rows),
+        "differences": differences if any(text for line in differences for text in line) else [],
         "baselines": baselines,
         "best_published": best_published,
         "verdicts": verdicts,
@@ -129,46 +130,6 @@ def predictions_of(lines: Sequence[Line], split: str) -> list[dict[int, dict[str
             records = []
         read.append({int(r["index"]): r for r in records if "index" in r} or None)
     return read
-
-
-def samples(
-    lines: Sequence[Line], records: Sequence[dict[int, dict[str, Any]] | None], shown: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Examples evenly spaced through the test set (never picked by hand), with every row's output: [(word, in a reference)]."""
-    available = [r for r in records if r]
-    if not available:
-        raise Missing("No predictions are stored for this column.")
-    common = sorted(set.intersection(*(set(r) for r in available))) or sorted(available[0])
-    step = len(common) / min(SAMPLES, len(common))
-    chosen = [common[int(step * (i + 0.5))] for i in range(min(SAMPLES, len(common)))]
-    names = [metric.rpartition("/")[2] for metric in shown]
-    found = []
-    for index in chosen:
-        first = next(r[index] for r in available if index in r)
-        references = [str(r) for r in first.get("references", ())]
-        known = {_folded(word) for r in references for word in r.split()} - {""}
-        outputs = []
-        for line, by_index in zip(lines, records):
-            record = (by_index or {}).get(index)
-            text = str((record or {}).get("output", (record or {}).get("prediction", "")))
-            words = [(word, _folded(word) in known) for word in text.split()]
-            one = {"label": line.label, "style": line.style, "words": words, "available": record is not None}
-            outputs.append(one | {"score": _sentence_score(record or {}, names)})
-        source = clip(str(first.get("source", "")))
-        found.append(
-            {"index": index, "source": source, "references": [clip(r) for r in references], "outputs": outputs}
-        )
-    return found
-
-
-def _folded(word: str) -> str:
-    return re.sub(r"[^\w]+", "", word.casefold())
-
-
-def _sentence_score(record: Mapping[str, Any], names: Sequence[str]) -> str:
-    scores = {k: v for k, v in (record.get("sentence") or {}).items() if isinstance(v, (int, float))}
-    name = next((n for n in [*names, *scores] if n in scores), None)
-    return "" if name is None else f"{name} {scores[name]:.1f}"
 
 
 def clip(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Curves, dot plots and scatter plots of a report, drawn by matplotlib as inline SVG that follows the page's colours.
+"""Curves, dot plots and differences of a report, drawn by matplotlib as inline SVG that follows the page's colours.
 
 The drawings carry the palette's colours as placeholders; `_inline` turns them into the page's CSS variables, so that one
 drawing serves the light, the dark and the printed page.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from sparse_attention.repro.blocks import Block
 from sparse_attention.repro.experiment import Column
+from sparse_attention.repro.protocol import Metric
 from sparse_attention.repro.report.data import Line, Missing, read_curves, scores
 
 # Placeholders for --c0 ... --c7 (the page's CSS has the real colours: Okabe & Ito's, which colour-blind readers can tell
@@ -227,40 +228,50 @@ def attention_quality(lines: Sequence[Line], column: Column, split: str, salt: s
         return Figure("Attention in the test decoding, and the score beside it", _inline(drawing, "attention quality"))
 
 
-def against_published(block: Block, lines: Sequence[Line], column: Column, salt: str) -> list[Figure]:
-    """Ours against the published number, one panel per published column. Raises `Missing` where not comparable.
+def against_published(block: Block, lines: Sequence[Line], metrics: Mapping[str, Metric], salt: str) -> list[Figure]:
+    """Ours minus the published number with its 95 % interval over seeds, a panel per published column.
 
     Which of our metrics a published number is held against is the experiment's to say (`against`), as for the verdict.
+    Raises `Missing` where nothing is comparable.
     """
     if not block.comparable:
         raise Missing("Not drawn: none of these numbers is comparable with the published ones.")
-    against = [(g.label, label, ours) for g in column.published for label, ours in zip(g.headers, g.against)]
+    columns = [f"{name} {label}" for name, labels in block.published for label in labels]
     rows = [row for row in block.rows if not row.baseline]
     figures = []
-    for c, (group, label, metric) in enumerate(against):
-        pairs = []
+    for c, (title, metric) in enumerate(zip(columns, block.against)):
+        found = []
         for row, line in zip(rows, lines):
-            ours = next((v.summary for v in row.values if v.metric == metric), None)
-            theirs, verdict = row.theirs[c], row.verdicts[c]
-            if ours is not None and theirs is not None and verdict is not None and not verdict.why:
-                pairs.append((theirs.value, ours.mean, line))
-        if pairs:
-            figures.append(_scatter(pairs, f"{group} {label}, ours: {metric}", f"{salt}/{c}"))
+            ours, theirs, verdict = row.value(metric), row.theirs[c], row.verdicts[c]
+            if ours and ours.summary and theirs is not None and verdict is not None and not verdict.why:
+                found.append((ours.summary.mean - theirs.value, ours.summary.half, line))
+        known = metrics.get(metric.rpartition("/")[2])
+        if found:
+            figures.append(
+                _differences(found, known.tolerance if known else None, f"{title}: ours minus published", f"{salt}/{c}")
+            )
     if not figures:
         raise Missing("No row has both a number of ours and a published one.")
     return figures
 
 
-def _scatter(pairs: Sequence[tuple[float, float, Line]], title: str, salt: str) -> Figure:
+def _differences(
+    found: Sequence[tuple[float, float | None, Line]], tolerance: float | None, title: str, salt: str
+) -> Figure:
     with _matplotlib(salt) as drawing_of:
-        drawing = drawing_of(figsize=(2.8, 2.6), layout="constrained")
+        drawing = drawing_of(figsize=(3.55, 0.75 + 0.25 * len(found)), layout="constrained")
         axes = drawing.add_subplot()
-        values = [v for theirs, ours, _ in pairs for v in (theirs, ours)]
-        margin = max(1.0, 0.12 * (max(values) - min(values)))
-        low, high = min(values) - margin, max(values) + margin
-        axes.plot([low, high], [low, high], color=GRID, lw=1)
-        for theirs, ours, line in pairs:
+        axes.axvline(0, color=INK, lw=0.8)
+        if tolerance:
+            axes.axvspan(-tolerance, tolerance, color=GRID, alpha=0.5, lw=0)
+        for y, (difference, half, line) in enumerate(found):
             style = _style(line.style)
-            axes.scatter([theirs], [ours], s=34, lw=0, color=style["color"], marker=style["marker"], zorder=3)
-        axes.set(xlim=(low, high), ylim=(low, high), xlabel="published", ylabel="ours", aspect="equal")
-        return Figure(title, _inline(drawing, title))
+            if half is not None:
+                axes.plot([difference - half, difference + half], [y, y], color=style["color"], lw=1.4)
+            axes.scatter([difference], [y], s=34, lw=0, color=style["color"], marker=style["marker"], zorder=3)
+        axes.set_yticks(range(len(found)), [line.label for *_, line in found])
+        axes.set_ylim(len(found) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        axes.margins(x=0.1)
+        axes.set_xlabel("ours minus published")
+        return Figure(f"{title}; line: 95 % interval over seeds, band: tolerance", _inline(drawing, title))

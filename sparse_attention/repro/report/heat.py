@@ -1,7 +1,8 @@
-"""Attention heat maps as inline SVG: one drawing per test example, the rows of the table side by side.
+"""Attention heat maps as inline SVG, drawn as alignment figures are: source across, output down, a panel for each row of the table.
 
-Source tokens run down, output steps run across, so that every panel of an example shares its source labels. An exact zero
-is a dot, a weight however small is a filled square: sparsity is visible where a colour scale alone would hide it.
+An exact zero is grey; a weight however small has a white ground. Neighbours of equal weight are one rectangle without a border
+between them, so that what a fused mapping has joined is seen; equal weights that are not all neighbours share a letter, which
+shows the groups of oscarmax.
 """
 
 from __future__ import annotations
@@ -17,10 +18,9 @@ from sparse_attention.repro.report.data import Line, Missing, scores
 EXAMPLES = 3
 MOST_SOURCE, MOST_TARGET = 48, 36  # tokens drawn; longer examples are cut, and say so
 CELL, LEVELS = 15, 12
-LABEL_WIDTH, GAP, TITLE = 118, 26, 34
-DRAWING_WIDTH = 1180
 LONGEST_LABEL = 15
-NARROWEST = 118  # room for a panel's caption
+EQUAL = 1e-6  # of the larger weight: float32 noise
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def heat_maps(
@@ -67,79 +67,90 @@ def choose(indices: set[int], records: Sequence[Mapping[int, Mapping[str, Any]]]
 
 
 def _example(index: int, panels: Sequence[tuple[Line, Any, Mapping[str, Any]]], split: str) -> dict[str, Any]:
+    drawn, cut = [], False
+    for line, weights, record in panels:
+        source, outputs = ([str(t) for t in record.get(f"{end}_tokens") or [""]] for end in ("source", "output"))
+        weights = weights.reshape(-1, weights.shape[-1])  # [T, S]; a classifier's single row becomes T = 1
+        if "image" in record:  # its source tokens are the rows of the image
+            weights, source, outputs = weights.T, outputs, source
+        cut = cut or weights.shape[1] > MOST_SOURCE or weights.shape[0] > MOST_TARGET
+        zeros, support = (scores(line, f"{split}/attention_{name}")[:1] for name in ("zeros", "support"))
+        facts = ", ".join([*(f"{v:.0%} zeros" for v in zeros), *(f"support {v:.1f}" for v in support)])
+        svg = draw(source, outputs, weights[:MOST_TARGET, :MOST_SOURCE], line.label)
+        drawn.append({"label": line.label, "style": line.style, "facts": facts, "svg": svg})
     first = panels[0][2]
-    source = [str(t) for t in first["source_tokens"]]
-    longest = max(weights.shape[-1] for _, weights, _ in panels)
-    cut = longest > MOST_SOURCE or any(w.ndim > 1 and w.shape[0] > MOST_TARGET for _, w, _ in panels)
-    note = f"Cut to the first {MOST_SOURCE} source and {MOST_TARGET} output tokens." if cut else ""
     references = [str(r) for r in first.get("references", ())]
-    return {"index": index, "references": references, "svg": draw(source, panels, split), "note": note}
+    question = str(first.get("source", "")) if "image" in first else ""
+    note = f"Cut to the first {MOST_SOURCE} source and {MOST_TARGET} output tokens." if cut else ""
+    found = {"index": index, "references": references, "panels": drawn, "note": note, "source": question}
+    return found | {"key": first.get("image")}
 
 
-def draw(source: Sequence[str], panels: Sequence[tuple[Line, Any, Mapping[str, Any]]], split: str) -> Markup:
-    """The SVG of one example.
+def draw(source: Sequence[str], outputs: Sequence[str], weights: Any, label: str) -> Markup:
+    """The SVG of one panel.
 
     Args:
-        source: source tokens, [S].
-        panels: (row, weights [T, S] or [S] with rows summing to one, record with `output_tokens` [T]).
-        split: the test set, whose own scores stand above each panel: those of the table, not of this example.
+        source: tokens, [S]. outputs: tokens, [T]. weights: [T, S]. label: what it is a drawing of.
     """
-    cropped = []
-    for line, weights, record in panels:
-        weights = weights.reshape(-1, weights.shape[-1])  # [T, S]; a classifier's single row becomes T = 1
-        outputs = [str(t) for t in record.get("output_tokens") or [""] * len(weights)]
-        cropped.append((line, weights[:MOST_TARGET, :MOST_SOURCE], outputs))
-    tokens = max(shown.shape[1] for _, shown, _ in cropped)
-    # Output labels lean at 60 degrees: their height follows from the longest one, about 5.8 units a letter.
-    longest = max((len(t) for _, shown, outputs in cropped for t in outputs[: len(shown)]), default=0)
-    head = TITLE + 12 + round(5 * min(longest, LONGEST_LABEL))
-    block = head + tokens * CELL + GAP
-    x, y, width, parts = LABEL_WIDTH, 0, 0, [_source_labels(source[:tokens], head)]
-    for line, shown, outputs in cropped:
-        panel = max(len(shown) * CELL, NARROWEST, 8 * len(line.label))
-        if x > LABEL_WIDTH and x + panel > DRAWING_WIDTH:
-            x, y = LABEL_WIDTH, y + block
-            parts.append(_source_labels(source[:tokens], y + head))
-        parts.append(_panel(line, split, shown, outputs, x, y, y + head))
-        x += panel + GAP
-        width = max(width, x)
-    # The last output label leans out to the right of its panel.
-    width, height = width + 30, y + block - GAP + 4
-    opening = f'<svg class="heat" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">'
-    return Markup(opening + "".join(parts) + "</svg>")
-
-
-def _source_labels(source: Sequence[str], top: int) -> str:
-    middle = CELL * 0.72
-    place = f'<text x="{LABEL_WIDTH - 6}" y='
-    labels = (f'{place}"{top + i * CELL + middle:.0f}">{_label(t)}</text>' for i, t in enumerate(source))
-    return f'<g class="source">{"".join(labels)}</g>'
-
-
-def _panel(line: Line, split: str, shown: Any, outputs: Sequence[str], x: int, y: int, top: int) -> str:
-    steps, tokens = shown.shape
-    zeros, support = (scores(line, f"{split}/attention_{name}")[:1] for name in ("zeros", "support"))
-    facts = ", ".join([*(f"{v:.0%} zeros" for v in zeros), *(f"support {v:.1f}" for v in support)])
-    parts = [
-        f'<text class="name" x="{x}" y="{y + 12}" style="fill:var(--c{line.style % 8})">{escape(line.label)}</text>',
-        f'<text class="facts" x="{x}" y="{y + 26}">{facts and f"test set: {facts}"}</text>',
-    ]
-    for step, token in enumerate(outputs[:steps]):
-        at = f"{x + step * CELL + CELL * 0.7:.1f} {top - 4}"
-        parts.append(f'<text class="step" transform="translate({at}) rotate(-60)">{_label(token)}</text>')
-    parts.append(f'<g transform="translate({x} {top})"><title>{escape(line.label)}</title>')
-    parts.append(f'<rect class="zero" width="{steps * CELL}" height="{tokens * CELL}"/>')
+    steps, tokens = weights.shape
+    left = 10 + round(6.6 * max((len(_cut(t)) for t in outputs[:steps]), default=0))
+    top = 10 + round(5.1 * max((len(_cut(t)) for t in source[:tokens]), default=0))  # labels lean at 60 degrees
+    lean = 4 + 4 * len(_cut(source[tokens - 1]))  # of the last label, out of the panel
+    width, height = left + tokens * CELL + lean, top + steps * CELL + 2
+    parts = [f'<svg class="heat" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">']
+    for i, token in enumerate(source[:tokens]):
+        at = f"{left + i * CELL + CELL * 0.7:.1f} {top - 4}"
+        parts.append(f'<text class="step" transform="translate({at}) rotate(-60)">{escape(_cut(token))}</text>')
+    for j, token in enumerate(outputs[:steps]):
+        parts.append(
+            f'<text class="out" x="{left - 5}" y="{top + j * CELL + CELL * 0.72:.0f}">{escape(_cut(token))}</text>'
+        )
+    parts.append(f'<g transform="translate({left} {top})"><title>{escape(label)}</title>')
+    parts.append(f'<rect class="zero" width="{tokens * CELL}" height="{steps * CELL}"/>')
     squares: dict[int, list[str]] = {}
-    for across in range(steps):
-        for down in range(tokens):
-            weight = float(shown[across, down])
-            if weight != 0:  # also NaN: a broken weight must not look like a zero
-                squares.setdefault(level(weight), []).append(f"M{across * CELL} {down * CELL}h{CELL}v{CELL}h-{CELL}z")
+    marks: list[str] = []
+    for down in range(steps):
+        row = [float(v) for v in weights[down]]
+        for start, end in runs(row):
+            if row[start] != 0:  # also NaN: a broken weight must not look like a zero
+                across = (end - start) * CELL
+                squares.setdefault(level(row[start]), []).append(
+                    f"M{start * CELL} {down * CELL}h{across}v{CELL}h-{across}z"
+                )
+        for letter, members in zip(LETTERS, groups(row)):
+            side = "dark" if level(row[members[0]]) > LEVELS // 2 else "light"
+            for i in members:
+                place = f'x="{i * CELL + CELL / 2:g}" y="{down * CELL + CELL * 0.72:.0f}"'
+                marks.append(f'<text class="group {side}" {place}>{letter}</text>')
     if squares:
         parts.append(f'<path class="paper" d="{"".join(s for group in squares.values() for s in group)}"/>')
     parts += [f'<path class="w{k}" d="{"".join(group)}"/>' for k, group in sorted(squares.items())]
-    parts.append(f'<rect class="frame" width="{steps * CELL}" height="{tokens * CELL}"/></g>')
-    return "".join(parts)
+    lines = "".join(f"M0 {down * CELL}h{tokens * CELL}" for down in range(1, steps))
+    parts.append(f'<path class="rows" d="{lines}"/>{"".join(marks)}')
+    parts.append(f'<rect class="frame" width="{tokens * CELL}" height="{steps * CELL}"/></g></svg>')
+    return Markup("".join(parts))
+
+
+def _same(a: float, b: float) -> bool:
+    return (a == 0) == (b == 0) and abs(a - b) <= EQUAL * max(abs(a), abs(b))
+
+
+def runs(row: Sequence[float]) -> list[tuple[int, int]]:
+    """[start, end) of each stretch of equal weights."""
+    starts = [i for i in range(len(row)) if not i or not _same(row[i - 1], row[i])]
+    return list(zip(starts, [*starts[1:], len(row)]))
+
+
+def groups(row: Sequence[float]) -> list[list[int]]:
+    """Positions that share a non-zero weight and are not all neighbours, the largest weight first."""
+    order = sorted((i for i, v in enumerate(row) if v and not math.isnan(v)), key=lambda i: -row[i])
+    found: list[list[int]] = []
+    for i in order:
+        if found and _same(row[found[-1][0]], row[i]):
+            found[-1].append(i)
+        else:
+            found.append([i])
+    return [sorted(g) for g in found if max(g) - min(g) >= len(g)]
 
 
 def level(weight: float) -> int:
@@ -149,5 +160,5 @@ def level(weight: float) -> int:
     return min(LEVELS, max(0, int(weight * LEVELS + 0.5)))
 
 
-def _label(token: str) -> str:
-    return str(escape(token if len(token) <= LONGEST_LABEL else token[: LONGEST_LABEL - 1] + "…"))
+def _cut(token: str) -> str:
+    return token if len(token) <= LONGEST_LABEL else token[: LONGEST_LABEL - 1] + "…"

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+
+def prose(text: str) -> Markup:
+    """Text with what stands between backticks as code; everything is escaped."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def environment() -> Any:
@@ -21,4 +32,5 @@ def environment() -> Any:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.globals["swatch"] = swatch
+    environment.filters["prose"] = prose
     return environment

@@ -66,17 +66,17 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def figures(group: Group, salt: str = "") -> list[Drawn]:
-    """Every drawing of a group's settings. Raises `Missing` when nothing was swept or measured."""
-    drawn = [_against(group, mapping, key, curves, salt) for (mapping, key), curves in swept(group).items()]
-    if (pareto := _pareto(group, salt)) is not None:
+def figures(group: Group, salt: str = "", files: bool = True) -> list[Drawn]:
+    """Every drawing of a group's settings, as files of their own too unless a page is all that is wanted. Raises `Missing` when nothing was swept or measured."""
+    drawn = [_against(group, mapping, key, curves, salt, files) for (mapping, key), curves in swept(group).items()]
+    if (pareto := _pareto(group, salt, files)) is not None:
         drawn.append(pareto)
     if not drawn:
         raise Missing("No number was swept, and no share of zeros was measured, so there is nothing to draw.")
     return drawn
 
 
-def _against(group: Group, mapping: str, key: str, curves: Sequence[Curve], salt: str) -> Drawn:
+def _against(group: Group, mapping: str, key: str, curves: Sequence[Curve], salt: str, files: bool) -> Drawn:
     """One panel for each score of dev and test that matters, one for zeros; error bars: standard deviation over seeds."""
     zeros = next((m for m, h in group.attention.items() if h == "zeros"), None)
     dev = next((m for m in group.scores if m.startswith("dev/")), None)
@@ -105,10 +105,10 @@ def _against(group: Group, mapping: str, key: str, curves: Sequence[Curve], salt
         drawing.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=7.5)
         data = _data(metrics, short, ((c.label, x, s) for c in curves for x, s in c.points))
         name = "_".join(part for part in (group.task, mapping, short) if part)
-        return Drawn(_file(name), title, _inline(drawing, title), standalone(drawing, title), data)
+        return Drawn(_file(name), title, _inline(drawing, title), standalone(drawing, title) if files else "", data)
 
 
-def _pareto(group: Group, salt: str) -> Drawn | None:
+def _pareto(group: Group, salt: str, files: bool) -> Drawn | None:
     """The score against the share of zeros; the line joins the settings that no other beats in both."""
     zeros, score = next((m for m, h in group.attention.items() if h == "zeros"), None), group.score
     if zeros is None or score is None:
@@ -145,7 +145,13 @@ def _pareto(group: Group, salt: str) -> Drawn | None:
         axes.set(xlabel=zeros, ylabel=score)
         drawing.legend(loc="outside right upper", frameon=False, fontsize=7.5)
         data = _data([zeros, score], "", ((s.mapping, math.nan, s) for *_, s in points))
-        return Drawn(_file(f"{group.task}_pareto"), title, _inline(drawing, title), standalone(drawing, title), data)
+        return Drawn(
+            _file(f"{group.task}_pareto"),
+            title,
+            _inline(drawing, title),
+            standalone(drawing, title) if files else "",
+            data,
+        )
 
 
 def _beats(a: tuple, b: tuple, sign: int) -> bool:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from tasks.data.ragged import Ragged
 from tasks.data.symbols import EOS, FIRST, PAD
-from tasks.fairseq_plugin.seq2seq import Rows, Tokens, columns_back, dictionary, padded_right
+from tasks.fairseq_plugin.seq2seq import Pairs, Rows, Tokens, columns_back, dictionary, padded_right
 
 # Small gamma: untrained scores are flat, and the sparse mappings shall have zeros here.
 MAPPINGS = [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"lam": 0.1, "gamma": 0.1})]
@@ -176,3 +176,27 @@ def test_parameters_are_stored_once(build):
     assert json.dumps(sorted(model.net.state_dict())) == json.dumps(
         sorted(n.removeprefix("net.") for n in model.state_dict())
     )
+
+
+def test_batches_are_those_of_fairseqs_collater(symbols):
+    from fairseq.data import LanguagePairDataset
+
+    class Sides(list):
+        @property
+        def lengths(self):
+            return np.array([len(row) for row in self])
+
+    rng = np.random.default_rng(1)
+    sides = [Sides(rng.integers(4, 24, rng.integers(1, 9)).astype(np.int32) for _ in range(40)) for _ in range(2)]
+    source, target = Rows(sides[0], eos=False), Rows(sides[1], eos=True)
+    given = (source, source.sizes, symbols, target, target.sizes, symbols)
+    theirs, ours = (kind(*given, left_pad_source=False, left_pad_target=False) for kind in (LanguagePairDataset, Pairs))
+    for rows in ([3], list(range(40)), [5, 9, 0, 31, 30]):
+        mine, expected = ours.collater([ours[i] for i in rows]), theirs.collater([theirs[i] for i in rows])
+        flat = [{**batch, **batch["net_input"]} for batch in (mine, expected)]
+        assert flat[0].keys() == flat[1].keys()
+        for name, value in flat[1].items():
+            if isinstance(value, torch.Tensor):
+                assert value.dtype == flat[0][name].dtype and torch.equal(value, flat[0][name]), name
+            elif name != "net_input":
+                assert value == flat[0][name], name

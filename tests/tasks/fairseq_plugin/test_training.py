@@ -18,7 +18,7 @@ from sparse_attention.repro import cell as cells
 from sparse_attention.repro.store import Store
 
 SPARSE = ("sparsemax", "fusedmax")
-TIMINGS = ("train/seconds", "train/tokens_per_second")
+TIMINGS = ("train/seconds", "train/epoch_seconds", "train/tokens_per_second")
 
 
 @pytest.fixture(scope="session")
@@ -162,8 +162,7 @@ if __name__ == "__main__":
             return begin(self, epoch)
         Trainer.begin_valid_epoch = dying
     if update:
-        import tasks.fairseq_plugin
-        from fairseq.trainer import Trainer
+        from tasks.fairseq_plugin.trainer import Trainer
         step = Trainer.train_step
         def dying(self, *args, **kwargs):
             if self.get_num_updates() == update:
@@ -193,6 +192,7 @@ SCHEDULES = {
     "sgd": ["optim=sgd", "schedule=latched_halving", "schedule.start_decay_at=2", "optim.lr=1.0"],
     "transformer": ["model=transformer_small", "model.heads=2", "encode.joint=true", "mapping=entmax", "mapping.alpha=learned",
                     "+mapping.at.cross={name: fusedmax}"],
+    "fertility": ["mapping=fertility_sparsemax", "model.name=lstm_fertility", "+model.fertility=guided", "+model.coverage=true"],
 }  # fmt: skip
 
 
@@ -246,7 +246,7 @@ def test_asked_to_stop_it_saves_the_last_update_and_ends_the_same(
     uninterrupted, prepared_cell, tiny, tmp_path, monkeypatch, update, resumed
 ):
     """In the middle of epoch 3, and at its last update: dev is measured before, or the epoch's row would be missing."""
-    from fairseq.trainer import Trainer
+    from tasks.fairseq_plugin.trainer import Trainer
 
     cell, reference = uninterrupted()
     store, step = Store(tmp_path), Trainer.train_step

@@ -20,13 +20,13 @@ def build():
     """`build("fusedmax", {"lam": .1}, layers=2)`: a small model in evaluation mode, in double precision."""
 
     def build(
-        mapping="softmax", params: dict | None = None, seed: int = 1, words: int = WORDS, **options
+        mapping="softmax", params: dict | None = None, seed: int = 1, words: int = WORDS, of=lstm, **options
     ) -> lstm.Model:
         module = sa.make(mapping, **(params or {})) if isinstance(mapping, str) else mapping
         sizes = {"embed_dim": 6, "hidden_dim": 8, "layers": 2, "init_range": 0.7}
         torch.manual_seed(seed)
         return (
-            lstm.Model(read(lstm.Options, sizes | options, "model"), words + FIRST, words + FIRST, {"cross": module})
+            of.Model(read(of.Options, sizes | options, "model"), words + FIRST, words + FIRST, {"cross": module})
             .double()
             .eval()
         )

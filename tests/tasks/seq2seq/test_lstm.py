@@ -240,3 +240,18 @@ def test_places_refuse_what_the_model_cannot_give():
     assert problems({"name": "sparsemax"}, lstm.PLACES) == []
     assert "needs bounds" in problems({"name": "constrained_sparsemax"}, lstm.PLACES)[0]
     assert "works over a density" in problems({"name": "continuous_softmax"}, lstm.PLACES)[0]
+
+
+def test_packing_on_the_host_is_torchs_packing():
+    from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+    from tasks.layers import packed
+
+    torch.manual_seed(1)
+    lstm, x = torch.nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True), torch.randn(40, 6, 3)
+    for lengths in (torch.randint(1, 6, (40,)), torch.randint(1, 6, (40,)).sort(descending=True)[0]):
+        given = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        out, (h, c) = lstm(given)
+        states, hidden = packed(lstm, x, lengths)
+        expected = pad_packed_sequence(out, batch_first=True, total_length=6)[0]
+        assert torch.equal(states, expected) and all(map(torch.equal, hidden, (h, c)))

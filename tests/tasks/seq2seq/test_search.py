@@ -192,6 +192,24 @@ def test_a_wider_beam_finds_better_outputs(build, sentences):
     assert any(better)
 
 
+def test_fewer_results_are_the_first_ones(build, sentences):
+    inputs, model = sentences[0], build("sparsemax", {"gamma": 0.1}, init_range=1.0, seed=4)
+    whole, two = (
+        beam_search(model, inputs["src_tokens"], inputs["src_lengths"], options(beam=4), most) for most in (None, 2)
+    )
+    for mine, theirs in zip(two, whole, strict=True):
+        assert len(theirs) == 4 and [(h.ids, h.score) for h in mine] == [(h.ids, h.score) for h in theirs[:2]]
+        assert all(torch.equal(a.attention, b.attention) for a, b in zip(mine, theirs))
+
+
+def test_what_depends_on_the_source_alone_is_computed_once(build, sentences):
+    inputs, model, calls = sentences[0], build(attention="additive", input_feeding=True), []
+    model.attention.scores.from_key.register_forward_hook(lambda *_: calls.append("key"))
+    model.attention.scores.from_query.register_forward_hook(lambda *_: calls.append("query"))
+    beam_search(model, inputs["src_tokens"], inputs["src_lengths"], options(beam=2))
+    assert calls.count("key") == 1 < calls.count("query")
+
+
 def test_a_model_that_diverged_is_told(build, sentences):
     model = build()
     with torch.no_grad():

@@ -1,0 +1,39 @@
+"""Draw the papers' figures that need no data: Niculae & Blondel Fig. 2 and App. C.1, Laha et al. Figs. 1-3, Martins et al. Figs. 1-2.
+
+    python scripts/paper_figures.py [NAME ...] [--out FOLDER]        as SVG, PNG and CSV, and a page; default docs/results/figures
+
+Next: make properties-table
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+
+def main() -> int:
+    from sparse_attention.repro.files import write_atomic
+    from sparse_attention.repro.paper_figures import FIGURES, page, write
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help=f"which (default: all): {', '.join(f.name for f in FIGURES)}")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "figures")
+    given = parser.parse_args()
+    if unknown := [name for name in given.names if name not in {f.name for f in FIGURES}]:
+        parser.error(f"there is no figure {unknown[0]!r}; there are: {', '.join(f.name for f in FIGURES)}")
+    for figure in FIGURES:
+        if not given.names or figure.name in given.names:
+            print(", ".join(map(str, write(figure, given.out))))
+    if not given.names:
+        write_atomic(given.out / "README.md", page(FIGURES).encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

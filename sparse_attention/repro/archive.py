@@ -1,0 +1,187 @@
+"""Small records of a table's cells: enough to print the table again and to check every printed number, without the cells.
+
+A file of JSON lines a table. The first line says what was asked: experiment, profile, arguments. Each further line is a cell: the
+hash of its configuration and scoring (`key`), its names in the store, what training and evaluations measured, the versions
+they were made with, and the scores of single test examples, packed, on which the significance rests. No weights, no texts.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sparse_attention.repro import records
+from sparse_attention.repro.experiment import Experiment
+from sparse_attention.repro.files import StoreError, read_json, write_atomic, write_json
+from sparse_attention.repro.identity import Cell, computed_from, digest, family, scoring
+from sparse_attention.repro.plan import Plan, Slot, Wanted, origin
+from sparse_attention.repro.protocol import Family, Prepared, TestSet
+from sparse_attention.repro.store import Evaluation, Level, Store
+
+VERSION = 1
+MADE_WITH = ("code", "kernels", "locked", "machine", "attempt")
+PLACES = ("mirror", "fallback")  # of the data node: where data lie, not what they are
+OWN = "test"  # what the data set's own test set is called
+
+
+def key(config: Mapping[str, Any], of: Family) -> str:
+    """Names what a slot of a table asks for by its configuration alone, wherever its data lie."""
+    data = {
+        k: Path(v).name if k == "path" else v for k, v in config["data"].items() if k not in PLACES and v is not None
+    }
+    return digest(*computed_from(config, of), data, scoring(config, of))
+
+
+def collect(wanted: Sequence[Wanted], store: Store) -> tuple[list[dict[str, Any]], list[str]]:
+    """A record for each slot that the store has finished, each cell once, and a sentence for each that it has not.
+
+    Raises:
+        Damaged: a cell whose files are not those that were written.
+    """
+    folders = {(w.config["task"]["name"], w.config["mapping"]["name"]) for w in wanted}
+    stored: dict[str, Path] = {}
+    for one in records.read(store, lambda task, mapping, _: (task, mapping) in folders, check=False).records:
+        named = key(one.config, one.family)
+        if named not in stored or _written(one.folder) > _written(stored[named]):
+            stored[named] = one.folder
+    asked: dict[str, tuple[Wanted, set[str]]] = {}
+    for w in wanted:
+        asked.setdefault(key(w.config, family(w.module)), (w, set()))[1].update(t["data"]["name"] for t in w.tests)
+    found, lost = [], []
+    for named, (w, tests) in asked.items():
+        made = _record(w, named, stored[named], tests) if named in stored else None
+        if made is None:
+            told = ", ".join(f"{k}={v}" for k, v in w.point)
+            lost.append(
+                f"{w.config['task']['name']}/{w.config['mapping']['name']} {told} seed {w.seed}: no finished cell"
+            )
+        else:
+            found.append(made)
+    return found, lost
+
+
+def _written(folder: Path) -> float:
+    return (folder / "manifest.json").stat().st_mtime
+
+
+def _record(w: Wanted, named: str, folder: Path, asked: set[str]) -> dict[str, Any] | None:
+    """None when one of the further test sets `asked` for was not scored this way."""
+    config, how = w.config, digest(scoring(w.config, family(w.module)))
+    tests = {}
+    for place in sorted((folder / "evaluations").glob("*")):
+        level = Evaluation(place)
+        scored = level.read() if level.finished() and ".damaged-" not in place.name else None
+        if scored is not None and digest(scored["scoring"]) == how:
+            tests[scored["test"]] = {
+                "evaluation": place.name, "scored": scored, "made": _made(level), "examples": _packed(level.predictions()),
+            }  # fmt: skip
+    trained = Level(folder).read()
+    if trained is None or not asked <= tests.keys() or not tests:
+        return None
+    return {
+        "key": named, "task": config["task"]["name"], "mapping": config["mapping"]["name"], "seed": w.seed, "training": folder.name,
+        "trained": trained, "made": _made(Level(folder)), "tests": {k: v for k, v in tests.items() if k in asked | {OWN}},
+    }  # fmt: skip
+
+
+def _made(level: Level) -> dict[str, Any]:
+    told = read_json(level.path("provenance.json")) or {}
+    kept = {k: told[k] for k in MADE_WITH if k in told}
+    return kept | {"packages": {"torch": (told.get("packages") or {}).get("torch")}}
+
+
+def _packed(predictions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Score -> its values for all test examples, in their order."""
+    columns: dict[str, list[Any]] = {}
+    for record in predictions:
+        for name, value in record.get("sentence", {}).items():
+            columns.setdefault(name, []).append(value)
+    return {
+        name: base64.b64encode(zlib.compress(json.dumps(values).encode(), 9)).decode()
+        for name, values in columns.items()
+    }
+
+
+def _unpacked(examples: Mapping[str, str]) -> list[dict[str, Any]]:
+    columns = {name: json.loads(zlib.decompress(base64.b64decode(text))) for name, text in examples.items()}
+    length = max(map(len, columns.values()), default=0)
+    return [{"index": i, "sentence": {k: v[i] for k, v in columns.items() if i < len(v)}} for i in range(length)]
+
+
+def write(path: Path, asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> None:
+    """Write the records of a table; `asked`: experiment, profile, arguments."""
+    lines = [{"version": VERSION, **asked}, *found]
+    text = "".join(json.dumps(line, ensure_ascii=False, sort_keys=True) + "\n" for line in lines)
+    write_atomic(path, text.encode())
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What was asked, and the cells. Raises StoreError."""
+    try:
+        asked, *found = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+        if asked["version"] != VERSION or any("key" not in one for one in found):
+            raise ValueError(f"version {asked['version']} where {VERSION} is read")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{path} holds no records of a table ({error}); write it again: scripts/records.py") from error
+    return asked, found
+
+
+def restore(
+    one: Experiment, wanted: Sequence[Wanted], found: Iterable[Mapping[str, Any]], store: Store, overrides: Sequence[str] = ()
+) -> Plan:  # fmt: skip
+    """The plan of an experiment whose finished cells are these records, unpacked into `store`; the others are missing there."""
+    known = {record["key"]: record for record in found}
+    plan = Plan(one, overrides=tuple(overrides))
+    seen = set()
+    for w in wanted:
+        named = key(w.config, family(w.module))
+        cell = _cell(w, known.get(named), origin(one, w), named)
+        if (place := (w.row, w.column, cell.cell_id)) in seen:
+            continue
+        seen.add(place)
+        plan.slots.append(Slot(w.row, w.column, w.point, w.seed, cell))
+        if named in known:
+            _unpack(cell, known[named], store)
+    return plan
+
+
+def _cell(w: Wanted, record: Mapping[str, Any] | None, told: Mapping[str, str], named: str) -> Cell:
+    if record is None:
+        return Cell(w.config, w.module, Prepared(named, ""), (TestSet(OWN, named, ""),), origin=told, known_id=named)
+    names = [n for n in (OWN, *(t["data"]["name"] for t in w.tests)) if n in record["tests"]]
+    tests = [_test(name, record["tests"][name]["scored"]) for name in names]
+    trained = record["trained"]
+    prepared = Prepared(trained["data_sha256"], "", trained["facts"], tuple(trained["shortfalls"]))
+    further = {t["data"]["name"]: t["data"] for t in w.tests}
+    return Cell(w.config, w.module, prepared, tuple(tests), (), further, told, record["training"])
+
+
+def _test(name: str, scored: Mapping[str, Any]) -> TestSet:
+    return TestSet(name, scored["data_sha256"], "", scored["facts"], tuple(scored["shortfalls"]), scored["baselines"])
+
+
+def _unpack(cell: Cell, record: Mapping[str, Any], store: Store) -> None:
+    entry = cell.entry(store)
+    if not entry.finished():
+        write_json(entry.path("metrics.json"), record["trained"])
+        write_json(entry.path("provenance.json"), record["made"])
+        entry.finish(training=record["training"])
+    for test in cell.tests:
+        level, of_test = cell.evaluation(store, test), record["tests"][test.name]
+        if not level.finished():
+            level.write_predictions({"set": test.name, **one} for one in _unpacked(of_test["examples"]))
+            write_json(level.path("metrics.json"), of_test["scored"])
+            write_json(level.path("provenance.json"), of_test["made"])
+            level.finish(training=record["training"], evaluation=of_test["evaluation"])
+
+
+def from_records(plan: Plan, where: str) -> Plan:
+    """The same plan, whose table says that nothing was run for it."""
+    one = plan.experiment
+    told = f"From records ({where}): nothing was run for this table."
+    return replace(plan, experiment=replace(one, footers=(told, *one.footers)))

@@ -1,0 +1,115 @@
+"""How well attention finds word alignments: the reference forced as output, links from attention, alignment error rate.
+
+The attention of an encoder-decoder that is made to say the reference is a matrix over tokens, [T, S]. Of words that are split
+into subwords, the weights on the parts of a source word are added and the rows of the parts of a target word averaged (Clark et
+al. 2019). Each target word is then linked to the source word with the largest weight, and the links are held against people's by
+Och & Ney 2003: sure links must be found, possible ones may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sparse_attention.quality import alignment_error_rate, links
+from tasks.data.alignments import Gold
+from tasks.data.symbols import EOS
+from tasks.seq2seq.decode import padded
+from tasks.seq2seq.encode import Encoded, Split
+from tasks.seq2seq.subwords import join_subwords
+
+DASH = "@-@"  # what Moses makes of a dash inside a word
+
+
+class AlignmentScore(NamedTuple):
+    """In [0, 1]: 1 - (|A & S| + |A & P|) / (|A| + |S|); |A & P| / |A|; |A & S| / |S|. NaN without links."""
+
+    aer: float
+    precision: float
+    recall: float
+
+
+def error_rate(found: Sequence[AbstractSet[tuple[int, int]]], gold: Sequence[Gold]) -> AlignmentScore:
+    """Alignment error rate over all sentences together.
+
+    Args:
+        found: links (source, target) of each sentence. gold: sure and possible links of each.
+    Raises:
+        ValueError: lists of different lengths.
+    """
+    sure, possible = [set(s) for s, _ in gold], [set(p) for _, p in gold]
+    return AlignmentScore(**alignment_error_rate([set(one) for one in found], sure, possible))
+
+
+@torch.no_grad()
+def forced(
+    model: nn.Module, split: Split, batch_size: int, done: Callable[[int, int], None] = lambda i, n: None
+) -> list[Tensor]:
+    """The attention [T, S] of each pair of a split when its reference is what is said; T without the end of sentence."""
+    device = next(model.parameters()).device
+    model.eval()
+    found: list[Tensor] = [torch.empty(0)] * len(split)
+    order = sorted(range(len(split)), key=lambda i: -len(split.source[i]))
+    for start in range(0, len(order), batch_size):
+        batch = order[start : start + batch_size]
+        source, lengths = padded([split.source[i] for i in batch])
+        before, _ = padded([np.concatenate(([EOS], split.target[i])) for i in batch])
+        _, weights = model(source.to(device), lengths.to(device), before.to(device))
+        for row, i in enumerate(batch):
+            found[i] = weights[row, : len(split.target[i]), : len(split.source[i])].float().cpu()
+        done(start + len(batch), len(order))
+    return found
+
+
+def places(tokens: Sequence[str], words: Sequence[str], subword: str) -> list[int] | None:
+    """The word that each token is of; None when the tokens do not spell the words (case aside)."""
+    joined = join_subwords(list(tokens), subword)
+    units = [len(join_subwords(list(tokens[: i + 1]), subword)) - 1 for i in range(len(tokens))]  # token -> joined
+    spelled = [unit.replace(DASH, "-").lower() for unit in joined]
+    owner = [n for n, word in enumerate(words) for _ in word.lower()]  # character -> word
+    if "".join(spelled) != "".join(words).lower():
+        return None
+    begin = np.concatenate(([0], np.cumsum([len(unit) for unit in spelled])))
+    return [owner[begin[max(unit, 0)]] for unit in units]
+
+
+def merged(weights: Tensor, source: Sequence[int], target: Sequence[int], size: tuple[int, int]) -> Tensor:
+    """Attention between tokens [T, S] as attention between words [target words, source words].
+
+    Args:
+        source, target: the word that each token is of. size: numbers of target and source words.
+    """
+    across = torch.zeros(weights.size(0), size[1]).index_add_(1, torch.tensor(source, dtype=torch.long), weights)
+    rows = torch.tensor(target, dtype=torch.long)
+    down = torch.zeros(size).index_add_(0, rows, across)
+    return down / torch.bincount(rows, minlength=size[0]).clamp(min=1).unsqueeze(1)
+
+
+def alignment_metrics(
+    model: nn.Module, test: Encoded, batch_size: int, done: Callable[[int, int], None] = lambda i, n: None
+) -> dict[str, float]:
+    """aer, alignment_precision, alignment_recall, alignment_left_out of a test set with gold alignments.
+
+    A pair is left out when its tokens do not spell its words (a tokeniser that changes characters).
+    """
+    split = test.splits["test"]
+    found, gold = [], []
+    for i, weights in enumerate(forced(model, split, batch_size, done)):
+        sides = (split.pairs[i].source.split(), split.pairs[i].references[0].split())
+        source = places(split.source_tokens(i), sides[0], test.options.subword)
+        target = places(split.target_tokens(i), sides[1], test.options.subword)
+        if source is None or target is None:
+            continue
+        found.append(links(merged(weights, source, target, (len(sides[1]), len(sides[0])))))
+        gold.append(split.gold[i])
+    score = error_rate(found, gold)
+    left_out = float(len(split) - len(found))
+    return {
+        "aer": score.aer, "alignment_precision": score.precision, "alignment_recall": score.recall,
+        "alignment_left_out": left_out,
+    }  # fmt: skip

@@ -1,0 +1,85 @@
+"""Small records of cells: the table from them is the table from the store, and what they lack is missing in it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sparse_attention.repro import archive, render
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro import plan as plans
+from sparse_attention.repro import table as tables
+from sparse_attention.repro.store import Store, StoreError
+
+
+@pytest.fixture
+def finished(experiment, tools, store):
+    """(experiment, its slots without data, its plan, the store in which all is done)."""
+
+    def change(page):
+        page["columns"]["a"]["evaluate"] = ["duc"]
+        page["columns"]["a"]["show"].append({"metric": "duc/score", "label": "duc"})
+
+    one = experiment(change)
+    (plan,) = plans.make([one], tools)
+    for cell in plan.cells.values():
+        outcome = cells.run(cell, store)
+        assert outcome.state == "done", outcome.error
+    (wanted,) = plans.outline([one], tools)
+    return one, wanted, plan, store
+
+
+def test_the_table_from_records_is_the_tables_of_the_store(finished, tmp_path):
+    one, wanted, plan, store = finished
+    found, lost = archive.collect(wanted, store)
+    assert len(found) == len(plan.cells) and lost == []
+    path = tmp_path / "records" / "fake_demo.jsonl"
+    archive.write(path, {"experiment": "fake", "profile": "demo", "arguments": []}, found)
+    assert not any(word in path.read_text() for word in ("weights", str(tmp_path)))
+    asked, again = archive.read(path)
+    assert asked["experiment"] == "fake" and again == json.loads(json.dumps(found))
+    restored = archive.restore(one, wanted, again, Store(tmp_path / "light"))
+    written = render.to_markdown(tables.build(restored, Store(tmp_path / "light")))
+    assert written == render.to_markdown(tables.build(plan, store))
+    told = render.to_text(
+        tables.build(archive.from_records(restored, "records/fake_demo.jsonl"), Store(tmp_path / "light"))
+    )
+    assert "From records (records/fake_demo.jsonl): nothing was run" in told
+
+
+def test_scores_of_examples_survive(finished):
+    """On them the significance rests."""
+    _, wanted, plan, store = finished
+    (record, *_), _ = archive.collect(wanted, store)
+    cell = next(c for c in plan.cells.values() if c.training_id == record["training"])
+    for test in cell.tests:
+        kept = archive._unpacked(record["tests"][test.name]["examples"])
+        assert [k["sentence"] for k in kept] == [p["sentence"] for p in cell.evaluation(store, test).predictions()]
+
+
+def test_what_the_store_lacks_is_named_and_missing_in_the_table(finished, tmp_path):
+    one, wanted, plan, store = finished
+    gone = plan.slots[0].cell
+    gone.entry(store).path("manifest.json").unlink()
+    found, lost = archive.collect(wanted, store)
+    assert len(found) == len(plan.cells) - 1 and lost == ["fake/softmax  seed 1: no finished cell"]
+    light = Store(tmp_path / "light")
+    text = render.to_text(tables.build(archive.restore(one, wanted, found, light), light))
+    assert "1 of 2 cells are missing" in text
+
+
+def test_where_data_lie_names_no_other_record(config):
+    import fake_family
+
+    here, there = config(data__mirror="/a", data__path="/a/x.tar"), config(data__mirror=None, data__path="/b/x.tar")
+    assert archive.key(here, fake_family) == archive.key(there, fake_family)
+    others = [config(data__path="/a/y.tar"), config(seed=2), config(decode__beam=2), config(data__content="b")]
+    assert len({archive.key(c, fake_family) for c in (here, *others)}) == 5
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"version": 0}', '{"version": 1}\n{"training": "x"}', "no json"])
+def test_a_file_without_records_is_refused(tmp_path, text):
+    (tmp_path / "x.jsonl").write_text(text)
+    with pytest.raises(StoreError, match="holds no records of a table"):
+        archive.read(tmp_path / "x.jsonl")

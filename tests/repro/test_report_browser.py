@@ -1,0 +1,92 @@
+"""The report in a real browser: at the width of a desk and of a telephone, in light and in dark."""
+
+from __future__ import annotations
+
+import pytest
+from chromium import BINARY, Chromium
+from test_report import Made
+
+from sparse_attention.repro import report, table
+
+pytest.importorskip("jinja2")
+pytestmark = pytest.mark.skipif(BINARY is None, reason="no Chromium is installed (Debian: apt-get install chromium)")
+DESK, PHONE = 1400, 390
+SCREENS = 26  # of 900 pixels: what the page below may take on a telephone
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """Two tables, three rows, two seeds, a sentence of ordinary words and a word that does not end."""
+    root = tmp_path_factory.mktemp("report")
+    made = Made(root, comparable=True, seeds=(1, 2), text="an ordinary sentence about attention " + "x" * 300)
+    built = [table.build(made.plan, made.store, made.records) for _ in range(2)]
+    built[0].deviations.append("`a.very.long.key.of.a.configuration.which.no.line.of.a.telephone.holds=true`")
+    return report.write(built, [made.plan] * 2, made.store, root / "report" / "r.html")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Chromium(tmp_path_factory.mktemp("profile")) as one:
+        yield one
+
+
+@pytest.fixture(
+    params=[(DESK, False), (DESK, True), (PHONE, False), (PHONE, True)], ids=lambda p: f"{p[0]}{'-dark' * p[1]}"
+)
+def opened(request, browser, page):
+    width, dark = request.param
+    asked = browser.open(page, width, dark)
+    return browser, width, dark, asked
+
+
+def test_a_page_fits_its_window_and_asks_for_nothing(opened):
+    browser, width, dark, asked = opened
+    assert asked == [], "the report loads nothing"
+    said = [e["params"] for e in browser.events if e.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown")]
+    assert said == [], "no error in the console"
+    assert browser.ask("document.documentElement.scrollWidth") == width, "the page scrolls sideways"
+    paper, ink = browser.ask("[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]")
+    light = [sum(int(v) for v in colour[4:-1].split(",")) for colour in (paper, ink)]
+    assert (light[0] < light[1]) == dark and abs(light[0] - light[1]) > 450
+    assert browser.ask("document.documentElement.scrollHeight") < SCREENS * 900
+    # a sentence has room for words: no cell with text is a column of letters
+    cells = "[...document.querySelectorAll('.sample[open] td:nth-child(2), .small li, .results th, .facts td')]"
+    narrow = browser.ask(
+        f"{cells}.filter(e => e.textContent.trim().length > 12 && e.getBoundingClientRect().width < 95).length"
+    )
+    assert narrow == 0
+    broken = browser.ask(
+        f"{cells}.filter(e => e.textContent.trim().length < 200).map(e => [e.getBoundingClientRect().height, e.textContent.trim().length])"
+        ".filter(([height, letters]) => height > 40 + 24 * letters / 6)"
+    )
+    assert broken == []
+
+
+def test_what_is_wide_scrolls_by_itself(browser, page):
+    browser.open(page, PHONE)
+    wide = browser.ask("[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth).length")
+    assert wide > 0, "tables that do not fit scroll in their own box"
+    beyond = browser.ask(
+        "[...document.querySelectorAll('body *')].filter(e => !e.closest('.wide, .plots, pre, svg') && e.getBoundingClientRect().right > innerWidth + 1)"
+        ".map(e => e.outerHTML.slice(0, 80))"
+    )
+    assert beyond == []
+
+
+def test_the_overview_fits_one_screen(browser, page):
+    browser.open(page, DESK)
+    assert browser.ask("document.querySelector('#overview').getBoundingClientRect().height") < 900
+
+
+def test_a_click_sorts_a_table(browser, page):
+    browser.open(page, DESK)
+    column = "[...document.querySelector('table.results.sortable').tBodies[0].rows].map(r => r.cells[2].dataset.key)"
+    before = browser.ask(column)
+    browser.ask(
+        "document.querySelector('table.results.sortable').querySelectorAll('thead tr:last-child th')[2].click()"
+    )
+    first = browser.ask(column)
+    browser.ask(
+        "document.querySelector('table.results.sortable').querySelectorAll('thead tr:last-child th')[2].click()"
+    )
+    assert sorted(before) == first and browser.ask(column) == first[::-1]

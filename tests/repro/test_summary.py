@@ -1,0 +1,70 @@
+"""The reproducibility summary says what the store knows, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro import plan as plans
+from sparse_attention.repro import table as tables
+from sparse_attention.repro.files import read_json, write_json
+from sparse_attention.repro.store import Store
+from sparse_attention.repro.summary import summary
+
+PRINTED = [{"mapping": "plain", "dataset": "D", "metric": "score", "value": 50.0, "decimals": 1},
+           {"mapping": "tuned", "dataset": "D", "metric": "score", "value": 60.0, "decimals": 1}]  # fmt: skip
+
+
+def change(page):
+    page["columns"]["a"]["published"] = [
+        {"label": "paper", "dataset": "D", "metrics": ["score"], "against": ["test/score"]}
+    ]
+    page["deviations"] = ["a small model"]
+
+
+@pytest.fixture
+def told(experiment, tools, store):
+    """`told(profile, ...)`: the parts of the summary, heading -> lines."""
+
+    def make(profile, before=lambda plan, store: None, troubles=()):
+        (plan,) = plans.make([experiment(change, profile)], tools)
+        for cell in plan.cells.values():
+            outcome = cells.run(cell, store)
+            assert outcome.state == "done", outcome.error
+        before(plan, store)
+        text = summary(plan, store, tables.build(plan, store, PRINTED), troubles)
+        parts = [part.split("\n\n", 1) for part in text.split("\n## ")[1:]]
+        return plan, {heading: body.strip().splitlines() for heading, body in parts}
+
+    return make
+
+
+def test_a_comparable_table(told, store):
+    plan, parts = told("paper")
+    assert list(parts) == ["Scope", "What was reproduced", "What was easy", "What was hard", "Deviations", "Cost"]
+    assert parts["Scope"][0].endswith("profile paper: 2 rows, 1 columns, seeds 1; 4 cells.")
+    assert "- A: of 2 printed numbers 1 agrees, 1 below." in parts["What was reproduced"]
+    assert "- 4 of 4 cells were finished at the first attempt." in parts["What was easy"]
+    assert parts["What was hard"] == ["- A: outside the tolerance: tuned below."]
+    assert parts["Deviations"] == ["- a small model"]
+    hours = sum(cell.found(store).seconds for cell in plan.cells.values()) / 3600
+    assert parts["Cost"][0].startswith(f"- 4 cells took {hours:.2f} hours in all")
+
+
+def test_what_failed_or_was_begun_again_is_hard(told):
+    def spoil(plan, store: Store):
+        first, second, *_ = plan.cells.values()
+        first.entry(store).path("manifest.json").unlink()
+        path = second.entry(store).path("provenance.json")
+        write_json(path, read_json(path) | {"attempt": 3})
+        second.entry(store).finish()
+
+    _, parts = told("demo", spoil, ["fake/softmax, seed 1: failed: out of memory"])
+    assert "- 14 of 16 cells were finished at the first attempt." in parts["What was easy"]
+    hard = parts["What was hard"]
+    assert hard[0] == "- 1 of 16 cells are not there." and hard[1].startswith(
+        "- 1 cells were begun again, 2 times in all"
+    )
+    assert any("no verdict, because: profile demo" in line for line in hard)
+    assert hard[-1] == "- fake/softmax, seed 1: failed: out of memory"
+    assert "ours minus" not in "".join(parts["What was reproduced"]), "not comparable"

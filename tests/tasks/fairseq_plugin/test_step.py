@@ -1,0 +1,191 @@
+"""The step of training: it waits for no GPU, and mixed precision keeps its weights in float32."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from sparse_attention.bench.syncs import syncs
+from sparse_attention.repro import cell as cells
+from sparse_attention.repro.store import Store
+from tasks.compose import composer, module_of
+from tasks.data.progress import NullProgress
+from tasks.overrides import ConfigError
+
+SMALL = ["data.limits={train: 40, dev: 12, test: 12}", "train.max_epochs=1", "train.batch_size=8"]
+TEXTS = [*SMALL, "model.embed_dim=8", "model.hidden_dim=8", "mapping=softmax"]
+CELLS = {
+    "lstm": ["task=toy", *SMALL, "model.embed_dim=12", "model.hidden_dim=12", "train.update_freq=2"],
+    "additive": ["task=toy", *SMALL, "model=lstm_opennmt", "model.embed_dim=12", "model.hidden_dim=12", "model.attention=additive", "optim=sgd"],
+    "transformer": ["task=toy", *SMALL, "model=transformer_small", "model.hidden_dim=12", "model.ff_dim=12", "model.heads=2", "encode.joint=true"],
+    "imdb": ["task=imdb", "data=toy_reviews", *TEXTS],
+    "snli": ["task=snli", "data=toy_entailment", *TEXTS],
+}  # fmt: skip
+
+
+def config_of(overrides, tmp_path):
+    with composer() as compose:
+        return compose([*overrides, f"paths.data={tmp_path / 'data'}", f"paths.outputs={tmp_path}"])
+
+
+def run(config, tmp_path):
+    cell, store = cells.prepare(config, module_of(config), progress=NullProgress()), Store(tmp_path)
+    outcome = cells.run(cell, store)
+    assert outcome.state == "done", outcome.error
+    return cell.entry(store)
+
+
+def test_the_counter_sees_every_way_of_waiting():
+    x = torch.arange(4.0)
+    ways = [lambda: x.sum().item(), lambda: float(x[0]), lambda: bool(x.any()), lambda: x.nonzero(), lambda: x[x > 1], lambda: x.tolist(),
+            lambda: x.cpu(), lambda: x.numpy(), lambda: torch.equal(x, x), lambda: x.masked_fill_(x > 1, 0).masked_select(x > 1),
+            lambda: x.unique(), lambda: x.__setitem__(x > 1, torch.ones(1).expand(0))]  # fmt: skip
+    for way in ways:
+        assert len(syncs(way)) == 1
+    assert syncs(lambda: torch.softmax(x * 2, -1).where(x > 1, 0).index_select(0, torch.tensor([1])).sum()) == []
+    assert syncs(lambda: x.cpu(), host=[x]) == []
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_no_step_waits_and_what_is_logged_is_read_at_once(name, tmp_path, monkeypatch):
+    from tasks.fairseq_plugin.trainer import Trainer
+
+    step, valid, read = Trainer.train_step, Trainer.valid_step, Trainer.read
+    found, reads = [], []
+
+    def counted(of):
+        def work(self, samples, *rest):
+            group = samples if isinstance(samples, list) else [samples]
+            lengths = [s["net_input"]["src_lengths"] for s in group if "src_lengths" in s["net_input"]]
+            found.append(syncs(lambda: of(self, samples, *rest), self.device, lengths))
+
+        return work
+
+    def counting(self):
+        pending, told = len(self.pending), []
+        reads.append((pending, syncs(lambda: told.extend(read(self)), self.device)))
+        return iter(told)
+
+    monkeypatch.setattr(Trainer, "train_step", counted(step))
+    monkeypatch.setattr(Trainer, "valid_step", counted(valid))
+    monkeypatch.setattr(Trainer, "read", counting)
+    run(config_of(CELLS[name], tmp_path), tmp_path)
+    assert len(found) >= 4 and found == [[]] * len(found)
+    assert all(len(waits) == 1 for pending, waits in reads if pending) and max(n for n, _ in reads) > 1
+
+
+def test_weights_and_gradients_stay_in_float32_and_the_matrix_products_do_not(tmp_path, monkeypatch):
+    from tasks.fairseq_plugin.trainer import Trainer
+
+    step, seen = Trainer.train_step, []
+
+    def watched(self, samples):
+        kept = self.get_model().net.generator.register_forward_hook(lambda m, i, out: seen.append(out.dtype))
+        step(self, samples)
+        kept.remove()
+        for parameter in self.get_model().parameters():
+            assert parameter.dtype == torch.float32 == parameter.grad.dtype
+
+    monkeypatch.setattr(Trainer, "train_step", watched)
+    for precision in ("bf16", "fp16"):
+        config = config_of([*CELLS["lstm"], "train.precision=bf16", "optim.lr=0.003", "train.max_epochs=3"], tmp_path)
+        config["train"]["precision"] = precision  # fp16 on a CPU is refused by a composition, for its time alone
+        entry = run(config, tmp_path / precision)
+        assert {torch.bfloat16 if precision == "bf16" else torch.float16} == set(seen)
+        assert math.isfinite(entry.read()["metrics"]["train/loss"])
+        seen.clear()
+
+
+@pytest.mark.parametrize("optim", ["adam", "sgd"])
+def test_an_overflow_in_fp16_changes_no_weight_and_lowers_the_scale(optim, tmp_path, monkeypatch):
+    """With torch's fused optimisers, which are also those of a GPU; else they do as fairseq's."""
+    from tasks.fairseq_plugin.trainer import Trainer
+
+    step, made = Trainer.train_step, []
+
+    def overflowing(self, samples):
+        before = [p.detach().clone() for p in self.get_model().parameters()]
+        if not made:
+            self.scaler._init_scale = 1e30
+        step(self, samples)
+        same = [torch.equal(a, b) for a, b in zip(before, self.get_model().parameters())]
+        made.append((all(same), self.scaler.get_scale()))
+
+    config = config_of([*CELLS["lstm"], f"optim={optim}", "optim.lr=0.01"], tmp_path)
+    plain = run(config, tmp_path / "plain").read()["metrics"]
+    config["train"]["precision"] = "fp16"
+    scaled = run(config, tmp_path / "scaled").read()["metrics"]
+    assert scaled["train/loss"] == pytest.approx(plain["train/loss"], rel=2e-3)
+    monkeypatch.setattr(Trainer, "train_step", overflowing)
+    run(config, tmp_path / "overflow")
+    assert made[0][0] and made[0][1] == pytest.approx(5e29) and made[1][1] < made[0][1]
+
+
+def test_fp16_on_a_cpu_is_refused():
+    with (
+        pytest.raises(ConfigError, match=r"train\.precision=fp16 is not possible on a CPU; use bf16 or fp32"),
+        composer() as compose,
+    ):
+        compose(["task=toy", "train.precision=fp16", "runtime.device=cpu"])
+
+
+def test_batches_by_tokens_alone_hold_texts_of_like_length(tmp_path, monkeypatch):
+    from tasks.fairseq_plugin.trainer import Trainer
+
+    step, shapes = Trainer.train_step, []
+
+    def watched(self, samples):
+        shapes.extend(s["target"].shape for s in samples)
+        step(self, samples)
+
+    monkeypatch.setattr(Trainer, "train_step", watched)
+    run(
+        config_of([*CELLS["lstm"], "train.batch_size=null", "train.max_tokens=120", "data.limits.train=100"], tmp_path),
+        tmp_path,
+    )
+    assert sum(rows for rows, _ in shapes) == 100 and all(rows * columns <= 120 + rows for rows, columns in shapes)
+    assert max(rows for rows, _ in shapes) > 2 * min(rows for rows, _ in shapes), "short texts come in larger batches"
+
+
+def test_a_batch_without_a_bound_is_refused():
+    with pytest.raises(ConfigError, match=r"train\.batch_size=null needs max_tokens"), composer() as compose:
+        compose(["task=toy", "train.batch_size=null"])
+
+
+@pytest.mark.parametrize("kernels", ["reference", "auto"])
+def test_autocast_does_not_reach_into_a_mapping(kernels):
+    """Nor its gradient: what products of matrices it has inside stay in float32."""
+    import sparse_attention as sa
+    from tasks.throughput import names
+
+    torch.manual_seed(1)
+    scores, weight = (
+        (torch.rand(6, 9) + 0.1).requires_grad_(),
+        torch.randn(6, 9),
+    )  # sum normalization wants them above 0
+    mask = torch.arange(9) < torch.tensor([9, 7, 5, 3, 2, 1]).unsqueeze(1)
+    with sa.kernels.use(kernels):
+        for name in names():
+            found = []
+            for enabled in (False, True):
+                with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                    p = sa.make(name)(scores, mask=mask)
+                    found.append((p, *torch.autograd.grad((p * weight).sum(), scores)))
+            assert all(torch.equal(a, b) for a, b in zip(*found)), name
+
+
+def test_tf32_is_recorded_and_names_no_cell(tmp_path):
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    try:
+        entries = {}
+        for wanted in (True, False):
+            config = config_of([*CELLS["lstm"], f"runtime.tf32={str(wanted).lower()}"], tmp_path)
+            entries[wanted] = run(config, tmp_path / str(wanted))
+            assert torch.backends.cuda.matmul.allow_tf32 == wanted == torch.backends.cudnn.allow_tf32
+            assert json.loads(entries[wanted].path("provenance.json").read_text())["machine"]["tf32"] == wanted
+        assert entries[True].folder.name == entries[False].folder.name
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

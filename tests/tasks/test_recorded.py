@@ -1,0 +1,103 @@
+"""Pages held against records: an altered digit is caught, wherever it stands."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from sparse_attention.repro import archive, render
+from sparse_attention.repro.store import Store
+from tasks import compose, recorded
+
+PAGE = """# Results
+
+Seven of 10 words of prose.
+
+"""
+EXPERIMENT = {
+    "title": "A toy: two mappings", "rows": [{"label": "softmax", "mapping": "softmax"}, {"label": "sparsemax", "mapping": "sparsemax"}],
+    "columns": {"toy": {"label": "generated", "show": [{"metric": "test/bleu", "label": "BLEU"}, {"metric": "dev/accuracy", "label": "acc."}]}},
+    "profiles": {"demo": {"columns": ["toy"], "seeds": [1]}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(learned, learning, tmp_path_factory):
+    """A folder like docs/results of a repository: records of a table of two trained cells, and a page that prints it."""
+    from sparse_attention.repro import experiment
+
+    root = tmp_path_factory.mktemp("repository")
+    outputs, results = root / "outputs", root / "docs" / "results"
+    page = dict(EXPERIMENT, columns={"toy": EXPERIMENT["columns"]["toy"] | {"overrides": list(learning)}})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compose, "experiment", lambda name, profile: experiment.read(page, name, profile))
+        for mapping in ("softmax", "sparsemax"):
+            cell, entry = learned(mapping)
+            shutil.copytree(entry.folder, cell.entry(Store(outputs)).folder)
+        path, count, lost = recorded.record("pair", [f"paths.outputs={outputs}", "data.mirror=null"][:1], results)
+        assert (path, count, lost) == (results / "records" / "pair_demo.jsonl", 2, [])
+        (results / "pair.md").write_text(PAGE + render.to_markdown(recorded.of_file(path)))
+        yield results
+
+
+def test_a_page_is_what_its_records_give(folder):
+    done = recorded.check(folder)
+    assert done.wrong == done.unknown == [] and done.compared >= 4 and done.prose >= 1
+    assert recorded.write_pages(folder) == []
+
+
+def test_every_altered_digit_is_caught(folder):
+    """Each digit of each row of the table, one after the other."""
+    (computed,) = recorded.blocks(render.to_markdown(recorded.of_file(folder / "records" / "pair_demo.jsonl")))
+    text = (folder / "pair.md").read_text()
+    begin = text.index("| softmax")
+    row = text[begin : text.index("\n", begin)]
+    digits = [begin + i for i, sign in enumerate(row) if sign.isdigit()]
+    assert len(digits) >= 4
+    for at in digits:
+        changed = text[:at] + str((int(text[at]) + 1) % 10) + text[at + 1 :]
+        (printed,) = recorded.blocks(changed)
+        assert recorded.differences(printed, computed), changed[at - 20 : at + 20]
+
+
+@pytest.mark.parametrize(
+    "old, new, said", [("500 train", "501 train", "501 train"), ("| softmax |", "| sofmax |", "sofmax")]
+)
+def test_the_command_names_what_differs(folder, script, old, new, said):
+    """In footers and labels too; `--write` mends the page."""
+    page = folder / "pair.md"
+    right = page.read_text()
+    assert old in right
+    page.write_text(right.replace(old, new))
+    done = recorded.check(folder)
+    assert len(done.wrong) >= 1 and said in done.text() and "docs/results/pair.md" in done.text()
+    assert recorded.write_pages(folder) == ["docs/results/pair.md"] and page.read_text() == right
+
+
+def test_a_table_without_records_is_told(folder):
+    page = folder / "other.md"
+    page.write_text(
+        "## Another table\n\n*profile cpu*\n\n### words\n\n| mapping | a |\n|---|---:|\n| softmax | 1.0 |\n"
+    )
+    try:
+        assert recorded.check(folder).unknown == ["docs/results/other.md: Another table, profile cpu, words"]
+    finally:
+        page.unlink()
+
+
+def test_a_fresh_clone_prints_the_table_from_records(folder, tmp_path, capsys):
+    assert recorded.show(["pair"], [f"paths.outputs={tmp_path}"], folder) == 0
+    out = capsys.readouterr().out
+    assert "From records" in out and "softmax" in out
+    assert (tmp_path / "tables" / "pair_demo_from_records.md").is_file() and not (tmp_path / "cells").exists()
+    assert recorded.show(["pair"], [f"paths.outputs={tmp_path}", "seeds=1,7"], folder) == 1
+    assert "2 of 4 cells have no records" in capsys.readouterr().out
+
+
+def test_record_again_gives_the_same_bytes(folder):
+    path = folder / "records" / "pair_demo.jsonl"
+    asked, found = archive.read(path)
+    before = path.read_bytes()
+    archive.write(path, {k: v for k, v in asked.items() if k != "version"}, found)
+    assert path.read_bytes() == before

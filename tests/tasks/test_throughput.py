@@ -1,0 +1,95 @@
+"""The benchmark of training and decoding: both sides of a ratio do the same work, and the page says what was measured."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+import tasks.fairseq_plugin  # noqa: F401  registers the models
+from tasks import throughput
+from tasks.seq2seq.decode import padded
+from tasks.seq2seq.encode import open_encoded
+
+SIZES = throughput.Sizes(words=30, batch=4, shortest=2, longest=6, beam=3, output=5)
+TINY = {
+    "LSTM": (
+        "model=lstm_opennmt",
+        "model.embed_dim=8",
+        "model.hidden_dim=8",
+        "model.dropout=0",
+        "model.init_range=0.8",
+    ),
+    "Transformer": (
+        "model=transformer_small",
+        "model.hidden_dim=8",
+        "model.ff_dim=8",
+        "model.heads=2",
+        "model.dropout=0",
+    ),
+}
+
+
+@pytest.mark.parametrize("model", TINY)
+def test_the_plain_loops_do_what_ours_do(model, tmp_path):
+    config = throughput.configuration(TINY[model], "softmax", SIZES, tmp_path, "cpu")
+    path = throughput.encode(config)
+    encoded = open_encoded(path)
+    ours = throughput.Training(config, path, tmp_path)
+    plain = throughput.PlainTraining(config, encoded, ours)
+    losses = []
+    ours.watch.read = lambda epoch: losses.extend(one.log["loss"] for one in ours.trainer.read())
+    for _ in range(throughput.READ_EVERY):
+        ours()
+        plain()
+    assert len(losses) == throughput.READ_EVERY and sum(losses) == pytest.approx(plain.loss, rel=1e-4)
+    split = encoded.splits["test"]
+    source, lengths = padded(sorted((split.source[i] for i in range(len(split))), key=lambda row: -len(row)))
+    options = throughput.read(throughput.Decode, {"beam": SIZES.beam, "max_len_b": SIZES.output}, "decode")
+    with torch.no_grad():
+        found = throughput.beam_search(ours.net.eval(), source, lengths, options, 1)
+    by_hand = throughput.plain_search(ours.net, source, lengths, SIZES.beam, SIZES.output)
+    assert [beams[0].ids for beams in found] == by_hand
+
+
+def test_a_slow_contestant_has_a_small_ratio():
+    def busy(seconds):
+        def work():
+            until = time.process_time() + seconds
+            while time.process_time() < until:
+                pass
+
+        return work
+
+    ratios, seconds = throughput.turns({"softmax": busy(0.004), "twice": busy(0.008)}, 5, "cpu")
+    assert list(ratios) == ["twice"] and len(ratios["twice"]) == 5
+    assert all(0.3 < r < 0.7 for r in ratios["twice"]) and 0.0035 < seconds < 0.02
+
+
+def test_the_page_keeps_its_other_sections_and_shows_what_misses_its_goal():
+    table = throughput.Table(
+        "LSTM",
+        "training",
+        {"sparsemax": [0.9, 0.95, 0.96], "entmax": [0.98] * 3, throughput.PLAIN: [1.0, 1.1, 1.2]},
+        0.5,
+        100,
+    )
+    section = throughput.markdown(
+        [table, throughput.Table("LSTM", "beam search", {"sparsemax": [1.0]}, 2.0, 32)], SIZES, "cpu", "a machine"
+    )
+    assert "| softmax, tokens/s | 200 |" in section and "| softmax, sentences/s | 16 |" in section
+    assert "| sparsemax | **0.95** (0.90-0.96) |" in section and "| entmax | 0.98 (" in section
+    assert "| softmax to the plain loop | **0.91** (" in section
+    page = throughput.with_section("# Benchmarks\n\n## Forward\n\nfigures\n", section)
+    assert page.startswith("# Benchmarks\n\n## Forward\n\nfigures\n\n## Training and decoding\n")
+    assert throughput.with_section(page, section) == page
+
+
+def test_mappings_that_need_more_than_scores_are_left_out():
+    found = throughput.names()
+    assert (
+        found[0] == "softmax"
+        and {"sparsemax", "fusedmax", "oscarmax", "entmax"} <= set(found)
+        and "constrained_softmax" not in found
+    )
