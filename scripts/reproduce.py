@@ -1,10 +1,11 @@
 """Run the cells an experiment still lacks and print its table beside the published one.
 
-    python scripts/reproduce.py EXPERIMENT [EXPERIMENT ...] [profile=demo|cpu|paper] [seeds=1,2,3] [add=MAPPING,key=value]
-                                [records=FOLDER] [Hydra overrides] [--plan]
+    python scripts/reproduce.py EXPERIMENT [EXPERIMENT ...] [profile=demo|cpu|paper] [seeds=1,2,3] ['rows=softmax|csparse*']
+                                [columns=fren] [add=MAPPING,key=value] [records=FOLDER] [Hydra overrides] [--plan]
     python scripts/reproduce.py                       list the experiments
 
     profile   how large (default demo)          seeds   which seeds (default: the experiment's)
+    rows      a part of the rows, by their labels  columns   a part of the columns, by name or label; | between, * for anything
     add       a further row: a mapping of configs/mapping, or one registered by plugins=[FILE.py]; may be repeated;
               add=fusedmax,lam=[0.01,0.1]: several points (where every column selects on dev: one row, the best of them)
     records   print the tables from the small records of their cells in FOLDER/records (docs/results has ours); runs nothing

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tasks.loggers import make_loggers
 
 # What can be wrong before anything runs.
 ERRORS = (compose.ConfigError, plans.PlanError, DataError, StoreError, ValueError)
-OWN = ("profile", "seeds", "add")  # arguments of this command; everything else is Hydra's
+OWN = ("profile", "seeds", "add", "rows", "columns")  # arguments of this command; everything else is Hydra's
 DOCS = compose.ROOT / "docs" / "tasks"
 TOOLS = plans.Tools(lambda overrides, user: {}, compose.module_of, compose.with_data, Progress, (DataError,))
 POLL_SECONDS = 5.0
@@ -52,7 +53,9 @@ def asked(names: Sequence[str], overrides: Sequence[str]) -> tuple[list[Experime
             f"{options[0]} is not for this command, which knows --plan; scripts/train.py takes Hydra's own options"
         )
     profile = (own["profile"] or ["demo"])[-1]
-    return [adapt(compose.experiment(one, profile), own["seeds"], own["add"]) for one in names], rest
+    read = [compose.experiment(one, profile) for one in names]
+    kept = [_part(one, own["rows"][-1:], own["columns"][-1:]) for one in read]
+    return [adapt(one, own["seeds"], own["add"]) for one in kept], rest
 
 
 def plan(names: Sequence[str], overrides: Sequence[str]) -> Planned:
@@ -94,6 +97,25 @@ def adapt(one: Experiment, seeds: Sequence[str], added: Sequence[str]) -> Experi
         except ValueError:
             raise compose.ConfigError(f"seeds={seeds[-1]} must be whole numbers, as in seeds=1,2,3") from None
     return replace(one, rows=(*one.rows, *(row for text in added for row in _added(one, text))))
+
+
+def _part(one: Experiment, rows: Sequence[str], columns: Sequence[str]) -> Experiment:
+    """`rows=softmax|csparse*` and `columns=fren`: those whose label or name fits, in the page's order. Raises ConfigError."""
+
+    def fitting(
+        what: str, asked: Sequence[str], having: Sequence[Any], names: Callable[[Any], Sequence[str]]
+    ) -> tuple[Any, ...]:
+        patterns = [pattern for text in asked for pattern in text.split("|")]
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for each in having for name in names(each)):
+                told = "; ".join(names(each)[0] for each in having)
+                raise compose.ConfigError(
+                    f"{what}={pattern} is in no {what[:-1]} of {one.name} under profile {one.profile}: {told}"
+                )
+        return tuple(e for e in having if not patterns or any(fnmatchcase(n, p) for p in patterns for n in names(e)))
+
+    kept = fitting("columns", columns, one.columns, lambda column: (column.key, column.label))
+    return replace(one, rows=fitting("rows", rows, one.rows, lambda row: (row.label,)), columns=kept)
 
 
 def _added(one: Experiment, text: str) -> list[Row]:

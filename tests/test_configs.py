@@ -17,7 +17,7 @@ from sparse_attention.repro import cell as cells
 from sparse_attention.repro import plan as plans
 from sparse_attention.repro.protocol import Prepared, TestSet
 from sparse_attention.repro.store import Store
-from tasks import compose, data, models, nodes
+from tasks import compose, data, models, nodes, reproduce
 from tasks.overrides import merged
 from tasks.schedules import SCHEDULES
 
@@ -334,3 +334,9 @@ def test_every_model_of_translation_trains(prepared_cell, tiny, tmp_path, model)
     asked = [*sizes, f"model={model}", f"mapping={mapping}", "encode.joint=true"]
     outcome = cells.run(prepared_cell(asked), Store(tmp_path))
     assert outcome.state == "done", outcome.error
+
+
+def test_a_part_of_a_page_keeps_its_order():
+    [one], rest = reproduce.asked(["laha2018_table2"], ["rows=sparse*|softmax", "columns=enfr_demo", "seeds=2"])
+    assert [row.label for row in one.rows] == ["softmax", "sparsemax", "sparsegen-lin", "sparsehourglass"]
+    assert ([column.key for column in one.columns], one.seeds, rest) == (["enfr_demo"], (2,), [])

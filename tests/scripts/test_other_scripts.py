@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
     ("command", "said"),
     [
         (["multilabel_figures.py", "laha2018_figure5", "seeds=abc"], "seeds=abc must be whole numbers"),
+        (["reproduce.py", "demo", "rows=softmax|nope*"], "rows=nope* is in no row of demo under profile demo: softmax; sparsemax;"),
+        (["reproduce.py", "demo", "columns=nope"], "columns=nope is in no column of demo under profile demo: fren"),
         (["multilabel_figures.py", "add=nope"], "nope"),
         (["vqa_figures.py", "profile=xyz"], "no profile 'xyz'"),
         (["vqa_figures.py", "--count", "0"], "--count 0"),
@@ -57,7 +59,7 @@ WITH_EXAMPLES = (
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_every_command_has_three_examples(name):
     text = ast.get_docstring(ast.parse((ROOT / "scripts" / f"{name}.py").read_text(encoding="utf-8"))) or ""
-    usages = [line for line in text.splitlines() if "[" in line or "FOLDER" in line and "Example" not in line]
+    usages = [line for line in text.splitlines() if "[" in line or ("FOLDER" in line and "Example" not in line)]
     assert text.count(f"python scripts/{name}.py") - sum(f"python scripts/{name}.py" in u for u in usages) >= 3
     assert len(text.splitlines()[0]) > 40, "the first line says what it is for"
 
