@@ -42,7 +42,7 @@ alignment-figures: setup ## Figure 2 of Peters et al. 2018: alignments and the s
 	@$(RUN)/alignment_figures.py profile=$(PROFILE) $(ARGS)
 properties-table: setup ## Table 1 of Laha et al. 2018: each property of each mapping, checked numerically
 	@$(RUN)/properties_table.py $(ARGS)
-paper-figures: setup ## the papers' figures that need no data, as SVG, PNG and CSV, into docs/results/figures
+paper-figures: setup ## the papers' figures that need no data, as SVG and CSV, into docs/results/figures
 	@$(RUN)/paper_figures.py $(ARGS)
 summary: setup ## the reproducibility summary of EXPERIMENT=niculae2017_table1 (scope, reproduced, easy, hard, deviations, cost)
 	@test -n "$(EXPERIMENT)" || { echo "set EXPERIMENT=NAME; there are: $(PAGES)"; exit 2; }

@@ -1,6 +1,6 @@
 """Draw the papers' figures that need no data: Niculae & Blondel Fig. 2 and App. C.1, Laha et al. Figs. 1-3, Martins et al. Figs. 1-2.
 
-    python scripts/paper_figures.py [NAME ...] [--out FOLDER]        as SVG, PNG and CSV, and a page; default docs/results/figures
+    python scripts/paper_figures.py [NAME ...] [--out FOLDER] [--png]    as SVG and CSV, and a page; default docs/results/figures
 
 Next: make properties-table
 """
@@ -24,12 +24,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"which (default: all): {', '.join(f.name for f in FIGURES)}")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "figures")
+    parser.add_argument("--png", action="store_true", help="as PNG too")
     given = parser.parse_args()
     if unknown := [name for name in given.names if name not in {f.name for f in FIGURES}]:
         parser.error(f"there is no figure {unknown[0]!r}; there are: {', '.join(f.name for f in FIGURES)}")
     for figure in FIGURES:
         if not given.names or figure.name in given.names:
-            print(", ".join(map(str, write(figure, given.out))))
+            print(", ".join(map(str, write(figure, given.out, ("svg", "png") if given.png else ("svg",)))))
     if not given.names:
         write_atomic(given.out / "README.md", page(FIGURES).encode())
     return 0

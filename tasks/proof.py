@@ -11,6 +11,7 @@ import csv
 import json
 import re
 import runpy
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from sparse_attention.repro.store import Store
 from tasks import throughput
 from tasks.compose import composer, module_of
 from tasks.data.progress import NullProgress
+from tasks.seq2seq.encode import open_encoded
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("kernels", "training", "table")
@@ -119,19 +121,31 @@ def training(device: str, toy: bool, folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def speeds(device: str, toy: bool, folder: Path) -> str:
-    """Training and beam search of the translation models against plain loops, as in docs/benchmarks.md."""
+def speeds(device: str, toy: bool, folder: Path) -> list[dict[str, Any]]:
+    """Tokens a second in training a translation model, and every mapping beside softmax and a plain loop, in turns."""
     import tasks.fairseq_plugin  # noqa: F401  registers the models
 
-    sizes = throughput.Sizes(200, 4, 3, 6, 2, 5) if toy else throughput.Sizes(words=10_000, batch=64)
+    sizes = throughput.Sizes(60, 4, 3, 6) if toy else throughput.Sizes(words=10_000, batch=64)
     chosen = ["Transformer 2x128"] if toy else ["LSTM 2x500 with input feeding", "Transformer 2x128"]
-    mappings, turns = (
-        (["sparsemax"], 2) if toy else (["sparsemax", "entmax", "fusedmax", "oscarmax", "sparsehourglass"], 10)
-    )
-    tables = []
+    mappings = ["sparsemax"] if toy else ["sparsemax", "entmax", "fusedmax", "oscarmax", "sparsehourglass"]
+    found = []
     for model in chosen:
-        tables += throughput.measure(model, mappings, sizes, folder, device, turns, _tell)
-    return throughput.markdown(tables, sizes, device, proof.machine(device)["name"])
+        _tell(model)
+        configs = {
+            m: throughput.configuration(throughput.MODELS[model], m, sizes, folder, device)
+            for m in ("softmax", *mappings)
+        }
+        path = throughput.encode(configs["softmax"])
+        encoded = open_encoded(path)
+        ours = {m: throughput.Training(c, path, folder) for m, c in configs.items()}
+        plain = throughput.PlainTraining(configs["softmax"], encoded, ours["softmax"])
+        block = 1 if toy else throughput.READ_EVERY
+        ratios, seconds = throughput.turns({**ours, throughput.PLAIN: plain}, 2 if toy else 10, device, block)
+        target = encoded.splits["train"].target
+        tokens = statistics.mean(sum(len(target[int(i)]) + 1 for i in rows) for rows in ours["softmax"].rows)
+        medians = {label: statistics.median(values) for label, values in ratios.items()}
+        found.append({"model": model, "tokens_per_second": tokens / seconds, **medians})
+    return found
 
 
 def table(device: str, toy: bool, outputs: Path, name: str | None, rest: Sequence[str]) -> dict[str, Any]:
@@ -201,7 +215,7 @@ def run(
         elif part == "training":
             found = {
                 "models": training(device, toy, Path(scratch)),
-                "page": speeds(device, toy, Path(scratch) / "speed"),
+                "speed": speeds(device, toy, Path(scratch) / "speed"),
             }
         else:
             found = {"table": table(device, toy, outputs, name, rest)}

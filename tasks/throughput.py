@@ -84,7 +84,7 @@ def configuration(model: Sequence[str], mapping: str, sizes: Sizes, folder: Path
     if not files.exists():
         files.mkdir(parents=True)
         rng = random.Random(1)
-        for split, count in (("train", 40 * sizes.batch), ("dev", 4), ("test", sizes.batch)):
+        for split, count in (("train", 40 * sizes.batch), ("dev", sizes.batch), ("test", 1)):
             for side in ("fr", "en"):
                 rows = (
                     [f"w{rng.randrange(sizes.words)}" for _ in range(rng.randint(sizes.shortest, sizes.longest))]
@@ -278,7 +278,7 @@ def measure(
     )
     tables = [Table(model, "training", ratios, seconds, tokens)]
     options = read(Decode, {"beam": sizes.beam, "max_len_b": sizes.output}, "decode")
-    split = encoded.splits["test"]
+    split = encoded.splits["dev"]
     source, lengths = padded(sorted((split.source[i] for i in range(len(split))), key=lambda row: -len(row)))
     source = source.to(device)
     searches: dict[str, Work] = {}

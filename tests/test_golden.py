@@ -79,7 +79,8 @@ def measure(overrides: list[str], folder: Path) -> dict:
     scores = {k: v for k, v in cell.found(store).metrics.items() if not k.endswith(UNSTABLE)}
     named = as_named(config, family)
     asked = {k: v for k, v in named.items() if k not in ("paths", "runtime", "launcher", "logger")} | {
-        "data": {k: v for k, v in config["data"].items() if k != "path"}
+        "data": {k: v for k, v in config["data"].items() if k != "path"},
+        "task": {k: v for k, v in named["task"].items() if k != "deviations"},
     }
     stamp = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
     return {"config": stamp, "family": module_of(config), "recipe": list(family.RECIPE), "scores": scores}

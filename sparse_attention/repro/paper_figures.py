@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from sparse_attention.mappings import continuous
 from sparse_attention.repro.files import write_atomic
 
 Columns = dict[str, np.ndarray]
-STEPS, COARSE = 161, 4  # of a map's side; every fourth is written as a number and drawn of a surface
+MAP, SURFACE, WRITTEN = 161, 41, 21  # steps of a side: of a map, of a surface, of the numbers written of either
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,11 @@ class Panel:
 
     def written(self, column: np.ndarray) -> np.ndarray:
         """Those of a column's numbers that go into the .csv."""
-        return column.reshape(STEPS, STEPS)[::COARSE, ::COARSE].flatten() if self.kind == "map" else column
+        if self.kind == "curves":
+            return column
+        side = math.isqrt(len(column))
+        every = (side - 1) // (WRITTEN - 1)
+        return column.reshape(side, side)[::every, ::every].flatten()
 
 
 @dataclass(frozen=True)
@@ -88,13 +93,14 @@ def _two() -> Iterator[Panel]:
     )
 
 
-def _square(low: float, high: float, steps: int = STEPS) -> tuple[Tensor, Tensor]:
+def _square(low: float, high: float, steps: int = MAP) -> tuple[Tensor, Tensor]:
     side = torch.linspace(low, high, steps, dtype=torch.float64)
-    return torch.meshgrid(side, side, indexing="xy")
+    across, along = torch.meshgrid(side, side, indexing="xy")
+    return across, along
 
 
 def _three() -> Iterator[Panel]:
-    first, second = _square(-3, 3, 1 + STEPS // COARSE)
+    first, second = _square(-3, 3, SURFACE)
     x = torch.stack((first, second, torch.zeros_like(first)), -1).flatten(0, 1)
     at = {"t1": first.flatten().numpy(), "t2": second.flatten().numpy()}
     found = {name: _max(x, *of) for name, of in _entropies().items()}
@@ -185,8 +191,8 @@ FIGURES = [
 ]  # fmt: skip
 
 
-def write(figure: PaperFigure, folder: Path) -> list[Path]:
-    """Write <name>.csv (panel, column, numbers), <name>.svg and <name>.png; the paths."""
+def write(figure: PaperFigure, folder: Path, endings: tuple[str, ...] = ("svg",)) -> list[Path]:
+    """Write <name>.csv (panel, column, numbers) and <name>.<ending>; the paths."""
     panels = list(figure.panels())
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
@@ -198,9 +204,9 @@ def write(figure: PaperFigure, folder: Path) -> list[Path]:
     made = [folder / f"{figure.name}.csv"]
     write_atomic(made[0], text.getvalue().encode())
     drawing = draw(panels, figure.name)
-    for ending, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 110})):
+    for ending in endings:
         buffer = io.BytesIO()
-        drawing.savefig(buffer, format=ending, **options)
+        drawing.savefig(buffer, format=ending, dpi=110, metadata={"Date": None} if ending == "svg" else None)
         made.append(folder / f"{figure.name}.{ending}")
         write_atomic(made[-1], buffer.getvalue())
     return made
@@ -227,14 +233,16 @@ def draw(panels: list[Panel], salt: str) -> Any:
             axes.legend(fontsize=6, frameon=False)
             continue
         axes.set_ylabel(names[1], fontsize=8)
-        first, second, height = (v.reshape(int(len(v) ** 0.5), -1) for v in values)
+        first, second, height = (v.reshape(math.isqrt(len(v)), -1) for v in values)
         if panel.kind == "surface":
-            axes.plot_surface(first, second, height, cmap="viridis", rcount=STEPS, ccount=STEPS, linewidth=0)
+            axes.plot_surface(
+                first, second, height, cmap="viridis", rcount=SURFACE, ccount=SURFACE, linewidth=0, rasterized=True
+            )
             axes.view_init(28, -125)
             continue
         height = np.ma.masked_invalid(height)  # sparsecone has no value where the scores sum to zero or less
         low, high = float(height.min()), float(height.max())
-        axes.contourf(first, second, height, levels=np.linspace(low, high + 1e-9, 21), cmap="viridis")
+        axes.pcolormesh(first, second, height, vmin=low, vmax=high, cmap="viridis", shading="gouraud", rasterized=True)
         zero = height.filled(np.nan) == 0
         for corner in (zero, height.filled(np.nan) == 1) if names[2] == "p1" else (zero,):
             if corner.any():  # a Gaussian is nowhere zero

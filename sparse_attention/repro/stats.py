@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -97,9 +97,9 @@ def paired_t(a: Sequence[float], b: Sequence[float]) -> float | None:
 # ---- several comparisons, ranks
 
 
-def holm(p_values: Mapping[Hashable, float]) -> dict[Hashable, float]:
+def holm(p_values: Mapping[int, float]) -> dict[int, float]:
     """Adjusted p-values of a family of comparisons: below x means significant at x for the family. Source: Holm 1979."""
-    adjusted: dict[Hashable, float] = {}
+    adjusted: dict[int, float] = {}
     largest = 0.0
     for rank, key in enumerate(sorted(p_values, key=lambda k: p_values[k])):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[key]))

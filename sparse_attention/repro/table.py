@@ -223,8 +223,8 @@ def _by_examples(first: Row, other: Row, full: str, metric: Metric | None) -> fl
     if not common or len(first.found) != len(other.found):
         return None
     if bleu:
-        return paired_bleu_randomization(*([_added(one[i]) for i in common] for one in (b, a)))
-    return paired_randomization(*([sum(one[i]) for i in common] for one in (b, a)))
+        return paired_bleu_randomization([_added(b[i]) for i in common], [_added(a[i]) for i in common])
+    return paired_randomization([sum(b[i]) for i in common], [sum(a[i]) for i in common])
 
 
 def _added(rows: Sequence[Sequence[float]]) -> list[float]:

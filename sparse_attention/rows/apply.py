@@ -122,14 +122,15 @@ def fused(
 
 
 def on_cpu(scores: Tensor, dim: int) -> bool:
-    """Whether plain torch code may look at the values of these rows: float32 or float64 on a CPU, last dimension, not empty,
-    nobody watching."""
+    """Whether plain torch code may look at the values of these rows: float32 or float64 on a CPU, contiguous along the last
+    dimension, not empty, nobody watching."""
     return (
         scores.device.type == "cpu"
         and scores.dtype in FULL
         and scores.ndim > 0
         and (dim == -1 or dim == scores.ndim - 1)
         and not foreign(scores)
+        and scores.is_contiguous()
         and scores.numel() > 0
         and not transformed()
         and _forward_ad._current_level < 0

@@ -22,7 +22,9 @@ class Task:
     """Labelled texts: one text an example (sentiment) or two (entailment)."""
 
     fields: int = integer(low=1, high=2, help="texts an example has")
-    scores: list = listing([], choice("attention", *SCORES), help="measured besides: groups of weights; what erasing words does")
+    scores: list = listing(
+        [], choice("attention", *SCORES), help="measured besides: groups of weights; what erasing words does"
+    )
     keep_attention: int = integer(50, low=0, high=1_000_000, help="test examples whose attention is stored")
     deviations: list = listing([], text(), help="what differs from the paper; printed below tables")
 

@@ -28,7 +28,7 @@ def test_every_place_of_the_table_has_its_slots(experiment, tools):
     chosen = next(s for s in plan.at(1, 1) if s.point == (("lam", -1.0),) and s.seed == 2)
     assert chosen.cell.config["mapping"]["name"] == "sparsegen_lin" and chosen.cell.config["mapping"]["lam"] == -1
     assert chosen.cell.config["task"]["shift"] == 5 and chosen.cell.seed == 2
-    assert chosen.cell.config["profile"]["name"] == "demo" and chosen.cell.label == "tuned lam=-1.0, b"
+    assert chosen.cell.config["profile"]["name"] == "demo" and chosen.cell.label == "tuned lam=-1.0, B"
     assert set(plan.metrics(0)) == set(fake_family.METRICS)
 
 

@@ -13,7 +13,7 @@ def overview(built: Sequence[Table], anchors: Sequence[str], palette: Mapping[st
     lines = []
     for table, anchor in zip(built, anchors):
         for c, block in enumerate(table.blocks):
-            line = {
+            line: dict[str, Any] = {
                 "anchor": f"{anchor}c{c}",
                 "table": table.name,
                 "label": block.label,

@@ -69,7 +69,7 @@ def samples(
                 one
                 | {
                     "score": "" if score is None else f"{score[0]} {score[1]:.1f}",
-                    "failed": bool(score) and score[1] == 0,
+                    "failed": score is not None and score[1] == 0,
                 }
             )
         source = {"index": index, "source": clip(str(first.get("source", ""))), "outputs": outputs}
