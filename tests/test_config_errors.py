@@ -61,7 +61,7 @@ WRONG = [
     (["optim.betas=[0.9,1.0]"], ["1.0 at place 2"]),
     (["optim.label_smoothing=1"], ["optim.label_smoothing=1", "below 1"]),
     (["optim.name=rmsprop"], ["optim.name='rmsprop'", "sgd, adam"]),
-    (["schedule.name=cosine"], ["schedule.name='cosine'", "latched_halving, inverse_sqrt, epoch_steps"]),
+    (["schedule.name=cosine"], ["schedule.name='cosine'", "latched_halving, plateau, inverse_sqrt, epoch_steps"]),
     (["schedule.warmup_updates=0"], ["schedule.warmup_updates=0"]),
     (["schedule=epoch_steps", "schedule.decay_epochs=[x]"], ["'x' at place 1"]),
     (["model.dropout=1"], ["model.dropout=1", "below 1"]),

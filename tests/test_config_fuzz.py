@@ -55,7 +55,7 @@ PER_KEY = 5
 ZERO = {
     "seed", "clip", "label_smoothing", "weight_decay", "betas", "data_workers", "keep_attention", "keep_predictions", "dropout",
     "embed_dropout", "word_dropout", "max_len_a", "len_penalty", "l2", "embed_range", "start_variance", "warmup_epochs", "restarts",
-    "tolerance", "split_seed", "lam", "q", "value", "thresholds", "dev_share",
+    "tolerance", "split_seed", "lam", "q", "value", "thresholds", "dev_share", "coverage_penalty", "retries", "c",
 }  # fmt: skip
 NEGATIVE = {"len_penalty", "lam", "value"}
 FREE = {"device", "devices"}  # settled by the machine; a number becomes a list

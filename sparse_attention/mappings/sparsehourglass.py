@@ -76,9 +76,11 @@ class _Cone(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, drop, z, total, alpha, below, p = ctx.saved_tensors
-        if torch.is_grad_enabled() or batched(g) or foreign(g):
-            masked = x if drop is None else x.masked_fill(drop, -torch.inf)
-            (dx,) = torch.autograd.grad(cone(masked, ctx.q, ctx.mirrored), x, g, create_graph=True)
+        twice = torch.is_grad_enabled()
+        if twice or batched(g) or foreign(g):
+            with torch.enable_grad():
+                masked = x if drop is None else x.masked_fill(drop, -torch.inf)
+                (dx,) = torch.autograd.grad(cone(masked, ctx.q, ctx.mirrored), x, g, create_graph=twice)
             return dx, None, None, None, None, None
         n = x.shape[-1]
         u = ctx.kernel.backward(g.reshape(-1, n), p.view(-1, n), ()).view(x.shape)
