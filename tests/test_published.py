@@ -106,12 +106,16 @@ def test_ambiguous_readings_are_flagged(name, read):
     assert doubtful <= flagged
 
 
+FURTHER = {"discrete TVmax"}  # rows of ours beside those of the paper
+
+
 def shown_numbers(name: str) -> set[tuple[str, str, str]]:
     """The printed numbers that an experiment shows; each must exist."""
     page = compose.page("experiment", name)
     records = compose.published(page["published"])
     used = set()
-    for column, row in itertools.product(page["columns"].values(), page["rows"]):
+    printed = [row for row in page["rows"] if row["label"] not in FURTHER]
+    for column, row in itertools.product(page["columns"].values(), printed):
         for group, metric in ((g, m) for g in column.get("published", []) for m in g["metrics"]):
             found = pub.lookup(records, row["published"], group["dataset"], metric)
             assert found is not None, f"{row['label']}, {group['dataset']}, {metric}: no printed number"

@@ -1,7 +1,7 @@
 r"""ESIM (Chen et al. 2017): two texts aligned word by word, with the alignment of Peters et al. 2018.
 
     a_1..a_n, b_1..b_m = biLSTM(words)                          both texts, the same biLSTM
-    e_ij = scale a_i' b_j                                       scores of pairs of words
+    e_ij = a_i' b_j                                             scores of pairs of words
     p = mapping(e) over j,  q = mapping(e') over i              over rows: every word by itself; sequences: every text as a whole
     p = q' = mapping(e)                                         matchings: one for both directions
     x_i = relu(W [a_i; c_i; a_i - c_i; a_i * c_i] + b),  c_i = sum_j p_ij b_j;  y_j likewise
@@ -42,7 +42,6 @@ class Options:
     embed_range: float = number(0.05, low=0, high=10, help="random word vectors ~ U(-r, r)")
     fixed_vectors: bool = flag(False, help="pretrained vectors are not trained")
     hidden_dim: int = integer(300, low=1, high=16384, help="LSTMs (a direction), projection, classifier")
-    scale: float = number(1.0, above=0, high=1000, help="factor on the scores; larger: sparser from the start, faster")
     bandwidth: int = integer(5, low=0, high=1000, help="of sequences: distances beyond it have one score")
     dropout: float = number(0.5, low=0, below=1, help="on word vectors, compared words and pooled texts")
     word_dropout: float = number(0.0, low=0, below=1, help="share of words read as unknown in training")
@@ -59,7 +58,7 @@ class Model(nn.Module):
 
     def __init__(self, options: Options, encoded: Any, mappings: Mapping[str, nn.Module]) -> None:
         super().__init__()
-        size, self.scale, self.word_dropout = options.hidden_dim, options.scale, options.word_dropout
+        size, self.word_dropout = options.hidden_dim, options.word_dropout
         self.vectors = WordVectors(
             encoded.size,
             options.embed_dim,
@@ -103,7 +102,7 @@ class Model(nn.Module):
         masks = [text.ne(PAD) for text in texts]
         a, b = (self.read(self._words(text), length) for text, length in zip(texts, lengths))
         pairs = masks[0].unsqueeze(2) & masks[1].unsqueeze(1)
-        return (a, b), masks, *self.align(self.scale * a @ b.transpose(1, 2), pairs, structures)
+        return (a, b), masks, *self.align(a @ b.transpose(1, 2), pairs, structures)
 
     def align(self, scores: Tensor, pairs: Tensor, structures: bool) -> tuple[tuple[Tensor, Tensor], list[Solution]]:
         """scores, pairs [B, n, m] (True: two words that are there) -> (p [B, n, m], q [B, m, n]), and the structures used.
