@@ -14,21 +14,24 @@ BIN   := .venv/bin
 STAMP := .venv/.installed
 PAGES := $(sort $(basename $(notdir $(wildcard configs/experiment/*.yaml))))
 # The experiments called <paper>_<what>; PAPER=all: of every paper.
+TABLES := $(sort $(basename $(notdir $(wildcard configs/experiment/*[0-9][0-9][0-9][0-9]_*.yaml))))
+TARGETS := $(addprefix reproduce-,$(filter-out figure5,$(sort $(foreach page,$(TABLES),$(lastword $(subst _, ,$(page)))))))
 pages  = $(filter $(if $(filter all,$(PAPER)),%,$(PAPER))_$(1),$(PAGES))
 run    = $(BIN)/python scripts/reproduce.py $(1) profile=$(PROFILE) runtime.workers=$(WORKERS) launcher=$(LAUNCHER) $(ARGS)
 RUN    = $(BIN)/python scripts
 
-##                the tables: PROFILE=demo|cpu|paper PAPER=niculae2017|laha2018|martins2020|peters2018|all LAUNCHER=local|slurm_gpu|... ARGS='seeds=1,2 ...'
+##                the tables: PROFILE=demo|cpu|paper PAPER=niculae2017|laha2018|martins2020|peters2018|malaviya2018|all LAUNCHER=local|slurm_gpu|... ARGS='seeds=1,2 ...'
 reproduce-table1: ## sentiment (Martins et al. 2020), entailment (Niculae & Blondel 2017)
 reproduce-table2: ## translation, summarization (Niculae & Blondel 2017, Laha et al. 2018), questions about images (Martins et al. 2020)
 reproduce-table3: ## multilabel classification of real data (Laha et al. 2018)
 reproduce-nmt:    ## translation outside the papers' tables (Niculae & Blondel 2017, section 4.2; Martins et al. 2020, Figure 2)
 reproduce-snli:   ## entailment with structured alignments (Peters et al. 2018)
-reproduce-table1 reproduce-table2 reproduce-table3 reproduce-nmt reproduce-snli: reproduce-%: setup
+reproduce-deen:   ## translation with fertilities (Malaviya et al. 2018)
+$(TARGETS): reproduce-%: setup
 	@test -n "$(call pages,$*)" || { echo "PAPER=$(PAPER) has no $* here; there are: $(filter %_$*,$(PAGES))"; exit 2; }
 	@$(call run,$(call pages,$*))
-plan: setup ## what the tables would take under PROFILE and PAPER: cells, done, hours; reads no data
-	@$(call run,$(foreach t,table1 table2 table3 nmt snli,$(call pages,$(t)))) --plan
+plan: setup ## what every page of the papers would take under PROFILE and PAPER: cells, done, hours (paper: FLOPs, disk, memory); reads no data
+	@$(call run,$(filter $(if $(filter all,$(PAPER)),%,$(PAPER)_%),$(TABLES))) --plan
 reproduce-figure5: setup ## Figures 4 and 5 of Laha et al. 2018 and their JSD curves: generated documents
 	@$(call run,laha2018_figure5)
 	@$(RUN)/multilabel_figures.py laha2018_figure5 profile=$(PROFILE) $(ARGS)
@@ -97,5 +100,5 @@ clean: ## remove the environment and caches; finished cells (outputs/) and downl
 help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
-.PHONY: help setup reproduce-table1 reproduce-table2 reproduce-table3 reproduce-nmt reproduce-snli plan reproduce-figure5 vqa-figures nmt-figures forced-figures alignment-figures properties-table paper-figures summary verify demo \
+.PHONY: help setup $(TARGETS) plan reproduce-figure5 vqa-figures nmt-figures forced-figures alignment-figures properties-table paper-figures summary verify demo \
 	data bench bench-training gpu-wheels gpu-proof pages test test-slow test-slurm crash-test golden lint types lock clean

@@ -17,7 +17,7 @@ from sparse_attention.repro.cell import Cell
 from sparse_attention.repro.display import Display, name
 from sparse_attention.repro.experiment import Experiment, Row
 from sparse_attention.repro.store import Store, StoreError
-from tasks import compose
+from tasks import compose, costs
 from tasks.data import DataError, Progress
 from tasks.loggers import make_loggers
 
@@ -156,13 +156,17 @@ def main(names: Sequence[str], overrides: Sequence[str]) -> int:
 
 
 def _estimated(names: Sequence[str], overrides: Sequence[str]) -> str:
-    """`--plan`: cells, done, hours."""
+    """`--plan`: cells, done, hours; of the paper profile what training takes on a GPU too."""
     loaded, rest = asked(names, overrides)
     slots = outline(loaded, rest)
     labelled = [(one.columns[w.column].label, w) for one, group in zip(loaded, slots) for w in group]
     store = Store(labelled[0][1].config["paths"]["outputs"])
     title = f"Plan of {', '.join(names)}, profile {loaded[0].profile}"
-    return estimate.estimate(labelled, store).text(title)
+    if loaded[0].profile != "paper":
+        return estimate.estimate(labelled, store).text(title)
+    counter = costs.Counter()
+    made = estimate.estimate(labelled, store, counter.hours)
+    return f"{costs.text(made.cells, counter.of)}\n\n{made.text(title)}"
 
 
 def drive(driver: Driver) -> int:

@@ -15,10 +15,10 @@ import itertools
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +34,9 @@ from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import Encoded, open_encoded
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import beam_search
+
+if TYPE_CHECKING:
+    from tasks.fairseq_plugin.updates import Updates
 
 MODELS = {
     "LSTM 128": ("model=lstm_demo",),
@@ -104,47 +107,11 @@ def encode(config: Mapping[str, Any]) -> Path:
     return Path(importlib.import_module(module_of(config)).prepare(config, NullProgress()).folder)
 
 
-class Training:
-    """The project's training; a call makes one update, on the batches in order."""
+def training(config: dict[str, Any], encoded: Path, folder: Path) -> Updates:
+    """The project's training; a call makes one update."""
+    from tasks.fairseq_plugin.updates import Updates
 
-    def __init__(self, config: dict[str, Any], encoded: Path, folder: Path) -> None:
-        from fairseq import tasks
-
-        from tasks.fairseq_plugin import compat, loop, trainer
-        from tasks.fairseq_plugin.groups import fairseq_config, groups_of
-
-        compat.detach_config_store()
-        fairseq = fairseq_config(groups_of("seq2seq", config, encoded, folder))
-        task = tasks.setup_task(fairseq.task)
-        torch.manual_seed(1)
-        model, criterion = task.build_model(fairseq.model), task.build_criterion(fairseq.criterion)
-        self.trainer = trainer.Trainer(fairseq, task, model, criterion)
-        self.batches = self.trainer.get_train_iterator(epoch=1)
-        self.watch, self.samples, self.updates = loop.Watch(self.trainer, []), self._samples(), 0
-
-    def _samples(self) -> Iterator[list[Any]]:
-        from fairseq.data import iterators
-
-        while True:
-            yield from iterators.GroupedIterator(self.batches.next_epoch_itr(shuffle=False), 1)
-
-    def __call__(self) -> None:
-        from fairseq.logging import metrics
-
-        with metrics.aggregate("train"), metrics.aggregate("train_inner"):
-            self.watch.step(next(self.samples), 1)
-            self.updates += 1
-            if self.updates % READ_EVERY == 0:
-                self.watch.read(1)
-
-    @property
-    def rows(self) -> Sequence[Sequence[int]]:
-        """Places of the examples of each batch."""
-        return self.batches.frozen_batches
-
-    @property
-    def net(self) -> nn.Module:
-        return self.trainer.get_model().net
+    return Updates(config, encoded, folder, READ_EVERY)
 
 
 class PlainSoftmax(nn.Module):
@@ -168,7 +135,7 @@ def plain_model(config: Mapping[str, Any], encoded: Encoded, like: nn.Module) ->
 class PlainTraining:
     """The loop that one writes by hand. A call makes one update; `loss` sums the token losses since it was last read."""
 
-    def __init__(self, config: Mapping[str, Any], encoded: Encoded, like: Training) -> None:
+    def __init__(self, config: Mapping[str, Any], encoded: Encoded, like: Updates) -> None:
         optim, split = config["optim"], encoded.splits["train"]
         self.model, self.clip = plain_model(config, encoded, like.net).train(), optim["clip"]
         self.device, self.loss, self.updates = next(self.model.parameters()).device, 0.0, 0
@@ -269,7 +236,7 @@ def measure(
     path = encode(configs["softmax"])
     encoded = open_encoded(path)
     told(f"{model}: {len(configs)} mappings, {encoded.sizes[1]} words")
-    ours = {m: Training(c, path, folder) for m, c in configs.items()}
+    ours = {m: training(c, path, folder) for m, c in configs.items()}
     plain = PlainTraining(configs["softmax"], encoded, ours["softmax"])
     block = READ_EVERY if torch.device(device).type == "cuda" else 1
     ratios, seconds = turns({**ours, PLAIN: plain}, count, device, block)
@@ -282,8 +249,8 @@ def measure(
     source, lengths = padded(sorted((split.source[i] for i in range(len(split))), key=lambda row: -len(row)))
     source = source.to(device)
     searches: dict[str, Work] = {}
-    for name, training in ours.items():
-        net = training.net.eval()
+    for name, updates in ours.items():
+        net = updates.net.eval()
         searches[name] = lambda net=net: beam_search(net, source, lengths, options, 1)
     bare = plain_model(configs["softmax"], encoded, ours["softmax"].net).eval()
     searches[PLAIN] = lambda: plain_search(bare, source, lengths, sizes.beam, sizes.output)

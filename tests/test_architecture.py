@@ -77,6 +77,7 @@ LAYERS: list[set[str]] = [
         "tasks.loggers",
         "tasks.load",
         "tasks.compose",
+        "tasks.costs",
         "tasks.overrides",
         "tasks.memory",
         "tasks.reproduce",

@@ -1,7 +1,8 @@
 """How often a piece of work makes the host wait for the GPU.
 
 On a GPU torch says so itself (`torch.cuda.set_sync_debug_mode`). Elsewhere two modes see what would make it wait there: operations
-whose result's size or value the host must know, and methods that hand a tensor's content to Python.
+whose result's size or value the host must know, and methods that hand a tensor's content to Python. Checks that a GPU is
+spared (`rows.shape.asynchronous`) are left out there too.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from sparse_attention.rows import shape
 
 # by a name of the dispatcher; `index` and `index_put` wait for a boolean index alone
 OPERATIONS = (
@@ -84,6 +88,7 @@ def syncs(work: Callable[[], Any], device: str | torch.device = "cpu", host: Col
                 torch.cuda.set_sync_debug_mode(before)
         return [str(w.message) for w in caught if "synchronizing CUDA operation" in str(w.message)]
     found: list[str] = []
-    with _Methods(found, {id(t) for t in host}), _Operations(found, host):
+    as_on_a_gpu = mock.patch.object(shape, "asynchronous", lambda x: True)
+    with as_on_a_gpu, _Methods(found, {id(t) for t in host}), _Operations(found, host):
         work()
     return found

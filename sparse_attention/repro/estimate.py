@@ -2,14 +2,15 @@
 
 A cell counts as done when the store holds one of the same configuration and recipe; that its data have the same content is seen
 only when it runs. Hours are those of earlier cells in the store: of the same task, profile, device, data, model, training and
-mapping, else of any mapping, else of the same task, profile and device, by the epoch. Without any: `ASSUMED_HOURS`, and so it is said.
+mapping, else of any mapping, else of the same task, profile and device, by the epoch. Without any: those that were counted on the model,
+where the caller counts, else `ASSUMED_HOURS`, and so it is said.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,11 +39,12 @@ class Share:
 
 @dataclass
 class Estimate:
-    """`shares`: label -> its part; a cell that several need counts in the first. `sources`: where hours come from -> cells."""
+    """`shares`: label -> its part; a cell that several need counts in the first. `sources`: where hours come from -> cells. `cells`: each once."""
 
     shares: dict[str, Share] = field(default_factory=dict)
     sources: dict[str, int] = field(default_factory=dict)
     workers: int = 1
+    cells: list[tuple[str, Wanted]] = field(default_factory=list)
 
     @property
     def total(self) -> Share:
@@ -74,13 +76,15 @@ def _hours(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}" if value >= 1 or value == 0 else f"{value:.2g}"
 
 
-def estimate(wanted: Iterable[tuple[str, Wanted]], store: Store) -> Estimate:
-    """Of slots, each with the label of the part that it belongs to."""
+def estimate(
+    wanted: Iterable[tuple[str, Wanted]], store: Store, counted: Callable[[Mapping[str, Any]], float | None] | None = None
+) -> Estimate:  # fmt: skip
+    """Of slots, each with the label of the part that it belongs to. `counted`: hours of a configuration, None where they are not known."""
     slots = list(wanted)
     folders = {(w.config["task"]["name"], w.config["mapping"]["name"]) for _, w in slots}
     tasks = {task for task, _ in folders}
     known = records.read(store, lambda task, mapping, _: task in tasks, check=False).records
-    speed, stored = Speed(known), _Stored(known, folders)
+    speed, stored = Speed(known, counted), _Stored(known, folders)
     made = Estimate(workers=slots[0][1].config["runtime"]["workers"])
     cells: dict[tuple[str, str], tuple[str, Wanted, set[str]]] = {}
     for label, w in slots:
@@ -91,6 +95,7 @@ def estimate(wanted: Iterable[tuple[str, Wanted]], store: Store) -> Estimate:
     for key, (label, w, tests) in cells.items():
         share = made.shares[label]
         share.cells += 1
+        made.cells.append((label, w))
         if stored.done(key, tests):
             share.done += 1
             continue
@@ -119,7 +124,10 @@ class _Stored:
 class Speed:
     """Seconds of a cell, by those of earlier ones."""
 
-    def __init__(self, known: Iterable[records.Record]) -> None:
+    def __init__(
+        self, known: Iterable[records.Record], counted: Callable[[Mapping[str, Any]], float | None] | None = None
+    ) -> None:
+        self.counted = counted
         self.seconds: dict[tuple, list[float]] = {}
         self.known: dict[tuple, tuple[float, str]] = {}
         for r in known:
@@ -150,6 +158,8 @@ class Speed:
                     mean,
                     f"{mean:,.1f} s each, mean of {len(found)} finished cells ({said}) of {task}, profile {profile}, on {device}",
                 )
+        if self.counted is not None and (exact := self.counted(config)) is not None:
+            return exact * 3600, f"counted on the model of {task}, profile {profile}, for one A100 (above)"
         hours = ASSUMED_HOURS.get(profile, 1.0)
         return (
             hours * 3600,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+from made_table import made  # noqa: F401 a fixture
 
 from sparse_attention.repro import cell as cells
 from sparse_attention.repro.experiment import read
@@ -77,8 +78,8 @@ def cell(config):
     """`cell(task__behaviour="raise")`: a prepared cell; `tests`: names of further test sets."""
 
     def make(tests=(), **changes):
-        made = config(**changes)
-        return cells.prepare(made, MODULE, [with_data(made, name) for name in tests])
+        one = config(**changes)
+        return cells.prepare(one, MODULE, [with_data(one, name) for name in tests])
 
     return make
 

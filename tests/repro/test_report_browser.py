@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from chromium import BINARY, Chromium
-from test_report import Made
+from made_report import Made
 
 from sparse_attention.repro import report, table
 

@@ -1,91 +1,16 @@
-"""The table on a store made by hand: selection on dev, spread, failures, rows that still learn, and the four renderings."""
+"""The table on a store made by hand: selection on dev, spread, failures, footers, deviations."""
 
 from __future__ import annotations
 
-import csv
-import io
-import random
 import statistics
-from dataclasses import replace
 
 import pytest
+from made_table import AMBIGUOUS, COLUMN, FACTS, ONE, RECORDS, SOFTMAX, TUNED, block, cell_of
 
 from sparse_attention.repro import render
 from sparse_attention.repro import table as tables
-from sparse_attention.repro.cell import Cell
-from sparse_attention.repro.experiment import read
 from sparse_attention.repro.files import read_json, write_json
 from sparse_attention.repro.footers import Scope, of_settings, of_task
-from sparse_attention.repro.plan import Plan, Slot
-from sparse_attention.repro.protocol import Prepared, TestSet
-
-COLUMN = {
-    "label": "A | B & C_1", "grid": "g", "select": {"metric": "dev/accuracy", "mode": "max"},
-    "show": [{"metric": "test/bleu", "label": "BLEU"}, {"metric": "test/attention_support", "label": "support"}],
-    "published": [{"label": "FR-EN (paper)", "dataset": "D", "metrics": ["BLEU"], "against": ["test/bleu"]}],
-}  # fmt: skip
-RECORDS = [
-    {"mapping": "softmax", "dataset": "D", "metric": "BLEU", "value": 36.38, "decimals": 2},
-    {"mapping": "tuned", "dataset": "D", "metric": "BLEU", "value": 36.9, "decimals": 1},
-]
-AMBIGUOUS = [RECORDS[0], RECORDS[1] | {"ambiguous": "Columns may be swapped."}]
-FACTS = {
-    "name": "toy", "provenance": "generated", "sizes": {"train": 1200, "test": 40}, "sha256": "abcdef0123456789", "notes": ["Read me."],
-}  # fmt: skip
-BASELINES = {
-    "lead": {"test/bleu": 12.345, "test/words": 8}, "constant": {"test/bleu": 1.0, "test/text": "hello"}, "nearest neighbour": {"test/bleu": 29.7},
-}  # fmt: skip
-
-# (row, lam, seed) -> dev accuracy, test BLEU; the best dev point (lam=0.5) is not the best test point
-SOFTMAX = {(0, None, 1): (60.0, 30.0), (0, None, 2): (61.0, 31.0)}
-TUNED = {
-    (1, 0.0, 1): (70.0, 39.0), (1, 0.0, 2): (50.0, 41.0),
-    (1, 0.5, 1): (65.0, 33.0), (1, 0.5, 2): (66.0, 35.0),
-}  # fmt: skip
-
-
-@pytest.fixture
-def made(store, config, keep):
-    """`made(scores, ...)`: (plan, store) whose finished cells have these scores; None makes a cell that is not finished."""
-
-    def make(scores=None, comparable=False, facts=FACTS, unavailable=None, gains=None, examples=None, **provenance):
-        scores = SOFTMAX | TUNED if scores is None else scores
-        page = {
-            "title": "A table: 100% & more", "footers": ["Mind the gap."], "deviations": ["a small model"],
-            "rows": [{"label": "softmax", "published": "softmax", "mapping": "softmax"},
-                     {"label": "tuned", "published": "tuned", "mapping": "m"}],
-            "columns": {"a": COLUMN, "b": COLUMN | {"label": "Gigaword"}},
-            "profiles": {p: {"columns": ["a", "b"] if unavailable else ["a"], "seeds": sorted({s for *_, s in scores}), "comparable": p == "paper"}
-                         for p in ("demo", "paper")},
-        }  # fmt: skip
-        plan = Plan(
-            read(page, "fake", "paper" if comparable else "demo"), unavailable={1: unavailable} if unavailable else {}
-        )
-        for (row, lam, seed), numbers in scores.items():
-            test = TestSet("test", "t", "", facts, baselines=BASELINES)
-            made = config(seed=seed, mapping__name="m", mapping__row=row, mapping__lam=lam)
-            cell = Cell(made, "fake_family", Prepared("data", "", facts, (), test), (test,))
-            plan.slots.append(Slot(row, 0, () if lam is None else (("lam", lam),), seed, cell))
-            if numbers is not None:
-                training = {"dev/accuracy": numbers[0]} | ({"dev/last_gain": gains[row]} if gains else {})
-                measured = {"test/bleu": numbers[1], "test/attention_support": 2.0 + seed}
-                keep(cell, training, measured, examples(row) if examples else (), **provenance)
-        return plan, store
-
-    return make
-
-
-def cell_of(plan, row, lam, seed):
-    return next(s.cell for s in plan.at(row, 0) if s.seed == seed and dict(s.point).get("lam") == lam)
-
-
-def examples(row: int, better: float = 5.0) -> list[dict]:
-    rng = random.Random(row)
-    return [{"index": i, "sentence": {"attention_support": rng.random() + better * row}} for i in range(40)]
-
-
-def block(plan, store, failed=None, records=RECORDS):
-    return tables.build(plan, store, records, failed).blocks[0]
 
 
 def test_selection_takes_the_best_dev_point_over_seeds(made):
@@ -117,9 +42,6 @@ def test_mean_and_deviation_over_two_seeds(made):
 def test_decimals_of_the_experiment_win(made, monkeypatch):
     monkeypatch.setitem(COLUMN, "show", [{"metric": "test/bleu", "label": "BLEU", "decimals": 0}])
     assert block(*made()).rows[0].values[0].text() == "30 ±1"
-
-
-ONE = {(0, None, 1): (60.0, 30.0), (1, 0.0, 1): (1.0, 2.0)}
 
 
 def test_one_seed_has_no_spread(made):
@@ -282,164 +204,3 @@ def test_a_table_lists_the_deviations_of_its_task(made, tmp_path):
     table = tables.build(plan, store, RECORDS, docs=tmp_path)
     assert table.deviations == ["a small model", "two layers", "fewer words"]
     assert "Deviation: fewer words" in render.to_text(table)
-
-
-# ---- significance, the best, rows that still learn
-
-
-def test_significance_marks_a_row_that_differs_from_the_first(made):
-    softmax, tuned, *_ = block(*made(examples=examples)).rows
-    bleu, support = tuned.values
-    assert softmax.values[1].p_values == {} and support.p_values["examples"] < 0.01 and support.text().endswith("*")
-    assert list(bleu.p_values) == ["seeds"], "no per-example scores of this metric: no test over examples"
-    star, dagger = [f for f in tables.build(*made(examples=examples), RECORDS).footers if f[0] in "*†"]
-    assert "p < 0.05" in star and "of these runs" in star and "not seeds" in star and "Holm" in star
-    assert "over seeds" in dagger and "not the choice of test examples" in dagger
-
-
-def test_an_example_counts_once_whatever_the_number_of_seeds(made):
-    """The same outputs with ten seeds are no more evidence about the test set than with one."""
-
-    def noisy(row):
-        rng = random.Random(row)
-        return [{"index": i, "sentence": {"attention_support": rng.gauss(0.3 * row, 1)}} for i in range(60)]
-
-    found = []
-    for seeds in (1, 10):
-        scores = {(row, None, seed): (60.0, 30.0 + row) for row in (0, 1) for seed in range(1, seeds + 1)}
-        found.append(block(*made(scores, examples=noisy)).rows[1].values[1].p_values["examples"])
-    assert found[0] == found[1] > 1e-3
-
-
-def test_seeds_are_tested_by_pairs_and_corrected_for_the_number_of_rows(made):
-    from scipy import stats as reference
-
-    ours = [30.0, 31.0, 29.5, 30.5]
-    scores = {(0, None, s): (60.0, v) for s, v in enumerate(ours, 1)} | {
-        (1, None, s): (60.0, v + 1 + s / 10) for s, v in enumerate(ours, 1)
-    }
-    bleu = block(*made(scores)).rows[1].values[0]
-    expected = reference.ttest_rel([v + 1 + s / 10 for s, v in enumerate(ours, 1)], ours).pvalue
-    assert bleu.p_values["seeds"] == pytest.approx(expected) and "†" in bleu.text()
-
-
-def test_the_order_of_rows_is_held_against_the_paper_s(made):
-    footers = block(*made()).footers
-    assert not any(f.startswith("Rank agreement") for f in footers), "two rows have no order worth a number"
-
-
-def test_with_one_seed_the_star_is_of_these_two_runs(made):
-    footers = tables.build(*made(ONE, examples=examples), RECORDS).footers
-    assert any(f.startswith("*") and "of these two runs" in f for f in footers)
-
-
-def test_the_metric_names_the_test(made, monkeypatch):
-    import fake_family
-
-    metric = fake_family.METRICS["attention_support"]
-    monkeypatch.setitem(fake_family.METRICS, "attention_support", replace(metric, test=None))
-    assert block(*made(examples=examples)).rows[1].values[1].p_values == {}
-
-
-def test_every_row_says_what_its_last_epoch_gained(made):
-    built = block(*made(gains={0: 0.4, 1: 2.9}))
-    assert built.headers[-1] == "last gain %"
-    assert [r.values[-1].text() for r in built.rows[:2]] == ["0.4 ±0.0", "2.9 ±0.0"]
-    assert not any(r.still for r in built.rows) and built.rows[1].values[0].best
-    assert "last gain %" not in block(*made()).headers
-
-
-@pytest.mark.parametrize("learning", [0, 1])
-def test_a_row_that_still_learns_says_so_and_is_compared_with_nothing(made, learning):
-    gains = {learning: tables.STILL_LEARNING + 0.1, 1 - learning: 0.1}
-    table = tables.build(*made(gains=gains, examples=examples), RECORDS)
-    rows = table.blocks[0].rows[:2]
-    assert [r.still for r in rows] == [r == learning for r in (0, 1)]
-    assert ["still learning" in r.detail for r in rows] == [r == learning for r in (0, 1)]
-    assert not any(v.p_values or v.best for r in rows for v in r.values)
-    assert any("Above 3.0 a row is still learning" in f for f in table.footers)
-
-
-def test_one_seed_that_still_learns_is_enough(made, keep):
-    plan, store = made(gains={0: 0.0, 1: 0.0})
-    keep(
-        cell_of(plan, 1, 0.5, 2),
-        {"dev/accuracy": 66.0, "dev/last_gain": 5.0},
-        {"test/bleu": 35.0, "test/attention_support": 4.0},
-    )
-    assert block(plan, store).rows[1].still
-
-
-def test_the_best_is_marked_among_scores_only(made):
-    softmax, tuned, lead, *_ = block(*made()).rows
-    assert [v.best for v in tuned.values] == [True, False] and not any(
-        v.best for r in (softmax, lead) for v in r.values
-    )
-    assert tables.best_of([1.001, 1.004, 0.5, None], 1, 2) == {0, 1}
-    assert tables.best_of([1.0, None], 1, 2) == tables.best_of([1.0, 2.0], 0, 2) == set()
-    assert tables.best_of([3.0, 2.0, float("nan")], -1, 2) == {1}
-
-
-# ---- the four renderings
-
-
-def test_text(made):
-    lines = render.to_text(tables.build(*made(), AMBIGUOUS)).splitlines()
-    start = next(i for i, x in enumerate(lines) if x.strip() == "A | B & C_1")
-    groups, header, _, softmax, tuned, dashes, lead, constant = lines[start + 1 : start + 9]
-    assert groups.split("  ") and "ours" in groups and "FR-EN (paper)" in groups
-    assert header.split() == ["mapping", "n", "BLEU", "support", "BLEU", "verdict"]
-    assert softmax.split()[:7] == ["softmax", "2", "30.50", "±0.71", "3.5", "±0.7", "36.38"]
-    assert softmax.endswith("not comparable: profile demo (+1)") and tuned.endswith("not comparable: profile demo (+2)")
-    assert tuned.split()[:6] == ["tuned", "(lam=0.5,", "best", "of", "2", "on"] and "36.9?" in tuned
-    assert lead.split()[:5] == ["lead", "baseline", "(first", "8", "words)"] and "12.3" in lead
-    assert "“hello”" in constant and set(dashes.strip()) == {"-", " "}
-    assert len({len(x) for x in (header, softmax, tuned)}) == 1, "columns are aligned"
-    assert groups.index("FR-EN") <= header.rindex("BLEU"), "the paper's group stands over its column"
-
-
-def test_markdown_is_a_table(made):
-    lines = render.to_markdown(tables.build(*made(), RECORDS)).splitlines()
-    rows = [x for x in lines if x.startswith("|")]
-    rows, further = rows[: 2 + 2 + 3], rows[2 + 2 + 3 :]
-    assert {x.replace("\\|", "").count("|") for x in rows} == {7}
-    assert further[0] == "| mapping | BLEU | support |" and further[2] == "| softmax | [24.15, 36.85] | [-2.9, 9.9] |"
-    assert rows[0] == "| mapping | n | ours BLEU | ours support | FR-EN (paper) BLEU | verdict |"
-    assert rows[2] == "| softmax | 2 | 30.50 ±0.71 | 3.5 ±0.7 | 36.38 | not comparable: profile demo (+1) |"
-    assert "| **34.00 ±1.41** |" in rows[3] and any("**Bold**" in x for x in lines)
-
-
-def test_csv_holds_every_number_at_full_precision(made):
-    found = list(csv.DictReader(io.StringIO(render.to_csv(tables.build(*made(), RECORDS)))))
-    ours = next(r for r in found if (r["row"], r["source"], r["metric"]) == ("tuned", "ours", "test/bleu"))
-    assert (float(ours["mean"]), float(ours["n"])) == (34.0, 2) and float(ours["std"]) == pytest.approx(
-        2**0.5, rel=1e-5
-    )
-    assert float(ours["ci95_half"]) == pytest.approx(12.7062 * 2**0.5 / 2**0.5, rel=1e-4)
-    assert ours["selected"] == "lam=0.5, best of 2 on dev" and ours["column"] == "A | B & C_1"
-    why = "not comparable: profile demo; the experiment claims no comparison"
-    theirs = [r for r in found if r["source"] == "published"]
-    assert [(r["row"], float(r["mean"]), r["verdict"]) for r in theirs] == [
-        ("softmax", 36.38, why),
-        ("tuned", 36.9, why),
-    ]
-    assert {r["row"] for r in found if r["source"] == "baseline"} == {f"{b} baseline" for b in BASELINES}
-    assert {r["table"] for r in found} == {"fake"}
-
-
-def test_latex_is_escaped_and_rectangular(made):
-    text = render.to_latex(tables.build(*made(), RECORDS))
-    assert r"A table: 100\% \& more" in text and r"C\_1" in text and r"30.50 $\pm$0.71" in text
-    body = [x for x in text.splitlines() if x.endswith("\\\\")]
-    assert {x.replace(r"\&", "").count("&") for x in body[1:]} == {5}
-    assert "\\multicolumn{2}{c}{ours}" in body[0]
-    for begin, end in (("\\begin{table}", "\\end{table}"), ("\\begin{tabular}", "\\end{tabular}")):
-        assert text.count(begin) == text.count(end) == 1
-    assert "_" not in text.replace(r"\_", "")
-
-
-def test_files_are_written_beside_each_other(made, tmp_path):
-    paths = render.write(tables.build(*made(), RECORDS), tmp_path / "tables" / "fake_demo")
-    assert [p.name for p in paths] == ["fake_demo.txt", "fake_demo.md", "fake_demo.csv", "fake_demo.tex"]
-    assert all(p.stat().st_size > 100 for p in paths)
-    assert paths[0].read_text(encoding="utf-8").startswith("A table: 100% & more\n")

@@ -36,7 +36,7 @@ def test_the_plain_loops_do_what_ours_do(model, tmp_path):
     config = throughput.configuration(TINY[model], "softmax", SIZES, tmp_path, "cpu")
     path = throughput.encode(config)
     encoded = open_encoded(path)
-    ours = throughput.Training(config, path, tmp_path)
+    ours = throughput.training(config, path, tmp_path)
     plain = throughput.PlainTraining(config, encoded, ours)
     losses = []
     ours.watch.read = lambda epoch: losses.extend(one.log["loss"] for one in ours.trainer.read())

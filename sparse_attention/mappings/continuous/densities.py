@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ...rows import shape as row_shapes
 from . import gauss
 from .family import check_alpha, exponent, half_width, log_ball_constant
 
@@ -25,13 +26,18 @@ _SQRT_2PI = math.sqrt(2 * math.pi)
 
 
 class Density:
-    """A batch of densities on the line, batch shape [...]. `alpha` is the entropy whose RPM it is."""
+    """A batch of densities on the line, batch shape [...]. `alpha` is the entropy whose RPM it is.
+
+    Raises ValueError for a scale that is not positive (on a GPU that density is NaN).
+    """
 
     alpha: float
 
     def __init__(self, loc: Tensor, scale: Tensor, scale_name: str) -> None:
         loc, scale = torch.as_tensor(loc), torch.as_tensor(scale)
-        if bool((scale <= 0).any()):
+        if row_shapes.asynchronous(scale):
+            scale = scale.masked_fill(scale <= 0, torch.nan)
+        elif bool((scale <= 0).any()):
             raise ValueError(f"{type(self).__name__}: {scale_name} must be positive, got {scale.min().item()}")
         self.loc, self.scale = torch.broadcast_tensors(loc, scale)
 

@@ -165,7 +165,10 @@ def _ridge_matrices(lengths: Tensor, width: int, basis: GaussianBasis1d, ridge: 
     inside = (places < lengths.unsqueeze(-1)).unsqueeze(-1)
     features = basis.evaluate((places + 0.5) / lengths.clamp(min=1).unsqueeze(-1)).masked_fill(~inside, 0.0)
     gram = features.mT @ features + ridge * torch.eye(features.shape[-1], dtype=torch.float64, device=lengths.device)
-    return torch.cholesky_solve(features.mT, torch.linalg.cholesky_ex(gram).L).mT
+    factor = torch.linalg.cholesky_ex(gram).L
+    # not torch.cholesky_solve: its batches on a CPU read an error code
+    half = torch.linalg.solve_triangular(factor, features.mT, upper=False)
+    return torch.linalg.solve_triangular(factor.mT, half, upper=True).mT
 
 
 def _check_length(length: int) -> None:

@@ -76,18 +76,21 @@ COMPILED = [
     ("grouped_backward", {"ORDERED": True, "BLOCK": 64}, "bf16"),
     ("grouped_backward", {"ORDERED": False, "BLOCK": 64}, "fp32"),
 ]
+# The first takes about a second of a core, the second a tenth; the rest are left to the slow tests.
+SMALL = [COMPILED[0], ("weighted_backward", {"BLOCK": 64}, "bf16")]
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled")
 @pytest.mark.parametrize("capability", [80, 90])
-def test_kernels_compile_ahead_of_time(capability: int) -> None:
+@pytest.mark.parametrize("cases", [SMALL, pytest.param(COMPILED, marks=pytest.mark.slow)], ids=["small", "all"])
+def test_kernels_compile_ahead_of_time(cases: list, capability: int) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     from sparse_attention.kernels.triton import simplex, structured
 
     target = GPUTarget("cuda", capability, 32)
-    for name, constants, element in COMPILED:
+    for name, constants, element in cases:
         kernel = getattr(simplex if hasattr(simplex, name) else structured, name)
         signature = {argument: kind.format(t=element) for argument, kind in SIGNATURES[name].items()}
         signature |= dict.fromkeys(constants, "constexpr")

@@ -1,0 +1,156 @@
+"""An experiment's store written without training anything, and a report's page taken apart."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save
+
+from sparse_attention.repro import report, table
+from sparse_attention.repro.cell import Cell
+from sparse_attention.repro.experiment import read
+from sparse_attention.repro.files import write_json
+from sparse_attention.repro.plan import Plan, Slot
+from sparse_attention.repro.protocol import Prepared, TestSet
+from sparse_attention.repro.store import Store
+
+ROWS = ("softmax", "sparsemax", "fusedmax")
+VOID = {"meta", "img", "br", "hr", "link", "input"}
+
+
+class Page(HTMLParser):
+    """Elements, text and attributes of a page; checks that every element is closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.rows: list[list[str]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("style", "script"):
+            return
+        self.text += data
+        if "td" in self.open or "th" in self.open:
+            self.rows[-1][-1] += data
+
+    def row(self, first: str) -> list[str]:
+        return next(r for r in self.rows if r and r[0].split() and " ".join(r[0].split()) == first)
+
+
+def attention(rng, steps: int, tokens: int, zeros: bool) -> np.ndarray:
+    """[steps, tokens], rows summing to one."""
+    weights = rng.dirichlet(np.full(tokens, 0.5), steps)
+    if zeros:
+        weights[weights < 0.1] = 0
+    return (np.maximum(weights, 0 if zeros else 1e-7) / weights.sum(1, keepdims=True)).astype(np.float32)
+
+
+class Made:
+    """A small experiment whose cells were written without training anything."""
+
+    def __init__(
+        self, root: Path, comparable: bool = False, seeds: tuple[int, ...] = (1,), text: str = "plain words", label: str = ROWS[0],
+        curve_zeros: float = 0.3,
+    ) -> None:  # fmt: skip
+        self.store, self.root, self.curve_zeros = Store(root), root, curve_zeros
+        column = {
+            "label": "column & one", "select": {"metric": "dev/accuracy", "mode": "max"},
+            "show": [{"metric": "test/rouge1_f", "label": "R-1"}, {"metric": "test/attention_zeros", "label": "zeros"}],
+            "published": [{"label": "paper", "dataset": "D", "metrics": ["ROUGE-1"], "labels": ["R-1"], "against": ["test/rouge1_f"]}],
+        }  # fmt: skip
+        page = {
+            "title": "Made-up table", "deviations": ["a small model"], "columns": {"c": column},
+            "rows": [{"label": n if r else label, "published": n, "mapping": n} for r, n in enumerate(ROWS)],
+            "profiles": {p: {"columns": ["c"], "seeds": list(seeds), "comparable": comparable} for p in ("demo", "paper")},
+        }  # fmt: skip
+        facts = {"name": "d", "provenance": "written by a test", "sizes": {"test": 30}, "sha256": "a" * 64}
+        test = TestSet("test", "t", "", facts, baselines={"lead": {"test/rouge1_f": 12.5, "test/words": 7}})
+        self.plan = Plan(read(page, "made_up", "paper" if comparable else "demo"))
+        self.weights: dict[str, dict[int, np.ndarray]] = {}
+        for r, name in enumerate(ROWS):
+            for seed in seeds:
+                config = {
+                    "task": {"name": "t"}, "data": {"name": "d"}, "mapping": {"name": name, "gamma": 1.0, "grid": {}}, "seed": seed,
+                    "train": {"max_epochs": 3}, "runtime": {"device": "cpu"},
+                }  # fmt: skip
+                cell = Cell(config, "fake_family", Prepared("a" * 64, "", facts, (), test), (test,))
+                self.plan.slots.append(Slot(r, 0, (), seed, cell))
+                self._fill(cell, r, name, seed, text)
+        self.records = [
+            {"mapping": n, "dataset": "D", "metric": "ROUGE-1", "value": 35.13 + r} for r, n in enumerate(ROWS)
+        ]
+
+    def _fill(self, cell: Cell, r: int, name: str, seed: int, text: str) -> None:
+        rng = np.random.default_rng(100 * r + seed)
+        entry, level, test = cell.entry(self.store), cell.evaluation(self.store, cell.tests[0]), cell.tests[0]
+        records, arrays = [], {}
+        for i in range(30):
+            source = [f"s{j}" for j in range(5 + i % 6)]
+            records.append(
+                {
+                    "index": i, "source": f"{text} {i}", "references": [f"reference {text}"], "output": f"{text} out put",
+                    "sentence": {"rouge1_f": 50.0 + r}, "source_tokens": source, "output_tokens": ["out", "put", "</s>"],
+                }
+            )  # fmt: skip
+            arrays[i] = attention(rng, 3, len(source), r > 0)
+        if seed == 1:
+            self.weights[name] = arrays
+        level.write_predictions(records)
+        level.path("attention.safetensors").write_bytes(save({f"test/{i}": a for i, a in arrays.items()}))
+        head = "epoch,dev/accuracy,dev/ppl,dev/attention_zeros\n"
+        rows = "".join(f"{e},{20 * e + r},{90 / e},{self.curve_zeros * r}\n" for e in (1, 2, 3))
+        entry.path("curves.csv").write_text(head + rows)
+        write_json(
+            entry.path("provenance.json"),
+            {"code": {"commit": "c0ffee"}, "python": "3.11", "started": "2026", "seconds": 9},
+        )
+        training = {"dev/accuracy": 60.0 + r, "best_epoch": 3.0, "train/tokens_per_second": 1234.0}
+        scores = {"test/rouge1_f": 30.0 + r + seed, "test/attention_zeros": 0.3 * r, "test/attention_support": 6.0 - r}
+        write_json(
+            entry.path("metrics.json"), {"metrics": training, "seconds": 9.0, "facts": dict(cell.prepared.facts)}
+        )
+        write_json(
+            level.path("metrics.json"),
+            {"metrics": scores, "facts": dict(test.facts), "baselines": dict(test.baselines)},
+        )
+        entry.finish()
+        level.finish()
+
+    def entry(self, row: int):
+        return self.plan.at(row, 0)[0].cell.entry(self.store)
+
+    def level(self, row: int):
+        cell = self.plan.at(row, 0)[0].cell
+        return cell.evaluation(self.store, cell.tests[0])
+
+    def fail(self, row: int, **facts) -> None:
+        self.entry(row).path("manifest.json").unlink()
+        if facts:
+            self.entry(row).set_status("failed", **facts)
+
+    def write(self, failed=None) -> str:
+        built = table.build(self.plan, self.store, self.records, failed)
+        path = report.write([built], [self.plan], self.store, self.root / "report" / "r.html", failed)
+        return path.read_text(encoding="utf-8")

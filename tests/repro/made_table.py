@@ -1,0 +1,82 @@
+"""A table's store made by hand: a fixed mapping and one with a grid, two seeds; `made` is a fixture (conftest.py)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sparse_attention.repro import table as tables
+from sparse_attention.repro.cell import Cell
+from sparse_attention.repro.experiment import read
+from sparse_attention.repro.plan import Plan, Slot
+from sparse_attention.repro.protocol import Prepared, TestSet
+
+COLUMN = {
+    "label": "A | B & C_1", "grid": "g", "select": {"metric": "dev/accuracy", "mode": "max"},
+    "show": [{"metric": "test/bleu", "label": "BLEU"}, {"metric": "test/attention_support", "label": "support"}],
+    "published": [{"label": "FR-EN (paper)", "dataset": "D", "metrics": ["BLEU"], "against": ["test/bleu"]}],
+}  # fmt: skip
+RECORDS = [
+    {"mapping": "softmax", "dataset": "D", "metric": "BLEU", "value": 36.38, "decimals": 2},
+    {"mapping": "tuned", "dataset": "D", "metric": "BLEU", "value": 36.9, "decimals": 1},
+]
+AMBIGUOUS = [RECORDS[0], RECORDS[1] | {"ambiguous": "Columns may be swapped."}]
+FACTS = {
+    "name": "toy", "provenance": "generated", "sizes": {"train": 1200, "test": 40}, "sha256": "abcdef0123456789", "notes": ["Read me."],
+}  # fmt: skip
+BASELINES = {
+    "lead": {"test/bleu": 12.345, "test/words": 8}, "constant": {"test/bleu": 1.0, "test/text": "hello"}, "nearest neighbour": {"test/bleu": 29.7},
+}  # fmt: skip
+
+# (row, lam, seed) -> dev accuracy, test BLEU; the best dev point (lam=0.5) is not the best test point
+SOFTMAX = {(0, None, 1): (60.0, 30.0), (0, None, 2): (61.0, 31.0)}
+TUNED = {
+    (1, 0.0, 1): (70.0, 39.0), (1, 0.0, 2): (50.0, 41.0),
+    (1, 0.5, 1): (65.0, 33.0), (1, 0.5, 2): (66.0, 35.0),
+}  # fmt: skip
+ONE = {(0, None, 1): (60.0, 30.0), (1, 0.0, 1): (1.0, 2.0)}
+
+
+@pytest.fixture
+def made(store, config, keep):
+    """`made(scores, ...)`: (plan, store) whose finished cells have these scores; None makes a cell that is not finished."""
+
+    def make(scores=None, comparable=False, facts=FACTS, unavailable=None, gains=None, examples=None, **provenance):
+        scores = SOFTMAX | TUNED if scores is None else scores
+        page = {
+            "title": "A table: 100% & more", "footers": ["Mind the gap."], "deviations": ["a small model"],
+            "rows": [{"label": "softmax", "published": "softmax", "mapping": "softmax"},
+                     {"label": "tuned", "published": "tuned", "mapping": "m"}],
+            "columns": {"a": COLUMN, "b": COLUMN | {"label": "Gigaword"}},
+            "profiles": {p: {"columns": ["a", "b"] if unavailable else ["a"], "seeds": sorted({s for *_, s in scores}), "comparable": p == "paper"}
+                         for p in ("demo", "paper")},
+        }  # fmt: skip
+        plan = Plan(
+            read(page, "fake", "paper" if comparable else "demo"), unavailable={1: unavailable} if unavailable else {}
+        )
+        for (row, lam, seed), numbers in scores.items():
+            test = TestSet("test", "t", "", facts, baselines=BASELINES)
+            made = config(seed=seed, mapping__name="m", mapping__row=row, mapping__lam=lam)
+            cell = Cell(made, "fake_family", Prepared("data", "", facts, (), test), (test,))
+            plan.slots.append(Slot(row, 0, () if lam is None else (("lam", lam),), seed, cell))
+            if numbers is not None:
+                training = {"dev/accuracy": numbers[0]} | ({"dev/last_gain": gains[row]} if gains else {})
+                measured = {"test/bleu": numbers[1], "test/attention_support": 2.0 + seed}
+                keep(cell, training, measured, examples(row) if examples else (), **provenance)
+        return plan, store
+
+    return make
+
+
+def cell_of(plan, row, lam, seed):
+    return next(s.cell for s in plan.at(row, 0) if s.seed == seed and dict(s.point).get("lam") == lam)
+
+
+def examples(row: int, better: float = 5.0) -> list[dict]:
+    rng = random.Random(row)
+    return [{"index": i, "sentence": {"attention_support": rng.random() + better * row}} for i in range(40)]
+
+
+def block(plan, store, failed=None, records=RECORDS):
+    return tables.build(plan, store, records, failed).blocks[0]

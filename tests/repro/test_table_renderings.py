@@ -1,0 +1,74 @@
+"""The four renderings of a table, and its files."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from made_table import AMBIGUOUS, BASELINES, RECORDS
+
+from sparse_attention.repro import render
+from sparse_attention.repro import table as tables
+
+
+def test_text(made):
+    lines = render.to_text(tables.build(*made(), AMBIGUOUS)).splitlines()
+    start = next(i for i, x in enumerate(lines) if x.strip() == "A | B & C_1")
+    groups, header, _, softmax, tuned, dashes, lead, constant = lines[start + 1 : start + 9]
+    assert groups.split("  ") and "ours" in groups and "FR-EN (paper)" in groups
+    assert header.split() == ["mapping", "n", "BLEU", "support", "BLEU", "verdict"]
+    assert softmax.split()[:7] == ["softmax", "2", "30.50", "±0.71", "3.5", "±0.7", "36.38"]
+    assert softmax.endswith("not comparable: profile demo (+1)") and tuned.endswith("not comparable: profile demo (+2)")
+    assert tuned.split()[:6] == ["tuned", "(lam=0.5,", "best", "of", "2", "on"] and "36.9?" in tuned
+    assert lead.split()[:5] == ["lead", "baseline", "(first", "8", "words)"] and "12.3" in lead
+    assert "“hello”" in constant and set(dashes.strip()) == {"-", " "}
+    assert len({len(x) for x in (header, softmax, tuned)}) == 1, "columns are aligned"
+    assert groups.index("FR-EN") <= header.rindex("BLEU"), "the paper's group stands over its column"
+
+
+def test_markdown_is_a_table(made):
+    lines = render.to_markdown(tables.build(*made(), RECORDS)).splitlines()
+    rows = [x for x in lines if x.startswith("|")]
+    rows, further = rows[: 2 + 2 + 3], rows[2 + 2 + 3 :]
+    assert {x.replace("\\|", "").count("|") for x in rows} == {7}
+    assert further[0] == "| mapping | BLEU | support |" and further[2] == "| softmax | [24.15, 36.85] | [-2.9, 9.9] |"
+    assert rows[0] == "| mapping | n | ours BLEU | ours support | FR-EN (paper) BLEU | verdict |"
+    assert rows[2] == "| softmax | 2 | 30.50 ±0.71 | 3.5 ±0.7 | 36.38 | not comparable: profile demo (+1) |"
+    assert "| **34.00 ±1.41** |" in rows[3] and any("**Bold**" in x for x in lines)
+
+
+def test_csv_holds_every_number_at_full_precision(made):
+    found = list(csv.DictReader(io.StringIO(render.to_csv(tables.build(*made(), RECORDS)))))
+    ours = next(r for r in found if (r["row"], r["source"], r["metric"]) == ("tuned", "ours", "test/bleu"))
+    assert (float(ours["mean"]), float(ours["n"])) == (34.0, 2) and float(ours["std"]) == pytest.approx(
+        2**0.5, rel=1e-5
+    )
+    assert float(ours["ci95_half"]) == pytest.approx(12.7062 * 2**0.5 / 2**0.5, rel=1e-4)
+    assert ours["selected"] == "lam=0.5, best of 2 on dev" and ours["column"] == "A | B & C_1"
+    why = "not comparable: profile demo; the experiment claims no comparison"
+    theirs = [r for r in found if r["source"] == "published"]
+    assert [(r["row"], float(r["mean"]), r["verdict"]) for r in theirs] == [
+        ("softmax", 36.38, why),
+        ("tuned", 36.9, why),
+    ]
+    assert {r["row"] for r in found if r["source"] == "baseline"} == {f"{b} baseline" for b in BASELINES}
+    assert {r["table"] for r in found} == {"fake"}
+
+
+def test_latex_is_escaped_and_rectangular(made):
+    text = render.to_latex(tables.build(*made(), RECORDS))
+    assert r"A table: 100\% \& more" in text and r"C\_1" in text and r"30.50 $\pm$0.71" in text
+    body = [x for x in text.splitlines() if x.endswith("\\\\")]
+    assert {x.replace(r"\&", "").count("&") for x in body[1:]} == {5}
+    assert "\\multicolumn{2}{c}{ours}" in body[0]
+    for begin, end in (("\\begin{table}", "\\end{table}"), ("\\begin{tabular}", "\\end{tabular}")):
+        assert text.count(begin) == text.count(end) == 1
+    assert "_" not in text.replace(r"\_", "")
+
+
+def test_files_are_written_beside_each_other(made, tmp_path):
+    paths = render.write(tables.build(*made(), RECORDS), tmp_path / "tables" / "fake_demo")
+    assert [p.name for p in paths] == ["fake_demo.txt", "fake_demo.md", "fake_demo.csv", "fake_demo.tex"]
+    assert all(p.stat().st_size > 100 for p in paths)
+    assert paths[0].read_text(encoding="utf-8").startswith("A table: 100% & more\n")

@@ -1,0 +1,104 @@
+"""What a table claims: significance, the best, rows that still learn."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from made_table import ONE, RECORDS, block, cell_of, examples
+
+from sparse_attention.repro import table as tables
+
+
+def test_significance_marks_a_row_that_differs_from_the_first(made):
+    softmax, tuned, *_ = block(*made(examples=examples)).rows
+    bleu, support = tuned.values
+    assert softmax.values[1].p_values == {} and support.p_values["examples"] < 0.01 and support.text().endswith("*")
+    assert list(bleu.p_values) == ["seeds"], "no per-example scores of this metric: no test over examples"
+    star, dagger = [f for f in tables.build(*made(examples=examples), RECORDS).footers if f[0] in "*†"]
+    assert "p < 0.05" in star and "of these runs" in star and "not seeds" in star and "Holm" in star
+    assert "over seeds" in dagger and "not the choice of test examples" in dagger
+
+
+def test_an_example_counts_once_whatever_the_number_of_seeds(made):
+    """The same outputs with ten seeds are no more evidence about the test set than with one."""
+
+    def noisy(row):
+        rng = random.Random(row)
+        return [{"index": i, "sentence": {"attention_support": rng.gauss(0.3 * row, 1)}} for i in range(60)]
+
+    found = []
+    for seeds in (1, 10):
+        scores = {(row, None, seed): (60.0, 30.0 + row) for row in (0, 1) for seed in range(1, seeds + 1)}
+        found.append(block(*made(scores, examples=noisy)).rows[1].values[1].p_values["examples"])
+    assert found[0] == found[1] > 1e-3
+
+
+def test_seeds_are_tested_by_pairs_and_corrected_for_the_number_of_rows(made):
+    from scipy import stats as reference
+
+    ours = [30.0, 31.0, 29.5, 30.5]
+    scores = {(0, None, s): (60.0, v) for s, v in enumerate(ours, 1)} | {
+        (1, None, s): (60.0, v + 1 + s / 10) for s, v in enumerate(ours, 1)
+    }
+    bleu = block(*made(scores)).rows[1].values[0]
+    expected = reference.ttest_rel([v + 1 + s / 10 for s, v in enumerate(ours, 1)], ours).pvalue
+    assert bleu.p_values["seeds"] == pytest.approx(expected) and "†" in bleu.text()
+
+
+def test_the_order_of_rows_is_held_against_the_paper_s(made):
+    footers = block(*made()).footers
+    assert not any(f.startswith("Rank agreement") for f in footers), "two rows have no order worth a number"
+
+
+def test_with_one_seed_the_star_is_of_these_two_runs(made):
+    footers = tables.build(*made(ONE, examples=examples), RECORDS).footers
+    assert any(f.startswith("*") and "of these two runs" in f for f in footers)
+
+
+def test_the_metric_names_the_test(made, monkeypatch):
+    import fake_family
+
+    metric = fake_family.METRICS["attention_support"]
+    monkeypatch.setitem(fake_family.METRICS, "attention_support", replace(metric, test=None))
+    assert block(*made(examples=examples)).rows[1].values[1].p_values == {}
+
+
+def test_every_row_says_what_its_last_epoch_gained(made):
+    built = block(*made(gains={0: 0.4, 1: 2.9}))
+    assert built.headers[-1] == "last gain %"
+    assert [r.values[-1].text() for r in built.rows[:2]] == ["0.4 ±0.0", "2.9 ±0.0"]
+    assert not any(r.still for r in built.rows) and built.rows[1].values[0].best
+    assert "last gain %" not in block(*made()).headers
+
+
+@pytest.mark.parametrize("learning", [0, 1])
+def test_a_row_that_still_learns_says_so_and_is_compared_with_nothing(made, learning):
+    gains = {learning: tables.STILL_LEARNING + 0.1, 1 - learning: 0.1}
+    table = tables.build(*made(gains=gains, examples=examples), RECORDS)
+    rows = table.blocks[0].rows[:2]
+    assert [r.still for r in rows] == [r == learning for r in (0, 1)]
+    assert ["still learning" in r.detail for r in rows] == [r == learning for r in (0, 1)]
+    assert not any(v.p_values or v.best for r in rows for v in r.values)
+    assert any("Above 3.0 a row is still learning" in f for f in table.footers)
+
+
+def test_one_seed_that_still_learns_is_enough(made, keep):
+    plan, store = made(gains={0: 0.0, 1: 0.0})
+    keep(
+        cell_of(plan, 1, 0.5, 2),
+        {"dev/accuracy": 66.0, "dev/last_gain": 5.0},
+        {"test/bleu": 35.0, "test/attention_support": 4.0},
+    )
+    assert block(plan, store).rows[1].still
+
+
+def test_the_best_is_marked_among_scores_only(made):
+    softmax, tuned, lead, *_ = block(*made()).rows
+    assert [v.best for v in tuned.values] == [True, False] and not any(
+        v.best for r in (softmax, lead) for v in r.values
+    )
+    assert tables.best_of([1.001, 1.004, 0.5, None], 1, 2) == {0, 1}
+    assert tables.best_of([1.0, None], 1, 2) == tables.best_of([1.0, 2.0], 0, 2) == set()
+    assert tables.best_of([3.0, 2.0, float("nan")], -1, 2) == {1}
