@@ -43,8 +43,11 @@ def run() -> int:
         print(f"error: {overrides.sentence(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)
-        return 130
+        print("stopped; the same command goes on from the last checkpoint", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(
+            130
+        )  # fairseq reads ahead in a thread: inside torch, it would abort when the interpreter is taken down
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,7 @@ def score(
             words = [tokenized(text, options, language).split() for text in hypotheses]
             groups = [[tokenized(r, options, language).split() for r in group] for group in references]
             sentences[name] = meteor(words, groups)
+            signatures[name] = f"nltk:{version('nltk')}|words, stems|tok:{options.tokenizer}"
             values[name] = float(sentences[name].mean())
         elif name == "bleu":
             found = bleu(hypotheses, references, lowercase=options.tokenizer.endswith("lower"))

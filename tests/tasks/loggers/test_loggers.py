@@ -304,7 +304,7 @@ def test_upload_for_an_experiment_has_its_rows_and_goes_once(trained, outputs, p
     assert [run["name"] for run in runs] == ["fused, first, seed 3", "sparse, first, seed 3"]
     for run in runs:
         (live,) = [r for r in offline(trained) if r["id"] == run["id"]]
-        asked = {key: run["config"].pop(key) for key in ("experiment", "row", "column")}
+        asked = {key: run["config"].pop(key) for key in ("experiment", "row", "column", "heading")}
         assert (run["group"], asked["experiment"], asked["column"]) == ("mine", "mine", "first") and live[
             "group"
         ] == "toy"
