@@ -44,7 +44,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """`published`: what the paper's own shows; `chosen`: what its text does not state and we did."""
+    """`published`: what the paper's text says that its own shows; `chosen`: what its text does not state and we did."""
 
     name: str
     published: str
@@ -165,29 +165,36 @@ def _plane() -> Iterator[Panel]:
 
 FIGURES = [
     PaperFigure(
-        "niculae2017_figure2", "max_Omega([t, 0]), shifted, and Pi_Omega([t, 0]) for softmax, sparsemax, sq-pnorm-max (p = 1.5), fusedmax; gamma = 1",
+        "niculae2017_figure2", "Figure 2, max_Omega([t, 0]), shifted, and Pi_Omega([t, 0]) for softmax, sparsemax, sq-pnorm-max (p = 1.5), fusedmax; gamma = 1",
         "lambda and the range of t are not stated: lambda .1 and .5, t from -4 to 4", _two,
     ),
     PaperFigure(
-        "niculae2017_appendix_c1", "max operators and mappings in three dimensions, as surfaces",
-        "the pictures are not in the text we have: x = (t1, t2, 0), t from -3 to 3, with oscarmax too", _three,
+        "niculae2017_appendix_c1", "appendix C.1, max operators and mappings in three dimensions; the text we have says no more of it",
+        "x = (t1, t2, 0), t from -3 to 3, with oscarmax too", _three,
     ),
     PaperFigure(
-        "laha2018_figure1", "regions of two scores in which sparsegen-lin is sparse", "lambda -1, 0 (sparsemax), .5; scores from -2 to 2",
+        "laha2018_figure2", "Figure 2, the regions of two scores in which sparsegen-lin is sparse, lambda = .5, beside those of sparsemax",
+        "p1 in colour, a panel for each lambda: -1, 0 (sparsemax), .5; scores from -2 to 2",
         _regions("sparsegen_lin", ("lam", -1.0), ("lam", 0.0), ("lam", 0.5)),
     ),
     PaperFigure(
-        "laha2018_figure2", "the same of sparsecone", "q .5, 1, 2", _regions("sparsecone", ("q", 0.5), ("q", 1.0), ("q", 2.0)),
+        "laha2018_figure3a", "Figure 3 (a), the same of sparsecone, q = 1, and how a vector is mapped", "the regions, q .5, 1, 2", _regions("sparsecone", ("q", 0.5), ("q", 1.0), ("q", 2.0)),
     ),
     PaperFigure(
-        "laha2018_figure3", "the same of sparsehourglass", "q .1, 1, 10", _regions("sparsehourglass", ("q", 0.1), ("q", 1.0), ("q", 10.0)),
+        "laha2018_figure3b", "Figure 3 (b), how sparsehourglass maps a vector of either half-space", "the regions, q .1, 1, 10", _regions("sparsehourglass", ("q", 0.1), ("q", 1.0), ("q", 10.0)),
     ),
     PaperFigure(
-        "laha2018_lambda", "Figures 8 and 9 vary lambda of trained models; their numbers are not in the text we have",
+        "laha2018_lambda", "Figures 8 and 9 (appendix A.8), attention of trained sparsegen-lin models as lambda grows; only the sentence on them is in the text we have",
         "the mapping alone: weights of five scores, support of random ones; models: docs/results/sweeps", _lambda,
     ),
-    PaperFigure("martins2020_figure1", "the two densities on the line", "mu = 0, sigma^2 = 1", _line),
-    PaperFigure("martins2020_figure2", "the two densities in the plane", "mu = 0, covariances 1, 1, .5", _plane),
+    PaperFigure(
+        "martins2020_figure1_line", "Figure 1, left: Gaussian and truncated parabola, Laplace and triangular",
+        "the first two, mu = 0, sigma^2 = 1", _line,
+    ),
+    PaperFigure(
+        "martins2020_figure1_plane", "Figure 1, middle and right: Gaussian and truncated paraboloid of covariance I",
+        "variances 1, covariance .5", _plane,
+    ),
 ]  # fmt: skip
 
 

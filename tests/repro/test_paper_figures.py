@@ -31,20 +31,20 @@ def test_two_scores_against_closed_forms():
 
 
 def test_regions_and_densities():
-    for columns_, lam in zip(columns("laha2018_figure1"), (-1.0, 0.0, 0.5)):
+    for columns_, lam in zip(columns("laha2018_figure2"), (-1.0, 0.0, 0.5)):
         difference = columns_["z1"] - columns_["z2"]
         np.testing.assert_allclose(columns_["p1"], np.clip((1 + difference / (1 - lam)) / 2, 0, 1), atol=1e-9)
-    (line,) = columns("martins2020_figure1")
+    (line,) = columns("martins2020_figure1_line")
     for name in set(line) - {"t"}:
         assert np.trapezoid(line[name], line["t"]) == pytest.approx(1, abs=0.004)
-    gaussian, paraboloid = columns("martins2020_figure2")
+    gaussian, paraboloid = columns("martins2020_figure1_plane")
     assert gaussian["density"].min() > 0 and (paraboloid["density"] == 0).mean() > 0.5
 
 
 def test_written_twice_they_are_the_same_bytes(tmp_path):
-    figure = BY_NAME["laha2018_figure3"]
+    figure = BY_NAME["laha2018_figure3b"]
     first = {path.name: path.read_bytes() for path in write(figure, tmp_path / "a")}
     assert first == {path.name: path.read_bytes() for path in write(figure, tmp_path / "b")}
-    rows = list(csv.reader(first["laha2018_figure3.csv"].decode().splitlines()))
-    assert len(rows) == 3 * (1 + 21 * 21) and b"<svg" in first["laha2018_figure3.svg"]
+    rows = list(csv.reader(first["laha2018_figure3b.csv"].decode().splitlines()))
+    assert len(rows) == 3 * (1 + 21 * 21) and b"<svg" in first["laha2018_figure3b.svg"]
     assert all(f.published in page(FIGURES) and f"]({f.name}.svg)" in page(FIGURES) for f in FIGURES)
