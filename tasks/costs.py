@@ -40,6 +40,7 @@ UTILISATION = {"recurrent": (0.35, 0.10), "attention": (0.50, 0.30)}
 ATTENTION = ("transformer", "mcan")  # every other architecture is recurrent
 LAUNCH = 10e-6  # seconds between two kernels of an eager step
 SUBWORDS, PREDICTION, CHECKPOINTS = 1.2, 300, 3
+FITTED = 1 / 60  # hours of a linear model
 BATCH, FEW = 1, 97  # examples and vocabulary of the counted batch
 ANSWERS = 3129  # VQA-v2 answers given at least nine times (Yu et al. 2019)
 GRID = ImageSpec("features", (14, 14), 2048)
@@ -192,10 +193,12 @@ class Counter:
             self.costs[key] = self._cost(config, kinds)
         return self.costs[key]
 
-    def hours(self, config: Config, card: str = "A100") -> float | None:
-        """Of a cell on one card."""
-        cost = self.of(config)
-        return None if cost is None else cost.hours[card]
+    def hours(self, config: Config) -> tuple[float, str] | None:
+        """Of a cell, and where they come from."""
+        if config["task"]["family"] == "multilabel":
+            return FITTED, f"assumed, {60 * FITTED:g} minutes each: fitted on a CPU in seconds to minutes"
+        cost, where = self.of(config), f"{config['task']['name']}, profile {config['profile']['name']}"
+        return cost and (cost.hours["A100"], f"counted on the model of {where}, for one A100 (above)")
 
     def _cost(self, config: Config, kinds: list[str]) -> Cost | None:
         family, data, encode, train = config["task"]["family"], config["data"], config["encode"], config["train"]

@@ -21,6 +21,7 @@ from sparse_attention.repro.store import Entry, Store
 
 ASSUMED_HOURS = {"demo": 0.05, "cpu": 1.0, "paper": 24.0}  # of a cell; nothing but the profile is known of it
 ALIKE = ("data", "model", "train")
+Counted = Callable[[Mapping[str, Any]], "tuple[float, str] | None"]  # hours of a configuration and where they come from
 
 
 @dataclass
@@ -77,9 +78,9 @@ def _hours(value: float) -> str:
 
 
 def estimate(
-    wanted: Iterable[tuple[str, Wanted]], store: Store, counted: Callable[[Mapping[str, Any]], float | None] | None = None
+    wanted: Iterable[tuple[str, Wanted]], store: Store, counted: Counted | None = None
 ) -> Estimate:  # fmt: skip
-    """Of slots, each with the label of the part that it belongs to. `counted`: hours of a configuration, None where they are not known."""
+    """Of slots, each with the label of the part that it belongs to."""
     slots = list(wanted)
     folders = {(w.config["task"]["name"], w.config["mapping"]["name"]) for _, w in slots}
     tasks = {task for task, _ in folders}
@@ -124,9 +125,7 @@ class _Stored:
 class Speed:
     """Seconds of a cell, by those of earlier ones."""
 
-    def __init__(
-        self, known: Iterable[records.Record], counted: Callable[[Mapping[str, Any]], float | None] | None = None
-    ) -> None:
+    def __init__(self, known: Iterable[records.Record], counted: Counted | None = None) -> None:
         self.counted = counted
         self.seconds: dict[tuple, list[float]] = {}
         self.known: dict[tuple, tuple[float, str]] = {}
@@ -152,14 +151,14 @@ class Speed:
             "by the epoch",
         )
         for tier, said in zip(tiers, how):
-            if found := self.seconds.get(tier):
-                mean = statistics.fmean(found) * (_epochs(config) if len(tier) == 3 else 1)
+            if seconds := self.seconds.get(tier):
+                mean = statistics.fmean(seconds) * (_epochs(config) if len(tier) == 3 else 1)
                 return (
                     mean,
-                    f"{mean:,.1f} s each, mean of {len(found)} finished cells ({said}) of {task}, profile {profile}, on {device}",
+                    f"{mean:,.1f} s each, mean of {len(seconds)} finished cells ({said}) of {task}, profile {profile}, on {device}",
                 )
-        if self.counted is not None and (exact := self.counted(config)) is not None:
-            return exact * 3600, f"counted on the model of {task}, profile {profile}, for one A100 (above)"
+        if self.counted is not None and (found := self.counted(config)) is not None:
+            return found[0] * 3600, found[1]
         hours = ASSUMED_HOURS.get(profile, 1.0)
         return (
             hours * 3600,
