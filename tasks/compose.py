@@ -334,6 +334,10 @@ def _together(config: Mapping[str, Any], family: ModuleType) -> list[str]:
     found = [p for module in (family, architecture) if hasattr(module, "problems") for p in module.problems(config)]
     if config["train"]["precision"] == "fp16" and config["runtime"]["device"] == "cpu":
         found.append("train.precision=fp16 is not possible on a CPU; use bf16 or fp32, or runtime.device=cuda")
+    if config["runtime"]["compile"] and not (config["model"]["name"] == "lstm" and config["model"]["input_feeding"]):
+        found.append(
+            "runtime.compile=true is for model=lstm_* with model.input_feeding=true: others have no step by itself"
+        )
     best = config["train"]["best_metric"]
     if best not in importlib.import_module(module_of(config)).METRICS:
         found.append(f"train.best_metric={best!r} is not measured by task={config['task']['name']}")

@@ -150,7 +150,8 @@ def _run_claimed(
     attempt = int(entry.status().get("attempt", 0)) + 1
     entry.set_status("running", attempt=attempt)
     record = provenance.collect() | {"attempt": attempt, "seed": cell.seed}
-    record["machine"]["tf32"] = bool(cell.config.get("runtime", {}).get("tf32"))
+    for name in ("tf32", "compile"):  # what may change the last digits
+        record["machine"][name] = bool(cell.config.get("runtime", {}).get(name))
     monitor = CellMonitor(entry, forward, active)
     active.extend([Loggers(lambda: loggers(cell), monitor.note)] if loggers else [])
     if aside:

@@ -31,6 +31,7 @@ def config_class(name: str, *entries: Entry) -> type:
 MAPPING = (
     entry("mapping", str, "softmax", "registered attention mapping"),
     entry("mapping_params", str, "{}", "its parameters as JSON"),
+    entry("compile_step", bool, False, "torch.compile the decoder's step, where the model has one"),
 )
 
 
@@ -79,7 +80,8 @@ def model_group(config: Mapping[str, Any], options: type) -> dict[str, Any]:
     """fairseq's model group of our configuration's nodes `model` and `mapping`."""
     mapping = {k: v for k, v in config["mapping"].items() if k not in ("name", "grid")}
     found = group(registered_name(config["model"]["name"]), config["model"], options)
-    return found | {"mapping": config["mapping"]["name"], "mapping_params": json.dumps(mapping)}
+    own = {"mapping": config["mapping"]["name"], "mapping_params": json.dumps(mapping)}
+    return found | own | {"compile_step": bool(config["runtime"].get("compile"))}
 
 
 class Wrapped:
@@ -92,7 +94,10 @@ class Wrapped:
     def build_net(cls, cfg: Any, *given: Any) -> Any:
         """given: what the family's models are built from, before the mappings."""
         node = {"name": cls.architecture} | values_of(cfg, models.architecture(cls.family, cls.architecture).Options)
-        return models.build(cls.family, node, {"name": cfg.mapping} | json.loads(cfg.mapping_params), *given)
+        net = models.build(cls.family, node, {"name": cfg.mapping} | json.loads(cfg.mapping_params), *given)
+        if cfg.compile_step:
+            net.compile_step()
+        return net
 
 
 class DataModel(Wrapped, BaseFairseqModel):

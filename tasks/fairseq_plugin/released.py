@@ -25,6 +25,7 @@ def write(family: str, config: Mapping[str, Any], encoded: Path, model: nn.Modul
     """
     compat.detach_config_store()
     made = fairseq_config(groups_of(family, config, encoded, path.parent))
+    made.model.compile_step = False
     wrapped = tasks.setup_task(made.task).build_model(made.model)
     wrapped.net.load_state_dict(model.state_dict())
     told: Any = OmegaConf.to_container(made, resolve=True, enum_to_str=True)

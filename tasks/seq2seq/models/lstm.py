@@ -155,6 +155,11 @@ class Model(nn.Module):
         features, weights = (torch.cat(parts, 1) for parts in zip(*steps))
         return self.generator(features), weights
 
+    def compile_step(self) -> None:
+        """Run the decoder's step by torch.compile, for lengths of all kinds (a minute at the first step)."""
+        torch._dynamo.config.allow_rnn = True  # else every LSTM ends a graph
+        self._advance = torch.compile(self._advance, dynamic=True)  # type: ignore[method-assign]
+
     def _embed(self, tokens: Tensor) -> Tensor:
         return self.embed_dropout(self.target_embed(tokens))
 

@@ -6,6 +6,7 @@ import json
 import math
 
 import pytest
+import safetensors.torch
 import torch
 
 from sparse_attention.bench.syncs import syncs
@@ -189,3 +190,23 @@ def test_tf32_is_recorded_and_names_no_cell(tmp_path):
         assert entries[True].folder.name == entries[False].folder.name
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def test_only_a_decoder_that_steps_can_be_compiled(tmp_path):
+    with pytest.raises(ConfigError, match=r"runtime.compile=true is for model=lstm_\* with model.input_feeding=true"):
+        config_of([*CELLS["transformer"], "runtime.compile=true"], tmp_path)
+
+
+@pytest.mark.slow  # compiling takes a minute
+def test_a_compiled_step_learns_the_same(tmp_path):
+    weights, names = [], set()
+    for wanted in ("false", "true"):
+        config = config_of(
+            [*CELLS["lstm"], "model.input_feeding=true", "model.dropout=0", f"runtime.compile={wanted}"], tmp_path
+        )
+        entry = run(config, tmp_path / wanted)
+        assert json.loads(entry.path("provenance.json").read_text())["machine"]["compile"] == (wanted == "true")
+        weights.append(safetensors.torch.load_file(entry.path("weights.safetensors")))
+        names.add(entry.folder.name)
+    assert len(names) == 1
+    torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-5)
