@@ -77,19 +77,24 @@ def _printed(x: Tensor, lam: float | Tensor, gamma: float | Tensor) -> Tensor:
 
 
 def prox_oscar(x: Tensor, lam: Tensor, keep: Tensor) -> Tensor:
-    """``argmin_{y in R^d} 1/2 ||y - x||^2 + lam sum_{i<j} max(|y_i|, |y_j|)`` over the kept positions of each row.
+    """``argmin_{y in R^d} 1/2 ||y - x||^2 + lam sum_{i<j} max(|y_i|, |y_j|)`` over the kept positions of each row."""
+    rank = torch.arange(1, x.shape[-1] + 1, device=x.device)
+    return prox_owl(x, lam * (keep.sum(-1, keepdim=True) - rank), keep)
 
-    Sort |x| in decreasing order, subtract ``lam (d - i)``, isotonic regression, clip at 0, undo the sorting, restore the
-    signs (Zhong & Kwok 2012). The structure is found without gradient; the value is differentiable in x and lam.
+
+def prox_owl(x: Tensor, weights: Tensor, keep: Tensor) -> Tensor:
+    """``argmin_{y in R^d} 1/2 ||y - x||^2 + sum_i weights_i |y|_(i)`` over the kept positions of each row, 0 elsewhere.
+
+    Sort |x| in decreasing order, subtract ``weights``, isotonic regression, clip at 0, undo the sorting, restore the
+    signs (Zhong & Kwok 2012). The structure is found without gradient; the value is differentiable in x and weights.
     """
     x0 = x.masked_fill(~keep, 0.0)
     sign = torch.sign(x0.detach())
     size = (x0 * sign).masked_fill(~keep, -torch.inf)
     ordered, place = size.sort(dim=-1, descending=True, stable=True)
     kept = keep.gather(-1, place)
-    count = keep.sum(-1, keepdim=True)
     rank = torch.arange(1, x.shape[-1] + 1, device=x.device)
-    lowered = ordered.masked_fill(~kept, 0.0) - lam * (count - rank)
+    lowered = ordered.masked_fill(~kept, 0.0) - weights
     with torch.no_grad():
         floor = torch.where(kept, lowered, 0.0).amin(-1, keepdim=True) - 1.0
         plain = torch.where(kept, lowered, floor - rank)

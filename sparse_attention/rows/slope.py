@@ -2,32 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
+Again = Callable[[Tensor], Tensor] | None  # the mapping, to be differentiated itself
+
 
 class Slope(Function):
     """``sum x (p - t)`` with ``d/dx = p - t`` (Danskin: p is optimal, so it counts as constant, once). Differentiated
-    again, the gradient sees how p depends on x."""
+    again, the gradient sees how p depends on x: through p itself or, where ``again`` is given, through ``again(x)``, so that
+    the first derivative need not pass through the mapping."""
 
     @staticmethod
-    def forward(x: Tensor, p: Tensor, t: Tensor) -> Tensor:
+    def forward(x: Tensor, p: Tensor, t: Tensor, again: Again) -> Tensor:
         weight = p - t
         # 0 * -inf counts 0: positions that neither the attention nor the target uses.
-        return torch.where(weight == 0, 0.0, x * weight).sum(-1)
+        return (x * weight).masked_fill_(weight == 0, 0.0).sum(-1)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.again = inputs
+        ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, p, t = ctx.saved_tensors
         g = g.unsqueeze(-1)
-        return g * (p - t), None, -g * x if ctx.needs_input_grad[2] else None
+        p = ctx.again(x) if ctx.again is not None and torch.is_grad_enabled() else p
+        return g * (p - t), None, -g * x if ctx.needs_input_grad[2] else None, None
+
+    generate_vmap_rule = True
+
+
+class AtClass(Function):
+    """The largest score less that of class y, ``[...]``, with the derivative of ``sum x p - x_y``: `Slope` where a formula of
+    p gives the rest of the loss. Rows ``x, p [..., n]``, ``y [...]`` int64."""
+
+    @staticmethod
+    def forward(x: Tensor, p: Tensor, y: Tensor, again: Again) -> Tensor:
+        top = x.amax(-1)
+        return torch.where(top == -torch.inf, 0.0, top) - x.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.again = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, p, y = ctx.saved_tensors
+        g = g.unsqueeze(-1)
+        p = ctx.again(x) if ctx.again is not None and torch.is_grad_enabled() else p
+        return (g * p).scatter_add_(-1, y.unsqueeze(-1), -g), None, None, None
 
     generate_vmap_rule = True
 

@@ -1,0 +1,350 @@
+r"""The names of the entmax package, version 1.3, with its signatures: ``from sparse_attention.integrations import entmax``.
+
+The same results, from this library's exact kernels, with its contract besides (any ``dim``, -inf counts as masked, half
+precision computed in float32, twice differentiable, vmap, torch.compile). ``entmax.activations``, ``entmax.losses`` and
+``entmax.root_finding`` are this module too. ``return_support_size`` is of the package's later versions.
+
+``k`` (how many scores to sort first) and ``n_iter`` (bisections) are accepted and change nothing: solutions are exact.
+``ensure_sum_one`` likewise: they sum to 1 up to rounding. Where the package is wrong, this is not:
+
+* alpha = 1 is softmax (theirs: uniform), alpha < 1 of normmax is the optimum, a vertex (NaN or none);
+* ``k`` with a negative ``dim`` (crashes); a row of -inf is zeros (crashes, or NaN); losses with -inf are finite (NaN);
+* bfloat16 and float16 are rounded once, at the end (rows whose sums are off by up to .06);
+* a loss with an alpha of every row ``[n, 1]`` has one value a row (n x n), and a gradient for alpha (none);
+* a target equal to a negative ``ignore_index`` is left out (crashes); an ``nn.Parameter`` as alpha of a module is one of its
+  parameters (crashes); normmax is differentiable in alpha, budget in the budget (neither is).
+
+normmax and budget: ``mappings/_normmax.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..losses import fenchel_young
+from ..mappings._normmax import budget_rows, normmax_rows
+from ..mappings.entmax import entmax as _entmax
+from ..mappings.sparsemax import sparsemax as _sparsemax
+from ..registry import Param, make
+from ..rows.shape import along, last
+from ..rows.slope import Slope
+
+__version__ = "1.3"
+_ALPHA = Param("alpha", low=0.0, meaning="order of the norm")
+_BUDGET = Param("budget", low=0.0, closed_low=True, meaning="sum of the result")
+
+
+def sparsemax(X: Tensor, dim: int = -1, k: int | None = None, return_support_size: bool = False) -> Any:
+    """Euclidean projection on the simplex.
+
+    Args:
+        X: any shape.
+        k: changes nothing.
+        return_support_size: return the number of positions with weight too, int64, of size 1 along ``dim``.
+    """
+    return _with_size(_sparsemax(X, dim), dim, return_support_size)
+
+
+def entmax15(X: Tensor, dim: int = -1, k: int | None = None, return_support_size: bool = False) -> Any:
+    """Entmax of alpha = 1.5. Arguments as :func:`sparsemax`."""
+    return _with_size(_entmax(X, dim, 1.5), dim, return_support_size)
+
+
+def sparsemax_bisect(X: Tensor, dim: int = -1, n_iter: int | None = 50, ensure_sum_one: bool = True) -> Tensor:
+    """:func:`sparsemax`. ``n_iter`` and ``ensure_sum_one`` change nothing."""
+    return _sparsemax(X, dim)
+
+
+def entmax_bisect(
+    X: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, n_iter: int = 50, ensure_sum_one: bool = True
+) -> Tensor:
+    """Entmax of any alpha > 0, differentiable in X and alpha.
+
+    Args:
+        X: any shape.
+        alpha: a number, or a tensor that expands to X with size 1 along ``dim``: ``[H, 1, 1]`` for ``[B, H, T, n]``.
+        n_iter, ensure_sum_one: change nothing.
+    """
+    return _entmax(X, dim, _for_rows(alpha, X, dim, "alpha"))
+
+
+def normmax_bisect(X: Tensor, alpha: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> Tensor:
+    """``argmax_{p in simplex} p.X - ||p||_alpha``. Arguments as :func:`entmax_bisect`."""
+    return along(normmax_rows, X, dim, None, alpha=_ALPHA.take(_for_rows(alpha, X, dim, "alpha")))
+
+
+def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> Tensor:
+    """``argmin_p ||p - X||^2`` over ``0 <= p <= 1``, ``sum p = budget``; ones where the budget is above the positions.
+
+    Args:
+        X: any shape.
+        budget: >= 0, a number, or a tensor that expands to X with size 1 along ``dim``.
+        n_iter: changes nothing.
+    """
+    return along(budget_rows, X, dim, None, budget=_BUDGET.take(_for_rows(budget, X, dim, "budget")))
+
+
+def _for_rows(value: Any, X: Tensor, dim: int, name: str) -> Any:
+    """A tensor that expands to X, with as many dimensions as X; numbers as they are."""
+    if not isinstance(value, Tensor) or value.ndim == 0:
+        return value
+    if value.ndim <= X.ndim:
+        value = value.reshape(*[1] * (X.ndim - value.ndim), *value.shape)
+    if value.ndim != X.ndim or value.shape[dim] != 1:
+        raise ValueError(
+            f"{name} of shape {tuple(value.shape)} must expand to X {tuple(X.shape)} and have size 1 at dim={dim}"
+        )
+    return value
+
+
+def _with_size(p: Tensor, dim: int, wanted: bool) -> Any:
+    return (p, (p > 0).sum(dim, keepdim=True)) if wanted else p
+
+
+def _sparsemax_threshold_and_support(X: Tensor, dim: int = -1, k: int | None = None) -> tuple[Tensor, Tensor]:
+    """``tau`` with ``sparsemax(X) = (X - tau)_+``, and the number of positions with weight; size 1 along ``dim``."""
+    p, size = sparsemax(X, dim, k, True)
+    return X.amax(dim, keepdim=True) - p.amax(dim, keepdim=True), size
+
+
+def _entmax_threshold_and_support(X: Tensor, dim: int = -1, k: int | None = None) -> tuple[Tensor, Tensor]:
+    """``tau`` with ``entmax15(2 X) = (X - tau)_+^2``, and the number of positions with weight; size 1 along ``dim``."""
+    p, size = entmax15(2 * X, dim, k, True)
+    return X.amax(dim, keepdim=True) - p.amax(dim, keepdim=True).sqrt(), size
+
+
+def sparsemax_loss(X: Tensor, target: Tensor, k: int | None = None, return_support_size: bool = False) -> Any:
+    """Fenchel-Young loss of sparsemax, one value a row.
+
+    Args:
+        X: scores ``[..., classes]``.
+        target: classes ``[...]``, int64.
+        k: changes nothing.
+        return_support_size: return the number of classes with weight ``[..., 1]`` too.
+    """
+    return _loss(X, target, make("sparsemax"), return_support_size)
+
+
+def entmax15_loss(X: Tensor, target: Tensor, k: int | None = None, return_support_size: bool = False) -> Any:
+    """Fenchel-Young loss of entmax 1.5. Arguments as :func:`sparsemax_loss`."""
+    return _loss(X, target, make("entmax", alpha=1.5), return_support_size)
+
+
+def sparsemax_bisect_loss(X: Tensor, target: Tensor, n_iter: int | None = 50) -> Tensor:
+    """:func:`sparsemax_loss`; ``n_iter`` changes nothing."""
+    return sparsemax_loss(X, target)
+
+
+def entmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 1.5, n_iter: int = 50) -> Tensor:
+    """Fenchel-Young loss of entmax, differentiable in X and alpha: a number, one value, or ``[..., 1]``."""
+    return _loss(X, target, make("entmax", alpha=_for_rows(alpha, X, -1, "alpha")), False)
+
+
+def normmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 2, n_iter: int = 50) -> Tensor:
+    """Fenchel-Young loss of normmax. Arguments as :func:`entmax_bisect_loss`."""
+    x, _ = last(X, -1, None)
+    p = normmax_bisect(x, alpha)
+    t = nn.functional.one_hot(target, X.shape[-1]).to(x.dtype)
+    top = x.detach().amax(-1, keepdim=True)
+    x = x - torch.where(top.isfinite(), top, 0.0)
+    order = _for_rows(alpha, X, -1, "alpha")
+    y = p.detach()
+    power = torch.where(y > 0, torch.where(y > 0, y, 1.0).pow(order), 0.0).sum(-1, keepdim=True)
+    norm = torch.where(power > 0, power, 1.0).pow(1.0 / order).squeeze(-1)
+    return (Slope.apply(x, p, t, None) + 1.0 - norm).to(X.dtype)
+
+
+def _loss(X: Tensor, target: Tensor, mapping: Any, wanted: bool) -> Any:
+    value = fenchel_young(X, target, mapping, reduction="none").to(X.dtype)
+    return (value, (mapping(X.detach()) > 0).sum(-1, keepdim=True)) if wanted else value
+
+
+class _Module(nn.Module):
+    """Keeps what it is given under the names of the arguments; a tensor moves with the module, a parameter is learned."""
+
+    dim: Any
+    k: Any
+    alpha: Any
+    budget: Any
+    ignore_index: Any
+    reduction: Any
+    return_support_size: Any
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__()
+        for name, value in given.items():
+            if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+                self.register_buffer(name, value, persistent=False)
+            else:
+                setattr(self, name, value)
+
+
+class Sparsemax(_Module):
+    """Module of :func:`sparsemax`."""
+
+    def __init__(self, dim: int = -1, k: int | None = None, return_support_size: bool = False) -> None:
+        super().__init__(dim=dim, k=k, return_support_size=return_support_size)
+
+    def forward(self, X: Tensor) -> Any:
+        return sparsemax(X, self.dim, self.k, self.return_support_size)
+
+
+class Entmax15(_Module):
+    """Module of :func:`entmax15`."""
+
+    def __init__(self, dim: int = -1, k: int | None = None, return_support_size: bool = False) -> None:
+        super().__init__(dim=dim, k=k, return_support_size=return_support_size)
+
+    def forward(self, X: Tensor) -> Any:
+        return entmax15(X, self.dim, self.k, self.return_support_size)
+
+
+class SparsemaxBisect(_Module):
+    """Module of :func:`sparsemax_bisect`."""
+
+    def __init__(self, dim: int = -1, n_iter: int | None = None) -> None:
+        super().__init__(dim=dim, n_iter=n_iter)
+
+    def forward(self, X: Tensor) -> Tensor:
+        return sparsemax_bisect(X, self.dim)
+
+
+class EntmaxBisect(_Module):
+    """Module of :func:`entmax_bisect`."""
+
+    def __init__(self, alpha: float | Tensor = 1.5, dim: int = -1, n_iter: int = 50) -> None:
+        super().__init__(alpha=alpha, dim=dim, n_iter=n_iter)
+
+    def forward(self, X: Tensor) -> Tensor:
+        return entmax_bisect(X, self.alpha, self.dim)
+
+
+class NormmaxBisect(_Module):
+    """Module of :func:`normmax_bisect`."""
+
+    def __init__(self, alpha: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> None:
+        super().__init__(alpha=alpha, dim=dim, n_iter=n_iter)
+
+    def forward(self, X: Tensor) -> Tensor:
+        return normmax_bisect(X, self.alpha, self.dim)
+
+
+class BudgetBisect(_Module):
+    """Module of :func:`budget_bisect`."""
+
+    def __init__(self, budget: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> None:
+        super().__init__(budget=budget, dim=dim, n_iter=n_iter)
+
+    def forward(self, X: Tensor) -> Tensor:
+        return budget_bisect(X, self.budget, self.dim)
+
+
+class _Loss(_Module):
+    """Rows whose target is ``ignore_index`` count 0 and are left out of the mean.
+
+    Args:
+        reduction: "elementwise_mean" (also called "mean"), "sum" or "none".
+    """
+
+    def __init__(self, ignore_index: int = -100, reduction: str = "elementwise_mean", **given: Any) -> None:
+        if reduction not in ("elementwise_mean", "mean", "sum", "none"):
+            raise ValueError(f"reduction={reduction!r} is not one of elementwise_mean, sum, none")
+        super().__init__(ignore_index=ignore_index, reduction=reduction, **given)
+
+    def loss(self, X: Tensor, target: Tensor) -> Any:
+        raise NotImplementedError
+
+    def forward(self, X: Tensor, target: Tensor) -> Any:
+        counted = target != self.ignore_index
+        found = self.loss(X, target.masked_fill(~counted, 0))
+        value = (found[0] if isinstance(found, tuple) else found).masked_fill(~counted, 0.0)
+        if self.reduction != "none":
+            value = value.sum() if self.reduction == "sum" else value.sum() / counted.sum()
+        return (value, found[1]) if isinstance(found, tuple) else value
+
+
+class SparsemaxLoss(_Loss):
+    """Module of :func:`sparsemax_loss`."""
+
+    def __init__(
+        self,
+        k: int | None = None,
+        ignore_index: int = -100,
+        reduction: str = "elementwise_mean",
+        return_support_size: bool = False,
+    ) -> None:
+        super().__init__(ignore_index, reduction, k=k, return_support_size=return_support_size)
+
+    def loss(self, X: Tensor, target: Tensor) -> Any:
+        return sparsemax_loss(X, target, self.k, self.return_support_size)
+
+
+class Entmax15Loss(_Loss):
+    """Module of :func:`entmax15_loss`."""
+
+    def __init__(
+        self,
+        k: int | None = 100,
+        ignore_index: int = -100,
+        reduction: str = "elementwise_mean",
+        return_support_size: bool = False,
+    ) -> None:
+        super().__init__(ignore_index, reduction, k=k, return_support_size=return_support_size)
+
+    def loss(self, X: Tensor, target: Tensor) -> Any:
+        return entmax15_loss(X, target, self.k, self.return_support_size)
+
+
+class SparsemaxBisectLoss(_Loss):
+    """Module of :func:`sparsemax_bisect_loss`."""
+
+    def __init__(self, n_iter: int | None = 50, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
+        super().__init__(ignore_index, reduction, n_iter=n_iter)
+
+    def loss(self, X: Tensor, target: Tensor) -> Tensor:
+        return sparsemax_bisect_loss(X, target)
+
+
+class EntmaxBisectLoss(_Loss):
+    """Module of :func:`entmax_bisect_loss`."""
+
+    def __init__(
+        self,
+        alpha: float | Tensor = 1.5,
+        n_iter: int = 50,
+        ignore_index: int = -100,
+        reduction: str = "elementwise_mean",
+    ) -> None:
+        super().__init__(ignore_index, reduction, alpha=alpha, n_iter=n_iter)
+
+    def loss(self, X: Tensor, target: Tensor) -> Tensor:
+        return entmax_bisect_loss(X, target, self.alpha)
+
+
+class NormmaxBisectLoss(_Loss):
+    """Module of :func:`normmax_bisect_loss`."""
+
+    def __init__(
+        self,
+        alpha: float | Tensor = 2,
+        n_iter: int = 50,
+        ignore_index: int = -100,
+        reduction: str = "elementwise_mean",
+    ) -> None:
+        super().__init__(ignore_index, reduction, alpha=alpha, n_iter=n_iter)
+
+    def loss(self, X: Tensor, target: Tensor) -> Tensor:
+        return normmax_bisect_loss(X, target, self.alpha)
+
+
+activations = losses = root_finding = sys.modules[__name__]
+__all__ = [
+    *("sparsemax", "entmax15", "sparsemax_bisect", "entmax_bisect", "normmax_bisect", "budget_bisect"),
+    *("Sparsemax", "Entmax15", "SparsemaxBisect", "EntmaxBisect", "NormmaxBisect", "BudgetBisect"),
+    *("sparsemax_loss", "entmax15_loss", "sparsemax_bisect_loss", "entmax_bisect_loss", "normmax_bisect_loss"),
+    *("SparsemaxLoss", "Entmax15Loss", "SparsemaxBisectLoss", "EntmaxBisectLoss", "NormmaxBisectLoss"),
+]

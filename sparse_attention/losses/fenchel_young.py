@@ -1,0 +1,289 @@
+"""Fenchel-Young losses and the smoothed maximum, from the conjugate of a mapping's regulariser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..describe import Param
+from ..registry import Mapping, make, spec
+from ..rows.shape import compiling, last, per_row
+from ..rows.slope import AtClass, Slope, reduced
+from .regularisers import AT_VERTEX, GRIDS, REGULARISERS
+
+SMOOTHING = Param("label_smoothing", low=0.0, high=1.0, closed_low=True, closed_high=True, tensor=False)
+_OWN = {"sparsemap_sequence": "sparsemap_sequence_loss", "sparsemap_matching": "sparsemap_matching_loss"}
+
+
+def max_omega(
+    scores: Tensor, mapping: str | Mapping, dim: int = -1, mask: Tensor | None = None, **params: Any
+) -> Tensor:
+    """``max_{p in simplex} x.p - Omega(p)``: the smoothed maximum whose gradient is the mapping.
+
+    Args:
+        scores: any shape, floating point.
+        mapping: a name or a module from ``make``; it must have a regulariser: softmax (log-sum-exp), sparsemax, entmax,
+            pnormmax, fusedmax, oscarmax, sparsegen_lin, hardmax (the maximum), constrained ones; tvmax over grids
+            ``[..., H, W]``.
+        mask: bool, broadcastable to scores, True = keep.
+        params: the mapping's, with a name; ``bounds`` of the constrained mappings.
+    Returns:
+        scores' shape without ``dim`` (without both of a grid), in float32 at least; 0 for a fully masked row. Twice
+        differentiable in the scores, once in hyperparameters given as tensors.
+    Raises:
+        ValueError: a mapping without regulariser.
+    """
+    built, inputs = _built(mapping, params)
+    return _value(scores, None, built, dim, mask, inputs)
+
+
+def fenchel_young(
+    scores: Tensor,
+    target: Tensor,
+    mapping: str | Mapping,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+    *,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    **params: Any,
+) -> Tensor:
+    """``max_Omega(x) + Omega(t) - x.t``: non-negative, convex in x, gradient ``mapping(x) - t``.
+
+    Args:
+        scores: any shape; -inf counts as masked.
+        target: class indices (int64, scores' shape without ``dim``) or distributions (scores' shape).
+        mapping, params: as in :func:`max_omega`: ``fenchel_young(x, y, "entmax", alpha=1.3)``. Of a grid classes are cells.
+        reduction: "mean" over rows, "sum" or "none".
+        weight: ``[classes]``; a row counts ``sum_c weight_c t_c`` times, and "mean" divides by the sum of these, as torch's
+            cross_entropy does for class indices.
+        ignore_index: rows of this class index are 0 and do not count.
+        label_smoothing: from 0 to 1, the share of the target that is spread over all classes kept.
+    Returns:
+        a scalar, or one value per row; infinite where the target lies on a masked position.
+    Raises:
+        ValueError: mapping without regulariser, unknown reduction, target or weight of another shape, label_smoothing
+            out of range.
+    """
+    built, inputs = _built(mapping, params)
+    smoothing = SMOOTHING.check(label_smoothing)
+    cells = built.spec.over == "grid"
+    t, counted = targets(scores.flatten(-2) if cells else scores, target, -1 if cells else dim, ignore_index, cells)
+    value = _value(scores, t, built, dim, mask, inputs, smoothing)
+    return weighted(value, t, counted, weight, reduction, scores.shape[-2:].numel() if cells else scores.shape[dim])
+
+
+def _built(mapping: str | Mapping, params: dict[str, Any]) -> tuple[Mapping, dict[str, Tensor]]:
+    """The module, and what a call needs besides scores."""
+    known = spec(mapping) if isinstance(mapping, str) else getattr(mapping, "spec", None)
+    name = known.name if known is not None else type(mapping).__name__
+    if name not in REGULARISERS and name not in GRIDS:
+        own = f"; its own loss is sa.losses.{_OWN[name]}" if name in _OWN else ""
+        raise ValueError(
+            f"{name} is not the gradient of a smoothed maximum of scores alone, so it has no Fenchel-Young loss{own}; "
+            f"those that have one: {', '.join([*REGULARISERS, *GRIDS])}"
+        )
+    inputs = {key: params.pop(key) for key in known.inputs if key in params}  # type: ignore[union-attr]
+    if isinstance(mapping, str):
+        mapping = make(mapping, **params)
+    elif params:
+        raise ValueError(f"{', '.join(params)} with a module: give the name ({name!r}), or make the module with them")
+    if mapping.params.get("mode", "exact") != "exact":
+        raise ValueError("oscarmax(mode='paper') does not solve the regularised problem; use mode='exact'")
+    return mapping, inputs
+
+
+def _value(
+    scores: Tensor,
+    target: Tensor | None,
+    built: Mapping,
+    dim: int,
+    mask: Tensor | None,
+    inputs: dict[str, Tensor],
+    smoothing: float = 0.0,
+) -> Tensor:
+    """One value a row; ``target``: class indices or distributions, classes last."""
+    if built.spec.over == "grid":
+        return _of_grid(scores, target, built, mask, smoothing)
+    if built.dim not in (-1, dim):
+        raise ValueError(f"{built} is along dim={built.dim}, the loss along dim={dim}; give the loss dim={built.dim}")
+    x, _ = last(scores, dim, mask)
+    # Along the last dimension from here on; hyperparameter tensors are shaped for the rows once.
+    params = {name: per_row(value, scores, dim, name) for name, value in built.params.items() if name != "bounds"}
+    fixed = {"bounds": built.params["bounds"]} if "bounds" in built.params else {}
+    moved = {name: torch.as_tensor(u).expand(scores.shape).movedim(dim, -1) for name, u in {**fixed, **inputs}.items()}
+    function = built.spec.function
+    assert function is not None
+    name = built.spec.name
+    numbers = {key: value for key, value in params.items() if key not in ("mode", "solver", "tol")}
+
+    def mapping(z: Tensor) -> Tensor:
+        return function(z, dim=-1, **params, **moved)
+
+    constant = not moved and not any(isinstance(value, Tensor) for value in params.values()) and not compiling()
+    again = mapping if constant else None
+    p = mapping(x.detach() if constant else x)
+    if target is not None and not target.is_floating_point():
+        if constant and name in AT_VERTEX and not smoothing and abs(numbers.get("alpha", 2.0) - 1.0) > 0.1:
+            value = AtClass.apply(x, p, target, again) + AT_VERTEX[name](p, **numbers)
+            return torch.where(value.detach() < 0, value - value.detach(), value)  # rounding; the gradient stays
+        target = torch.nn.functional.one_hot(target, x.shape[-1]).to(x.dtype)
+    keep = x.detach() != -torch.inf
+
+    def omega(q: Tensor) -> Tensor:
+        return REGULARISERS[name](q, keep, **numbers).sum(-1)
+
+    return _young(x, p, _smooth(target, keep, smoothing), omega, again)
+
+
+def _of_grid(scores: Tensor, target: Tensor | None, built: Mapping, mask: Tensor | None, smoothing: float) -> Tensor:
+    x, _ = last(scores, -1, mask)
+    keep = x.detach() != -torch.inf
+    function = built.spec.function
+    assert function is not None
+    p = function(x, **built.params).flatten(-2)
+    flat = x.flatten(-2)
+    numbers = {name: per_row(value, flat, -1, name) for name, value in built.params.items()}
+    numbers = {name: v.unsqueeze(-1) if isinstance(v, Tensor) else v for name, v in numbers.items()}
+    if target is not None and not target.is_floating_point():
+        target = torch.nn.functional.one_hot(target, flat.shape[-1]).to(x.dtype)
+
+    def omega(q: Tensor) -> Tensor:
+        return GRIDS[built.spec.name](q.view(x.shape), keep, **numbers).sum((-1, -2))
+
+    return _young(flat, p, _smooth(target, keep.flatten(-2), smoothing), omega)
+
+
+def _smooth(target: Tensor | None, keep: Tensor, smoothing: float) -> Tensor | None:
+    if target is None or not smoothing:
+        return target
+    return (1.0 - smoothing) * target + smoothing * keep / keep.sum(-1, keepdim=True).clamp(min=1)
+
+
+def _young(x: Tensor, p: Tensor, target: Tensor | None, omega: Any, again: Any = None) -> Tensor:
+    """``x.(p - t) - Omega(p) + Omega(t)``, gradient ``p - t``; rows ``[..., n]``."""
+    t = torch.zeros_like(p) if target is None else target
+    if target is not None:
+        # p and t have the same sum, so a common offset is nothing but rounding: without it the products keep their digits.
+        top = x.detach().amax(-1, keepdim=True)
+        shifted = top.isfinite() & ((t.detach().sum(-1, keepdim=True) - 1).abs() < 1e-3)
+        x = x - torch.where(shifted, top, 0.0)
+    value = Slope.apply(x, p, t, again) - omega(p.detach())
+    return value if target is None else value + omega(target)
+
+
+def targets(
+    scores: Tensor, target: Tensor, dim: int, ignore_index: int, cells: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Class indices, 0 where ignored, with the rows that count; or distributions with the classes last, float32 or float64."""
+    if not target.dtype.is_floating_point:
+        lead = list(scores.shape)
+        lead.pop(dim)
+        if list(target.shape) != lead:
+            raise ValueError(
+                f"class indices of shape {tuple(target.shape)} do not fit scores {tuple(scores.shape)} "
+                f"along dim={dim}: expected {tuple(lead)}"
+            )
+        counted = target != ignore_index
+        return target.long().masked_fill(~counted, 0), counted
+    target = target.flatten(-2) if cells and target.ndim > 1 else target
+    if target.shape != scores.shape:
+        raise ValueError(
+            f"target of shape {tuple(target.shape)} must have the shape of the scores {tuple(scores.shape)}, "
+            "or hold class indices (int64)"
+        )
+    dtype = torch.float64 if scores.dtype == torch.float64 else torch.float32
+    return target.to(dtype).movedim(dim, -1), None
+
+
+def weighted(
+    value: Tensor, t: Tensor, counted: Tensor | None, weight: Tensor | None, reduction: str, classes: int
+) -> Tensor:
+    """Rows ``value [...]`` reduced; ``t``, ``counted`` as `targets` gives them."""
+    if counted is None and weight is None:
+        return reduced(value, reduction)
+    share = torch.ones_like(value)
+    if weight is not None:
+        if weight.shape != (classes,):
+            raise ValueError(f"weight of shape {tuple(weight.shape)}: one a class is needed, ({classes},)")
+        weight = weight.to(value.dtype)
+        share = weight[t] if counted is not None else (t * weight).sum(-1)
+        value = value * share
+    if counted is not None:
+        value, share = value.masked_fill(~counted, 0.0), share.masked_fill(~counted, 0.0)
+    return value.sum() / share.sum() if reduction == "mean" else reduced(value, reduction)
+
+
+def softmax_loss(
+    scores: Tensor,
+    target: Tensor,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+    *,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Log loss ``-sum_i t_i log softmax(z)_i`` against a class or a distribution over labels.
+
+    It is the Fenchel-Young loss of softmax plus the entropy of the target. Arguments as :func:`fenchel_young`.
+    """
+    smoothing = SMOOTHING.check(label_smoothing)
+    given, counted = targets(scores, target, dim, ignore_index)
+    x, _ = last(scores, dim, mask)
+    dead = x.detach().amax(-1, keepdim=True) == -torch.inf
+    log_p = torch.log_softmax(x.masked_fill(dead, 0.0), -1)
+    if counted is not None and not smoothing:
+        value = -log_p.gather(-1, given.unsqueeze(-1)).masked_fill(dead, 0.0).squeeze(-1)
+        return weighted(value, given, counted, weight, reduction, scores.shape[dim])
+    t = given if counted is None else torch.nn.functional.one_hot(given, x.shape[-1]).to(x.dtype)
+    soft = _smooth(t, x.detach() != -torch.inf, smoothing)
+    assert soft is not None
+    value = -torch.where(soft == 0, 0.0, soft * log_p.masked_fill(dead, 0.0)).sum(-1)
+    return weighted(value, given, counted, weight, reduction, scores.shape[dim])
+
+
+def sparsemax_loss(
+    scores: Tensor, target: Tensor, dim: int = -1, mask: Tensor | None = None, reduction: str = "mean", **options: Any
+) -> Tensor:
+    """The sparsemax ("huber") loss ``-t.z + 1/2 sum_{j in S}(z_j^2 - tau^2) + 1/2 ||t||^2`` (Martins & Astudillo 2016).
+
+    Gradient ``sparsemax(z) - t``. Arguments and result as :func:`fenchel_young`; options: its weight, ignore_index,
+    label_smoothing.
+    """
+    return fenchel_young(scores, target, "sparsemax", dim, mask, reduction, **options)
+
+
+def entmax_loss(
+    scores: Tensor,
+    target: Tensor,
+    alpha: float | Tensor = 1.5,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+    **options: Any,
+) -> Tensor:
+    """The Fenchel-Young loss of entmax (Peters, Niculae & Martins 2019, Eq. 8). Arguments as :func:`sparsemax_loss`."""
+    return fenchel_young(scores, target, "entmax", dim, mask, reduction, alpha=alpha, **options)
+
+
+def fusedmax_loss(
+    scores: Tensor,
+    target: Tensor,
+    lam: float | Tensor = 0.1,
+    gamma: float | Tensor = 1.0,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+    **options: Any,
+) -> Tensor:
+    """The Fenchel-Young loss of fusedmax: neighbouring classes alike. Arguments as :func:`sparsemax_loss`."""
+    return fenchel_young(scores, target, "fusedmax", dim, mask, reduction, lam=lam, gamma=gamma, **options)
+
+
+__all__ = ["entmax_loss", "fenchel_young", "fusedmax_loss", "max_omega", "softmax_loss", "sparsemax_loss"]

@@ -1,0 +1,124 @@
+"""The multilabel hinge losses of Laha et al. 2018 (Eq. 7 and 8), by sorting."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..mappings.sparsegen import LAM
+from ..mappings.sparsehourglass import Q
+from ..rows.shape import last, per_row
+from ..rows.slope import reduced
+
+
+def sparsegen_hinge(
+    scores: Tensor,
+    target: Tensor,
+    lam: float | Tensor = 0.0,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    half_pairs: bool = False,
+    corrected: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""The multilabel hinge loss of sparsegen-lin (Laha et al. 2018, Eq. 8); lam = 0 is "sparsemax + hinge".
+
+    .. math:: \frac{1}{1-\lambda}\sum_{i,j \in Y}|z_i - z_j|
+              + \sum_{i \in Y, j \notin Y}\Big[\eta_i - \frac{z_i - z_j}{1-\lambda}\Big]_+
+
+    Convex in z, and 0 exactly where sparsegen-lin returns :math:`\eta`, for :math:`\eta` uniform on Y.
+    By sorting: O(K log K) time and O(K) memory per row.
+
+    Args:
+        scores: any shape.
+        target: scores' shape, non-negative: 0/1 labels or a distribution; divided by its sum to give eta. Y: where > 0.
+            Masked classes are left out of Y and of the sum.
+        lam: < 1.
+        half_pairs: count each pair {i, j} of Y once, as the authors' code does; the printed sum counts it twice.
+        corrected: replace ``|z_i - z_j|`` by ``|z_i - z_j - (1-lam)(eta_i - eta_j)|``, which is 0 at the right point
+            when eta is not uniform (the printed term is not).
+        reduction: "mean" over rows, "sum" or "none".
+    Raises:
+        ValueError: a number lam out of range (a tensor is not checked), target of another shape or negative, unknown
+            reduction.
+    """
+    x, eta, keep = _labels(scores, target, dim, mask)
+    width = 1.0 - per_row(lam, scores, dim, "lam") if isinstance(lam, Tensor) else 1.0 - LAM.check(lam)
+    # L(z; lam) = L(z / (1 - lam); 0).
+    return reduced(_hinge(x / width, eta, keep, torch.ones_like(x[..., :1]), half_pairs, corrected), reduction)
+
+
+def sparsehourglass_hinge(
+    scores: Tensor,
+    target: Tensor,
+    q: float | Tensor = 1.0,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    half_pairs: bool = False,
+    corrected: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""The multilabel hinge loss of sparsehourglass (Laha et al. 2018, Eq. 7).
+
+    .. math:: \sum_{i,j \in Y}|z_i - z_j| + \sum_{i \in Y, j \notin Y}\Big[\frac{\eta_i}{\hat\alpha(z)} - (z_i - z_j)\Big]_+,
+              \qquad \frac{1}{\hat\alpha(z)} = \frac{|\sum z| + Kq}{1 + Kq}
+
+    Arguments as :func:`sparsegen_hinge`, with ``q >= 0`` for ``lam`` (the corrected form is not convex here).
+    """
+    x, eta, keep = _labels(scores, target, dim, mask)
+    q = per_row(q, scores, dim, "q") if isinstance(q, Tensor) else Q.check(q)
+    count = keep.sum(-1, keepdim=True).to(x.dtype)
+    inverse = (x.masked_fill(~keep, 0.0).sum(-1, keepdim=True).abs() + count * q) / (1.0 + count * q)
+    return reduced(_hinge(x, eta, keep, inverse, half_pairs, corrected), reduction)
+
+
+def _hinge(z: Tensor, eta: Tensor, keep: Tensor, width: Tensor, half_pairs: bool, corrected: bool) -> Tensor:
+    """``sum_{i,j in Y} |z_i - z_j| + sum_{i in Y, j not in Y} [width eta_i - z_i + z_j]_+``, ``z, eta [..., K]``,
+    ``width [..., 1]``; returns ``[...]``."""
+    on, off = keep & (eta > 0), keep & (eta == 0)
+    dtype = z.dtype
+    wide = torch.float64 if z.device.type != "mps" else dtype
+    z, eta, width = z.to(wide), eta.to(wide), width.to(wide)
+    # Only differences count: shifted, the running sums below stay small.
+    z = z.masked_fill(~keep, 0.0)
+    z = torch.where(keep, z - torch.where(keep, z.detach(), -torch.inf).amax(-1, keepdim=True).clamp(min=-1e300), 0.0)
+    bound = torch.where(on, z - width * eta, 0.0)
+    pairs = _pair_distances(bound if corrected else z, on) * (1.0 if half_pairs else 2.0)
+    # sum_{j not in Y} [z_j - bound_i]_+ from the sorted scores outside Y: those above the bound are a prefix.
+    outside = z.masked_fill(~off, -torch.inf).sort(dim=-1, descending=True).values
+    above = torch.searchsorted(-outside.detach().contiguous(), -bound.detach().contiguous())
+    sums = torch.nn.functional.pad(outside.masked_fill(outside == -torch.inf, 0.0).cumsum(-1), (1, 0))
+    hinge = torch.where(on, sums.gather(-1, above) - above * bound, 0.0).sum(-1)
+    return (pairs + hinge).to(dtype)
+
+
+def _pair_distances(z: Tensor, on: Tensor) -> Tensor:
+    """``sum_{i<j} |z_i - z_j|`` over the positions ``on``: each counts as often as there are smaller ones, less the larger.
+
+    Equal ones are neither: of the subgradients at a tie the symmetric one, which does not depend on the order of classes.
+    """
+    at = z.detach().contiguous()
+    ordered = at.masked_fill(~on, torch.inf).sort(dim=-1).values
+    smaller = torch.searchsorted(ordered, at)
+    larger = on.sum(-1, keepdim=True) - torch.searchsorted(ordered, at, right=True)
+    return torch.where(on, (smaller - larger) * z, 0.0).sum(-1)
+
+
+def _labels(scores: Tensor, target: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores and normalised labels with the class dimension last, and which classes are kept."""
+    if target.shape != scores.shape:
+        raise ValueError(
+            f"target of shape {tuple(target.shape)} must have the shape of the scores {tuple(scores.shape)}"
+        )
+    if not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()) and not bool(
+        (target >= 0).all()
+    ):
+        raise ValueError("target holds negative numbers or NaN; labels are 0 or 1, or a distribution")
+    x, _ = last(scores, dim, mask)
+    keep = x.detach() != -torch.inf
+    y = target.to(x.dtype).movedim(dim, -1).masked_fill(~keep, 0.0) if x.ndim == target.ndim else target.reshape(1)
+    total = y.sum(-1, keepdim=True)
+    return x, y / torch.where(total == 0, 1.0, total), keep
+
+
+__all__ = ["sparsegen_hinge", "sparsehourglass_hinge"]

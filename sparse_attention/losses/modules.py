@@ -1,0 +1,123 @@
+"""Modules of the losses: made once with their options, called with scores and target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..registry import Mapping
+from .fenchel_young import SMOOTHING, _built, fenchel_young, softmax_loss
+from .hinge import sparsegen_hinge, sparsehourglass_hinge
+
+
+class _Loss(nn.Module):
+    """Keeps the options of a loss: ``weight`` as a buffer, the others as attributes."""
+
+    def __init__(
+        self,
+        dim: int = -1,
+        reduction: str = "mean",
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if reduction not in ("mean", "sum", "none"):
+            raise ValueError(f"reduction={reduction!r} is not one of mean, sum, none")
+        self.dim, self.reduction, self.ignore_index = dim, reduction, ignore_index
+        self.label_smoothing = SMOOTHING.check(label_smoothing)
+        self.register_buffer("weight", weight)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        kept = ("dim", "reduction", "weight", "ignore_index", "label_smoothing")
+        return {name: getattr(self, name) for name in kept}
+
+    def extra_repr(self) -> str:
+        return f"reduction={self.reduction!r}"
+
+
+class FenchelYoungLoss(_Loss):
+    """Module of :func:`fenchel_young`: ``FenchelYoungLoss("entmax", alpha=1.5)(scores, target, mask=None)``.
+
+    Args:
+        mapping, params: a name with its parameters (a tensor moves with the loss, "learned" is learned), or a module.
+        dim, reduction, weight, ignore_index, label_smoothing: as of the function.
+    """
+
+    def __init__(
+        self,
+        mapping: str | Mapping,
+        dim: int = -1,
+        reduction: str = "mean",
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        **params: Any,
+    ) -> None:
+        super().__init__(dim, reduction, weight, ignore_index, label_smoothing)
+        self.mapping = _built(mapping, params)[0]
+
+    def forward(self, scores: Tensor, target: Tensor, mask: Tensor | None = None, **inputs: Any) -> Tensor:
+        return fenchel_young(scores, target, self.mapping, mask=mask, **self.options, **inputs)
+
+
+class SparsemaxLoss(FenchelYoungLoss):
+    """Module of :func:`sparsemax_loss`; options as of :class:`FenchelYoungLoss`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__("sparsemax", **options)
+
+
+class EntmaxLoss(FenchelYoungLoss):
+    """Module of :func:`entmax_loss`; options as of :class:`FenchelYoungLoss`."""
+
+    def __init__(self, alpha: float | Tensor | str = 1.5, **options: Any) -> None:
+        super().__init__("entmax", alpha=alpha, **options)
+
+
+class FusedmaxLoss(FenchelYoungLoss):
+    """Module of :func:`fusedmax_loss`; options as of :class:`FenchelYoungLoss`."""
+
+    def __init__(self, lam: float | Tensor = 0.1, gamma: float | Tensor = 1.0, **options: Any) -> None:
+        super().__init__("fusedmax", lam=lam, gamma=gamma, **options)
+
+
+class SoftmaxLoss(_Loss):
+    """Module of :func:`softmax_loss`; options as of :class:`FenchelYoungLoss`."""
+
+    def forward(self, scores: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+        return softmax_loss(scores, target, mask=mask, **self.options)
+
+
+class _Hinge(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options = options
+
+
+class SparsegenHinge(_Hinge):
+    """Module of :func:`sparsegen_hinge`; options: its dim, half_pairs, corrected, reduction."""
+
+    def __init__(self, lam: float = 0.0, **options: Any) -> None:
+        super().__init__(lam=lam, **options)
+
+    def forward(self, scores: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+        return sparsegen_hinge(scores, target, mask=mask, **self.options)
+
+
+class SparsehourglassHinge(_Hinge):
+    """Module of :func:`sparsehourglass_hinge`; options as of :class:`SparsegenHinge`."""
+
+    def __init__(self, q: float = 1.0, **options: Any) -> None:
+        super().__init__(q=q, **options)
+
+    def forward(self, scores: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+        return sparsehourglass_hinge(scores, target, mask=mask, **self.options)
+
+
+__all__ = [
+    *("EntmaxLoss", "FenchelYoungLoss", "FusedmaxLoss", "SoftmaxLoss", "SparsegenHinge", "SparsehourglassHinge"),
+    "SparsemaxLoss",
+]

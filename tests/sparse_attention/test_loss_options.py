@@ -1,0 +1,201 @@
+"""Classes, weights, ignored rows, smoothing: beside torch's cross_entropy, and against the definition for every mapping."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.nn.functional import cross_entropy, one_hot
+
+import sparse_attention as sa
+from sparse_attention.losses import fenchel_young
+
+D = torch.float64
+ROWS = [n for n in sa.losses.REGULARISERS if not n.startswith("constrained")]
+PARAMS = {"entmax": {"alpha": 1.3}, "fusedmax": {"lam": 0.3}, "sparsegen_lin": {"lam": 0.4}, "pnormmax": {"p": 1.7, "gamma": 0.6}}  # fmt: skip
+
+
+def data(rows=7, n=5):
+    y = torch.randint(n, (rows,))
+    return torch.randn(rows, n, dtype=D), y.where(torch.arange(rows) != 2, 3), torch.rand(n, dtype=D)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_softmax_is_torchs_cross_entropy(reduction):
+    x, y, w = data()
+    for options in ({}, {"weight": w}, {"ignore_index": 3}, {"weight": w, "ignore_index": 3}):
+        expected = cross_entropy(x, y, reduction=reduction, **options)
+        assert torch.allclose(sa.losses.softmax_loss(x, y, reduction=reduction, **options), expected)
+        assert torch.allclose(fenchel_young(x, y, "softmax", reduction=reduction, **options), expected)
+    expected = cross_entropy(x, y, reduction=reduction, label_smoothing=0.3, ignore_index=3)
+    assert torch.allclose(
+        sa.losses.softmax_loss(x, y, reduction=reduction, label_smoothing=0.3, ignore_index=3), expected
+    )
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_options_against_the_definition(kernel, name):
+    x, y, w = data()
+    params = PARAMS.get(name, {})
+    soft = 0.8 * one_hot(y, 5).to(D) + 0.2 / 5
+    rows = fenchel_young(x, soft, sa.make(name, **params), reduction="none")
+    kept = y != 3
+    value = fenchel_young(x, y, name, weight=w, ignore_index=3, label_smoothing=0.2, **params)
+    assert torch.allclose(value, (rows * w[y])[kept].sum() / w[y][kept].sum(), atol=1e-12)
+    summed = fenchel_young(x.T, y, name, 0, reduction="sum", ignore_index=3, label_smoothing=0.2, **params)
+    assert torch.allclose(summed, rows[kept].sum(), atol=1e-12)
+    shares = (soft * w).sum(-1)
+    weighted = fenchel_young(x, soft, name, weight=w, **params)
+    assert torch.allclose(weighted, (rows * shares).sum() / shares.sum(), atol=1e-12)
+    assert fenchel_young(x, torch.full_like(y, -100), name, reduction="sum", **params) == 0
+    # Excluded classes get no part of the smoothing.
+    mask = torch.ones(7, 5, dtype=torch.bool)
+    mask[torch.arange(7), (y + 1) % 5] = False
+    even = (0.7 * one_hot(y, 5) + 0.3 / 4) * mask
+    masked = fenchel_young(x, y, name, mask=mask, label_smoothing=0.3, **params)
+    assert torch.allclose(masked, fenchel_young(x, even, name, mask=mask, **params), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [*ROWS, "entmax near softmax"])
+def test_classes_and_distributions_agree_at_every_order(kernel, name):
+    name, params = ("entmax", {"alpha": 1.05}) if " " in name else (name, PARAMS.get(name, {}))
+    x, y, _ = data(4)
+    x = (50 + x).requires_grad_()
+    t = one_hot(y, 5).to(D)
+    pair = [fenchel_young(x, target, name, reduction="none", **params) for target in (y, t)]
+    assert torch.allclose(*pair, atol=1e-10)
+    (g,) = torch.autograd.grad(pair[0].sum(), x)
+    assert torch.allclose(g, sa.make(name, **params)(x) - t, atol=1e-12)
+    if name != "hardmax":
+        assert gradcheck(lambda x: fenchel_young(x, y, name, **params), (x,))
+        assert gradgradcheck(lambda x: fenchel_young(x, y, name, **params), (x,))
+    each = torch.vmap(lambda x, y: fenchel_young(x, y, name, **params))(x, y)
+    assert torch.allclose(each, pair[0])
+    excluded = x.detach().clone()
+    excluded[0, y[0]], excluded[1, (y[1] + 1) % 5], excluded[2, 0] = -torch.inf, -torch.inf, torch.nan
+    found = fenchel_young(excluded, y, name, reduction="none", **params)
+    assert found[0] == math.inf and found[1].isfinite() and found[2].isnan() and torch.equal(found[3], pair[0][3])
+
+
+def test_every_registered_mapping_has_a_loss_or_says_why_not():
+    x = torch.randn(3, 4, 4, dtype=D, requires_grad=True)
+    t = torch.softmax(torch.randn(3, 4, 4, dtype=D), -1)
+    bounds = {"bounds": torch.full((4,), 0.6, dtype=D)}
+    with_loss = {*sa.losses.REGULARISERS, "tvmax"}
+    for name in sa.names():
+        inputs = bounds if name.startswith("constrained") else {}
+        target = t / 4 if name == "tvmax" else t
+        if name not in with_loss:
+            with pytest.raises(ValueError, match=f"{name} is not the gradient of a smoothed maximum"):
+                fenchel_young(x, target, name)
+            continue
+        loss = fenchel_young(x, target, name, reduction="none", **inputs)
+        assert (loss >= -1e-12).all()
+        (g,) = torch.autograd.grad(loss.sum(), x)
+        assert torch.allclose(g, sa.make(name)(x, **inputs) - target, atol=1e-12), name
+    with pytest.raises(ValueError, match=r"its own loss is sa\.losses\.sparsemap_sequence_loss"):
+        fenchel_young(x, t, "sparsemap_sequence")
+
+
+def test_the_loss_of_tvmax_over_grids():
+    x = torch.randn(2, 3, 4, dtype=D)
+    mask = torch.rand(2, 3, 4) > 0.2
+    mask[:, 0, 0] = True
+    value = sa.max_omega(x, "tvmax", mask=mask, lam=0.2)
+    p = sa.tvmax(x, lam=0.2, mask=mask)
+    for q in [p, *torch.softmax(3 * torch.randn(50, 2, 12, dtype=D), -1).view(50, 2, 3, 4)]:
+        q = q * mask / (q * mask).sum((-1, -2), keepdim=True)
+        tv = torch.zeros(2, dtype=D)
+        for b in range(2):
+            for i, j in torch.cartesian_prod(torch.arange(3), torch.arange(4)).tolist():
+                for k, m in ((i + 1, j), (i, j + 1)):
+                    if k < 3 and m < 4 and mask[b, i, j] and mask[b, k, m]:
+                        tv[b] += (q[b, i, j] - q[b, k, m]).abs()
+        cost = (q * x).sum((-1, -2)) - 0.5 * q.square().sum((-1, -2)) - 0.2 * tv
+        assert (cost <= value + 1e-12).all() and (q is p or not torch.equal(q, p) or torch.allclose(cost, value))
+    cell = torch.tensor([0, 0])
+    t = one_hot(cell, 12).view(2, 3, 4).to(D)
+    expected = (
+        value + 0.5 + 0.2 * torch.tensor([mask[b, 0, 1].int() + mask[b, 1, 0].int() for b in (0, 1)]) - x[:, 0, 0]
+    )
+    for target in (cell, t):
+        assert torch.allclose(fenchel_young(x, target, "tvmax", mask=mask, lam=0.2, reduction="none"), expected)
+
+
+def test_functions_and_modules():
+    x, y, w = data()
+    options = {"weight": w, "ignore_index": 3, "label_smoothing": 0.1, "reduction": "sum"}
+    losses = sa.losses
+    for module, function, params in (
+        (losses.SparsemaxLoss, losses.sparsemax_loss, {}), (losses.SoftmaxLoss, losses.softmax_loss, {}),
+        (losses.EntmaxLoss, losses.entmax_loss, {"alpha": 1.4}), (losses.FusedmaxLoss, losses.fusedmax_loss, {"lam": 0.2}),
+    ):  # fmt: skip
+        made = module(**params, **options)
+        expected = function(x, y, **params, **options)
+        assert torch.equal(made(x, y), expected)
+        assert torch.equal(pickle.loads(pickle.dumps(made))(x, y), expected)
+        assert list(made.float().state_dict()) == ["weight"] and made.weight.dtype == torch.float32
+        assert torch.equal(module(dim=0, **params)(x.T, y), function(x, y, **params))
+    labels = one_hot(y, 5).to(D)
+    hinges = ((losses.SparsegenHinge(0.3, half_pairs=True), losses.sparsegen_hinge(x, labels, 0.3, half_pairs=True)), (losses.SparsehourglassHinge(q=0.5), losses.sparsehourglass_hinge(x, labels, 0.5)))  # fmt: skip
+    for made, expected in hinges:
+        assert torch.equal(made(x, labels), expected)
+    learned = losses.EntmaxLoss(alpha="learned")
+    learned(x, y).backward()
+    assert learned.mapping.alpha_logit.grad.abs() > 0
+    bounded = losses.FenchelYoungLoss("constrained_sparsemax")
+    bounds = torch.full((5,), 0.5, dtype=D)
+    assert torch.equal(
+        bounded(x, labels, bounds=bounds), fenchel_young(x, labels, "constrained_sparsemax", bounds=bounds)
+    )
+
+
+def test_gradients_for_hyperparameters():
+    x, y, _ = data(3)
+    alpha = torch.tensor([[1.4], [1.8], [2.5]], dtype=D, requires_grad=True)
+    assert gradcheck(lambda a: sa.losses.entmax_loss(x, y, a), (alpha,))
+    lam = torch.tensor(0.2, dtype=D, requires_grad=True)
+    assert gradcheck(lambda lam: sa.losses.fusedmax_loss(x, y, lam), (lam,))
+
+
+def test_compiled_as_one_graph():
+    x, y, _ = data()
+    step = torch.compile(
+        lambda x, y: fenchel_young(x, y, "sparsemax", ignore_index=3), fullgraph=True, backend="aot_eager"
+    )
+    found = []
+    for f in (step, lambda x, y: fenchel_young(x, y, "sparsemax", ignore_index=3)):
+        z = x.clone().requires_grad_()
+        value = f(z, y)
+        found += [value.detach(), torch.autograd.grad(value, z)[0]]
+    assert torch.allclose(found[0], found[2]) and torch.allclose(found[1], found[3])
+
+
+def test_what_is_refused():
+    x, y, w = data()
+    for call, message in (
+        (lambda: fenchel_young(x, y, "entmax", label_smoothing=1.5), "label_smoothing=1.5 is out of range"),
+        (lambda: fenchel_young(x, y[:3], "entmax"), r"expected \(7,\)"),
+        (lambda: fenchel_young(x, y, "entmax", weight=w[:3]), r"one a class is needed, \(5,\)"),
+        (lambda: fenchel_young(x, y, "entmax", reduction="max"), "not one of mean, sum, none"),
+        (lambda: fenchel_young(x, y, sa.make("entmax"), alpha=1.2), r"alpha with a module: give the name \('entmax'\)"),
+        (lambda: fenchel_young(x, y, "entmax", beta=1.2), "has no parameter 'beta'"),
+        (lambda: sa.losses.FenchelYoungLoss("sparsehourglass"), "no Fenchel-Young loss"),
+        (lambda: sa.losses.SparsemaxLoss(reduction="max"), "not one of mean, sum, none"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_the_first_derivative_does_not_pass_through_the_mapping():
+    x = torch.randn(3, 5, requires_grad=True)
+    loss = fenchel_young(x, torch.tensor([0, 1, 2]), "sparsemax")
+    seen, todo = set(), [loss.grad_fn]
+    while todo:
+        node = todo.pop()
+        seen.add(node.name())
+        todo += [n for n, _ in node.next_functions if n is not None]
+    assert "AtClassBackward" in seen and not any("Rows" in name for name in seen)

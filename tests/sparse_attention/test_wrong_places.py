@@ -1,0 +1,74 @@
+"""A value in the place of another is refused with a sentence that names what was probably meant; dim at construction."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import sparse_attention as sa
+
+X = torch.randn(3, 4)
+MASK = X < 9
+WRONG = [
+    (lambda: sa.fusedmax(X, 0.1), TypeError, r"fusedmax\(scores, dim, lam, gamma, mask\): dim=0.1 .* did you mean lam=0.1\?"),
+    (lambda: sa.fusedmax(X, 1.0), TypeError, r"did you mean lam=1.0\?"),  # 1.0 == 1 == X.ndim - 1
+    (lambda: sa.entmax(X, 1.5), TypeError, r"did you mean alpha=1.5\?"),
+    (lambda: sa.sparsegen_lin(X, 0.3), TypeError, r"sparsegen_lin.* did you mean lam=0.3\?"),
+    (lambda: sa.softmax(X, 0.5), TypeError, r"did you mean gamma=0.5\?"),
+    (lambda: sa.sparsehourglass(X, 0.4), TypeError, r"did you mean q=0.4\?"),
+    (lambda: sa.pnormmax(X.bfloat16(), 1.5), TypeError, r"did you mean p=1.5\?"),
+    (lambda: sa.constrained_softmax(X, 0.5, 0.3), TypeError, "dim=0.3 is not a whole number"),
+    (lambda: sa.sum_normalization(X, 0.2), TypeError, "dim=0.2 is not a whole number"),
+    (lambda: sa.hardmax(X, True), TypeError, "dim=True is not a whole number"),
+    (lambda: sa.sparsemax(X, MASK), TypeError, r"dim of shape \(3, 4\) .* did you mean mask=...\?"),
+    (lambda: sa.sparsemax(X, MASK.float()), TypeError, "did you mean mask="),
+    (lambda: sa.sparsemax(X, -1, MASK), ValueError, r"gamma is a boolean tensor .* did you mean mask=...\?"),
+    (lambda: sa.Fusedmax(MASK), ValueError, r"lam is a boolean tensor .* did you mean mask=...\?"),
+    (lambda: sa.sparsemax(X, mask=0.1), TypeError, "mask=0.1 is no mask.* hyperparameters are given by name"),
+    (lambda: sa.softmax(X, mask=1), TypeError, r"mask=1 is no mask.* did you mean dim=1\?"),
+    (lambda: sa.Sparsemax()(X, 1), TypeError, r"did you mean dim=1\?"),
+    (lambda: sa.sparsemax(X, mask=MASK.float()), TypeError, "must be boolean.*an additive one is mask == 0"),
+    (lambda: sa.Sparsemax(1), TypeError, r"did you mean Sparsemax\(dim=1\)\?.* or gamma=1.0 for a gamma of 1"),
+    (lambda: sa.Softmax(-1), TypeError, r"did you mean Softmax\(dim=-1\)\?"),
+    (lambda: sa.Entmax(-1), TypeError, r"did you mean Entmax\(dim=-1\)\?"),
+    (lambda: sa.Hardmax(1), TypeError, r"did you mean Hardmax\(dim=1\)\?"),
+    (lambda: sa.Sparsemax(dim=0.5), TypeError, "dim=0.5 is not a whole number"),
+    (lambda: sa.Tvmax(dim=1), ValueError, "tvmax has no parameter 'dim'"),
+    (lambda: sa.losses.sparsemax_loss(X, torch.tensor([0, 1, 2]), 0.5), TypeError, "dim=0.5|'float'"),
+    (lambda: sa.losses.fenchel_young(X, torch.tensor([0, 1, 2]), sa.Sparsemax(dim=0)), ValueError, "give the loss dim=0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call, error, message", WRONG)
+def test_wrong_places(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_what_looks_alike_and_is_right():
+    assert sa.Sparsemax(1.0).gamma == 1.0 and sa.Entmax(2).alpha == 2.0 and sa.Fusedmax(1).lam == 1.0
+    assert sa.Sparsemax(gamma=1).gamma == 1.0 and sa.SparsegenLin(lam=-1).lam == -1.0
+    assert torch.equal(sa.sparsemax(X, np.int64(0)), sa.sparsemax(X, 0))
+
+
+@pytest.mark.parametrize("name", [n for n in sa.names() if sa.spec(n).over == "row" and not sa.spec(n).stateful])
+def test_modules_have_a_dimension(name):
+    inputs = {"bounds": torch.tensor(0.6)} if sa.spec(name).inputs else {}
+    x = torch.rand(2, 4, 3)
+    m = sa.make(name, dim=1)
+    assert torch.equal(m(x, **inputs), sa.spec(name).function(x, dim=1, **inputs))
+    assert torch.equal(m(x, dim=-1, **inputs), sa.make(name)(x, **inputs))
+    assert m.dim == pickle.loads(pickle.dumps(m)).dim == 1 and "dim=1" in repr(m) and "dim" not in repr(sa.make(name))
+    mask = torch.rand(2, 4, 3) > 0.3
+    assert (m(x, mask, **inputs if not inputs else {"bounds": torch.tensor(1.0)})[~mask] == 0).all()
+    assert inspect.signature(type(m)).parameters["dim"].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+def test_a_module_without_the_attribute_still_works():
+    old = sa.Entmax(1.3)
+    del old.__dict__["dim"]  # as pickled before modules had one
+    assert torch.equal(pickle.loads(pickle.dumps(old))(X), sa.entmax(X, alpha=1.3))
