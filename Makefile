@@ -34,15 +34,11 @@ plan: setup ## what every page of the papers would take under PROFILE and PAPER:
 	@$(call run,$(filter $(if $(filter all,$(PAPER)),%,$(PAPER)_%),$(TABLES))) --plan
 reproduce-figure5: setup ## Figures 4 and 5 of Laha et al. 2018 and their JSD curves: generated documents
 	@$(call run,laha2018_figure5)
-	@$(RUN)/multilabel_figures.py laha2018_figure5 profile=$(PROFILE) $(ARGS)
-vqa-figures: setup ## Figure 3 of Martins et al. 2020: attention over images, discrete beside continuous
-	@$(RUN)/vqa_figures.py profile=$(PROFILE) $(ARGS)
-nmt-figures: setup ## Figure 2 of Martins et al. 2020, Figure 4 of Niculae & Blondel 2017: attention of translations, after reproduce-nmt
-	@for one in $(call pages,nmt); do $(RUN)/nmt_figures.py $$one profile=$(PROFILE) $(ARGS) || exit; done
-forced-figures: setup ## Figure 1 of Peters et al. 2018: attention of summaries forced to one output, after reproduce-table2
-	@$(RUN)/forced_figures.py profile=$(PROFILE) $(ARGS)
-alignment-figures: setup ## Figure 2 of Peters et al. 2018: alignments and the structures used, after reproduce-snli
-	@$(RUN)/alignment_figures.py profile=$(PROFILE) $(ARGS)
+	@$(RUN)/figures.py laha2018_figure4 profile=$(PROFILE) $(ARGS)
+figure-%: setup ## a figure of a paper from finished cells, as make figure-niculae2017_figure1 PROFILE=cpu; then the table's report shows it
+	@$(RUN)/figures.py $* profile=$(PROFILE) $(ARGS)
+figures: setup ## the figures that can be drawn from finished cells
+	@$(RUN)/figures.py --help
 properties-table: setup ## Table 1 of Laha et al. 2018: each property of each mapping, checked numerically
 	@$(RUN)/properties_table.py $(ARGS)
 paper-figures: setup ## the papers' figures that need no data, as SVG and CSV, into docs/results/figures
@@ -62,12 +58,18 @@ data-%: setup
 	@$(RUN)/data.py fetch $* $(ARGS)
 bench: setup ## time the kernels against torch.softmax and installed peers; writes docs/benchmarks.md
 	@$(RUN)/bench.py $(ARGS)
+bench-attention: setup ## time sa.sparse_attention against torch's attention, and decoding; writes its section of docs/benchmarks.md
+	@$(RUN)/bench_attention.py $(ARGS)
+bench-lm: setup ## train a causal language model over 4,096 bytes by softmax, sparsemax and entmax 1.5; writes docs/results/language_model.md
+	@$(RUN)/language_model.py $(ARGS)
 bench-training: setup ## time training and beam search of every mapping against softmax and plain loops; writes docs/benchmarks.md
 	@$(RUN)/bench_training.py $(ARGS)
 gpu-wheels: setup ## collect into WHEELS (default wheels) what a machine with torch and no network needs for gpu-proof
 	@$(RUN)/gpu_proof.py collect --wheels $(or $(WHEELS),wheels) $(ARGS)
 gpu-proof: ## PART=kernels|training|table on a machine with a GPU; WHEELS=folder PYTHON=python3 where there is no .venv (docs/gpu.md)
 	@$(if $(WHEELS),$(PYTHON),$(BIN)/python) scripts/gpu_proof.py $(or $(PART),kernels) $(if $(WHEELS),--wheels $(WHEELS)) $(ARGS)
+wheel: setup ## a wheel into dist/ that carries the CPU kernels compiled, for x86-64 Linux: pip install without a compiler
+	@$(RUN)/wheel.py $(ARGS)
 pages: setup ## write the mappings' pages and type stubs from the registry
 	@$(RUN)/pages.py
 
@@ -100,5 +102,5 @@ clean: ## remove the environment and caches; finished cells (outputs/) and downl
 help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
-.PHONY: help setup $(TARGETS) plan reproduce-figure5 vqa-figures nmt-figures forced-figures alignment-figures properties-table paper-figures summary verify demo \
-	data bench bench-training gpu-wheels gpu-proof pages test test-slow test-slurm crash-test golden lint types lock clean
+.PHONY: help setup $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures summary verify demo \
+	data wheel bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages test test-slow test-slurm crash-test golden lint types lock clean

@@ -1,6 +1,7 @@
 """Time training and beam search of every mapping against softmax, and softmax against plain loops; write docs/benchmarks.md.
 
 python scripts/bench_training.py                      # all: about twenty minutes on a quiet core
+python scripts/bench_training.py --mappings fusedmax --output -
 python scripts/bench_training.py --models 'LSTM 128' --mappings sparsemax fusedmax --turns 5 --output -
 """
 

@@ -2,7 +2,10 @@
 
     python scripts/paper_figures.py [NAME ...] [--out FOLDER] [--png]    as SVG and CSV, and a page; default docs/results/figures
 
-Next: make properties-table
+Examples: python scripts/paper_figures.py
+          python scripts/paper_figures.py laha2018_figure1 laha2018_figure2 --out /tmp/figures --png
+          python scripts/paper_figures.py niculae2017_figure2 --out /tmp/figures
+Next: make figures, the figures that trained cells give
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""Print Table 1 of Laha et al. 2018, every mark checked numerically: `python scripts/properties_table.py [--classes K]`."""
+"""Print Table 1 of Laha et al. 2018: each property of each mapping, every mark checked numerically.
+
+    python scripts/properties_table.py [--classes K]          K: length of the rows it is checked on
+
+Examples: python scripts/properties_table.py
+          python scripts/properties_table.py --classes 3
+          python scripts/properties_table.py --classes 10 > properties.md
+"""
 
 from __future__ import annotations
 

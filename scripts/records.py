@@ -1,13 +1,16 @@
 """Write the small records of a table's finished cells, from which it can be printed and checked without them.
 
+    python scripts/records.py sweep=NAME [paths.outputs=FOLDER] [to=docs/results]         the table of a sweep of scripts/train.py -m
     python scripts/records.py EXPERIMENT [EXPERIMENT ...] [profile=demo|cpu|paper] [seeds=1,2] [paths.outputs=FOLDER]
                               [the other arguments that the table was made with] [to=docs/results]
 
 The records go to <to>/records/EXPERIMENT_PROFILE.jsonl: scores, versions, per-example scores; no weights, no texts. No data are read.
 `python scripts/verify.py` checks the pages of docs/results by them, `--write` puts their tables into the pages, and
-`python scripts/reproduce.py EXPERIMENT runtime.records=docs/results` prints a table from them.
+`python scripts/reproduce.py EXPERIMENT records=docs/results` prints a table from them.
 
-Example: python scripts/records.py laha2018_table2 seeds=1,2
+Examples: python scripts/records.py laha2018_table2 seeds=1,2
+          python scripts/records.py niculae2017_table1 martins2020_table1 profile=cpu
+          python scripts/records.py laha2018_table2 paths.outputs=/data/outputs to=/data/results
 """
 
 from __future__ import annotations
@@ -21,19 +24,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 def main(arguments: list[str]) -> int:
     """Exit status: 0, 1 when cells are missing or damaged, 2 for arguments that are not possible."""
     names = [a for a in arguments if "=" not in a and not a.startswith("-")]
-    if not names or {"-h", "--help"} & set(arguments):
+    given = dict(a.split("=", 1) for a in arguments if "=" in a)
+    if (not names and "sweep" not in given) or {"-h", "--help"} & set(arguments):
         print(__doc__)
         return 0 if arguments else 2
     from sparse_attention.repro.plan import PlanError
     from sparse_attention.repro.store import StoreError
     from tasks import compose, recorded
+    from tasks.load import outputs_folder
 
-    to = [a.removeprefix("to=") for a in arguments if a.startswith("to=")]
+    to = Path(given.get("to", recorded.RESULTS)).resolve()
     overrides = [a for a in arguments if a not in names and not a.startswith("to=")]
     status = 0
     try:
+        if "sweep" in given:
+            path, count = recorded.record_sweep(given["sweep"], Path(given.get("paths.outputs", outputs_folder())), to)
+            print(f"{path}: {count} cells")
         for name in names:
-            path, count, lost = recorded.record(name, overrides, Path(to[-1]).resolve() if to else recorded.RESULTS)
+            path, count, lost = recorded.record(name, overrides, to)
             print(
                 f"{path}: {count} cells" if count else f"{name}: the store has none of its cells; nothing was written"
             )

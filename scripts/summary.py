@@ -5,7 +5,9 @@
 
     records   from the small records in FOLDER/records (docs/results has ours) instead of the store
 
-Example: python scripts/summary.py laha2018_table2 seeds=1,2
+Examples: python scripts/summary.py laha2018_table2 seeds=1,2
+          python scripts/summary.py niculae2017_table1 profile=cpu records=docs/results
+          python scripts/summary.py laha2018_table2 niculae2017_table2 paths.outputs=/data/outputs
 Every sentence is a fact of the table and of the cells behind it; nothing is run, no data are read.
 """
 

@@ -4,6 +4,8 @@
     python scripts/verify.py --write        put the records' tables into the pages instead
     python scripts/verify.py --rerun        then train a random twentieth of the recorded demo cells anew and compare (minutes)
 
+    python scripts/verify.py --rerun draw=3 the same cells each time
+
     in=FOLDER (docs/results)   whose pages and records       draw=N   which cells --rerun draws (default: others each day)
 
 The records are docs/results/records/*.jsonl (scripts/records.py writes them). Numbers in prose are counted, not checked. A cell that

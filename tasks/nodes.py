@@ -115,7 +115,9 @@ class Runtime:
         False, help="keep those of a finished training, with the optimiser's state; else its best weights alone"
     )
     tf32: bool = flag(False, help="matrix products of fp32 by TF32 on a GPU that has it; recorded with every cell")
-    compile: bool = flag(False, help="torch.compile the decoder's step of an LSTM with input feeding; recorded with every cell")
+    compile: bool = flag(
+        False, help="torch.compile the decoder's step of an LSTM with input feeding; recorded with every cell"
+    )
     verbose: bool = flag(False, help="print tracebacks")
 
 

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from sparse_attention.repro import archive, render, table
+from sparse_attention.repro import archive, compare, records, render, table
 from sparse_attention.repro.blocks import Table
 from sparse_attention.repro.identity import family
+from sparse_attention.repro.plan import Plan
 from sparse_attention.repro.store import Store
-from tasks import compose, reproduce
+from tasks import comparing, compose, reproduce
+from tasks.multilabel import figures
 
 RESULTS = compose.ROOT / "docs" / "results"
 FOLDER = "records"
 HERE = ("paths", "runtime", "launcher", "logger")  # arguments that say where and how; so do these two of data:
+OF_SWEEP = ("module", "metrics", "seconds", "data_sha256", "recipe")
 MIRRORS = ("data.mirror=", "data.path=")
 
 
@@ -49,27 +54,70 @@ def record(name: str, overrides: Sequence[str], results: Path = RESULTS) -> tupl
     return path, len(found), lost
 
 
+def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Path, int]:
+    """Write the records of a sweep's table from a store; the file and how many cells it has. Raises ValueError: no such sweep."""
+    store = Store(outputs)
+    cells, _ = comparing.select(store, {"sweep": name})
+    title = (store.root / "sweeps" / name / "table.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("## ")
+    found = [
+        {"key": one.cell_id, **{k: getattr(one, k) for k in OF_SWEEP}, "tests": {k: vars(v) for k, v in one.tests.items()},
+         "config": {k: v for k, v in one.config.items() if k not in HERE}} for one in cells
+    ]  # fmt: skip
+    path = results / FOLDER / f"sweep_{name}.jsonl"
+    archive.write(path, {"sweep": name, "title": title}, found)
+    return path, len(found)
+
+
+def _of_sweep(title: str, found: Sequence[Mapping[str, Any]]) -> Table:
+    """The table of a sweep's records."""
+    cells = [
+        records.Record(Path(one["key"]), config=one["config"], tests={k: records.Scored(**v) for k, v in one["tests"].items()},
+                       **{k: one[k] for k in OF_SWEEP}) for one in found
+    ]  # fmt: skip
+    return compare.table(compare.groups(cells), "table", title)
+
+
 def build(name: str, overrides: Sequence[str], path: Path, say: bool = True) -> Table:
     """The table of an experiment from the records of a file; what they lack is missing in it.
 
     Args:
         say: a line below the table that it comes from records.
     """
+    with _restored(name, overrides, path) as (plan, store):
+        return _table(archive.from_records(plan, f"{FOLDER}/{path.name}") if say else plan, store)
+
+
+@contextmanager
+def _restored(name: str, overrides: Sequence[str], path: Path) -> Iterator[tuple[Plan, Store]]:
+    """The plan of an experiment and a store, for as long as the block runs, with what the records of a file hold of it."""
     _, found = archive.read(path)
     (one,), rest = reproduce.asked([name], overrides)
     (wanted,) = reproduce.outline([one], rest)
     with tempfile.TemporaryDirectory() as work:
         store = Store(work)
-        plan = archive.restore(one, wanted, found, store, rest)
-        plan = archive.from_records(plan, f"{FOLDER}/{path.name}") if say else plan
-        printed = compose.published(one.published) if one.published else []
-        return table.build(plan, store, printed, docs=reproduce.DOCS)
+        yield archive.restore(one, wanted, found, store, rest), store
+
+
+def _table(plan: Plan, store: Store) -> Table:
+    one = plan.experiment
+    return table.build(plan, store, compose.published(one.published) if one.published else [], docs=reproduce.DOCS)
 
 
 def of_file(path: Path) -> Table:
     """The table that a file of records was written for."""
-    asked, _ = archive.read(path)
-    return build(asked["experiment"], [f"profile={asked['profile']}", *asked["arguments"]], path, say=False)
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[Table, str]:
+    """The table of a file of records, and what else pages print of its cells: the points of Laha et al. 2018's generated documents."""
+    asked, found = archive.read(path)
+    if "sweep" in asked:
+        return _of_sweep(asked["title"], found), ""
+    arguments = [f"profile={asked['profile']}", *asked["arguments"]]
+    with _restored(asked["experiment"], arguments, path) as (plan, store):
+        cells = [(plan.experiment.rows[s.row].label, s.cell.config, s.cell.found(store)) for s in plan.slots]
+        points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
+        return _table(plan, store), figures.page(points) if points else ""
 
 
 def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
@@ -184,6 +232,23 @@ def differences(printed: Printed, computed: Printed) -> list[str]:
     return found
 
 
+def excerpt(printed: Printed, computed: Iterable[Printed]) -> list[str] | None:
+    """What differs where a table of a page has some rows and columns of a computed one, marks of significance and spreads left out at will;
+    None: of none of them."""
+    wanted = {label: cells for (_, label), cells in printed.rows.items()}
+    for one in computed:
+        ours = {
+            label: cells for (_, label), cells in reversed(one.rows.items()) if label in wanted
+        }  # the main table comes first
+        if wanted.keys() <= ours.keys() and all(cells.keys() <= ours[label].keys() for label, cells in wanted.items()):
+            return [
+                f"{label}, {header}: the page has {text!r}, the records give {ours[label][header]!r}"
+                for label, cells in wanted.items() for header, text in cells.items()
+                if text and f"{ours[label][header].rstrip('*†')} ".find(f"{text} ") != 0
+            ]  # fmt: skip
+    return None
+
+
 @dataclass
 class Checked:
     """What became of the pages: wrong numbers, blocks without records, numbers compared and numbers in prose."""
@@ -209,28 +274,33 @@ def pages(results: Path = RESULTS) -> list[Path]:
     return [path for path in (results.parents[1] / "README.md",) if path.is_file()] + sorted(results.rglob("*.md"))
 
 
-def tables(results: Path = RESULTS) -> dict[Path, Table]:
-    """Every file of records below `results` -> its table."""
-    return {path: of_file(path) for path in sorted((results / FOLDER).glob("*.jsonl"))}
+def files(results: Path = RESULTS) -> list[Path]:
+    """Every file of records below `results`."""
+    return sorted((results / FOLDER).glob("*.jsonl"))
 
 
 def check(results: Path = RESULTS) -> Checked:
     """Hold every page against the tables that its records give."""
     computed: dict[tuple[str, str, str], Printed] = {}
-    for made in tables(results).values():
-        computed |= {one.place: one for one in blocks(render.to_markdown(made))}
+    for path in files(results):
+        made, more = _read(path)
+        computed |= {one.place: one for text in (render.to_markdown(made), more) for one in blocks(text)}
     done = Checked()
     for path in pages(results):
         text, page, inside = path.read_text(encoding="utf-8"), str(path.relative_to(results.parents[1])), 0
         for one in blocks(text, page):
             of_rows = sum(numbers(t) for cells in one.rows.values() for t in cells.values())
             inside += of_rows + sum(map(numbers, one.lines))
-            if one.place not in computed:
+            part = excerpt(one, computed.values()) if one.place not in computed else None
+            if part is not None:
+                done.compared += of_rows
+                done.wrong += [f"{page}: {one.title}: {what}" for what in part]
+            elif one.place not in computed:
                 where = [one.title, f"profile {one.profile}" if one.profile else "", one.label]
                 done.unknown.append(f"{page}: {', '.join(filter(None, where))}")
-                continue
-            done.compared += of_rows
-            done.wrong += [f"{page}: {one.label}: {what}" for what in differences(one, computed[one.place])]
+            else:
+                done.compared += of_rows
+                done.wrong += [f"{page}: {one.label}: {what}" for what in differences(one, computed[one.place])]
         done.prose += numbers(text) - inside
     return done
 
@@ -239,7 +309,7 @@ def write_pages(results: Path = RESULTS) -> list[str]:
     """Put the records' tables in the place of those that the pages have; the pages that changed."""
     made = {
         (t.title, t.subtitle.split(";")[0].removeprefix("profile ")): render.to_markdown(t)
-        for t in tables(results).values()
+        for t in map(of_file, files(results))
     }
     changed = []
     for path in pages(results):

@@ -110,7 +110,7 @@ def _part(one: Experiment, rows: Sequence[str], columns: Sequence[str]) -> Exper
             if not any(fnmatchcase(name, pattern) for each in having for name in names(each)):
                 told = "; ".join(names(each)[0] for each in having)
                 raise compose.ConfigError(
-                    f"{what}={pattern} is in no {what[:-1]} of {one.name} under profile {one.profile}: {told}"
+                    f"{what}={pattern} is in no {what[:-1]} of {one.name} under profile {one.profile}: {told} (several: '{what}=ONE|OTHER')"
                 )
         return tuple(e for e in having if not patterns or any(fnmatchcase(n, p) for p in patterns for n in names(e)))
 

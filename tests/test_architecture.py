@@ -69,7 +69,7 @@ LAYERS: list[set[str]] = [
     {"tasks.options"},
     {"tasks.schedules", "tasks.data"},
     {"tasks.models", "tasks.layers", "tasks.nodes"},
-    {"tasks.seq2seq", "tasks.classification", "tasks.vqa", "tasks.multilabel"},
+    {"tasks.seq2seq", "tasks.classification", "tasks.vqa", "tasks.multilabel", "tasks.language_model"},
     {"tasks.fertility"},
     {"tasks.fairseq_plugin"},
     {"tasks.cells"},
@@ -78,6 +78,7 @@ LAYERS: list[set[str]] = [
         "tasks.load",
         "tasks.compose",
         "tasks.costs",
+        "tasks.figures",
         "tasks.overrides",
         "tasks.memory",
         "tasks.reproduce",
@@ -212,7 +213,7 @@ def test_sizes_of_files():
     assert statistics.median(code.values()) < 150
 
 
-HEAVY = ("fairseq", "hydra", "omegaconf", "wandb", "matplotlib", "triton", "scipy")
+HEAVY = ("fairseq", "hydra", "omegaconf", "wandb", "matplotlib", "triton", "scipy", "transformers")
 
 
 def test_importing_the_library_loads_nothing_heavy():

@@ -5,9 +5,11 @@ Each figure says what the published one shows and what of it the text does not s
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from sparse_attention.mappings import continuous
 from sparse_attention.repro.files import write_atomic
 
 Columns = dict[str, np.ndarray]
+COLOURS = 32  # of the pixels in an SVG
 MAP, SURFACE, WRITTEN = 161, 41, 21  # steps of a side: of a map, of a surface, of the numbers written of either
 
 
@@ -31,7 +34,7 @@ class Panel:
 
     title: str
     columns: Columns
-    kind: str = "curves"  # surface, map
+    kind: str = "curves"  # surface, map, contours
 
     def written(self, column: np.ndarray) -> np.ndarray:
         """Those of a column's numbers that go into the .csv."""
@@ -122,6 +125,14 @@ def _regions(name: str, *points: tuple[str, float]) -> Callable[[], Iterator[Pan
     return panels
 
 
+def _contours() -> Iterator[Panel]:
+    first, second = _square(-2, 2)
+    z = torch.stack((first, second), -1).flatten(0, 1)
+    for name in ("softmax", "sparsemax", "sum_normalization"):
+        p = sa.make(name)(z)[:, 0]
+        yield Panel(name, {"z1": first.flatten().numpy(), "z2": second.flatten().numpy(), "p1": p.numpy()}, "contours")
+
+
 def _lambda() -> Iterator[Panel]:
     z = torch.tensor([1.0, 0.8, 0.6, 0.2, -0.5], dtype=torch.float64)
     lams = torch.linspace(-4, 0.95, 100, dtype=torch.float64)
@@ -173,6 +184,10 @@ FIGURES = [
         "x = (t1, t2, 0), t from -3 to 3, with oscarmax too", _three,
     ),
     PaperFigure(
+        "laha2018_figure1", "Figure 1, contours of the first weight of two scores for softmax, sparsemax and sum normalisation, and the segment from (1, 0) to (0, 1), the simplex",
+        "contours at .1, .2, ... .9, the simplex in white; scores from -2 to 2; sum normalisation where no score is negative, its domain", _contours,
+    ),
+    PaperFigure(
         "laha2018_figure2", "Figure 2, the regions of two scores in which sparsegen-lin is sparse, lambda = .5, beside those of sparsemax",
         "p1 in colour, a panel for each lambda: -1, 0 (sparsemax), .5; scores from -2 to 2",
         _regions("sparsegen_lin", ("lam", -1.0), ("lam", 0.0), ("lam", 0.5)),
@@ -215,8 +230,23 @@ def write(figure: PaperFigure, folder: Path, endings: tuple[str, ...] = ("svg",)
         buffer = io.BytesIO()
         drawing.savefig(buffer, format=ending, dpi=110, metadata={"Date": None} if ending == "svg" else None)
         made.append(folder / f"{figure.name}.{ending}")
-        write_atomic(made[-1], buffer.getvalue())
+        write_atomic(made[-1], _light(buffer.getvalue()) if ending == "svg" else buffer.getvalue())
     return made
+
+
+def _light(svg: bytes) -> bytes:
+    """The pixels in an SVG in COLOURS colours, coordinates to a hundredth of a point, no indentation, no names of groups."""
+    from PIL import Image
+
+    def fewer(found: re.Match[bytes]) -> bytes:
+        out = io.BytesIO()
+        image = Image.open(io.BytesIO(base64.b64decode(found[1])))
+        image.quantize(COLOURS, Image.Quantize.FASTOCTREE).save(out, "png", optimize=True)
+        return b"base64," + base64.b64encode(out.getvalue())
+
+    parts = re.split(rb"(base64,[^\"]+)", svg)
+    parts[::2] = (re.sub(rb"(\d\.\d\d)\d+|(<g) id=\"[^\"]*\"|\n( )\s+", rb"\1\2\3", part) for part in parts[::2])
+    return b"".join(re.sub(rb"base64,([^\"]+)", fewer, part) for part in parts)
 
 
 def draw(panels: list[Panel], salt: str) -> Any:
@@ -224,7 +254,9 @@ def draw(panels: list[Panel], salt: str) -> Any:
     import matplotlib
     from matplotlib.figure import Figure
 
-    matplotlib.rcParams["svg.hashsalt"] = salt  # the same numbers give the same file
+    matplotlib.rcParams.update(
+        {"svg.hashsalt": salt, "svg.fonttype": "none"}
+    )  # the same numbers give the same file; text stays text
     across = min(len(panels), 6)
     down = -(-len(panels) // across)
     figure = Figure(figsize=(3.3 * across, 3.0 * down), layout="constrained")
@@ -245,11 +277,17 @@ def draw(panels: list[Panel], salt: str) -> Any:
             axes.plot_surface(
                 first, second, height, cmap="viridis", rcount=SURFACE, ccount=SURFACE, linewidth=0, rasterized=True
             )
+            axes.locator_params(nbins=3)
             axes.view_init(28, -125)
             continue
         height = np.ma.masked_invalid(height)  # sparsecone has no value where the scores sum to zero or less
         low, high = float(height.min()), float(height.max())
         axes.pcolormesh(first, second, height, vmin=low, vmax=high, cmap="viridis", shading="gouraud", rasterized=True)
+        if panel.kind == "contours":
+            axes.contour(first, second, height, levels=np.arange(1, 10) / 10, colors="black", linewidths=0.7)
+            axes.plot([1, 0], [0, 1], color="white", linewidth=2)
+            axes.set_aspect("equal")
+            continue
         zero = height.filled(np.nan) == 0
         for corner in (zero, height.filled(np.nan) == 1) if names[2] == "p1" else (zero,):
             if corner.any():  # a Gaussian is nowhere zero

@@ -46,9 +46,11 @@ def grid(block: Block) -> tuple[list[str], list[str], list[list[str]]]:
 def further(block: Block) -> list[tuple[str, list[str], list[list[str]]]]:
     """Small tables below a block: (title, header line, body) of the intervals, and of the differences where they mean something."""
     rows = [row for row in block.rows if not row.baseline]
+    labels = [row.label for row in rows]
+    named = [f"{row.label} ({row.detail})" if labels.count(row.label) > 1 and row.detail else row.label for row in rows]
     intervals = [
-        [row.label, *("-" if v.summary is None else v.summary.interval(v.decimals) or "-" for v in row.values)]
-        for row in rows
+        [label, *("-" if v.summary is None else v.summary.interval(v.decimals) or "-" for v in row.values)]
+        for label, row in zip(named, rows)
     ]
     found = [("95 % intervals over seeds", ["mapping", *block.headers], intervals)] if _any(intervals) else []
     if block.comparable:

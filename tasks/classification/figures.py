@@ -7,6 +7,7 @@ structures with weight, the heaviest first, each with its weight. Grey is exactl
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,9 @@ def draw(examples: Sequence[Example], files: Sequence[Path], caption: str, most:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    matplotlib.rcParams.update(
+        {"svg.fonttype": "none", "svg.hashsalt": caption}
+    )  # text as text; the same numbers, the same file
     lines = [(example, panel) for example in examples for panel in example.panels]
     words = [max(len(example.texts[k]) for example in examples) for k in (0, 1)]
     figure, axes = plt.subplots(
@@ -82,10 +86,10 @@ def draw(examples: Sequence[Example], files: Sequence[Path], caption: str, most:
             rest = len(panel.weights) - most
             more = f", {rest} more" if k == most - 1 and rest > 0 else ""
             axis.set_title(f"{panel.weights[k]:.2f}{more}", fontsize=8)
-    figure.supxlabel(caption, fontsize=7)
+    figure.supxlabel(textwrap.fill(caption, int(figure.get_figwidth() * 17)), fontsize=7)
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(file, dpi=130)
+        figure.savefig(file, dpi=130, metadata={"Date": None} if file.suffix == ".svg" else None)
     plt.close(figure)
 
 

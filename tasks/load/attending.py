@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from sparse_attention.repro.cell import Cell
 from sparse_attention.repro.experiment import Column
 from sparse_attention.repro.store import Store
@@ -23,8 +25,13 @@ class Finished:
     outputs: str
 
 
-def finished(name: str, overrides: Sequence[str], column: str | None = None, seed: int | None = None) -> Finished:
+def finished(
+    name: str, overrides: Sequence[str], column: str | None = None, seed: int | None = None, points: str = ""
+) -> Finished:
     """The cells of an experiment's column (default: its first) under a seed (default: the experiment's first).
+
+    Args:
+        points: how a row's label begins: the finished grid points of such rows (add=sparsegen_lin,lam=[0,0.5] too) instead of the rows.
 
     Raises:
         ValueError: another column's name, a column without cells. DataUnavailable: a row that is not finished.
@@ -40,6 +47,12 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, see
     at = keys.index(column) if column else 0
     for slot in (s for s in plan.slots if s.column == at):
         label = plan.experiment.rows[slot.row].label
+        if points and label.replace("_", "-").startswith(points.replace("_", "-")):
+            label = ", ".join(f"{key}={_short(value)}" for key, value in slot.point) or label
+            if slot.cell.found(store) is None:
+                continue
+        elif points:
+            continue
         if slot.cell.found(store) is None:
             again = " ".join(["python scripts/reproduce.py", name, *overrides])
             raise DataUnavailable(
@@ -47,8 +60,16 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, see
             )
         cells.setdefault(label, slot.cell)
     if not cells:
-        raise ValueError(f"{columns[at].label}: {plan.unavailable[at]}")
+        raise ValueError(f"{columns[at].label}: {plan.unavailable.get(at, f'no point of {points} is finished')}")
     return Finished(plan.experiment.title, columns[at], list(cells.items()), str(planned.outputs))
+
+
+def _short(value: object) -> str:
+    """A grid's value, which the command line gives as text."""
+    try:
+        return f"{float(value):g}"  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return str(value)
 
 
 def stored(of: Finished) -> list[Row]:
@@ -78,3 +99,16 @@ def translated(of: Finished, text: str) -> Example:
         source = one.source_tokens
         panels.append(Panel(label, cell.mapping, one.output_tokens, {k: v.numpy() for k, v in kept.items()}))
     return Example(text, source, "", panels)
+
+
+def classified(of: Finished, texts: Sequence[str]) -> Example:
+    """A text or pair of texts of one's own, classified by every row's model: one panel, a line a row."""
+    lines, source, weights = [], [], []
+    for label, cell in of.cells:
+        (one,) = load_cell(cell.entry(Store(of.outputs)).folder).classify([tuple(texts)])
+        source, lines = one.source_tokens, [*lines, f"{label}: {one.output}"]
+        weights.append(one.attention[0].numpy())
+    mappings = tuple(cell.mapping for _, cell in of.cells)
+    return Example(
+        " / ".join(texts), source, "", [Panel(" / ".join(texts[1:]), mappings, lines, {"weights": np.stack(weights)})]
+    )

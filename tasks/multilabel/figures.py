@@ -193,6 +193,24 @@ def verdict(found: Mapping[Any, np.ndarray], sign: int) -> tuple[str, int, float
     return word, right, mean
 
 
+def page(points: Sequence[Point]) -> str:
+    """Claims and scores of all points as the page docs/results/multilabel/figure5.md has them, for `make verify`."""
+    rows = list(dict.fromkeys(p.row for p in points))
+    head = ["setting", *(f"F1 {row}" for row in rows), *(f"labels {row}" for row in rows)]
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    found = {(p.setting, p.value, p.row): p.scores for p in points}
+    for setting, value in dict.fromkeys((p.setting, p.value) for p in points):
+        told = [f"{AXES[setting]} {value}"]
+        for score, decimals in (("f1", 3), ("labels", 2)):
+            for row in rows:
+                of = np.array(list(found.get((setting, value, row), {}).get(score, {}).values()))
+                spread = f" ±{of.std(ddof=1):.{decimals}f}" if len(of) > 1 else ""
+                told.append(f"{of.mean():.{decimals}f}{spread}" if len(of) else "-")
+        lines.append("| " + " | ".join(told) + " |")
+    scores = "\n".join(lines)
+    return f"## The paper's claims on these numbers\n\n{claims(points)}\n## F1 and number of predicted labels\n\n{scores}\n"
+
+
 def claims(points: Sequence[Point]) -> str:
     """The claims as a Markdown table, with the values where one fails."""
     lines = [

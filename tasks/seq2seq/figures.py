@@ -8,6 +8,7 @@ mass per word is drawn, so that the words off its support are grey.
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,16 +19,17 @@ import numpy as np
 
 TYPICAL = 11  # source tokens: the stored sentences nearest to it are drawn first
 EQUAL = 1e-6
+ACROSS = 4  # panels in a line
 GREY, COLOUR = "#dddddd", (8 / 255, 81 / 255, 156 / 255)
 
 
 @dataclass
 class Panel:
-    """One row's output for a sentence: mapping's name, the T output tokens, attention {"weights" [T, S], of a density also "density" [T, S],
+    """One row's output for a sentence: mapping's name (or T of them, where each output is another row's), the T output tokens, attention {"weights" [T, S], of a density also "density" [T, S],
     "mu" and "sigma" [T], sigma^2}."""
 
     label: str
-    mapping: str
+    mapping: str | Sequence[str]
     output: Sequence[str]
     attention: Mapping[str, np.ndarray]
 
@@ -92,26 +94,32 @@ def runs(weights: np.ndarray) -> list[tuple[int, int]]:
 
 
 def draw(examples: Sequence[Example], files: Sequence[Path], caption: str) -> None:
-    """One line of panels a sentence, into .svg, .png or .pdf files."""
+    """The panels of each sentence, at most ACROSS in a line, into .svg, .png or .pdf files."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    columns = max(len(e.panels) for e in examples)
-    longest = max(len(e.source) for e in examples)
-    heights = [0.24 * max(len(p.output) for p in e.panels) + 1.5 for e in examples]
+    matplotlib.rcParams.update(
+        {"svg.fonttype": "none", "svg.hashsalt": caption}
+    )  # text as text; the same numbers, the same file
+    lines = [(e.source, e.panels[i : i + ACROSS]) for e in examples for i in range(0, len(e.panels), ACROSS)]
+    columns = max(len(panels) for _, panels in lines)
+    longest = max(len(source) for source, _ in lines)
+    heights = [0.24 * max(len(p.output) for p in panels) + 1.5 for _, panels in lines]
     figure, axes = plt.subplots(
-        len(examples), columns, figsize=(columns * (0.24 * longest + 1.3), sum(heights) + 0.4), squeeze=False,
+        len(lines), columns, figsize=(columns * (0.24 * longest + 1.3), sum(heights) + 0.4), squeeze=False,
         layout="constrained", height_ratios=heights,
     )  # fmt: skip
-    for line, one in zip(axes, examples):
-        for axis, panel in zip(line, one.panels):
-            _panel(axis, one.source, panel)
-    figure.supxlabel(caption, fontsize=7)
+    for line, (source, panels) in zip(axes, lines):
+        for axis, panel in zip(line, panels):
+            _panel(axis, source, panel)
+        for axis in line[len(panels) :]:
+            axis.axis("off")
+    figure.supxlabel(textwrap.fill(caption, int(figure.get_figwidth() * 17)), fontsize=7)
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(file, dpi=130)
+        figure.savefig(file, dpi=130, metadata={"Date": None} if file.suffix == ".svg" else None)
     plt.close(figure)
 
 
@@ -121,7 +129,7 @@ def _panel(axis: Any, source: Sequence[str], panel: Panel) -> None:
             value = float(weights[start])
             fill: Any = GREY if value == 0 else (*COLOUR, 0.08 + 0.92 * min(1.0, value))
             axis.add_patch(_rectangle(start, t, end - start, fill))
-        if panel.mapping == "oscarmax":
+        if (panel.mapping if isinstance(panel.mapping, str) else panel.mapping[t]) == "oscarmax":
             at = [i for group in clusters(weights) for i in group]
             axis.plot([i + 0.5 for i in at], [t + 0.5] * len(at), "o", color="black", markersize=2)
     axis.set(xlim=(0, len(source)), ylim=(len(panel.output), 0), aspect="equal")

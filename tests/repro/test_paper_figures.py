@@ -34,6 +34,13 @@ def test_regions_and_densities():
     for columns_, lam in zip(columns("laha2018_figure2"), (-1.0, 0.0, 0.5)):
         difference = columns_["z1"] - columns_["z2"]
         np.testing.assert_allclose(columns_["p1"], np.clip((1 + difference / (1 - lam)) / 2, 0, 1), atol=1e-9)
+    soft, sparse, ratio = columns("laha2018_figure1")
+    z1, z2 = soft["z1"], soft["z2"]
+    np.testing.assert_allclose(soft["p1"], 1 / (1 + np.exp(z2 - z1)), atol=1e-12)
+    np.testing.assert_allclose(sparse["p1"], np.clip((1 + z1 - z2) / 2, 0, 1), atol=1e-12)
+    inside = (z1 >= 0) & (z2 >= 0) & (z1 + z2 > 0)
+    np.testing.assert_allclose(ratio["p1"][inside], (z1 / np.where(inside, z1 + z2, 1))[inside], atol=1e-12)
+    assert np.isnan(ratio["p1"][~inside]).all()
     (line,) = columns("martins2020_figure1_line")
     for name in set(line) - {"t"}:
         assert np.trapezoid(line[name], line["t"]) == pytest.approx(1, abs=0.004)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
 
-from sparse_attention.repro import archive, render
+from sparse_attention.repro import archive, compare, records, render
 from sparse_attention.repro.store import Store
 from tasks import compose, recorded
 
@@ -101,3 +102,42 @@ def test_record_again_gives_the_same_bytes(folder):
     before = path.read_bytes()
     archive.write(path, {k: v for k, v in asked.items() if k != "version"}, found)
     assert path.read_bytes() == before
+
+
+def test_a_part_of_a_table_is_held_against_the_whole():
+    whole = recorded.Printed("", "T", "demo", "c", {
+        ("", "softmax"): {"n": "2", "acc.": "70.3 ±0.1*", "zeros": "0.000 ±0.000"}, ("", "x"): {"n": "2", "acc.": "1", "zeros": "-"},
+        ("Intervals:", "softmax"): {"acc.": "[69, 71]", "zeros": "[0, 0]"},
+    })  # fmt: skip
+
+    def part(**cells: str):
+        return recorded.excerpt(recorded.Printed("README.md", "T", "", "", {("", "softmax"): cells}), [whole])
+
+    assert part(**{"acc.": "70.3 ±0.1", "zeros": "0.000"}) == part(**{"acc.": "70.3"}) == []
+    for wrong in ("70.4 ±0.1", "70.", "70.3 ±0", "0.3"):
+        (said,) = part(**{"acc.": wrong, "zeros": "0.000"})
+        assert "the records give '70.3 ±0.1*'" in said
+    assert part(other="1") is None
+
+
+def test_a_sweep_has_records_of_its_own(learned, tmp_path):
+    """The table of two cells, as the sweep printed it, from their records."""
+    store = Store(tmp_path / "outputs")
+    for mapping in ("softmax", "sparsemax"):
+        cell, entry = learned(mapping)
+        shutil.copytree(entry.folder, cell.entry(store).folder)
+    folder = store.root / "sweeps" / "two"
+    folder.mkdir(parents=True)
+    cells = [f"toy/{e.folder.parent.name}/{e.folder.name}" for e in store]
+    (folder / "manifest.json").write_text(json.dumps({"cells": [{"cell": c} for c in cells]}))
+    read = records.read(store).records
+    printed = render.to_markdown(compare.table(compare.groups(read), "table", "Two"))
+    (folder / "table.md").write_text(printed)
+    results = tmp_path / "docs" / "results"
+    path, count = recorded.record_sweep("two", store.root, results)
+    assert count == 2 and str(tmp_path) not in path.read_text()
+    (results / "two.md").write_text(printed)
+    done = recorded.check(results)
+    assert done.wrong == done.unknown == [] and done.compared >= 8
+    with pytest.raises(ValueError, match="sweep=too"):
+        recorded.record_sweep("too", store.root, results)

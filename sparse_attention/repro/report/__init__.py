@@ -22,6 +22,8 @@ from sparse_attention.repro.report import cells as states
 from sparse_attention.repro.report.data import Part, lines_of, link, part, predictions_of, styles, table_view
 from sparse_attention.repro.report.overview import overview
 from sparse_attention.repro.report.pages import environment
+from sparse_attention.repro.report.placed import placed
+from sparse_attention.repro.report.unchanged import content, holds
 from sparse_attention.repro.store import Store
 
 
@@ -41,11 +43,14 @@ def write(
         ValueError: not one table per plan. ModuleNotFoundError: jinja2 is not installed.
         StoreError: the file cannot be written.
 
-    A missing or damaged piece (failed cell, no predictions, no matplotlib) becomes a note in its place.
+    A missing or damaged piece (failed cell, no predictions, no matplotlib) becomes a note in its place. A file that holds
+    the report of the same content already is left as it is.
     """
     if len(built) != len(made):
         raise ValueError(f"one table per plan is needed, got {len(built)} tables and {len(made)} plans")
     path, palette = Path(path), styles(built)
+    if holds(path, made_of := content(built, made, store, failed or {})):
+        return path
     template = environment().get_template("report.html.jinja")
     sections = [
         _experiment(f"e{i}", table, plan, store, palette, failed or {}, path.parent)
@@ -54,7 +59,7 @@ def write(
     page = template.render(
         title=" · ".join(t.title for t in built), experiments=sections, palette=palette,
         best=BEST, overview=overview(built, [s["anchor"] for s in sections], palette),
-        provenance=part(states.provenance, made, store), written=time.strftime("%Y-%m-%d %H:%M %Z"),
+        content=made_of, provenance=part(states.provenance, made, store), written=time.strftime("%Y-%m-%d %H:%M %Z"),
     )  # fmt: skip
     write_atomic(path, page.encode("utf-8", "replace"))
     return path
@@ -71,7 +76,9 @@ def _experiment(
         store.root / "tables" / f"{plan.experiment.name}_{plan.experiment.profile}{suffix}"
         for suffix in (".txt", ".md", ".csv", ".tex")
     ]
+    folder, known = store.root / "figures" / plan.experiment.name, {cell.training_id for cell in plan.cells.values()}
     return {
+        "figures": part(placed, folder, plan.experiment.profile, known, beside),
         "anchor": anchor, "table": table, "comparable": any(block.comparable for block in table.blocks),
         "profile": plan.experiment.profile, "cells": cells, "states": dict(count),
         "columns": [_column(f"{anchor}c{c}", c, block, plan, palette, store) for c, block in enumerate(table.blocks)],

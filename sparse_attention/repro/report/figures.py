@@ -124,12 +124,12 @@ def _style(index: int) -> dict[str, Any]:
 
 NAMES = {
     "accuracy": "accuracy", "ppl": "perplexity", "loss": "loss", "attention_zeros": "attention: share of exact zeros",
-    "attention_support": "attention: mean support",
+    "attention_support": "attention: mean support", "seconds": "seconds of training an epoch",
 }  # fmt: skip
 
 
 def learning_curves(lines: Sequence[Line], column: Column, salt: str) -> list[Figure]:
-    """One panel for the selection metric, one for perplexity or loss, one for the attention's zeros, over epochs.
+    """One panel for the selection metric, one for perplexity or loss, one for the attention's zeros, one for the time, over epochs.
 
     A line is the mean over a row's seeds with their range as a band; large markers are the epochs that were kept.
     """
@@ -139,7 +139,7 @@ def learning_curves(lines: Sequence[Line], column: Column, salt: str) -> list[Fi
     first = next((m for m in wanted if m in present), None)
     second = next((m for m in ("dev/ppl", "dev/loss") if m in present and m != first), None)
     third = "dev/attention_zeros" if "dev/attention_zeros" in present else None
-    metrics = [m for m in (first, second, third) if m]
+    metrics = [m for m in (first, second, third, "seconds" if "seconds" in present else None) if m]
     if not metrics:
         raise Missing("No learning curves are stored for this column.")
     kept = [[f.metrics.get("best_epoch") for f in line.found] for line in lines]
@@ -156,8 +156,8 @@ def _contradicts(measured: Sequence[float], curve: Sequence[float]) -> bool:
 
 
 def _curve(lines, curves, kept, metric: str, salt: str) -> Figure:
-    split, _, name = metric.partition("/")
-    title = f"{split} {NAMES.get(name, name.replace('_', ' '))}"
+    split, _, name = metric.rpartition("/")
+    title = f"{split} {NAMES.get(name, name.replace('_', ' '))}".strip()
     drawn: list[float] = []
     with _matplotlib(salt) as drawing_of:
         from matplotlib import ticker
@@ -187,6 +187,8 @@ def _curve(lines, curves, kept, metric: str, salt: str) -> Figure:
             axes.yaxis.set_minor_formatter(ticker.NullFormatter())
         if name == "attention_zeros":
             axes.set_ylim(-0.03, 1.03)
+        if metric == "seconds":
+            axes.set_ylim(bottom=0)
         axes.set_xlabel("epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)
         return Figure(title, _inline(drawing, title))

@@ -1,0 +1,62 @@
+"""Figures in a report, and a report that is left as it is while its content is the same."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from made_report import Made, Page
+
+from sparse_attention.repro.report.placed import note
+
+pytest.importorskip("jinja2")
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"><rect width="5" height="5"/></svg>'
+
+
+def figure(made: Made, name: str, profile: str, cells=("gone",)):
+    folder = made.store.root / "figures" / made.plan.experiment.name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.svg").write_text(SVG)
+    (folder / f"{name}.json").write_text("{}")
+    return note(folder / name, f"Figure <{name}>", "ours", "theirs & more", profile, folder / f"{name}.json", cells)
+
+
+def test_a_figure_stands_in_the_report_of_its_profile(tmp_path):
+    made = Made(tmp_path)
+    profile = made.plan.experiment.profile
+    known = next(iter(made.plan.cells.values())).training_id
+    figure(made, "one", profile, [known])
+    figure(made, "other", "elsewhere")
+    text = made.write()
+    page = Page(text)
+    assert (
+        "Figure <one>" in page.text and "Published: theirs & more." in page.text and "Figure <other>" not in page.text
+    )
+    assert "not in this report" not in page.text
+    (image,) = [a["src"] for tag, a in page.elements if tag == "img"]
+    assert image.startswith("data:image/svg+xml;base64,")
+    assert any((a.get("href") or "").endswith("one.json") for _, a in page.elements)
+    figure(made, "one", profile)
+    assert "Drawn from 1 cell(s) that are not in this report." in Page(made.write()).text
+
+
+def test_the_same_content_is_not_written_again(tmp_path):
+    made = Made(tmp_path)
+    made.write()
+    (path,) = tmp_path.rglob("*.html")
+
+    def written() -> bool:
+        os.utime(path, (1, 1))
+        made.write()
+        return path.stat().st_mtime != 1
+
+    assert not written()
+    figure(made, "one", made.plan.experiment.profile)
+    assert written() and not written()
+    (path.parent.parent / "figures" / made.plan.experiment.name / "one.svg").write_text(SVG.replace("5", "6"))
+    assert written() and not written()
+    entry = next(iter(made.plan.cells.values())).entry(made.store)
+    entry.set_status("done", note="another attempt")
+    assert written() and not written()
+    path.write_text("")
+    assert written()

@@ -1,0 +1,57 @@
+"""The papers' figures from trained cells: what they ask for is there, and what cannot be drawn is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tasks import compose, figures, reproduce
+
+
+@pytest.mark.parametrize("name", figures.FIGURES)
+def test_a_figure_asks_for_rows_and_columns_that_there_are(name):
+    figure = figures.FIGURES[name]
+    page = compose.page("experiment", figure.experiment)
+    labels = {row["label"] for row in page["rows"]}
+    assert {*figure.rows, *filter(None, [figure.points])} <= labels
+    assert figure.column is None or figure.column in page["columns"]
+    assert len(figure.second) in (0, len(figure.text)) and name.rpartition("_")[0] in figure.experiment + name
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "said"),
+    [
+        ("martins2020_figure3", {"text": ["a"]}, "--text is not for martins2020_figure3"),
+        ("niculae2017_figure1", {"text": ["a"], "second": ["b"]}, "--with goes with --text, in niculae2017_figure3"),
+        ("peters2018_figure1", {"second": ["b"]}, "--with goes with --text"),
+    ],
+)
+def test_texts_that_a_figure_does_not_take_are_refused(name, asked, said):
+    with pytest.raises(ValueError, match=said):
+        figures.make(name, figures.Asked(**asked))
+
+
+@pytest.mark.slow
+def test_points_and_rows_of_a_finished_table_are_drawn(tmp_path, isolated):
+    """Two rows at toy size; then the grid points of one of them, and a pair classified by each row."""
+    tiny = [
+        "profile=demo", "data=toy_entailment", "data.limits={train: 120, dev: 20, test: 20}", "encode.vocab_size=null", "model.embed_dim=8",
+        "model.hidden_dim=8", "train.max_epochs=1", f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1",
+        "runtime.device=cpu", "rows=softmax|fusedmax", "seeds=1",
+    ]  # fmt: skip
+    assert reproduce.main(["niculae2017_table1"], tiny) == 0
+    asked = figures.Asked(tiny, text=["red apple", "a cat"], second=["green apple here", "a dog"])
+    svg, data, about = figures.make("niculae2017_figure3", asked)
+    assert svg.parent == tmp_path / "figures" / "niculae2017_table1" and svg.stem == "niculae2017_figure3_demo"
+    examples = json.loads(data.read_text())["examples"]
+    assert [len(e["source"]) for e in examples] == [2, 2]
+    for example in examples:
+        (row,) = example["rows"]
+        assert [label.partition(":")[0] for label in row["output"]] == ["softmax", "fusedmax"]
+        assert all(abs(sum(weights) - 1) < 1e-4 for weights in row["weights"])
+    assert len(json.loads(about.read_text())["cells"]) == 2
+    assert reproduce.main(["niculae2017_table1"], tiny) == 0
+    assert "Figures of the paper" in (tmp_path / "report" / "niculae2017_table1_demo.html").read_text()
+    with pytest.raises(ValueError, match="2 --text and 1 --with"):
+        figures.make("niculae2017_figure3", figures.Asked(tiny, text=["a", "b"], second=["c"]))
