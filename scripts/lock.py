@@ -11,6 +11,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from setup import HERE, LOCK, ROOT
 
+UNUSED = {
+    "torchaudio"
+}  # fairseq asks for it and imports it nowhere; one for another CUDA than torch's keeps transformers from importing models
 HEAD = f"# The exact set of packages, with hashes; made by `make lock` for {HERE}.\n# Installed by `make setup`.\n"
 
 
@@ -23,8 +26,8 @@ def main() -> int:
     lines = []
     for item in found:
         hashes = item["download_info"].get("archive_info", {}).get("hashes", {})
-        if "sha256" in hashes:  # everything but this project itself
-            name, version = item["metadata"]["name"].lower(), item["metadata"]["version"]
+        name, version = item["metadata"]["name"].lower(), item["metadata"]["version"]
+        if "sha256" in hashes and name not in UNUSED:  # nor this project itself
             lines.append(f"{name}=={version} --hash=sha256:{hashes['sha256']}")
     LOCK.write_text(HEAD + "\n".join(sorted(lines)) + "\n", encoding="utf-8")
     print(f"requirements.lock: {len(lines)} packages")

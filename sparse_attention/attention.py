@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .registry import Mapping, make
+from . import nn as nn_like_torch
+from .registry import make
 
 
 class Scores(nn.Module):
@@ -219,11 +220,10 @@ class AdditiveAttention(Attention):
         super().__init__(AdditiveScores(query_dim, key_dim, hidden_dim, scale), mapping)
 
 
-class MultiheadAttention(nn.Module):
-    """Scaled dot-product attention in ``num_heads`` subspaces (Vaswani et al. 2017), with any mapping over rows.
+class MultiheadAttention(nn_like_torch.MultiheadAttention):
+    """``sa.nn.MultiheadAttention``, batch first, with this file's convention: mask True = keep, weights of every head.
 
-    Parameters, their names and their start are those of ``torch.nn.MultiheadAttention``: state dicts fit both ways. Of a
-    mapping that learns a hyperparameter (``alpha="learned"``) every head has its own value.
+    Of a mapping that learns a hyperparameter (``alpha="learned"``) every head has its own value.
 
     A decoder keeps what it has projected: ``q, k, v = attend.project(x)`` of the new words, then ``attend.attend(q, keys,
     values, mask)`` over all keys and values so far.
@@ -233,19 +233,11 @@ class MultiheadAttention(nn.Module):
     """
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, mapping: str | nn.Module = "softmax"):
-        super().__init__()
-        if embed_dim % num_heads:
-            raise ValueError(f"embed_dim={embed_dim} is not a multiple of num_heads={num_heads}")
-        self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
-        self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim))
-        self.in_proj_bias = nn.Parameter(torch.zeros(3 * embed_dim))
-        self.out_proj = nn.Linear(embed_dim, embed_dim)
-        nn.init.xavier_uniform_(self.in_proj_weight)
-        nn.init.zeros_(self.out_proj.bias)
-        made: Any = make(mapping) if isinstance(mapping, str) else mapping
-        self.mapping = made.spread(num_heads, 1) if isinstance(made, Mapping) else made
+        super().__init__(embed_dim, num_heads, dropout, batch_first=True, mapping=mapping)
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(  # type: ignore[override]
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Attend.
 
         Args:

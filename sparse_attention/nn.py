@@ -1,0 +1,190 @@
+"""Attention modules for models written for torch's: ``sa.nn.MultiheadAttention`` in place of ``torch.nn.MultiheadAttention``.
+
+attend = sa.nn.MultiheadAttention(256, 8, batch_first=True, mapping="entmax", alpha=1.5)
+sa.nn.replace(model, "sparsemax")      # every torch.nn.MultiheadAttention of a model, with its weights
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .fused import sparse_attention
+from .integrations.masks import lengths_of, separate
+from .registry import Mapping, make
+from .rows.shape import asynchronous, foreign
+
+
+class MultiheadAttention(nn.MultiheadAttention):
+    """``torch.nn.MultiheadAttention`` with a mapping in place of softmax.
+
+    The constructor's arguments, the parameters with their names and start, and the call are torch's: state dicts fit both
+    ways, and it works inside ``nn.TransformerEncoderLayer`` and ``nn.TransformerDecoderLayer``, whose fused path of eval
+    mode it switches off for its layer. Of a mapping that learns a hyperparameter (``alpha="learned"``) every head has its own.
+
+    Masks mean here what they mean in torch, the opposite of the rest of this library: boolean, **True = do not look**;
+    floating point, added to the scores, -inf = do not look.
+
+    Two differences, both where torch gives NaN or ignores what it was told: a query that may look nowhere gets zeros (before the
+    output projection), and a nested tensor is refused.
+
+    Args:
+        mapping: a name of ``sa.names("simplex")`` or a module of `sa.make`.
+        params: of a mapping given by name.
+    Raises:
+        ValueError: as torch's module; parameters beside a module, or that the mapping does not have.
+    """
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
+        add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
+        device: Any = None, dtype: Any = None, *, mapping: str | nn.Module = "sparsemax", **params: Any,
+    ) -> None:  # fmt: skip
+        if num_heads > 0 and embed_dim % num_heads:
+            raise ValueError(f"embed_dim={embed_dim} is not a multiple of num_heads={num_heads}")
+        if params and not isinstance(mapping, str):
+            raise ValueError(
+                f"{', '.join(params)}: parameters go with a mapping's name; {mapping!r} has its own already"
+            )
+        super().__init__(
+            embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
+        )  # fmt: skip
+        self._qkv_same_embed_dim = False  # torch's layers read this: with True their fused softmax would pass us by
+        made: Any = make(mapping, **params) if isinstance(mapping, str) else mapping
+        self.mapping = made.spread(num_heads, 1) if isinstance(made, Mapping) else made
+
+    def forward(  # type: ignore[override]
+        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None, need_weights: bool = True,
+        attn_mask: Tensor | None = None, average_attn_weights: bool = True, is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        """Attend, as torch's module does.
+
+        Args:
+            query: ``[T, B, E]``, ``[B, T, E]`` with batch_first, or ``[T, E]``. key, value: likewise, of S positions.
+            key_padding_mask: ``[B, S]`` or ``[S]``; bool, True = do not look, or added.
+            need_weights: return the weights. Without, the fastest way is taken (`sa.sparse_attention`).
+            attn_mask: ``[T, S]`` or ``[B * heads, T, S]``; bool, True = do not look, or added.
+            average_attn_weights: return their mean over the heads.
+            is_causal: attn_mask, which has to be there, is the causal mask.
+        Returns:
+            As query, and the weights ``[B, T, S]``, ``[B, heads, T, S]`` or without B; None without need_weights.
+        Raises:
+            ValueError: nested tensors; masks of another shape. RuntimeError: is_causal without attn_mask.
+        """
+        if query.is_nested or key.is_nested or value.is_nested:
+            raise ValueError(
+                "nested tensors are not taken; pad them: torch.nested.to_padded_tensor, with key_padding_mask"
+            )
+        if is_causal and attn_mask is None:
+            raise RuntimeError(
+                "is_causal=True says that attn_mask is the causal mask; give it as attn_mask, as to torch's module"
+            )
+        single = query.ndim == 2
+        if single:
+            query, key, value = (x.unsqueeze(0) for x in (query, key, value))
+            key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
+        elif not self.batch_first:
+            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        q, k, v = self._heads(query, key, value)  # [B, H, T, d], [B, H, S + extra, d]
+        padded, seen, bias = self._masks(q, key.shape[1], key_padding_mask, attn_mask)
+        if extra := k.shape[2] - key.shape[1]:
+            padded, seen = (None if x is None else F.pad(x, (0, extra), value=True) for x in (padded, seen))
+            bias = None if bias is None else F.pad(bias, (0, extra))
+        dropout = self.dropout if self.training else 0.0
+        weights = None
+        if bias is None and not need_weights:
+            causal = is_causal and not extra and q.shape[2] == k.shape[2]
+            seen = None if causal else seen
+            lengths = lengths_of(padded[:, 0, 0]) if padded is not None and seen is None and not extra else None
+            padded = padded if lengths is None else None
+            read = sparse_attention(q, k, v, self.mapping, _both(padded, seen), causal, lengths, dropout=dropout)
+        else:
+            scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
+            weights = self.mapping(scores if bias is None else scores + bias, mask=_both(padded, seen))
+            weights = F.dropout(weights, dropout)
+            read = weights @ v  # [B, H, T, d]
+        out = self.out_proj(read.transpose(1, 2).flatten(2))
+        out = out.squeeze(0) if single else out if self.batch_first else out.transpose(0, 1)
+        if not need_weights or weights is None:
+            return out, None
+        weights = weights.mean(1) if average_attn_weights else weights
+        return out, weights.squeeze(0) if single else weights
+
+    def _heads(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Projected, ``[B, H, positions, d]`` each, with the extra keys and values that the constructor asked for."""
+        if self.in_proj_weight is not None:
+            weights = self.in_proj_weight.chunk(3)
+        else:
+            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        biases = (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        q, k, v = (F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases))
+        if self.bias_k is not None and self.bias_v is not None:
+            k, v = (torch.cat([x, b.expand(x.shape[0], -1, -1)], 1) for x, b in ((k, self.bias_k), (v, self.bias_v)))
+        if self.add_zero_attn:
+            k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
+        return tuple(x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (q, k, v))  # type: ignore[return-value]
+
+    def _masks(
+        self, q: Tensor, S: int, key_padding_mask: Tensor | None, attn_mask: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Which keys there are and which a query may see (bool, True = keep), and what is added to the scores; broadcastable to
+        ``[B, H, T, S]``. None: all, all, nothing."""
+        B, H, T, _ = q.shape
+        alone = attn_mask is not None and attn_mask.ndim == 2
+        shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+            ((B, S), (B, 1, 1, S)),
+            ((T, S), (T, S)) if alone else ((B * H, T, S), (B, H, T, S)),
+        ]
+        found: list[Tensor | None] = []
+        bias = None
+        for name, given, (shape, view) in zip(("key_padding_mask", "attn_mask"), (key_padding_mask, attn_mask), shapes):
+            if given is not None and given.shape != shape:
+                raise ValueError(f"{name} has shape {tuple(given.shape)}; it should be {shape}")
+            if given is None or given.dtype == torch.bool:
+                keep = None if given is None else ~given
+            else:
+                keep, added = separate(given, -torch.inf)
+                if given.requires_grad or foreign(given) or asynchronous(given) or bool(added.any()):
+                    added = added.reshape(view)
+                    bias = added if bias is None else bias + added
+            found.append(None if keep is None else keep.reshape(view))
+        return found[0], found[1], bias
+
+
+def _both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return a if b is None else b if a is None else a & b
+
+
+def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: Any) -> int:
+    """Put a `MultiheadAttention` with the same parameters in place of every ``torch.nn.MultiheadAttention`` in ``model``.
+
+    Returns:
+        How many were replaced; one that is already ours is left as it is.
+    """
+    count = 0
+    for part in model.modules():
+        if isinstance(part, nn.TransformerEncoder):
+            part.use_nested_tensor = False  # it would hand nested tensors to layers that no longer take them
+        for name, child in part.named_children():
+            if type(child) is nn.MultiheadAttention:
+                setattr(part, name, _ours(child, mapping, params))
+                count += 1
+    return count
+
+
+def _ours(theirs: nn.MultiheadAttention, mapping: str | nn.Module, params: dict[str, Any]) -> MultiheadAttention:
+    at = theirs.out_proj.weight
+    ours = MultiheadAttention(
+        theirs.embed_dim, theirs.num_heads, theirs.dropout, theirs.in_proj_bias is not None, theirs.bias_k is not None,
+        theirs.add_zero_attn, theirs.kdim, theirs.vdim, theirs.batch_first, at.device, at.dtype, mapping=mapping, **params,
+    )  # fmt: skip
+    for name, parameter in theirs.named_parameters():
+        owner, _, last = name.rpartition(".")
+        setattr(ours.get_submodule(owner), last, parameter)  # the same: an optimiser that holds it goes on
+    return ours.train(theirs.training)
+
+
+__all__ = ["MultiheadAttention", "replace"]

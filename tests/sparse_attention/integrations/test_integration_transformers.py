@@ -1,0 +1,258 @@
+"""A dozen architectures of transformers in depth: padding, caches, windows, biases, sinks, weights; what `register` refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import sparse_attention as sa
+
+tf = pytest.importorskip("transformers")
+integration = sa.integrations.transformers
+
+S = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 60, "max_position_embeddings": 64}  # fmt: skip
+B = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "vocab_size": 60}  # fmt: skip
+T = {
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+    "vocab_size": 60,
+    "decoder_start_token_id": 0,
+}
+G = {"num_key_value_heads": 2}
+ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+DECODERS = {
+    "gpt2": lambda: tf.GPT2LMHeadModel(tf.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=60, n_positions=64)),
+    "opt": lambda: tf.OPTForCausalLM(tf.OPTConfig(hidden_size=32, word_embed_proj_dim=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=48, vocab_size=60, max_position_embeddings=64)),
+    "llama": lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**S, **G)),
+    "qwen3": lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**S, **G, head_dim=8)),
+    "mistral": lambda: tf.MistralForCausalLM(tf.MistralConfig(**S, **G, head_dim=8, sliding_window=4)),
+    "gemma2": lambda: tf.Gemma2ForCausalLM(tf.Gemma2Config(**S, **G, head_dim=8, sliding_window=4, attn_logit_softcapping=5.0)),
+    "gpt_oss": lambda: tf.GptOssForCausalLM(tf.GptOssConfig(**S, **G, head_dim=8, sliding_window=4, num_local_experts=2, num_experts_per_tok=1)),
+}  # fmt: skip
+ENCODERS = {
+    "bert": lambda: tf.BertModel(tf.BertConfig(**S)),
+    "roberta": lambda: tf.RobertaModel(tf.RobertaConfig(**S)),
+    "modernbert": lambda: tf.ModernBertModel(tf.ModernBertConfig(**S, **ENDS, sep_token_id=2, cls_token_id=1, local_attention=4)),
+}  # fmt: skip
+BOTH = {
+    "t5": lambda: tf.T5ForConditionalGeneration(tf.T5Config(**T)),
+    "bart": lambda: tf.BartForConditionalGeneration(tf.BartConfig(**B, **ENDS, decoder_start_token_id=2, max_position_embeddings=64)),
+    "whisper": lambda: tf.WhisperForConditionalGeneration(tf.WhisperConfig(**B, **ENDS, num_mel_bins=8, max_source_positions=16, max_target_positions=64, decoder_start_token_id=3)),
+}  # fmt: skip
+ALL = {**DECODERS, **ENCODERS, **BOTH}
+SPARSE = ("sparsemax", "fusedmax")
+WORDS = torch.randint(4, 60, (2, 9), generator=torch.Generator().manual_seed(0))
+
+
+def made(name: str, mapping: str = "sparsemax", **given):
+    """A model whose scores are large enough for zeros."""
+    torch.manual_seed(1)
+    model = ALL[name]()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(4.0)
+    return integration.use(model.eval(), mapping, **given)
+
+
+def inputs(name: str, hidden: int = 0, left: bool = False) -> dict[str, torch.Tensor]:
+    """The second entry has ``hidden`` words of padding; the first none."""
+    if name == "whisper":
+        return {"input_features": torch.randn(2, 8, 32, generator=torch.Generator().manual_seed(1))}
+    mask = torch.ones(2, 9, dtype=torch.long)
+    if hidden:
+        mask[1, :hidden] = 0 if left else 1
+        if not left:
+            mask[1, -hidden:] = 0
+    return {"input_ids": WORDS, "attention_mask": mask}
+
+
+def out(model, name: str, given: dict[str, torch.Tensor], **more):
+    if name in BOTH:
+        more["decoder_input_ids"] = WORDS[-len(next(iter(given.values()))) :, :4]
+    result = model(**given, **more)
+    return result if more.get("output_attentions") else result[0]
+
+
+@pytest.mark.parametrize("mapping", SPARSE)
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("name", [n for n in ALL if n != "whisper"])
+def test_padding_is_invisible(name, left, mapping):
+    if left and name == "bart":
+        pytest.skip("its positions are counted from the padding on, whatever attends")
+    model, given = made(name, mapping), inputs(name, 3, left)
+    keep = given["attention_mask"][1].bool()
+    alone = {"input_ids": WORDS[1:][:, keep]}
+    if left and name in ("gpt2", *ENCODERS):  # positions are counted from the first word
+        start = 2 if name == "roberta" else 0
+        given["position_ids"] = (given["attention_mask"].cumsum(1) - 1).clamp(min=0) + start
+        alone["position_ids"] = torch.arange(6)[None] + start
+    with torch.no_grad():
+        padded, whole = out(model, name, given)[1], out(model, name, alone)[0]
+    padded = padded if name in BOTH else padded[keep]
+    assert torch.allclose(padded, whole, atol=1e-4 * float(whole.abs().max()))
+    if name not in BOTH:
+        return
+    given["input_ids"] = WORDS.masked_fill(~given["attention_mask"].bool(), 7)
+    with torch.no_grad():
+        assert torch.equal(out(model, name, given)[1], padded)
+
+
+@pytest.mark.parametrize("mapping", SPARSE)
+@pytest.mark.parametrize("name", [*DECODERS, *BOTH])
+def test_cached_generation_is_the_uncached(name, mapping):
+    model, given = made(name, mapping), inputs(name, 3, left=True)
+    asked = {
+        "max_new_tokens": 6,
+        "min_new_tokens": 6,
+        "do_sample": False,
+        "output_logits": True,
+        "return_dict_in_generate": True,
+    }
+    with_cache, without = (model.generate(**given, **asked, use_cache=cache) for cache in (True, False))
+    assert torch.equal(with_cache.sequences, without.sequences)
+    for a, b in zip(with_cache.logits, without.logits):
+        assert torch.allclose(a, b, atol=1e-4 * float(b.abs().max()))
+
+
+def test_a_long_cache_is_read_at_the_support(monkeypatch):
+    monkeypatch.setattr(integration, "LONG", 1)
+    reads, inner = [], integration.at_support
+    monkeypatch.setattr(integration, "at_support", lambda p, v: reads.append(p) or inner(p, v))
+    test_cached_generation_is_the_uncached("llama", "sparsemax")
+    assert len(reads) == 2 * 5 and max(float((p == 0).float().mean()) for p in reads) > 0.5
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
+def test_static_caches(name):
+    model, given = made(name), inputs(name, 3, left=True)
+    asked = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
+    plain = model.generate(**given, **asked)
+    assert torch.equal(model.generate(**given, **asked, cache_implementation="static", disable_compile=True), plain)
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_weights_are_given_when_asked_for(name):
+    model, given = made(name, "sparsemax"), inputs(name, 3)
+    with torch.no_grad():
+        asked, plain = out(model, name, given, output_attentions=True), out(model, name, given)
+    found = [p for key in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions") for p in getattr(asked, key, None) or ()]  # fmt: skip
+    assert torch.allclose(asked[0], plain, atol=1e-4 * float(plain.abs().max()))  # the fused way and the composed
+    assert len(found) == (6 if name in BOTH else 2)
+    for p in found:
+        sums = p.sum(-1)
+        below = name == "gpt_oss"  # a sink takes its share
+        assert (sums < 1 + 1e-5).all() and (below or ((sums - 1).abs() < 1e-5).logical_or(sums == 0).all())
+    if name in ENCODERS and name != "modernbert":
+        assert (found[0][1, :, :, -3:] == 0).all()
+    assert max(float((p[0] == 0).float().mean()) for p in found) > 0.1
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_a_training_step(name):
+    model = made(name, "fusedmax").train()
+    out(model, name, inputs(name, 3)).square().mean().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    projections = [p for n, p in model.named_parameters() if n.rpartition(".")[0].split(".")[-1] in ("query", "q", "q_proj", "c_attn", "Wqkv")]  # fmt: skip
+    assert projections and all(p.grad.abs().sum() > 0 for p in projections if p.ndim == 2)
+
+
+def test_the_fused_kernel_is_told_causality_and_lengths(monkeypatch):
+    seen, inner = [], integration.sparse_attention
+
+    def spy(q, k, v, mapping, mask=None, causal=False, lengths=None, **rest):
+        seen.append((mask is None, causal, None if lengths is None else lengths.tolist()))
+        return inner(q, k, v, mapping, mask, causal, lengths, **rest)
+
+    monkeypatch.setattr(integration, "sparse_attention", spy)
+    with torch.no_grad():
+        made("llama")(input_ids=WORDS)
+        made("llama")(**inputs("llama", 3))
+        made("llama")(**inputs("llama", 3, left=True))
+        made("bert")(**inputs("bert", 3))
+        made("bert")(input_ids=WORDS)
+    assert seen[::2] == [(True, True, None), (True, True, [9, 6]), (False, False, None), (True, False, [9, 6]), (True, False, None)]  # fmt: skip
+
+
+def test_a_mask_that_was_written_to_is_read():
+    mask = integration.mask(batch_size=1, q_length=4, kv_length=4)
+    q = k = v = torch.randn(1, 1, 4, 8)
+    module = torch.nn.Identity()
+    attend = tf.AttentionInterface._global_mapping[integration.register("sparsemax")]
+    plain, _ = attend(module, q, k, v, mask)
+    assert torch.allclose(plain, sa.sparse_attention(q, k, v, causal=True).transpose(1, 2), atol=1e-6)
+    mask[:] = True
+    assert torch.allclose(attend(module, q, k, v, mask)[0], sa.sparse_attention(q, k, v).transpose(1, 2), atol=1e-6)
+
+
+def test_added_masks_are_split_from_biases():
+    mask = torch.tensor([[0.0, -3.0, -1e4, torch.finfo(torch.float32).min, -torch.inf]])
+    keep, bias = sa.integrations.separate(mask, -5000)
+    assert keep.tolist() == [[True, True, False, False, False]] and bias.tolist() == [[0, -3, 0, 0, 0]]
+    attend = tf.AttentionInterface._global_mapping[integration.register("fusedmax", lam=0.2, name="mine")]
+    q, k, v = torch.randn(1, 2, 3, 8), torch.randn(1, 1, 5, 8), torch.randn(1, 1, 5, 4)
+    _, weights = attend(torch.nn.Identity(), q, k, v, mask.expand(1, 1, 3, 5), output_attentions=True)
+    scores = q @ k.mT / 8**0.5 + bias
+    assert torch.allclose(weights, sa.fusedmax(scores, lam=0.2, mask=keep.expand_as(scores)), atol=1e-6)
+    sinks = torch.tensor([0.5, 9.0])
+    _, weights = attend(torch.nn.Identity(), q, k, v, None, s_aux=sinks)
+    extended = torch.cat([q @ k.mT / 8**0.5, sinks.view(1, 2, 1, 1).expand(1, 2, 3, 1)], -1)
+    assert torch.allclose(weights, sa.fusedmax(extended, lam=0.2)[..., :-1], atol=1e-6) and (weights[:, 1] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_one_graph_under_compile(name):
+    model, given = made(name), inputs(name, 3)
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="eager", fullgraph=True)(**given)[0]
+        assert torch.allclose(compiled, model(**given)[0], atol=1e-5)
+
+
+def test_what_is_refused():
+    register = integration.register
+    assert register("entmax", alpha=1.3) == register("entmax", alpha=1.3) == "sa_entmax"
+    with pytest.raises(ValueError, match=r"'sa_entmax' is registered with entmax\(alpha=1.3\).*entmax\(alpha=1.7\) a name of its own"):  # fmt: skip
+        register("entmax", alpha=1.7)
+    assert register("entmax", name="sharper", alpha=1.7) == "sharper"
+    with pytest.raises(ValueError, match="it cannot learn; give a number"):
+        register("entmax", name="learns", alpha="learned")
+    with pytest.raises(ValueError, match="needs more than a row of scores"):
+        register("constrained_softmax")
+    with pytest.raises(ValueError, match="a word that transformers gives a meaning to"):
+        register("sparsemax", name="my_sdpa")
+    with pytest.raises(sa.UnknownMappingError, match="nearest is 'sparsemax'"):
+        register("sparsmax")
+    attend = tf.AttentionInterface._global_mapping["sharper"]
+    q = torch.randn(1, 1, 2, 4)
+    with pytest.raises(ValueError, match=r"hands over cache=.*use attn_implementation='eager'"):
+        attend(torch.nn.Identity(), q, q, q, None, cache=object())
+    git = tf.GitModel(tf.GitConfig(**S, vision_config={"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48, "image_size": 16, "patch_size": 8}))  # fmt: skip
+    with pytest.raises(ValueError, match="GitSelfAttention of GitModel attends by code of its own"):
+        integration.use(git, "sparsemax")
+
+
+def test_by_the_configuration_and_through_auto_classes():
+    name = integration.register("sparsemax")
+    model = tf.AutoModel.from_config(tf.BertConfig(**S), attn_implementation=name).eval()
+    other = tf.AutoModel.from_config(tf.BertConfig(**S)).eval()
+    other.load_state_dict(model.state_dict())
+    other.set_attn_implementation(name)
+    assert torch.equal(model(WORDS)[0], other(WORDS)[0])
+    other.set_attn_implementation("eager")
+    assert not torch.equal(model(WORDS)[0], other(WORDS)[0])
+
+
+def test_without_transformers_a_sentence_says_what_to_install():
+    code = (
+        "import sys, sparse_attention as sa; sys.modules['transformers'] = None\n"
+        "try: sa.integrations.transformers\n"
+        "except ImportError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "needs transformers" in done.stdout and "sparse-attention[transformers]" in done.stdout

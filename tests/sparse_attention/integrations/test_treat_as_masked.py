@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import sparse_attention as sa
+
+
+@pytest.mark.parametrize("name", [n for n in sa.names("simplex") if sa.spec(n).over == "row" and not sa.spec(n).inputs])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_fills_are_masks(name, dtype):
+    scores = torch.rand(4, 7, generator=torch.Generator().manual_seed(1)).to(dtype)
+    keep = torch.ones(4, 7, dtype=torch.bool)
+    keep[1, 5:], keep[2, 1:4], keep[3] = False, False, False
+    filled = scores.masked_fill(~keep, -torch.finfo(dtype).max)
+    f = sa.integrations.treat_as_masked(name)
+    assert torch.equal(f(filled), sa.make(name)(scores, mask=keep))
+    assert torch.equal(f(filled.T, dim=0), sa.make(name)(scores, mask=keep).T)
+    assert (f(filled)[~keep] == 0).all()
+    biased = filled + 0.5  # a bias added to the fill leaves it one
+    assert (f(biased)[~keep] == 0).all()
+
+
+def test_what_counts_as_a_fill_can_be_said():
+    scores = torch.tensor([[0.3, -1e9, 0.1, 0.2]])
+    keep = scores > -1e8
+    wrong = sa.integrations.treat_as_masked("fusedmax", lam=0.1)(scores)
+    right = sa.integrations.treat_as_masked("fusedmax", below=-1e8, lam=0.1)(scores)
+    assert torch.equal(right, sa.fusedmax(scores, lam=0.1, mask=keep)) and not torch.allclose(right, wrong)
+    nan = torch.tensor([[0.3, torch.nan, 0.1]])
+    assert sa.integrations.treat_as_masked("sparsemax")(nan).isnan().all()
+    with pytest.raises(ValueError, match="lam: parameters go with a mapping's name"):
+        sa.integrations.treat_as_masked(sa.make("fusedmax"), lam=0.1)

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+import sparse_attention as sa
+
+CONSTRUCTED = [
+    {},
+    {"batch_first": True},
+    {"bias": False},
+    {"add_bias_kv": True},
+    {"add_zero_attn": True, "batch_first": True},
+    {"kdim": 5, "vdim": 7},
+    {"kdim": 5, "add_bias_kv": True, "add_zero_attn": True},
+]
+BOTH_TYPES = [None, "bool", "float"]
+
+
+def pair(**given):
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(6, 3, **given)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.normal_()
+    ours = sa.nn.MultiheadAttention(6, 3, **given, mapping="softmax")
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+def typed(mask, kind):
+    """A mask True = drop as torch takes it; floats also add."""
+    if kind is None or kind == "bool":
+        return None if kind is None else mask
+    return torch.randn(mask.shape).masked_fill(mask, -torch.inf)
+
+
+@pytest.mark.parametrize("given", CONSTRUCTED, ids=str)
+def test_with_softmax_it_is_torchs(given):
+    theirs, ours = pair(**given)
+    B, T, S = 2, 4, 5
+    dims = 6, given.get("kdim") or 6, given.get("vdim") or 6
+    q, k, v = torch.randn(B, T, dims[0]), torch.randn(B, S, dims[1]), torch.randn(B, S, dims[2])
+    drop = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    away = torch.ones(T, S, dtype=torch.bool).triu(2)
+    own = away.repeat(B * 3, 1, 1) & (torch.rand(B * 3, T, S) < 0.7)
+    for padding, kind, heads, weights, average, single in itertools.product(
+        BOTH_TYPES, BOTH_TYPES, (False, True), (True, False), (True, False), (False, True)
+    ):
+        if (kind is None and heads) or (padding and kind and padding != kind) or (not weights and not average):
+            continue
+        pad, mask = typed(drop, padding), typed(own if heads else away, kind)
+        rows = (q, k, v)
+        if single:
+            pad, rows = None if pad is None else pad[1], tuple(x[1] for x in rows)
+            mask = mask[:3] if heads else mask
+        elif not given.get("batch_first"):
+            rows = tuple(x.transpose(0, 1) for x in rows)
+        rows = [tuple(x.clone().requires_grad_() for x in rows) for _ in range(2)]
+        asked = {"key_padding_mask": pad, "attn_mask": mask, "need_weights": weights, "average_attn_weights": average}
+        (expected, p), (found, own_p) = (m(*x, **asked) for m, x in zip((theirs, ours), rows))
+        assert found.shape == expected.shape and torch.allclose(found, expected, atol=1e-5), asked
+        assert (p is None) == (own_p is None) and (p is None or torch.allclose(own_p, p, atol=1e-6))
+        for m, out in ((theirs, expected), (ours, found)):
+            m.zero_grad()
+            out.square().sum().backward()
+        pairs = [(a.grad, b.grad) for a, b in (*zip(*rows), *zip(theirs.parameters(), ours.parameters()))]
+        top = max(float(a.abs().max()) for a, _ in pairs)
+        assert all(torch.allclose(a, b, atol=1e-5 * top) for a, b in pairs), asked
+
+
+def test_the_start_and_the_state_are_torchs():
+    for given in CONSTRUCTED:
+        torch.manual_seed(3)
+        theirs = nn.MultiheadAttention(6, 3, **given).state_dict()
+        torch.manual_seed(3)
+        ours = sa.nn.MultiheadAttention(6, 3, **given, mapping="entmax", alpha=1.5)
+        assert list(ours.state_dict()) == list(theirs)
+        assert all(torch.equal(ours.state_dict()[name], value) for name, value in theirs.items())
+        nn.MultiheadAttention(6, 3, **given).load_state_dict(ours.state_dict())
+
+
+def test_is_causal_is_the_mask():
+    theirs, ours = pair(batch_first=True)
+    x = torch.randn(2, 7, 6)
+    mask = nn.Transformer.generate_square_subsequent_mask(7)
+    for weights in (True, False):
+        expected, _ = theirs(x, x, x, attn_mask=mask, is_causal=True, need_weights=weights)
+        assert torch.allclose(ours(x, x, x, attn_mask=mask, is_causal=True, need_weights=weights)[0], expected, atol=1e-5)  # fmt: skip
+    with pytest.raises(RuntimeError, match="give it as attn_mask"):
+        ours(x, x, x, is_causal=True)
+
+
+@pytest.mark.parametrize("mapping", ["sparsemax", "fusedmax"])
+def test_the_fast_ways_are_the_slow_one(mapping):
+    attend = sa.nn.MultiheadAttention(6, 3, batch_first=True, mapping=mapping)
+    x = 4 * torch.randn(2, 9, 6)
+    causal = torch.ones(9, 9, dtype=torch.bool).triu(1)
+    right, left = torch.zeros(2, 9, dtype=torch.bool), torch.zeros(2, 9, dtype=torch.bool)
+    right[1, 6:], left[1, :3] = True, True
+    for pad, mask in itertools.product((None, right, left), (None, causal)):
+        asked = {"key_padding_mask": pad, "attn_mask": mask, "is_causal": mask is not None}
+        slow, weights = attend(x, x, x, **asked)
+        assert torch.allclose(attend(x, x, x, **asked, need_weights=False)[0], slow, atol=1e-5)
+        assert (weights == 0).float().mean() > 0.1
+        if pad is not None:
+            assert (weights[pad[:, None].expand_as(weights)] == 0).all()
+    nowhere, _ = attend(x, x, x, key_padding_mask=torch.ones(2, 9, dtype=torch.bool))
+    assert torch.equal(nowhere, attend.out_proj.bias.expand(2, 9, 6))
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_inside_torchs_encoder_nothing_passes_it_by(replaced):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    if not replaced:
+        layer.self_attn = sa.nn.MultiheadAttention(8, 2, batch_first=True, mapping="sparsemax")
+    encoder = nn.TransformerEncoder(layer, 2)
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.normal_()
+    if replaced:
+        softmax, before = copy.deepcopy(encoder).eval(), dict(encoder.named_parameters())
+        assert sa.nn.replace(encoder, "sparsemax") == 2 and sa.nn.replace(encoder) == 0
+        assert dict(encoder.named_parameters()).keys() == before.keys()
+        assert all(parameter is before[name] for name, parameter in encoder.named_parameters())
+    x, pad = torch.randn(2, 9, 8), torch.zeros(2, 9, dtype=torch.bool)
+    pad[1, 6:] = True
+    seen = []
+    for one in encoder.layers:
+        one.self_attn.mapping.register_forward_hook(lambda module, given, p: seen.append(p))
+    trained = encoder.train()(x, src_key_padding_mask=pad)
+    encoder.eval()
+    with torch.no_grad():
+        found = encoder(x, src_key_padding_mask=pad)
+    assert torch.allclose(found[~pad], trained[~pad], atol=1e-5)
+    if replaced:
+        with torch.no_grad():
+            assert not torch.allclose(found[~pad], softmax(x, src_key_padding_mask=pad)[~pad], atol=1e-2)
+    _, weights = encoder.layers[0].self_attn(x, x, x, key_padding_mask=pad)
+    assert (weights[0] == 0).float().mean() > 0.3 and (weights[1, :, 6:] == 0).all()
+    alone = encoder(x[1:, :6])
+    assert torch.allclose(found[1:, :6], alone, atol=1e-4)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_inside_torchs_decoder(norm_first):
+    torch.manual_seed(1)
+    theirs = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True, norm_first=norm_first), 2)  # fmt: skip
+    ours = copy.deepcopy(theirs)
+    assert sa.nn.replace(ours, "softmax") == 4
+    x, memory = torch.randn(2, 5, 8), torch.randn(2, 7, 8)
+    asked = {
+        "tgt_mask": nn.Transformer.generate_square_subsequent_mask(5),
+        "tgt_is_causal": True,
+        "memory_key_padding_mask": torch.tensor([[False] * 7, [False] * 4 + [True] * 3]),
+    }
+    for _ in range(2):
+        assert torch.allclose(ours(x, memory, **asked), theirs(x, memory, **asked), atol=1e-5)
+        ours.eval(), theirs.eval()
+    sparse = copy.deepcopy(theirs)
+    sa.nn.replace(sparse, "entmax", alpha=1.5)
+    sparse.train()(x, memory, **asked).square().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in sparse.parameters())
+
+
+def test_dropout_is_of_the_weights():
+    attend = sa.nn.MultiheadAttention(6, 2, dropout=0.5, batch_first=True, mapping="softmax")
+    x = torch.randn(4, 20, 6)
+    _, p = attend.train()(x, x, x, average_attn_weights=False)
+    assert (p == 0).float().mean() == pytest.approx(0.5, abs=0.05)
+    assert float(p.sum(-1).mean()) == pytest.approx(1.0, abs=0.1)
+    outs = [attend(x, x, x, need_weights=False)[0] for _ in range(2)]
+    assert not torch.equal(*outs)
+    assert (attend.eval()(x, x, x)[1] > 0).all()
+
+
+def test_a_learned_alpha_for_every_head():
+    attend = sa.nn.MultiheadAttention(6, 3, batch_first=True, mapping="entmax", alpha="learned")
+    x = torch.randn(2, 4, 6)
+    attend(x, x, x, need_weights=False)[0].square().sum().backward()
+    assert attend.mapping.alpha_logit.shape == (3, 1) and (attend.mapping.alpha_logit.grad != 0).all()
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match="embed_dim=6 is not a multiple of num_heads=4"):
+        sa.nn.MultiheadAttention(6, 4)
+    with pytest.raises(ValueError, match="alpha: parameters go with a mapping's name"):
+        sa.nn.MultiheadAttention(6, 3, mapping=sa.make("entmax"), alpha=1.5)
+    attend = sa.nn.MultiheadAttention(6, 3)
+    x = torch.randn(4, 2, 6)
+    with pytest.raises(ValueError, match=r"key_padding_mask has shape \(4, 2\); it should be \(2, 4\)"):
+        attend(x, x, x, key_padding_mask=torch.zeros(4, 2, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"attn_mask has shape \(2, 4, 4\); it should be \(6, 4, 4\)"):
+        attend(x, x, x, attn_mask=torch.zeros(2, 4, 4, dtype=torch.bool))
+    nested = torch.nested.nested_tensor([torch.randn(2, 6), torch.randn(3, 6)])
+    with pytest.raises(ValueError, match="nested tensors are not taken; pad them"):
+        attend(nested, nested, nested)
