@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import nn as nn_like_torch
-from .registry import make
 
 
 class Scores(nn.Module):
@@ -123,7 +122,7 @@ class Attention(nn.Module):
     def __init__(self, scores: Scores, mapping: str | nn.Module = "softmax"):
         super().__init__()
         self.scores = scores
-        self.mapping: Any = make(mapping) if isinstance(mapping, str) else mapping
+        self.mapping: Any = nn_like_torch.over_keys(mapping)
 
     def precompute(self, keys: Tensor) -> Tensor:
         """What `scores` and `step` take as ``ready``: the part of ``keys [B, S, K]`` that no query changes."""

@@ -18,6 +18,23 @@ from .registry import Mapping, make
 from .rows.shape import asynchronous, foreign
 
 
+def over_keys(mapping: str | nn.Module, **params: Any) -> nn.Module:
+    """The mapping of an attention: of a name with `params`, or a module as it is.
+
+    Raises:
+        ValueError: parameters beside a module; a module made along another dimension than the last, where the keys are.
+    """
+    if isinstance(mapping, str):
+        return make(mapping, **params)
+    if params:
+        raise ValueError(f"{', '.join(params)}: parameters go with a mapping's name; {mapping!r} has its own already")
+    if getattr(mapping, "dim", -1) != -1:
+        raise ValueError(
+            f"{mapping!r} maps along dim={mapping.dim}; attention's keys are the last: make it without dim"
+        )
+    return mapping
+
+
 class MultiheadAttention(nn.MultiheadAttention):
     """``torch.nn.MultiheadAttention`` with a mapping in place of softmax.
 
@@ -45,16 +62,12 @@ class MultiheadAttention(nn.MultiheadAttention):
     ) -> None:  # fmt: skip
         if num_heads > 0 and embed_dim % num_heads:
             raise ValueError(f"embed_dim={embed_dim} is not a multiple of num_heads={num_heads}")
-        if params and not isinstance(mapping, str):
-            raise ValueError(
-                f"{', '.join(params)}: parameters go with a mapping's name; {mapping!r} has its own already"
-            )
+        made = over_keys(mapping, **params)
         super().__init__(
             embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
         )  # fmt: skip
         self._qkv_same_embed_dim = False  # torch's layers read this: with True their fused softmax would pass us by
-        made: Any = make(mapping, **params) if isinstance(mapping, str) else mapping
-        self.mapping = made.spread(num_heads, 1) if isinstance(made, Mapping) else made
+        self.mapping: Any = made.spread(num_heads, 1) if isinstance(made, Mapping) else made
 
     def forward(  # type: ignore[override]
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None, need_weights: bool = True,

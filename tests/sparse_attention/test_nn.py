@@ -200,3 +200,10 @@ def test_what_is_refused():
     nested = torch.nested.nested_tensor([torch.randn(2, 6), torch.randn(3, 6)])
     with pytest.raises(ValueError, match="nested tensors are not taken; pad them"):
         attend(nested, nested, nested)
+
+
+def test_a_mapping_along_another_dimension_than_the_keys_is_refused():
+    mapping = sa.make("sparsemax", dim=1)
+    for build in (lambda: sa.nn.MultiheadAttention(8, 2, mapping=mapping), lambda: sa.attention.DotAttention(mapping)):
+        with pytest.raises(ValueError, match=r"maps along dim=1; attention's keys are the last"):
+            build()
