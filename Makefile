@@ -72,6 +72,8 @@ wheel: setup ## a wheel into dist/ that carries the CPU kernels compiled, for x8
 	@$(RUN)/wheel.py $(ARGS)
 pages: setup ## write the mappings' pages and type stubs from the registry
 	@$(RUN)/pages.py
+tour: setup ## run docs/library.md and write what it prints, its notebook and its pictures
+	@$(RUN)/tour.py
 
 ##                tests
 test: setup ## all tests but the slow ones
@@ -103,4 +105,4 @@ help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 .PHONY: help setup $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures summary verify demo \
-	data wheel bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages test test-slow test-slurm crash-test golden lint types lock clean
+	data wheel bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages tour test test-slow test-slurm crash-test golden lint types lock clean

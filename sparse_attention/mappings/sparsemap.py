@@ -22,6 +22,7 @@ Forward and backward: ``structured/active_set.py``, ``structured/rows.py`` (``_L
 from __future__ import annotations
 
 import math
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -87,6 +88,20 @@ def _result(found: tuple[Tensor, ...], x: Tensor, dtype: torch.dtype, structures
     return solution((marginals, *found[1:]), x.shape[:-2]) if structures else marginals
 
 
+@overload
+def sparsemap_sequence(
+    scores: Tensor, transitions: Tensor, start: Tensor | None = None, stop: Tensor | None = None,
+    mask: Tensor | None = None, return_structures: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+
+
+@overload
+def sparsemap_sequence(
+    scores: Tensor, transitions: Tensor, start: Tensor | None = None, stop: Tensor | None = None,
+    mask: Tensor | None = None, *, return_structures: Literal[True],
+) -> Solution: ...  # fmt: skip
+
+
 @register(
     "sparsemap_sequence",
     kind="structured",
@@ -123,6 +138,16 @@ def sparsemap_sequence(
     if not x.numel():
         return _empty(x, scores.dtype, x.shape[-2], return_structures)
     return _result(_rows("sparsemap_sequence", x, transitions), x, scores.dtype, return_structures)
+
+
+@overload
+def sparsemap_matching(
+    scores: Tensor, mask: Tensor | None = None, return_structures: Literal[False] = False
+) -> Tensor: ...
+
+
+@overload
+def sparsemap_matching(scores: Tensor, mask: Tensor | None = None, *, return_structures: Literal[True]) -> Solution: ...
 
 
 @register(

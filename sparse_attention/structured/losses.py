@@ -55,8 +55,8 @@ def sparsemap_sequence_loss(
     own = steps_taken(torch.where(there, target, -1), width).to(x.dtype)
     average = (found.weights.double().unsqueeze(-1) * steps_taken(found.structures, width)).sum(-2)
     taken = _Average.apply(x, steps, average.to(x.dtype))
-    value = Slope.apply(x.flatten(-2), mu.flatten(-2), t.flatten(-2))
-    value = value + Slope.apply(steps.flatten(-2).expand(own.shape), taken, own)
+    value = Slope.apply(x.flatten(-2), mu.flatten(-2), t.flatten(-2), None)
+    value = value + Slope.apply(steps.flatten(-2).expand(own.shape), taken, own, None)
     return reduced(value + 0.5 * (t.sum((-1, -2)) - mu.detach().square().sum((-1, -2))), reduction)
 
 
@@ -99,5 +99,5 @@ def sparsemap_matching_loss(
     if bool(((t != 0) & (x.detach() == -torch.inf)).any()):
         raise ValueError("target has weight on a pair that is masked or has a score of -inf")
     mu: Any = sparsemap_matching(x)
-    value = Slope.apply(x.flatten(-2), mu.flatten(-2), t.flatten(-2))
+    value = Slope.apply(x.flatten(-2), mu.flatten(-2), t.flatten(-2), None)
     return reduced(value + 0.5 * (t.square() - mu.detach().square()).sum((-1, -2)), reduction)
