@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -67,9 +68,10 @@ def main() -> None:
         page += "\n" + bench.markdown_structured(bench.measure_structured(structured, choice.seconds))
     print(page)
     if choice.output != "-":
-        output = Path(choice.output)  # its last section is that of bench_training.py
-        kept = output.read_text().partition("\n## Training and decoding\n")[1:] if output.exists() else ()
-        output.write_text(page + "".join(kept))
+        output = Path(choice.output)  # what follows these headings is of bench_attention.py and bench_training.py
+        old = output.read_text() if output.exists() else ""
+        kept = re.search(r"\n## (Fused attention|Training and decoding)\n.*", old, re.S)
+        output.write_text(page + (kept[0] if kept else ""))
         print(f"Written to {choice.output}. Compare with `git diff {choice.output}`.", file=sys.stderr)
 
 

@@ -62,6 +62,10 @@ class Param:
         if isinstance(value, Tensor):
             if not self.tensor:
                 raise ValueError(f"{self.name} must be a number, not a tensor of shape {tuple(value.shape)}")
+            if value.dtype == torch.bool:
+                raise ValueError(
+                    f"{self.name} is a boolean tensor of shape {tuple(value.shape)}: that is a mask; did you mean mask=...?"
+                )
             return value
         if self.required and value is None:
             return value

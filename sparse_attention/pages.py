@@ -76,7 +76,8 @@ def _stub(s: Spec) -> str:
     for p in s.params:
         kind = "str" if p.choices else "int" if p.whole else "float | Tensor" if p.tensor else "float"
         given.append(f"{p.name}: {kind}{' | None' * p.required} = {_default(p)}")
-    text = f"\nclass {s.module.__name__}(Mapping):\n" + _signature("__init__", ["self", *given], "None", "    ")
+    along = ["*", "dim: int = -1"] if s.over == "row" else []
+    text = f"\nclass {s.module.__name__}(Mapping):\n" + _signature("__init__", ["self", *given, *along], "None", "    ")
     if s.function is None or _defined(s.name, s.function):
         return text
     row = ["scores: Tensor", "dim: int = -1", "mask: Tensor | None = None", *given]

@@ -1,7 +1,7 @@
 """The module of a mapping: ``sa.make("fusedmax", lam=0.1)``, the same as ``sa.Fusedmax(lam=0.1)``.
 
 The registry makes one class for every mapping, named in CamelCase after it, with the parameters of its signature in
-their order. All of them are a `Mapping`.
+their order and, by name, ``dim``: ``sa.Sparsemax(dim=1)``. All of them are a `Mapping`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from .describe import LEARNED, Spec
 from .rows.contract import under_contract
+from .rows.shape import whole
 
 _CLASSES: dict[str, type[Mapping]] = {}
 
 
 class Mapping(nn.Module):
-    """A mapping with its parameters fixed: ``m(scores, mask=None, dim=-1)``.
+    """A mapping with its parameters fixed: ``m(scores, mask=None, dim=None)``, by default along the ``dim`` it was made with.
 
     Numbers are kept as they are; tensors become buffers and ``nn.Parameter`` s become parameters, so that a learned
     ``lam`` moves with the model and is seen by the optimiser. All of them can be read as ``m.lam``.
@@ -31,23 +32,35 @@ class Mapping(nn.Module):
     has the values in force, `spread` gives one to each head.
 
     Call shapes:
-        scores ``[..., n, ...]`` with ``n`` at ``dim``; mask bool, broadcastable to scores, ``True`` = keep.
+        scores ``[..., n, ...]`` with ``n`` at ``dim`` (-1 unless made with another); mask bool, broadcastable to scores, ``True`` = keep.
         Returns the same shape as scores. Further keyword arguments (``bounds`` of the constrained mappings) are passed
         to the function.
     """
 
     spec: ClassVar[Spec]
     inner: Any  # of mappings registered as a class: its instance
+    dim: int = -1
 
     def __init__(self, *given: Any, **params: Any):
         super().__init__()
         names = [p.name for p in self.spec.params]
+        if self.spec.over == "row":
+            self._refuse_a_dimension(given, names)
+            self.dim = whole(params.pop("dim", -1))
         if len(given) > len(names) or set(names[: len(given)]) & set(params):
             raise TypeError(f"{type(self).__name__} takes ({', '.join(names)}), each once; got {given} and {params}")
         self._numbers: dict[str, Any] = {}
         self._learned: list[str] = []  # given as tensors, or as the word
         self._logits: list[str] = []  # of these, given as the word
         self._keep(self.spec.check({**dict(zip(names, given)), **params}))
+
+    def _refuse_a_dimension(self, given: tuple[Any, ...], names: list[str]) -> None:
+        """As torch.nn.Softmax takes one: a whole number where a temperature stands or none does, or one below 0."""
+        for value, name in zip(given, names or [""]):
+            if type(value) is int and (value < 0 or name in ("gamma", "")):
+                own = type(self).__name__
+                other = f", or {name}={float(value)!r} for a {name} of {value}" if name and value > 0 else ""
+                raise TypeError(f"{own}({value}): did you mean {own}(dim={value})? dim is given by name{other}")
 
     def _keep(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
@@ -99,8 +112,9 @@ class Mapping(nn.Module):
         given = {name: getattr(self, name) for name in self._learned if name not in self._logits}
         return {**self._numbers, **given, **self.learned()}
 
-    def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1, **inputs: Tensor) -> Tensor:
+    def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int | None = None, **inputs: Tensor) -> Tensor:
         values = self._numbers if not self._learned else self.params
+        dim = self.dim if dim is None else dim
         return self.spec.function(scores, dim=dim, mask=mask, **values, **inputs)  # type: ignore[misc]
 
     def start(self, mask: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
@@ -116,11 +130,12 @@ class Mapping(nn.Module):
         self, scores: Tensor, state: dict[str, Tensor], mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """One step: scores, mask ``[B, n]`` -> attention ``[B, n]`` and the state after it."""
-        return self(scores, mask=mask, **state), state
+        return self(scores, mask=mask, dim=-1, **state), state
 
     def extra_repr(self) -> str:
         shown = [f"{name}={value!r}" for name, value in self._numbers.items()]
         tensors = {name: value for name, value in self.params.items() if name in self._learned}
+        shown += [f"dim={self.dim}"] if self.dim != -1 else []
         shown += [f"{n}=<{'learned' if t.requires_grad else 'fixed'} {tuple(t.shape)}>" for n, t in tensors.items()]
         return ", ".join(shown)
 
@@ -137,8 +152,8 @@ class _Inner(Mapping):
         self._numbers.update(values)
         self.inner = self.inner_class(**values)
 
-    def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1, **inputs: Tensor) -> Tensor:
-        return under_contract(self.inner, scores, dim, mask, **inputs)
+    def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int | None = None, **inputs: Tensor) -> Tensor:
+        return under_contract(self.inner, scores, self.dim if dim is None else dim, mask, **inputs)
 
 
 class _Stateful(_Inner):
@@ -159,7 +174,8 @@ class _Stateful(_Inner):
 
         return under_contract(one, scores, -1, mask), after
 
-    def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int = -1, **inputs: Tensor) -> Tensor:
+    def forward(self, scores: Tensor, mask: Tensor | None = None, dim: int | None = None, **inputs: Tensor) -> Tensor:
+        dim = self.dim if dim is None else dim
         if scores.ndim != 3 or dim not in (-1, 2):
             raise ValueError(
                 f"{self.spec.name} takes scores [B, T, n] step by step, got {tuple(scores.shape)}, dim={dim}"
@@ -195,6 +211,7 @@ def twin(spec: Spec, thing: Any, contract: bool) -> type[Mapping]:
             )
             for p in spec.params
         ]
+        + [inspect.Parameter("dim", inspect.Parameter.KEYWORD_ONLY, default=-1)] * (spec.over == "row")
     )
     base: type[Mapping] = Mapping if spec.over == "row" else _Direct
     if inspect.isclass(thing):

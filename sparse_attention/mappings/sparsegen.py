@@ -27,13 +27,12 @@ def _sparsegen(
     scores: Tensor, dim: int, lam: float | Tensor, mask: Tensor | None, g: Callable[[Tensor], Tensor] | None
 ) -> Tensor:
     lam = LAM.take(lam)
-    if g is None and lam.__class__ is float:
+    if g is None:
         return rows("sparsemax", scores, dim, mask, {"gamma": 1.0 - lam})
 
     def body(x: Tensor, lam: float | Tensor) -> Tensor:
         keep = x.detach() != -torch.inf
-        z = x.masked_fill(~keep, 0.0)
-        z = z if g is None else g(z)
+        z = g(x.masked_fill(~keep, 0.0))
         if isinstance(lam, Tensor):
             return project_last((z / (1.0 - lam)).to(x.dtype), keep)
         return project_last(z, keep, 1.0 - lam)

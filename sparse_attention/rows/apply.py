@@ -22,6 +22,7 @@ from torch.autograd import Function
 from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
 from . import operators
+from .given import given_rows
 from .shape import (
     FULL,
     PLAIN,
@@ -34,6 +35,7 @@ from .shape import (
     function_modes,
     scaled,
     transformed,
+    whole,
 )
 
 _grad_enabled = torch.is_grad_enabled
@@ -60,9 +62,15 @@ def rows(
     Returns:
         attention of the scores' shape and dtype (float32 under CUDA autocast).
     """
+    if dim.__class__ is not int:
+        dim = whole(dim)
     for value in params.values():
         if value.__class__ is not float:
+            if dim == -1 and (p := given_rows(op, scores, mask, params, _again(op, learned))) is not None:
+                return p
             return along(lambda x, **values: _with_tensors(op, x, values, learned), scores, dim, mask, **params)
+    if mask is not None and dim == -1 and (p := given_rows(op, scores, mask, params)) is not None:
+        return p
     if (p := fused(op, scores, dim, mask, params)) is not None:
         return p
     ndim = scores.ndim
@@ -108,6 +116,8 @@ def fused(
     if not (scores.is_cuda or kernels.active() == "triton") or not scores.ndim or not scores.numel():
         return None
     x, kept = scores, None
+    if dim.__class__ is not int:
+        dim = whole(dim)
     if mask is not None:
         kept = checked(mask, scores)
     if dim != -1:
@@ -128,6 +138,7 @@ def on_cpu(scores: Tensor, dim: int) -> bool:
         scores.device.type == "cpu"
         and scores.dtype in FULL
         and scores.ndim > 0
+        and dim.__class__ is int
         and (dim == -1 or dim == scores.ndim - 1)
         and not foreign(scores)
         and scores.is_contiguous()
@@ -138,7 +149,22 @@ def on_cpu(scores: Tensor, dim: int) -> bool:
 
 
 def _with_tensors(op: str, x: Tensor, params: dict[str, Any], learned: Callable[..., Tensor] | None) -> Tensor:
-    """``x [..., n]``, hyperparameters as numbers and ``[..., 1]``. gamma divides the scores; the rest are tensors from here."""
+    """``x [..., n]``, hyperparameters as numbers and ``[..., 1]``."""
+    p = given_rows(op, x.contiguous(), None, params, _again(op, learned))
+    return _in_torch(op, x, params, learned) if p is None else p
+
+
+def _again(op: str, learned: Callable[..., Tensor] | None) -> Callable[..., Tensor]:
+    """The operation on scores, mask and hyperparameters in torch, to differentiate its gradient."""
+
+    def composed(x: Tensor, mask: Tensor | None, **params: Any) -> Tensor:
+        return along(lambda x, **values: _in_torch(op, x, values, learned), x, -1, mask, **params)
+
+    return composed
+
+
+def _in_torch(op: str, x: Tensor, params: dict[str, Any], learned: Callable[..., Tensor] | None) -> Tensor:
+    """As `_with_tensors`, by the reference. gamma divides the scores; the rest are tensors from here."""
     one = {}
     if "gamma" in params:
         x, one = scaled(x, params.pop("gamma")), {"gamma": 1.0}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +51,8 @@ def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Callabl
         ValueError: a mask that does not broadcast to the scores.
     """
     dtype = scores.dtype
+    if dim.__class__ is not int:
+        dim = whole(dim)
     if not dtype.is_floating_point:
         raise TypeError(f"scores have dtype {dtype}; attention needs floating point, convert with scores.float()")
     wide = scores if dtype in FULL else scores.float()
@@ -63,6 +67,29 @@ def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Callabl
         return p if p.dtype == out_dtype else p.to(out_dtype)
 
     return x, restore
+
+
+def whole(dim: Any) -> int:
+    """``dim`` as an int. Raises TypeError, which says what the value was probably meant to be."""
+    try:
+        if not isinstance(dim, (bool, Tensor)):
+            return operator.index(dim)
+    except TypeError:
+        pass
+    names: tuple[str, ...] = ("scores", "dim")
+    frame, call = sys._getframe(1), ""
+    while frame is not None:  # outwards to the function that was called
+        own = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+        if own[:2] == ("scores", "dim") and frame.f_globals["__name__"].startswith("sparse_attention.mappings."):
+            call, names = f"{frame.f_code.co_name}({', '.join(own)}): ", own
+        frame = frame.f_back  # type: ignore[assignment]
+    if isinstance(dim, Tensor):
+        shown, meant = f" of shape {tuple(dim.shape)}", "mask=..." if dim.dtype == torch.bool else "mask=(... == 0)"
+    else:
+        name = next((n for n in names[2:] if n != "mask"), "")
+        shown, meant = f"={dim!r}", f"{name}={dim!r}" if name and isinstance(dim, float) else ""
+    hint = f"; did you mean {meant}?" if meant else ""
+    raise TypeError(f"{call}dim{shown} is not a whole number, it says along which dimension{hint}")
 
 
 def dtype_of_result(scores: Tensor) -> torch.dtype:
@@ -84,8 +111,12 @@ def along(body: Callable[..., Tensor], scores: Tensor, dim: int, mask: Tensor | 
 
 def checked(mask: Tensor, scores: Tensor) -> Tensor:
     """The mask in the scores' shape. Raises TypeError for one that is not boolean, ValueError as `expanded`."""
+    if not isinstance(mask, Tensor):
+        hint = f"; did you mean dim={mask}?" if type(mask) is int else "; hyperparameters are given by name"
+        raise TypeError(f"mask={mask!r} is no mask: a boolean tensor, True = keep{hint}")
     if mask.dtype != torch.bool:
-        raise TypeError(f"mask has dtype {mask.dtype}; it must be boolean, True = keep (use mask.bool())")
+        way = "an additive one is mask == 0" if mask.dtype.is_floating_point else "use mask.bool()"
+        raise TypeError(f"mask has dtype {mask.dtype}; it must be boolean, True = keep ({way})")
     return mask if mask.shape == scores.shape else expanded(mask, scores, "mask")
 
 

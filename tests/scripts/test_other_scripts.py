@@ -13,12 +13,13 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["multilabel_figures.py", "laha2018_figure5", "seeds=abc"], "seeds=abc must be whole numbers"),
+        (["figures.py", "laha2018_figure4", "seeds=abc"], "seeds=abc must be whole numbers"),
         (["reproduce.py", "demo", "rows=softmax|nope*"], "rows=nope* is in no row of demo under profile demo: softmax; sparsemax;"),
         (["reproduce.py", "demo", "columns=nope"], "columns=nope is in no column of demo under profile demo: fren"),
-        (["multilabel_figures.py", "add=nope"], "nope"),
-        (["vqa_figures.py", "profile=xyz"], "no profile 'xyz'"),
-        (["vqa_figures.py", "--count", "0"], "--count 0"),
+        (["figures.py", "laha2018_figure4", "add=nope"], "nope"),
+        (["figures.py", "laha2018_figure99"], "there are: niculae2017_figure1,"),
+        (["figures.py", "martins2020_figure3", "profile=xyz"], "no profile 'xyz'"),
+        (["figures.py", "martins2020_figure3", "--count", "0"], "--count 0"),
         (["reproduce.py", "demo", "--cfg"], "scripts/train.py"),
         (["extract_features.py", "--path", "/nowhere", "--check"], "there is no feature store"),
         (["data.py", "fetch", "snli_20"], "did you mean 'snli_20k'"),
@@ -44,15 +45,15 @@ def test_data_are_listed_fetched_and_shown(script, tmp_path):
     assert shown.returncode == 0 and shown.stdout.count("Pair(") == 5
 
 
-@pytest.mark.parametrize("name", ["data.py", "vqa_figures.py", "multilabel_figures.py", "extract_features.py"])
+@pytest.mark.parametrize("name", ["data.py", "figures.py", "extract_features.py"])
 def test_help_ends_with_what_to_run_next(script, name):
     done = script(name, "--help")
     assert done.returncode == 0 and "Next: " in done.stdout[-200:]
 
 
 WITH_EXAMPLES = (
-    "bench", "compare", "crash_test", "data", "evaluate", "export", "extract_features", "multilabel_figures", "predict", "reproduce", "store",
-    "train", "vqa_figures", "wandb_dashboard", "wandb_upload",
+    "bench", "compare", "crash_test", "data", "evaluate", "export", "extract_features", "figures", "paper_figures", "predict",
+    "properties_table", "records", "reproduce", "store", "summary", "train", "verify", "wandb_dashboard", "wandb_upload",
 )  # fmt: skip
 
 

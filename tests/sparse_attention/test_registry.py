@@ -40,7 +40,7 @@ def test_the_package_shows_all_it_has_and_nothing_else():
     shown = dir(sa)
     assert {"attention", "bench", "continuous", "kernels", "losses", "properties", "quality", "repro"} < set(shown)
     rooms = {name for name in shown if inspect.ismodule(getattr(sa, name))}
-    assert "registry" not in shown and len(rooms) == 9
+    assert "registry" not in shown and len(rooms) == 13
     for name in set(shown) - rooms - {"__version__"}:
         found = getattr(sa, name)
         assert found.__module__.startswith("sparse_attention") and found.__name__ == name
@@ -54,7 +54,8 @@ def test_module_twins_have_the_parameters_of_the_function():
     for name in sa.names():
         twin = sa.spec(name).module
         function = sa.spec(name).function or twin.inner_class
-        own = inspect.signature(twin).parameters
+        own = dict(inspect.signature(twin).parameters)
+        assert (own.pop("dim", None) is not None) == (sa.spec(name).over == "row")
         theirs = {n: p.default for n, p in inspect.signature(function).parameters.items() if n in own}
         assert list(own) == list(theirs) == [p.name for p in sa.spec(name).params]
         assert all(theirs[n] == p.default for n, p in own.items() if n != "bounds")

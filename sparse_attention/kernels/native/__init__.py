@@ -4,7 +4,7 @@ Each operation maps rows: ``x`` is a contiguous float32 or float64 CPU tensor [R
 excluded positions (exactly 0 in the result, no gradient); a row without any other position gives zeros; a row with NaN
 or +inf gives NaN. ``forward(x, **params) -> (p, saved)``, ``backward(g, p, saved, **params) -> dx``, all [R, n].
 
-The sources are in ``src/`` and read top down: ``api.cpp``, then one header per family. ctypes releases the interpreter
+The sources are in ``src/`` and read top down: ``api.cpp`` and ``attention.cpp``, then one header per family. ctypes releases the interpreter
 lock during a call; a call uses up to ``torch.get_num_threads()`` threads once it has more than about a millisecond of
 work. Importing this module builds nothing.
 """
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from .. import reference
 from ..reference import NoMemory
-from . import build
+from . import build, given
 
 _EXCLUDED, _OUT_OF_MEMORY, _NOT_CONVERGED = 1, 2, 4
 MOST_STRUCTURES = 8192  # held at a time; their matrix then takes 256 MB
@@ -56,6 +56,7 @@ def _load(dtype: torch.dtype) -> bool:
                     _say_what_is_missing(library)
                 for op in (*OPS.values(), *STRUCTURED.values()):
                     op.bind(library, dtype)
+                given.bind(library, dtype)
                 _libraries[dtype] = library
             except (build.BuildError, AttributeError, OSError) as error:
                 _failed = True
@@ -78,10 +79,11 @@ def _say_what_is_missing(library: ctypes.CDLL) -> None:
 
 
 def build_all() -> str:
-    """Compile and load both libraries; says where they are and for what processor."""
-    for ctype in _CTYPES.values():
-        build.load(ctype)
-    return f"CPU kernels ({instruction_set()}) are in {build.cache_directory()}"
+    """Compile and load all libraries; says where they are and for what processor."""
+    for unit in build.UNITS:
+        build.load(unit)
+    ready = build.prebuilt("float", build.requested_isa())
+    return f"CPU kernels ({instruction_set()}) are in {ready.parent if ready else build.cache_directory()}"
 
 
 def available(op: str, x: Tensor) -> bool:

@@ -8,6 +8,9 @@ Safe for many processes at once: one compiles under a file lock, the others wait
 them compile, and the last rename wins, because a file appears under its final name only when complete. The file ends
 with a checksum, so one that was cut short or damaged later is noticed and built again.
 
+A wheel made by ``make wheel`` carries libraries compiled for four kinds of x86-64 Linux machines (`VARIANTS`). One is
+used where its name holds the hash of the sources beside it and the processor has what it needs; otherwise all is as above.
+
 Environment:
     SPARSE_ATTENTION_CACHE       directory for the libraries (default ``$XDG_CACHE_HOME`` or ``~/.cache``, then a private
                                  directory under the system's temporary one)
@@ -32,7 +35,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "src"
+# unit -> (its source file, the type it is compiled for); the fused attention is a library of its own (attention.py)
+UNITS = {"float": ("api.cpp", "float"), "double": ("api.cpp", "double"), "attention": ("attention.cpp", "float")}
 ISA_FLAGS = {"auto": (), "avx2": ("-DSPARSE_ATTENTION_NO_AVX512",), "portable": ("-DSPARSE_ATTENTION_PORTABLE",)}
+PREBUILT = Path(__file__).parent / "prebuilt"
+_AVX2 = ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe")
+_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+# variant, best first -> (SPARSE_ATTENTION_NATIVE_ISA that allows it, flags, what /proc/cpuinfo must list, units it is for)
+VARIANTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "avx512vnni": ("auto", ("-march=x86-64-v4", "-mavx512vnni"), (*_AVX512, "avx512_vnni"), ("attention",)),
+    "avx512": ("auto", ("-march=x86-64-v4",), _AVX512, tuple(UNITS)),
+    "avx2": ("avx2", ("-march=x86-64-v3", *ISA_FLAGS["avx2"]), _AVX2, tuple(UNITS)),
+    "portable": ("portable", ("-march=x86-64", *ISA_FLAGS["portable"]), (), tuple(UNITS)),
+}
 BASE_FLAGS = (
     "-std=c++17",
     "-fPIC",
@@ -108,14 +123,50 @@ def _processor() -> str:
     return "\n".join(facts)
 
 
+def sources(unit: str) -> list[Path]:
+    """What a unit may include: the rows' libraries nothing of the fused attention, which includes some of theirs."""
+    return [s for s in sorted(SOURCES.iterdir()) if unit == "attention" or not s.name.startswith("attention")]
+
+
 def cache_key(compiler: list[str], version: str, isa: str, ctype: str) -> str:
     """Hash of everything the library depends on."""
     digest = hashlib.sha256()
-    for source in sorted(SOURCES.iterdir()):
+    for source in sources(ctype):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     for part in (" ".join(compiler), version, _processor(), isa, ctype, repr(BASE_FLAGS), repr(OPTIMISATION)):
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()[:32]
+
+
+def prebuilt_name(unit: str, variant: str) -> str:
+    """The file of a unit for a variant: a hash of its sources and of how they are compiled."""
+    digest = hashlib.sha256(repr((BASE_FLAGS, VARIANTS[variant][1])).encode())
+    for source in sources(unit):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return f"{unit}-{variant}-{digest.hexdigest()[:32]}.so"
+
+
+def prebuilt(unit: str, isa: str) -> Path | None:
+    """The best library that came with the package for this unit and processor, if there is one."""
+    if not PREBUILT.is_dir() or platform.system() != "Linux" or platform.machine() != "x86_64":
+        return None
+    features = next((line.split() for line in _processor().splitlines() if line.startswith("flags")), [])
+    for variant, (allowed, _, needed, units) in VARIANTS.items():
+        if isa in ("auto", allowed) and unit in units and set(needed) <= set(features):
+            library = PREBUILT / prebuilt_name(unit, variant)
+            if is_intact(library):
+                return library
+    return None
+
+
+def _open_prebuilt(library: Path) -> ctypes.CDLL | None:
+    """The library, its OpenMP being the one that torch brought: it names none itself, so that there are never two."""
+    with contextlib.suppress(OSError):
+        with open("/proc/self/maps") as maps:
+            loaded = [line.split()[-1] for line in maps if "libgomp" in line]
+        ctypes.CDLL(loaded[0] if loaded else "libgomp.so.1", mode=ctypes.RTLD_GLOBAL)
+        return ctypes.CDLL(str(library))
+    return None
 
 
 def _is_private(path: Path) -> bool:
@@ -206,9 +257,10 @@ def _compile(compiler: list[str], isa: str, ctype: str, target: Path) -> None:
 
 
 def compile_command(compiler: list[str], isa: str, ctype: str, optimisation: tuple[str, ...], target: str) -> list[str]:
-    command = [*compiler, *BASE_FLAGS, *optimisation, *ISA_FLAGS[isa], f"-DSPARSE_ATTENTION_TYPE={ctype}"]
+    source, scalar = UNITS[ctype]
+    command = [*compiler, *BASE_FLAGS, *optimisation, *ISA_FLAGS[isa], f"-DSPARSE_ATTENTION_TYPE={scalar}"]
     # -x c++ lets a C driver (cc) compile C++, which works because nothing of the C++ runtime is linked.
-    return [*command, "-x", "c++", str(SOURCES / "api.cpp"), "-o", target]
+    return [*command, "-x", "c++", str(SOURCES / source), "-o", target]
 
 
 def _run(command: list[str]) -> str:
@@ -247,8 +299,11 @@ def say(text: str) -> None:
 
 
 def load(ctype: str) -> ctypes.CDLL:
-    """The compiled library for ``float`` or ``double``, built first if need be. Raises ``BuildError``."""
+    """The compiled library of a unit (``UNITS``), built first if need be. Raises ``BuildError``."""
     isa = requested_isa()
+    ready = prebuilt(ctype, isa)
+    if ready is not None and (library := _open_prebuilt(ready)) is not None:
+        return library
     directory = cache_directory()
     tried = []
     for compiler in compilers():
@@ -256,17 +311,17 @@ def load(ctype: str) -> ctypes.CDLL:
         if version is None:
             tried.append(f"{shlex.join(compiler)} does not run")
             continue
-        library = directory / f"{ctype}-{cache_key(compiler, version, isa, ctype)}.so"
+        target = directory / f"{ctype}-{cache_key(compiler, version, isa, ctype)}.so"
         try:
-            if not is_intact(library):
-                with _lock(library.with_suffix(".lock")):
-                    if not is_intact(library):  # nobody built it while we waited
+            if not is_intact(target):
+                with _lock(target.with_suffix(".lock")):
+                    if not is_intact(target):  # nobody built it while we waited
                         say(
                             f"compiling the CPU kernels for {ctype} into {directory}, once; 5 to 30 seconds "
                             "(ahead of time: python -m sparse_attention.kernels.native)"
                         )
-                        _compile(compiler, isa, ctype, library)
-            return _open(library)
+                        _compile(compiler, isa, ctype, target)
+            return _open(target)
         except FolderError:
             raise  # another compiler would not help
         except (BuildError, OSError) as error:

@@ -13,18 +13,32 @@ from .threshold import (
     entmax_forward,
     pnormmax_backward,
     pnormmax_forward,
+    pnormmax_gamma_gradient,
     pnormmax_p_gradient,
     softmax_backward,
     softmax_forward,
     sparsemax_backward,
     sparsemax_forward,
+    sparsemax_gamma_gradient,
 )
 
 OPS = {
     "softmax": Op(softmax_forward, softmax_backward, smooth=True, theta_gradient=None),
-    "sparsemax": Op(sparsemax_forward, sparsemax_backward, smooth=True, theta_gradient=None),
+    "sparsemax": Op(
+        sparsemax_forward,
+        sparsemax_backward,
+        smooth=True,
+        theta_gradient=None,
+        gamma_gradient=sparsemax_gamma_gradient,
+    ),
     "entmax": Op(entmax_forward, entmax_backward, smooth=True, theta_gradient=entmax_alpha_gradient),
-    "pnormmax": Op(pnormmax_forward, pnormmax_backward, smooth=True, theta_gradient=pnormmax_p_gradient),
+    "pnormmax": Op(
+        pnormmax_forward,
+        pnormmax_backward,
+        smooth=True,
+        theta_gradient=pnormmax_p_gradient,
+        gamma_gradient=pnormmax_gamma_gradient,
+    ),
     "fusedmax": Op(fusedmax_forward, grouped_backward, smooth=False, theta_gradient=None),
     "oscarmax": Op(oscarmax_forward, grouped_backward, smooth=False, theta_gradient=None),
     "constrained_sparsemax": Op(

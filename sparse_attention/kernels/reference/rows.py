@@ -23,13 +23,20 @@ class Op(NamedTuple):
         piecewise linear and the backward's second derivative in p is 0.
     theta_gradient: ``f(dx, p, **params) -> [..., 1]``, the derivative with respect to the one hyperparameter that may be
         a tensor, from the one with respect to the scores; None where there is no such hyperparameter or `rows.groups`
-        differentiates it.
+        differentiates it. gamma_gradient: the same for gamma.
     """
 
     forward: Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
     backward: Callable[..., Any]
     smooth: bool
     theta_gradient: Callable[..., Tensor] | None
+    gamma_gradient: Callable[..., Tensor] | None = None
+
+    def gradient_of(self, name: str, dx: Tensor, p: Tensor, params: dict[str, Any]) -> Tensor:
+        """The derivative with respect to the hyperparameter ``name``, a tensor, in its shape."""
+        of = self.gamma_gradient if name == "gamma" else self.theta_gradient
+        assert of is not None
+        return of(dx, p, **params).to(params[name].dtype).sum_to_size(params[name].shape)
 
     def gradient_of_theta(self, dx: Tensor, p: Tensor, theta: Tensor, params: dict[str, Any]) -> Tensor:
         """The derivative in the shape of ``theta``. Raises TypeError for an operation without one."""

@@ -29,6 +29,11 @@ def sparsemax_backward(g: Tensor, p: Tensor, saved: tuple[Tensor, ...], gamma: V
     return centred(g, (p > 0).to(g.dtype)) / gamma
 
 
+def sparsemax_gamma_gradient(dx: Tensor, p: Tensor, gamma: Value) -> Tensor:
+    """``-dx . p``, ``[..., 1]``: on the support ``x = gamma (p + tau)``, and dx sums to 0."""
+    return -(dx * p).sum(-1, keepdim=True)
+
+
 def softmax_forward(x: Tensor, gamma: Value = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
     """``e^{x/gamma}``, normalised."""
     rows = prepare(x, gamma)
@@ -292,6 +297,13 @@ def pnormmax_p_gradient(dx: Tensor, p_out: Tensor, p: Tensor, gamma: Value = 1.0
     log_norm_p = -total.log() / p**2 + (power * log_y).sum(-1, keepdim=True) / (p * total)
     change = y.pow(p - 1.0) * norm.pow(2.0 - p) * (log_y - norm.log() + (2.0 - p) * log_norm_p)
     return -gamma * (dx * torch.where(support, change, 0.0)).sum(-1, keepdim=True)
+
+
+def pnormmax_gamma_gradient(dx: Tensor, p_out: Tensor, p: Value, gamma: Value) -> Tensor:
+    """``-dx . F``, ``[..., 1]``: on the support ``x = gamma (F + tau)`` with ``F = y^{p-1} ||y||_p^{2-p}``."""
+    y, support, norm = _norm(p_out, p)
+    change = y.pow(p - 1.0) * norm.pow(2.0 - p)
+    return -(dx * torch.where(support, change, 0.0)).sum(-1, keepdim=True)
 
 
 def _norm(p_out: Tensor, p: Value) -> tuple[Tensor, Tensor, Tensor]:

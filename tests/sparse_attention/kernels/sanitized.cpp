@@ -45,9 +45,47 @@ static long structured() {
   return calls;
 }
 
+// Masks of every spread, hyperparameters as a number or row by row, with and without their derivatives.
+static long given() {
+  const T inf = std::numeric_limits<T>::infinity();
+  const double first[] = {0.3, 0.6, 1.06, 0, 0, 2, 0.1}, last[] = {3, 2.6, 2, 0.4, 0.1, 3, 2};  // op by op
+  long calls = 0;
+  for (int64_t n : {1, 2, 7, 16, 17, 33, 100, 257, 1100})
+    for (int64_t rows : {0, 1, 6, 18})
+      for (int kind = 0; kind < 4; kind++)
+        for (int op = 0; op < 7; op++) {
+          const size_t size = static_cast<size_t>(rows * n), count = static_cast<size_t>(rows);
+          const bool masked = kind > 1 && op != 3 && op != 4, by_row = kind % 2;
+          const int64_t outer = kind == 3 && rows ? rows / 2 + rows % 2 : 1, inner = kind == 3 ? (rows > 1 ? rows / 2 : 1) : 1;
+          const size_t masks = rows ? static_cast<size_t>((rows - 1) / outer * inner + inner) : 0;
+          std::vector<T> x(size), g(size), p(size), dx(size);
+          std::vector<int32_t> id(size);
+          std::vector<uint8_t> kept(masked ? masks * static_cast<size_t>(n) : 0);
+          std::vector<double> a(count), b(count), da(count), db(count);
+          for (size_t i = 0; i < size; i++) {
+            x[i] = static_cast<T>(kind == 2 ? static_cast<int>(uniform() * 6 - 3) : uniform() * 2 - 1);
+            if (kind == 3 && uniform() < 0.02) x[i] = uniform() < 0.5 ? -inf : std::numeric_limits<T>::quiet_NaN();
+            g[i] = static_cast<T>(uniform() - 0.5);
+          }
+          for (uint8_t& k : kept) k = uniform() < 0.7;
+          for (size_t r = 0; r < count; r++) {
+            a[r] = first[op] + (last[op] - first[op]) * uniform();
+            b[r] = 0.3 + 2.7 * uniform();
+          }
+          const uint8_t* mask = masked ? kept.data() : nullptr;
+          const double *as = by_row ? a.data() : nullptr, *bs = by_row ? b.data() : nullptr;
+          double *das = by_row ? da.data() : nullptr, *dbs = by_row ? db.data() : nullptr;
+          given_forward(op, x.data(), p.data(), id.data(), mask, outer, inner, as, last[op], bs, 0.5, rows, n, 1);
+          given_backward(op, g.data(), x.data(), p.data(), id.data(), dx.data(), das, dbs, mask, outer, inner, as, last[op], bs,
+                         0.5, rows, n, 1);
+          calls += 2;
+        }
+  return calls;
+}
+
 int main() {
   const T inf = std::numeric_limits<T>::infinity();
-  long calls = structured();
+  long calls = structured() + given();
   for (int64_t n : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 193, 257, 769, 1100, 5000})
     for (int64_t rows : {0, 1, 2, 9, 17})
       for (int kind = 0; kind < 6; kind++) {

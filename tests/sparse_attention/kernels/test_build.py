@@ -112,7 +112,8 @@ def test_a_hundred_processes_build_at_once(tmp_path: Path) -> None:
 def test_every_instruction_set_passes_the_same_tests(root: Path, tmp_path: Path, isa: str) -> None:
     environment = os.environ | {"SPARSE_ATTENTION_NATIVE_ISA": isa, "SPARSE_ATTENTION_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__).parent / "test_native.py")],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        + [str(Path(__file__).with_name(name)) for name in ("test_native.py", "test_given.py", "test_fused_attention.py")],
         env=environment | {"PYTHONPATH": str(root)},
         capture_output=True,
         text=True,

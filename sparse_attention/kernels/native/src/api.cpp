@@ -2,48 +2,83 @@
 // programs need only the first. Arrays are contiguous, [rows, n]; the returned Status is
 // ok (0), has_excluded (1, fusedmax only), out_of_memory (2), no_structure or not_converged (3, 4, sparsemap only). See
 // ../__init__.py for the other side.
+#include "cone.h"
 #include "constrained.h"
 #include "fusedmax.h"
 #include "oscarmax.h"
-#include "simplex_mappings.h"
 #include "sparsemap.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 using T = SPARSE_ATTENTION_TYPE;
 
+static sa::Values one(double value) { return {nullptr, value}; }
+
 EXPORT int sparsemax_forward(const T* x, T* p, int64_t rows, int64_t n, double gamma, int threads) {
-  return sa::sparsemax_forward(x, p, rows, n, gamma, threads);
+  return sa::sparsemax_forward(x, p, sa::no_mask, one(gamma), rows, n, threads);
 }
 EXPORT int sparsemax_backward(const T* g, const T* p, T* dx, int64_t rows, int64_t n, double gamma, int threads) {
-  return sa::sparsemax_backward(g, p, dx, rows, n, gamma, threads);
+  return sa::sparsemax_backward(g, p, dx, one(gamma), nullptr, rows, n, threads);
 }
 EXPORT int entmax_forward(const T* x, T* p, int64_t rows, int64_t n, double alpha, int threads) {
-  return sa::entmax_forward(x, p, rows, n, alpha, threads);
+  return sa::entmax_forward(x, p, sa::no_mask, one(alpha), rows, n, threads);
 }
 EXPORT int entmax_backward(const T* g, const T* p, T* dx, int64_t rows, int64_t n, double alpha, int threads) {
-  return sa::entmax_backward(g, p, dx, rows, n, alpha, threads);
+  return sa::entmax_backward(g, p, dx, one(alpha), nullptr, rows, n, threads);
 }
 EXPORT int pnormmax_forward(const T* x, T* out, int64_t rows, int64_t n, double p, double gamma, int threads) {
-  return sa::pnormmax_forward(x, out, rows, n, p, gamma, threads);
+  return sa::pnormmax_forward(x, out, sa::no_mask, one(p), one(gamma), rows, n, threads);
 }
 EXPORT int pnormmax_backward(const T* g, const T* out, T* dx, int64_t rows, int64_t n, double p, double gamma,
                              int threads) {
-  return sa::pnormmax_backward(g, out, dx, rows, n, p, gamma, threads);
+  return sa::pnormmax_backward<T>(g, out, dx, one(p), one(gamma), nullptr, nullptr, rows, n, threads);
 }
 EXPORT int fusedmax_forward(const T* x, T* p, int64_t rows, int64_t n, double lam, double gamma, int threads) {
-  return sa::fusedmax_forward(x, p, rows, n, lam, gamma, threads);
+  return sa::fusedmax_forward(x, p, one(lam), one(gamma), rows, n, threads);
 }
 EXPORT int fusedmax_backward(const T* g, const T* p, const T* x, T* dx, int64_t rows, int64_t n, double gamma,
                              int threads) {
-  return sa::fusedmax_backward(g, p, x, dx, rows, n, gamma, threads);
+  return sa::fusedmax_backward<T>(g, p, x, dx, one(gamma), nullptr, nullptr, rows, n, threads);
 }
 EXPORT int oscarmax_forward(const T* x, T* p, int32_t* id, int64_t rows, int64_t n, double lam, double gamma,
                             int threads) {
-  return sa::oscarmax_forward(x, p, id, rows, n, lam, gamma, threads);
+  return sa::oscarmax_forward(x, p, id, one(lam), one(gamma), rows, n, threads);
 }
 EXPORT int oscarmax_backward(const T* g, const int32_t* id, T* dx, int64_t rows, int64_t n, double gamma, int threads) {
-  return sa::oscarmax_backward(g, id, dx, rows, n, gamma, threads);
+  return sa::oscarmax_backward<T>(g, nullptr, id, dx, one(gamma), nullptr, nullptr, rows, n, threads);
+}
+
+// With a mask (see given.h; not fusedmax and oscarmax), and a first and a second hyperparameter that is an array [rows], or
+// null beside a number. op: 0 sparsemax(gamma), 1 entmax(alpha), 2 pnormmax(p, gamma), 3 fusedmax(lam, gamma),
+// 4 oscarmax(lam, gamma), 5 sparsecone(q), 6 sparsehourglass(q). id: [rows, n] of oscarmax. The arrays behind dx: derivatives
+// in the hyperparameters [rows], or null.
+EXPORT int given_forward(int op, const T* x, T* p, int32_t* id, const uint8_t* kept, int64_t outer, int64_t inner,
+                         const double* first, double first_one, const double* second, double second_one, int64_t rows,
+                         int64_t n, int threads) {
+  const sa::Mask mask{kept, outer, inner};
+  const sa::Values a{first, first_one}, b{second, second_one};
+  switch (op) {
+    case 0: return sa::sparsemax_forward(x, p, mask, a, rows, n, threads);
+    case 1: return sa::entmax_forward(x, p, mask, a, rows, n, threads);
+    case 2: return sa::pnormmax_forward(x, p, mask, a, b, rows, n, threads);
+    case 3: return sa::fusedmax_forward(x, p, a, b, rows, n, threads);
+    case 4: return sa::oscarmax_forward(x, p, id, a, b, rows, n, threads);
+    default: return sa::cone_forward(x, p, mask, a, op == 6, rows, n, threads);
+  }
+}
+EXPORT int given_backward(int op, const T* g, const T* x, const T* p, const int32_t* id, T* dx, double* dfirst,
+                          double* dsecond, const uint8_t* kept, int64_t outer, int64_t inner, const double* first,
+                          double first_one, const double* second, double second_one, int64_t rows, int64_t n, int threads) {
+  const sa::Mask mask{kept, outer, inner};
+  const sa::Values a{first, first_one}, b{second, second_one};
+  switch (op) {
+    case 0: return sa::sparsemax_backward(g, p, dx, a, dfirst, rows, n, threads);
+    case 1: return sa::entmax_backward(g, p, dx, a, dfirst, rows, n, threads);
+    case 2: return sa::pnormmax_backward(g, p, dx, a, b, dfirst, dsecond, rows, n, threads);
+    case 3: return sa::fusedmax_backward(g, p, x, dx, b, dfirst, dsecond, rows, n, threads);
+    case 4: return sa::oscarmax_backward(g, x, id, dx, b, dfirst, dsecond, rows, n, threads);
+    default: return sa::cone_backward(g, x, p, dx, mask, a, dfirst, op == 6, rows, n, threads);
+  }
 }
 EXPORT int constrained_sparsemax_forward(const T* x, const T* u, T* p, T* threshold, int64_t rows, int64_t n,
                                          int threads) {

@@ -20,8 +20,8 @@ constexpr float padding = -1e9f;
 
 constexpr int64_t short_row = 768;
 
-template <class T>
-inline Candidates<T> pack_candidates(const T* x, int64_t n, T maximum, T scale, T* b) {
+template <class T, class Scores>
+inline Candidates<T> pack_candidates(const Scores& row, int64_t n, T maximum, T scale, T* b) {
   using V = Vec<T>;
   const V m = V::all(maximum), s = V::all(scale), limit = V::all(-1);
   int64_t c = 0;
@@ -29,7 +29,7 @@ inline Candidates<T> pack_candidates(const T* x, int64_t n, T maximum, T scale, 
   if (n <= short_row) {  // a candidate in every few vectors: branching on their presence would be guessed wrong too often
     V part = V::all(0);
     for (int64_t i = 0; i < n; i += V::W) {
-      V v = (load_row(x, i, n, -infinity<T>()) - m) * s;
+      V v = (row.at(i) - m) * s;
       auto keep = greater(v, limit);
       c += compress(b + c, keep, v);
       part = part + select_or_zero(keep, v);
@@ -41,7 +41,7 @@ inline Candidates<T> pack_candidates(const T* x, int64_t n, T maximum, T scale, 
   for (int64_t i = 0; i < n;) {
     V part = V::all(0);
     for (int64_t end = i + block < n ? i + block : n; i < end; i += V::W) {
-      V v = (load_row(x, i, n, -infinity<T>()) - m) * s;
+      V v = (row.at(i) - m) * s;
       auto keep = greater(v, limit);
       if (any(keep)) {
         c += compress(b + c, keep, v);

@@ -7,6 +7,7 @@
 //
 // Excluded positions (-infinity) are no holes: they are taken out first and their neighbours become adjacent.
 #pragma once
+#include "given.h"
 #include "thresholds.h"
 #include "total_variation_lanes.h"
 
@@ -80,8 +81,9 @@ template <class T>
 struct DenseRows {
   T* rows[lane_count];
   int count = 0;
+  double lam = 0;  // of those that wait
 
-  void flush(int64_t n, double lam, FusedmaxMemory<T>& w) {
+  void flush(int64_t n, FusedmaxMemory<T>& w) {
     if (count == 0) return;
     total_variation_lanes(rows, count, n, lam, w.inverse, w.string);
     for (int r = 0; r < count; r++) {
@@ -99,8 +101,10 @@ inline void fusedmax_row(const T* x, T* p, int64_t n, T maximum, T scale, double
   int64_t c = pack_with_index(x, n, maximum, scale, static_cast<T>(-1 - 4 * lam), w.b, w.index);
   if (dense && c == n && n > 1 && lam > 0) {
     for (int64_t i = 0; i < n; i++) p[i] = std::copysign(w.b[i], T(-1));  // none is positive
+    if (dense->lam != lam) dense->flush(n, w);
+    dense->lam = lam;
     dense->rows[dense->count++] = p;
-    if (dense->count == lane_count) dense->flush(n, lam, w);
+    if (dense->count == lane_count) dense->flush(n, w);
     return;
   }
   const T shift = static_cast<T>(lam);
@@ -118,8 +122,7 @@ inline void fusedmax_row(const T* x, T* p, int64_t n, T maximum, T scale, double
 // Returns has_excluded if any row has -infinity beside usable scores: the backward pass then needs the scores to know
 // which zeros were not there.
 template <class T>
-int fusedmax_forward(const T* x, T* p, int64_t rows, int64_t n, double lam, double gamma, int threads) {
-  const T scale = reciprocal<T>(gamma);
+int fusedmax_forward(const T* x, T* p, Values lams, Values gammas, int64_t rows, int64_t n, int threads) {
   int excluded = 0;
   int status = for_rows(rows, 60 + 12.0 * n, threads, FusedmaxMemory<T>::bytes(n),
                         [&](int64_t first, int64_t last, char* memory) {
@@ -129,7 +132,10 @@ int fusedmax_forward(const T* x, T* p, int64_t rows, int64_t n, double lam, doub
     for (int64_t r = first; r < last; r++) {
       const T* xr = x + r * n;
       T* pr = p + r * n;
+      const double lam = lams[r];
+      const T scale = reciprocal<T>(gammas[r]);
       RowMaximum<T> m = row_maximum(xr, n);
+      m.nan = m.nan || lam != lam || gammas[r] != gammas[r];
       if (!m.usable()) {
         write_unusable_row(pr, n, m);
       } else if (!contains_excluded(xr, n)) {
@@ -144,23 +150,57 @@ int fusedmax_forward(const T* x, T* p, int64_t rows, int64_t n, double lam, doub
         for (int64_t i = n - 1; i >= 0; i--) pr[i] = xr[i] > -infinity<T>() ? pr[--c] : T(0);
       }
     }
-    dense.flush(n, lam, w);
+    dense.flush(n, w);
   });
   return status == ok && excluded ? has_excluded : status;
 }
 
+// sum over edges of sign(p_j - p_i) (d_i - d_j), i and j neighbours among the kept.
+template <class T>
+inline double total_variation_slope(const T* p, const T* x, const T* d, int64_t n) {
+  double total = 0;
+  int64_t before = -1;
+  for (int64_t i = 0; i < n; i++) {
+    if (x[i] == -infinity<T>()) continue;
+    if (before >= 0 && p[i] != p[before]) {
+      const double change = static_cast<double>(d[before]) - static_cast<double>(d[i]);
+      total += p[i] > p[before] ? change : -change;
+    }
+    before = i;
+  }
+  return total;
+}
+
+// sum x d, x taken from one that counts: d sums to 0, and is 0 where x may be infinite.
+template <class T>
+inline double score_slope(const T* x, const T* d, int64_t n) {
+  double total = 0, origin = 0;
+  bool any_yet = false;
+  for (int64_t i = 0; i < n; i++) {
+    if (d[i] == 0) continue;
+    if (!any_yet) origin = static_cast<double>(x[i]);
+    any_yet = true;
+    total += (static_cast<double>(x[i]) - origin) * static_cast<double>(d[i]);
+  }
+  return total;
+}
+
 // Jacobian: average over runs of equal neighbours (TV prox), then the support's mean is taken off (simplex). Runs are
 // read off p: two neighbouring runs never share a value, and a true zero ends a run. `x` is null unless some position
-// was excluded; excluded positions are stepped over.
+// was excluded; excluded positions are stepped over. dlam, dgamma [rows] or null; they need `x` too.
+//
+// With h = gamma dx: on an edge up between neighbours lam pulls the lower one up and the higher one down, so dlam is the
+// sum of h before the edge minus h behind it, times the sign of the edge; and dgamma = - x . dx / gamma.
 template <class T>
-int fusedmax_backward(const T* g, const T* p, const T* x, T* dx, int64_t rows, int64_t n, double gamma, int threads) {
+int fusedmax_backward(const T* g, const T* p, const T* x, T* dx, Values gamma, double* dlam, double* dgamma, int64_t rows,
+                      int64_t n, int threads) {
   using V = Vec<T>;
   const V zero = V::all(0), one = V::all(1);
-  const double scale = 1 / gamma;
   return for_rows(rows, 30 + 2.0 * n, threads, 64, [&](int64_t first, int64_t last, char*) {
     for (int64_t r = first; r < last; r++) {
       const T *gr = g + r * n, *pr = p + r * n, *xr = x ? x + r * n : nullptr;
       T* out = dx + r * n;
+      const double scale = 1 / gamma[r];
       double total = 0, size = 0;
       auto broken = greater(zero, zero);
       for (int64_t i = 0; i < n;) {
@@ -177,6 +217,7 @@ int fusedmax_backward(const T* g, const T* p, const T* x, T* dx, int64_t rows, i
       }
       if (any(broken)) {
         fill_row(out, n, std::numeric_limits<T>::quiet_NaN());
+        if (dlam) dlam[r] = dgamma[r] = std::numeric_limits<double>::quiet_NaN();
         continue;
       }
       double mean = size > 0 ? total / size : 0;
@@ -199,6 +240,10 @@ int fusedmax_backward(const T* g, const T* p, const T* x, T* dx, int64_t rows, i
         }
         T value = static_cast<T>((sum_g / static_cast<double>(members) - mean) * scale);
         for (; i < end; i++) out[i] = pr[i] == y ? value : T(0);
+      }
+      if (dlam) {
+        dlam[r] = total_variation_slope(pr, xr, out, n) * gamma[r];
+        dgamma[r] = -score_slope(xr, out, n) * scale;
       }
     }
   });

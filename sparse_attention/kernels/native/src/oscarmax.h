@@ -10,6 +10,8 @@
 //  - If no entry is further than lam c / 4 from the mean, all c form one block and nothing needs sorting: one block means
 //    sum_{i<=k} (z_(i) - mean) <= lam k (c - k) / 2 for all k, and the left side is at most k (max - mean) and at most
 //    (c - k) (mean - min).
+//  - Neighbours in order that lie closer than lam always end in one block, since then v rises. So values are counted into
+//    buckets narrower than lam instead of sorted: a bucket is never divided, and only buckets are pooled.
 #pragma once
 #include "fusedmax.h"
 #include "sorting.h"
@@ -23,13 +25,21 @@ struct OscarmaxMemory {
   double* block_sum;
   Keyed *keyed, *other;
   uint32_t* counts;
+  double* bucket_sum;
+  int32_t *bucket_size, *bucket_block, *bucket_at;
+  T* bucket_value;
+  static int64_t most_buckets(int64_t n) { return 2 * n + 64; }
   static size_t bytes(int64_t n) {
-    return 2 * room<T>(n) + 3 * room<int32_t>(n) + room<double>(n) + 2 * room<Keyed>(n) + room<uint32_t>(3 * 2048);
+    return 2 * room<T>(n) + 3 * room<int32_t>(n) + room<double>(n) + 2 * room<Keyed>(n) + room<uint32_t>(3 * 2048) +
+           room<double>(most_buckets(n)) + 3 * room<int32_t>(most_buckets(n)) + room<T>(most_buckets(n));
   }
   OscarmaxMemory(Scratch s, int64_t n)
       : b(s.take<T>(n + 32)), sorted(s.take<T>(n + 32)), index(s.take<int32_t>(n + 32)),
         sorted_index(s.take<int32_t>(n + 32)), block_size(s.take<int32_t>(n + 1)), block_sum(s.take<double>(n + 1)),
-        keyed(s.take<Keyed>(n)), other(s.take<Keyed>(n)), counts(s.take<uint32_t>(3 * 2048)) {}
+        keyed(s.take<Keyed>(n)), other(s.take<Keyed>(n)), counts(s.take<uint32_t>(3 * 2048)),
+        bucket_sum(s.take<double>(most_buckets(n))), bucket_size(s.take<int32_t>(most_buckets(n))),
+        bucket_block(s.take<int32_t>(most_buckets(n))), bucket_at(s.take<int32_t>(most_buckets(n))),
+        bucket_value(s.take<T>(most_buckets(n))) {}
 };
 
 // Keeps the packed values at or above `limit`, in place.
@@ -115,6 +125,78 @@ inline void sort_descending(OscarmaxMemory<double>& w, int64_t c) {
   }
 }
 
+// The row by buckets, where there are not too many; false otherwise. The c values lie in w.b, their places in w.index.
+template <class T>
+inline bool oscarmax_by_buckets(T* p, int32_t* id, int64_t n, double lam, int64_t c, OscarmaxMemory<T>& w) {
+  using V = Vec<T>;
+  if (c <= 32) return false;
+  V low = V::load(w.b);
+  int64_t i = 0;
+  for (; i + V::W <= c; i += V::W) low = min(V::load(w.b + i), low);
+  T least = -largest(V::all(0) - low);
+  for (; i < c; i++) least = w.b[i] < least ? w.b[i] : least;
+  const double most = static_cast<double>(-least) / lam * 1.00001 + 2;
+  if (!(most < static_cast<double>(OscarmaxMemory<T>::most_buckets(n)))) return false;
+  const int64_t buckets = static_cast<int64_t>(most);
+  std::memset(w.bucket_sum, 0, sizeof(double) * static_cast<size_t>(buckets));
+  std::memset(w.bucket_size, 0, sizeof(int32_t) * static_cast<size_t>(buckets));
+  const T narrow = static_cast<T>(-1.000005 / lam);
+  for (i = 0; i < c; i++) w.sorted_index[i] = static_cast<int32_t>(w.b[i] * narrow);  // its bucket
+  for (i = 0; i < c; i++) {
+    w.bucket_sum[w.sorted_index[i]] += static_cast<double>(w.b[i]);
+    w.bucket_size[w.sorted_index[i]]++;
+  }
+  int64_t used = 0;
+  for (int64_t e = 0; e < buckets; e++) {
+    w.bucket_at[used] = static_cast<int32_t>(e);
+    used += w.bucket_size[e] > 0;
+  }
+  double before = 0;  // values in the buckets before
+  int64_t blocks = 0;
+  for (i = 0; i < used; i++) {
+    const int64_t e = w.bucket_at[i];
+    const double count = w.bucket_size[e];
+    double s = w.bucket_sum[e] + lam * count * (before + 0.5 * (count + 1));
+    before += count;
+    int32_t size = w.bucket_size[e];
+    while (blocks > 0 && w.block_sum[blocks - 1] * size <= s * w.block_size[blocks - 1]) {
+      blocks--;
+      s += w.block_sum[blocks];
+      size += w.block_size[blocks];
+    }
+    w.block_sum[blocks] = s;
+    w.block_size[blocks++] = size;
+  }
+  double mass = 0, tau = 0;
+  int64_t support = 0, held = 0;
+  for (; held < blocks; held++) {
+    if (held > 0 && w.block_sum[held] <= tau * w.block_size[held]) break;
+    mass += w.block_sum[held];
+    support += w.block_size[held];
+    tau = (mass - 1) / static_cast<double>(support);
+  }
+  int64_t block_at = 0, left = w.block_size[0];
+  for (i = 0; i < used; i++) {
+    const int64_t e = w.bucket_at[i];
+    while (left == 0) left = w.block_size[++block_at];
+    left -= w.bucket_size[e];
+    w.bucket_block[e] = block_at < held ? static_cast<int32_t>(block_at) : -1;
+    w.bucket_value[e] = block_at < held ? static_cast<T>(w.block_sum[block_at] / w.block_size[block_at] - tau) : T(0);
+  }
+  if (c == n) {
+    for (i = 0; i < c; i++) p[i] = w.bucket_value[w.sorted_index[i]];
+    for (i = 0; i < c; i++) id[i] = w.bucket_block[w.sorted_index[i]];
+    return true;
+  }
+  std::memset(p, 0, sizeof(T) * static_cast<size_t>(n));
+  std::memset(id, 0xff, sizeof(int32_t) * static_cast<size_t>(n));
+  for (i = 0; i < c; i++) {
+    p[w.index[i]] = w.bucket_value[w.sorted_index[i]];
+    id[w.index[i]] = w.bucket_block[w.sorted_index[i]];
+  }
+  return true;
+}
+
 template <class T>
 inline void oscarmax_row(const T* x, T* p, int32_t* id, int64_t n, T maximum, T scale, double lam, int64_t kept,
                          OscarmaxMemory<T>& w) {
@@ -143,6 +225,7 @@ inline void oscarmax_row(const T* x, T* p, int32_t* id, int64_t n, T maximum, T 
     }
     return;
   }
+  if (oscarmax_by_buckets(p, id, n, lam, c, w)) return;
   sort_descending(w, c);
   int64_t blocks = pool_adjacent_violators(w.sorted, c, lam, w.block_sum, w.block_size);
   // Block values decrease, so the simplex threshold comes from one scan that stops at the first block below it.
@@ -167,13 +250,13 @@ inline void oscarmax_row(const T* x, T* p, int32_t* id, int64_t n, T maximum, T 
 
 // Also writes each entry's block (-1 off the support), which is all the backward pass needs.
 template <class T>
-int oscarmax_forward(const T* x, T* p, int32_t* id, int64_t rows, int64_t n, double lam, double gamma, int threads) {
-  const T scale = reciprocal<T>(gamma);
+int oscarmax_forward(const T* x, T* p, int32_t* id, Values lam, Values gamma, int64_t rows, int64_t n, int threads) {
   return for_rows(rows, 60 + 15.0 * n, threads, OscarmaxMemory<T>::bytes(n),
                   [&](int64_t first, int64_t last, char* memory) {
     OscarmaxMemory<T> w(Scratch{memory}, n);
     for (int64_t r = first; r < last; r++) {
       RowMaximum<T> m = row_maximum(x + r * n, n);
+      m.nan = m.nan || lam[r] != lam[r] || gamma[r] != gamma[r];
       if (!m.usable()) {
         write_unusable_row(p + r * n, n, m);
         // A NaN row marks itself by -2, so that its gradient is NaN as well.
@@ -181,15 +264,16 @@ int oscarmax_forward(const T* x, T* p, int32_t* id, int64_t rows, int64_t n, dou
         for (int64_t i = 0; i < n; i++) id[r * n + i] = empty ? -1 : -2;
         continue;
       }
-      oscarmax_row(x + r * n, p + r * n, id + r * n, n, m.value, scale, lam, n, w);
+      oscarmax_row(x + r * n, p + r * n, id + r * n, n, m.value, reciprocal<T>(gamma[r]), lam[r], n, w);
     }
   });
 }
 
-// Jacobian: block averages (PAV), then the support's mean is taken off (simplex).
+// Jacobian: block averages (PAV), then the support's mean is taken off (simplex). dlam, dgamma [rows] or null; they need
+// `x`. With h = gamma dx, equal within a block: dlam = sum_i h_(i) i, i the place in decreasing order; dgamma = -x.dx/gamma.
 template <class T>
-int oscarmax_backward(const T* g, const int32_t* id, T* dx, int64_t rows, int64_t n, double gamma, int threads) {
-  const double scale = 1 / gamma;
+int oscarmax_backward(const T* g, const T* x, const int32_t* id, T* dx, Values gamma, double* dlam, double* dgamma,
+                      int64_t rows, int64_t n, int threads) {
   return for_rows(rows, 30 + 4.0 * n, threads, room<double>(n + 2) + room<int32_t>(n + 2),
                   [&](int64_t first, int64_t last, char* memory) {
     Scratch s{memory};
@@ -199,10 +283,13 @@ int oscarmax_backward(const T* g, const int32_t* id, T* dx, int64_t rows, int64_
       const T* gr = g + r * n;
       const int32_t* ids = id + r * n;
       T* out = dx + r * n;
+      const double scale = 1 / gamma[r];
       int32_t blocks = 0;
+      if (dlam) dlam[r] = dgamma[r] = 0;
       for (int64_t i = 0; i < n; i++) blocks = ids[i] + 1 > blocks ? ids[i] + 1 : blocks;
       if (ids[0] == -2) {
         fill_row(out, n, std::numeric_limits<T>::quiet_NaN());
+        if (dlam) dlam[r] = dgamma[r] = std::numeric_limits<double>::quiet_NaN();
         continue;
       }
       if (blocks <= 1) {  // one block: its average is the support's mean
@@ -223,6 +310,14 @@ int oscarmax_backward(const T* g, const int32_t* id, T* dx, int64_t rows, int64_
       value[0] = 0;
       for (int32_t e = 1; e <= blocks; e++) value[e] = (value[e] / size[e] - total / support) * scale;
       for (int64_t i = 0; i < n; i++) out[i] = static_cast<T>(value[ids[i] + 1]);
+      if (!dlam) continue;
+      double places = 0;
+      for (int32_t e = 1; e <= blocks; e++) {  // sum of the places i from `places` + 1 on
+        dlam[r] += value[e] * size[e] * (places + 0.5 * (size[e] + 1));
+        places += size[e];
+      }
+      dlam[r] *= gamma[r];
+      dgamma[r] = -score_slope(x + r * n, out, n) * scale;
     }
   });
 }

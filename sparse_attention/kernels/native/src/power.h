@@ -42,17 +42,28 @@ inline Vec<float> exp2_not_positive(Vec<float> a) {
 }
 
 // Zero (and anything below the normal numbers) to a positive power is zero. Bases are at most about 1 by construction.
-inline Vec<float> power(Vec<float> base, float exponent) {
+inline Vec<float> power(Vec<float> base, Vec<float> exponent) {
   using V = Vec<float>;
   auto positive = greater(base, V::all(std::numeric_limits<float>::min()));
   V safe = select(positive, base, V::all(1.f));
-  return select_or_zero(positive, exp2_not_positive(log2_positive(safe) * V::all(exponent)));
+  return select_or_zero(positive, exp2_not_positive(log2_positive(safe) * exponent));
 }
 
-inline Vec<double> power(Vec<double> base, double exponent) {
+inline Vec<double> power(Vec<double> base, Vec<double> exponent) {
   Vec<double> r;
-  for (int i = 0; i < Vec<double>::W; i++) r.lane[i] = base.lane[i] > 0 ? std::pow(base.lane[i], exponent) : 0.0;
+  for (int i = 0; i < Vec<double>::W; i++)
+    r.lane[i] = base.lane[i] > 0 ? std::pow(base.lane[i], exponent.lane[i]) : 0.0;
   return r;
+}
+
+template <class T>
+inline Vec<T> power(Vec<T> base, T exponent) {
+  return power(base, Vec<T>::all(exponent));
+}
+
+inline Vec<double> log2_positive(Vec<double> a) {
+  for (double& v : a.lane) v = std::log2(v);
+  return a;
 }
 
 }  // namespace sa

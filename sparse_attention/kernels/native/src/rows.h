@@ -66,25 +66,38 @@ struct RowMaximum {
   bool usable() const { return !nan && value > -infinity<T>() && value < infinity<T>(); }
 };
 
+// A row of scores where it stands. Whatever has at(i), the lanes of positions i..i+W-1 with -infinity beyond the end, can
+// stand in its place.
 template <class T>
-inline RowMaximum<T> row_maximum(const T* x, int64_t n) {
+struct ScoreRow {
+  const T* x;
+  int64_t n;
+  Vec<T> at(int64_t i) const { return load_row(x, i, n, -infinity<T>()); }
+};
+
+template <class T, class Scores>
+inline RowMaximum<T> row_maximum(const Scores& row, int64_t n) {
   using V = Vec<T>;
   const V lowest = V::all(-infinity<T>());
   V a = lowest, b = lowest;
   auto bad = either_nan(lowest, lowest);
   int64_t i = 0;
   for (; i + 2 * V::W <= n; i += 2 * V::W) {
-    V u = V::load(x + i), v = V::load(x + i + V::W);
+    V u = row.at(i), v = row.at(i + V::W);
     bad = mask_or(bad, either_nan(u, v));
     a = max(u, a);
     b = max(v, b);
   }
   for (; i < n; i += V::W) {
-    V u = load_row(x, i, n, -infinity<T>());
+    V u = row.at(i);
     bad = mask_or(bad, either_nan(u, u));
     a = max(u, a);
   }
   return {largest(max(a, b)), any(bad)};
+}
+template <class T>
+inline RowMaximum<T> row_maximum(const T* x, int64_t n) {
+  return row_maximum<T>(ScoreRow<T>{x, n}, n);
 }
 
 template <class T>

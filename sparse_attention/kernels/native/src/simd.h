@@ -20,6 +20,7 @@
     !defined(SPARSE_ATTENTION_NO_AVX512)
 #include "simd_avx512.h"
 #define SPARSE_ATTENTION_ISA "avx512"
+#define SPARSE_ATTENTION_AVX512
 #elif defined(__AVX2__) && defined(__FMA__) && !defined(SPARSE_ATTENTION_PORTABLE)
 #include "simd_avx2.h"
 #define SPARSE_ATTENTION_ISA "avx2"

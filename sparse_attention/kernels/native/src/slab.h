@@ -3,7 +3,8 @@
 // On a short row a root finder spends its time waiting: every pass ends in a horizontal sum and a division. With the
 // candidates of W rows transposed into columns, a pass is one sweep over the columns, its sums are complete without
 // any shuffling, and one division serves W rows. Same mathematics, same names as thresholds.h, with vectors for scalars;
-// the tests compare the two.
+// the tests compare the two. A lane that has its root stands still until the others have theirs, so that a row's result does
+// not depend on its neighbours.
 #pragma once
 #include "thresholds.h"
 
@@ -37,15 +38,17 @@ inline Vec<T> magnitude(Vec<T> v) {
   return max(v, Vec<T>::all(0) - v);
 }
 
-// Where all lanes would start: the threshold if their candidates were all at the mean; see thresholds.h.
+// Where all lanes would start, if their candidates were all at the mean: mean - count^-e, at least -1; see thresholds.h.
 template <class T>
-inline Vec<T> per_lane(const Slab<T>& s, double (*f)(double count, double sum, double r), double r) {
-  T start[Vec<T>::W];
-  for (int i = 0; i < Vec<T>::W; i++) {
-    double v = s.size[i] > 0 ? f(static_cast<double>(s.size[i]), s.sum[i], r) : -1;
-    start[i] = static_cast<T>(v > -1 ? v : -1);
+inline Vec<T> at_the_mean(const Slab<T>& s, Vec<T> e) {
+  using V = Vec<T>;
+  T count[V::W], sum[V::W];
+  for (int i = 0; i < V::W; i++) {
+    count[i] = static_cast<T>(s.size[i] > 0 ? s.size[i] : 1);
+    sum[i] = static_cast<T>(s.sum[i]);
   }
-  return Vec<T>::load(start);
+  const V one_over = V::all(1) / V::load(count);
+  return max(V::load(sum) * one_over - power(one_over, e), V::all(-1));
 }
 
 template <class T>
@@ -62,10 +65,11 @@ inline Thresholds<T> solve_linear(const Slab<T>& s) {
       size = size + select_or_zero(inside, one);
     }
     step = (f - one) / size;
-    if (!any(mask_or(greater(size, before), greater(before, size)))) break;
-    if (!any(greater(magnitude(step), V::all(std::numeric_limits<T>::epsilon() / 4)))) break;
+    auto moving = mask_and(mask_or(greater(size, before), greater(before, size)),
+                           greater(magnitude(step), V::all(std::numeric_limits<T>::epsilon() / 4)));
+    if (!any(moving)) break;
     before = size;
-    if (pass < 59) tau = tau + step;
+    if (pass < 59) tau = tau + select_or_zero(moving, step);
   }
   return {tau, step};
 }
@@ -94,8 +98,9 @@ inline Thresholds<T> solve_quadratic(const Slab<T>& s) {
       size = size + select_or_zero(inside, one);
     }
     step = (f - sqrt(f)) / h;
-    if (!any(greater(magnitude(step), V::all(T(-1e-5)) * tau)) || pass == 40) break;
-    tau = tau + step;
+    auto moving = greater(magnitude(step), V::all(T(-1e-5)) * tau);
+    if (!any(moving) || pass == 40) break;
+    tau = tau + select_or_zero(moving, step);
   }
   V discriminant = h * h - size * (f - one);
   V exact = (f - one) / (h + sqrt(max(discriminant, zero)));
@@ -103,55 +108,68 @@ inline Thresholds<T> solve_quadratic(const Slab<T>& s) {
 }
 
 template <class T>
-inline Thresholds<T> solve_power(const Slab<T>& s, T r) {
+inline Thresholds<T> solve_power(const Slab<T>& s, Vec<T> r) {
   using V = Vec<T>;
-  const V zero = V::all(0);
-  V tau = per_lane(s, [](double c, double sum, double e) { return sum / c - std::pow(c, -1 / e); },
-                   static_cast<double>(r));
-  V step = zero;
+  const V zero = V::all(0), one = V::all(1), less = r - one, root = one / r, rest = less * root;
+  const V small = V::all(static_cast<T>(small_step<T>(-1)));
+  V tau = at_the_mean(s, root), step = zero;
+  const T first = largest(r);
+  if (!any(greater(V::all(first), r))) {  // one power for all lanes
+    const Stand_in<T> like(first);
+    for (int pass = 0; pass < 8; pass++) {
+      V f = zero, h = zero;
+      for (int64_t j = 0; j < s.depth; j++) like.add(positive_part(s.at(j) - tau), f, h);
+      step = V::all(first) * (f - power(f, rest)) / h;
+      step = select(greater(f, zero), step, zero);
+      tau = max(tau + step, V::all(-1));
+      if (!any(greater(magnitude(step), V::all(T(-2e-3)) * tau))) break;
+    }
+  }
   for (int pass = 0;; pass++) {
     V f = zero, h = zero;
     for (int64_t j = 0; j < s.depth; j++) {
-      V d = positive_part(s.at(j) - tau), q = power(d, r - 1);
+      V d = positive_part(s.at(j) - tau), q = power(d, less);
       f = fma(q, d, f);
       h = h + q;
     }
-    step = (f - power(f, 1 - 1 / r)) / h;
-    if (!any(greater(magnitude(step), V::all(static_cast<T>(small_step<T>(-1)))* (zero - tau))) || pass == 60) break;
-    tau = tau + step;
+    step = (f - power(f, rest)) / h;
+    auto moving = greater(magnitude(step), small * (zero - tau));
+    if (!any(moving) || pass == 60) break;
+    tau = max(tau + select_or_zero(moving, step), V::all(-1));
   }
   return {tau, step};
 }
 
 template <class T>
-inline Thresholds<T> solve_dual_norm(const Slab<T>& s, T q) {
+inline Thresholds<T> solve_dual_norm(const Slab<T>& s, Vec<T> q) {
   using V = Vec<T>;
-  const bool cubic = q == T(3);
-  const V zero = V::all(0), one = V::all(1), half = V::all(T(0.5));
-  V lo = V::all(-1);
-  V hi = per_lane(s, [](double c, double, double e) { return -std::pow(c, -2 / e); }, static_cast<double>(q));
-  V tau = per_lane(s, [](double c, double sum, double e) { return sum / c - std::pow(c, -2 / e); },
-                   static_cast<double>(q));
-  V step = zero;
+  const V zero = V::all(0), one = V::all(1), half = V::all(T(0.5)), two = V::all(2), three = V::all(3);
+  const bool cubic = !any(mask_or(greater(q, three), greater(three, q)));
+  const V e = two / q;
+  T count[V::W];
+  for (int i = 0; i < V::W; i++) count[i] = static_cast<T>(s.size[i] > 0 ? s.size[i] : 1);
+  V lo = V::all(-1), hi = zero - power(one / V::load(count), e);
+  V tau = at_the_mean(s, e), step = zero;
   for (int pass = 0;; pass++) {
     V a = zero, b = zero, c = zero;
     for (int64_t j = 0; j < s.depth; j++) {
-      V d = positive_part(s.at(j) - tau), w = cubic ? d : power(d, q - 2), v = w * d;
+      V d = positive_part(s.at(j) - tau), w = cubic ? d : power(d, q - two), v = w * d;
       a = a + w;
       b = b + v;
       c = fma(v, d, c);
     }
-    V norm = power(c, cubic ? T(1) / T(3) : (q - 2) / q);
+    V norm = power(c, one - e);
     V value = b / norm - one;
-    V slope = (V::all(q - 2) * b * b / c - V::all(q - 1) * a) / norm;
+    V slope = ((q - two) * b * b / c - (q - one) * a) / norm;
     step = zero - value / slope;
     auto left = greater(value, zero);
     lo = select(left, tau, lo);
     hi = select(left, hi, tau);
-    if (!any(greater(magnitude(step), V::all(static_cast<T>(small_step<T>(-1))) * (zero - tau))) || pass == 60) break;
+    auto moving = greater(magnitude(step), V::all(static_cast<T>(small_step<T>(-1))) * (zero - tau));
+    if (!any(moving) || pass == 60) break;
     V next = tau + step, middle = half * (lo + hi);
     auto inside = mask_and(greater(next, lo), greater(hi, next));
-    tau = select(inside, next, middle);
+    tau = select(moving, select(inside, next, middle), tau);
   }
   return {tau, step};
 }

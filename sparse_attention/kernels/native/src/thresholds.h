@@ -41,7 +41,7 @@ inline void sum_over(const Candidates<T>& k, T tau, double out[3], Term term) {
 template <class T>
 inline double small_step(double tau) {
   // Newton squares the error, so the step after one of this relative size is below the rounding.
-  return (sizeof(T) == 4 ? 4e-6 : 1e-10) * -tau;
+  return (sizeof(T) == 4 ? 3e-5 : 1e-10) * -tau;
 }
 
 // sum (b - tau)_+ = 1. Newton on a piecewise linear function; exact as soon as the support stops changing (Michelot).
@@ -98,25 +98,54 @@ inline Threshold<T> solve_quadratic(Candidates<T>& k) {
   }
 }
 
-// sum (b - tau)_+^r = 1 for r > 1. Newton on the r-norm of d (convex); candidates that tau has passed are dropped.
+// d^r, r = k + t, by d^k (1 - t + t d): no logarithm, never below it, and close where d is not small. Its root is where
+// Newton on the power itself starts.
+template <class T>
+struct Stand_in {
+  int k;
+  Vec<T> value0, value1, slope0, slope1;
+  explicit Stand_in(T r) : k(static_cast<int>(r)) {
+    const T t = r - static_cast<T>(k);
+    value0 = Vec<T>::all(1 - t);
+    value1 = Vec<T>::all(t);
+    slope0 = Vec<T>::all(static_cast<T>(k) * (1 - t));
+    slope1 = Vec<T>::all(static_cast<T>(k + 1) * t);
+  }
+  void add(Vec<T> d, Vec<T>& f, Vec<T>& h) const {
+    Vec<T> w = k > 1 ? d : Vec<T>::all(1);
+    for (int i = 2; i < k; i++) w = w * d;  // d^(k-1)
+    if (k == 1) w = select_or_zero(greater(d, Vec<T>::all(0)), w);
+    f = fma(w * d, fma(value1, d, value0), f);
+    h = fma(w, fma(slope1, d, slope0), h);
+  }
+};
+
+// sum (b - tau)_+^r = 1 for r > 1. Newton on the r-norm of d (convex), from any start: after one step it comes from the
+// left. Candidates that tau has passed are dropped, once it can only grow.
 template <class T>
 inline Threshold<T> solve_power(Candidates<T>& k, T r) {
   using V = Vec<T>;
-  double c = static_cast<double>(k.count);
-  double tau = k.sum / c - std::pow(c, -1 / static_cast<double>(r));
+  const double c = static_cast<double>(k.count), e = static_cast<double>(r), rest = 1 - 1 / e;
+  double tau = k.sum / c - std::pow(c, -1 / e), s[3];
   if (tau < -1) tau = -1;
+  const Stand_in<T> like(r);
+  for (int pass = 0; pass < 8; pass++) {
+    sum_over(k, static_cast<T>(tau), s, [&](V d, V& f, V& h, V&) { like.add(d, f, h); });
+    double step = s[0] > 0 ? e * (s[0] - std::pow(s[0], rest)) / s[1] : 0;
+    tau = tau + step > -1 ? tau + step : -1;
+    if (std::fabs(step) < -2e-3 * tau) break;
+  }
   for (int pass = 0;; pass++) {
     T hi = static_cast<T>(tau);
-    if (k.count > 4 * V::W) drop_below(k, hi);
-    double s[3];
+    if (pass == 1 && k.count > 4 * V::W) drop_below(k, hi);
     sum_over(k, hi, s, [&](V d, V& f, V& h, V&) {
       V q = power(d, r - 1);
       f = fma(q, d, f);
       h = h + q;
     });
-    double step = (s[0] - std::pow(s[0], 1 - 1 / static_cast<double>(r))) / s[1];
+    double step = (s[0] - std::pow(s[0], rest)) / s[1];
     if (std::fabs(step) < small_step<T>(tau) || pass == 60) return {hi, static_cast<T>(step)};
-    tau = static_cast<double>(hi) + step;
+    tau = static_cast<double>(hi) + step > -1 ? static_cast<double>(hi) + step : -1;
   }
 }
 

@@ -1,0 +1,12 @@
+"""Attention with any mapping in one call: `sparse_attention`, and `plan`, which says how it will be computed.
+
+>>> out = sa.sparse_attention(q, k, v, mapping="sparsemax", causal=True)      # q [B, H, n, d], k and v [B, G, m, d]
+>>> sa.fused.plan(q, k, v, mapping="sparsemax", causal=True)
+Plan(path='fused', reason='sparsemax has a fused kernel, which takes these')
+"""
+
+from .attention import plan, sparse_attention
+from .cache import KeyCache
+from .choice import Plan
+
+__all__ = ["KeyCache", "Plan", "plan", "sparse_attention"]

@@ -1,0 +1,121 @@
+"""Attention with any mapping, by the fastest exact way there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, overload
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..rows.shape import foreign
+from . import composition
+from .call import Call, checked
+from .choice import Plan, choose, heads
+
+Attends = str | torch.nn.Module | Callable[..., Tensor]
+
+
+@overload
+def sparse_attention(
+    q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
+    lengths: Tensor | None = None, scale: float | None = None, dropout: float = 0.0, need_weights: Literal[False] = False,
+    **params: Any,
+) -> Tensor: ...  # fmt: skip
+
+
+@overload
+def sparse_attention(
+    q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
+    lengths: Tensor | None = None, scale: float | None = None, dropout: float = 0.0, *, need_weights: Literal[True],
+    **params: Any,
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+
+
+def sparse_attention(
+    q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
+    lengths: Tensor | None = None, scale: float | None = None, dropout: float = 0.0, need_weights: bool = False,
+    **params: Any,
+) -> Any:  # fmt: skip
+    r"""Attention :math:`\pi(s\,QK^\top)V` with a mapping :math:`\pi` in place of softmax; exact, whatever way is taken.
+
+    ``sa.fused.plan`` takes the same arguments and says which way that is, and why: the fused kernel (sparsemax and entmax
+    1.5 on a CPU: no scores are stored, the gradient touches the support alone), torch's own attention (softmax), or the
+    composition of two matrix products and the mapping (all others).
+
+    Args:
+        q: ``[..., H, n, d]``, floating point; also ``[n, d]``.
+        k: ``[..., G, m, d]``, H a multiple of G: head h reads group ``h // (H // G)`` (grouped queries; G = 1: multi-query).
+        v: ``[..., G, m, e]``. Dimensions before the heads broadcast.
+        mapping: a name of ``sa.names("simplex")``, a module ``sa.make(...)``, or a function or module of your own called
+            as ``f(scores [..., H, n, m], mask=keep)``, keep bool or None.
+        mask: bool, broadcastable to ``[..., H, n, m]``, True = keep.
+        causal: query i sees keys 0 to i + m - n: the last query sees all keys (torch's is_causal aligns the first; the same for n = m).
+        lengths: whole numbers, how many of its first keys an entry sees (right padding): ``[B]`` for the first dimension of
+            q, or for as many of its first dimensions as it has, ``[B, H]``.
+        scale: of the scores; by default ``d ** -0.5``.
+        dropout: share of the weights set to zero, the others scaled by ``1 / (1 - dropout)``, at every call as in torch's function.
+        need_weights: return the weights too, as they are before dropout.
+        params: of a mapping given by name (``gamma=0.5``, ``alpha=1.5``, ``bounds=...``), numbers or tensors.
+    Returns:
+        ``[..., H, n, e]`` in q's type; with need_weights also the weights ``[..., H, n, m]``. A query that sees no key gets
+        zeros and gives no gradient. float16 and bfloat16 are computed in float32 and rounded once, autocast or not
+        (softmax: as torch's function does).
+    Raises:
+        TypeError: tensors that are not floating point or of different types, a mask that is not boolean.
+        ValueError: shapes that do not fit, parameters out of range, a mapping that does not work on rows.
+
+    Deterministic. Twice differentiable, but for softmax without weights and under torch.compile, where torch raises an
+    error. Under torch.func and in forward mode the composition runs.
+    """
+    call = checked(q, k, v, mapping, mask, causal, lengths, scale, dropout, need_weights, params)
+    plan = choose(call)
+    run = {"composition": _composed, "sdpa": _sdpa, "fused": _fused}[plan.path]
+    if not torch.is_autocast_enabled(q.device.type):
+        return run(call)
+    with torch.autocast(q.device.type, enabled=False):
+        return run(call)
+
+
+def plan(
+    q: Tensor, k: Tensor, v: Tensor | None = None, mapping: Attends = "sparsemax", mask: Tensor | None = None,
+    causal: bool = False, lengths: Tensor | None = None, scale: float | None = None, dropout: float = 0.0,
+    need_weights: bool = False, **params: Any,
+) -> Plan:  # fmt: skip
+    """Which way ``sparse_attention`` takes with these arguments, and why; v is taken to be like k where it is not given.
+
+    Raises:
+        TypeError, ValueError: as ``sparse_attention``.
+    """
+    values = k if v is None else v
+    return choose(checked(q, k, values, mapping, mask, causal, lengths, scale, dropout, need_weights, params))
+
+
+def _composed(call: Call) -> Any:
+    wide = torch.promote_types(torch.promote_types(call.q.dtype, torch.float32), call.k.dtype)
+    q, k, v = (x.to(wide) for x in (call.q, call.k, call.v))
+    out, weights = composition.attend(q, k, v, call.plain_scale, call.map, call.keep(), call.dropout)
+    out = out.to(call.q.dtype)
+    return (out, weights.to(call.q.dtype)) if call.need_weights else out
+
+
+def _sdpa(call: Call) -> Tensor:
+    q, k, v = (x.to(call.q.dtype) for x in (call.q, call.k, call.v))
+    square = call.mask is None and call.lengths is None and q.shape[-2] == k.shape[-2]
+    given: dict[str, Any] = {"is_causal": call.causal} if square else {"attn_mask": call.keep()}
+    grouped: dict[str, Any] = {"enable_gqa": True} if q.ndim > 2 and q.shape[-3] != k.shape[-3] else {}
+    return F.scaled_dot_product_attention(q, k, v, scale=call.scale, dropout_p=call.dropout, **given, **grouped)
+
+
+def _fused(call: Call) -> Tensor:
+    from . import operator
+
+    q, k, v = call.heads or heads(call)
+    lengths = None if call.lengths is None else call.lengths.reshape(-1)
+    run: Any = operator.opaque if foreign(call.q) else operator.Fused.apply
+    out = run(q, k, v, lengths, call.alpha, call.scale, call.causal)
+    return out.view(*call.q.shape[:-1], v.shape[-1]).to(call.q.dtype)
+
+
+__all__ = ["plan", "sparse_attention"]

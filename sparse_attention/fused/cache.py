@@ -1,0 +1,183 @@
+"""Decoding: one query at a time on a long, growing cache of keys and values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import kernels
+from ..kernels.native import attention as native
+from ..rows.shape import foreign, transformed
+from .attention import Attends, plan, sparse_attention
+from .call import Call, checked, mapped
+from .choice import Plan
+from .composition import times
+
+
+class KeyCache:
+    """Keys and values of the positions so far, and attention to them with any mapping.
+
+        cache = sa.KeyCache("sparsemax")
+        cache.append(k, v)          # k [..., G, t, d], v [..., G, t, e]: the prompt, then a position at a time
+        out = cache.attend(q)       # q [..., H, n, d]: the last n positions -> [..., H, n, e]
+
+    Results are exact, those of ``sa.sparse_attention(q, cache.keys, cache.values, ..., causal=True)``. For inference: nothing
+    is recorded for gradients. Memory grows by doubling, so that appending costs no more than copying each position twice.
+
+    A single query by sparsemax or entmax 1.5 on float32 keys on a CPU goes to the native kernel: the keys are held a second
+    time, rounded to 8 bits in panels with certified bounds (d + 0.5 bytes a key), and only those that may be in the support
+    are scored in float32. Otherwise all keys are scored, and the values read at the support alone. ``plan`` says which.
+
+    Args:
+        mapping: as of ``sparse_attention``, with its parameters.
+        scale: of the scores; by default ``d ** -0.5``.
+        params: of a mapping given by name.
+    Raises:
+        ValueError, TypeError: a mapping or parameters that ``sparse_attention`` refuses.
+    """
+
+    def __init__(self, mapping: Attends = "sparsemax", scale: float | None = None, **params: Any):
+        _, self._alpha, _, _ = mapped(mapping, params)
+        self.mapping, self.scale, self.params = mapping, scale, params
+        self._held: list[Tensor] = []  # keys and values with room at their end
+        self._length = 0
+        self._panels: native.KeyPanels | None = None  # of the keys, made at the first query that they serve
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def keys(self) -> Tensor:
+        """``[..., G, m, d]``, a view."""
+        return self._part(0)
+
+    @property
+    def values(self) -> Tensor:
+        """``[..., G, m, e]``, a view."""
+        return self._part(1)
+
+    def _part(self, which: int) -> Tensor:
+        if not self._held:
+            raise ValueError("the cache is empty: append(k, v) comes first")
+        return self._held[which][..., : self._length, :]
+
+    @torch.no_grad()
+    def append(self, k: Tensor, v: Tensor) -> KeyCache:
+        """Add t positions at the end: k ``[..., G, t, d]``, v ``[..., G, t, e]``.
+
+        Raises:
+            ValueError: shapes that differ from what is there in more than t, or from each other.
+            TypeError: another type or device than what is there.
+        """
+        if k.ndim < 2 or k.shape[:-1] != v.shape[:-1]:
+            raise ValueError(f"k {tuple(k.shape)} and v {tuple(v.shape)} must agree but in their last dimension: k [..., G, t, d], v [..., G, t, e]")  # fmt: skip
+        for name, x, held in zip("kv", (k, v), self._held):
+            if x.shape[:-2] != held.shape[:-2] or x.shape[-1] != held.shape[-1]:
+                raise ValueError(f"{name} {tuple(x.shape)} does not continue a cache of {tuple(held.shape[:-2])} with {held.shape[-1]} channels")  # fmt: skip
+            if x.dtype != held.dtype or x.device != held.device:
+                raise TypeError(f"{name} is {x.dtype} on {x.device}, the cache {held.dtype} on {held.device}; convert it")  # fmt: skip
+        end = self._length + k.shape[-2]
+        if not self._held or end > self._held[0].shape[-2]:
+            room = max(end, 2 * self._length)
+            grown = [x.new_empty(*x.shape[:-2], room, x.shape[-1]) for x in (k, v)]
+            for new, old in zip(grown, self._held):
+                new[..., : self._length, :] = old[..., : self._length, :]
+            self._held = grown
+        for held, x in zip(self._held, (k, v)):
+            held[..., self._length : end, :] = x
+        self._length = end
+        return self
+
+    @torch.no_grad()
+    def attend(self, q: Tensor, mask: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
+        """Attention of the queries of the last n positions: query i sees the keys up to its own.
+
+        Args:
+            q: ``[..., H, n, d]``, H a multiple of G.
+            mask, lengths: as of ``sparse_attention``, over the m positions so far.
+        Returns:
+            ``[..., H, n, e]`` in q's type.
+        Raises:
+            ValueError: an empty cache, more queries than positions, and what ``sparse_attention`` refuses.
+        """
+        k, v = self.keys, self.values
+        if q.ndim > 1 and q.shape[-2] > len(self):
+            raise ValueError(f"{q.shape[-2]} queries for {len(self)} positions; append their keys and values first")
+        given: Any = {"mask": mask, "lengths": lengths, "scale": self.scale, **self.params}
+        if q.ndim < 2 or q.shape[-2] != 1 or self._alpha == 1.0:
+            return sparse_attention(q, k, v, self.mapping, causal=True, **given)
+        call = checked(q, k, v, self.mapping, mask, False, lengths, self.scale, 0.0, False, self.params)
+        if self._against_panels(call) is None:
+            return self._decoded(call)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        _, p = sparse_attention(q.to(wide), k.to(wide), k[..., :0].to(wide), self.mapping, need_weights=True, **given)
+        return at_support(p, v).to(q.dtype)
+
+    def plan(self, q: Tensor, mask: Tensor | None = None, lengths: Tensor | None = None) -> Plan:
+        """Which way `attend` takes with these, and why: "decode" is the native kernel on 8 bit panels."""
+        if q.ndim < 2 or q.shape[-2] != 1 or self._alpha == 1.0:
+            return plan(q, self.keys, self.values, self.mapping, mask, True, lengths, self.scale, **self.params)
+        call = checked(
+            q, self.keys, self.values, self.mapping, mask, False, lengths, self.scale, 0.0, False, self.params
+        )
+        why = self._against_panels(call)
+        return Plan("composition", why) if why else Plan("decode", "one query a head on 8 bit panels of the keys")
+
+    def _against_panels(self, call: Call) -> str | None:
+        """Why the native kernel does not take this single query, or None."""
+        if call.alpha is None:
+            return call.why
+        if call.mask is not None:
+            return "a mask of any form needs the scores; right padding is lengths="
+        if kernels.active() == "reference":
+            return "kernels.use('reference') is in force"
+        if transformed() or foreign(call.q):
+            return "torch.func and torch.compile see the composition"
+        if call.k.shape[:-2] != self._held[0].shape[:-2]:
+            return "the queries' first dimensions are not those of the keys"
+        q, k, v = (x.detach().reshape(-1, *x.shape[-2:]) for x in (call.q, call.k[..., :1, :], call.v[..., :1, :]))
+        return native.refusal(q, k, v, call.alpha, None)
+
+    def _decoded(self, call: Call) -> Tensor:
+        k, v = (x.unsqueeze(0) if x.ndim == 2 else x.flatten(0, -3) for x in (call.k, call.v))  # [... G, m, .], views
+        if self._panels is None:
+            self._panels = native.KeyPanels(k.shape[0], k.shape[2])
+        self._panels.append(k)
+        q, lengths = call.q.reshape(-1, call.q.shape[-1]), call.lengths
+        lengths = None if lengths is None else lengths.reshape(-1)
+        out = native.decode(q, k, v, self._panels, alpha=call.alpha, scale=call.scale, lengths=lengths)  # type: ignore[arg-type]
+        return out.view(*call.q.shape[:-1], v.shape[-1])
+
+    def reorder(self, index: Tensor) -> KeyCache:
+        """Take the entries ``index`` of the first dimension, as a beam search does."""
+        if self._panels is not None:
+            lead = self._held[0].shape[:-2]
+            groups = torch.arange(lead.numel()).view(lead)[index.cpu()]
+            self._panels.reorder(groups.reshape(-1))
+        self._held = [x.index_select(0, index) for x in self._held]
+        return self
+
+    def crop(self, length: int) -> KeyCache:
+        """Forget what follows the first ``length`` positions. Raises ValueError where there are fewer."""
+        if not 0 <= length <= len(self):
+            raise ValueError(f"length={length} is out of range: the cache has {len(self)} positions")
+        self._length = length
+        if self._panels is not None:
+            self._panels.crop(length)
+        return self
+
+
+def at_support(p: Tensor, v: Tensor) -> Tensor:
+    """``p [..., H, 1, m] @ v [..., G, m, e]``, reading the values where p is not 0 unless that is a quarter of them."""
+    rows = p.reshape(-1, p.shape[-1])  # [... H, m]
+    row, column = rows.nonzero(as_tuple=True)
+    if 4 * len(row) > rows.numel():
+        return times(p, v.to(p.dtype))
+    groups = v.unsqueeze(0) if v.ndim == 2 else v.flatten(0, -3)  # [... G, m, e]
+    read = groups[row // (len(rows) // len(groups)), column].to(p.dtype) * rows[row, column].unsqueeze(-1)
+    return p.new_zeros(len(rows), v.shape[-1]).index_add_(0, row, read).view(*p.shape[:-1], v.shape[-1])
+
+
+__all__ = ["KeyCache", "at_support"]

@@ -1,0 +1,200 @@
+"""One call of `sparse_attention`, checked: tensors, the mapping as a function of scores and mask, and who sees what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import registry
+from ..describe import Spec
+from ..rows.shape import foreign, transformed
+from ..twins import Mapping
+from .composition import visible
+
+
+@dataclass
+class Call:
+    """What is attended with. Leading shapes of q and k agree but in the heads, the last of them.
+
+    alpha: of the entmax that the mapping is (1 softmax, 2 sparsemax) on scores times ``scale``, None of another; ``why`` then
+    says what it is. map: ``f(scores, mask) -> weights`` on scores times ``plain_scale``.
+    """
+
+    q: Tensor  # [..., H, n, d]
+    k: Tensor  # [..., G, m, d], H a multiple of G
+    v: Tensor  # [..., G, m, e]
+    map: Callable[[Tensor, Tensor | None], Tensor]
+    plain_scale: float
+    alpha: float | None
+    scale: float
+    why: str
+    mask: Tensor | None  # bool, broadcastable to [..., H, n, m]
+    lengths: Tensor | None  # int64 [..., H]
+    causal: bool
+    dropout: float
+    need_weights: bool
+    heads: tuple[Tensor, Tensor, Tensor] | None = None  # q, k, v as the fused kernel takes them, once they are made
+
+    def keep(self) -> Tensor | None:
+        """Which key each query sees, broadcastable to ``[..., H, n, m]``; None: all."""
+        kept = visible(self.q.shape[-2], self.k.shape[-2], self.lengths, self.causal, self.q.device)
+        if kept is None or self.mask is None:
+            return self.mask if kept is None else kept
+        return kept & self.mask
+
+
+def checked(
+    q: Tensor, k: Tensor, v: Tensor, mapping: Any, mask: Tensor | None, causal: bool, lengths: Tensor | None,
+    scale: float | None, dropout: float, need_weights: bool, params: dict[str, Any],
+) -> Call:  # fmt: skip
+    """The call, or what is wrong with it.
+
+    Raises:
+        TypeError: tensors that are not floating point or of different types, a mask that is not boolean, lengths that are not whole.
+        ValueError: shapes that do not fit, numbers out of range, a mapping that does not work over rows.
+    """
+    q, k, v = _tensors(q, k, v)
+    lead = q.shape[:-2]
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(
+            f"dropout={dropout} is out of range: 0 <= dropout < 1, the share of the weights that is set to zero"
+        )
+    if scale is not None and (isinstance(scale, Tensor) or not math.isfinite(scale)):
+        raise ValueError(f"scale={scale!r} is not a finite number; multiply q by a tensor of scales and pass scale=1.0")
+    plain = float(scale) if scale is not None else max(q.shape[-1], 1) ** -0.5
+    if mask is not None:
+        _fits(mask, (*lead, q.shape[-2], k.shape[-2]))
+    function, alpha, factor, why = mapped(mapping, params)
+    given = None if lengths is None else _lengths(lengths, lead, k)
+    if alpha is not None and mask is not None and (padded := _as_lengths(mask, lead, k)) is not None:
+        mask, given = None, padded if given is None else padded.minimum(given)
+    causal = causal and q.shape[-2] > 1  # a single query sees all keys
+    return Call(
+        q, k, v, function, plain, alpha, plain * factor, why, mask, given, causal, float(dropout), need_weights
+    )  # fmt: skip
+
+
+def _tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not x.dtype.is_floating_point:
+            raise TypeError(f"{name} has dtype {x.dtype}; attention needs floating point, convert with {name}.float()")
+        if x.device != q.device:
+            raise ValueError(f"{name} is on {x.device} and q on {q.device}; move them to one device")
+    if not q.dtype == k.dtype == v.dtype and not torch.is_autocast_enabled(q.device.type):
+        raise TypeError(f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}; convert them to one")
+    if q.ndim < 2 or not q.ndim == k.ndim == v.ndim:
+        raise ValueError(f"{shapes}: they need the same number of dimensions, at least 2: q [..., n, d], k [..., m, d], v [..., m, e]")  # fmt: skip
+    if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        raise ValueError(f"{shapes}: q [..., n, d] and k [..., m, d] share d, k and v [..., m, e] share m")
+    if q.ndim == 2:
+        return q, k, v
+    heads, groups = q.shape[-3], k.shape[-3]
+    if v.shape[-3] != groups or (groups == 0) != (heads == 0) or (groups and heads % groups):
+        raise ValueError(
+            f"{shapes}: q has {heads} heads (dimension -3), k {groups}, v {v.shape[-3]}; k and v need as many as each other, and q a multiple of that"
+        )
+    try:
+        lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+    except RuntimeError:
+        raise ValueError(f"{shapes}: the dimensions before the heads (-3) do not broadcast") from None
+    return tuple(x if x.shape[:-3] == lead else x.expand(*lead, *x.shape[-3:]) for x in (q, k, v))  # type: ignore[return-value]
+
+
+def _fits(mask: Tensor, shape: tuple[int, ...]) -> None:
+    if mask.dtype != torch.bool:
+        added = " (a mask of 0 and -inf that is added: mask == 0)" if mask.dtype.is_floating_point else ""
+        raise TypeError(f"mask has dtype {mask.dtype}; it must be boolean, True = keep: use mask.bool(){added}")
+    try:
+        fits = torch.broadcast_shapes(mask.shape, shape) == torch.Size(shape)
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"mask of shape {tuple(mask.shape)} does not broadcast to the scores {tuple(shape)}; "
+            "a mask [B, m] of keys is mask[:, None, None], one [B, n, m] is mask[:, None]"
+        )
+
+
+def _lengths(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor:
+    """Lengths of the keys as int64 [..., H]: given for the first dimensions of q, one a batch entry ``[B]`` or a head ``[B, H]``."""
+    if not isinstance(lengths, Tensor) or lengths.dtype.is_floating_point or lengths.dtype == torch.bool:
+        kind = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
+        raise TypeError(f"lengths is {kind}; it must be a tensor of whole numbers, how many keys are to be seen")
+    m, rest = k.shape[-2], len(lead) - lengths.ndim
+    fits = rest >= 0 and all(given in (1, there) for given, there in zip(lengths.shape, lead))
+    if not fits:
+        raise ValueError(
+            f"lengths of shape {tuple(lengths.shape)} fits no first dimensions of {tuple(lead)}: one a batch entry [B], or one a head [B, H]"
+        )
+    if k.device.type == "cpu" and not foreign(lengths) and not transformed():
+        low, high = (int(x) for x in lengths.aminmax()) if lengths.numel() else (0, 0)
+        if low < 0 or high > m:
+            raise ValueError(f"lengths go from {low} to {high}; there are {m} keys, so 0 <= lengths <= {m}")
+    return lengths.to(device=k.device, dtype=torch.int64)[(..., *[None] * rest)].expand(lead)
+
+
+def _as_lengths(mask: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None:
+    """The lengths ``[..., H]`` that a mask of keys ``[..., 1, m]`` says, if what it hides is padding on the right."""
+    m = k.shape[-2]
+    if mask.ndim < 2 or mask.shape[-2:] != (1, m) or mask.device.type != "cpu" or foreign(mask) or transformed():
+        return None
+    count = mask.sum(-1, keepdim=True)  # [..., 1, 1]
+    return count[..., 0, 0].expand(lead) if torch.equal(mask, torch.arange(m) < count) else None
+
+
+def mapped(mapping: Any, params: dict[str, Any]) -> tuple[Callable[..., Tensor], float | None, float, str]:
+    """A mapping by name, as a module or as a function: ``f(scores, mask)``; alpha, factor and why as of `Call`."""
+    spec: Spec | None = None
+    if isinstance(mapping, str):
+        spec = registry.spec(mapping)
+    elif isinstance(mapping, Mapping):
+        if params:
+            raise ValueError(
+                f"{mapping.spec.name} is a module with its parameters; set {', '.join(params)} there, or name the mapping"
+            )
+        spec = mapping.spec
+    elif isinstance(mapping, nn.Module) or callable(mapping):
+        name = getattr(mapping, "__name__", "")
+        spec = registry.spec(name) if name in registry.names() and registry.spec(name).function is mapping else None
+        if spec is None:
+            label = name or type(mapping).__name__
+            return lambda x, keep: mapping(x, mask=keep, **params), None, 1.0, f"{label} is not a mapping of ours"
+    else:
+        raise TypeError(f"mapping={mapping!r} is no name, module or function f(scores, mask=keep); names: {', '.join(registry.names())}")  # fmt: skip
+    if spec.over != "row" or spec.stateful or spec.kind == "continuous":
+        usable = ", ".join(name for name in registry.names("simplex") if registry.spec(name).over == "row")
+        what = "remembers earlier steps" if spec.stateful else f"works over a {spec.over}"
+        raise ValueError(f"{spec.name} {what}; sparse_attention takes mappings of one row of scores: {usable}")
+    if isinstance(mapping, Mapping):
+        alpha, factor, why = _as_entmax(spec.name, mapping.params)
+        return lambda x, keep: mapping(x, mask=keep, dim=-1), alpha, factor, why
+    inputs = {name: params[name] for name in spec.inputs if name in params}
+    values = spec.check({name: value for name, value in params.items() if name not in inputs})
+    if spec.function is None:
+        made = spec.module(**values)
+        return lambda x, keep: made(x, mask=keep, **inputs), None, 1.0, f"{spec.name} has no fused kernel"
+    if words := [name for name, value in values.items() if isinstance(value, str) and value == "learned"]:
+        raise ValueError(f"{words[0]}='learned' needs a module to keep it: mapping=sa.make({spec.name!r}, {words[0]}='learned')")  # fmt: skip
+    function: Any = spec.function
+    alpha, factor, why = _as_entmax(spec.name, values)
+    return lambda x, keep: function(x, mask=keep, **values, **inputs), alpha, factor, why
+
+
+def _as_entmax(name: str, values: dict[str, Any]) -> tuple[float | None, float, str]:
+    """(alpha, factor, why): the mapping is alpha-entmax of the scores times factor, or alpha is None and ``why`` says so."""
+    given = {"alpha": 2.0, "gamma": 1.0, "lam": 0.0, **values}
+    for key, value in values.items():
+        if isinstance(value, Tensor):
+            return None, 1.0, f"{key} of {name} is a tensor"
+    alpha = {"softmax": 1.0, "sparsemax": 2.0, "entmax": given["alpha"], "sparsegen_lin": 2.0}.get(name)
+    if alpha is None:
+        return None, 1.0, f"{name} has no fused kernel"
+    if alpha not in (1.0, 1.5, 2.0):
+        return None, 1.0, f"entmax has a fused kernel for alpha 1.5 and 2, not for {alpha:g}"
+    return float(alpha), 1.0 / (given["gamma"] * (1.0 - given["lam"])), ""

@@ -1,0 +1,79 @@
+"""Which way a call takes, and why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import kernels
+from ..rows.shape import foreign, transformed
+from .call import Call
+
+_forward_ad = torch.autograd.forward_ad
+
+
+class Plan(NamedTuple):
+    """The way a call takes, and why.
+
+    path: "fused" (the native kernel: scores are never stored), "sdpa" (torch's scaled_dot_product_attention, for softmax) or
+    "composition" (scores, mapping, product with the values: any mapping, any device).
+    """
+
+    path: str
+    reason: str
+
+
+def choose(call: Call) -> Plan:
+    """The plan of a checked call."""
+    if why := _against_any_kernel(call):
+        return Plan("composition", why)
+    if call.alpha == 1.0:
+        return Plan("sdpa", "softmax is torch's own")
+    if why := _against_fused(call):
+        return Plan("composition", why)
+    if foreign(call.q):
+        return Plan("fused", "as an operator, which chooses again when it sees the tensors")
+    from . import operator
+
+    call.heads = heads(call)
+    if why := operator.refusal(*call.heads, call.alpha):  # type: ignore[arg-type]
+        return Plan("composition", why)
+    return Plan("fused", f"{'sparsemax' if call.alpha == 2.0 else 'entmax 1.5'} has a fused kernel, which takes these")
+
+
+def _against_any_kernel(call: Call) -> str | None:
+    if call.alpha is None:
+        return call.why
+    if call.need_weights:
+        return "the weights are asked for, so all of them are written"
+    if kernels.active() == "reference":
+        return "kernels.use('reference') is in force"
+    if transformed():
+        return "torch.func differentiates and batches the composition"
+    if _forward_ad._current_level >= 0:
+        return "forward-mode derivatives are those of the composition"
+    return None
+
+
+def _against_fused(call: Call) -> str | None:
+    if call.q.device.type != "cpu":
+        return f"the fused kernel runs on CPUs, q is on {call.q.device}"
+    if call.q.dtype == torch.float64:
+        return "the fused kernel computes in float32, q is float64"
+    if not (call.q.numel() and call.k.numel() and call.v.numel()):
+        return "a dimension is empty"
+    if call.dropout:
+        return "dropout needs the weights"
+    if call.mask is not None:
+        return "a mask of any form needs the scores; right padding is lengths=, a causal mask causal=True"
+    return None
+
+
+def heads(call: Call) -> tuple[Tensor, Tensor, Tensor]:
+    """q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]`` in float32, contiguous; every batch entry's heads are heads of their own."""
+    return tuple(x.reshape(-1, *x.shape[-2:]).float().contiguous() for x in (call.q, call.k, call.v))  # type: ignore[return-value]
+
+
+__all__ = ["Plan", "choose", "heads"]

@@ -1,0 +1,80 @@
+r"""Attention as it is written: :math:`O = \pi(s\,QK^\top)V`, the mapping :math:`\pi` along the keys. The standard for the rest.
+
+Works on every device, with every mapping, and is as often differentiable as the mapping. Its scores take
+:math:`Hnm` numbers. Grouped queries share keys without a copy: the queries of a group are the rows of one product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import kernels
+from ..mappings.entmax import entmax
+from ..mappings.sparsemax import sparsemax
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, mapping: Callable[[Tensor, Tensor | None], Tensor],
+    keep: Tensor | None, dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """q ``[..., H, n, d]``, k ``[..., G, m, d]``, v ``[..., G, m, e]`` -> ``[..., H, n, e]`` and weights ``[..., H, n, m]``.
+
+    dropout: of the weights that read, not of those returned.
+    """
+    weights = mapping(times(q * scale, k.transpose(-1, -2)), keep)
+    return times(F.dropout(weights, dropout) if dropout else weights, v), weights
+
+
+def times(a: Tensor, b: Tensor) -> Tensor:
+    """``a [..., H, n, x] @ b [..., G, x, y] -> [..., H, n, y]``, head h with group h // (H // G)."""
+    if a.ndim == 2 or a.shape[-3] == b.shape[-3]:
+        return a @ b
+    heads, n, groups = a.shape[-3], a.shape[-2], b.shape[-3]
+    joined = a.unflatten(-3, (groups, heads // groups)).flatten(-3, -2)  # [..., G, H / G * n, x]
+    return (joined @ b).unflatten(-2, (heads // groups, n)).flatten(-4, -3)
+
+
+def visible(n: int, m: int, lengths: Tensor | None, causal: bool, device: Any = None) -> Tensor | None:
+    """bool, broadcastable to ``[H, n, m]``, True = seen: of lengths ``[H]``, and keys up to i + m - n for query i."""
+    kept = None
+    if lengths is not None:
+        kept = torch.arange(m, device=device) < lengths[..., None, None]
+    if causal:
+        past = torch.ones(n, m, dtype=torch.bool, device=device).tril(m - n)
+        kept = past if kept is None else kept & past
+    return kept
+
+
+def of_alpha(alpha: float) -> Callable[[Tensor, Tensor | None], Tensor]:
+    """entmax with a number alpha, as a mapping for `attend`."""
+    if alpha == 2.0:
+        return lambda x, keep: sparsemax(x, mask=keep)
+    return lambda x, keep: entmax(x, alpha=alpha, mask=keep)
+
+
+def gradients(
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, alpha: float, scale: float, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The vector-Jacobian products of g ``[H, n, e]`` with q, k, v, without autograd: for the inside of an operator."""
+    keep = visible(q.shape[-2], k.shape[-2], lengths, causal, q.device)
+    x = times(q * scale, k.transpose(-1, -2))  # [H, n, m]
+    x = x if keep is None else x.masked_fill(~keep, -torch.inf)
+    flat, params = x.view(-1, x.shape[-1]), {"gamma": 1.0} if alpha == 2.0 else {"alpha": alpha}
+    op = "sparsemax" if alpha == 2.0 else "entmax"
+    kernel = kernels.select(op, flat).OPS[op]
+    p, saved = kernel.forward(flat, **params)
+    dp = times(g, v.transpose(-1, -2)).reshape(flat.shape)
+    dx = kernel.backward(dp, p, saved, **params).view(x.shape) * scale
+    return times(dx, k), _summed(dx, q, k), _summed(p.view(x.shape), g, v)
+
+
+def _summed(a: Tensor, b: Tensor, like: Tensor) -> Tensor:
+    """``a [H, n, m]^T @ b [H, n, x]``, summed over the heads of a group: ``[G, m, x]``."""
+    groups = like.shape[0]
+    a, b = (x.unflatten(0, (groups, -1)).flatten(1, 2) for x in (a, b))
+    return a.transpose(-1, -2) @ b

@@ -1,0 +1,115 @@
+"""The fused kernel with its gradients, and as an opaque operator for tensors whose memory is not to be read.
+
+q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]``, lengths ``[H]``, alpha 1.5 or 2. The first gradient touches the support alone;
+a gradient of a gradient is that of the composition, by which the first one is computed again. Under torch.compile the
+operator's gradient repeats the forward, since the support has no size that is known in advance.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from ..kernels.native import attention as native
+from . import composition
+
+_LIBRARY = torch.library.Library("sparse_attention", "FRAGMENT")
+_OPERATORS = torch.ops.sparse_attention
+
+
+def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
+    """Why the fused kernel does not take these, or would be slower than the composition; None: it takes them.
+
+    The limits are where the two meet (d = 64, one thread, AVX-512; docs/attention.md): the kernel packs the keys and takes 60
+    microseconds to call, and wins more in the gradient than in the forward.
+    """
+    n, m = q.shape[1], k.shape[1]
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        if m < 32:
+            return f"{m} keys are too few: the composition is as fast below 32"
+    elif m < 96 or n < 8:
+        return f"{n} queries and {m} keys are too few: without gradients the composition is as fast below 8 and 96"
+    return native.refusal(q, k, v, alpha, None)
+
+
+class Fused(Function):
+    """`native.forward` and `native.backward`; differentiable again by the composition."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, alpha: float, scale: float, causal: bool
+    ) -> Tensor:
+        out, ctx.saved = native.forward(
+            q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, save=any(ctx.needs_input_grad)
+        )
+        ctx.save_for_backward(q, k, v, lengths)
+        ctx.rest = alpha, scale, causal
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, lengths = ctx.saved_tensors
+        alpha, scale, causal = ctx.rest
+        if torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(g):  # create_graph, is_grads_batched
+            keep = composition.visible(q.shape[-2], k.shape[-2], lengths, causal)
+            with torch.enable_grad():
+                out, _ = composition.attend(q, k, v, scale, composition.of_alpha(alpha), keep)
+            wanted = [x for x, need in zip((q, k, v), ctx.needs_input_grad) if need]
+            found = iter(torch.autograd.grad(out, wanted, g, create_graph=torch.is_grad_enabled(), retain_graph=True))
+            return (*(next(found) if need else None for need in ctx.needs_input_grad[:3]), *[None] * 4)
+        return (*native.backward(g.contiguous(), q, k, v, ctx.saved), *[None] * 4)
+
+
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, alpha: float, scale: float, causal: bool
+) -> Tensor:
+    q, k, v = (x.contiguous() for x in (q, k, v))
+    if refusal(q, k, v, alpha) is None:
+        return native.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, save=False)[0]
+    keep = composition.visible(q.shape[-2], k.shape[-2], lengths, causal, q.device)
+    return composition.attend(q, k, v, scale, composition.of_alpha(alpha), keep)[0]
+
+
+def _vjp(
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, alpha: float, scale: float, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    g, q, k, v = (x.contiguous() for x in (g, q, k, v))
+    if refusal(q, k, v, alpha) is not None:
+        return composition.gradients(g, q, k, v, lengths, alpha, scale, causal)
+    _, saved = native.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, save=True)
+    assert saved is not None
+    return native.backward(g, q, k, v, saved)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.alpha, ctx.scale, ctx.causal = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    found = _OPERATORS.attention_vjp(g, *ctx.saved_tensors, ctx.alpha, ctx.scale, ctx.causal)
+    return (*found, None, None, None, None)
+
+
+_GIVEN = "Tensor q, Tensor k, Tensor v, Tensor? lengths, float alpha, float scale, bool causal"
+_LIBRARY.define(f"attention({_GIVEN}) -> Tensor")
+_LIBRARY.define(f"attention_vjp(Tensor g, {_GIVEN}) -> (Tensor, Tensor, Tensor)")
+_LIBRARY.impl("attention", _attention, "CompositeExplicitAutograd")
+_LIBRARY.impl("attention_vjp", _vjp, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "sparse_attention::attention", lambda q, k, v, *_: q.new_empty(*q.shape[:-1], v.shape[-1]), lib=_LIBRARY
+)
+torch.library.register_fake(
+    "sparse_attention::attention_vjp",
+    lambda g, q, k, v, *_: tuple(x.new_empty(x.shape) for x in (q, k, v)),
+    lib=_LIBRARY,
+)
+torch.library.register_autograd("sparse_attention::attention", _backward, setup_context=_setup, lib=_LIBRARY)
+
+
+def opaque(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, alpha: float, scale: float, causal: bool) -> Tensor:
+    """`Fused` for torch.compile, tracing and modes; not differentiable twice, which raises."""
+    return _OPERATORS.attention(q, k, v, lengths, alpha, scale, causal)

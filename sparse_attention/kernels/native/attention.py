@@ -1,0 +1,343 @@
+"""Fused attention on the CPU: ``mapping(scale q k') v`` for sparsemax and entmax15 without the matrix of scores.
+
+A library of its own (``src/attention.cpp``), compiled at its first use, a few seconds of one core once. It holds a query's
+candidates only, takes the exact threshold on them, and keeps the support alone for the backward pass; docs/kernels.md says
+how. Arrays are float32: q [H, n, d], k [G, m, d], v [G, m, e]; query head h reads group ``h // (H // G)``.
+
+    ``alpha``    2.0 sparsemax, 1.5 entmax15
+    ``causal``   query i sees the keys 0 .. i + m - n: the ends are aligned, as a cache needs it (torch aligns the starts)
+    ``lengths``  int64 [H] or [G]: keys from there on are padding
+
+A query without keys gives zeros. A score of -inf excludes its key; NaN or +inf among a query's scores make its row NaN, as
+everywhere in this package. Values outside the support are never read: a NaN there changes nothing. Results do not depend on
+the number of threads, except dk and dv where there are fewer groups than threads (other order of sums, same bits each run).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import build
+
+_POINTER, _INT = ctypes.c_void_p, ctypes.c_int
+_POWERS = {2.0: 1, 1.5: 2}  # p = (s - tau)_+^power
+
+_library: ctypes.CDLL | None = None
+_failure = ""
+_lock = threading.Lock()
+
+
+def _load() -> ctypes.CDLL | None:
+    """The library, built if need be; None after a failure, which ``_failure`` tells."""
+    global _library, _failure
+    if _library is not None or _failure:
+        return _library
+    with _lock:
+        if _library is None and not _failure:
+            try:
+                _library = _bound(build.load("attention"))
+            except (build.BuildError, AttributeError, OSError) as error:
+                _failure = f"{error}. {getattr(error, 'advice', build.BuildError.advice)}"
+    return _library
+
+
+def _bound(library: ctypes.CDLL) -> ctypes.CDLL:
+    sizes, real = ctypes.POINTER(ctypes.c_int64), ctypes.c_double
+    out = [ctypes.POINTER(ctypes.c_void_p)] * 2
+    library.attention_forward.argtypes = [*[_POINTER] * 4, sizes, real, _INT, _POINTER, _INT, _POINTER, *out, _INT]
+    library.attention_backward.argtypes = [*[_POINTER] * 4, sizes, real, _INT, *[_POINTER] * 6, _INT]
+    cache = [_POINTER, _POINTER, *[_POINTER] * 5]  # strides, panels, and the five arrays of KeyPanels
+    library.attention_panel_sizes.argtypes = [ctypes.c_int64, sizes]
+    library.attention_panel_sizes.restype = None
+    library.attention_screen.argtypes = [_POINTER, *cache, *[ctypes.c_int64] * 5, _INT]
+    library.attention_decode.argtypes = [
+        _POINTER,
+        _POINTER,
+        _POINTER,
+        *cache,
+        _POINTER,
+        sizes,
+        real,
+        _POINTER,
+        _INT,
+        _INT,
+    ]
+    library.attention_free.argtypes = [_POINTER]
+    library.attention_free.restype = None
+    library.sparse_attention_isa.restype = ctypes.c_char_p
+    return library
+
+
+@dataclass(frozen=True)
+class Saved:
+    """P in CSR: row r = h n + i holds ``columns`` and ``weights`` (> 0) from ``row_pointers[r]`` to ``row_pointers[r + 1]``."""
+
+    row_pointers: Tensor  # int64 [H n + 1]
+    columns: Tensor  # int32 [entries], rising within a row
+    weights_: Tensor  # float32 [entries]
+    heads: int
+    queries: int
+    keys: int
+    pairs: int  # of a query and a key that it may see
+    alpha: float
+    scale: float
+
+    @property
+    def density(self) -> float:
+        """The support's share of the pairs that the mask and the lengths leave."""
+        return self.columns.numel() / self.pairs if self.pairs else 0.0
+
+    def weights(self) -> Tensor:
+        """P as a dense tensor [H, n, m]."""
+        p = self.weights_.new_zeros(self.heads * self.queries, self.keys)
+        rows = torch.repeat_interleave(torch.arange(p.shape[0]), self.row_pointers.diff())
+        p[rows, self.columns.long()] = self.weights_
+        return p.view(self.heads, self.queries, self.keys)
+
+
+def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, mask: Tensor | None) -> str | None:
+    """Why the fused kernel does not take these, as a clause; None if it does. The first call builds the library."""
+    if alpha not in _POWERS:
+        return f"alpha is {alpha}; fused are 2.0 (sparsemax) and 1.5 (entmax15)"
+    if mask is not None:
+        return "a mask of any shape is composed; fused are causal and lengths"
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if type(x) not in (Tensor, torch.nn.Parameter) or x.layout != torch.strided:
+            return f"{name} is no plain dense tensor"
+        if x.device.type != "cpu" or x.dtype != torch.float32:
+            return f"{name} is {x.dtype} on {x.device}; fused is float32 on the CPU"
+        if x.ndim != 3:
+            return f"{name} has {x.ndim} dimensions; fused are 3: heads, positions, channels"
+    if k.shape[:2] != v.shape[:2] or q.shape[2] != k.shape[2] or (q.shape[0] and q.shape[0] % max(k.shape[0], 1)):
+        return f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not fit each other"
+    if not q.shape[0] or not k.shape[0] or not q.shape[2] or not v.shape[2]:
+        return "a dimension is empty"
+    if k.shape[1] >= 2**31 - 4096:
+        return "more keys than 32 bit columns can count"
+    if _load() is None:
+        return f"there are no native kernels: {_failure}"
+    return None
+
+
+def _key_limits(heads: int, n: int, m: int, causal: bool, lengths: Tensor | None) -> Tensor:
+    """How many keys each query sees, int64 [H, n] or what broadcasts to it."""
+    limits = torch.full((1, 1), m)
+    if lengths is not None:
+        limits = limits.minimum(lengths.view(heads, 1))
+    if causal:
+        limits = limits.minimum(torch.arange(1 + m - n, 1 + m))
+    return limits.clamp(min=0)
+
+
+def _per_head(lengths: Tensor | None, heads: int, groups: int) -> Tensor | None:
+    if lengths is None:
+        return None
+    if lengths.shape not in ((heads,), (groups,)):
+        raise ValueError(
+            f"lengths has shape {tuple(lengths.shape)}; pass ({heads},), one a head, or ({groups},), one a group"
+        )
+    lengths = lengths.to("cpu", torch.int64).contiguous()
+    return lengths if lengths.shape == (heads,) else lengths.repeat_interleave(heads // groups)
+
+
+def _adopt(address: int | None, entries: int, kind: Any, dtype: torch.dtype) -> Tensor:
+    """A tensor over memory of the library, given back when the tensor goes."""
+    assert _library is not None
+    if not address or not entries:
+        _library.attention_free(address)
+        return torch.empty(0, dtype=dtype)
+    buffer = (kind * entries).from_address(address)
+    weakref.finalize(buffer, _library.attention_free, address).atexit = False
+    return torch.frombuffer(buffer, dtype=dtype)
+
+
+def _sizes(q: Tensor, k: Tensor, v: Tensor) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * 6)(q.shape[0], k.shape[0], q.shape[1], k.shape[1], q.shape[2], v.shape[2])
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    alpha: float,
+    scale: float,
+    causal: bool = False,
+    lengths: Tensor | None = None,
+    save: bool = True,
+) -> tuple[Tensor, Saved | None]:
+    """out [H, n, e] and, if ``save``, what ``backward`` needs. Call only what ``refusal`` lets pass. Raises ``MemoryError``."""
+    library = _load()
+    assert library is not None, _failure
+    q, k, v = q.detach().contiguous(), k.detach().contiguous(), v.detach().contiguous()
+    (heads, n, _), (groups, m, _) = q.shape, k.shape
+    lengths = _per_head(lengths, heads, groups)
+    out = q.new_empty(heads, n, v.shape[2])
+    pointers = torch.empty(heads * n + 1, dtype=torch.int64) if save else None
+    columns, weights = ctypes.c_void_p(), ctypes.c_void_p()
+    failed = library.attention_forward(
+        q.data_ptr(),
+        k.data_ptr(),
+        v.data_ptr(),
+        out.data_ptr(),
+        _sizes(q, k, v),
+        scale,
+        causal,
+        None if lengths is None else lengths.data_ptr(),
+        _POWERS[alpha],
+        None if pointers is None else pointers.data_ptr(),
+        columns,
+        weights,
+        torch.get_num_threads(),
+    )
+    if failed:
+        raise MemoryError(
+            f"no memory for the support of {heads} x {n} queries over {m} keys; use fewer heads at a time"
+        )
+    if pointers is None:
+        return out, None
+    limits, entries = _key_limits(heads, n, m, causal, lengths), int(pointers[-1])
+    pairs = int(limits.sum()) * (heads * n // limits.numel() if limits.numel() else 0)
+    p = _adopt(weights.value, entries, ctypes.c_float, torch.float32)
+    at = _adopt(columns.value, entries, ctypes.c_int32, torch.int32)
+    return out, Saved(pointers, at, p, heads, n, m, pairs, alpha, scale)
+
+
+def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
+    """dq, dk, dv for ``grad_out`` [H, n, e]. Raises ``MemoryError``."""
+    assert _library is not None
+    g, q, k, v = (x.detach().contiguous() for x in (grad_out, q, k, v))
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    failed = _library.attention_backward(
+        q.data_ptr(),
+        k.data_ptr(),
+        v.data_ptr(),
+        g.data_ptr(),
+        _sizes(q, k, v),
+        saved.scale,
+        _POWERS[saved.alpha],
+        saved.row_pointers.data_ptr(),
+        saved.columns.data_ptr(),
+        saved.weights_.data_ptr(),
+        dq.data_ptr(),
+        dk.data_ptr(),
+        dv.data_ptr(),
+        torch.get_num_threads(),
+    )
+    if failed:
+        raise MemoryError(f"no memory for the gradients at {saved.columns.numel()} entries; use fewer heads at a time")
+    return dq, dk, dv
+
+
+class KeyPanels:
+    """Keys [G, m, d] rounded to 8 bits in panels of ``panel_keys`` keys, with bounds: what ``decode`` screens by.
+
+    ``append`` after every growth of the keys, ``crop`` and ``reorder`` after theirs. Only complete panels are rounded; centre and
+    spread of the channels are those of the keys at the first append that completes one, and need not fit later keys: the bounds
+    are measured a panel. Takes d + 0.5 bytes a key. Without an 8 bit path (portable builds, d > 1024) it holds nothing.
+    """
+
+    def __init__(self, groups: int, d: int):
+        library = _load()
+        assert library is not None, _failure
+        sizes = (ctypes.c_int64 * 3)()
+        library.attention_panel_sizes(d, sizes)
+        self._bytes, width, self.panel_keys = sizes
+        self.panels = 0
+        # value, panel, center, spread, center_length
+        self._held = [
+            torch.empty(groups, 0, self._bytes, dtype=torch.uint8),
+            torch.empty(groups, 0, 4),
+            torch.empty(groups, width),
+            torch.empty(groups, width),
+            torch.empty(groups),
+        ]
+
+    def append(self, k: Tensor) -> KeyPanels:
+        """Round the panels that ``k``, all keys so far [G, m, d], completes. Of k only the first stride is free."""
+        last = k.shape[1] // self.panel_keys if self._bytes else 0
+        if last <= self.panels:
+            return self
+        held = self._held[0].shape[1]
+        if last > held:
+            for i in (0, 1):
+                grown = self._held[i].new_empty(k.shape[0], max(last, 2 * held), self._held[i].shape[2])
+                grown[:, : self.panels] = self._held[i][:, : self.panels]
+                self._held[i] = grown
+        _rows_together("k", k)
+        assert _library is not None
+        size = (k.shape[0], k.shape[1], k.shape[2], self.panels, last)
+        arguments = (_longs(k.stride(0), 0), _longs(self._held[0].shape[1], self.panels))
+        if _library.attention_screen(k.data_ptr(), *arguments, *self._pointers(), *size, torch.get_num_threads()):
+            raise MemoryError("no memory to round keys in")
+        self.panels = last
+        return self
+
+    def crop(self, length: int) -> None:
+        """Forget the keys from ``length`` on."""
+        self.panels = min(self.panels, length // self.panel_keys)
+
+    def reorder(self, index: Tensor) -> None:
+        """Take these groups, int64 [G']."""
+        self._held = [x.index_select(0, index) for x in self._held]
+
+    def _pointers(self) -> list[int]:
+        return [x.data_ptr() for x in self._held]
+
+
+def _longs(*values: int) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * len(values))(*values)
+
+
+def _rows_together(name: str, x: Tensor) -> None:
+    if x.shape[1] and (x.stride(2) != 1 or x.stride(1) != x.shape[2]):
+        raise ValueError(
+            f"{name} has strides {x.stride()}; positions and channels must be contiguous, only groups may lie apart"
+        )
+
+
+def decode(
+    q: Tensor, k: Tensor, v: Tensor, panels: KeyPanels, *, alpha: float, scale: float, lengths: Tensor | None = None
+) -> Tensor:
+    """The attention of one query a head: q [H, d] on k [G, m, d], v [G, m, e] -> [H, e], that of ``forward`` for n = 1.
+
+    ``panels`` are those of k, perhaps not up to date: keys beyond them are scored in float32. Of k and v only the first stride is
+    free, so views of a longer buffer do. Inference only. Raises ``ValueError`` for other strides, ``MemoryError``.
+    """
+    assert _library is not None
+    _rows_together("k", k)
+    _rows_together("v", v)
+    q, (groups, m, d), e = q.contiguous(), k.shape, v.shape[2]
+    lengths = _per_head(lengths, q.shape[0], groups)
+    out = q.new_empty(q.shape[0], e)
+    if _library.attention_decode(
+        q.data_ptr(),
+        k.data_ptr(),
+        v.data_ptr(),
+        _longs(k.stride(0), v.stride(0)),
+        _longs(panels._held[0].shape[1], panels.panels),
+        *panels._pointers(),
+        out.data_ptr(),
+        _longs(q.shape[0], groups, 1, m, d, e),
+        scale,
+        None if lengths is None else lengths.data_ptr(),
+        _POWERS[alpha],
+        torch.get_num_threads(),
+    ):
+        raise MemoryError(f"no memory for a row of {m} scores; use fewer threads")
+    return out
+
+
+def instruction_set() -> str:
+    """``avx512``, ``avx2`` or ``portable``. Raises ``RuntimeError`` if there is no library."""
+    library = _load()
+    if library is None:
+        raise RuntimeError(f"the fused attention is not available: {_failure}")
+    return str(library.sparse_attention_isa().decode())

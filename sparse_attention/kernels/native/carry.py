@@ -1,0 +1,56 @@
+"""Compile the kernels for other machines than this one: what ``make wheel`` puts into a wheel (see `build.VARIANTS`).
+
+Nothing of the C++ runtime or of OpenMP is linked: libm and libc by versions that glibc 2.28 has, OpenMP is torch's own.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from . import build
+
+GLIBC = (2, 28)
+# The newer versions of these need glibc 2.29; the older ones differ in errno alone.
+OLDER = "".join(f'__asm__(".symver {f},{f}@GLIBC_2.2.5");\n' for f in ("pow", "exp", "log", "log2"))
+
+
+def compile_all(folder: Path, compiler: str) -> None:
+    """Every unit in every variant, sealed as `build` expects it."""
+    folder.mkdir()
+    with tempfile.TemporaryDirectory() as scratch:
+        older, unit_object = Path(scratch, "older.h"), str(Path(scratch, "unit.o"))
+        older.write_text(OLDER)
+        for variant, (_, flags, _, units) in build.VARIANTS.items():
+            for unit in units:
+                source, scalar = build.UNITS[unit]
+                how = [f for f in build.BASE_FLAGS if f != "-shared"] + [
+                    "-O3",
+                    "-fopenmp",
+                    "-Wno-psabi",
+                    *flags,
+                    "-include",
+                    str(older),
+                ]
+                how += [f"-DSPARSE_ATTENTION_TYPE={scalar}", "-x", "c++", "-c", str(build.SOURCES / source)]
+                library = folder / build.prebuilt_name(unit, variant)
+                subprocess.run([compiler, *how, "-o", unit_object], check=True)
+                linked = str(Path(scratch, "linked.so"))
+                subprocess.run(
+                    [compiler, "-shared", "-s", "-static-libgcc", unit_object, "-o", linked, "-lm"], check=True
+                )
+                check(linked)
+                build._seal(linked, library)
+                print(f"{library.name}: {library.stat().st_size >> 10} KB", flush=True)
+
+
+def check(library: str) -> None:
+    """What manylinux asks for. Raises SystemExit naming what a machine may not have."""
+    said = subprocess.run(["objdump", "-p", library], capture_output=True, text=True, check=True).stdout
+    needed = set(re.findall(r"NEEDED +(\S+)", said)) - {"libm.so.6", "libc.so.6"}
+    newer = {v for v in re.findall(r"GLIBC_([\d.]+)", said) if tuple(map(int, v.split("."))) > GLIBC}
+    if needed or newer:
+        sys.exit(f"{library} needs {', '.join(needed | {'glibc ' + v for v in newer})}, which not every Linux has")

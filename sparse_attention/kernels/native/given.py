@@ -1,0 +1,126 @@
+"""Kernels that take a mask, and hyperparameters row by row: what a call of `Given` adds to rows of scores.
+
+The plain calls (numbers, no mask) have functions of their own, with fewer arguments; what they compute is the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..reference import OPS as REFERENCE
+
+# op -> (its number in api.cpp, its hyperparameters)
+CODES: dict[str, tuple[int, tuple[str, ...]]] = {
+    "sparsemax": (0, ("gamma",)),
+    "entmax": (1, ("alpha",)),
+    "pnormmax": (2, ("p", "gamma")),
+    "fusedmax": (3, ("lam", "gamma")),
+    "oscarmax": (4, ("lam", "gamma")),
+    "sparsecone": (5, ("q",)),
+    "sparsehourglass": (6, ("q",)),
+}
+UNMASKED = frozenset(("fusedmax", "oscarmax"))  # excluded positions come as -inf
+LOWEST_ALPHA = 1.0001  # below, the reference computes; see `native._Entmax`
+
+_P, _N, _R, _I = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
+_GIVEN: list[Any] = [_P, _N, _N, _P, _R, _P, _R, _N, _N, _I]
+_forward: dict[torch.dtype, Callable[..., int]] = {}
+_backward: dict[torch.dtype, Callable[..., int]] = {}
+
+
+def bind(library: ctypes.CDLL, dtype: torch.dtype) -> None:
+    """Look up both functions."""
+    for found, function, arrays in (
+        (_forward, library.given_forward, 3),
+        (_backward, library.given_backward, 7),
+    ):
+        function.argtypes = [_I, *[_P] * arrays, *_GIVEN]
+        function.restype = _I
+        found[dtype] = function
+
+
+class Given(NamedTuple):
+    """What is given besides the scores.
+
+    kept: bool mask, contiguous; row r of the scores has its row ``r // outer * inner + r % inner``. first, second: the
+    hyperparameters in the order of `CODES`, a number or float64 ``[R]``. low: rows that the reference computes, or None.
+    """
+
+    op: str
+    kept: Tensor | None
+    outer: int
+    inner: int
+    first: float | Tensor
+    second: float | Tensor
+    low: Tensor | None = None
+
+    def _arguments(self) -> tuple[Any, ...]:
+        values: list[Any] = []
+        for value in (self.first, self.second):
+            values += (None, value) if isinstance(value, float) else (value.data_ptr(), 0.0)
+        return (None if self.kept is None else self.kept.data_ptr(), self.outer, self.inner, *values)
+
+    def _few(self, x: Tensor) -> Tensor:
+        """The rows of scores that the reference computes, excluded positions at -inf."""
+        assert self.low is not None
+        few = x[self.low]
+        if self.kept is None:
+            return few
+        at = self.low // self.outer * self.inner + self.low % self.inner
+        return few.masked_fill(~self.kept.view(-1, x.shape[-1])[at], -torch.inf)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Rows ``x [R, n]``, contiguous -> attention ``[R, n]``, and oscarmax's blocks."""
+        p = torch.empty_like(x)
+        ids = torch.empty_like(x, dtype=torch.int32) if self.op == "oscarmax" else None
+        extra = None if ids is None else ids.data_ptr()
+        pointers = (x.data_ptr(), p.data_ptr(), extra)
+        if _forward[x.dtype](CODES[self.op][0], *pointers, *self._arguments(), *x.shape, torch.get_num_threads()) > 1:
+            raise MemoryError(f"no working memory for rows of {x.shape[-1]} scores; use fewer threads or shorter rows")
+        if self.low is not None and isinstance(self.first, Tensor):
+            p[self.low] = REFERENCE["entmax"].forward(self._few(x), alpha=self.first[self.low, None])[0]
+        return p, ids
+
+    def backward(
+        self, g: Tensor, x: Tensor | None, p: Tensor, ids: Tensor | None, wanted: bool
+    ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
+        """dx ``[R, n]``, and if ``wanted`` the derivatives ``[R]`` (float64) in the hyperparameters. Only fusedmax, oscarmax
+        and the cones need ``x``."""
+        dx = torch.empty_like(p)
+        count = len(CODES[self.op][1]) if wanted else 0
+        slopes = tuple(p.new_empty(p.shape[0], dtype=torch.float64) if i < count else None for i in range(2))
+        arrays = (g, x, p, ids, dx, *slopes)
+        pointers = [None if t is None else t.data_ptr() for t in arrays]
+        if _backward[p.dtype](CODES[self.op][0], *pointers, *self._arguments(), *p.shape, torch.get_num_threads()) > 1:
+            raise MemoryError(f"no working memory for rows of {p.shape[-1]} scores; use fewer threads or shorter rows")
+        return dx, (slopes[0], slopes[1])
+
+
+def layout(mask: Tensor, shape: torch.Size) -> tuple[Tensor, int, int] | None:
+    """A mask that broadcasts to ``shape [..., n]`` as `Given` reads it: itself where the dimensions it is broadcast over stand
+    side by side, else a copy. None if it does not broadcast."""
+    try:
+        if 0 in mask.stride():  # an expanded one: back to what there is
+            mask = mask[tuple(slice(0, 1) if s == 0 else slice(None) for s in mask.stride())]
+        if mask.shape[-1:] != shape[-1:]:
+            mask = mask.expand(*mask.shape[:-1], shape[-1])
+        lead = (1,) * (len(shape) - mask.ndim) + mask.shape[:-1]
+        k, inner = len(lead) - 1, 1
+        while k >= 0 and lead[k] == shape[k]:
+            inner *= shape[k]
+            k -= 1
+        outer = inner
+        while k >= 0 and lead[k] == 1:
+            outer *= shape[k]
+            k -= 1
+        if len(lead) == len(shape) - 1 and lead[: k + 1] == shape[: k + 1]:
+            return mask.contiguous(), outer, inner
+        rows = shape.numel() // shape[-1]
+        return mask.expand(shape).contiguous(), rows, rows
+    except RuntimeError:
+        return None

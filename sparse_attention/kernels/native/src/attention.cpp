@@ -1,0 +1,67 @@
+// The C interface of the fused attention, a library of its own. Arrays are contiguous float32: q [heads, n, d],
+// k [groups, m, d], v [groups, m, e], out and its gradient [heads, n, e]; see ../attention.py for the other side.
+//
+// Read attention_row.h (the mathematics), attention_tile.h, attention_gather.h, attention_screen.h, then attention_forward.h,
+// attention_backward.h and attention_decode.h. Status: ok (0) or out_of_memory (2).
+#include "attention_backward.h"
+#include "attention_decode.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+static sa::Shape shape(const int64_t* sizes, double scale, int causal, const int64_t* lengths) {
+  return {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], scale, causal != 0, lengths};
+}
+
+// sizes: heads, groups, n, m, d, e. power: 1 sparsemax, 2 entmax15. lengths: [heads] or null. pointers: [heads n + 1],
+// or null: nothing is saved. columns, weights: the support, to be given back with attention_free.
+EXPORT int attention_forward(const float* q, const float* k, const float* v, float* out, const int64_t* sizes, double scale,
+                             int causal, const int64_t* lengths, int power, int64_t* pointers, int32_t** columns,
+                             float** weights, int threads) {
+  sa::Support support;
+  const sa::Shape s = shape(sizes, scale, causal, lengths);
+  const int status = (power == 1 ? sa::attention_forward<1> : sa::attention_forward<2>)(s, q, k, v, out, pointers, support, threads);
+  *columns = support.column;
+  *weights = support.weight;
+  return status;
+}
+
+EXPORT int attention_backward(const float* q, const float* k, const float* v, const float* g, const int64_t* sizes, double scale,
+                              int power, const int64_t* pointers, const int32_t* columns, const float* weights, float* dq,
+                              float* dk, float* dv, int threads) {
+  const sa::Shape s = shape(sizes, scale, 0, nullptr);
+  return (power == 1 ? sa::attention_backward<1> : sa::attention_backward<2>)(s, q, k, v, g, pointers, columns, weights, dq, dk,
+                                                                              dv, threads);
+}
+
+// A cache: k, v and the floats from a group to the next; see attention_decode.h. rounded: panels that fit, panels rounded.
+static sa::Cache cache(const float* k, const float* v, const int64_t* strides, const int64_t* rounded, uint8_t* value,
+                       float* panel, float* center, float* spread, float* center_length) {
+  return {k, v, strides[0], strides[1], value, reinterpret_cast<sa::Panel*>(panel), center, spread, center_length,
+          rounded[0], rounded[1]};
+}
+
+// Bytes of one panel, and floats of a centre and of a spread, for d channels; nothing (0) without screening.
+EXPORT void attention_panel_sizes(int64_t d, int64_t* sizes) {
+  sizes[0] = SA_SCREEN && d <= sa::most_screened ? sa::panel_keys * sa::quads(d) * 4 : 0;
+  sizes[1] = sa::whole_vectors(d);
+  sizes[2] = sa::panel_keys;
+}
+
+// Rounds the panels [first, last) of m keys.
+EXPORT int attention_screen(const float* k, const int64_t* strides, const int64_t* rounded, uint8_t* value, float* panel,
+                            float* center, float* spread, float* center_length, int64_t groups, int64_t m, int64_t d,
+                            int64_t first, int64_t last, int threads) {
+  return sa::screen_cache(cache(k, nullptr, strides, rounded, value, panel, center, spread, center_length), groups, m, d, first,
+                          last, threads);
+}
+
+EXPORT int attention_decode(const float* q, const float* k, const float* v, const int64_t* strides, const int64_t* rounded,
+                            uint8_t* value, float* panel, float* center, float* spread, float* center_length, float* out,
+                            const int64_t* sizes, double scale, const int64_t* lengths, int power, int threads) {
+  const sa::Shape s = shape(sizes, scale, 0, lengths);
+  const sa::Cache c = cache(k, v, strides, rounded, value, panel, center, spread, center_length);
+  return (power == 1 ? sa::attention_decode<1> : sa::attention_decode<2>)(s, c, q, out, threads);
+}
+
+EXPORT void attention_free(void* memory) { std::free(memory); }
+EXPORT const char* sparse_attention_isa() { return SPARSE_ATTENTION_ISA; }

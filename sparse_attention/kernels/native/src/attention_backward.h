@@ -1,0 +1,189 @@
+// Backward at the support: nothing off it has a gradient.
+//
+//     dP_ij = g_i . v_j                     on the support
+//     dS_ij = w_ij (dP_ij - mean_i) scale   w = 1 (sparsemax), sqrt P (entmax15); mean_i = sum_j w dP / sum_j w
+//     dQ = dS K,  dK = dS' Q,  dV = P' g
+//
+// Queries go in tiles. A tile's entries are turned into columns by a counting sort, so that a key's rows of dK and dV are
+// read and written once a tile; entries of a key keep the order of their queries, so sums have one order.
+#pragma once
+#include "attention_gather.h"
+#include "attention_support.h"
+
+namespace sa {
+
+// One worker's memory: a tile's entries, by row and by key.
+struct Transposed {
+  float* ds;        // by row, as in the support
+  float *dsk, *pk;  // by key: dS and P,
+  int32_t* row;     // and the query, counted from the tile's first
+  int32_t* end;     // [keys of a page + 1]: where a key's entries end
+
+  static size_t bytes(int64_t entries, int64_t keys) { return static_cast<size_t>(entries + 64) * 16 + static_cast<size_t>(keys + 64) * 4 + 1024; }
+  void take(int64_t entries, int64_t keys, char* memory) {
+    Scratch scratch{reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory) + 63) & ~static_cast<uintptr_t>(63))};
+    ds = scratch.take<float>(entries + 16);
+    dsk = scratch.take<float>(entries + 16);
+    pk = scratch.take<float>(entries + 16);
+    row = scratch.take<int32_t>(entries + 16);
+    end = scratch.take<int32_t>(keys + 2);
+  }
+};
+
+// dP of a row in `ds` becomes dS, in place.
+template <int power>
+inline void through_mapping(const float* p, float* ds, int64_t count, float scale) {
+  V weights = V::all(0), weighted = weights;
+  for (int64_t e = 0; e < count; e += V::W) {
+    V w = load_row(p, e, count, 0.f);
+    w = power == 1 ? select_or_zero(greater(w, V::all(0)), V::all(1)) : sqrt(w);
+    weights = weights + w;
+    weighted = fma(w, load_row(ds, e, count, 0.f), weighted);
+  }
+  const V mean = V::all(sum(weighted) / sum(weights)), factor = V::all(scale);
+  for (int64_t e = 0; e < count; e += V::W) {
+    V d = (load_row(ds, e, count, 0.f) - mean) * factor;
+    if (power == 2) d = d * sqrt(load_row(p, e, count, 0.f));
+    store_row(ds, e, count, d);
+  }
+}
+
+struct Gradients {
+  const float *q, *k, *v, *g;
+  float *dq, *dk, *dv;  // dk, dv: of one group, added to
+};
+
+constexpr int64_t tile_queries = 512;  // at most
+
+// Queries of a tile: so many that a key that is seen at all is seen about eight times.
+inline int64_t queries_per_tile(int64_t entries, int64_t rows, int64_t m) {
+  const int64_t rows_for_eight = entries > 0 ? 8 * m * rows / entries : tile_queries;
+  return rows_for_eight < 64 ? 64 : rows_for_eight > tile_queries ? tile_queries : rows_for_eight;
+}
+
+// The queries [first, first + rows) of a head; `pointer`, `column`, `p` are theirs.
+template <int power>
+inline void backward_tile(const Shape& s, Transposed& t, const Gradients& x, int64_t rows, const int64_t* pointer,
+                          const int32_t* column, const float* p) {
+  const int64_t start = pointer[0], entries = pointer[rows] - start;
+  float* ds = t.ds - start;
+  fill_row(x.dq, rows * s.d, 0.f);
+  if (entries == 0) return;
+  const int64_t each = entries / rows, page = each < 32 ? s.m : 24 * s.m / each;
+  int64_t at[tile_queries];
+
+  std::memcpy(at, pointer, static_cast<size_t>(rows) * sizeof *at);
+  for (int64_t key = page;; key += page) {
+    for (int64_t i = 0; i < rows; i++) {
+      int64_t to = at[i];
+      const int64_t end = pointer[i + 1];
+      while (to < end && column[to] < key) to = to + 16 < end ? to + 16 : end;
+      if (to > at[i]) gathered_dots(x.g + i * s.e, column + at[i], to - at[i], x.v, s.e, s.e, ds + at[i]);
+      at[i] = to;
+    }
+    if (key >= s.m) break;
+  }
+  for (int64_t i = 0; i < rows; i++)
+    through_mapping<power>(p + pointer[i], ds + pointer[i], pointer[i + 1] - pointer[i], static_cast<float>(s.scale));
+
+  std::memcpy(at, pointer, static_cast<size_t>(rows) * sizeof *at);
+  int64_t to[tile_queries];
+  for (int64_t low = 0; low < s.m; low += page) {
+    const int64_t high = low + page < s.m ? low + page : s.m;
+    int32_t* end = t.end + 1;  // end[key] counts, then is where the key's entries begin, then where they end
+    std::memset(t.end, 0, static_cast<size_t>(high - low + 1) * sizeof *t.end);
+    for (int64_t i = 0; i < rows; i++) {
+      int64_t e = at[i];
+      for (; e < pointer[i + 1] && column[e] < high; e++) end[column[e] - low]++;
+      to[i] = e;
+      add_rows(ds + at[i], column + at[i], e - at[i], x.k, s.d, s.d, x.dq + i * s.d);
+    }
+    for (int64_t j = 0; j < high - low; j++) end[j] += end[j - 1];
+    end--;  // end[key] is now where the entries of the key begin
+    for (int64_t i = 0; i < rows; i++) {
+      for (int64_t e = at[i]; e < to[i]; e++) {
+        const int32_t place = end[column[e] - low]++;
+        t.dsk[place] = ds[e];
+        t.pk[place] = p[e];
+        t.row[place] = static_cast<int32_t>(i);
+      }
+      at[i] = to[i];
+    }
+    int32_t from = 0;
+    for (int64_t j = low; j < high; j++) {
+      const int32_t count = end[j - low] - from;
+      if (count > 0) {
+        add_rows(t.dsk + from, t.row + from, count, x.q, s.d, s.d, x.dk + j * s.d);
+        add_rows(t.pk + from, t.row + from, count, x.g, s.e, s.e, x.dv + j * s.e);
+      }
+      from += count;
+    }
+  }
+}
+
+// A group's heads add to the same dk and dv, so a group is one worker's. With more threads than groups a group is cut
+// into parts, each with sums of its own, which are added up in order.
+template <int power>
+inline int attention_backward(const Shape& s, const float* q, const float* k, const float* v, const float* g,
+                              const int64_t* pointers, const int32_t* column, const float* p, float* dq, float* dk,
+                              float* dv, int threads) {
+  const int64_t heads = s.heads / s.groups, rows = heads * s.n;  // rows of a group, consecutive
+  const int64_t entries = pointers[s.heads * s.n], keys = s.m * s.d, values = s.m * s.e;
+  const double ns = 0.1 * static_cast<double>(entries) * static_cast<double>(s.d + s.e);
+  const int most = workers_for(ns, threads < most_workers ? threads : most_workers, s.heads * ((s.n + 63) / 64));
+  const int64_t parts = most <= s.groups ? 1 : most / s.groups;
+  const int workers = most <= s.groups ? most : static_cast<int>(s.groups * parts);
+  const int64_t tile = queries_per_tile(entries, s.heads * s.n, s.m);
+  float* sums = nullptr;  // [groups][parts - 1][m * (d + e)]
+  if (parts > 1) {
+    sums = static_cast<float*>(std::calloc(static_cast<size_t>(s.groups * (parts - 1) * (keys + values)), sizeof *sums));
+    if (!sums) return out_of_memory;
+  }
+  fill_row(dk, s.groups * keys, 0.f);
+  fill_row(dv, s.groups * values, 0.f);
+  int64_t cut[most_workers + 1];
+  share_out(s.groups * parts, workers, cut, [](int64_t) { return 1.0; });
+  bool failed[most_workers] = {};
+  in_parallel(workers, [&](int w) {
+    Transposed work;
+    int64_t largest = 0;
+    auto tiles = [&](auto each) {
+      for (int64_t piece = cut[w]; piece < cut[w + 1]; piece++) {
+        const int64_t group = piece / parts, part = piece % parts;
+        for (int64_t row = group * rows + rows * part / parts, last = group * rows + rows * (part + 1) / parts; row < last;) {
+          const int64_t left = s.n - row % s.n, size = left < tile ? left : tile;  // a tile stays in one head
+          const int64_t count = size < last - row ? size : last - row;
+          each(group, part, row, count);
+          row += count;
+        }
+      }
+    };
+    tiles([&](int64_t, int64_t, int64_t row, int64_t count) {
+      const int64_t here = pointers[row + count] - pointers[row];
+      largest = here > largest ? here : largest;
+    });
+    char* memory = static_cast<char*>(std::malloc(Transposed::bytes(largest, s.m)));
+    failed[w] = !memory;
+    if (!memory) return;
+    work.take(largest, s.m, memory);
+    tiles([&](int64_t group, int64_t part, int64_t row, int64_t count) {
+      float* own = part ? sums + (group * (parts - 1) + part - 1) * (keys + values) : nullptr;
+      Gradients x{q + row * s.d, k + group * keys, v + group * values, g + row * s.e, dq + row * s.d,
+                  own ? own : dk + group * keys, own ? own + keys : dv + group * values};
+      backward_tile<power>(s, work, x, count, pointers + row, column, p);
+    });
+    std::free(memory);
+  });
+  bool fine = true;
+  for (int w = 0; w < workers; w++) fine = fine && !failed[w];
+  for (int64_t i = 0; fine && i < s.groups * (parts - 1); i++) {
+    const float* own = sums + i * (keys + values);
+    float *to_k = dk + i / (parts - 1) * keys, *to_v = dv + i / (parts - 1) * values;
+    for (int64_t c = 0; c < keys; c++) to_k[c] += own[c];
+    for (int64_t c = 0; c < values; c++) to_v[c] += own[keys + c];
+  }
+  std::free(sums);
+  return fine ? ok : out_of_memory;
+}
+
+}  // namespace sa

@@ -1,0 +1,332 @@
+// Forward: out = P v, row by row of P = mapping(scale q k'), of which only the support is ever held.
+//
+// A block of 48 queries goes through the keys in pages. What exceeds a query's running bound becomes a candidate
+// (attention_tile.h), the bound is raised when candidates have piled up (attention_row.h), the exact threshold is taken
+// on what is left, and the values are summed at the support alone (attention_gather.h). Where the first page leaves few
+// candidates, the other pages are screened by 8 bit integers first (attention_screen.h). Everything a block does depends
+// on its own queries and keys only, so results do not depend on how blocks are shared out.
+#pragma once
+#include "attention_screen.h"
+#include "attention_support.h"
+
+namespace sa {
+
+// One worker's memory.
+struct Workspace {
+  float* keys;     // [panels][d][P]: packed keys of `group`, the first `packed` panels
+  float* queries;  // [groups of rows][d][R]: packed queries of a block
+  float* plain;    // [rows][d]: the same queries, scaled, row by row
+  Row row[block_rows];
+  int64_t group;    // whose keys are here
+  int64_t packed;
+  double key_norm;  // the largest |k_j|^2
+  bool screened;    // whether `keys8` holds them, too
+  ScreenedKeys keys8;
+  Panel worst;       // over all panels
+  int32_t* queries8;  // [groups of rows][quads][R]
+  Screener screener[block_rows];
+  float* room;  // one panel
+
+  static size_t bytes(const Shape& s) {
+    return static_cast<size_t>(panels(s.m)) * panel_keys * s.d * 4 + 2 * block_rows * s.d * 4 +
+           block_rows * static_cast<size_t>(s.m + overhang) * 8 + ScreenedKeys::bytes(s.m, s.d) +
+           block_rows * static_cast<size_t>(quads(s.d)) * 4 + panel_keys * static_cast<size_t>(whole_vectors(s.d)) * 4 + 4096;
+  }
+  void take(const Shape& s, char* memory) {
+    Scratch scratch{reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory) + 63) & ~static_cast<uintptr_t>(63))};
+    queries = scratch.take<float>(block_rows * s.d);
+    plain = scratch.take<float>(block_rows * s.d);
+    queries8 = scratch.take<int32_t>(block_rows * quads(s.d));
+    room = scratch.take<float>(panel_keys * whole_vectors(s.d));
+    keys8.take(s.m, s.d, scratch);
+    keys = scratch.take<float>(panels(s.m) * panel_keys * s.d);
+    float* scores = scratch.take<float>(block_rows * (s.m + overhang));
+    int32_t* columns = scratch.take<int32_t>(block_rows * (s.m + overhang));
+    for (int64_t i = 0; i < block_rows; i++) {
+      row[i].score = scores + i * (s.m + overhang);
+      row[i].column = columns + i * (s.m + overhang);
+    }
+    group = -1;
+  }
+  void turn_to(const Shape& s, const float* k, int64_t to) {
+    if (group == to) return;
+    group = to;
+    packed = 0;
+    screened = false;
+    key_norm = longest(k, s.m, s.d);
+  }
+  void pack_up_to(const Shape& s, const float* k, int64_t key) {
+    const int64_t last = panels(key < s.m ? key : s.m);
+    if (last > packed) pack_keys(k, s.m, s.d, packed, last, keys);
+    packed = last > packed ? last : packed;
+  }
+};
+
+// Scores that float32 may not hold, or that are not finite already: computed one by one, by the rules of the rows
+// (-inf is excluded, NaN or +inf make the whole row NaN). Leaves a row that is finished.
+template <int power>
+inline void finish_carefully(Row& row, const float* q, const float* k, int64_t d) {
+  bool broken = false;
+  row.count = 0;
+  for (int32_t j = 0; j < row.limit; j++) {
+    float s = 0;
+    for (int64_t c = 0; c < d; c++) s += q[c] * k[j * d + c];
+    broken = broken || !(s < infinity<float>());
+    row.score[row.count] = s;
+    row.column[row.count] = j;
+    row.count += s > -infinity<float>();
+  }
+  if (!broken) {
+    finish<power>(row);
+    return;
+  }
+  row.count = row.limit;
+  for (int32_t j = 0; j < row.limit; j++) {
+    row.score[j] = std::numeric_limits<float>::quiet_NaN();
+    row.column[j] = j;
+  }
+}
+
+// Scales and packs the queries from `first` on; rows beyond the last see nothing. Returns which need care, a bit each.
+inline uint64_t pack_queries(const Shape& s, Workspace& w, const float* q, int64_t head, int64_t first, float scale) {
+  uint64_t careful = 0;
+  for (int64_t i = 0; i < block_rows; i++) {
+    Row& row = w.row[i];
+    float* packed = w.queries + i / tile_rows * tile_rows * s.d + i % tile_rows;
+    float* plain = w.plain + i * s.d;
+    const bool there = first + i < s.n;
+    const float* x = q + (head * s.n + first + i) * s.d;
+    double norm = 0;
+    for (int64_t c = 0; c < s.d; c++) {
+      const float v = there ? x[c] * scale : 0;
+      plain[c] = packed[c * tile_rows] = v;
+      norm += static_cast<double>(v) * v;
+    }
+    row.count = row.settled = 0;
+    row.limit = there ? static_cast<int32_t>(s.limit(head, first + i)) : 0;
+    row.bound = row.limit > 0 ? -infinity<float>() : infinity<float>();
+    if (row.limit > 0 && !(norm * w.key_norm < 1e70)) {
+      careful |= 1ull << i;
+      row.bound = infinity<float>();  // no tile adds to it
+    }
+  }
+  return careful;
+}
+
+// What the queries of a group see in a page: all of them the keys below `all`, none those from `end` on.
+struct Sight {
+  int64_t all, end;
+};
+inline Sight sight(const Row* row, int64_t m) {
+  Sight s{m, 0};
+  for (int64_t i = 0; i < tile_rows; i++) {
+    if (row[i].bound == infinity<float>()) continue;
+    s.all = row[i].limit < s.all ? row[i].limit : s.all;
+    s.end = row[i].limit > s.end ? row[i].limit : s.end;
+  }
+  return s;
+}
+
+template <int power>
+inline void score_page(const Shape& s, const Workspace& w, int64_t g, int64_t page, int64_t end, int64_t all, Row* row) {
+  const float* q = w.queries + g * s.d;
+  for (int64_t key = page; key < end; key += panel_keys) {
+    const float* k = w.keys + key * s.d;
+    if (key + panel_keys <= all)
+      tile<false>(q, k, s.d, row, static_cast<int32_t>(key));
+    else
+      tile<true>(q, k, s.d, row, static_cast<int32_t>(key));
+    if (key == 0)
+      for (int64_t i = 0; i < tile_rows; i++) settle<power>(row[i]);
+  }
+}
+
+#if SA_SCREEN
+inline void screen_page(const Shape& s, const Workspace& w, int64_t g, int64_t page, int64_t end, int64_t all, Row* row) {
+  float least[tile_rows], base[tile_rows];
+  const int64_t first = page / panel_keys, last = panels(end);
+  const Panel worst = Panel::worst(w.keys8.panel + first, last - first);
+  for (int64_t i = 0; i < tile_rows; i++) screening_bounds(w.screener[g + i], worst, row[i].bound, least[i], base[i]);
+  const int32_t* q = w.queries8 + g * quads(s.d);
+  for (int64_t p = first; p < last; p++)
+    if ((p + 1) * panel_keys <= all)
+      screen_tile<tile_rows, false>(q, w.keys8, quads(s.d), p, w.screener + g, least, base, row);
+    else
+      screen_tile<tile_rows, true>(q, w.keys8, quads(s.d), p, w.screener + g, least, base, row);
+}
+
+// Rounds the keys, once a group, and the block's queries.
+inline void prepare_screening(const Shape& s, Workspace& w, const float* k) {
+  if (!w.screened) {
+    choose_center(w.keys8, k, s.m, s.d);
+    for (int64_t p = 0; p < panels(s.m); p++) {
+      const int64_t left = s.m - p * panel_keys;
+      screen_panel(w.keys8, k + p * panel_keys * s.d, left < panel_keys ? left : panel_keys, s.d, p, w.room);
+    }
+    w.worst = Panel::worst(w.keys8.panel, panels(s.m));
+    w.screened = true;
+  }
+  for (int64_t i = 0; i < block_rows; i++)
+    w.screener[i] = screen_query(w.keys8, w.plain + i * s.d, s.d,
+                                 w.queries8 + i / tile_rows * tile_rows * quads(s.d) + i % tile_rows, tile_rows);
+}
+#endif
+
+// Screening pays where few candidates are left and enough keys are to come.
+constexpr int64_t least_screened = 1024;
+constexpr double most_passing = 0.12;
+
+inline bool worth_screening(const Shape& s, const Workspace& w) {
+  int64_t candidates = 0, seen = 0, to_come = 0;
+  for (int64_t i = 0; i < block_rows; i++) {
+    if (w.row[i].bound == infinity<float>()) continue;
+    candidates += w.row[i].count;
+    seen += w.row[i].limit < page_keys ? w.row[i].limit : page_keys;
+    to_come += w.row[i].limit > page_keys ? w.row[i].limit - page_keys : 0;
+  }
+  return SA_SCREEN && s.d <= most_screened && to_come >= least_screened * block_rows &&
+         static_cast<double>(candidates) < most_passing * static_cast<double>(seen);
+}
+
+template <int power>
+inline void find_candidates(const Shape& s, Workspace& w, const float* k) {
+  int64_t end = 0, screened = 0, passed = 0;
+  bool screening = false;
+  for (int64_t i = 0; i < block_rows; i++)
+    if (w.row[i].bound != infinity<float>() && w.row[i].limit > end) end = w.row[i].limit;
+  for (int64_t page = 0; page < end; page += page_keys) {
+#if SA_SCREEN
+    if (page == page_keys && worth_screening(s, w)) {
+      prepare_screening(s, w, k);
+      screening = true;
+    }
+#endif
+    if (!screening) w.pack_up_to(s, k, page + page_keys);
+    for (int64_t g = 0; g < block_rows; g += tile_rows) {
+      Row* row = w.row + g;
+      const Sight sees = sight(row, s.m);
+      const int64_t to = sees.end < page + page_keys ? sees.end : page + page_keys;
+      if (to <= page) continue;
+#if SA_SCREEN
+      if (screening) {
+        for (int64_t i = 0; i < tile_rows; i++) passed -= row[i].count;
+        screen_page(s, w, g, page, to, sees.all, row);
+        for (int64_t i = 0; i < tile_rows; i++) passed += row[i].count;
+        screened += tile_rows * (to - page);
+        for (int64_t i = 0; i < tile_rows; i++)
+          if (row[i].count > row[i].settled + row[i].settled / 4 + 16)
+            settle<power>(row[i], 2 * w.screener[g + i].error(w.worst));
+        continue;
+      }
+#endif
+      score_page<power>(s, w, g, page, to, sees.all, row);
+      for (int64_t i = 0; i < tile_rows; i++)
+        if (row[i].count > 2 * row[i].settled + 16) settle<power>(row[i]);
+    }
+    if (screening && (page + page_keys >= end || static_cast<double>(passed) > most_passing * static_cast<double>(screened))) {
+      for (int64_t i = 0; i < block_rows; i++) {
+        settle<power>(w.row[i], 2 * w.screener[i].error(w.worst));
+        rescore(w.row[i], w.plain + i * s.d, k, s.d);
+      }
+      screening = false;
+    }
+  }
+}
+
+// out = sum of the values at the support. Dense blocks take the keys in pages, all queries a page each, so that its
+// values are read from memory once.
+inline void sum_values(const Shape& s, Workspace& w, int64_t rows, const float* v, float* out) {
+  int64_t entries = 0, done[block_rows] = {};
+  for (int64_t i = 0; i < rows; i++) entries += w.row[i].count;
+  fill_row(out, rows * s.e, 0.f);
+  const int64_t each = entries / (rows > 0 ? rows : 1);
+  const int64_t page = each < 32 ? s.m : 24 * s.m / each;  // about 24 entries of a row at a time
+  for (int64_t key = page; entries > 0; key += page) {
+    for (int64_t i = 0; i < rows; i++) {
+      const Row& row = w.row[i];
+      int64_t to = done[i];
+      while (to < row.count && row.column[to] < key) to = to + 16 < row.count ? to + 16 : row.count;
+      if (to == done[i]) continue;
+      add_rows(row.score + done[i], row.column + done[i], to - done[i], v, s.e, s.e, out + i * s.e);
+      entries -= to - done[i];
+      done[i] = to;
+    }
+  }
+}
+
+// `pointers` (null: nothing is saved) gets each row's number of entries so far, counted within this worker.
+template <int power>
+inline bool forward_block(const Shape& s, Workspace& w, const float* q, const float* k, const float* v, float* out,
+                          int64_t head, int64_t first, Support& support, int64_t* pointers) {
+  const float scale = static_cast<float>(power == 1 ? s.scale : 0.5 * s.scale);
+  const int64_t group = s.group(head);
+  k += group * s.m * s.d;
+  v += group * s.m * s.e;
+  w.turn_to(s, k, group);
+  const int64_t rows = s.n - first < block_rows ? s.n - first : block_rows;
+  uint64_t careful = pack_queries(s, w, q, head, first, scale);
+  find_candidates<power>(s, w, k);
+  int64_t entries = 0;
+  for (int64_t i = 0; i < rows; i++) {
+    if (careful >> i & 1)
+      finish_carefully<power>(w.row[i], w.plain + i * s.d, k, s.d);
+    else
+      finish<power>(w.row[i]);
+    entries += w.row[i].count;
+  }
+  sum_values(s, w, rows, v, out + (head * s.n + first) * s.e);
+  if (!pointers) return true;
+  if (!support.reserve(entries)) return false;
+  for (int64_t i = 0; i < rows; i++) {
+    support.append(w.row[i].column, w.row[i].score, w.row[i].count);
+    pointers[head * s.n + first + i + 1] = support.count;
+  }
+  return true;
+}
+
+template <int power>
+inline int attention_forward(const Shape& s, const float* q, const float* k, const float* v, float* out,
+                             int64_t* pointers, Support& support, int threads) {
+  const int64_t blocks = (s.n + block_rows - 1) / block_rows, pieces = s.heads * blocks;
+  auto cost = [&](int64_t i) {
+    int64_t last = (i % blocks + 1) * block_rows;
+    return static_cast<double>(64 + s.limit(i / blocks, (last < s.n ? last : s.n) - 1));
+  };
+  const double ns = 0.02 * static_cast<double>(s.heads * s.n * s.m) * static_cast<double>(s.d + 32) / 2;
+  const int workers = workers_for(ns, threads < most_workers ? threads : most_workers, pieces);
+  int64_t cut[most_workers + 1];
+  share_out(pieces, workers, cut, cost);
+  Support part[most_workers];
+  bool failed[most_workers] = {};
+  if (pointers) pointers[0] = 0;
+  in_parallel(workers, [&](int w) {
+    char* memory = static_cast<char*>(std::malloc(Workspace::bytes(s)));
+    Workspace work;
+    failed[w] = !memory;
+    if (memory) work.take(s, memory);
+    for (int64_t i = cut[w]; i < cut[w + 1] && !failed[w]; i++)
+      failed[w] = !forward_block<power>(s, work, q, k, v, out, i / blocks, i % blocks * block_rows, part[w], pointers);
+    std::free(memory);
+  });
+  bool fine = true;
+  int64_t total = 0;
+  for (int w = 0; w < workers; w++) {
+    fine = fine && !failed[w];
+    total += part[w].count;
+  }
+  fine = fine && (!pointers || part[0].reserve(total - part[0].count));
+  for (int w = 1; w < workers; w++) {
+    const int64_t before = part[0].count;
+    for (int64_t i = cut[w]; fine && pointers && i < cut[w + 1]; i++) {
+      const int64_t row = i / blocks * s.n + i % blocks * block_rows;
+      for (int64_t j = 0; j < block_rows && i % blocks * block_rows + j < s.n; j++) pointers[row + j + 1] += before;
+    }
+    if (fine) part[0].append(part[w].column, part[w].weight, part[w].count);
+    part[w].release();
+  }
+  if (!fine) part[0].release();
+  support = part[0];
+  return fine ? ok : out_of_memory;
+}
+
+}  // namespace sa

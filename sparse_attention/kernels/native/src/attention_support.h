@@ -1,0 +1,85 @@
+// What a call is about, how it is shared out, and the support it leaves: p in CSR, the only thing kept for the backward.
+#pragma once
+#include "rows.h"
+
+namespace sa {
+
+struct Shape {
+  int64_t heads, groups;  // of q [heads, n, d]; of k [groups, m, d] and v [groups, m, e]: head h reads h / (heads / groups)
+  int64_t n, m, d, e;
+  double scale;
+  bool causal;             // query i sees the keys 0 .. i + m - n
+  const int64_t* lengths;  // [heads] or null: keys from lengths[h] on are padding
+
+  int64_t group(int64_t head) const { return head / (heads / groups); }
+  int64_t limit(int64_t head, int64_t query) const {  // the keys below are seen
+    int64_t keys = lengths && lengths[head] < m ? lengths[head] : m;
+    if (causal && query + 1 + m - n < keys) keys = query + 1 + m - n;
+    return keys > 0 ? keys : 0;
+  }
+};
+
+// Entries of consecutive rows. The memory beyond `count` has not been touched, so it takes address space only; growing
+// moves pages, not bytes, where the C library can.
+struct Support {
+  int32_t* column = nullptr;
+  float* weight = nullptr;
+  int64_t count = 0, capacity = 0;
+
+  bool reserve(int64_t more) {
+    if (count + more <= capacity) return true;
+    const int64_t size = count + more + capacity;
+    void* columns = std::realloc(column, static_cast<size_t>(size) * sizeof *column);
+    if (columns) column = static_cast<int32_t*>(columns);
+    void* weights = std::realloc(weight, static_cast<size_t>(size) * sizeof *weight);
+    if (weights) weight = static_cast<float*>(weights);
+    if (!columns || !weights) return false;
+    capacity = size;
+    return true;
+  }
+  void append(const int32_t* columns, const float* weights, int64_t entries) {
+    if (entries == 0) return;
+    std::memcpy(column + count, columns, static_cast<size_t>(entries) * sizeof *column);
+    std::memcpy(weight + count, weights, static_cast<size_t>(entries) * sizeof *weight);
+    count += entries;
+  }
+  void release() {
+    std::free(column);
+    std::free(weight);
+    *this = Support{};
+  }
+};
+
+// Threads for this much work, at least a millisecond for the first two: a region that meets a busy core waits for it.
+inline int workers_for(double ns, int threads, int64_t pieces) {
+  double most = ns > 1e6 ? ns / 5e5 : 1;
+  if (most > threads) most = threads;
+  if (most > static_cast<double>(pieces)) most = static_cast<double>(pieces);
+  return most < 1 ? 1 : static_cast<int>(most);
+}
+
+// Cuts [0, pieces) into `workers` ranges of about equal cost: cut[0] = 0 .. cut[workers] = pieces.
+template <class Cost>
+inline void share_out(int64_t pieces, int workers, int64_t* cut, Cost cost) {
+  double total = 0, sofar = 0;
+  for (int64_t i = 0; i < pieces; i++) total += cost(i);
+  int w = 1;
+  cut[0] = 0;
+  for (int64_t i = 0; i < pieces; i++) {
+    while (w < workers && sofar >= total * w / workers) cut[w++] = i;
+    sofar += cost(i);
+  }
+  while (w <= workers) cut[w++] = pieces;
+}
+
+// Runs work(w) for every worker, each on a thread of its own.
+template <class Work>
+inline void in_parallel(int workers, Work work) {
+  if (workers == 1) return work(0);
+#pragma omp parallel for num_threads(workers) schedule(static, 1)
+  for (int w = 0; w < workers; w++) work(w);
+}
+
+constexpr int most_workers = 256;
+
+}  // namespace sa

@@ -1,0 +1,92 @@
+// Scores in registers: a tile of queries x keys whose products never reach memory, except the few above a query's bound.
+//
+// Keys are packed in panels of P = 2 W, channel by channel ([panel][channel][P]), queries in groups of R, also channel by
+// channel ([channel][R]), so that each of the 2 R sums of a tile stays in one register from the first channel to the last.
+#pragma once
+#include "attention_row.h"
+
+namespace sa {
+
+constexpr int panel_keys = 2 * V::W;
+// Registers: 2 R sums, 2 of keys, 1 of a query; there are 32 of 512 bits, 16 of 256.
+constexpr int tile_rows = V::W == 16 ? 12 : 6;
+constexpr int64_t block_rows = 48;  // queries that go through the keys together: four or eight groups
+constexpr int64_t page_keys = 256;  // keys that stay in the cache while all groups of a block see them
+
+inline int64_t panels(int64_t keys) { return (keys + panel_keys - 1) / panel_keys; }
+
+// The panels from `first` to `last` of k [m, d], zero beyond m.
+inline void pack_keys(const float* k, int64_t m, int64_t d, int64_t first, int64_t last, float* packed) {
+  for (int64_t p = first; p < last; p++) {
+    const float* from = k + p * panel_keys * d;
+    float* to = packed + p * panel_keys * d;
+    if ((p + 1) * panel_keys <= m) {
+      for (int64_t c = 0; c < d; c++)
+        for (int64_t j = 0; j < panel_keys; j++) to[c * panel_keys + j] = from[j * d + c];
+    } else {
+      for (int64_t c = 0; c < d; c++)
+        for (int64_t j = 0; j < panel_keys; j++) to[c * panel_keys + j] = p * panel_keys + j < m ? from[j * d + c] : 0;
+    }
+  }
+}
+
+// The largest |k_j|^2; infinity if some key is not finite, or so long that its square is not.
+inline float longest(const float* k, int64_t m, int64_t d) {
+  float worst = 0;
+  for (int64_t j = 0; j < m; j++) {
+    V n = V::all(0);
+    for (int64_t c = 0; c < d; c += V::W) {
+      const V x = load_row(k + j * d, c, d, 0.f);
+      n = fma(x, x, n);
+    }
+    const float norm = sum(n);
+    if (!(norm <= std::numeric_limits<float>::max())) return infinity<float>();
+    worst = norm > worst ? norm : worst;
+  }
+  return worst;
+}
+
+// Lanes whose key base + lane is below the row's limit.
+inline V::Mask visible(int64_t limit, int64_t base) {
+  float lane[V::W];
+  for (int i = 0; i < V::W; i++) lane[i] = static_cast<float>(i);
+  const int64_t left = limit - base;
+  const float bounded = static_cast<float>(left < 0 ? 0 : left > V::W ? V::W : left);
+  return greater(V::all(bounded), V::load(lane));
+}
+
+// Scores of R queries with one panel, the keys from `base`; what exceeds a row's bound joins its candidates.
+template <bool masked>
+inline __attribute__((always_inline)) void tile(const float* q, const float* k, int64_t d, Row* row, int32_t base) {
+  constexpr int R = tile_rows;
+  V a[R], b[R];
+#pragma GCC unroll 12
+  for (int i = 0; i < R; i++) a[i] = b[i] = V::all(0);
+  for (int64_t c = 0; c < d; c++) {
+    const V x = V::load(k + c * panel_keys), y = V::load(k + c * panel_keys + V::W);
+#pragma GCC unroll 12
+    for (int i = 0; i < R; i++) {
+      const V s = V::all(q[c * R + i]);
+      a[i] = fma(s, x, a[i]);
+      b[i] = fma(s, y, b[i]);
+    }
+  }
+#pragma GCC unroll 12
+  for (int i = 0; i < R; i++) {
+    const V bound = V::all(row[i].bound);
+    auto left = greater(a[i], bound), right = greater(b[i], bound);
+    if (masked) {
+      left = mask_and(left, visible(row[i].limit, base));
+      right = mask_and(right, visible(row[i].limit, base + V::W));
+    }
+    if (any(mask_or(left, right))) {
+      int64_t c = row[i].count;
+      compress_index<float>(row[i].column + c, left, base);
+      c += compress(row[i].score + c, left, a[i]);
+      compress_index<float>(row[i].column + c, right, base + V::W);
+      row[i].count = c + compress(row[i].score + c, right, b[i]);
+    }
+  }
+}
+
+}  // namespace sa

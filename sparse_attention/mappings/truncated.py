@@ -1,0 +1,60 @@
+r"""Top-k and top-p: softmax of the largest scores only, :math:`p = \mathrm{softmax}(x_S)` on a set S, zero elsewhere.
+
+``top_k``: S are the k largest kept scores (Gupta et al. 2021 for attention). ``top_p``: the fewest largest ones whose softmax
+probabilities hold at least ``mass`` (the nucleus of Holtzman et al. 2020). Among equal scores the earlier position comes first.
+S does not move with the scores but by jumps, so the gradient is that of softmax on S; k and mass have none. Unlike in sparsemax
+and its kin the value jumps too, where two scores change places. Cost O(n log n).
+
+Forward and backward: here, by autograd.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..registry import Param, register
+
+K = Param("k", low=1, closed_low=True, whole=True, tensor=False, meaning="how many positions keep weight, at most")
+MASS = Param("mass", low=0.0, high=1.0, closed_high=True, tensor=False, meaning="softmax probability that the kept ones hold, at least")  # fmt: skip
+
+
+def _ordered(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Kept scores in decreasing order, excluded ones last at -inf, ``[..., n]``; the rank of every position, from 0."""
+    ordered, place = scores.detach().masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True, stable=True)
+    at = torch.arange(scores.shape[-1], device=scores.device).expand_as(place)
+    return ordered, torch.empty_like(place).scatter(-1, place, at)
+
+
+def _restricted(scores: Tensor, inside: Tensor) -> Tensor:
+    return torch.softmax(scores.masked_fill(~inside, -torch.inf), -1)
+
+
+@register("top_k", params=(K,), paper="Gupta et al. 2021 (top-k attention)", oracle="enumeration")
+def top_k(scores: Tensor, mask: Tensor, k: int = 8) -> Tensor:
+    """Softmax of the k largest scores.
+
+    Args:
+        scores: [..., n]. mask: [..., n], True = keep. k: >= 1; all where fewer are kept.
+    Returns:
+        [..., n]; rows sum to 1, with at most k entries above 0.
+    """
+    _, rank = _ordered(scores, mask)
+    return _restricted(scores, mask & (rank < k))
+
+
+@register("top_p", params=(MASS,), paper="Holtzman et al. 2020 (nucleus)", oracle="enumeration")
+def top_p(scores: Tensor, mask: Tensor, mass: float = 0.9) -> Tensor:
+    """Softmax of the fewest scores that hold ``mass`` of it.
+
+    Args:
+        scores: [..., n]. mask: [..., n], True = keep. mass: 0 < mass <= 1; 1 is softmax.
+    Returns:
+        [..., n]; rows sum to 1.
+    """
+    if mass == 1.0:
+        return _restricted(scores, mask)
+    ordered, rank = _ordered(scores, mask)
+    held = torch.softmax(ordered.double(), -1).cumsum(-1)
+    before = torch.cat((torch.zeros_like(held[..., :1]), held[..., :-1]), -1)  # what those above hold
+    return _restricted(scores, mask & (before.gather(-1, rank) < mass))

@@ -1,0 +1,121 @@
+"""sa.KeyCache: decoding a position at a time gives what one call over all positions gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import sparse_attention as sa
+
+MAPPINGS = [("sparsemax", {}), ("sparsemax", {"gamma": 0.3}), ("entmax", {"alpha": 1.5}), ("entmax", {"alpha": 1.2}), ("softmax", {})]  # fmt: skip
+
+
+def tensors(B=2, H=4, G=2, m=70, d=16, e=12, dtype=torch.float32):
+    make = torch.Generator().manual_seed(0)
+    return [torch.randn(s, generator=make).to(dtype) for s in ((B, H, m, d), (B, G, m, d), (B, G, m, e))]
+
+
+@pytest.mark.parametrize(("mapping", "params"), MAPPINGS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_steps_are_one_call(mapping, params, dtype):
+    q, k, v = tensors(dtype=dtype)
+    whole = sa.sparse_attention(q, k, v, mapping, causal=True, **params)
+    cache = sa.KeyCache(mapping, **params)
+    cache.append(k[:, :, :33], v[:, :, :33])
+    parts = [cache.attend(q[:, :, :33])]
+    for t in range(33, 70):
+        cache.append(k[:, :, t : t + 1], v[:, :, t : t + 1])
+        parts.append(cache.attend(q[:, :, t : t + 1]))
+    assert len(cache) == 70 and torch.equal(cache.keys, k) and torch.equal(cache.values, v)
+    assert parts[-1].dtype == dtype
+    slack = 2e-2 if dtype == torch.bfloat16 else 2e-5
+    torch.testing.assert_close(torch.cat(parts, 2), whole, atol=slack, rtol=slack)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_any_leading_shape_and_a_long_cache(shape):
+    torch.manual_seed(0)
+    heads = (*shape[:-1], 6) if shape else ()
+    q, k, v = torch.randn(*heads, 1, 64) * 2, torch.randn(*shape, 1000, 64), torch.randn(*shape, 1000, 32)
+    cache = sa.KeyCache("sparsemax", scale=0.3)
+    for piece in zip(k.split(300, -2), v.split(300, -2)):
+        cache.append(*piece)
+    want = sa.sparse_attention(q.double(), k.double(), v.double(), scale=0.3)
+    torch.testing.assert_close(cache.attend(q).double(), want, atol=1e-5, rtol=0)
+    if cache.plan(q).path == "decode":  # and without the native kernel
+        with sa.kernels.use("reference"):
+            torch.testing.assert_close(cache.attend(q).double(), want, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+def test_rounded_keys_change_nothing(alpha):
+    """One channel a thousand times the others, keys that drift away from those that chose the rounding, a cache that is cut."""
+    make = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(2, h, 900, 64, generator=make) for h in (4, 2, 2))
+    k[..., 3] *= 1000
+    k = k + torch.linspace(0, 30, 900)[:, None]
+    cache = sa.KeyCache("entmax", scale=0.01, alpha=alpha)
+    for t in (400, 401, 650, 900):
+        cache.append(k[:, :, len(cache) : t], v[:, :, len(cache) : t])
+        one = q[:, :, t - 1 : t]
+        want = sa.sparse_attention(
+            one.double(), k[:, :, :t].double(), v[:, :, :t].double(), "entmax", scale=0.01, alpha=alpha
+        )
+        torch.testing.assert_close(cache.attend(one).double(), want, atol=2e-3, rtol=0)  # of scores up to 100
+    index = torch.tensor([1, 0])
+    cache.reorder(index).crop(500).append(k[index, :, 500:700], v[index, :, 500:700])
+    want = sa.sparse_attention(
+        one.double(), k[index, :, :700].double(), v[index, :, :700].double(), "entmax", scale=0.01, alpha=alpha
+    )
+    torch.testing.assert_close(cache.attend(one).double(), want, atol=2e-3, rtol=0)
+    padded = cache.attend(one, lengths=torch.tensor([0, 130]))
+    assert (padded[0] == 0).all() and not torch.allclose(padded[1], want[1].float())
+    torch.testing.assert_close(
+        padded[1:],
+        sa.sparse_attention(one[1:], k[:1, :, :130], v[:1, :, :130], "entmax", scale=0.01, alpha=alpha),
+        atol=2e-3,
+        rtol=0,
+    )
+
+
+def test_the_plan_of_a_step():
+    q, k, v = tensors()
+    cache, one = sa.KeyCache().append(k, v), q[:, :, -1:]
+    assert "mask" in cache.plan(one, mask=torch.ones(70, dtype=torch.bool)).reason
+    assert "no fused kernel" in sa.KeyCache("fusedmax").append(k, v).plan(one).reason
+    assert "bfloat16" in sa.KeyCache().append(k.bfloat16(), v.bfloat16()).plan(one.bfloat16()).reason
+    assert sa.KeyCache("softmax").append(k, v).plan(one).path == "sdpa"
+    assert cache.plan(q).path in ("fused", "composition")
+
+
+def test_masks_lengths_and_beams():
+    q, k, v = tensors()
+    cache = sa.KeyCache().append(k, v)
+    mask = torch.rand(2, 1, 1, 70) > 0.5
+    lengths = torch.tensor([0, 50])
+    out = cache.attend(q[:, :, -1:], mask=mask, lengths=lengths)
+    torch.testing.assert_close(out, sa.sparse_attention(q[:, :, -1:], k, v, mask=mask, lengths=lengths))
+    assert (out[0] == 0).all()
+    cache.reorder(torch.tensor([1, 1])).crop(60)
+    torch.testing.assert_close(cache.attend(q[:1, :, -1:].expand(2, -1, -1, -1))[0], sa.sparse_attention(q[0, :, -1:], k[1, :, :60], v[1, :, :60]))  # fmt: skip
+    assert len(cache.append(k[:, :, :5], v[:, :, :5])) == 65 and torch.equal(cache.keys[:, :, 60:], k[:, :, :5])
+
+
+def test_what_is_refused_says_what_to_do():
+    q, k, v = tensors()
+    cache = sa.KeyCache()
+    with pytest.raises(ValueError, match=r"append\(k, v\) comes first"):
+        cache.attend(q)
+    with pytest.raises(ValueError, match="must agree"):
+        cache.append(k, v[:, :, 1:])
+    cache.append(k[:, :, :8], v[:, :, :8])
+    with pytest.raises(ValueError, match="does not continue"):
+        cache.append(k[:, :1], v[:, :1])
+    with pytest.raises(TypeError, match="convert it"):
+        cache.append(k.double(), v.double())
+    with pytest.raises(ValueError, match="9 queries for 8 positions"):
+        cache.attend(q[:, :, :9])
+    with pytest.raises(ValueError, match="out of range"):
+        cache.crop(9)
+    with pytest.raises(ValueError, match="did you mean"):
+        sa.KeyCache("sparsemax", gama=1.0)

@@ -1,0 +1,301 @@
+"""sa.sparse_attention against the formula in float64, whatever way it takes; masks, groups, gradients, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import sparse_attention as sa
+
+SPARSE = [("sparsemax", {}), ("sparsemax", {"gamma": 0.5}), ("entmax", {"alpha": 1.5}), ("sparsegen_lin", {"lam": 0.3})]
+OTHERS = [("entmax", {"alpha": 1.3}), ("fusedmax", {"lam": 0.1}), ("softmax", {}), ("softmax", {"gamma": 2.0})]
+
+
+def tensors(H=4, G=2, n=33, m=40, d=64, e=64, B=2, seed=0, dtype=torch.float32, grad=True):
+    make = torch.Generator().manual_seed(seed)
+    shapes = ((B, H, n, d), (B, G, m, d), (B, G, m, e))
+    return [torch.randn(s, generator=make, dtype=torch.float64).to(dtype).requires_grad_(grad) for s in shapes]
+
+
+def formula(q, k, v, name, params, keep=None, scale=None):
+    """The definition in float64, every group's keys repeated for its heads: output and weights."""
+    q, k, v = (x.double() for x in (q, k, v))
+    groups = q.shape[-3] // k.shape[-3]
+    k, v = k.repeat_interleave(groups, -3), v.repeat_interleave(groups, -3)
+    x = torch.einsum("...id,...jd->...ij", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    p = getattr(sa, name)(x, mask=keep, **params)
+    return torch.einsum("...ij,...je->...ie", p, v), p
+
+
+def seen(n, m, causal=False, lengths=None):
+    """keep, bool [n, m] or [B, 1, n, m], by loops."""
+    rows = [[not causal or j <= i + m - n for j in range(m)] for i in range(n)]
+    keep = torch.tensor(rows, dtype=torch.bool).reshape(n, m)
+    return keep if lengths is None else torch.stack([keep & (torch.arange(m) < t) for t in lengths]).unsqueeze(1)
+
+
+@pytest.mark.parametrize(("name", "params"), SPARSE + OTHERS, ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", [None, (40, 7), (0, 40)], ids=str)
+def test_values_and_gradients_are_those_of_the_formula(name, params, causal, lengths):
+    q, k, v = tensors()
+    keep = seen(33, 40, causal, lengths)
+    given = None if lengths is None else torch.tensor(lengths)
+    out = sa.sparse_attention(q, k, v, name, causal=causal, lengths=given, **params)
+    want, _ = formula(q, k, v, name, params, keep)
+    assert out.dtype == torch.float32 and (out - want).abs().max() < 1e-5
+    g = torch.randn_like(out)
+    for ours, right in zip(torch.autograd.grad(out, (q, k, v), g), torch.autograd.grad(want, (q, k, v), g.double())):
+        assert (ours - right).abs().max() < 1e-4
+    if lengths == (0, 40):
+        assert (out[0] == 0).all()
+
+
+@pytest.mark.parametrize(("name", "params"), SPARSE, ids=str)
+def test_a_long_call_is_exact(name, params):
+    q, k, v = tensors(n=300, m=300, B=1, grad=False)
+    out = sa.sparse_attention(q * 3, k, v, name, causal=True, **params)
+    want, p = formula(q * 3, k, v, name, params, seen(300, 300, True))
+    assert (p > 0).double().mean() < 0.2  # sparse enough to mean something
+    assert (out - want).abs().max() < 5e-5  # of scores up to 50
+
+
+@pytest.mark.parametrize("shape", [(4, 2, 1, 40), (4, 1, 5, 1), (6, 3, 0, 4), (2, 2, 3, 0), (4, 4, 40, 7)], ids=str)
+@pytest.mark.parametrize("name", ["sparsemax", "entmax", "softmax"])
+def test_shapes_at_their_ends(shape, name):
+    H, G, n, m = shape
+    q, k, v = tensors(H, G, n, m, e=8)
+    out = sa.sparse_attention(q, k, v, name, causal=True)
+    want, _ = formula(q, k, v, name, {}, seen(n, m, True))
+    torch.testing.assert_close(out.double(), want, atol=1e-5, rtol=0)
+    out.sum().backward()
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
+    assert n <= m or (out[:, :, : n - m] == 0).all()  # the first queries see no key
+
+
+def test_without_heads_and_with_many_dimensions():
+    q, k, v = (x[0, 0] for x in tensors(4, 4, grad=False))
+    torch.testing.assert_close(sa.sparse_attention(q, k, v), sa.sparse_attention(q[None], k[None], v[None])[0])
+    q, k, v = tensors(4, 2, B=6, grad=False)
+    five = [x.unflatten(0, (2, 3)) for x in (q, k, v)]
+    assert torch.equal(sa.sparse_attention(*five).flatten(0, 1), sa.sparse_attention(q, k, v))
+    one = sa.sparse_attention(q, k[:1], v[:1])  # dimensions before the heads broadcast
+    torch.testing.assert_close(one, sa.sparse_attention(q, k[:1].expand_as(k), v[:1].expand_as(v)))
+
+
+@pytest.mark.parametrize("shape", [(33, 40), (1, 40), (2, 1, 33, 40), (2, 4, 33, 40), (2, 1, 1, 40)], ids=str)
+@pytest.mark.parametrize("name", ["sparsemax", "fusedmax", "softmax"])
+def test_masks_of_every_shape(shape, name):
+    q, k, v = tensors()
+    mask = torch.rand(shape, generator=torch.Generator().manual_seed(1)) > 0.4
+    mask[..., 0, :] = False  # a query, or all, that see nothing
+    lengths = torch.tensor([30, 40])
+    out = sa.sparse_attention(q, k, v, name, mask=mask, lengths=lengths, causal=True)
+    want, _ = formula(q, k, v, name, {}, mask & seen(33, 40, True, (30, 40)))
+    assert (out - want).abs().max() < 1e-5
+    assert (out[:, :, 0] == 0).all()
+    out.sum().backward()
+    assert all(x.grad.isfinite().all() for x in (q, k, v)) and (q.grad[:, :, 0] == 0).all()
+
+
+def test_a_mask_of_right_padding_is_lengths():
+    q, k, v = tensors(m=130, n=40, grad=False)
+    mask = torch.arange(130) < torch.tensor([130, 50])[:, None, None, None]  # [B, 1, 1, m]
+    assert "mask" not in sa.fused.plan(q, k, v, mask=mask).reason
+    assert "mask" in sa.fused.plan(q, k, v, mask=mask.flip(-1)).reason
+    out = sa.sparse_attention(q, k, v, mask=mask, lengths=torch.tensor([90, 130]))
+    want, _ = formula(q, k, v, "sparsemax", {}, mask & seen(40, 130, lengths=(90, 130)))
+    assert (out - want).abs().max() < 1e-5
+
+
+def test_weights_scale_and_dropout():
+    q, k, v = tensors(grad=False)
+    out, p = sa.sparse_attention(q, k, v, "entmax", scale=0.3, need_weights=True)
+    want, right = formula(q, k, v, "entmax", {}, scale=0.3)
+    torch.testing.assert_close(p.double(), right, atol=1e-5, rtol=0)
+    torch.testing.assert_close(out.double(), want, atol=1e-5, rtol=0)
+    torch.testing.assert_close(sa.sparse_attention(q, k, v, "entmax", scale=0.3), out, atol=1e-5, rtol=0)
+    torch.manual_seed(3)
+    dropped, kept = sa.sparse_attention(q, k, torch.ones_like(v), dropout=0.5, need_weights=True)
+    assert torch.equal(kept, sa.sparse_attention(q, k, v, need_weights=True)[1])
+    assert dropped.std() > 0.1 and abs(dropped.mean() - 1) < 0.1  # inverted: the mean stays
+    torch.manual_seed(3)
+    assert torch.equal(dropped, sa.sparse_attention(q, k, torch.ones_like(v), dropout=0.5))
+
+
+def test_mappings_of_every_form():
+    q, k, v = tensors(grad=False)
+    want = sa.sparse_attention(q, k, v, "sparsemax", gamma=0.5)
+    assert torch.equal(want, sa.sparse_attention(q, k, v, sa.make("sparsemax", gamma=0.5)))
+    assert torch.equal(want, sa.sparse_attention(q, k, v, sa.sparsemax, gamma=0.5))
+    torch.testing.assert_close(
+        want, sa.sparse_attention(q, k, v, lambda x, mask: sa.sparsemax(x, gamma=0.5, mask=mask))
+    )
+    alpha = torch.tensor([[1.2], [1.5], [1.8], [2.0]], requires_grad=True)  # one a head
+    sa.sparse_attention(q, k, v, "entmax", alpha=alpha).square().sum().backward()
+    assert alpha.grad.abs().min() > 0
+    bounds = torch.full((40,), 0.1)
+    _, p = sa.sparse_attention(q, k, v, "constrained_softmax", bounds=bounds, need_weights=True)
+    assert p.max() <= 0.1 + 1e-6
+
+
+@pytest.mark.parametrize(("name", "params"), [*SPARSE, *OTHERS[:2]], ids=str)
+def test_gradients_of_gradients(name, params):
+    q, k, v = tensors(2, 1, 4, 5, 3, 2, B=1, dtype=torch.float64)
+    f = lambda *x: sa.sparse_attention(*x, name, causal=True, **params)  # noqa: E731
+    assert torch.autograd.gradcheck(f, (q, k, v))
+    assert torch.autograd.gradgradcheck(f, (q, k, v), atol=1e-4)
+    single = [x.detach().float().requires_grad_() for x in (q, k, v)]  # the way that float32 takes
+
+    def twice(q, k, v):
+        first = torch.autograd.grad(f(q, k, v).square().sum(), (q, k, v), create_graph=True)
+        return torch.autograd.grad(sum(x.square().sum() for x in first), (q, k, v))
+
+    for ours, right in zip(twice(*single), twice(q, k, v)):
+        torch.testing.assert_close(ours.double(), right, atol=1e-3, rtol=1e-3)
+
+
+def test_softmax_differentiated_twice_raises_or_is_right():
+    q, k, v = tensors(grad=True, B=1)
+    (first,) = torch.autograd.grad(sa.sparse_attention(q, k, v, "softmax").sum(), v, create_graph=True)
+    (first,) = torch.autograd.grad(sa.sparse_attention(q, k, v, "softmax").square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="not implemented"):
+        torch.autograd.grad(first.sum(), q)
+
+
+@pytest.mark.parametrize("name", ["sparsemax", "softmax"])
+def test_vmap_and_jvp(name):
+    q, k, v = tensors(B=3, n=6, m=7, grad=False)
+    want = sa.sparse_attention(q, k, v, name, causal=True)
+    f = lambda *x: sa.sparse_attention(*x, name, causal=True)  # noqa: E731
+    torch.testing.assert_close(torch.func.vmap(f)(q, k, v), want)
+    torch.testing.assert_close(
+        torch.func.vmap(f, (0, None, None))(q, k[0], v[0]), sa.sparse_attention(q, k[:1], v[:1], name, causal=True)
+    )
+    t = torch.randn_like(q)
+    _, forward = torch.func.jvp(lambda x: f(x, k, v), (q,), (t,))
+    step = 1e-2
+    near = (f(q + step * t, k, v) - f(q - step * t, k, v)) / (2 * step)
+    assert (forward - near).abs().median() < 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(dtype):
+    q, k, v = (x.to(dtype) for x in tensors(grad=False))
+    want, _ = formula(q, k, v, "sparsemax", {})
+    out = sa.sparse_attention(q, k, v)
+    assert out.dtype == dtype
+    torch.testing.assert_close(out, want.to(dtype), atol=1e-6, rtol=torch.finfo(dtype).eps)
+    if dtype == torch.bfloat16:
+        with torch.autocast("cpu", dtype=dtype):
+            assert torch.equal(sa.sparse_attention(q, k, v), out)
+            full = sa.sparse_attention(q.float(), k, v)  # of two types: allowed here alone
+        assert full.dtype == torch.float32
+        torch.testing.assert_close(full.double(), want, atol=1e-5, rtol=0)
+
+
+def test_it_gives_the_same_bits_twice_and_on_two_threads():
+    q, k, v = tensors(n=130, m=130)
+
+    def run():
+        out = sa.sparse_attention(q, k, v, causal=True)
+        return (out, *torch.autograd.grad(out.square().sum(), (q, k, v)))
+
+    before, threads = run(), torch.get_num_threads()
+    assert all(map(torch.equal, before, run()))
+    torch.set_num_threads(2)
+    try:
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(before, run()))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_nan_stays_in_its_query():
+    q, k, v = tensors(grad=False)
+    bad = q.clone()
+    bad[0, 1, 3, 5] = torch.nan
+    for name in ("sparsemax", "entmax"):
+        out, want = sa.sparse_attention(bad, k, v, name), sa.sparse_attention(q, k, v, name)
+        assert out[0, 1, 3].isnan().all()
+        out[0, 1, 3] = want[0, 1, 3] = 0
+        torch.testing.assert_close(out, want)
+
+
+def test_compiled_as_one_graph():
+    q, k, v = tensors(n=130, m=130, B=1)
+    lengths = torch.tensor([100])
+
+    def f(q, k, v):
+        return sa.sparse_attention(q, k, v, causal=True, lengths=lengths)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    out, want = compiled(q, k, v), f(q, k, v)
+    torch.testing.assert_close(out, want)
+    g = torch.randn_like(out)
+    for ours, right in zip(torch.autograd.grad(out, (q, k, v), g), torch.autograd.grad(want, (q, k, v), g)):
+        torch.testing.assert_close(ours, right)
+
+
+def test_the_plan_says_which_way_and_why():
+    q, k, v = tensors(n=512, m=512, grad=False)
+    plan = sa.fused.plan
+    assert plan(q, k, v, "softmax") == sa.fused.Plan("sdpa", "softmax is torch's own")
+    for arguments, reason in (
+        ({"mapping": "fusedmax"}, "fusedmax has no fused kernel"),
+        ({"mapping": "entmax", "alpha": 1.3}, "not for 1.3"),
+        ({"gamma": torch.ones(1)}, "gamma of sparsemax is a tensor"),
+        ({"need_weights": True}, "weights are asked for"),
+        ({"dropout": 0.1}, "dropout"),
+        ({"mask": torch.ones(512, 512, dtype=torch.bool)}, "mask of any form"),
+        ({"mapping": lambda x, mask: x}, "not a mapping of ours"),
+    ):
+        path, why = plan(q, k, v, **arguments)
+        assert path == "composition" and reason in why
+    assert "float64" in plan(q.double(), k.double()).reason
+    with sa.kernels.use("reference"):
+        assert plan(q, k).path == plan(q, k, mapping="softmax").path == "composition"
+
+
+BAD = [
+    ({"mask": torch.zeros(33, 40)}, TypeError, "mask == 0"),
+    ({"mask": torch.ones(2, 40, dtype=torch.bool)}, ValueError, r"mask\[:, None, None\]"),
+    ({"lengths": torch.tensor([3.0, 4.0])}, TypeError, "whole numbers"),
+    ({"lengths": [3, 4]}, TypeError, "lengths is list"),
+    ({"lengths": torch.tensor([3, 4, 5])}, ValueError, "one a batch entry"),
+    ({"lengths": torch.tensor([3, 41])}, ValueError, "there are 40 keys"),
+    ({"dropout": 1.0}, ValueError, "0 <= dropout < 1"),
+    ({"scale": float("nan")}, ValueError, "finite"),
+    ({"mapping": "sparsemx"}, ValueError, "nearest is 'sparsemax'"),
+    ({"mapping": 3}, TypeError, "no name, module or function"),
+    ({"mapping": "tvmax"}, ValueError, "works over a grid"),
+    ({"mapping": "fertility_softmax"}, ValueError, "remembers earlier steps"),
+    ({"mapping": "continuous_softmax"}, ValueError, "works over a density"),
+    ({"gama": 1.0}, ValueError, "did you mean 'gamma'"),
+    ({"gamma": -1.0}, ValueError, "gamma > 0"),
+    ({"mapping": sa.make("sparsemax"), "gamma": 2.0}, ValueError, "set gamma there"),
+    ({"mapping": "entmax", "alpha": "learned"}, ValueError, "needs a module"),
+    ({"q": torch.zeros(2, 4, 33, 64, dtype=torch.int64)}, TypeError, "q.float()"),
+    ({"q": torch.zeros(2, 4, 33, 64, dtype=torch.float64)}, TypeError, "convert them to one"),
+    ({"q": torch.zeros(2, 4, 33, 63)}, ValueError, "share d"),
+    ({"q": torch.zeros(2, 3, 33, 64)}, ValueError, "q has 3 heads"),
+    ({"q": torch.zeros(3, 4, 33, 64)}, ValueError, "do not broadcast"),
+    ({"q": torch.zeros(4, 33, 64)}, ValueError, "same number of dimensions"),
+    ({"q": torch.zeros(2, 4, 33, 64, device="meta")}, ValueError, "move them to one device"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "says"), BAD, ids=[says for _, _, says in BAD])
+def test_what_is_refused_says_what_to_do(wrong, error, says):
+    q, k, v = tensors(grad=False)
+    with pytest.raises(error, match=says):
+        sa.sparse_attention(**{"q": q, "k": k, "v": v, **wrong})
+    if "q" not in wrong:
+        with pytest.raises(error, match=says):
+            sa.fused.plan(q, k, v, **wrong)
+
+
+def test_a_user_finds_it():
+    assert "sparse_attention" in dir(sa) and "fused" in dir(sa)
+    for word in ("need_weights", "lengths", "causal", "gamma=0.5", "Returns", "Raises"):
+        assert word in sa.sparse_attention.__doc__

@@ -1,0 +1,73 @@
+// The fused attention over random heads of many shapes, in memory that ends exactly where the arrays do. Built by
+// test_sanitized.py with the address and undefined behaviour sanitizers, which end the program at the first error.
+#include "attention.cpp"
+
+#include <cstdio>
+#include <vector>
+
+static uint64_t state = 88172645463325252ull;
+static double uniform() {
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return static_cast<double>(state >> 11) / 9007199254740992.0;
+}
+
+static std::vector<float> drawn(int64_t count, int kind, double sharpness) {
+  std::vector<float> x(static_cast<size_t>(count));
+  for (float& v : x) {
+    v = static_cast<float>((uniform() * 2 - 1) * sharpness);
+    if (kind == 1) v = static_cast<float>(static_cast<int>(v * 3));  // ties
+    if (kind == 2 && uniform() < 0.0005) v = uniform() < 0.5 ? std::numeric_limits<float>::infinity() : std::nanf("");
+    if (kind == 3 && uniform() < 0.01) v *= 1e25f;
+  }
+  return x;
+}
+
+int main() {
+  long calls = 0;
+  for (int64_t d : {1, 5, 64, 80, 128})
+    for (int64_t e : {1, 16, 33, 64})
+      for (int64_t m : {0, 1, 31, 64, 300, 1500})
+        for (int64_t n : {1, 13, 60}) {
+          if (m == 1500 && (n == 13 || e % 16)) continue;
+          const int kind = static_cast<int>(uniform() * 4);
+          const int64_t heads = 4, groups = 2;
+          const double sharpness[] = {0.01, 1, 5}, scale = 1 / std::sqrt(static_cast<double>(d));
+          std::vector<float> q = drawn(heads * n * d, kind, sharpness[calls % 3]), k = drawn(groups * m * d, kind, 1);
+          std::vector<float> v = drawn(groups * m * e, kind, 1), g = drawn(heads * n * e, 0, 1);
+          std::vector<float> out(g.size()), dq(q.size()), dk(k.size()), dv(v.size());
+          std::vector<int64_t> pointers(static_cast<size_t>(heads * n + 1)), lengths{m, m / 2, 0, m};
+          const int64_t sizes[] = {heads, groups, n, m, d, e};
+          for (int power = 1; power <= 2; power++)
+            for (int threads = 1; threads <= 3; threads += 2) {
+              int32_t* columns;
+              float* weights;
+              const int64_t* padding = calls % 2 ? lengths.data() : nullptr;
+              attention_forward(q.data(), k.data(), v.data(), out.data(), sizes, scale, calls % 4 < 2, padding, power,
+                                pointers.data(), &columns, &weights, threads);
+              attention_backward(q.data(), k.data(), v.data(), g.data(), sizes, scale, power, pointers.data(), columns, weights,
+                                 dq.data(), dk.data(), dv.data(), threads);
+              attention_free(columns);
+              attention_free(weights);
+              if (n == 1) {
+                int64_t panel[3];
+                attention_panel_sizes(d, panel);
+                const int64_t room = panel[0] ? m / panel[2] : 0, strides[] = {m * d, m * e};
+                std::vector<uint8_t> value(static_cast<size_t>(groups * room * panel[0]));
+                std::vector<float> about(static_cast<size_t>(groups * room * 4)), center(static_cast<size_t>(groups * panel[1]));
+                std::vector<float> spread(center.size()), length(static_cast<size_t>(groups));
+                for (int64_t first = 0; first < room; first = room / 2 > first ? room / 2 : room) {
+                  const int64_t last = first ? room : room / 2 > 0 ? room / 2 : room, rounded[] = {room, first};
+                  attention_screen(k.data(), strides, rounded, value.data(), about.data(), center.data(), spread.data(),
+                                   length.data(), groups, m, d, first, last, threads);
+                }
+                const int64_t rounded[] = {room, room};
+                attention_decode(q.data(), k.data(), v.data(), strides, rounded, value.data(), about.data(), center.data(),
+                                 spread.data(), length.data(), out.data(), sizes, scale, padding, power, threads);
+              }
+              calls++;
+            }
+        }
+  std::printf("%ld calls\n", calls);
+}

@@ -1,0 +1,284 @@
+"""The fused attention on the CPU against the composition in float64: values, support, gradients; adversarial inputs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import sparse_attention as sa
+from sparse_attention.kernels.native import attention
+
+pytestmark = pytest.mark.skipif(attention._load() is None, reason=f"no native kernels: {attention._failure}")
+ALPHAS = [2.0, 1.5]
+
+
+def composition(
+    q: Tensor, k: Tensor, v: Tensor, alpha: float, scale: float, causal: bool, lengths: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """out and P in float64; query i of a causal call sees the keys up to i + m - n."""
+    heads, n, m, share = q.shape[0], q.shape[1], k.shape[1], q.shape[0] // k.shape[0]
+    k, v = k.repeat_interleave(share, 0), v.repeat_interleave(share, 0)
+    mask = torch.ones(heads, n, m, dtype=torch.bool)
+    if causal:
+        mask &= torch.ones(n, m, dtype=torch.bool).tril(m - n)
+    if lengths is not None:
+        mask &= torch.arange(m) < lengths.repeat_interleave(heads // lengths.numel()).view(heads, 1, 1)
+    scores = q @ k.transpose(1, 2) * scale
+    p = sa.sparsemax(scores, mask=mask) if alpha == 2.0 else sa.entmax(scores, alpha=1.5, mask=mask)
+    return p @ v, p
+
+
+def compare(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    alpha: float,
+    scale: float | None = None,
+    causal: bool = False,
+    lengths: Tensor | None = None,
+) -> None:
+    """Values, support and gradients, to what float32 can hold of the scores."""
+    scale = q.shape[2] ** -0.5 if scale is None else scale
+    assert attention.refusal(q, k, v, alpha, None) is None
+    out, saved = attention.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths)
+    assert saved is not None
+    unsaved, nothing = attention.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, save=False)
+    assert nothing is None and torch.equal(out, unsaved)
+    exact = [x.double().requires_grad_() for x in (q, k, v)]
+    expected, p = composition(*exact, alpha, scale, causal, lengths)
+    p = p.detach()
+
+    # a score is off by about d units in the last place of |q| |k|, and a probability by as much
+    off = 1e-6 + 6e-7 * abs(scale) * float(q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max())
+    got = saved.weights().double()
+    assert float((got - p).abs().max()) <= 3 * off
+    assert float(torch.where((got > 0) != (p > 0), got + p, 0).max()) <= (off if alpha == 2.0 else off**2)
+    torch.testing.assert_close(got.sum(-1), p.sum(-1), atol=3e-6, rtol=0)
+    size = float(v.abs().max())
+    torch.testing.assert_close(
+        out.double(), expected, atol=size * (1e-6 + 3 * off * float((p > 0).sum(-1).max())), rtol=1e-5
+    )
+
+    g = torch.randn_like(out)
+    gradients = attention.backward(g, q, k, v, saved)
+    if torch.equal(got > 0, p > 0):
+        for mine, right in zip(gradients, torch.autograd.grad(expected, exact, g.double()), strict=True):
+            slack = 1e-4 if alpha == 1.5 else 2e-5  # sqrt of small probabilities
+            cancelled = 1e-6 * abs(scale) * float(q.shape[2] * g.abs().max() * v.abs().max() * k.abs().max())
+            atol = (slack + 30 * off) * float(right.abs().max()) + cancelled
+            torch.testing.assert_close(mine.double(), right, atol=atol, rtol=0)
+
+
+def drawn(
+    heads: int, groups: int, n: int, m: int, d: int, e: int, sharpness: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(n * 1000 + m)
+    return torch.randn(heads, n, d) * sharpness, torch.randn(groups, m, d), torch.randn(groups, m, e)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize(
+    ("shape", "sharpness", "causal"),
+    [
+        ((2, 2, 100, 100, 64, 64), 1.0, False),
+        ((4, 2, 150, 150, 64, 64), 1.0, True),
+        ((3, 1, 257, 257, 32, 48), 1.0, True),
+        ((1, 1, 77, 1000, 64, 64), 0.05, False),  # most of the keys in the support
+        ((1, 1, 70, 2100, 64, 64), 0.5, False),
+        ((2, 2, 512, 512, 7, 5), 0.1, True),
+        ((1, 1, 300, 300, 64, 64), 4.0, False),
+        ((3, 3, 1, 65, 128, 128), 1.0, False),
+        ((2, 1, 100, 1500, 30, 64), 2.0, True),  # screened
+        ((2, 2, 130, 50, 80, 20), 1.0, True),  # the first 80 queries see nothing
+        ((2, 1, 20, 333, 1, 1), 1.0, True),
+    ],
+)
+def test_it_is_the_composition(shape: tuple[int, ...], sharpness: float, causal: bool, alpha: float) -> None:
+    compare(*drawn(*shape, sharpness=sharpness), alpha, causal=causal)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", [[300, 33, 1, 0], [257, 256]])
+def test_padding_keys_have_no_part(lengths: list[int], causal: bool) -> None:
+    q, k, v = drawn(4, 2, 300, 300, 64, 64)
+    compare(q, k, v, 1.5, causal=causal, lengths=torch.tensor(lengths))
+
+
+def outlier(q: Tensor, k: Tensor, v: Tensor) -> None:
+    k[..., 3] *= 1000
+
+
+def ties(q: Tensor, k: Tensor, v: Tensor) -> None:
+    q.round_()
+    k.round_()
+
+
+def equal_keys(q: Tensor, k: Tensor, v: Tensor) -> None:
+    k[:] = k[:, :1].clone()
+
+
+def zeros(q: Tensor, k: Tensor, v: Tensor) -> None:
+    q.zero_()
+
+
+def subnormal(q: Tensor, k: Tensor, v: Tensor) -> None:
+    q *= 1e-39
+
+
+def offset(q: Tensor, k: Tensor, v: Tensor) -> None:
+    k += 30
+
+
+def rising(q: Tensor, k: Tensor, v: Tensor) -> None:  # every key beats all before it
+    q[:] = q[:, :1].clone()
+    order = (k @ q[:1, 0, :, None]).squeeze(-1).argsort(-1)
+    k[:] = k.gather(1, order.unsqueeze(-1).expand_as(k))
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("spoil", [outlier, ties, equal_keys, zeros, subnormal, offset, rising])
+def test_adversarial_inputs(spoil: Callable[[Tensor, Tensor, Tensor], None], alpha: float) -> None:
+    q, k, v = drawn(1, 1, 100, 1800, 64, 64, sharpness=2.0)  # enough keys to screen, few enough candidates
+    spoil(q, k, v)
+    compare(q, k, v, alpha)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("scale", [1e4, 1e-30, -0.3, 0.0])
+def test_any_scale(scale: float, alpha: float) -> None:
+    compare(*drawn(1, 1, 60, 300, 64, 64), alpha, scale=scale)
+
+
+def test_no_keys_give_zeros() -> None:
+    q, k, v = drawn(2, 1, 5, 0, 8, 4)
+    out, saved = attention.forward(q, k, v, alpha=2.0, scale=1.0)
+    assert saved is not None and saved.density == 0 and not saved.weights().numel()
+    assert torch.equal(out, torch.zeros(2, 5, 4))
+    assert all(not x.any() for x in attention.backward(out + 1, q, k, v, saved))
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_scores_that_are_not_finite(alpha: float) -> None:
+    """-inf excludes a key; NaN and +inf, or sums that overflow, make the row NaN; other rows are as ever."""
+    q, k, v = drawn(1, 1, 30, 80, 8, 8)
+    q[0, :, 0] = 1.0
+    k[0, 7, 0] = -torch.inf
+    kept = torch.arange(80) != 7
+    out, saved = attention.forward(q, k, v, alpha=alpha, scale=0.3)
+    expected, p = composition(q.double(), k[:, kept].double(), v[:, kept].double(), alpha, 0.3, False, None)
+    torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=0)
+    assert saved is not None and torch.equal(saved.weights()[:, :, kept] > 0, p > 0)
+
+    k[0, 7, 0] = 0.5
+    for bad in (torch.nan, torch.inf, 3e38):
+        one = q.clone()
+        one[0, 3] = bad
+        out, saved = attention.forward(one, k.abs() * 4, v, alpha=alpha, scale=1.0)
+        assert saved is not None
+        assert out[0, 3].isnan().all() and not out[0, :3].isnan().any() and not out[0, 4:].isnan().any()
+        dq, dk, _ = attention.backward(torch.ones_like(out), one, k, v, saved)
+        assert dq[0, 3].isnan().all() and not dq[0, :3].isnan().any() and dk.isnan().all()
+
+
+def test_values_off_the_support_are_not_read() -> None:
+    q, k, v = drawn(1, 1, 40, 200, 16, 16, sharpness=3.0)
+    out, saved = attention.forward(q, k, v, alpha=2.0, scale=0.25)
+    assert saved is not None
+    unused = (saved.weights() == 0).all(1)[0]
+    assert unused.any()
+    v[:, unused] = torch.nan
+    assert torch.equal(out, attention.forward(q, k, v, alpha=2.0, scale=0.25)[0])
+
+
+def test_same_bits_in_any_threads_and_callers() -> None:
+    q, k, v = drawn(4, 2, 400, 400, 64, 64)
+    g = torch.randn(4, 400, 64)
+    before = torch.get_num_threads()
+    results: list[tuple[Tensor, ...]] = []
+    keys: list[tuple[Tensor, Tensor]] = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            out, saved = attention.forward(q, k, v, alpha=1.5, scale=0.125, causal=True)
+            assert saved is not None
+            results.append((out, saved.row_pointers, saved.columns, saved.weights_))
+            dq, dk, dv = attention.backward(g, q, k, v, saved)
+            results[-1] += (dq,)
+            keys.append((dk, dv))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(*keys[:2], strict=True))  # two groups for two threads
+    torch.testing.assert_close(
+        keys[0], keys[2], atol=1e-5, rtol=1e-5
+    )  # for three, groups are cut: another order of sums
+
+    wrong = []
+
+    def again() -> None:
+        for _ in range(3):
+            out, saved = attention.forward(q, k, v, alpha=1.5, scale=0.125, causal=True)
+            if saved is None or not torch.equal(out, results[0][0]) or not torch.equal(saved.columns, results[0][2]):
+                wrong.append(1)
+
+    callers = [threading.Thread(target=again) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+def test_refusals_name_what_is_in_the_way() -> None:
+    q, k, v = drawn(4, 2, 3, 5, 8, 8)
+    assert "1.3" in (attention.refusal(q, k, v, 1.3, None) or "")
+    assert "mask" in (attention.refusal(q, k, v, 2.0, torch.ones(3, 5, dtype=torch.bool)) or "")
+    assert "float64" in (attention.refusal(q, k.double(), v, 2.0, None) or "")
+    assert "do not fit" in (attention.refusal(q[:3], k, v, 2.0, None) or "")
+    assert "dimensions" in (attention.refusal(q[0], k, v, 2.0, None) or "")
+    with pytest.raises(ValueError, match=r"lengths has shape \(3,\)"):
+        attention.forward(q, k, v, alpha=2.0, scale=1.0, lengths=torch.tensor([1, 2, 3]))
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("spoil", [None, outlier, ties, equal_keys, zeros, subnormal, offset, rising])
+def test_decoding_on_a_growing_cache(spoil: Callable[[Tensor, Tensor, Tensor], None] | None, alpha: float) -> None:
+    """A prompt, then a key at a time, in a buffer with room: always what one query over all keys gives."""
+    q, k, v = drawn(4, 2, 1, 1500, 64, 48)
+    if spoil:
+        spoil(q, k, v)
+    if spoil is rising:
+        k = k[:1].repeat(2, 1, 1)
+    panels = attention.KeyPanels(2, 64)
+    for m in (1, 31, 700, 701, 702, 1408, 1500):
+        now = k[:, :m]
+        panels.append(now)
+        got = attention.decode(q[:, 0], now, v[:, :m], panels, alpha=alpha, scale=0.125)
+        right = composition(q.double(), now.double(), v[:, :m].double(), alpha, 0.125, False, None)[0][:, 0]
+        off = 1e-6 + 6e-7 * 0.125 * float(q.norm(dim=-1).max() * now.norm(dim=-1).max())
+        torch.testing.assert_close(got.double(), right, atol=8 * off * min(m, 100), rtol=1e-5)
+    lengths = torch.tensor([1500, 1000, 5, 0])
+    got = attention.decode(q[:, 0], k, v, panels, alpha=alpha, scale=0.125, lengths=lengths)
+    right = composition(q.double(), k.double(), v.double(), alpha, 0.125, False, lengths)[0][:, 0]
+    torch.testing.assert_close(got.double(), right, atol=800 * off, rtol=1e-5)
+
+
+def test_a_cache_that_is_cropped_and_reordered() -> None:
+    q, k, v = drawn(6, 3, 1, 900, 40, 64)
+    k[1, 850] = torch.nan
+    panels = attention.KeyPanels(3, 40).append(k)
+    out = attention.decode(q[:, 0], k, v, panels, alpha=2.0, scale=0.2)
+    assert out[2:4].isnan().all() and not out[:2].isnan().any() and not out[4:].isnan().any()
+    panels.crop(800)
+    index = torch.tensor([2, 1])
+    panels.reorder(index)
+    k, v = k[index, :800].contiguous(), v[index, :800].contiguous()
+    got = attention.decode(q[:4, 0], k, v, panels.append(k), alpha=2.0, scale=0.2)
+    right = composition(q[:4].double(), k.double(), v.double(), 2.0, 0.2, False, None)[0][:, 0]
+    torch.testing.assert_close(got.double(), right, atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="strides"):
+        attention.decode(q[:4, 0], k[:, ::2], v[:, ::2], panels, alpha=2.0, scale=0.2)

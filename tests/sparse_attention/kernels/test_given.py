@@ -1,0 +1,138 @@
+"""Masks and hyperparameters row by row in the C++ kernels: against each row alone, differences, and the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import sparse_attention as sa
+from sparse_attention.kernels import native
+
+pytestmark = pytest.mark.skipif(
+    not native.available("sparsemax", torch.zeros(1, 1).double()), reason="no C++ compiler here"
+)
+
+# name -> the hyperparameters that may be tensors, each with an interval
+LEARNED: dict[str, dict[str, tuple[float, float]]] = {
+    "sparsemax": {"gamma": (0.3, 3)},
+    "entmax": {"alpha": (0.6, 2.6)},
+    "pnormmax": {"p": (1.06, 2), "gamma": (0.3, 3)},
+    "fusedmax": {"lam": (0, 0.4), "gamma": (0.3, 3)},
+    "oscarmax": {"lam": (0, 0.1), "gamma": (0.3, 3)},
+    "sparsegen_lin": {"lam": (-2, 0.8)},
+    "sparsecone": {"q": (2, 3)},
+    "sparsehourglass": {"q": (0.1, 2)},
+}
+
+
+def drawn(name: str, rows: tuple[int, ...], dtype: torch.dtype) -> dict[str, Tensor]:
+    return {k: low + (high - low) * torch.rand(rows, dtype=dtype) for k, (low, high) in LEARNED[name].items()}
+
+
+@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize("n", [1, 19, 150, 900])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_row_has_its_own_as_if_alone(name: str, n: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(n)
+    x = torch.randn(21, n, dtype=dtype)
+    mask = torch.rand(21, n) > 0.3
+    given = drawn(name, (21,), dtype)
+    if name == "entmax":
+        given["alpha"][:4] = torch.tensor([1.0, 1.5, 2.0, 1.05], dtype=dtype)
+    function = getattr(sa, name)
+    with sa.kernels.use("native"):
+        together = function(x, mask=mask, **given)
+        alone = [
+            function(x[i : i + 1], mask=mask[i : i + 1], **{k: float(v[i]) for k, v in given.items()})
+            for i in range(21)
+        ]
+    tolerance = 2e-6 if dtype is torch.float32 else 1e-9
+    torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_derivatives_are_those_of_differences(name: str) -> None:
+    """In float64, of the forward computation of numbers, which has its own oracles; rows at a kink are left out."""
+    torch.manual_seed(1)
+    x, g = torch.randn(12, 15, dtype=torch.float64), torch.randn(12, 15, dtype=torch.float64)
+    function, compared = getattr(sa, name), 0
+    with sa.kernels.use("native"):
+        given = {k: v.requires_grad_() for k, v in drawn(name, (12,), torch.float64).items()}
+        found = torch.autograd.grad(function(x, **given), list(given.values()), g)
+
+        def value(i: int, **numbers: float) -> Tensor:
+            return (function(x[i : i + 1], **numbers) * g[i]).sum()
+
+        for i in range(12):
+            at = {k: float(v[i].detach()) for k, v in given.items()}
+            for (key, here), gradient in zip(at.items(), found, strict=True):
+                slopes = [
+                    (value(i, **(at | {key: here + h})) - value(i, **(at | {key: here - h}))) / (2 * h)
+                    for h in (1e-5, 2e-5)
+                ]
+                if abs(slopes[0] - slopes[1]) < 1e-5:
+                    torch.testing.assert_close(gradient[i], slopes[0], rtol=1e-5, atol=1e-5)
+                    compared += 1
+    assert compared >= 9, "most rows must be away from kinks, or nothing was tested"
+
+
+MASKS = ((3, 4, 5, 17), (3, 1, 1, 17), (1, 4, 1, 17), (5, 17), (3, 1, 5, 17), (3, 4, 5, 1), (1, 4, 5, 17), (17,))
+
+
+@pytest.mark.parametrize("shape", MASKS)
+@pytest.mark.parametrize("name", ["sparsemax", "entmax", "pnormmax", "sparsehourglass", "fusedmax"])
+def test_a_mask_is_read_where_it_stands(name: str, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    function = getattr(sa, name)
+    for expanded in (False, True):
+        mask = torch.rand(shape) > 0.4
+        mask = mask.expand(3, 4, 5, 17) if expanded else mask
+        results = []
+        for kernels in ("native", "reference"):
+            x = torch.linspace(-2, 2, 3 * 4 * 5 * 17).sin().mul(3).view(3, 4, 5, 17).requires_grad_()
+            with sa.kernels.use(kernels):
+                p = function(x, mask=mask)
+            p.backward(torch.cos(7 * x.detach()))
+            results.append((p.detach(), x.grad))
+        for a, b in zip(*results, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=3e-6)
+        assert (results[0][0][~mask.expand(3, 4, 5, 17)] == 0).all()
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_a_value_out_of_range_spoils_its_row_alone(name: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(20, 30).requires_grad_()
+    given = drawn(name, (20,), torch.float32)
+    key = next(iter(given))
+    given[key][3] = -5.0 if key != "lam" or name != "sparsegen_lin" else 5.0
+    with sa.kernels.use("native"):
+        p = getattr(sa, name)(x, **given)
+        p.sum().backward()
+    assert p[3].isnan().all() and x.grad is not None and x.grad[3].isnan().all()
+    rest = torch.arange(20) != 3
+    assert not p[rest].isnan().any() and not x.grad[rest].isnan().any()
+
+
+@pytest.mark.parametrize("name", ["sparsemax", "entmax", "pnormmax", "fusedmax", "sparsehourglass"])
+def test_the_gradient_can_be_differentiated_again(name: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 6, dtype=torch.float64).requires_grad_()
+    given: dict[str, Any] = {k: v.requires_grad_() for k, v in drawn(name, (4,), torch.float64).items()}
+    mask = torch.arange(6) < 5
+    with sa.kernels.use("native"):
+        assert torch.autograd.gradgradcheck(
+            lambda z, *v: getattr(sa, name)(z, mask=mask, **dict(zip(given, v, strict=True))), (x, *given.values())
+        )
+
+
+def test_half_precision_and_other_dimensions_take_the_same_way() -> None:
+    torch.manual_seed(0)
+    x, alpha = torch.randn(5, 7, 3), torch.rand(5, 3) * 0.8 + 1.1
+    expected = sa.entmax(x.transpose(1, 2).contiguous(), alpha=alpha).transpose(1, 2)
+    torch.testing.assert_close(sa.entmax(x, dim=1, alpha=alpha), expected, rtol=0, atol=1e-6)
+    rounded = sa.entmax(x.bfloat16(), dim=1, alpha=alpha)
+    torch.testing.assert_close(rounded, sa.entmax(x.bfloat16().float(), dim=1, alpha=alpha).bfloat16(), rtol=0, atol=0)
