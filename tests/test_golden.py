@@ -40,7 +40,7 @@ CELLS = {
     "seq2seq_opennmt": [*PAIRS, "mapping=sparsemax", "model=lstm_opennmt", "optim.lr=0.005", "optim.normalize=sentences", "schedule=latched_halving",
                         "schedule.start_decay_at=6", "decode.length=none", "decode.stop=best", "decode.beam=3"],
     "seq2seq_transformer": ["task=toy", "data.limits={train: 1000, dev: 60, test: 60}", "model=transformer_small", "model.hidden_dim=32", "model.ff_dim=48",
-                            "model.heads=2", "encode.joint=true", "train.max_epochs=8", "train.batch_size=20", "optim.lr=0.01", "mapping=entmax",
+                            "model.heads=2", "encode.joint=true", "train.max_epochs=3", "train.batch_size=20", "optim.lr=0.002", "mapping=entmax",
                             "mapping.alpha=learned", "+mapping.at.cross={name: fusedmax}"],
     "classification_density": ["task=imdb", "data=toy_reviews", *TEXTS, "mapping=continuous_sparsemax", "model.discrete=softmax", "model.rbf=8"],
     "classification_pairs": ["task=snli", "data=toy_entailment", *TEXTS, "mapping=oscarmax"],

@@ -94,7 +94,9 @@ def oscarmax_forward(x: Tensor, lam: Value, gamma: Value = 1.0) -> tuple[Tensor,
     rows = prepare(x, gamma)
     ordered, place = rows.z.sort(dim=-1, descending=True, stable=True)
     count = rows.keep.sum(-1, keepdim=True)
-    rank = torch.arange(1, x.shape[-1] + 1, device=x.device)
+    rank = torch.arange(
+        1, x.shape[-1] + 1, device=x.device, dtype=ordered.dtype
+    )  # whole numbers times lam would be float32
     kept = rank <= count
     lowered = ordered.clamp(min=-1e300) - lam * (count - rank)
     # Excluded positions stand last and below everything: PAV never pools them with kept ones.

@@ -113,7 +113,7 @@ def test_every_instruction_set_passes_the_same_tests(root: Path, tmp_path: Path,
     environment = os.environ | {"SPARSE_ATTENTION_NATIVE_ISA": isa, "SPARSE_ATTENTION_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        + [str(Path(__file__).with_name(name)) for name in ("test_native.py", "test_given.py", "test_fused_attention.py")],
+        + [str(Path(__file__).with_name(f"test_{name}.py")) for name in ("native", "given", "fused_attention")],
         env=environment | {"PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
