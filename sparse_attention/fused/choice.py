@@ -17,7 +17,7 @@ _forward_ad = torch.autograd.forward_ad
 class Plan(NamedTuple):
     """The way a call takes, and why.
 
-    path: "fused" (the native kernel: scores are never stored), "sdpa" (torch's scaled_dot_product_attention, for softmax) or
+    path: "fused" (a kernel, native or Triton's: scores are never stored), "sdpa" (torch's scaled_dot_product_attention, for softmax) or
     "composition" (scores, mapping, product with the values: any mapping, any device).
     """
 
@@ -58,10 +58,10 @@ def _against_any_kernel(call: Call) -> str | None:
 
 
 def _against_fused(call: Call) -> str | None:
-    if call.q.device.type != "cpu":
-        return f"the fused kernel runs on CPUs, q is on {call.q.device}"
+    if call.q.device.type not in ("cpu", "cuda"):
+        return f"the fused kernels run on CPUs and CUDA devices, q is on {call.q.device}"
     if call.q.dtype == torch.float64:
-        return "the fused kernel computes in float32, q is float64"
+        return "the fused kernels compute in float32, q is float64"
     if not (call.q.numel() and call.k.numel() and call.v.numel()):
         return "a dimension is empty"
     if call.dropout:
@@ -72,8 +72,14 @@ def _against_fused(call: Call) -> str | None:
 
 
 def heads(call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]`` in float32, contiguous; every batch entry's heads are heads of their own."""
-    return tuple(x.reshape(-1, *x.shape[-2:]).float().contiguous() for x in (call.q, call.k, call.v))  # type: ignore[return-value]
+    """q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]``, contiguous; every batch entry's heads are heads of their own.
+
+    In float32; on a GPU in their type, since the kernel widens it itself.
+    """
+    given = (call.q, call.k, call.v)
+    same = call.q.device.type == "cuda" and call.q.dtype == call.k.dtype == call.v.dtype
+    dtype = call.q.dtype if same else torch.float32
+    return tuple(x.reshape(-1, *x.shape[-2:]).to(dtype).contiguous() for x in given)  # type: ignore[return-value]
 
 
 __all__ = ["Plan", "choose", "heads"]

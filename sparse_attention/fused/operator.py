@@ -13,11 +13,18 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from .. import kernels
 from ..kernels.native import attention as native
+from ..kernels.triton import attention as gpu
 from . import composition
 
 _LIBRARY = torch.library.Library("sparse_attention", "FRAGMENT")
 _OPERATORS = torch.ops.sparse_attention
+
+
+def _kernel(q: Tensor) -> Any:
+    """The module with `forward` and `backward` for such tensors; ``kernels.use("triton")`` interprets on a CPU."""
+    return gpu if q.is_cuda or kernels.active() == "triton" else native
 
 
 def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
@@ -26,6 +33,8 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
     The limits are where the two meet (d = 64, one thread, AVX-512; docs/attention.md): the kernel packs the keys and takes 60
     microseconds to call, and wins more in the gradient than in the forward.
     """
+    if _kernel(q) is gpu:
+        return gpu.refusal(q, k, v, alpha)
     n, m = q.shape[1], k.shape[1]
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         if m < 32:
@@ -36,13 +45,14 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
 
 
 class Fused(Function):
-    """`native.forward` and `native.backward`; differentiable again by the composition."""
+    """`forward` and `backward` of the kernel; differentiable again by the composition."""
 
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, alpha: float, scale: float, causal: bool
     ) -> Tensor:
-        out, ctx.saved = native.forward(
+        ctx.kernel = _kernel(q)
+        out, ctx.saved = ctx.kernel.forward(
             q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, save=any(ctx.needs_input_grad)
         )
         ctx.save_for_backward(q, k, v, lengths)
@@ -54,13 +64,20 @@ class Fused(Function):
         q, k, v, lengths = ctx.saved_tensors
         alpha, scale, causal = ctx.rest
         if torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(g):  # create_graph, is_grads_batched
-            keep = composition.visible(q.shape[-2], k.shape[-2], lengths, causal)
             with torch.enable_grad():
-                out, _ = composition.attend(q, k, v, scale, composition.of_alpha(alpha), keep)
+                out = _composed(q, k, v, lengths, alpha, scale, causal)
             wanted = [x for x, need in zip((q, k, v), ctx.needs_input_grad) if need]
             found = iter(torch.autograd.grad(out, wanted, g, create_graph=torch.is_grad_enabled(), retain_graph=True))
             return (*(next(found) if need else None for need in ctx.needs_input_grad[:3]), *[None] * 4)
-        return (*native.backward(g.contiguous(), q, k, v, ctx.saved), *[None] * 4)
+        return (*ctx.kernel.backward(g.contiguous(), q, k, v, ctx.saved), *[None] * 4)
+
+
+def _composed(
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, alpha: float, scale: float, causal: bool
+) -> Tensor:
+    keep = composition.visible(q.shape[-2], k.shape[-2], lengths, causal, q.device)
+    wide = (x.float() for x in (q, k, v))
+    return composition.attend(*wide, scale, composition.of_alpha(alpha), keep)[0].to(q.dtype)
 
 
 def _attention(
@@ -68,9 +85,8 @@ def _attention(
 ) -> Tensor:
     q, k, v = (x.contiguous() for x in (q, k, v))
     if refusal(q, k, v, alpha) is None:
-        return native.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, save=False)[0]
-    keep = composition.visible(q.shape[-2], k.shape[-2], lengths, causal, q.device)
-    return composition.attend(q, k, v, scale, composition.of_alpha(alpha), keep)[0]
+        return _kernel(q).forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, save=False)[0]
+    return _composed(q, k, v, lengths, alpha, scale, causal)
 
 
 def _vjp(
@@ -78,10 +94,12 @@ def _vjp(
 ) -> tuple[Tensor, Tensor, Tensor]:
     g, q, k, v = (x.contiguous() for x in (g, q, k, v))
     if refusal(q, k, v, alpha) is not None:
-        return composition.gradients(g, q, k, v, lengths, alpha, scale, causal)
-    _, saved = native.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, save=True)
-    assert saved is not None
-    return native.backward(g, q, k, v, saved)
+        wide = (x.float() for x in (g, q, k, v))
+        found = composition.gradients(*wide, lengths, alpha, scale, causal)
+        return tuple(x.to(q.dtype) for x in found)  # type: ignore[return-value]
+    kernel = _kernel(q)
+    _, saved = kernel.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, save=True)
+    return kernel.backward(g, q, k, v, saved)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -1,0 +1,93 @@
+"""Fused attention on the GPU: ``entmax(scale q k') v`` without the matrix of scores; the kernels are in ``attention_kernels``.
+
+The contract is that of ``kernels.native.attention``, for float32, float16 and bfloat16: scores, thresholds and sums are float32;
+in half precision the weights are rounded to it before they meet the values, and their gradients before they meet queries and
+keys, as in flash attention. Nothing waits for the device. Deterministic. Tested under Triton's interpreter and compiled
+ahead of time; never run on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import triton as rows
+
+WIDEST = 128  # channels: wider blocks do not fit a multiprocessor's memory
+
+
+class Saved(NamedTuple):
+    """What backward needs: of each query the largest score and the threshold below it, of each pair of blocks whether it has
+    support."""
+
+    top: Tensor  # float32 [H, n], of (alpha - 1) scale q k'
+    tau: Tensor  # float32 [H, n]
+    flags: Tensor  # int8 [H, query blocks, key blocks]
+    lengths: Tensor | None
+    alpha: float
+    scale: float
+    causal: bool
+    block: int
+
+
+def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
+    """Why the kernels do not take these, as a clause; None: they do."""
+    if not (q.is_cuda or (rows._INTERPRETED and q.device.type == "cpu")):
+        return f"the Triton kernels run on CUDA devices, q is on {q.device}"
+    if not 1.1 <= alpha <= 2.0:
+        return f"alpha is {alpha}; the Triton kernels take 1.1 to 2, where float32 is enough"
+    if q.dtype not in rows._DTYPES or not q.dtype == k.dtype == v.dtype:
+        return f"the Triton kernels take float32, float16 or bfloat16, not {q.dtype}, {k.dtype} and {v.dtype}"
+    if max(q.shape[-1], v.shape[-1]) > WIDEST:
+        return f"heads have {q.shape[-1]} and {v.shape[-1]} channels, the Triton kernels take up to {WIDEST}"
+    return None if rows._load() else "Triton is not installed"
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool = False, lengths: Tensor | None = None,
+    save: bool = True, block: int = 64,
+) -> tuple[Tensor, Saved | None]:  # fmt: skip
+    """q [H, n, d], k [G, m, d], v [G, m, e] contiguous; lengths int64 [H]; out [H, n, e] of q's type."""
+    from . import attention_kernels
+
+    (heads, n, _), m = q.shape, k.shape[1]
+    out = q.new_empty(heads, n, v.shape[2])
+    top, tau = torch.empty(2, heads, n, dtype=torch.float32, device=q.device)
+    lengths = None if lengths is None else lengths.contiguous()
+    flags = torch.zeros(heads, -(-n // block), -(-m // block), dtype=torch.int8, device=q.device)
+    saved = Saved(top, tau, flags, lengths, alpha, scale, causal, block)
+    rows.launch(
+        attention_kernels.attend_forward, heads * flags.shape[1], q, k, v, q if lengths is None else lengths, out, top, tau,
+        flags, *_sizes(q, k, v), scale * (alpha - 1), **_constants(q, v, saved),
+    )  # fmt: skip
+    return out, saved if save else None
+
+
+def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
+    """dq, dk, dv for the q, k, v of `forward`; grad_out [H, n, e] contiguous, of their type."""
+    from . import attention_kernels
+
+    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+    top, tau, flags, lengths = saved[:4]
+    mean = torch.empty_like(top)
+    given = (grad_out, q, k, v, q if lengths is None else lengths, top, tau, flags, mean)
+    sizes = (*_sizes(q, k, v), saved.scale * (saved.alpha - 1), saved.scale)
+    constants = _constants(q, v, saved)
+    queries = attention_kernels.attend_queries_backward
+    rows.launch(queries, q.shape[0] * flags.shape[1], *given, dq, *sizes, **constants)
+    rows.launch(attention_kernels.attend_keys_backward, k.shape[0] * flags.shape[2], *given, dk, dv, *sizes, **constants)
+    return dq, dk, dv
+
+
+def _sizes(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
+    return q.shape[1], k.shape[1], q.shape[2], v.shape[2], q.shape[0] // max(k.shape[0], 1)
+
+
+def _constants(q: Tensor, v: Tensor, saved: Saved) -> dict[str, Any]:
+    width, values = (max(16, 1 << (x.shape[2] - 1).bit_length()) for x in (q, v))
+    return {
+        "R": 1 / (saved.alpha - 1), "CAUSAL": saved.causal, "LENGTHS": saved.lengths is not None, "ROWS": saved.block,
+        "KEYS": saved.block, "WIDTH": width, "VALUES": values, "num_warps": 4,
+    }  # fmt: skip

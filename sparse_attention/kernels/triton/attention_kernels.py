@@ -1,0 +1,267 @@
+"""Sparse attention on the GPU: one kernel forward, one for the gradient of the queries, one for that of keys and values.
+
+Entmax with alpha = 1 + 1/r: with x = (alpha - 1) scale q k' and top = max x, p = (x - top - tau)_+^r, tau in [-1, 0) such that
+sum p = 1 (r = 1 sparsemax, r = 2 entmax15). Scores are computed block by block wherever they are needed and never stored.
+That a block-sparse gradient pays on GPUs is the finding of AdaSplash (arXiv 2502.12082); the root finder here is another.
+
+A threshold of some of the keys is at most that of all, so the first pass, which finds top, raises a lower bound of the
+threshold by Newton steps inside each block. Then Newton runs on all blocks that may have support: the r-norm of
+(x - top - tau)_+ is convex in tau, so it climbs to the root and never passes it, and a block that has fallen below it stays so.
+
+A row that sees no key has top = +inf, one with NaN or +inf among its scores top = NaN.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .rows import power
+
+
+@triton.jit
+def _powers(d, R: tl.constexpr):
+    """d^r and d^(r - 1), 0 where d is 0, NaN where it is NaN."""
+    if R == 1.0:
+        lower = tl.where(d > 0, 1.0, d)
+        upper = d
+    elif R == 2.0:
+        lower = d
+        upper = d * d
+    else:
+        lower = tl.where(d != d, d, power(d, R - 1.0))
+        upper = lower * d
+    return upper, lower
+
+
+@triton.jit
+def _step(f, h, R: tl.constexpr):
+    """Newton's step for the r-norm to be 1: f the sum of d^r, h that of d^(r - 1)."""
+    if R == 1.0:
+        goal = 0.0 * f + 1.0
+    elif R == 2.0:
+        goal = tl.sqrt(f)
+    else:
+        goal = tl.exp2((1.0 - 1.0 / R) * tl.log2(tl.where(f > 0, f, 1.0)))
+    return (f - goal) / tl.where(h > 0, h, 1.0)
+
+
+@triton.jit
+def _block(x_ptr, start, at, size, width, CHANNELS: tl.constexpr):
+    """Rows ``at`` of an array [size, width] that begins at row ``start`` of memory, 0 outside: [len(at), CHANNELS]."""
+    channel = tl.arange(0, CHANNELS)
+    inside = (at < size)[:, None] & (channel < width)[None, :]
+    return tl.load(x_ptr + (start + at)[:, None] * width + channel[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def _scores(q, k, rows, columns, n, m, length, factor, CAUSAL: tl.constexpr):
+    """factor q k', -inf where a query does not see a key. Both directions compute it in the same form, so to the same bits."""
+    x = tl.dot(q, tl.trans(k), input_precision="ieee") * factor
+    seen = (rows < n)[:, None] & (columns < length)[None, :]
+    if CAUSAL:
+        seen = seen & (columns[None, :] <= rows[:, None] + (m - n))
+    return tl.where(seen, x, -float("inf"))
+
+
+@triton.jit
+def _excess(x, top, tau):
+    """(x - top - tau)_+; NaN in rows whose top is NaN."""
+    d = (x - top[:, None]) - tau[:, None]
+    return tl.where(d <= 0, 0.0, d)
+
+
+@triton.jit
+def _length(lengths_ptr, head, m, LENGTHS: tl.constexpr):
+    length = m
+    if LENGTHS:
+        length = tl.minimum(tl.maximum(tl.load(lengths_ptr + head), 0), m).to(tl.int32)
+    return length
+
+
+@triton.jit
+def _end(length, block, n, m, CAUSAL: tl.constexpr, ROWS: tl.constexpr):
+    """Keys from there on are seen by no query of the block."""
+    end = length
+    if CAUSAL:
+        end = tl.minimum(end, tl.maximum(block * ROWS + ROWS + m - n, 0))
+    return end
+
+
+@triton.jit
+def attend_forward(
+    q_ptr, k_ptr, v_ptr, lengths_ptr, out_ptr, top_ptr, tau_ptr, flags_ptr, n, m, d, e, repeat, factor,
+    R: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    WIDTH: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """out [H, n, e], top and tau [H, n], flags int8 [H, query blocks, key blocks] (1: has support), which come as zeros.
+
+    q [H, n, d], k [H / repeat, m, d], v [H / repeat, m, e]; one program for ROWS queries of a head.
+    """
+    blocks = tl.cdiv(n, ROWS)
+    program = tl.program_id(0)
+    block = blocks - 1 - program % blocks  # causal: the longest first
+    head = (program // blocks).to(tl.int64)
+    keys = head // repeat * m
+    rows = block * ROWS + tl.arange(0, ROWS)
+    q = _block(q_ptr, head * n, rows, n, d, WIDTH)
+    length = _length(lengths_ptr, head, m, LENGTHS)
+    end = _end(length, block, n, m, CAUSAL, ROWS)
+    flags = flags_ptr + (head * blocks + block) * tl.cdiv(m, KEYS)
+
+    top = tl.full([ROWS], -float("inf"), tl.float32)
+    low = top
+    spoilt = tl.zeros([ROWS], tl.int32)
+    for j in range(0, end, KEYS):
+        columns = j + tl.arange(0, KEYS)
+        k = _block(k_ptr, keys, columns, m, d, WIDTH)
+        x = _scores(q, k, rows, columns, n, m, length, factor, CAUSAL)
+        spoilt = tl.maximum(spoilt, tl.max(((x != x) | (x == float("inf"))).to(tl.int32), 1))
+        x = tl.where(x != x, -float("inf"), x)
+        top = tl.maximum(top, tl.max(x, 1))
+        low = tl.maximum(low, top - 1.0)
+        for _ in tl.static_range(3):
+            above = tl.where(x > low[:, None], x - low[:, None], 0.0)
+            upper, lower = _powers(above, R)
+            f = tl.sum(upper, 1)
+            low += tl.where(f > 1.0, _step(f, tl.sum(lower, 1), R), 0.0)
+        slack = 1e-6 * (tl.abs(top) + 1.0)  # more than the rounding of the bound
+        may = (x > (low - slack)[:, None]) | (spoilt > 0)[:, None]
+        tl.store(flags + j // KEYS, tl.max(tl.max(may.to(tl.int32), 1), 0).to(tl.int8))
+
+    idle = (top == -float("inf")) | (spoilt > 0)
+    tau = tl.where(idle, -1.0, tl.maximum(low - 1e-6 * (tl.abs(top) + 1.0) - top, -1.0))
+    top = tl.where(spoilt > 0, float("nan"), tl.where(idle, float("inf"), top))
+    moving = (~idle).to(tl.int32)
+    size = tl.zeros([ROWS], tl.float32)
+    passes = 0
+    while tl.max(moving, 0) == 1:
+        tl.debug_barrier()
+        f = tl.zeros([ROWS], tl.float32)
+        h = tl.zeros([ROWS], tl.float32)
+        for j in range(0, end, KEYS):
+            if tl.load(flags + j // KEYS) != 0:
+                columns = j + tl.arange(0, KEYS)
+                k = _block(k_ptr, keys, columns, m, d, WIDTH)
+                above = _excess(_scores(q, k, rows, columns, n, m, length, factor, CAUSAL), top, tau)
+                upper, lower = _powers(above, R)
+                f += tl.sum(upper, 1)
+                h += tl.sum(lower, 1)
+                tl.store(flags + j // KEYS, tl.max(tl.max((above != 0).to(tl.int32), 1), 0).to(tl.int8))
+        step = _step(f, h, R)
+        tau = tl.where(moving == 1, tau + step, tau)
+        if R == 1.0:  # supports shrink until they are right; a later growth by rounding is no progress
+            on = (size == 0.0) | (h < size)
+            size = h
+        else:
+            on = (tl.abs(step) > -4e-6 * tau) & (passes < 60)
+        moving = tl.where((moving == 1) & on, 1, 0)
+        passes += 1
+
+    tl.debug_barrier()
+    out = tl.zeros([ROWS, VALUES], tl.float32)
+    for j in range(0, end, KEYS):
+        if tl.load(flags + j // KEYS) != 0:
+            columns = j + tl.arange(0, KEYS)
+            k = _block(k_ptr, keys, columns, m, d, WIDTH)
+            above = _excess(_scores(q, k, rows, columns, n, m, length, factor, CAUSAL), top, tau)
+            p, _ = _powers(above, R)
+            v = _block(v_ptr, keys, columns, m, e, VALUES)
+            out = tl.dot(p.to(v.dtype), v, out, input_precision="ieee")
+            tl.store(flags + j // KEYS, tl.max(tl.max((above != 0).to(tl.int32), 1), 0).to(tl.int8))
+    channel = tl.arange(0, VALUES)
+    at = (head * n + rows)[:, None] * e + channel[None, :]
+    tl.store(out_ptr + at, out, mask=(rows < n)[:, None] & (channel < e)[None, :])
+    tl.store(top_ptr + head * n + rows, top, mask=rows < n)
+    tl.store(tau_ptr + head * n + rows, tau, mask=rows < n)
+
+
+@triton.jit
+def attend_queries_backward(
+    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, top_ptr, tau_ptr, flags_ptr, mean_ptr, dq_ptr, n, m, d, e, repeat, factor, scale,
+    R: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    WIDTH: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """dq = scale (s (g v' - mean)) k with s = p^(2 - alpha), and the mean of g v' weighted by s, [H, n], for the keys."""
+    blocks = tl.cdiv(n, ROWS)
+    program = tl.program_id(0)
+    block = blocks - 1 - program % blocks
+    head = (program // blocks).to(tl.int64)
+    keys = head // repeat * m
+    rows = block * ROWS + tl.arange(0, ROWS)
+    q = _block(q_ptr, head * n, rows, n, d, WIDTH)
+    g = _block(g_ptr, head * n, rows, n, e, VALUES)
+    top = tl.load(top_ptr + head * n + rows, mask=rows < n, other=float("inf"))
+    tau = tl.load(tau_ptr + head * n + rows, mask=rows < n, other=-1.0)
+    length = _length(lengths_ptr, head, m, LENGTHS)
+    end = _end(length, block, n, m, CAUSAL, ROWS)
+    flags = flags_ptr + (head * blocks + block) * tl.cdiv(m, KEYS)
+
+    mass = tl.zeros([ROWS], tl.float32)
+    along = tl.zeros([ROWS], tl.float32)
+    for j in range(0, end, KEYS):
+        if tl.load(flags + j // KEYS) != 0:
+            columns = j + tl.arange(0, KEYS)
+            k = _block(k_ptr, keys, columns, m, d, WIDTH)
+            above = _excess(_scores(q, k, rows, columns, n, m, length, factor, CAUSAL), top, tau)
+            _, s = _powers(above, R)
+            v = _block(v_ptr, keys, columns, m, e, VALUES)
+            mass += tl.sum(s, 1)
+            along += tl.sum(s * tl.dot(g, tl.trans(v), input_precision="ieee"), 1)
+    mean = along / tl.where(mass == 0, 1.0, mass)
+    tl.store(mean_ptr + head * n + rows, mean, mask=rows < n)
+
+    dq = tl.zeros([ROWS, WIDTH], tl.float32)
+    for j in range(0, end, KEYS):
+        if tl.load(flags + j // KEYS) != 0:
+            columns = j + tl.arange(0, KEYS)
+            k = _block(k_ptr, keys, columns, m, d, WIDTH)
+            above = _excess(_scores(q, k, rows, columns, n, m, length, factor, CAUSAL), top, tau)
+            _, s = _powers(above, R)
+            v = _block(v_ptr, keys, columns, m, e, VALUES)
+            ds = s * (tl.dot(g, tl.trans(v), input_precision="ieee") - mean[:, None])
+            dq = tl.dot(ds.to(k.dtype), k, dq, input_precision="ieee")
+    channel = tl.arange(0, WIDTH)
+    at = (head * n + rows)[:, None] * d + channel[None, :]
+    tl.store(dq_ptr + at, dq * scale, mask=(rows < n)[:, None] & (channel < d)[None, :])
+
+
+@triton.jit
+def attend_keys_backward(
+    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, top_ptr, tau_ptr, flags_ptr, mean_ptr, dk_ptr, dv_ptr,
+    n, m, d, e, repeat, factor, scale,
+    R: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    WIDTH: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """dk and dv of KEYS keys of a group: the query blocks with support, head after head, so in one order of sums."""
+    key_blocks = tl.cdiv(m, KEYS)
+    program = tl.program_id(0)
+    key_block = program % key_blocks
+    group = (program // key_blocks).to(tl.int64)
+    columns = key_block * KEYS + tl.arange(0, KEYS)
+    k = _block(k_ptr, group * m, columns, m, d, WIDTH)
+    v = _block(v_ptr, group * m, columns, m, e, VALUES)
+    blocks = tl.cdiv(n, ROWS)
+    dk = tl.zeros([KEYS, WIDTH], tl.float32)
+    dv = tl.zeros([KEYS, VALUES], tl.float32)
+    for turn in range(0, repeat * blocks):
+        head = group * repeat + turn // blocks
+        block = turn % blocks
+        if tl.load(flags_ptr + (head * blocks + block) * key_blocks + key_block) != 0:
+            length = _length(lengths_ptr, head, m, LENGTHS)
+            rows = block * ROWS + tl.arange(0, ROWS)
+            q = _block(q_ptr, head * n, rows, n, d, WIDTH)
+            g = _block(g_ptr, head * n, rows, n, e, VALUES)
+            top = tl.load(top_ptr + head * n + rows, mask=rows < n, other=float("inf"))
+            tau = tl.load(tau_ptr + head * n + rows, mask=rows < n, other=-1.0)
+            mean = tl.load(mean_ptr + head * n + rows, mask=rows < n, other=0.0)
+            above = _excess(_scores(q, k, rows, columns, n, m, length, factor, CAUSAL), top, tau)
+            p, s = _powers(above, R)
+            ds = s * (tl.dot(g, tl.trans(v), input_precision="ieee") - mean[:, None])
+            dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision="ieee")
+            dk = tl.dot(tl.trans(ds.to(q.dtype)), q, dk, input_precision="ieee")
+    channel, value = tl.arange(0, WIDTH), tl.arange(0, VALUES)
+    start = (group * m + columns)[:, None]
+    inside = (columns < m)[:, None]
+    tl.store(dk_ptr + start * d + channel[None, :], dk * scale, mask=inside & (channel < d)[None, :])
+    tl.store(dv_ptr + start * e + value[None, :], dv, mask=inside & (value < e)[None, :])

@@ -1,0 +1,77 @@
+"""Fused attention for the GPU, without one: interpreted on the CPU, and compiled ahead of time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton", reason="triton is not installed")
+HERE = Path(__file__).parent
+
+
+def test_interpreted_attention_equals_the_composition(root: Path) -> None:
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
+    command = [sys.executable, "-W", "ignore", str(HERE / "triton_attention_check.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    reported = json.loads(done.stdout)
+    # Half precision rounds weights and their gradients to its digits, and the interpreter truncates to bfloat16.
+    tolerance = {"torch.float32": 3e-6, "torch.float16": 2.0**-9, "torch.bfloat16": 2.0**-6}
+    for name, dtype, errors, same, _ in reported["kernels"]:
+        assert max(errors) <= tolerance[dtype] and same, (name, dtype, errors, same)
+    assert max(case[-1] for case in reported["kernels"]) > 0.3, "no blocks were skipped"
+    assert reported["no keys"]
+    for mapping, path, other, error in reported["public"]:
+        assert (path, other) == ("fused", "composition") and error < 3e-6, (mapping, path, other, error)
+
+
+T, F, I, BYTES = "*{t}", "*fp32", "i32", "*i8"
+SIZES = dict.fromkeys(("n", "m", "d", "e", "repeat"), I)
+SAVED = {"lengths_ptr": "*i64", "top_ptr": F, "tau_ptr": F, "flags_ptr": BYTES}
+GIVEN = {"g_ptr": T, "q_ptr": T, "k_ptr": T, "v_ptr": T, **SAVED, "mean_ptr": F}
+SIGNATURES = {
+    "attend_forward": {
+        "q_ptr": T, "k_ptr": T, "v_ptr": T, "lengths_ptr": "*i64", "out_ptr": T, "top_ptr": F, "tau_ptr": F, "flags_ptr": BYTES,
+        **SIZES, "factor": "fp32",
+    },
+    "attend_queries_backward": {**GIVEN, "dq_ptr": T, **SIZES, "factor": "fp32", "scale": "fp32"},
+    "attend_keys_backward": {**GIVEN, "dk_ptr": T, "dv_ptr": T, **SIZES, "factor": "fp32", "scale": "fp32"},
+}  # fmt: skip
+SHARED = {80: 163 * 1024, 90: 227 * 1024}  # bytes of shared memory that a program can have
+COMPILED = [(name, *case) for name in SIGNATURES for case in (("bf16", 1.0, 64), ("fp32", 2.0, 128), ("fp16", 1 / 0.3, 128))]
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled")
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("cases", [COMPILED[:1], pytest.param(COMPILED, marks=pytest.mark.slow)], ids=["small", "all"])
+def test_attention_compiles_ahead_of_time(cases: list, capability: int) -> None:
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from sparse_attention.kernels.triton import attention_kernels
+
+    for name, element, r, width in cases:
+        constants = {"R": r, "CAUSAL": True, "LENGTHS": True, "ROWS": 64, "KEYS": 64, "WIDTH": width, "VALUES": width}
+        signature = {argument: kind.format(t=element) for argument, kind in SIGNATURES[name].items()}
+        signature |= dict.fromkeys(constants, "constexpr")
+        source = ASTSource(fn=getattr(attention_kernels, name), signature=signature, constexprs=constants)
+        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32))
+        assert f".target sm_{capability}" in compiled.asm["ptx"], name
+        assert len(compiled.asm["cubin"]) > 1000, name
+        assert compiled.metadata.shared <= SHARED[capability], (name, element, compiled.metadata.shared)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here: these kernels have never been run on one")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("alpha", [2.0, 1.5])
+def test_attention_on_a_gpu_equals_the_composition(dtype: torch.dtype, alpha: float) -> None:
+    from sparse_attention.bench import attention_proof
+
+    (row,) = attention_proof.compare("cuda", ((4, 2, 300, 500, 64, True),), (alpha,), (dtype,))
+    assert row["agrees"], row
