@@ -24,7 +24,7 @@ from unittest import mock
 import torch
 
 from sparse_attention import kernels
-from sparse_attention.bench import proof
+from sparse_attention.bench import attention_proof, proof
 from sparse_attention.bench.syncs import syncs
 from sparse_attention.repro import cell as cells
 from sparse_attention.repro.store import Store
@@ -210,8 +210,12 @@ def run(
             sizes = proof.TOY if toy else proof.FULL
             found: dict[str, Any] = {
                 "agreement": proof.compare(device, sizes),
+                "attention_agreement": attention_proof.compare(
+                    device, attention_proof.COMPARED_TOY if toy else attention_proof.COMPARED
+                ),
                 "speed": proof.speeds(device, sizes),
                 "attention": proof.attention_speeds(device, sizes),
+                "sparse_attention": attention_proof.speeds(device, sizes),
             }
         elif part == "training":
             found = {
@@ -226,7 +230,7 @@ def run(
 def failures(found: dict[str, Any]) -> list[str]:
     """What did not agree, waited for the device, or ended badly; one sentence each."""
     wrong = [f"{row['mapping']} in {row['dtype']} on {row['shape']}: off by {row['error']:.2g}, gradient {row['gradient_error']:.2g}"
-             for row in found.get("agreement", []) if not row["agrees"]]  # fmt: skip
+             for row in [*found.get("agreement", []), *found.get("attention_agreement", [])] if not row["agrees"]]  # fmt: skip
     for row in found.get("models", []):
         wrong += [] if row["agrees"] else [f"{row['model']}: losses {row['apart']:.1%} apart"]
         wrong += [f"{row['model']}: a training step waits: {wait}" for wait in row["waits"]]

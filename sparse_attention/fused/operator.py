@@ -76,8 +76,8 @@ def _composed(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, alpha: float, scale: float, causal: bool
 ) -> Tensor:
     keep = composition.visible(q.shape[-2], k.shape[-2], lengths, causal, q.device)
-    wide = (x.float() for x in (q, k, v))
-    return composition.attend(*wide, scale, composition.of_alpha(alpha), keep)[0].to(q.dtype)
+    mapping = composition.of_alpha(alpha)
+    return composition.attend(q.float(), k.float(), v.float(), scale, mapping, keep)[0].to(q.dtype)
 
 
 def _attention(
@@ -94,8 +94,7 @@ def _vjp(
 ) -> tuple[Tensor, Tensor, Tensor]:
     g, q, k, v = (x.contiguous() for x in (g, q, k, v))
     if refusal(q, k, v, alpha) is not None:
-        wide = (x.float() for x in (g, q, k, v))
-        found = composition.gradients(*wide, lengths, alpha, scale, causal)
+        found = composition.gradients(g.float(), q.float(), k.float(), v.float(), lengths, alpha, scale, causal)
         return tuple(x.to(q.dtype) for x in found)  # type: ignore[return-value]
     kernel = _kernel(q)
     _, saved = kernel.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, save=True)

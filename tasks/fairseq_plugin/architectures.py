@@ -81,7 +81,7 @@ def model_group(config: Mapping[str, Any], options: type) -> dict[str, Any]:
     mapping = {k: v for k, v in config["mapping"].items() if k not in ("name", "grid")}
     found = group(registered_name(config["model"]["name"]), config["model"], options)
     own = {"mapping": config["mapping"]["name"], "mapping_params": json.dumps(mapping)}
-    return found | own | {"compile_step": bool(config["runtime"].get("compile"))}
+    return found | own | {"compile_step": bool(config.get("runtime", {}).get("compile"))}
 
 
 class Wrapped:

@@ -39,6 +39,8 @@ def test_a_part_runs_on_a_cpu_and_says_so(part, tmp_path, root):
     assert found["machine"]["device"] == "cpu" and folder.name.startswith("CPU-")
     if part == "kernels":
         assert {row["dtype"] for row in found["agreement"]} == {"float32", "float16", "bfloat16"}
+        assert {row["path"] for row in found["attention_agreement"]} == {"fused"}
+        assert len(found["sparse_attention"]) == 12
         assert {row["label"] for row in found["speed"]} >= {"torch.softmax", *(label for label, *_ in kernels.MAPPINGS)}
     else:
         assert [row["model"] for row in found["models"]] == list(proof.MODELS)

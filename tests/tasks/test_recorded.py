@@ -135,7 +135,7 @@ def test_a_sweep_has_records_of_its_own(learned, tmp_path):
     (folder / "table.md").write_text(printed)
     results = tmp_path / "docs" / "results"
     path, count = recorded.record_sweep("two", store.root, results)
-    assert count == 2 and str(tmp_path) not in path.read_text()
+    assert count == len(read) >= 2 and str(tmp_path) not in path.read_text()
     (results / "two.md").write_text(printed)
     done = recorded.check(results)
     assert done.wrong == done.unknown == [] and done.compared >= 8

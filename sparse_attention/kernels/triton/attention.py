@@ -77,7 +77,9 @@ def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) ->
     constants = _constants(q, v, saved)
     queries = attention_kernels.attend_queries_backward
     rows.launch(queries, q.shape[0] * flags.shape[1], *given, dq, *sizes, **constants)
-    rows.launch(attention_kernels.attend_keys_backward, k.shape[0] * flags.shape[2], *given, dk, dv, *sizes, **constants)
+    rows.launch(
+        attention_kernels.attend_keys_backward, k.shape[0] * flags.shape[2], *given, dk, dv, *sizes, **constants
+    )
     return dq, dk, dv
 
 

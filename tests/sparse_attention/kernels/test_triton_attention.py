@@ -44,7 +44,9 @@ SIGNATURES = {
     "attend_keys_backward": {**GIVEN, "dk_ptr": T, "dv_ptr": T, **SIZES, "factor": "fp32", "scale": "fp32"},
 }  # fmt: skip
 SHARED = {80: 163 * 1024, 90: 227 * 1024}  # bytes of shared memory that a program can have
-COMPILED = [(name, *case) for name in SIGNATURES for case in (("bf16", 1.0, 64), ("fp32", 2.0, 128), ("fp16", 1 / 0.3, 128))]
+COMPILED = [
+    (name, *case) for name in SIGNATURES for case in (("bf16", 1.0, 64), ("fp32", 2.0, 128), ("fp16", 1 / 0.3, 128))
+]
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled")

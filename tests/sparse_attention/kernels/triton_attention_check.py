@@ -49,7 +49,9 @@ CASES = [
 def case(name, alpha, H, G, n, m, d, e, causal, lengths, dtype):
     generator = torch.Generator().manual_seed(m)
     # Small whole numbers over 4: every type holds them, and float32 holds their products, so that all see the same scores.
-    q, k, v, g = ((torch.randn(s, generator=generator) * 8).round() / 4 for s in ((H, n, d), (G, m, d), (G, m, e), (H, n, e)))
+    q, k, v, g = (
+        (torch.randn(s, generator=generator) * 8).round() / 4 for s in ((H, n, d), (G, m, d), (G, m, e), (H, n, e))
+    )
     k = k[:, :1].expand_as(k) if name == "ties" else k * 2.0**14 if name == "huge scores" else k
     q[0, 0, 0] = torch.nan if name == "excluded and spoilt" else q[0, 0, 0]
     lengths = None if lengths is None else torch.tensor(lengths)

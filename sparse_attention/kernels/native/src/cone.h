@@ -26,7 +26,8 @@ inline Cone cone_of(const T* x, const uint8_t* kept, int64_t n, double q, bool m
     sum += sa::sum(s);
     count += sa::sum(c);
   }
-  const double below = (mirrored ? std::fabs(sum) : sum) + count * q;
+  const volatile double offset = count * q;  // rounded by itself, not by a fused multiply-add: sum = -Kq gives 0, and so NaN
+  const double below = (mirrored ? std::fabs(sum) : sum) + offset;
   return {sum, below, (1 + count * q) / below, count};
 }
 
