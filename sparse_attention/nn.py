@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .fused import sparse_attention
-from .integrations.masks import lengths_of, separate
+from .integrations.masks import separate
 from .registry import Mapping, make
-from .rows.shape import asynchronous, foreign
+from .rows.shape import asynchronous, foreign, lengths_of
 
 
 def over_keys(mapping: str | nn.Module, **params: Any) -> nn.Module:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .. import registry
 from ..describe import Spec
-from ..rows.shape import foreign, transformed
+from ..rows.shape import foreign, lengths_of, transformed
 from ..twins import Mapping
 from .composition import visible
 
@@ -142,10 +142,8 @@ def _lengths(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor:
 def _as_lengths(mask: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None:
     """The lengths ``[..., H]`` that a mask of keys ``[..., 1, m]`` says, if what it hides is padding on the right."""
     m = k.shape[-2]
-    if mask.ndim < 2 or mask.shape[-2:] != (1, m) or mask.device.type != "cpu" or foreign(mask) or transformed():
-        return None
-    count = mask.sum(-1, keepdim=True)  # [..., 1, 1]
-    return count[..., 0, 0].expand(lead) if torch.equal(mask, torch.arange(m) < count) else None
+    lengths = lengths_of(mask[..., 0, :]) if mask.ndim >= 2 and mask.shape[-2:] == (1, m) else None
+    return None if lengths is None else lengths.expand(lead)
 
 
 def mapped(mapping: Any, params: dict[str, Any]) -> tuple[Callable[..., Tensor], float | None, float, str]:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from ..registry import make
-from ..rows.shape import asynchronous, foreign
 
 
 def separate(mask: Tensor, below: float | None = None) -> tuple[Tensor, Tensor]:
@@ -28,14 +27,6 @@ def separate(mask: Tensor, below: float | None = None) -> tuple[Tensor, Tensor]:
     """
     keep = ~(mask <= (torch.finfo(mask.dtype).min / 2 if below is None else below))  # NaN stays a score
     return keep, mask.masked_fill(~keep, 0.0)
-
-
-def lengths_of(keep: Tensor) -> Tensor | None:
-    """Lengths int64 ``[B]`` of the keys, ``keep [B, m]`` True where one is; None where they are not right-padded, or where the
-    answer would make the host wait for a device or a compiler for a value."""
-    if foreign(keep) or asynchronous(keep) or torch._C._are_functorch_transforms_active():
-        return None
-    return keep.sum(-1) if bool((keep[:, 1:] <= keep[:, :-1]).all()) else None
 
 
 def treat_as_masked(
@@ -64,4 +55,4 @@ def treat_as_masked(
     return mapped
 
 
-__all__ = ["lengths_of", "separate", "treat_as_masked"]
+__all__ = ["separate", "treat_as_masked"]

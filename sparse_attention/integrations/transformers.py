@@ -24,8 +24,8 @@ from ..fused import sparse_attention
 from ..fused.cache import at_support
 from ..fused.composition import times
 from ..registry import make, names, spec
-from ..rows.shape import asynchronous, foreign
-from .masks import lengths_of, separate
+from ..rows.shape import asynchronous, foreign, lengths_of
+from .masks import separate
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel

@@ -43,6 +43,14 @@ def asynchronous(x: Tensor) -> bool:
     return x.is_cuda
 
 
+def lengths_of(keep: Tensor) -> Tensor | None:
+    """Lengths int64 ``[...]`` of the keys, ``keep [..., m]`` True where one is; None where they are not right-padded, or where the
+    answer would make the host wait for a device or a compiler for a value."""
+    if foreign(keep) or asynchronous(keep) or transformed():
+        return None
+    return keep.sum(-1) if bool((keep[..., 1:] <= keep[..., :-1]).all()) else None
+
+
 def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Scores with the attention dimension last, in float32 or float64, -inf where masked; and the way back.
 
