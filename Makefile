@@ -102,7 +102,7 @@ clean: ## remove the environment and caches; finished cells (outputs/) and downl
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 help: ## list the targets
-	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 .PHONY: help setup $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures summary verify demo \
 	data wheel bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages tour test test-slow test-slurm crash-test golden lint types lock clean

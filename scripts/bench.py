@@ -1,8 +1,8 @@
 """Time every mapping against torch.softmax and installed peers; write docs/benchmarks.md.
 
-python scripts/bench.py                      # the whole table: about ten minutes
-python scripts/bench.py --seconds .2 --only sparsemax --shapes 1280x30 --output -
-python scripts/bench.py --only fusedmax       # one mapping, into the file
+Examples: python scripts/bench.py                                                      # the whole page: about ten minutes
+          python scripts/bench.py --seconds .2 --only sparsemax --shapes 1280x30 --output -
+          python scripts/bench.py --only fusedmax,top_k --no-peers --output -          # two mappings; no page is written
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Time sa.sparse_attention against torch's attention and the composition; write its section of docs/benchmarks.md.
 
-python scripts/bench_attention.py                                   # all: about ten minutes on a quiet core
-python scripts/bench_attention.py --n 512 --seconds .2 --no-memory --output -
+Examples: python scripts/bench_attention.py                                   # all: about ten minutes on a quiet core
+          python scripts/bench_attention.py --n 512 --seconds .2 --no-memory --no-decoding --output -
+          python scripts/bench_attention.py --n 4096 8192 --no-decoding --output /tmp/attention.md
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
     if sources is not None:
         print(
             f"or: fairseq-generate {folder}/fairseq/data --path {folder}/fairseq/model.pt --task sa_pairs "
-            "--user-dir tasks/fairseq_plugin"
+            "--user-dir tasks/fairseq_plugin --required-batch-size-multiple 1"
         )
     return 0
 

@@ -1,7 +1,9 @@
 """Prove this machine's GPU part by part, each in less than ten minutes, and write what came out; docs/gpu.md.
 
-    python3 scripts/gpu_proof.py collect --wheels wheels [--versions 3.11 3.12]     where there is a network and .venv: make gpu-wheels
-    python3 scripts/gpu_proof.py kernels|training|table --wheels wheels              where there is a GPU and torch: make gpu-proof PART=...
+Examples: python scripts/gpu_proof.py collect --wheels wheels --versions 3.11      # where there is a network and .venv: make gpu-wheels
+          python scripts/gpu_proof.py kernels --wheels wheels                       # where there is a GPU and torch: make gpu-proof PART=kernels
+          python scripts/gpu_proof.py training --device cpu --toy                   # the smallest sizes, without a GPU
+          python scripts/gpu_proof.py table --table laha2018_table3 columns=yeast
 
 Options after `table` of the form key=value go to scripts/reproduce.py.
 """
@@ -31,7 +33,7 @@ def main() -> int:
     parser.add_argument(
         "--outputs", type=Path, default=ROOT / "outputs" / "gpu" / "cells", help="store of the table's cells"
     )
-    choice = parser.parse_args()
+    choice = parser.parse_intermixed_args()
     from tasks import wheels  # needs nothing that is not part of Python
 
     if choice.part == "collect":

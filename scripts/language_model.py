@@ -1,7 +1,8 @@
 """Train a causal language model over 4,096 bytes with softmax, sparsemax and entmax 1.5; write docs/results/language_model.md.
 
-python scripts/language_model.py                                   # all three rows one after another, speed, memory, the page
-python scripts/language_model.py --only sparsemax --seconds 60     # a row alone, from where it stopped; --page joins them
+Examples: python scripts/language_model.py                                   # all three rows one after another, speed, memory, the page
+          python scripts/language_model.py --only sparsemax --seconds 60     # a row alone, from where it stopped
+          python scripts/language_model.py --page --turns 9                  # of the rows that were trained: speed, memory, the page
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """make wheel: a wheel that carries the CPU kernels compiled, for x86-64 Linux with glibc 2.28 or newer (manylinux_2_28).
 
-    python scripts/wheel.py [--to dist]
+Examples: python scripts/wheel.py
+          python scripts/wheel.py --to /tmp/wheels
+          CXX=clang++ python scripts/wheel.py                  # another compiler
 
 The library is copied, its kernels are compiled beside their sources for every kind of processor
 (`sparse_attention/kernels/native/carry.py`), and the wheel gets its platform's name.

@@ -3,7 +3,7 @@
     import sparse_attention as sa
 
     p = sa.fusedmax(scores, dim=-1, lam=0.1, mask=mask)     # mask: bool, True = keep
-    m = sa.make("fusedmax", lam=0.1)                        # nn.Module: m(scores, mask=None, dim=-1); also sa.Fusedmax(0.1)
+    m = sa.make("fusedmax", lam=0.1)                        # nn.Module: m(scores, mask=None, dim=None); also sa.Fusedmax(0.1)
     sa.names(kind="simplex"), sa.spec("fusedmax")
     out = sa.sparse_attention(q, k, v, mapping="sparsemax", causal=True)   # scores, mapping and values in one exact call
 

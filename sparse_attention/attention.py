@@ -61,7 +61,7 @@ class DotScores(Scores):
 
 
 class GeneralScores(Scores):
-    """``q^T W k`` (Luong et al. 2015); the default of OpenNMT, used by all four papers' NMT systems."""
+    """``q^T W k`` (Luong et al. 2015); the default of OpenNMT-py, which Niculae & Blondel 2017 and Laha et al. 2018 use."""
 
     def __init__(self, query_dim: int, key_dim: int, scale: float = 1.0):
         super().__init__(scale)

@@ -41,8 +41,9 @@ def sparse_attention(
     r"""Attention :math:`\pi(s\,QK^\top)V` with a mapping :math:`\pi` in place of softmax; exact, whatever way is taken.
 
     ``sa.fused.plan`` takes the same arguments and says which way that is, and why: the fused kernel (sparsemax and entmax
-    1.5 on a CPU: no scores are stored, the gradient touches the support alone), torch's own attention (softmax), or the
-    composition of two matrix products and the mapping (all others).
+    1.5, native on a CPU, in Triton on CUDA, which was never run on a GPU: no scores are stored, the gradient touches the
+    support, there its blocks), torch's own attention (softmax), or the composition of two matrix products and the mapping
+    (all others).
 
     Args:
         q: ``[..., H, n, d]``, floating point; also ``[n, d]``.

@@ -54,7 +54,7 @@ def _bounded(
     kind="constrained",
     inputs=("bounds",),
     params=(BOUNDS,),
-    paper=_PAPER,
+    paper="Martins & Kreutzer 2017; Peters et al. 2018",
     oracle="relative entropy programme (cvxpy)",
 )
 def constrained_softmax(scores: Tensor, bounds: Tensor | float, dim: int = -1, mask: Tensor | None = None) -> Tensor:

@@ -78,7 +78,7 @@ def _record(w: Wanted, named: str, folder: Path, asked: set[str]) -> dict[str, A
         scored = level.read() if level.finished() and ".damaged-" not in place.name else None
         if scored is not None and digest(scored["scoring"]) == how:
             tests[scored["test"]] = {
-                "evaluation": place.name, "scored": scored, "made": _made(level), "examples": _packed(level.predictions()),
+                "evaluation": place.name, "scored": without_texts(scored), "made": _made(level), "examples": _packed(level.predictions()),
             }  # fmt: skip
     trained = Level(folder).read()
     if trained is None or not asked <= tests.keys() or not tests:
@@ -87,6 +87,15 @@ def _record(w: Wanted, named: str, folder: Path, asked: set[str]) -> dict[str, A
         "key": named, "task": config["task"]["name"], "mapping": config["mapping"]["name"], "seed": w.seed, "training": folder.name,
         "trained": trained, "made": _made(Level(folder)), "tests": {k: v for k, v in tests.items() if k in asked | {OWN}},
     }  # fmt: skip
+
+
+def without_texts(scored: Mapping[str, Any]) -> dict[str, Any]:
+    """What an evaluation measured; of a constant output, a sentence of the data set, the number of words alone."""
+    systems = {name: dict(values) for name, values in (scored.get("baselines") or {}).items()}
+    for name in [k for k in systems.get("constant", {}) if k.endswith("/text")]:
+        text = systems["constant"].pop(name)
+        systems["constant"][name.removesuffix("text") + "words"] = len(text.split())
+    return {**scored, "baselines": systems} if "baselines" in scored else dict(scored)
 
 
 def _made(level: Level) -> dict[str, Any]:

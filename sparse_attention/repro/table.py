@@ -174,10 +174,18 @@ class _Column:
             known = [None if n is None else Summary(float(n), None, 1) for n in numbers]
             values = [Value(s.metric, n, self._decimals(s)) for s, n in zip(self.shown, known)]
             text, words = scores.get(f"{self.column.split}/text"), scores.get(f"{self.column.split}/words")
-            detail = f"“{text}”" if text is not None else f"first {words} words" if words is not None else ""
+            detail = _trivial(system, text, words)
             nothing: list[Any] = [None] * sum(len(g.metrics) for g in self.column.published)
             made.append(Row(f"{system} baseline", detail, values, nothing, nothing, baseline=True))
         return made
+
+
+def _trivial(system: str, text: str | None, words: int | None) -> str:
+    """What a trivial system gives. A constant output is a sentence of the data set: its words are counted, not quoted."""
+    if system == "constant" and (text is not None or words is not None):
+        count = len(text.split()) if words is None and text is not None else words
+        return f"always the same {count} words"
+    return f"“{text}”" if text is not None else f"first {words} words" if words is not None else ""
 
 
 def select(slots: Sequence[Slot], found: Mapping[str, Found], by: Select | None) -> tuple[list[Slot], str]:

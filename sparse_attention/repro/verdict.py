@@ -21,6 +21,7 @@ from sparse_attention.repro.stats import Summary
 
 # Overrides that say where, how and how often, not what.
 FREE = ("runtime", "paths", "seed", "seeds", "logger", "launcher")
+STANDS_FOR = " stands for "  # between a data set and the one it is used in place of: of loaders and labels of columns
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,18 @@ def obstacles(
     for slot in slots:
         stored = found.get(slot.cell.cell_id)
         told = stored.shortfalls if stored else {"train": slot.cell.prepared.shortfalls}
-        reasons += [*told.get("train", ()), *told.get(split, ())]
+        reasons += [_standing(why, column.label) for why in (*told.get("train", ()), *told.get(split, ()))]
     lost = sum(s.cell.cell_id not in found for s in slots)
     if lost:
         reasons.append(f"{lost} of {len(slots)} cells are not there")
     return list(dict.fromkeys(reasons))
+
+
+def _standing(why: str, label: str) -> str:
+    """A data set stands in for several papers' data: where a column's label says for which, that is said."""
+    name, stands, _ = why.partition(STANDS_FOR)
+    _, said, whose = label.rpartition(f";{STANDS_FOR}")
+    return f"{name}{STANDS_FOR}{whose}" if stands and said else why
 
 
 def _head(override: str) -> str:

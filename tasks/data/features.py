@@ -55,7 +55,7 @@ def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone
         raise DataUnavailable(
             "torchvision is not installed",
             str(error),
-            "pip install 'sparse-attention[vision]', or use --backbone tiny for a trial",
+            "pip install 'sparse-attention[repro]', or use --backbone tiny for a trial",
         ) from error
     net = resnet152(weights=None)
     if weights is not None:

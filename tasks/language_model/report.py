@@ -41,7 +41,7 @@ def page(result: dict[str, Any]) -> str:
     lines = [
         "# A causal language model, softmax beside sparse attention",
         "",
-        "    make bench-lm        # python scripts/language_model.py: trains the rows, measures, writes this page and its JSON",
+        f"    make bench-lm ARGS='--seconds {options['seconds']:.0f}'        # trains the rows, measures, writes this page and its JSON",
         "",
         f"A decoder of {options['layers']} layers, width {options['width']}, {options['heads']} heads of {options['width'] // options['heads']}, rotary",
         f"positions, over windows of {options['length']} bytes: {next(iter(rows.values()))['data']}. AdamW at {options['learning_rate']:g} after",

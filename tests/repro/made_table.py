@@ -26,7 +26,7 @@ FACTS = {
     "name": "toy", "provenance": "generated", "sizes": {"train": 1200, "test": 40}, "sha256": "abcdef0123456789", "notes": ["Read me."],
 }  # fmt: skip
 BASELINES = {
-    "lead": {"test/bleu": 12.345, "test/words": 8}, "constant": {"test/bleu": 1.0, "test/text": "hello"}, "nearest neighbour": {"test/bleu": 29.7},
+    "lead": {"test/bleu": 12.345, "test/words": 8}, "constant": {"test/bleu": 1.0, "test/text": "hello there"}, "nearest neighbour": {"test/bleu": 29.7},
 }  # fmt: skip
 
 # (row, lam, seed) -> dev accuracy, test BLEU; the best dev point (lam=0.5) is not the best test point

@@ -36,12 +36,12 @@ def test_the_table_from_records_is_the_tables_of_the_store(finished, tmp_path):
     assert len(found) == len(plan.cells) and lost == []
     path = tmp_path / "records" / "fake_demo.jsonl"
     archive.write(path, {"experiment": "fake", "profile": "demo", "arguments": []}, found)
-    assert not any(word in path.read_text() for word in ("weights", str(tmp_path)))
+    assert not any(word in path.read_text() for word in ("weights", str(tmp_path), "the same"))  # its constant output
     asked, again = archive.read(path)
     assert asked["experiment"] == "fake" and again == json.loads(json.dumps(found))
     restored = archive.restore(one, wanted, again, Store(tmp_path / "light"))
     written = render.to_markdown(tables.build(restored, Store(tmp_path / "light")))
-    assert written == render.to_markdown(tables.build(plan, store))
+    assert written == render.to_markdown(tables.build(plan, store)) and "always the same 2 words" in written
     told = render.to_text(
         tables.build(archive.from_records(restored, "records/fake_demo.jsonl"), Store(tmp_path / "light"))
     )

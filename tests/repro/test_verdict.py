@@ -120,6 +120,8 @@ SHOW = [{"metric": m, "label": m} for m in ("test/score", "test/other", "duc/sco
         (lambda page: None, {"overrides": ["+optim.foo=2"]}, "override +optim.foo=2"),
         (column(overrides=["data.shortfalls=200 of 900 pairs"]), {}, "200 of 900 pairs"),
         (column(overrides=["data.test_shortfalls=generated text"]), {}, "generated text"),
+        (column(overrides=["data.shortfalls=tiny stands for a corpus"]), {}, "tiny stands for a corpus"),
+        (column(label="DE-EN; stands for IWSLT", overrides=["data.shortfalls=tiny stands for a corpus"]), {}, "tiny stands for IWSLT"),
         (column(overrides=["data.testless=1"]), {}, "no test set 'test'"),
         (column(show=SHOW, evaluate=["duc"], published=[{"label": "p", "dataset": "D", "metrics": ["S"], "against": ["test/other"]}]),
          {}, "no tolerance is stated for other"),

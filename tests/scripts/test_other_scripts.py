@@ -52,8 +52,9 @@ def test_help_ends_with_what_to_run_next(script, name):
 
 
 WITH_EXAMPLES = (
-    "bench", "compare", "crash_test", "data", "evaluate", "export", "extract_features", "figures", "paper_figures", "predict",
-    "properties_table", "records", "reproduce", "store", "summary", "train", "verify", "wandb_dashboard", "wandb_upload",
+    "bench", "bench_attention", "bench_training", "compare", "crash_test", "data", "evaluate", "export", "extract_features",
+    "figures", "gpu_proof", "language_model", "paper_figures", "predict", "properties_table", "records", "reproduce", "store",
+    "summary", "train", "verify", "wandb_dashboard", "wandb_upload", "wheel",
 )  # fmt: skip
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
+import sparse_attention as sa
 from tasks.language_model import report, training
 from tasks.language_model.data import window
-from tasks.language_model.model import LanguageModel
+from tasks.language_model.model import Block, LanguageModel, rotated, turns
 
 SMALL = {"width": 16, "layers": 2, "heads": 2, "length": 48, "every": 2, "windows": 1, "warmup": 2}
 
@@ -37,18 +40,60 @@ def test_the_mapping_matters():
     assert all((a - b).abs().max() > 1e-3 for i, a in enumerate(outs) for b in outs[:i])
 
 
-def test_training_goes_on_where_it_stopped(tmp_path):
-    text = torch.randint(0, 256, (2000,), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+def test_products_of_rotated_vectors_depend_on_the_distance_alone():
+    q, k = (rotated(torch.randn(8).expand(9, 8), turns(9, 8)) for _ in range(2))
+    assert torch.allclose((q @ k.mT)[1:, 1:], (q @ k.mT)[:-1, :-1], atol=1e-5)
+    assert not torch.allclose((q @ k.mT)[0], (q @ k.mT)[0, 0], atol=0.1)
+
+
+def test_a_block_adds_to_what_it_is_given():
+    block, x = Block(16, 2, "sparsemax", {}), torch.randn(1, 6, 16)
+    for last in (block.out.weight, block.feed[2].weight, block.feed[2].bias):
+        torch.nn.init.zeros_(last)
+    assert torch.equal(block(x, turns(6, 8)), x)
+
+
+def test_training_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    """By a clock of one second a step: eight seconds, or three and then the rest; other options begin anew."""
+    clock = itertools.count()
+    monkeypatch.setattr(training.time, "process_time", lambda: float(next(clock)))
+    text = (torch.randint(0, 90, (2000,), generator=torch.Generator().manual_seed(0)) ** 2 // 90).to(torch.uint8)
+
+    def train(mapping, seconds, folder, rate=1e-2):
+        options = training.Options(mapping, seconds=seconds, learning_rate=rate, **SMALL)
+        return options, *training.train(options, text, text, "bytes", tmp_path / folder, lambda line: None)
+
     for mapping in training.MAPPINGS:
-        options = training.Options(mapping, seconds=0.05, **SMALL)
-        model, record = training.train(options, text, text, "bytes", tmp_path, lambda line: None)
-        longer = training.Options(mapping, seconds=0.1, **SMALL)
-        model, more = training.train(longer, text, text, "bytes", tmp_path, lambda line: None)
-        assert more.points[: len(record.points)] == record.points and more.points[-1][1] >= 0.1
-        assert len(more.density) == 2 and all(0 < d <= 1 for d in more.density)
-        training.keep_tensors(model, text, longer, tmp_path)
+        for folder in ("cut", "whole"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+        train(mapping, 3.0, "cut")
+        _, model, record = train(mapping, 8.0, "cut")
+        options, other, whole = train(mapping, 8.0, "whole")
+        assert [p for p in record.points if p[0] != 3] == whole.points and [p[0] for p in whole.points] == [
+            0,
+            2,
+            4,
+            6,
+            8,
+        ]
+        assert all(map(torch.equal, model.parameters(), other.parameters()))
+        assert whole.points[0][2] == pytest.approx(8.0, abs=0.1) and whole.points[-1][2] < 7.5  # bits a byte
+        training.keep_tensors(model, text, options, tmp_path)
         kept = torch.load(tmp_path / f"{mapping}_qkv.pt", weights_only=True)
         assert kept["q"].shape == (2, 2, 48, 8)
+    assert train(mapping, 8.0, "cut", 1e-3)[2].points[-1][2] > whole.points[-1][2]
+
+
+@pytest.mark.parametrize("mapping", ["sparsemax", "entmax15"])
+def test_densities_are_the_share_of_visible_pairs_with_weight(mapping):
+    options = training.Options(mapping, **SMALL)
+    model, text = training.build(options), torch.arange(60, dtype=torch.uint8)
+    for block in model.blocks:
+        block.project.weight.data *= 30
+    name, params = training.MAPPINGS[mapping]
+    for found, (q, k, v) in zip(training.densities(model, text, options), model.attended(text[None, :48].long())):
+        _, p = sa.sparse_attention(q, k, v, name, causal=True, need_weights=True, **params)
+        assert found == pytest.approx(float((p > 0).sum()) / (2 * 48 * 49 / 2), abs=2e-3) and found < 0.5
 
 
 def test_windows_and_the_page():

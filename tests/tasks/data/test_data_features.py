@@ -120,7 +120,7 @@ def test_what_a_backbone_needs_is_said(monkeypatch, tmp_path):
 
 
 def test_resnet_cut_before_its_pooling(tmp_path):
-    models = pytest.importorskip("torchvision.models", reason="torchvision is not installed (the [vision] extra)")
+    models = pytest.importorskip("torchvision.models", reason="torchvision is not installed (the [repro] extra)")
     with pytest.raises(DataUnavailable, match="--weights"):
         features.backbone("resnet152", str(tmp_path / "none.pth"))
     (tmp_path / "cut.pth").write_bytes(b"PK\x03\x04")
