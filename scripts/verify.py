@@ -5,6 +5,7 @@
     python scripts/verify.py --rerun        then train a random twentieth of the recorded demo cells anew and compare (minutes)
 
     python scripts/verify.py --rerun draw=3 the same cells each time
+    python scripts/verify.py --rerun of=niculae2017_table2_cpu     of that table's cells instead of the demo's (a twentieth, at least one)
 
     in=FOLDER (docs/results)   whose pages and records       draw=N   which cells --rerun draws (default: others each day)
 
@@ -30,9 +31,12 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 0
     if wrong := [a for a in arguments if "=" not in a and a not in OPTIONS] + [
-        k for k in given if k not in ("in", "draw")
+        k for k in given if k not in ("in", "draw", "of")
     ]:
-        print(f"error: {wrong[0]} is not for this command; it knows {', '.join(OPTIONS)}, in=, draw=", file=sys.stderr)
+        print(
+            f"error: {wrong[0]} is not for this command; it knows {', '.join(OPTIONS)}, in=, draw=, of=",
+            file=sys.stderr,
+        )
         return 2
     from sparse_attention.repro.store import StoreError
     from tasks import recorded, rerun
@@ -51,7 +55,11 @@ def main(arguments: list[str]) -> int:
             return 0
         checked = recorded.check(results)
         print(checked.text())
-        again = rerun.differences(results, given.get("draw"), print) if "--rerun" in arguments else []
+        again = (
+            rerun.differences(results, given.get("draw"), print, given.get("of", "*_demo"))
+            if "--rerun" in arguments
+            else []
+        )
         print("".join(f"DIFFERS {one}\n" for one in again), end="")
     except (StoreError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -27,6 +27,7 @@ What there is (`help(sa.fusedmax)`, `help(sa.losses)`; a tour of 15 minutes: doc
     registry     make names spec register; Param Spec Mapping UnknownMappingError
     attention    sparse_attention KeyCache; fused (plan), attention and nn (modules), integrations (of other packages)
     losses       losses, max_omega, prox
+    no sum 1     unnormalised (alpha_relu, group_sparsemax)
     looking      quality, properties
     the rest     kernels, structured, continuous, bench, repro (cells, stores and reports of experiments), __version__
 """
@@ -45,7 +46,18 @@ __version__ = "0.2.0"
 # Imported when first used; with them the functions and modules of the mappings that are.
 _ROOMS = {
     name: f".{name}"
-    for name in ("attention", "bench", "fused", "integrations", "nn", "properties", "prox", "repro", "structured")
+    for name in (
+        "attention",
+        "bench",
+        "fused",
+        "integrations",
+        "nn",
+        "properties",
+        "prox",
+        "repro",
+        "structured",
+        "unnormalised",
+    )
 }
 _ROOMS["continuous"] = ".mappings.continuous"
 _FUSED = ("KeyCache", "sparse_attention")

@@ -14,6 +14,7 @@ from . import prox as prox
 from . import quality as quality
 from . import repro as repro
 from . import structured as structured
+from . import unnormalised as unnormalised
 from .describe import Param as Param
 from .describe import Spec as Spec
 from .fused.attention import sparse_attention as sparse_attention

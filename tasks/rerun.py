@@ -1,4 +1,4 @@
-"""A random twentieth of the recorded demo cells, trained anew and held against their records."""
+"""A random twentieth of recorded cells, trained anew and held against their records."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import random
 import tempfile
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +23,31 @@ SHARE = 0.05
 TIMES_TOLERANCE = 2.0  # machines differ by up to 1.4 ROUGE points with the same seed
 
 
-def differences(results: Path, draw: str | None, say: Callable[[str], Any]) -> list[str]:
+def differences(results: Path, draw: str | None, say: Callable[[str], Any], of: str = "*_demo") -> list[str]:
     """Train the cells that are drawn, in a folder of their own; a sentence for each score that is another.
 
     Args:
-        draw: of the cells; None: today's date.
+        draw: of the cells; None: today's date. of: which records, by the name of their file without `.jsonl`, as a pattern.
     Raises:
-        RuntimeError: a cell that could not be run.
+        RuntimeError: a cell that could not be run. ValueError: no such records.
     """
     drawn = random.Random(draw or datetime.datetime.now(datetime.UTC).date().isoformat())
-    known = [one for path in sorted((results / recorded.FOLDER).glob("*_demo.jsonl")) for one in _recorded(path)]
+    paths = sorted(
+        p
+        for p in (results / recorded.FOLDER).glob("*.jsonl")
+        if fnmatchcase(p.stem, of) and not p.stem.startswith("sweep_")
+    )
+    if not paths:
+        raise ValueError(
+            f"of={of} is no table of {results / recorded.FOLDER}; name one without .jsonl, or a pattern as *_demo"
+        )
+    known = [one for path in paths for one in _recorded(path)]
     chosen = drawn.sample(known, max(1, math.ceil(SHARE * len(known)))) if known else []
     found = []
     with tempfile.TemporaryDirectory() as work:
         for number, (w, record) in enumerate(chosen, 1):
             name = f"{record['task']}/{record['mapping']}, seed {record['seed']}"
-            say(f"{number} of {len(chosen)}, of {len(known)} demo cells: {name}")
+            say(f"{number} of {len(chosen)}, of {len(known)} cells: {name}")
             found += [f"{name}: {one}" for one in _differences(w, record, Store(work), say)]
     return found
 

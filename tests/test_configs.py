@@ -286,7 +286,8 @@ def test_translation_tables_share_their_cells(monkeypatch):
 
 
 TOY = ("encode.tokenizer=none", "encode.subword=none", "encode.vocab_size=null", "encode.min_count=1")
-TEXT = [n for n in pages("experiment") if not any(t in n for t in ("figure5", "table3", "table1", "martins2020_table"))]
+OTHERS = ("figure5", "table3", "table1", "martins2020_table", "snli", "quality")  # not of pairs of texts
+TEXT = [n for n in pages("experiment") if not any(t in n for t in OTHERS)]
 
 
 @pytest.mark.parametrize("name", ["demo", *(pytest.param(n, marks=pytest.mark.slow) for n in TEXT if n != "demo")])
@@ -302,15 +303,16 @@ def test_experiment_runs_at_toy_size(name, tiny, tmp_path, capsys, isolated, mon
     monkeypatch.setenv("PYTHONPATH", str(CONFIGS.parent))
     changed = [o for o in tiny if not o.startswith(("task=", "profile="))]
     paths = [f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1"]
-    command = ["profile=demo", *TOY, *changed, *paths]
+    experiment = compose.experiment(name, "demo")
+    # A tagger prepares its data in the worker, where nothing is generated.
+    labels = tuple(row.label for row in experiment.rows if "predicted" not in row.label)
+    command = ["profile=demo", f"rows={'|'.join(labels)}", *TOY, *changed, *paths]
     assert reproduce.main([name], command) == 0
     first = capsys.readouterr()
-    experiment = compose.experiment(name, "demo")
     shown = (tmp_path / "tables" / f"{name}_demo.txt").read_text(encoding="utf-8")
     assert experiment.title in shown and "not comparable" in shown
-    labels = tuple(row.label for row in experiment.rows)
     body = [line for line in shown.splitlines() if line.strip().startswith(labels)]
-    assert len(body) >= len(experiment.rows) * len(experiment.columns)
+    assert len(body) >= len(labels) * len(experiment.columns)
     assert not [line for line in body if "failed" in line or "missing" in line or "None" in line]
     for suffix in (".md", ".csv", ".tex"):
         assert (tmp_path / "tables" / f"{name}_demo{suffix}").stat().st_size > 200

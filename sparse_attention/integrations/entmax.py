@@ -20,6 +20,7 @@ normmax and budget: ``mappings/_normmax.py``.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -244,23 +245,23 @@ class BudgetBisect(_Module):
 
 
 class _Loss(_Module):
-    """Rows whose target is ``ignore_index`` count 0 and are left out of the mean.
+    """``function(X, target, **given)``; rows whose target is ``ignore_index`` count 0 and are left out of the mean.
 
     Args:
+        function: a loss of one value a row.
         reduction: "elementwise_mean" (also called "mean"), "sum" or "none".
     """
 
-    def __init__(self, ignore_index: int = -100, reduction: str = "elementwise_mean", **given: Any) -> None:
+    def __init__(self, function: Callable[..., Any], ignore_index: int, reduction: str, **given: Any) -> None:
         if reduction not in ("elementwise_mean", "mean", "sum", "none"):
             raise ValueError(f"reduction={reduction!r} is not one of elementwise_mean, sum, none")
         super().__init__(ignore_index=ignore_index, reduction=reduction, **given)
-
-    def loss(self, X: Tensor, target: Tensor) -> Any:
-        raise NotImplementedError
+        self._function, self._given = function, tuple(given)
 
     def forward(self, X: Tensor, target: Tensor) -> Any:
         counted = target != self.ignore_index
-        found = self.loss(X, target.masked_fill(~counted, 0))
+        given = {name: getattr(self, name) for name in self._given}
+        found = self._function(X, target.masked_fill(~counted, 0), **given)
         value = (found[0] if isinstance(found, tuple) else found).masked_fill(~counted, 0.0)
         if self.reduction != "none":
             value = value.sum() if self.reduction == "sum" else value.sum() / counted.sum()
@@ -277,10 +278,7 @@ class SparsemaxLoss(_Loss):
         reduction: str = "elementwise_mean",
         return_support_size: bool = False,
     ) -> None:
-        super().__init__(ignore_index, reduction, k=k, return_support_size=return_support_size)
-
-    def loss(self, X: Tensor, target: Tensor) -> Any:
-        return sparsemax_loss(X, target, self.k, self.return_support_size)
+        super().__init__(sparsemax_loss, ignore_index, reduction, k=k, return_support_size=return_support_size)
 
 
 class Entmax15Loss(_Loss):
@@ -293,20 +291,14 @@ class Entmax15Loss(_Loss):
         reduction: str = "elementwise_mean",
         return_support_size: bool = False,
     ) -> None:
-        super().__init__(ignore_index, reduction, k=k, return_support_size=return_support_size)
-
-    def loss(self, X: Tensor, target: Tensor) -> Any:
-        return entmax15_loss(X, target, self.k, self.return_support_size)
+        super().__init__(entmax15_loss, ignore_index, reduction, k=k, return_support_size=return_support_size)
 
 
 class SparsemaxBisectLoss(_Loss):
     """Module of :func:`sparsemax_bisect_loss`."""
 
     def __init__(self, n_iter: int | None = 50, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
-        super().__init__(ignore_index, reduction, n_iter=n_iter)
-
-    def loss(self, X: Tensor, target: Tensor) -> Tensor:
-        return sparsemax_bisect_loss(X, target)
+        super().__init__(sparsemax_bisect_loss, ignore_index, reduction, n_iter=n_iter)
 
 
 class EntmaxBisectLoss(_Loss):
@@ -319,10 +311,7 @@ class EntmaxBisectLoss(_Loss):
         ignore_index: int = -100,
         reduction: str = "elementwise_mean",
     ) -> None:
-        super().__init__(ignore_index, reduction, alpha=alpha, n_iter=n_iter)
-
-    def loss(self, X: Tensor, target: Tensor) -> Tensor:
-        return entmax_bisect_loss(X, target, self.alpha)
+        super().__init__(entmax_bisect_loss, ignore_index, reduction, alpha=alpha, n_iter=n_iter)
 
 
 class NormmaxBisectLoss(_Loss):
@@ -335,10 +324,7 @@ class NormmaxBisectLoss(_Loss):
         ignore_index: int = -100,
         reduction: str = "elementwise_mean",
     ) -> None:
-        super().__init__(ignore_index, reduction, alpha=alpha, n_iter=n_iter)
-
-    def loss(self, X: Tensor, target: Tensor) -> Tensor:
-        return normmax_bisect_loss(X, target, self.alpha)
+        super().__init__(normmax_bisect_loss, ignore_index, reduction, alpha=alpha, n_iter=n_iter)
 
 
 activations = losses = root_finding = sys.modules[__name__]

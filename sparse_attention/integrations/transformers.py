@@ -6,6 +6,8 @@
 
 Attention and mask are registered both: without the second, transformers would hand over no mask at all. The mask is boolean;
 one that a model adds itself is split in what it hides and the position biases that it adds (`masks.separate`).
+
+    model.generate(**inputs, past_key_values=sa.integrations.transformers.cache(model))        # steps read an `sa.KeyCache`
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..fused import sparse_attention
+from ..fused import KeyCache, sparse_attention
 from ..fused.cache import at_support
 from ..fused.composition import times
 from ..registry import make, names, spec
@@ -28,7 +30,8 @@ from ..rows.shape import asynchronous, foreign, lengths_of
 from .masks import separate
 
 try:
-    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+    from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
+    from transformers.cache_utils import DynamicLayer
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
     from transformers.utils.output_capturing import _active_collector
 except ImportError as error:
@@ -118,6 +121,68 @@ def _by_itself(kind: type[nn.Module]) -> bool:
     return "softmax" in source and "ALL_ATTENTION_FUNCTIONS" not in source
 
 
+def cache(model: Any) -> DynamicCache:
+    """A dynamic cache for ``past_key_values=`` whose steps read `sa.KeyCache`: no key is copied again, and one query of sparsemax
+    or entmax 1.5 is screened on 8 bit panels. Layers with sliding windows stay transformers' own. For inference.
+
+    Raises:
+        ValueError: a model that does not attend by a mapping of ours, or has an encoder.
+    """
+    name = model.config._attn_implementation
+    if name not in _MINE or model.config.is_encoder_decoder:
+        what = "has an encoder" if name in _MINE else f"attends by {name!r}"
+        raise ValueError(f"{type(model).__name__} {what}; cache(model) is for decoders after use(model, mapping), leave past_key_values out")  # fmt: skip
+    made, (mapping, params, *_) = DynamicCache(config=model.config), _MINE[name]
+    layers = [Held(mapping, params) if type(layer) is DynamicLayer else layer for layer in made.layers]
+    made.layers = layers or [Held(mapping, params) for _ in range(model.config.num_hidden_layers)]
+    return made
+
+
+class Held(DynamicLayer):  # type: ignore[misc]
+    """A layer's keys and values in an `sa.KeyCache`, which `attention` finds at the keys it is given."""
+
+    def __init__(self, mapping: str, params: dict[str, Any]):
+        super().__init__()
+        self.choice = mapping, params
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        super().lazy_initialization(key_states, value_states)
+        self.held = KeyCache(self.choice[0], **self.choice[1])
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        if torch.is_grad_enabled() and (key_states.requires_grad or value_states.requires_grad):
+            raise ValueError("cache(model) records nothing for gradients; call the model under torch.no_grad(), or leave past_key_values out")  # fmt: skip
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.held.append(key_states, value_states)
+        return self._read()
+
+    def _read(self) -> tuple[Tensor, Tensor]:
+        self.keys, self.values = self.held.keys, self.held.values
+        self.keys.sa_held = self.held, self.choice  # type: ignore[attr-defined]
+        return self.keys, self.values
+
+    def crop(self, tokens_to_remove: int) -> None:
+        if tokens_to_remove > 0:
+            raise ValueError(f"crop({tokens_to_remove}): give how many positions to forget as a negative number")
+        if self.is_initialized:
+            self.held.crop(len(self.held) + tokens_to_remove)
+            self._read()
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        if self.is_initialized:
+            there = self.held.keys
+            self.held.reorder(torch.arange(there.shape[0], device=there.device)[indices.to(there.device)])
+            self._read()
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self.batch_select_indices(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        if self.is_initialized:
+            self.batch_select_indices(torch.arange(self.held.keys.shape[0]).repeat_interleave(repeats))
+
+
 class Seen(NamedTuple):
     """What a mask of ours is, beside its values: lets the fused kernel run without reading it."""
 
@@ -144,6 +209,8 @@ def mask(
     causal = mask_function is causal_mask_function and kv_offset == 0 and bool(q_offset + q_length == kv_length)
     if causal or mask_function is bidirectional_mask_function:
         padding = None if attention_mask is None else attention_mask[:, :kv_length].bool()
+        if padding is not None and padding.shape[1] == kv_length and bool(padding.all()):
+            padding = None  # nothing is padded
         lengths = None if padding is None else lengths_of(padding)
         if padding is None or (lengths is not None and padding.shape[1] == kv_length):
             keep.sa_seen = Seen(causal, lengths, keep._version)  # type: ignore[attr-defined]
@@ -195,7 +262,12 @@ def attention(
     ):
         causal, lengths, keep = (seen.causal, seen.lengths, None) if seen else (False, None, attention_mask)
         told = {"mask": keep, "causal": causal, "lengths": lengths, "scale": scale}
-        if n == 1 and m >= LONG and not dropout and _reads_the_support(mapping, query):
+        held, choice = getattr(key, "sa_held", (None, None))
+        sparsely = n == 1 and not dropout and _reads_the_support(mapping, query)
+        if sparsely and held is not None and keep is None and choice == _choice(mapping):
+            factor = scale * query.shape[-1] ** 0.5  # that of the cache is d ** -0.5
+            read = held.attend(query if abs(factor - 1) < 1e-6 else query * factor, lengths=lengths)
+        elif sparsely and m >= LONG:
             _, p = sparse_attention(query, key, key[..., :0], mapping, need_weights=True, **told)
             read = at_support(p, value)
         else:
@@ -225,6 +297,10 @@ def attention(
     found = mapping(scores, mask=keep)[..., :m]
     found = F.dropout(found, dropout, module.training).to(value.dtype)
     return times(found, value).transpose(1, 2).contiguous(), found
+
+
+def _choice(mapping: Any) -> tuple[str, dict[str, Any]] | None:
+    return (mapping.spec.name, mapping.params) if hasattr(mapping, "spec") else None
 
 
 def _reads_the_support(mapping: nn.Module, query: Tensor) -> bool:
@@ -260,4 +336,4 @@ def _shown(choice: tuple[Any, ...]) -> str:
     return f"{mapping}({', '.join(f'{k}={v!r}' for k, v in params.items())})"
 
 
-__all__ = ["attention", "mask", "register", "use"]
+__all__ = ["attention", "cache", "mask", "register", "use"]

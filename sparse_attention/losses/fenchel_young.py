@@ -11,7 +11,7 @@ from ..describe import Param
 from ..registry import Mapping, make, spec
 from ..rows.shape import compiling, last, per_row
 from ..rows.slope import AtClass, Slope, reduced
-from .regularisers import AT_VERTEX, GRIDS, REGULARISERS
+from .regularisers import AT_VERTEX, GRIDS, REGULARISERS, SEPARABLE
 
 SMOOTHING = Param("label_smoothing", low=0.0, high=1.0, closed_low=True, closed_high=True, tensor=False)
 _OWN = {"sparsemap_sequence": "sparsemap_sequence_loss", "sparsemap_matching": "sparsemap_matching_loss"}
@@ -128,8 +128,11 @@ def _value(
     again = mapping if constant else None
     p = mapping(x.detach() if constant else x)
     if target is not None and not target.is_floating_point():
-        if constant and name in AT_VERTEX and not smoothing and abs(numbers.get("alpha", 2.0) - 1.0) > 0.1:
-            value = AtClass.apply(x, p, target, again) + AT_VERTEX[name](p, **numbers)
+        direct = name in (SEPARABLE if smoothing else AT_VERTEX)
+        if constant and direct and abs(numbers.get("alpha", 2.0) - 1.0) > 0.1:
+            value = AtClass.apply(x, p, target, again, smoothing) + AT_VERTEX[name](p, x.detach(), **numbers)
+            if smoothing:
+                value = value + _smoothed(name, x.detach(), smoothing, numbers)
             return torch.where(value.detach() < 0, value - value.detach(), value)  # rounding; the gradient stays
         target = torch.nn.functional.one_hot(target, x.shape[-1]).to(x.dtype)
     keep = x.detach() != -torch.inf
@@ -138,6 +141,16 @@ def _value(
         return REGULARISERS[name](q, keep, **numbers).sum(-1)
 
     return _young(x, p, _smooth(target, keep, smoothing), omega, again)
+
+
+def _smoothed(name: str, x: Tensor, smoothing: float, numbers: dict[str, Any]) -> Tensor:
+    """Omega of a smoothed class less Omega of the class, rows ``x [..., n]`` -> ``[...]``."""
+    kept = (x != -torch.inf).sum(-1).clamp(min=1).to(x.dtype)
+    share = smoothing / kept
+    here, elsewhere, one = REGULARISERS[name](
+        torch.stack((1.0 - smoothing + share, share, torch.ones_like(share))), kept, **numbers
+    )
+    return here - one + (kept - 1.0) * elsewhere
 
 
 def _of_grid(scores: Tensor, target: Tensor | None, built: Mapping, mask: Tensor | None, smoothing: float) -> Tensor:

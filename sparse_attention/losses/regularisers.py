@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..rows.shape import asynchronous, foreign, transformed
+
 Regulariser = Callable[..., Tensor]
 
 
@@ -39,6 +41,9 @@ def _p_norm(y: Tensor, keep: Tensor, p: Any = 1.5, gamma: Any = 1.0, **_: Any) -
 
 
 def _fused(p: Tensor, keep: Tensor, lam: Any = 0.1, gamma: Any = 1.0) -> Tensor:
+    if not (foreign(keep) or transformed() or asynchronous(keep)) and bool(keep.all()):
+        jump = (p[..., 1:] - p[..., :-1]).abs()
+        return gamma * (0.5 * p.square() + lam * torch.nn.functional.pad(jump, (0, 1)))
     order = torch.argsort(keep.to(torch.int8), dim=-1, descending=True, stable=True)
     packed, kept = p.gather(-1, order), keep.gather(-1, order)
     jump = torch.where(kept[..., 1:], packed[..., 1:] - packed[..., :-1], 0.0).abs()
@@ -86,31 +91,36 @@ REGULARISERS: dict[str, Regulariser] = {
 GRIDS: dict[str, Regulariser] = {"tvmax": _grid}
 
 
-def _linear(p: Tensor, gamma: float = 1.0) -> Tensor:
+def _linear(p: Tensor, x: Tensor, gamma: float = 1.0) -> Tensor:
     """sparsemax: ``x - top = gamma (p - p_top)`` on the support."""
     return gamma * (0.5 * torch.linalg.vector_norm(p, dim=-1).square() - p.amax(-1) + 0.5)
 
 
-def _power(p: Tensor, alpha: float = 1.5) -> Tensor:
-    """entmax: ``(alpha - 1)(x - top) = p^(alpha-1) - p_top^(alpha-1)`` on the support."""
-    total = (p.sqrt().mul_(p) if alpha == 1.5 else p.pow(alpha)).sum(-1)
-    return (total - p.amax(-1).pow(alpha - 1.0) - (total - 1.0) / alpha) / (alpha - 1.0)
+def _power(p: Tensor, x: Tensor, alpha: float = 1.5) -> Tensor:
+    """entmax: ``(alpha - 1)(x - top) = p^(alpha-1) - p_top^(alpha-1)`` on the support, so that no entry need be raised to alpha;
+    no score there lies further than ``1/(alpha - 1)`` below top."""
+    top = x.amax(-1, keepdim=True)
+    fall = (x - torch.where(top == -torch.inf, 0.0, top)).clamp(min=-1.0 / (alpha - 1.0)).mul_(p).sum(-1)
+    return fall * (1.0 - 1.0 / alpha) + (p.sum(-1) - p.amax(-1).pow(alpha - 1.0)) / (alpha * (alpha - 1.0))
 
 
-def _norm(y: Tensor, p: float = 1.5, gamma: float = 1.0) -> Tensor:
+def _norm(y: Tensor, x: Tensor, p: float = 1.5, gamma: float = 1.0) -> Tensor:
     """pnormmax: ``x - top = gamma N^(2-p) (y^(p-1) - y_top^(p-1))`` on the support, ``N = ||y||_p``."""
     size = torch.linalg.vector_norm(y, p, dim=-1)
     return gamma * (0.5 * size.square() - size.pow(2.0 - p) * y.amax(-1).pow(p - 1.0) + 0.5)
 
 
-# ``sum_i p_i (x_i - top) - Omega(p) + Omega(vertex)`` from the attention p alone, without reading the scores again: with
-# the highest score top, the loss at class y is this plus ``top - x_y``. Rows [..., n] -> [...]; hyperparameters are numbers.
+# ``sum_i p_i (x_i - top) - Omega(p) + Omega(vertex)`` of attention p and scores x, in as few passes as there are: with the
+# highest score top, the loss at class y is this plus ``top - x_y``. Rows [..., n] -> [...]; hyperparameters are numbers.
 AT_VERTEX: dict[str, Callable[..., Tensor]] = {
-    "softmax": lambda p, gamma=1.0: -gamma * p.amax(-1).log(),
+    "softmax": lambda p, x, gamma=1.0: -gamma * p.amax(-1).log(),
     "sparsemax": _linear,
     "pnormmax": _norm,
-    "sparsegen_lin": lambda p, lam=0.0: _linear(p, 1.0 - lam),
+    "sparsegen_lin": lambda p, x, lam=0.0: _linear(p, x, 1.0 - lam),
     "entmax": _power,
 }
 
-__all__ = ["AT_VERTEX", "GRIDS", "REGULARISERS", "Regulariser"]
+# Omega is a sum of one function of each p_i, so that two numbers give it at a smoothed class.
+SEPARABLE = ("softmax", "sparsemax", "entmax", "sparsegen_lin")
+
+__all__ = ["AT_VERTEX", "GRIDS", "REGULARISERS", "SEPARABLE", "Regulariser"]

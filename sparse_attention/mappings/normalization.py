@@ -76,9 +76,9 @@ def hardmax(scores: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor
     """
 
     def largest(z: Tensor, keep: Tensor) -> Tensor:
-        z = z.masked_fill(~keep, -torch.inf)
-        best = (z == z.detach().amax(-1, keepdim=True)).to(z.dtype)
+        x = z.detach().masked_fill(~keep, -torch.inf)
+        best = (x == x.amax(-1, keepdim=True)).to(z.dtype)
         # Part of the graph, with derivative 0, so that a loss on it can be differentiated.
-        return best / best.sum(-1, keepdim=True) + z.masked_fill(~keep, 0.0) * 0.0
+        return best / best.sum(-1, keepdim=True) + z * 0.0
 
     return under_contract(largest, scores, dim, mask)

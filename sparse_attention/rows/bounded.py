@@ -52,11 +52,14 @@ def bounded_rows(x: Tensor, u: Tensor) -> Tensor:
 
 def solve(x: Tensor, u: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor, Any]:
     """Attention ``[R, n]`` of the last dimension of ``x`` and ``u``, what the kernel kept, its bounds ``[R, n]``, itself."""
-    x = checked(x, u)
     n = x.shape[-1]
-    rows = x.reshape(-1, n).contiguous()
-    bounds = u.reshape(-1, n).masked_fill(rows == -torch.inf, 0.0)  # a NaN at an excluded position says nothing
+    rows, bounds = x.reshape(-1, n).contiguous(), u.reshape(-1, n).contiguous()
     kernel = kernels.select(_OP, rows).OPS[_OP]
+    if getattr(kernel, "looks_at_bounds", False):
+        p, saved = kernel.forward(rows, bounds=bounds, doubt=lambda: checked(x, u))
+        return p, saved, bounds, kernel
+    rows = checked(x, u).reshape(-1, n).contiguous()
+    bounds = bounds.masked_fill(rows == -torch.inf, 0.0)  # a NaN at an excluded position says nothing
     p, saved = kernel.forward(rows, bounds=bounds)
     return p, saved, bounds, kernel
 

@@ -66,7 +66,8 @@ def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Callabl
     wide = scores if dtype in FULL else scores.float()
     out_dtype = dtype_of_result(scores)
     if mask is not None:
-        wide = wide.masked_fill(~checked(mask, scores), -torch.inf)
+        checked(mask, scores)
+        wide = wide.masked_fill(~mask, -torch.inf)
     flat = wide.ndim == 0
     x = wide.reshape(1) if flat else wide.movedim(dim, -1)
 

@@ -39,17 +39,23 @@ class Slope(Function):
 
 
 class AtClass(Function):
-    """The largest score less that of class y, ``[...]``, with the derivative of ``sum x p - x_y``: `Slope` where a formula of
-    p gives the rest of the loss. Rows ``x, p [..., n]``, ``y [...]`` int64."""
+    """The largest score less ``x.t``, ``[...]``, with the derivative of ``x.p - x.t``: `Slope` where a formula of p gives the
+    rest of the loss. t: class y, less ``smoothing`` of it, spread over all that is kept. Rows ``x, p [..., n]``, ``y [...]`` int64."""
 
     @staticmethod
-    def forward(x: Tensor, p: Tensor, y: Tensor, again: Again) -> Tensor:
-        top = x.amax(-1)
-        return torch.where(top == -torch.inf, 0.0, top) - x.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+    def forward(x: Tensor, p: Tensor, y: Tensor, again: Again, smoothing: float) -> Tensor:
+        top = x.amax(-1, keepdim=True)
+        top = torch.where(top == -torch.inf, 0.0, top)
+        value = (top - x.gather(-1, y.unsqueeze(-1))).squeeze(-1)
+        if not smoothing:
+            return value
+        out = x == -torch.inf
+        even = (top - x).masked_fill_(out, 0.0).sum(-1) / (x.shape[-1] - out.sum(-1)).clamp(min=1)
+        return smoothing * even + (0.0 if smoothing == 1.0 else (1.0 - smoothing) * value)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        *tensors, ctx.again = inputs
+        *tensors, ctx.again, ctx.smoothing = inputs
         ctx.save_for_backward(*tensors)
 
     @staticmethod
@@ -57,7 +63,11 @@ class AtClass(Function):
         x, p, y = ctx.saved_tensors
         g = g.unsqueeze(-1)
         p = ctx.again(x) if ctx.again is not None and torch.is_grad_enabled() else p
-        return (g * p).scatter_add_(-1, y.unsqueeze(-1), -g), None, None, None
+        if ctx.smoothing:
+            out = x.detach() == -torch.inf
+            share = ctx.smoothing / (x.shape[-1] - out.sum(-1, keepdim=True)).clamp(min=1)
+            p = (p - share).masked_fill_(out, 0.0)
+        return (g * p).scatter_add_(-1, y.unsqueeze(-1), -g * (1.0 - ctx.smoothing)), None, None, None, None
 
     generate_vmap_rule = True
 

@@ -7,7 +7,8 @@ import os
 import pytest
 from made_report import Made, Page
 
-from sparse_attention.repro.report.placed import note
+from sparse_attention.repro.report import unchanged
+from sparse_attention.repro.report.placed import LARGEST, note
 
 pytest.importorskip("jinja2")
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"><rect width="5" height="5"/></svg>'
@@ -38,10 +39,16 @@ def test_a_figure_stands_in_the_report_of_its_profile(tmp_path):
     assert any((a.get("href") or "").endswith("one.json") for _, a in page.elements)
     figure(made, "one", profile)
     assert "Drawn from 1 cell(s) that are not in this report." in Page(made.write()).text
+    (made.store.root / "figures" / made.plan.experiment.name / "one.svg").write_text(SVG + " " * LARGEST)
+    page = Page(made.write())  # too large to stand in it
+    assert "Figure <one>" in page.text and not [tag for tag, _ in page.elements if tag == "img"]
 
 
-def test_the_same_content_is_not_written_again(tmp_path):
-    made = Made(tmp_path)
+def test_the_same_content_is_not_written_again(tmp_path, monkeypatch):
+    made, code = Made(tmp_path), tmp_path / "code" / "render.py"
+    code.parent.mkdir()
+    code.touch()
+    monkeypatch.setattr(unchanged, "CODE", code.parent)
     made.write()
     (path,) = tmp_path.rglob("*.html")
 
@@ -59,4 +66,11 @@ def test_the_same_content_is_not_written_again(tmp_path):
     entry.set_status("done", note="another attempt")
     assert written() and not written()
     path.write_text("")
-    assert written()
+    assert written() and not written()
+    code.write_text("another program")
+    assert written() and not written()
+    made.plan.unavailable[99] = "no data"
+    assert written() and not written()
+    os.utime(path, (1, 1))
+    made.write({next(iter(made.plan.cells)): "it broke"})
+    assert path.stat().st_mtime != 1

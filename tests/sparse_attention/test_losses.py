@@ -47,6 +47,10 @@ def test_closed_forms_of_the_maximum():
     assert torch.allclose(sa.max_omega(x, "hardmax"), x.amax(-1))
     assert torch.allclose(sa.max_omega(x, sa.make("entmax", alpha=2.0)), sa.max_omega(x, "sparsemax") + 0.5, atol=1e-12)
     assert torch.allclose(sa.max_omega(x.T, "sparsemax", dim=0), sa.max_omega(x, "sparsemax"), atol=1e-12)
+    # Near alpha = 1, Tsallis' (p^alpha - p) / (alpha (alpha - 1)) without loss of digits.
+    p, a = x.softmax(-1), 1e-6
+    tsallis = sa.losses.REGULARISERS["entmax"](p, p > 0, alpha=1 + a)
+    assert torch.allclose(tsallis, p * torch.expm1((1 + a - 1) * p.log()) / (1 + a - 1) / (1 + a), rtol=1e-9)
     # Two classes, t = x1 - x2 (Niculae & Blondel, Fig. 2): 0 or t beyond +-1, (t + 1)^2/4 between, up to -1/2.
     t = torch.linspace(-3, 3, 25, dtype=D)
     value = sa.max_omega(torch.stack([t, torch.zeros_like(t)], -1), "sparsemax")
@@ -79,6 +83,13 @@ def test_losses_with_excluded_scores_are_finite(kernel):
     loss = sa.losses.softmax_loss(x, y)
     assert torch.isfinite(torch.autograd.grad(loss, x)[0]).all()
     assert sa.losses.fenchel_young(x, torch.tensor([1, 0]), "sparsemax") == math.inf
+    nothing = torch.tensor([[True] * 3, [False] * 3])
+    x = x.detach().masked_fill(~nothing, -math.inf).requires_grad_()
+    for smoothing in (0.0, 0.1):
+        loss = sa.losses.softmax_loss(x, y, label_smoothing=smoothing, reduction="none")
+        (g,) = torch.autograd.grad(loss.sum(), x)
+        assert loss[1] == 0 and torch.isfinite(g).all() and (g[1] == 0).all()
+    assert sa.losses.fenchel_young(x, torch.full((2, 3), 1 / 3), "entmax", reduction="none")[1] == math.inf
 
 
 def test_sparsemax_loss_is_the_printed_one():
@@ -161,14 +172,18 @@ def test_labels_of_a_hinge_are_not_negative():
                 loss(torch.randn(3), torch.tensor(wrong))
 
 
-@pytest.mark.parametrize("name", ["sparsemax", "softmax", "entmax", "fusedmax"])
-def test_a_common_offset_costs_no_digits(name):
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [("sparsemax", {}), ("softmax", {}), ("entmax", {}), ("entmax", {"alpha": 1.01}), ("fusedmax", {})],
+    ids=str,
+)
+def test_a_common_offset_costs_no_digits(name, params):
     x, y = torch.randn(500, 50), torch.randint(50, (500,))
-    for offset in (1e2, 1e4):
+    for offset in (0.0, 1e2, 1e4):
         moved = x + offset  # as float32 rounds it
-        loss = sa.losses.fenchel_young(moved, y, name, reduction="none")
-        exact = sa.losses.fenchel_young(moved.double(), y, name, reduction="none")
-        assert (loss.double() - exact).abs().max() < 2e-5
+        loss = sa.losses.fenchel_young(moved, y, name, reduction="none", **params)
+        exact = sa.losses.fenchel_young(moved.double(), y, name, reduction="none", **params)
+        assert (loss.double() - exact).abs().max() < (2e-5 if offset else 4e-6)
 
 
 def test_hinge_gradients_masks_and_memory():

@@ -179,6 +179,19 @@ def test_dropout_is_of_the_weights():
     assert (attend.eval()(x, x, x)[1] > 0).all()
 
 
+def test_what_is_replaced_in_eval_mode_stays_there():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.5, batch_first=True).eval()
+    assert sa.nn.replace(layer) == 1 and not layer.self_attn.training
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_an_added_mask_can_be_learned_from_zeros_on(weights):
+    attend, x = sa.nn.MultiheadAttention(6, 3, batch_first=True), torch.randn(2, 4, 6)
+    mask, padding = torch.zeros(4, 4, requires_grad=True), torch.zeros(2, 4, requires_grad=True)
+    attend(x, x, x, key_padding_mask=padding, attn_mask=mask, need_weights=weights)[0].square().sum().backward()
+    assert mask.grad.abs().sum() > 0 and padding.grad.abs().sum() > 0
+
+
 def test_a_learned_alpha_for_every_head():
     attend = sa.nn.MultiheadAttention(6, 3, batch_first=True, mapping="entmax", alpha="learned")
     x = torch.randn(2, 4, 6)

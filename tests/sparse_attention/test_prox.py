@@ -55,8 +55,9 @@ def test_owl_takes_any_weights():
         assert (found - solve(row, ordered(weights.tolist()))).abs().max() < 2e-5
     soft = owl(X, torch.full((7,), 0.4).double())  # equal weights: soft thresholding
     torch.testing.assert_close(soft, torch.nn.functional.softshrink(X, 0.4))
-    with pytest.raises(ValueError, match="do not increase"):
-        owl(X, weights.flip(0))
+    for wrong in (weights.flip(0), weights - 0.1):
+        with pytest.raises(ValueError, match="are not negative and do not increase"):
+            owl(X, wrong)
     with pytest.raises(ValueError, match="one a position is needed, 7"):
         owl(X, weights[:3])
 
@@ -106,5 +107,6 @@ def test_the_mappings_are_these_followed_by_sparsemax():
     x = torch.randn(5, 30)
     torch.testing.assert_close(sa.sparsemax(tv1d(x, 0.2)), sa.fusedmax(x, lam=0.2))
     torch.testing.assert_close(sa.sparsemax(oscar(x, 0.05)), sa.oscarmax(x, lam=0.05, mode="paper"))
-    with pytest.raises(ValueError, match="lam=-1"):
-        tv1d(x, -1.0)
+    for wrong, said in ((lambda: tv1d(x, -1.0), "lam=-1"), (lambda: oscar(x, 0.1, l1=-1.0), "l1=-1")):
+        with pytest.raises(ValueError, match=said):
+            wrong()

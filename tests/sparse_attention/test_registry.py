@@ -265,6 +265,7 @@ def test_a_hyperparameter_given_as_learned():
     x = torch.randn(2, 3, 5, dtype=torch.float64)
     assert [n for n, _ in m.named_parameters()] == ["alpha_logit"] and m.learned()["alpha"].item() == 1.5
     assert torch.allclose(m(x), sa.entmax(x, alpha=1.5)) and "alpha=<learned (1,)>" in repr(m)
+    assert "dim=1" in repr(sa.Sparsemax(dim=1)) and "dim" not in repr(sa.Sparsemax())
     heads = m.spread(3, 1)
     alpha = heads.learned()["alpha"]
     assert alpha.shape == (3, 1) and m.params["alpha"].shape == (1,) and ((alpha > 1) & (alpha < 2)).all()

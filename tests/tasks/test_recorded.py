@@ -9,7 +9,7 @@ import pytest
 
 from sparse_attention.repro import archive, compare, records, render
 from sparse_attention.repro.store import Store
-from tasks import compose, recorded
+from tasks import compose, recorded, rerun
 
 PAGE = """# Results
 
@@ -141,3 +141,8 @@ def test_a_sweep_has_records_of_its_own(learned, tmp_path):
     assert done.wrong == done.unknown == [] and done.compared >= 8
     with pytest.raises(ValueError, match="sweep=too"):
         recorded.record_sweep("too", store.root, results)
+
+
+def test_records_of_no_such_name_are_not_trained_anew(folder):
+    with pytest.raises(ValueError, match=r"of=sweep_\* is no table of .*; name one"):
+        rerun.differences(folder, "1", print, "sweep_*")

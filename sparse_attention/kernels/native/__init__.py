@@ -24,7 +24,7 @@ from .. import reference
 from ..reference import NoMemory
 from . import build, given
 
-_EXCLUDED, _OUT_OF_MEMORY, _NOT_CONVERGED = 1, 2, 4
+_EXCLUDED, _OUT_OF_MEMORY, _NOT_CONVERGED, _DOUBTFUL_BOUNDS = 1, 2, 4, 5
 MOST_STRUCTURES = 8192  # held at a time; their matrix then takes 256 MB
 _POINTER, _SIZE, _REAL, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
 # name -> (arrays, reals) of forward and backward; a call is f(arrays..., rows, n, reals..., threads)
@@ -234,16 +234,27 @@ class _Oscarmax(_Op):
 
 
 class _ConstrainedSparsemax(_Op):
-    """Saves the scores and the threshold of every row [R]: together they tell which zero bounds decide."""
+    """Saves the scores and the threshold of every row [R]: together they tell which zero bounds decide.
 
-    def forward(self, x: Tensor, bounds: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    Looks at the bounds itself: calls ``doubt`` if in some row no distribution may fit them. A bound at an excluded position
+    says nothing, NaN neither.
+    """
+
+    looks_at_bounds = True
+
+    def forward(
+        self, x: Tensor, bounds: Tensor, doubt: Callable[[], object] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         bounds, p = _row_major(bounds), torch.empty_like(x)
         rows, n = x.shape
         threshold = x.new_empty(rows)
         call = self._forward[x.dtype]
         pointers = (x.data_ptr(), bounds.data_ptr(), p.data_ptr(), threshold.data_ptr())
-        if call(*pointers, rows, n, _threads()):
+        status = call(*pointers, rows, n, _threads())
+        if status == _OUT_OF_MEMORY:
             _fail(p)
+        if status == _DOUBTFUL_BOUNDS and doubt:
+            doubt()
         return p, (x, threshold)
 
     def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], bounds: Tensor) -> tuple[Tensor, Tensor]:

@@ -53,22 +53,10 @@ def _bound(library: ctypes.CDLL) -> ctypes.CDLL:
     out = [ctypes.POINTER(ctypes.c_void_p)] * 2
     library.attention_forward.argtypes = [*[_POINTER] * 4, sizes, real, _INT, _POINTER, _INT, _POINTER, *out, _INT]
     library.attention_backward.argtypes = [*[_POINTER] * 4, sizes, real, _INT, *[_POINTER] * 6, _INT]
-    cache = [_POINTER, _POINTER, *[_POINTER] * 5]  # strides, panels, and the five arrays of KeyPanels
     library.attention_panel_sizes.argtypes = [ctypes.c_int64, sizes]
     library.attention_panel_sizes.restype = None
-    library.attention_screen.argtypes = [_POINTER, *cache, *[ctypes.c_int64] * 5, _INT]
-    library.attention_decode.argtypes = [
-        _POINTER,
-        _POINTER,
-        _POINTER,
-        *cache,
-        _POINTER,
-        sizes,
-        real,
-        _POINTER,
-        _INT,
-        _INT,
-    ]
+    library.attention_screen.argtypes = [_POINTER, ctypes.c_int64, _INT]
+    library.attention_decode.argtypes = [_POINTER, _POINTER, _POINTER, _INT]
     library.attention_free.argtypes = [_POINTER]
     library.attention_free.restype = None
     library.sparse_attention_isa.restype = ctypes.c_char_p
@@ -80,7 +68,7 @@ class Saved:
     """P in CSR: row r = h n + i holds ``columns`` and ``weights`` (> 0) from ``row_pointers[r]`` to ``row_pointers[r + 1]``."""
 
     row_pointers: Tensor  # int64 [H n + 1]
-    columns: Tensor  # int32 [entries], rising within a row
+    columns: Tensor  # uint16 up to 65536 keys, else int32 [entries], rising within a row
     weights_: Tensor  # float32 [entries]
     heads: int
     queries: int
@@ -206,7 +194,8 @@ def forward(
     limits, entries = _key_limits(heads, n, m, causal, lengths), int(pointers[-1])
     pairs = int(limits.sum()) * (heads * n // limits.numel() if limits.numel() else 0)
     p = _adopt(weights.value, entries, ctypes.c_float, torch.float32)
-    at = _adopt(columns.value, entries, ctypes.c_int32, torch.int32)
+    kind, dtype = (ctypes.c_uint16, torch.uint16) if m <= 65536 else (ctypes.c_int32, torch.int32)
+    at = _adopt(columns.value, entries, kind, dtype)
     return out, Saved(pointers, at, p, heads, n, m, pairs, alpha, scale)
 
 
@@ -273,9 +262,8 @@ class KeyPanels:
                 self._held[i] = grown
         _rows_together("k", k)
         assert _library is not None
-        size = (k.shape[0], k.shape[1], k.shape[2], self.panels, last)
-        arguments = (_longs(k.stride(0), 0), _longs(self._held[0].shape[1], self.panels))
-        if _library.attention_screen(k.data_ptr(), *arguments, *self._pointers(), *size, torch.get_num_threads()):
+        step = _step(k, k, self, last, 1, None, 0.0, 1)
+        if _library.attention_screen(ctypes.addressof(step), self.panels, torch.get_num_threads()):
             raise MemoryError("no memory to round keys in")
         self.panels = last
         return self
@@ -288,12 +276,41 @@ class KeyPanels:
         """Take these groups, int64 [G']."""
         self._held = [x.index_select(0, index) for x in self._held]
 
-    def _pointers(self) -> list[int]:
-        return [x.data_ptr() for x in self._held]
+    def due(self, keys: int) -> bool:
+        """Whether that many keys complete a panel that is not rounded yet."""
+        return self._bytes > 0 and keys // self.panel_keys > self.panels
 
 
-def _longs(*values: int) -> ctypes.Array[ctypes.c_int64]:
-    return (ctypes.c_int64 * len(values))(*values)
+class Step(ctypes.Structure):
+    """A step of decoding: where a cache lies and how it is read, `Step` of ``src/attention.cpp``. It does not keep tensors alive.
+
+    It may be used again as long as keys, values and panels stay where they are; ``m`` is the number of keys.
+    """
+
+    _fields_ = [
+        *[(name, _POINTER) for name in ("k", "v")],
+        *[(name, ctypes.c_int64) for name in ("stride_k", "stride_v")],
+        *[(name, _POINTER) for name in ("value", "panel", "center", "spread", "center_length")],
+        *[(name, ctypes.c_int64) for name in ("room", "panels", "heads", "groups", "m", "d", "e")],
+        ("scale", ctypes.c_double),
+        ("lengths", _POINTER),
+        ("power", ctypes.c_int64),
+    ]
+
+    def __call__(self, q: Tensor, out: Tensor) -> Tensor:
+        """Write the attention of q, contiguous [..., d], to ``out``, contiguous [..., e]. Raises ``MemoryError``."""
+        assert _library is not None
+        if _library.attention_decode(ctypes.addressof(self), q.data_ptr(), out.data_ptr(), torch.get_num_threads()):
+            raise MemoryError(f"no memory for rows of {self.m} scores; use fewer threads")
+        return out
+
+
+def _step(
+    k: Tensor, v: Tensor, panels: KeyPanels, rounded: int, heads: int, lengths: Tensor | None, scale: float, power: int
+) -> Step:
+    at = None if lengths is None else lengths.data_ptr()
+    memory = (k.data_ptr(), v.data_ptr(), k.stride(0), v.stride(0), *(x.data_ptr() for x in panels._held))
+    return Step(*memory, panels._held[0].shape[1], rounded, heads, *k.shape, v.shape[2], scale, at, power)
 
 
 def _rows_together(name: str, x: Tensor) -> None:
@@ -303,36 +320,24 @@ def _rows_together(name: str, x: Tensor) -> None:
         )
 
 
+def step(heads: int, k: Tensor, v: Tensor, panels: KeyPanels, *, alpha: float, scale: float, lengths: Tensor | None = None) -> Step:  # fmt: skip
+    """The attention of one query a head on k [G, m, d], v [G, m, e]: that of ``forward`` for n = 1. Inference only.
+
+    ``panels`` are those of k, perhaps not up to date: keys beyond them are scored in float32. ``lengths``: int64 [heads]. Of k
+    and v only the first stride is free, so views of a longer buffer do. Raises ``ValueError`` for other strides.
+    """
+    _rows_together("k", k)
+    _rows_together("v", v)
+    return _step(k, v, panels, panels.panels, heads, lengths, scale, _POWERS[alpha])
+
+
 def decode(
     q: Tensor, k: Tensor, v: Tensor, panels: KeyPanels, *, alpha: float, scale: float, lengths: Tensor | None = None
 ) -> Tensor:
-    """The attention of one query a head: q [H, d] on k [G, m, d], v [G, m, e] -> [H, e], that of ``forward`` for n = 1.
-
-    ``panels`` are those of k, perhaps not up to date: keys beyond them are scored in float32. Of k and v only the first stride is
-    free, so views of a longer buffer do. Inference only. Raises ``ValueError`` for other strides, ``MemoryError``.
-    """
-    assert _library is not None
-    _rows_together("k", k)
-    _rows_together("v", v)
-    q, (groups, m, d), e = q.contiguous(), k.shape, v.shape[2]
-    lengths = _per_head(lengths, q.shape[0], groups)
-    out = q.new_empty(q.shape[0], e)
-    if _library.attention_decode(
-        q.data_ptr(),
-        k.data_ptr(),
-        v.data_ptr(),
-        _longs(k.stride(0), v.stride(0)),
-        _longs(panels._held[0].shape[1], panels.panels),
-        *panels._pointers(),
-        out.data_ptr(),
-        _longs(q.shape[0], groups, 1, m, d, e),
-        scale,
-        None if lengths is None else lengths.data_ptr(),
-        _POWERS[alpha],
-        torch.get_num_threads(),
-    ):
-        raise MemoryError(f"no memory for a row of {m} scores; use fewer threads")
-    return out
+    """A `step`, taken: q [H, d] -> [H, e]. Raises ``ValueError``, ``MemoryError``."""
+    lengths = _per_head(lengths, q.shape[0], k.shape[0])
+    ready = step(q.shape[0], k, v, panels, alpha=alpha, scale=scale, lengths=lengths)
+    return ready(q.contiguous(), q.new_empty(q.shape[0], v.shape[2]))
 
 
 def instruction_set() -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import sparse_attention as sa
+from sparse_attention.kernels.native import attention as native
 
 MAPPINGS = [("sparsemax", {}), ("sparsemax", {"gamma": 0.3}), ("entmax", {"alpha": 1.5}), ("entmax", {"alpha": 1.2}), ("softmax", {})]  # fmt: skip
 
@@ -76,6 +80,63 @@ def test_rounded_keys_change_nothing(alpha):
         atol=2e-3,
         rtol=0,
     )
+
+
+def decoding(mapping="sparsemax", m=300, **params):
+    """A cache of two entries with four heads each, whose next query takes the shortest way, and that query."""
+    q, k, v = tensors(m=m, d=64)
+    cache, one = sa.KeyCache(mapping, **params).append(k, v), q[:, :, -1:].contiguous()
+    if native._load() is None:
+        pytest.skip(f"no native kernels: {native._failure}")
+    assert cache.plan(one).path == "decode"
+    cache.attend(one)
+    return cache, one, k, v
+
+
+def test_a_step_after_a_step_is_as_the_first():
+    """Keys that come one by one, through the room of the buffers and the ends of panels; a cache that is cut and reordered."""
+    cache, one, k, v = decoding()
+    for t in range(75):
+        cache.append(k[:, :, t : t + 1] + 0.1, v[:, :, t : t + 1])
+        torch.testing.assert_close(cache.attend(one), sa.sparse_attention(one, cache.keys, cache.values))
+    first, again = cache.attend(one), cache.attend(one)
+    assert torch.equal(first, again) and first.data_ptr() != again.data_ptr()
+    cache.crop(290)
+    torch.testing.assert_close(cache.attend(one), sa.sparse_attention(one, k[:, :, :290], v[:, :, :290]))
+    cache.reorder(torch.tensor([1, 1]))
+    torch.testing.assert_close(
+        cache.attend(one), sa.sparse_attention(one, k[[1, 1], :, :290], v[[1, 1], :, :290]), msg="entries of a beam"
+    )
+
+
+def test_later_steps_look_at_their_query():
+    """What the first step refuses or computes otherwise, a later one does, too."""
+    cache, one, k, v = decoding()
+    same = cache.attend(one)
+    assert torch.equal(cache.attend(torch.cat([one, one], -1)[..., :64]), same)  # rows that lie apart
+    assert not cache.attend(one.clone().requires_grad_()).requires_grad
+    torch.testing.assert_close(cache.attend(torch._neg_view(-one)), same)  # negated when it is read
+    with FlopCounterMode(display=False) as mode:  # modes see every operation
+        torch.testing.assert_close(cache.attend(one), same)
+    assert mode.get_total_flops() > 0
+    with sa.kernels.use("reference"):
+        assert torch.equal(cache.attend(one), sa.KeyCache().append(k, v).attend(one))
+        assert cache.plan(one).path == "composition" and "reference" in cache.plan(one).reason
+    torch.testing.assert_close(cache.attend(one[:, :2]), sa.sparse_attention(one[:, :2], k, v))
+    with pytest.raises(TypeError, match="convert them to one"):
+        cache.attend(one.double())
+    with pytest.raises(ValueError, match="q has 3 heads"):
+        cache.attend(one[:, :3])
+    copied = copy.deepcopy(cache)
+    copied.append(9 * one[:, :2], v[:, :, :1])
+    assert torch.equal(cache.attend(one), same) and not torch.equal(copied.attend(one), same)
+
+
+def test_a_mapping_that_changes_is_asked_again():
+    mapping = sa.make("sparsemax", gamma=1.0)
+    cache, one, k, v = decoding(mapping)
+    mapping.gamma = 0.1
+    torch.testing.assert_close(cache.attend(one), sa.sparse_attention(one, k, v, gamma=0.1))
 
 
 def test_the_plan_of_a_step():

@@ -98,6 +98,16 @@ def test_masks_of_every_shape(shape, name):
     assert all(x.grad.isfinite().all() for x in (q, k, v)) and (q.grad[:, :, 0] == 0).all()
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["sparsemax", "fusedmax", "softmax"])
+def test_lengths_of_entries_and_of_heads(name, causal):
+    q, k, v = tensors(n=40)
+    for lengths in (torch.tensor([12, 40]), torch.tensor([[40, 7, 0, 33], [1, 2, 40, 40]])):
+        keep = seen(40, 40, causal) & (torch.arange(40) < lengths.view(2, -1, 1, 1))
+        out = sa.sparse_attention(q, k, v, name, causal=causal, lengths=lengths)
+        assert (out - formula(q, k, v, name, {}, keep)[0]).abs().max() < 1e-5
+
+
 def test_a_mask_of_right_padding_is_lengths():
     q, k, v = tensors(m=130, n=40, grad=False)
     mask = torch.arange(130) < torch.tensor([130, 50])[:, None, None, None]  # [B, 1, 1, m]
@@ -121,6 +131,8 @@ def test_weights_scale_and_dropout():
     assert dropped.std() > 0.1 and abs(dropped.mean() - 1) < 0.1  # inverted: the mean stays
     torch.manual_seed(3)
     assert torch.equal(dropped, sa.sparse_attention(q, k, torch.ones_like(v), dropout=0.5))
+    dropped = sa.sparse_attention(q, k, torch.ones_like(v), "softmax", dropout=0.5)
+    assert dropped.std() > 0.1 and abs(dropped.mean() - 1) < 0.1
 
 
 def test_mappings_of_every_form():
@@ -155,6 +167,16 @@ def test_gradients_of_gradients(name, params):
         torch.testing.assert_close(ours.double(), right, atol=1e-3, rtol=1e-3)
 
 
+def test_gradients_of_a_batch_of_vectors():
+    q, k, v = tensors(n=40)
+    out = sa.sparse_attention(q, k, v, causal=True)
+    vectors = torch.randn(3, *out.shape)
+    each = [torch.autograd.grad(out, (q, k, v), g, retain_graph=True) for g in vectors]
+    together = torch.autograd.grad(out, (q, k, v), vectors, is_grads_batched=True)
+    for ours, right in zip(together, zip(*each)):
+        torch.testing.assert_close(ours, torch.stack(right), atol=1e-5, rtol=1e-4)
+
+
 def test_softmax_differentiated_twice_raises_or_is_right():
     q, k, v = tensors(grad=True, B=1)
     (first,) = torch.autograd.grad(sa.sparse_attention(q, k, v, "softmax").sum(), v, create_graph=True)
@@ -165,7 +187,7 @@ def test_softmax_differentiated_twice_raises_or_is_right():
 
 @pytest.mark.parametrize("name", ["sparsemax", "softmax"])
 def test_vmap_and_jvp(name):
-    q, k, v = tensors(B=3, n=6, m=7, grad=False)
+    q, k, v = tensors(B=3, n=100, m=110, grad=False)  # large enough for the fused kernel
     want = sa.sparse_attention(q, k, v, name, causal=True)
     f = lambda *x: sa.sparse_attention(*x, name, causal=True)  # noqa: E731
     torch.testing.assert_close(torch.func.vmap(f)(q, k, v), want)
@@ -177,15 +199,19 @@ def test_vmap_and_jvp(name):
     step = 1e-2
     near = (f(q + step * t, k, v) - f(q - step * t, k, v)) / (2 * step)
     assert (forward - near).abs().median() < 1e-3
+    with torch.autograd.forward_ad.dual_level():
+        dual = f(torch.autograd.forward_ad.make_dual(q, t), k, v)
+        torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, forward)
 
 
+@pytest.mark.parametrize("size", [40, 130])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_computed_in_float32(dtype):
-    q, k, v = (x.to(dtype) for x in tensors(grad=False))
+def test_half_precision_is_computed_in_float32(dtype, size):
+    q, k, v = (x.to(dtype) for x in tensors(n=size, m=size, grad=False))
     want, _ = formula(q, k, v, "sparsemax", {})
     out = sa.sparse_attention(q, k, v)
     assert out.dtype == dtype
-    torch.testing.assert_close(out, want.to(dtype), atol=1e-6, rtol=torch.finfo(dtype).eps)
+    torch.testing.assert_close(out, want.to(dtype), atol=5e-6, rtol=torch.finfo(dtype).eps)
     if dtype == torch.bfloat16:
         with torch.autocast("cpu", dtype=dtype):
             assert torch.equal(sa.sparse_attention(q, k, v), out)
@@ -221,9 +247,10 @@ def test_nan_stays_in_its_query():
         torch.testing.assert_close(out, want)
 
 
-def test_compiled_as_one_graph():
-    q, k, v = tensors(n=130, m=130, B=1)
-    lengths = torch.tensor([100])
+@pytest.mark.parametrize(("n", "m"), [(130, 130), (5, 7)], ids=["kernel", "composition"])
+def test_compiled_as_one_graph(n, m):
+    q, k, v = tensors(n=n, m=m, B=1)
+    lengths = torch.tensor([m - 2])
 
     def f(q, k, v):
         return sa.sparse_attention(q, k, v, causal=True, lengths=lengths)
@@ -264,6 +291,7 @@ BAD = [
     ({"lengths": [3, 4]}, TypeError, "lengths is list"),
     ({"lengths": torch.tensor([3, 4, 5])}, ValueError, "one a batch entry"),
     ({"lengths": torch.tensor([3, 41])}, ValueError, "there are 40 keys"),
+    ({"lengths": torch.tensor([-1, 4])}, ValueError, "lengths go from -1"),
     ({"dropout": 1.0}, ValueError, "0 <= dropout < 1"),
     ({"scale": float("nan")}, ValueError, "finite"),
     ({"mapping": "sparsemx"}, ValueError, "nearest is 'sparsemax'"),

@@ -129,6 +129,47 @@ def test_a_long_cache_is_read_at_the_support(monkeypatch):
     assert len(reads) == 2 * 5 and max(float((p == 0).float().mean()) for p in reads) > 0.5
 
 
+@pytest.mark.parametrize("hidden", [0, 3], ids=["whole", "left padded"])
+@pytest.mark.parametrize(("name", "mapping"), [("llama", "sparsemax"), ("gpt2", "sparsemax"), ("mistral", "sparsemax"), ("gpt_oss", "sparsemax"), ("llama", "fusedmax")])  # fmt: skip
+def test_a_held_cache_changes_nothing(name, mapping, hidden):
+    """Windows (mistral, gpt_oss), learned sinks (gpt_oss), mappings without a kernel; beams reorder the cache."""
+    model, given = made(name, mapping), inputs(name, hidden, left=True)
+    for beams in (1, 3):
+        asked = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "num_beams": beams}
+        cache = integration.cache(model)
+        held = model.generate(**given, **asked, past_key_values=cache)
+        assert torch.equal(held, model.generate(**given, **asked))
+    kinds = {type(layer).__name__ for layer in cache.layers}
+    assert kinds == {"mistral": {"DynamicSlidingWindowLayer"}, "gpt_oss": {"Held", "DynamicSlidingWindowLayer"}}.get(
+        name, {"Held"}
+    )
+
+
+def test_a_held_cache_is_what_steps_read(monkeypatch):
+    model, asked, read = made("llama"), [], sa.KeyCache.attend
+    monkeypatch.setattr(sa.KeyCache, "attend", lambda held, q, **given: asked.append(given) or read(held, q, **given))
+    cache = integration.cache(model)
+    with torch.no_grad():
+        whole = model(WORDS).logits
+        model(WORDS[:, :7], past_key_values=cache)
+        model(WORDS[:, 7:], past_key_values=cache)  # two queries at once
+        cache.crop(-2)
+        assert not asked and cache.get_seq_length() == 7
+        last = [model(WORDS[:, t : t + 1], past_key_values=cache).logits[:, 0] for t in (7, 8)]
+        torch.testing.assert_close(torch.stack(last, 1), whole[:, 7:], atol=1e-4, rtol=1e-4)
+        assert asked == [{"lengths": None}] * 4  # two layers, two steps
+        cache.batch_select_indices(torch.tensor([False, True]))
+        model.set_attn_implementation("eager")  # whoever else attends finds keys and values as ever
+        softmax = model(WORDS[1:, :1], past_key_values=cache).logits
+    assert len(asked) == 4 and softmax.isfinite().all()
+    with pytest.raises(ValueError, match="attends by 'eager'"):
+        integration.cache(model)
+    with pytest.raises(ValueError, match="nothing for gradients"):
+        model(WORDS[1:], past_key_values=cache)
+    with pytest.raises(ValueError, match="has an encoder"):
+        integration.cache(made("t5"))
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
 def test_static_caches(name):
     model, given = made(name), inputs(name, 3, left=True)

@@ -41,7 +41,7 @@ int main() {
           const int64_t sizes[] = {heads, groups, n, m, d, e};
           for (int power = 1; power <= 2; power++)
             for (int threads = 1; threads <= 3; threads += 2) {
-              int32_t* columns;
+              void* columns;
               float* weights;
               const int64_t* padding = calls % 2 ? lengths.data() : nullptr;
               attention_forward(q.data(), k.data(), v.data(), out.data(), sizes, scale, calls % 4 < 2, padding, power,
@@ -53,18 +53,18 @@ int main() {
               if (n == 1) {
                 int64_t panel[3];
                 attention_panel_sizes(d, panel);
-                const int64_t room = panel[0] ? m / panel[2] : 0, strides[] = {m * d, m * e};
+                const int64_t room = panel[0] ? m / panel[2] : 0;
                 std::vector<uint8_t> value(static_cast<size_t>(groups * room * panel[0]));
-                std::vector<float> about(static_cast<size_t>(groups * room * 4)), center(static_cast<size_t>(groups * panel[1]));
-                std::vector<float> spread(center.size()), length(static_cast<size_t>(groups));
-                for (int64_t first = 0; first < room; first = room / 2 > first ? room / 2 : room) {
-                  const int64_t last = first ? room : room / 2 > 0 ? room / 2 : room, rounded[] = {room, first};
-                  attention_screen(k.data(), strides, rounded, value.data(), about.data(), center.data(), spread.data(),
-                                   length.data(), groups, m, d, first, last, threads);
+                std::vector<sa::Panel> about(static_cast<size_t>(groups * room));
+                std::vector<float> center(static_cast<size_t>(groups * panel[1])), spread(center.size()), length(2);
+                Step step{{k.data(), v.data(), m * d, m * e, value.data(), about.data(), center.data(), spread.data(),
+                           length.data(), room, 0}, heads, groups, m, d, e, scale, padding, power};
+                for (const int64_t last : {room / 2, room}) {
+                  const int64_t first = step.cache.panels;
+                  step.cache.panels = last;
+                  if (last > first) attention_screen(&step, first, threads);
+                  attention_decode(&step, q.data(), out.data(), threads);
                 }
-                const int64_t rounded[] = {room, room};
-                attention_decode(q.data(), k.data(), v.data(), strides, rounded, value.data(), about.data(), center.data(),
-                                 spread.data(), length.data(), out.data(), sizes, scale, padding, power, threads);
               }
               calls++;
             }

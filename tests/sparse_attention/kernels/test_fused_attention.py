@@ -16,17 +16,23 @@ pytestmark = pytest.mark.skipif(attention._load() is None, reason=f"no native ke
 ALPHAS = [2.0, 1.5]
 
 
+def visible(heads: int, n: int, m: int, causal: bool, lengths: Tensor | None) -> Tensor:
+    """bool [H, n, m]: what each query sees."""
+    mask = torch.ones(heads, n, m, dtype=torch.bool)
+    if causal:
+        mask &= torch.ones(n, m, dtype=torch.bool).tril(m - n)
+    if lengths is not None:
+        mask &= torch.arange(m) < lengths.repeat_interleave(heads // lengths.numel()).view(heads, 1, 1)
+    return mask
+
+
 def composition(
     q: Tensor, k: Tensor, v: Tensor, alpha: float, scale: float, causal: bool, lengths: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """out and P in float64; query i of a causal call sees the keys up to i + m - n."""
     heads, n, m, share = q.shape[0], q.shape[1], k.shape[1], q.shape[0] // k.shape[0]
     k, v = k.repeat_interleave(share, 0), v.repeat_interleave(share, 0)
-    mask = torch.ones(heads, n, m, dtype=torch.bool)
-    if causal:
-        mask &= torch.ones(n, m, dtype=torch.bool).tril(m - n)
-    if lengths is not None:
-        mask &= torch.arange(m) < lengths.repeat_interleave(heads // lengths.numel()).view(heads, 1, 1)
+    mask = visible(heads, n, m, causal, lengths)
     scores = q @ k.transpose(1, 2) * scale
     p = sa.sparsemax(scores, mask=mask) if alpha == 2.0 else sa.entmax(scores, alpha=1.5, mask=mask)
     return p @ v, p
@@ -55,6 +61,8 @@ def compare(
     # a score is off by about d units in the last place of |q| |k|, and a probability by as much
     off = 1e-6 + 6e-7 * abs(scale) * float(q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max())
     got = saved.weights().double()
+    pairs = int(visible(q.shape[0], q.shape[1], k.shape[1], causal, lengths).sum())
+    assert saved.density == pytest.approx(int((got > 0).sum()) / pairs, abs=1e-12)
     assert float((got - p).abs().max()) <= 3 * off
     assert float(torch.where((got > 0) != (p > 0), got + p, 0).max()) <= (off if alpha == 2.0 else off**2)
     torch.testing.assert_close(got.sum(-1), p.sum(-1), atol=3e-6, rtol=0)
@@ -95,6 +103,7 @@ def drawn(
         ((2, 1, 100, 1500, 30, 64), 2.0, True),  # screened
         ((2, 2, 130, 50, 80, 20), 1.0, True),  # the first 80 queries see nothing
         ((2, 1, 20, 333, 1, 1), 1.0, True),
+        ((2, 1, 30, 65_600, 16, 16), 2.0, True),  # more keys than 16 bits count
     ],
 )
 def test_it_is_the_composition(shape: tuple[int, ...], sharpness: float, causal: bool, alpha: float) -> None:
@@ -240,6 +249,7 @@ def test_refusals_name_what_is_in_the_way() -> None:
     assert "float64" in (attention.refusal(q, k.double(), v, 2.0, None) or "")
     assert "do not fit" in (attention.refusal(q[:3], k, v, 2.0, None) or "")
     assert "dimensions" in (attention.refusal(q[0], k, v, 2.0, None) or "")
+    assert "no plain dense tensor" in (attention.refusal(q, k.to_sparse(), v, 2.0, None) or "")
     with pytest.raises(ValueError, match=r"lengths has shape \(3,\)"):
         attention.forward(q, k, v, alpha=2.0, scale=1.0, lengths=torch.tensor([1, 2, 3]))
 
@@ -280,5 +290,6 @@ def test_a_cache_that_is_cropped_and_reordered() -> None:
     got = attention.decode(q[:4, 0], k, v, panels.append(k), alpha=2.0, scale=0.2)
     right = composition(q[:4].double(), k.double(), v.double(), 2.0, 0.2, False, None)[0][:, 0]
     torch.testing.assert_close(got.double(), right, atol=1e-5, rtol=1e-5)
-    with pytest.raises(ValueError, match="strides"):
-        attention.decode(q[:4, 0], k[:, ::2], v[:, ::2], panels, alpha=2.0, scale=0.2)
+    for keys, values, name in ((k[:, ::2], v[:, :400], "k"), (k[:, :400], v[:, ::2], "v")):
+        with pytest.raises(ValueError, match=f"{name} has strides"):
+            attention.decode(q[:4, 0], keys, values, panels, alpha=2.0, scale=0.2)

@@ -27,6 +27,12 @@ def test_interpreted_attention_equals_the_composition(root: Path) -> None:
         assert max(errors) <= tolerance[dtype] and same, (name, dtype, errors, same)
     assert max(case[-1] for case in reported["kernels"]) > 0.3, "no blocks were skipped"
     assert reported["no keys"]
+    *refused, taken = reported["refused"]
+    for why, word in zip(
+        refused, ("129 and 129 channels", "alpha is 1.05", "torch.float64", "torch.float16"), strict=True
+    ):
+        assert word in why
+    assert taken is None
     for mapping, path, other, error in reported["public"]:
         assert (path, other) == ("fused", "composition") and error < 3e-6, (mapping, path, other, error)
 

@@ -75,17 +75,18 @@ def case(name, alpha, H, G, n, m, d, e, causal, lengths, dtype):
 
 
 def public(mapping, **params):
-    """Through `sa.sparse_attention`, a batch of two with two heads, and the gradient of a gradient."""
-    q, k, v = (torch.randn(2, 2, 6, 4, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    """Through `sa.sparse_attention`, a batch of two with two heads whose channels lie apart in memory, and the gradient of a gradient."""
+    q, k, v = (torch.randn(2, 2, 4, 6, generator=torch.Generator().manual_seed(i)).mT for i in range(3))
     outcomes = []
     for kernel, dtype in (("triton", torch.float32), ("reference", torch.float64)):
         leaves = [x.to(dtype, copy=True).requires_grad_() for x in (q, k, v)]
         with sa.kernels.use(kernel):
             plan = sa.fused.plan(*leaves, mapping, causal=True, **params)
             out = sa.sparse_attention(*leaves, mapping, causal=True, **params)
+            kernels = torch.autograd.grad(out.sum(), leaves, retain_graph=True)  # of a vector without memory of its own
             first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
             second = torch.autograd.grad(sum(x.square().sum() for x in first), leaves)
-        outcomes.append([plan.path, [out, *first, *second]])
+        outcomes.append([plan.path, [out, *kernels, *first, *second]])
     (path, ours), (other, theirs) = outcomes
     return [mapping, path, other, max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(ours, theirs))]
 
@@ -97,7 +98,14 @@ def main() -> None:
     out, saved = attention.forward(q, empty, empty, alpha=2.0, scale=1.0)
     grads = attention.backward(q, q, empty, empty, saved)
     none = not out.any() and not grads[0].any() and grads[1].shape == empty.shape
-    report = {"kernels": found, "no keys": none, "public": [public("sparsemax"), public("entmax", alpha=1.5)]}
+    refused = [
+        attention.refusal(*x, alpha)
+        for x, alpha in (
+            ([torch.ones(1, 2, 129)] * 3, 2.0), ([q] * 3, 1.05), ([q.double()] * 3, 2.0), ([q, q.half(), q], 2.0), ([q] * 3, 1.1),
+        )
+    ]  # fmt: skip
+    report = {"kernels": found, "no keys": none, "refused": refused}
+    report["public"] = [public("sparsemax"), public("entmax", alpha=1.5)]
     json.dump(report, sys.stdout)
 
 

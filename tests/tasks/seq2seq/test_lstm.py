@@ -18,6 +18,8 @@ from tasks.seq2seq.options import problems as between_nodes
 
 # Small gamma: untrained scores are flat, and the sparse mappings shall have zeros here.
 MAPPINGS = [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"lam": 0.1, "gamma": 0.1})]
+# Scores of a model may be negative, where sum_normalization has no value.
+ROWS = [n for n in sa.names() if (s := sa.spec(n)).over == "row" and not s.inputs and n != "sum_normalization"]
 SHAPES = [
     pytest.param(
         {"input_feeding": f, "bidirectional": b, "attention": a}, id=f"{a}{'-feeding' * f}{'-bidirectional' * b}"
@@ -56,6 +58,21 @@ def test_training_logits_equal_stepwise_logits(build, sentences, mapping, params
         assert all(len(t) == 5 for t in (*memory.values(), *state.values())), (
             "a beam search must be able to reorder both"
         )
+        for t in range(logits.size(1)):
+            step, weights, state = model.step(inputs["prev_output_tokens"][:, t], memory, state)
+            torch.testing.assert_close(step, logits[:, t])
+            torch.testing.assert_close(weights, attention[:, t])
+
+
+@pytest.mark.parametrize("mapping", ROWS)
+@pytest.mark.parametrize("feeding", [False, True], ids=["at once", "feeding"])
+def test_of_every_mapping_training_is_what_the_search_sees(build, sentences, mapping, feeding):
+    model = build(mapping, {"gamma": 0.1} if "gamma" in sa.spec(mapping).defaults else {}, input_feeding=feeding)
+    inputs, _ = sentences
+    with torch.no_grad():
+        logits, attention = model(**inputs)
+        memory = model.encode(inputs["src_tokens"], inputs["src_lengths"])
+        state = model.start(memory)
         for t in range(logits.size(1)):
             step, weights, state = model.step(inputs["prev_output_tokens"][:, t], memory, state)
             torch.testing.assert_close(step, logits[:, t])

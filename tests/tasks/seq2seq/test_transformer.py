@@ -214,6 +214,23 @@ def test_gradients_are_finite_differences(transform, sentences, mapping, options
             assert (gradients[name] * direction).sum().item() == pytest.approx(expected, rel=1e-5, abs=1e-7), name
 
 
+@pytest.mark.parametrize("mapping", NODES)
+def test_the_gradient_with_every_mapping_is_a_finite_difference(transform, sentences, mapping):
+    """Along one random direction of all parameters together; the parameters before the mapping count by its backward alone."""
+    model = transform(mapping, layers=1)
+    parameters = [p for name, p in model.named_parameters() if "generator" not in name]
+    torch.manual_seed(5)
+    directions, h, losses = [torch.randn_like(p) for p in parameters], 1e-6, []
+    gradients = torch.autograd.grad(loss_of(model, *sentences), parameters)
+    with torch.no_grad():
+        for step in (h, -2 * h):
+            for parameter, direction in zip(parameters, directions):
+                parameter.add_(direction, alpha=step)
+            losses.append(loss_of(model, *sentences).item())
+    along = sum((g * d).sum().item() for g, d in zip(gradients, directions))
+    assert along == pytest.approx((losses[0] - losses[1]) / (2 * h), rel=1e-5, abs=1e-6)
+
+
 def test_each_head_of_each_layer_learns_its_alpha(transform, sentences):
     model = transform(LEARNED | {"at": {"cross": node("softmax")}}).train()
     names = [name for name, _ in model.named_parameters() if name.endswith("alpha_logit")]

@@ -1,6 +1,6 @@
 // The C interface, for one type: compiled with -DSPARSE_ATTENTION_TYPE=float and =double into two libraries, since most
 // programs need only the first. Arrays are contiguous, [rows, n]; the returned Status is
-// ok (0), has_excluded (1, fusedmax only), out_of_memory (2), no_structure or not_converged (3, 4, sparsemap only). See
+// ok (0), has_excluded (1, fusedmax only), out_of_memory (2), no_structure or not_converged (3, 4, sparsemap only), doubtful_bounds (5, constrained_sparsemax only). See
 // ../__init__.py for the other side.
 #include "cone.h"
 #include "constrained.h"

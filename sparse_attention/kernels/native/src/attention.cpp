@@ -13,9 +13,9 @@ static sa::Shape shape(const int64_t* sizes, double scale, int causal, const int
 }
 
 // sizes: heads, groups, n, m, d, e. power: 1 sparsemax, 2 entmax15. lengths: [heads] or null. pointers: [heads n + 1],
-// or null: nothing is saved. columns, weights: the support, to be given back with attention_free.
+// or null: nothing is saved. columns (uint16 up to 65536 keys, then int32), weights: the support, for attention_free.
 EXPORT int attention_forward(const float* q, const float* k, const float* v, float* out, const int64_t* sizes, double scale,
-                             int causal, const int64_t* lengths, int power, int64_t* pointers, int32_t** columns,
+                             int causal, const int64_t* lengths, int power, int64_t* pointers, void** columns,
                              float** weights, int threads) {
   sa::Support support;
   const sa::Shape s = shape(sizes, scale, causal, lengths);
@@ -26,18 +26,11 @@ EXPORT int attention_forward(const float* q, const float* k, const float* v, flo
 }
 
 EXPORT int attention_backward(const float* q, const float* k, const float* v, const float* g, const int64_t* sizes, double scale,
-                              int power, const int64_t* pointers, const int32_t* columns, const float* weights, float* dq,
+                              int power, const int64_t* pointers, const void* columns, const float* weights, float* dq,
                               float* dk, float* dv, int threads) {
   const sa::Shape s = shape(sizes, scale, 0, nullptr);
   return (power == 1 ? sa::attention_backward<1> : sa::attention_backward<2>)(s, q, k, v, g, pointers, columns, weights, dq, dk,
                                                                               dv, threads);
-}
-
-// A cache: k, v and the floats from a group to the next; see attention_decode.h. rounded: panels that fit, panels rounded.
-static sa::Cache cache(const float* k, const float* v, const int64_t* strides, const int64_t* rounded, uint8_t* value,
-                       float* panel, float* center, float* spread, float* center_length) {
-  return {k, v, strides[0], strides[1], value, reinterpret_cast<sa::Panel*>(panel), center, spread, center_length,
-          rounded[0], rounded[1]};
 }
 
 // Bytes of one panel, and floats of a centre and of a spread, for d channels; nothing (0) without screening.
@@ -47,20 +40,23 @@ EXPORT void attention_panel_sizes(int64_t d, int64_t* sizes) {
   sizes[2] = sa::panel_keys;
 }
 
-// Rounds the panels [first, last) of m keys.
-EXPORT int attention_screen(const float* k, const int64_t* strides, const int64_t* rounded, uint8_t* value, float* panel,
-                            float* center, float* spread, float* center_length, int64_t groups, int64_t m, int64_t d,
-                            int64_t first, int64_t last, int threads) {
-  return sa::screen_cache(cache(k, nullptr, strides, rounded, value, panel, center, spread, center_length), groups, m, d, first,
-                          last, threads);
+// A step of decoding: the cache, and the call that reads it; the same fields as Step in ../attention.py.
+struct Step {
+  sa::Cache cache;
+  int64_t heads, groups, m, d, e;
+  double scale;
+  const int64_t* lengths;  // [heads] or null
+  int64_t power;
+};
+
+// Rounds the panels from `first` to step->cache.panels.
+EXPORT int attention_screen(const Step* step, int64_t first, int threads) {
+  return sa::screen_cache(step->cache, step->groups, step->m, step->d, first, threads);
 }
 
-EXPORT int attention_decode(const float* q, const float* k, const float* v, const int64_t* strides, const int64_t* rounded,
-                            uint8_t* value, float* panel, float* center, float* spread, float* center_length, float* out,
-                            const int64_t* sizes, double scale, const int64_t* lengths, int power, int threads) {
-  const sa::Shape s = shape(sizes, scale, 0, lengths);
-  const sa::Cache c = cache(k, v, strides, rounded, value, panel, center, spread, center_length);
-  return (power == 1 ? sa::attention_decode<1> : sa::attention_decode<2>)(s, c, q, out, threads);
+EXPORT int attention_decode(const Step* step, const float* q, float* out, int threads) {
+  const sa::Shape s{step->heads, step->groups, 1, step->m, step->d, step->e, step->scale, false, step->lengths};
+  return (step->power == 1 ? sa::attention_decode<1> : sa::attention_decode<2>)(s, step->cache, q, out, threads);
 }
 
 EXPORT void attention_free(void* memory) { std::free(memory); }

@@ -17,15 +17,17 @@ struct Transposed {
   float* ds;        // by row, as in the support
   float *dsk, *pk;  // by key: dS and P,
   int32_t* row;     // and the query, counted from the tile's first
+  int32_t* column;  // by row, where the support's are narrow
   int32_t* end;     // [keys of a page + 1]: where a key's entries end
 
-  static size_t bytes(int64_t entries, int64_t keys) { return static_cast<size_t>(entries + 64) * 16 + static_cast<size_t>(keys + 64) * 4 + 1024; }
+  static size_t bytes(int64_t entries, int64_t keys) { return static_cast<size_t>(entries + 64) * 20 + static_cast<size_t>(keys + 64) * 4 + 1024; }
   void take(int64_t entries, int64_t keys, char* memory) {
     Scratch scratch{reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory) + 63) & ~static_cast<uintptr_t>(63))};
     ds = scratch.take<float>(entries + 16);
     dsk = scratch.take<float>(entries + 16);
     pk = scratch.take<float>(entries + 16);
     row = scratch.take<int32_t>(entries + 16);
+    column = scratch.take<int32_t>(entries + 16);
     end = scratch.take<int32_t>(keys + 2);
   }
 };
@@ -64,9 +66,14 @@ inline int64_t queries_per_tile(int64_t entries, int64_t rows, int64_t m) {
 // The queries [first, first + rows) of a head; `pointer`, `column`, `p` are theirs.
 template <int power>
 inline void backward_tile(const Shape& s, Transposed& t, const Gradients& x, int64_t rows, const int64_t* pointer,
-                          const int32_t* column, const float* p) {
+                          const void* columns, const float* p) {
   const int64_t start = pointer[0], entries = pointer[rows] - start;
   float* ds = t.ds - start;
+  const int32_t* column = static_cast<const int32_t*>(columns);
+  if (narrow(s.m)) {
+    for (int64_t e = 0; e < entries; e++) t.column[e] = static_cast<const uint16_t*>(columns)[start + e];
+    column = t.column - start;
+  }
   fill_row(x.dq, rows * s.d, 0.f);
   if (entries == 0) return;
   const int64_t each = entries / rows, page = each < 32 ? s.m : 24 * s.m / each;
@@ -125,7 +132,7 @@ inline void backward_tile(const Shape& s, Transposed& t, const Gradients& x, int
 // into parts, each with sums of its own, which are added up in order.
 template <int power>
 inline int attention_backward(const Shape& s, const float* q, const float* k, const float* v, const float* g,
-                              const int64_t* pointers, const int32_t* column, const float* p, float* dq, float* dk,
+                              const int64_t* pointers, const void* columns, const float* p, float* dq, float* dk,
                               float* dv, int threads) {
   const int64_t heads = s.heads / s.groups, rows = heads * s.n;  // rows of a group, consecutive
   const int64_t entries = pointers[s.heads * s.n], keys = s.m * s.d, values = s.m * s.e;
@@ -170,7 +177,7 @@ inline int attention_backward(const Shape& s, const float* q, const float* k, co
       float* own = part ? sums + (group * (parts - 1) + part - 1) * (keys + values) : nullptr;
       Gradients x{q + row * s.d, k + group * keys, v + group * values, g + row * s.e, dq + row * s.d,
                   own ? own : dk + group * keys, own ? own + keys : dv + group * values};
-      backward_tile<power>(s, work, x, count, pointers + row, column, p);
+      backward_tile<power>(s, work, x, count, pointers + row, columns, p);
     });
     std::free(memory);
   });

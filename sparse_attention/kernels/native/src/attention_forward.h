@@ -304,6 +304,7 @@ inline int attention_forward(const Shape& s, const float* q, const float* k, con
     Workspace work;
     failed[w] = !memory;
     if (memory) work.take(s, memory);
+    part[w].width = narrow(s.m) ? 2 : 4;
     for (int64_t i = cut[w]; i < cut[w + 1] && !failed[w]; i++)
       failed[w] = !forward_block<power>(s, work, q, k, v, out, i / blocks, i % blocks * block_rows, part[w], pointers);
     std::free(memory);
@@ -321,10 +322,11 @@ inline int attention_forward(const Shape& s, const float* q, const float* k, con
       const int64_t row = i / blocks * s.n + i % blocks * block_rows;
       for (int64_t j = 0; j < block_rows && i % blocks * block_rows + j < s.n; j++) pointers[row + j + 1] += before;
     }
-    if (fine) part[0].append(part[w].column, part[w].weight, part[w].count);
+    if (fine) part[0].append(part[w]);
     part[w].release();
   }
   if (!fine) part[0].release();
+  if (part[0].capacity > Support::small) part[0].resize(part[0].count);  // address space is given back
   support = part[0];
   return fine ? ok : out_of_memory;
 }

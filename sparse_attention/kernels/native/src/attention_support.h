@@ -19,18 +19,27 @@ struct Shape {
   }
 };
 
+// The keys of a support's entries, one after another; of 16 bits where that is enough.
+constexpr int64_t narrow_keys = 65536;
+inline bool narrow(int64_t keys) { return keys <= narrow_keys; }
+
 // Entries of consecutive rows. The memory beyond `count` has not been touched, so it takes address space only; growing
-// moves pages, not bytes, where the C library can.
+// moves pages, not bytes, where the C library can: glibc does from 32 MiB on, so an array that is no longer small gets as much.
 struct Support {
-  int32_t* column = nullptr;
+  char* column = nullptr;
   float* weight = nullptr;
-  int64_t count = 0, capacity = 0;
+  int64_t count = 0, capacity = 0, width = 4;  // bytes of a column
+
+  static constexpr int64_t small = 1 << 17, movable = (33 << 20) / 2;  // entries
 
   bool reserve(int64_t more) {
     if (count + more <= capacity) return true;
     const int64_t size = count + more + capacity;
-    void* columns = std::realloc(column, static_cast<size_t>(size) * sizeof *column);
-    if (columns) column = static_cast<int32_t*>(columns);
+    return resize(size > small && size < movable ? movable : size);
+  }
+  bool resize(int64_t size) {
+    void* columns = std::realloc(column, static_cast<size_t>(size * width));
+    if (columns) column = static_cast<char*>(columns);
     void* weights = std::realloc(weight, static_cast<size_t>(size) * sizeof *weight);
     if (weights) weight = static_cast<float*>(weights);
     if (!columns || !weights) return false;
@@ -39,9 +48,18 @@ struct Support {
   }
   void append(const int32_t* columns, const float* weights, int64_t entries) {
     if (entries == 0) return;
-    std::memcpy(column + count, columns, static_cast<size_t>(entries) * sizeof *column);
+    if (width == 2)
+      for (int64_t e = 0; e < entries; e++) reinterpret_cast<uint16_t*>(column)[count + e] = static_cast<uint16_t>(columns[e]);
+    else
+      std::memcpy(column + count * width, columns, static_cast<size_t>(entries) * sizeof *columns);
     std::memcpy(weight + count, weights, static_cast<size_t>(entries) * sizeof *weight);
     count += entries;
+  }
+  void append(const Support& other) {
+    if (other.count == 0) return;
+    std::memcpy(column + count * width, other.column, static_cast<size_t>(other.count * width));
+    std::memcpy(weight + count, other.weight, static_cast<size_t>(other.count) * sizeof *weight);
+    count += other.count;
   }
   void release() {
     std::free(column);

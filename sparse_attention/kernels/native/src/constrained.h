@@ -138,6 +138,7 @@ struct BoundedRow {
   int64_t count = 0;     // entries kept
   double capacity = 0;   // sum of their bounds, none above 1
   double least = -1;     // tau is at least this
+  bool doubtful = false; // a bound is negative or NaN, or all hold less than 1: for the caller to look at
 };
 
 // Packs the kept entries of a row.
@@ -145,16 +146,20 @@ template <class T>
 inline BoundedRow<T> pack_bounded(const T* x, const T* u, int64_t n, T* packed_b, T* packed_u) {
   using V = Vec<T>;
   BoundedRow<T> row{row_maximum(x, n)};
-  if (!row.maximum.usable()) return row;
+  if (!row.maximum.usable()) {
+    row.doubtful = row.maximum.nan || row.maximum.value > 0;  // not if all are excluded
+    return row;
+  }
   const V top = V::all(row.maximum.value), lowest = V::all(-infinity<T>()), one = V::all(1);
-  auto bad = greater(lowest, lowest);
+  auto bad = greater(lowest, lowest), negative = bad;
   V total = V::all(0), least = V::all(-1);
   int64_t c = 0;
   for (int64_t i = 0; i < n;) {
     for (int64_t end = i + block < n ? i + block : n; i < end; i += V::W) {
       V v = load_row(x, i, n, -infinity<T>()), w = load_row(u, i, n, T(0));
-      bad = mask_or(bad, either_nan(w, w));
       auto keep = greater(v, lowest);
+      bad = mask_or(bad, mask_and(keep, either_nan(w, w)));
+      negative = mask_or(negative, mask_and(keep, greater(V::all(0), w)));
       w = positive_part(min(w, one));  // no entry can hold more, or less than nothing
       V b = v - top;
       total = total + select_or_zero(keep, w);
@@ -168,6 +173,7 @@ inline BoundedRow<T> pack_bounded(const T* x, const T* u, int64_t n, T* packed_b
   row.count = c;
   row.least = -static_cast<double>(largest(V::all(0) - least));
   if (any(bad)) row.maximum.nan = true;
+  row.doubtful = any(mask_or(bad, negative)) || row.capacity < 1 - 1e-4;
   for (int side = 0; side < 2; side++) {
     V::all(padding).store(packed_b + c + side * V::W);
     V::all(0).store(packed_u + c + side * V::W);
@@ -202,26 +208,29 @@ inline bool write_simple_bounded(const T* x, const T* u, T* p, T& threshold, int
 }
 
 template <class T>
-inline void constrained_row(const T* x, const T* u, T* p, T& threshold, int64_t n, T* packed_b, T* packed_u) {
+inline bool constrained_row(const T* x, const T* u, T* p, T& threshold, int64_t n, T* packed_b, T* packed_u) {
   BoundedRow<T> row = pack_bounded(x, u, n, packed_b, packed_u);
-  if (write_simple_bounded(x, u, p, threshold, n, row)) return;
+  if (write_simple_bounded(x, u, p, threshold, n, row)) return row.doubtful;
   Bounded<T> k{packed_b, packed_u, row.count};
   double tau = solve_bounded(k, row.capacity, row.least, 0.0);
   T hi = static_cast<T>(tau);
   threshold = row.maximum.value + hi;
   write_bounded(x, u, p, n, row.maximum.value, Threshold<T>{hi, static_cast<T>(tau - static_cast<double>(hi))});
+  return row.doubtful;
 }
 
 constexpr int64_t bounded_slab_longest = 224;  // beyond, two columns of 16 rows no longer fit a first-level cache
 
 template <class T>
-inline void constrained_slab(const T* x, const T* u, T* p, T* threshold, int64_t n, T* packed_b, T* packed_u,
+inline bool constrained_slab(const T* x, const T* u, T* p, T* threshold, int64_t n, T* packed_b, T* packed_u,
                              T* b_column, T* u_column) {
   constexpr int W = Vec<T>::W;
   Slab<T> b{b_column}, bound{u_column};
   T top[W], least[W], capacity[W], tau_hi[W], tau_lo[W];
+  bool doubtful = false;
   for (int r = 0; r < W; r++) {
     BoundedRow<T> row = pack_bounded(x + r * n, u + r * n, n, packed_b, packed_u);
+    doubtful = doubtful || row.doubtful;
     least[r] = -1;
     capacity[r] = 2;
     if (write_simple_bounded(x + r * n, u + r * n, p + r * n, threshold[r], n, row)) continue;
@@ -232,7 +241,7 @@ inline void constrained_slab(const T* x, const T* u, T* p, T* threshold, int64_t
     b.put(r, packed_b, row.count);
     bound.put(r, packed_u, row.count);
   }
-  if (b.depth == 0) return;
+  if (b.depth == 0) return doubtful;
   Thresholds<T> tau = solve_bounded(b, bound, Vec<T>::load(capacity), Vec<T>::load(least), Vec<T>::all(0));
   tau.hi.store(tau_hi);
   tau.lo.store(tau_lo);
@@ -241,22 +250,29 @@ inline void constrained_slab(const T* x, const T* u, T* p, T* threshold, int64_t
     threshold[r] = top[r] + tau_hi[r];
     write_bounded(x + r * n, u + r * n, p + r * n, n, top[r], Threshold<T>{tau_hi[r], tau_lo[r]});
   }
+  return doubtful;
 }
 
-// `threshold` [rows] is kept for the backward pass.
+// The rows here return whether they are doubtful. `threshold` [rows] is kept for the backward pass.
 template <class T>
 int constrained_sparsemax_forward(const T* x, const T* u, T* p, T* threshold, int64_t rows, int64_t n, int threads) {
   const int64_t depth = bounded_slab_longest * Vec<T>::W;
-  return for_rows(rows, 60 + 4.0 * n, threads, 2 * room<T>(n) + 2 * room<T>(depth),
-                  [&](int64_t first, int64_t last, char* memory) {
+  int doubted = 0;
+  int status = for_rows(rows, 60 + 4.0 * n, threads, 2 * room<T>(n) + 2 * room<T>(depth),
+                        [&](int64_t first, int64_t last, char* memory) {
     Scratch s{memory};
+    bool doubtful = false;
     T *b = s.take<T>(n + 32), *w = s.take<T>(n + 32), *b_column = s.take<T>(depth), *u_column = s.take<T>(depth);
     int64_t r = first;
     if (n <= bounded_slab_longest)
       for (; r + Vec<T>::W <= last; r += Vec<T>::W)
-        constrained_slab(x + r * n, u + r * n, p + r * n, threshold + r, n, b, w, b_column, u_column);
-    for (; r < last; r++) constrained_row(x + r * n, u + r * n, p + r * n, threshold[r], n, b, w);
+        doubtful |= constrained_slab(x + r * n, u + r * n, p + r * n, threshold + r, n, b, w, b_column, u_column);
+    for (; r < last; r++) doubtful |= constrained_row(x + r * n, u + r * n, p + r * n, threshold[r], n, b, w);
+    if (doubtful)
+#pragma omp atomic write
+      doubted = 1;
   });
+  return status == ok && doubted ? doubtful_bounds : status;
 }
 
 // With A = {0 < p < u}, m = mean of g over A: dx = g - m on A; du = g - m where p = u, 0 elsewhere. Where u = p = 0, the

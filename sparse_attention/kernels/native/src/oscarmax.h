@@ -25,21 +25,25 @@ struct OscarmaxMemory {
   double* block_sum;
   Keyed *keyed, *other;
   uint32_t* counts;
-  double* bucket_sum;
-  int32_t *bucket_size, *bucket_block, *bucket_at;
+  struct Bucket {
+    double sum, count;
+  }* bucket;
+  double *sum_to, *count_to;
+  int32_t *open, *bucket_block;
   T* bucket_value;
   static int64_t most_buckets(int64_t n) { return 2 * n + 64; }
   static size_t bytes(int64_t n) {
     return 2 * room<T>(n) + 3 * room<int32_t>(n) + room<double>(n) + 2 * room<Keyed>(n) + room<uint32_t>(3 * 2048) +
-           room<double>(most_buckets(n)) + 3 * room<int32_t>(most_buckets(n)) + room<T>(most_buckets(n));
+           room<Bucket>(most_buckets(n)) + 2 * room<double>(most_buckets(n)) + 2 * room<int32_t>(most_buckets(n)) +
+           room<T>(most_buckets(n));
   }
   OscarmaxMemory(Scratch s, int64_t n)
       : b(s.take<T>(n + 32)), sorted(s.take<T>(n + 32)), index(s.take<int32_t>(n + 32)),
         sorted_index(s.take<int32_t>(n + 32)), block_size(s.take<int32_t>(n + 1)), block_sum(s.take<double>(n + 1)),
         keyed(s.take<Keyed>(n)), other(s.take<Keyed>(n)), counts(s.take<uint32_t>(3 * 2048)),
-        bucket_sum(s.take<double>(most_buckets(n))), bucket_size(s.take<int32_t>(most_buckets(n))),
-        bucket_block(s.take<int32_t>(most_buckets(n))), bucket_at(s.take<int32_t>(most_buckets(n))),
-        bucket_value(s.take<T>(most_buckets(n))) {}
+        bucket(s.take<Bucket>(most_buckets(n))), sum_to(s.take<double>(most_buckets(n) + 32)),
+        count_to(s.take<double>(most_buckets(n) + 32)), open(s.take<int32_t>(most_buckets(n))),
+        bucket_block(s.take<int32_t>(most_buckets(n))), bucket_value(s.take<T>(most_buckets(n))) {}
 };
 
 // Keeps the packed values at or above `limit`, in place.
@@ -125,6 +129,30 @@ inline void sort_descending(OscarmaxMemory<double>& w, int64_t c) {
   }
 }
 
+// Where in (from, to) sum_to - slope count_to is largest, or `from` if it is not larger there than at `from` by `rounding`.
+inline int64_t farthest_above(const double* sum_to, const double* count_to, int64_t from, int64_t to, double slope,
+                              double rounding) {
+  using V = Vec<double>;
+  constexpr int64_t stretch = 4 * V::W;
+  double most = sum_to[from] - slope * count_to[from] + rounding;
+  int64_t best = from;
+  for (int64_t i = from + 1; i < to; i += stretch) {
+    V high = V::all(most);
+    const int64_t end = i + stretch < to ? i + stretch : to;
+    for (int64_t j = i; j < end; j += V::W)
+      high = max(load_row(sum_to, j, end, -1e300) - V::all(slope) * load_row(count_to, j, end, 0.0), high);
+    const double value = largest(high);
+    if (value > most) {
+      most = value;
+      best = i;
+    }
+  }
+  if (best == from) return from;
+  const int64_t end = best + stretch < to ? best + stretch : to;
+  while (best + 1 < end && sum_to[best] - slope * count_to[best] + rounding < most) best++;
+  return best;
+}
+
 // The row by buckets, where there are not too many; false otherwise. The c values lie in w.b, their places in w.index.
 template <class T>
 inline bool oscarmax_by_buckets(T* p, int32_t* id, int64_t n, double lam, int64_t c, OscarmaxMemory<T>& w) {
@@ -138,50 +166,59 @@ inline bool oscarmax_by_buckets(T* p, int32_t* id, int64_t n, double lam, int64_
   const double most = static_cast<double>(-least) / lam * 1.00001 + 2;
   if (!(most < static_cast<double>(OscarmaxMemory<T>::most_buckets(n)))) return false;
   const int64_t buckets = static_cast<int64_t>(most);
-  std::memset(w.bucket_sum, 0, sizeof(double) * static_cast<size_t>(buckets));
-  std::memset(w.bucket_size, 0, sizeof(int32_t) * static_cast<size_t>(buckets));
+  std::memset(w.bucket, 0, sizeof(*w.bucket) * static_cast<size_t>(buckets));
   const T narrow = static_cast<T>(-1.000005 / lam);
   for (i = 0; i < c; i++) w.sorted_index[i] = static_cast<int32_t>(w.b[i] * narrow);  // its bucket
   for (i = 0; i < c; i++) {
-    w.bucket_sum[w.sorted_index[i]] += static_cast<double>(w.b[i]);
-    w.bucket_size[w.sorted_index[i]]++;
+    w.bucket[w.sorted_index[i]].sum += static_cast<double>(w.b[i]);
+    w.bucket[w.sorted_index[i]].count += 1;
   }
-  int64_t used = 0;
-  for (int64_t e = 0; e < buckets; e++) {
-    w.bucket_at[used] = static_cast<int32_t>(e);
-    used += w.bucket_size[e] > 0;
+  double total = 0, count = 0;
+  w.sum_to[0] = w.count_to[0] = 0;
+  for (i = 0; i < buckets; i++) {
+    const double here = w.bucket[i].count;
+    total += w.bucket[i].sum + lam * here * (count + 0.5 * (here + 1));
+    count += here;
+    w.sum_to[i + 1] = total;
+    w.count_to[i + 1] = count;
   }
-  double before = 0;  // values in the buckets before
-  int64_t blocks = 0;
-  for (i = 0; i < used; i++) {
-    const int64_t e = w.bucket_at[i];
-    const double count = w.bucket_size[e];
-    double s = w.bucket_sum[e] + lam * count * (before + 0.5 * (count + 1));
-    before += count;
-    int32_t size = w.bucket_size[e];
-    while (blocks > 0 && w.block_sum[blocks - 1] * size <= s * w.block_size[blocks - 1]) {
-      blocks--;
-      s += w.block_sum[blocks];
-      size += w.block_size[blocks];
+  using D = Vec<double>;
+  D highest = D::all(0);
+  for (i = 0; i <= buckets; i += D::W) {
+    const D v = load_row(w.sum_to, i, buckets + 1, 0.0);
+    highest = max(max(v, D::all(0) - v), highest);
+  }
+  const double rounding = 4e-16 * largest(highest);
+  // The blocks from the left, until one is not above the threshold of those before: the corners of the least concave
+  // majorant of sum_to over count_to. A stretch whose chord nothing exceeds is a block, else it is cut at what exceeds most.
+  double mass = 0, support = 0, tau = 0;
+  int64_t blocks = 0, from = 0, waiting = 1;
+  for (w.open[0] = static_cast<int32_t>(buckets); waiting > 0;) {
+    const int64_t to = w.open[waiting - 1];
+    const double s = w.sum_to[to] - w.sum_to[from], size = w.count_to[to] - w.count_to[from];
+    const int64_t corner = farthest_above(w.sum_to, w.count_to, from, to, s / size, rounding);
+    if (corner > from) {
+      w.open[waiting++] = static_cast<int32_t>(corner);
+      continue;
     }
-    w.block_sum[blocks] = s;
-    w.block_size[blocks++] = size;
+    if (blocks > 0 && s <= tau * size) break;
+    mass += s;
+    support += size;
+    tau = (mass - 1) / support;
+    w.block_sum[blocks] = s / size;
+    w.block_size[blocks++] = static_cast<int32_t>(to);
+    from = to;
+    waiting--;
   }
-  double mass = 0, tau = 0;
-  int64_t support = 0, held = 0;
-  for (; held < blocks; held++) {
-    if (held > 0 && w.block_sum[held] <= tau * w.block_size[held]) break;
-    mass += w.block_sum[held];
-    support += w.block_size[held];
-    tau = (mass - 1) / static_cast<double>(support);
-  }
-  int64_t block_at = 0, left = w.block_size[0];
-  for (i = 0; i < used; i++) {
-    const int64_t e = w.bucket_at[i];
-    while (left == 0) left = w.block_size[++block_at];
-    left -= w.bucket_size[e];
-    w.bucket_block[e] = block_at < held ? static_cast<int32_t>(block_at) : -1;
-    w.bucket_value[e] = block_at < held ? static_cast<T>(w.block_sum[block_at] / w.block_size[block_at] - tau) : T(0);
+  int64_t e = 0;
+  for (i = 0; i < blocks; i++)
+    for (; e < w.block_size[i]; e++) {
+      w.bucket_block[e] = static_cast<int32_t>(i);
+      w.bucket_value[e] = static_cast<T>(w.block_sum[i] - tau);
+    }
+  for (; e < buckets; e++) {
+    w.bucket_block[e] = -1;
+    w.bucket_value[e] = 0;
   }
   if (c == n) {
     for (i = 0; i < c; i++) p[i] = w.bucket_value[w.sorted_index[i]];
@@ -206,7 +243,7 @@ inline void oscarmax_row(const T* x, T* p, int32_t* id, int64_t n, T maximum, T 
     return static_cast<T>(t * (1 + 4 * static_cast<double>(std::numeric_limits<T>::epsilon())));
   };
   int64_t c = pack_with_index(x, n, maximum, scale, limit(kept), w.b, w.index);
-  for (int64_t before = kept; c > 1 && c < before;) {
+  for (int64_t before = kept; c > 1 && c < before - before / 32;) {  // not for a few
     before = c;
     c = keep_at_least(w.b, w.index, c, limit(c));
   }

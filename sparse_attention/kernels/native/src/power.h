@@ -61,6 +61,41 @@ inline Vec<T> power(Vec<T> base, T exponent) {
   return power(base, Vec<T>::all(exponent));
 }
 
+// The same as a function of the base, below 2; lanes may have exponents of their own.
+template <class T>
+struct AnyPower {
+  Vec<T> exponent;
+  Vec<T> operator()(Vec<T> base) const { return power(base, exponent); }
+};
+
+// For one exponent in [0, 3]: (m 2^e)^y = (m / 1.5)^y times a table of 1.5^y 2^(e y), m in [1, 2), by nine terms of the
+// binomial series, to 3e-8 (rounding aside). Bases below 2^-30 give zero.
+template <class T>
+struct OnePower : AnyPower<T> {
+  explicit OnePower(Vec<T> y) : AnyPower<T>{y} {}
+};
+#ifdef SPARSE_ATTENTION_AVX512
+template <>
+struct OnePower<float> {
+  float term[10], scale[32];  // `scale` by the last five bits of the exponent as float32 stores it
+  explicit OnePower(Vec<float> all_equal) {
+    const double y = static_cast<double>(largest(all_equal));
+    double c = 1;
+    for (int k = 0; k < 10; c *= (y - k) / (1.5 * (k + 1)), k++) term[k] = static_cast<float>(c);
+    scale[0] = 0;
+    for (int e = 1; e < 32; e++) scale[e] = static_cast<float>(std::exp2(y * (std::log2(1.5) + e - 31)));
+  }
+  Vec<float> operator()(Vec<float> base) const {
+    using V = Vec<float>;
+    const V t = V{_mm512_getmant_ps(base.r, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src)} - V::all(1.5f);
+    V q = V::all(term[9]);
+    for (int k = 8; k >= 0; k--) q = fma(q, t, V::all(term[k]));
+    const __m512i e = _mm512_srli_epi32(_mm512_castps_si512(base.r), 23);
+    return q * V{_mm512_permutex2var_ps(_mm512_loadu_ps(scale), e, _mm512_loadu_ps(scale + 16))};
+  }
+};
+#endif
+
 inline Vec<double> log2_positive(Vec<double> a) {
   for (double& v : a.lane) v = std::log2(v);
   return a;

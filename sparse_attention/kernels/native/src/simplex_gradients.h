@@ -19,6 +19,7 @@ inline double weighted_row(const T* g, const T* p, T* dx, int64_t n, T scale, co
     V a = V::all(0), b = a;
     for (int64_t end = i + block < n ? i + block : n; i < end; i += V::W) {
       V s = weight(load_row(p, i, n, T(0)));
+      store_row(dx, i, n, s);
       a = fma(s, load_row(g, i, n, T(0)), a);
       b = b + s;
     }
@@ -29,7 +30,7 @@ inline double weighted_row(const T* g, const T* p, T* dx, int64_t n, T scale, co
   for (int64_t i = 0; i < n;) {
     V a = V::all(0);
     for (int64_t end = i + block < n ? i + block : n; i < end; i += V::W) {
-      V y = load_row(p, i, n, T(0)), d = weight(y) * (load_row(g, i, n, T(0)) - mean) * c;
+      V y = load_row(p, i, n, T(0)), d = load_row(dx, i, n, T(0)) * (load_row(g, i, n, T(0)) - mean) * c;
       store_row(dx, i, n, d);
       term(y, d, a);
     }
@@ -126,7 +127,9 @@ template <class T>
 int entmax_backward(const T* g, const T* p, T* dx, Values alpha, double* dalpha, int64_t rows, int64_t n, int threads) {
   const double ns = alpha.row ? 4.0 : alpha.one == 1.5 ? 0.8 : alpha.one > 2 ? 60.0 : 3.0;
   return for_rows(rows, 20 + ns * n, threads, 64, [&](int64_t first, int64_t last, char*) {
-    const Vec<T> zero = Vec<T>::all(0);
+    using V = Vec<T>;
+    const V zero = V::all(0), least = V::all(T(1e-9));
+    const OnePower<T> shared(V::all(static_cast<T>(alpha.one <= 2 ? 2 - alpha.one : 1)));
     for (int64_t r = first; r < last; r++) {
       const T *gr = g + r * n, *pr = p + r * n;
       T* out = dx + r * n;
@@ -138,10 +141,11 @@ int entmax_backward(const T* g, const T* p, T* dx, Values alpha, double* dalpha,
       else if (one == 1.5)
         weighted_row(gr, pr, out, n, T(1), [](Vec<T> v) { return sqrt(v); }, NoTerm());
       else {
-        const T e = static_cast<T>(2 - one);
-        weighted_row(gr, pr, out, n, T(1), [=](Vec<T> v) {
-          auto positive = greater(v, zero);
-          return any(positive) ? select(positive, power(v, e), v) : v;
+        const V e = V::all(static_cast<T>(2 - one));
+        weighted_row(gr, pr, out, n, T(1), [&](V v) {
+          const auto positive = greater(v, zero);
+          const bool quick = !alpha.row && !any(mask_and(positive, greater(least, v)));
+          return quick ? select(positive, shared(v), v) : select(positive, power(v, e), v);
         }, NoTerm());
       }
       if (dalpha) dalpha[r] = alpha_gradient(pr, out, n, one);

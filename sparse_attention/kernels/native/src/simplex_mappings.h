@@ -13,6 +13,7 @@ namespace sa {
 
 template <class T>
 struct SparsemaxRule {  // argmin |p - x/gamma|^2
+  static constexpr bool bounded = false;
   T scale = 1;
   SparsemaxRule() = default;
   explicit SparsemaxRule(double gamma) : scale(reciprocal<T>(gamma)) {}
@@ -23,6 +24,7 @@ struct SparsemaxRule {  // argmin |p - x/gamma|^2
 
 template <class T>
 struct Entmax15Rule {  // p = (x/2 - tau)_+^2
+  static constexpr bool bounded = false;
   T scale = T(0.5);
   Threshold<T> solve(Candidates<T>& k) { return solve_quadratic(k); }
   static Thresholds<T> solve(const Slab<T>& s, Entmax15Rule*) { return solve_quadratic(s); }
@@ -31,20 +33,44 @@ struct Entmax15Rule {  // p = (x/2 - tau)_+^2
 
 template <class T>
 struct EntmaxRule {  // p = ((alpha-1) x - tau)_+^(1/(alpha-1)), 1 < alpha <= 2
+  static constexpr bool bounded = true;  // by levels
+  using V = Vec<T>;
+  using One = Powers<T, OnePower<T>>;
+  using Any = Powers<T, AnyPower<T>>;
   T scale = 1, r = 1;
+  const One* shared = nullptr;  // of all rows of the call
+  bool sparse = false;          // most vectors of the row have no candidate
   EntmaxRule() = default;
-  explicit EntmaxRule(double alpha) : scale(static_cast<T>(alpha - 1)), r(static_cast<T>(1 / (alpha - 1))) {}
-  Threshold<T> solve(Candidates<T>& k) { return solve_power(k, r); }
-  static Thresholds<T> solve(const Slab<T>& s, EntmaxRule* lane) {
-    T r[Vec<T>::W];
-    for (int i = 0; i < Vec<T>::W; i++) r[i] = lane[i].r;
-    return solve_power(s, Vec<T>::load(r));
+  explicit EntmaxRule(double alpha, const One* one = nullptr)
+      : scale(static_cast<T>(alpha - 1)), r(static_cast<T>(1 / (alpha - 1))), shared(one) {}
+  static V powers_of(const EntmaxRule* lane) {
+    T r[V::W];
+    for (int i = 0; i < V::W; i++) r[i] = lane[i].r;
+    return V::load(r);
   }
-  Vec<T> probability(Vec<T> d) const { return any(greater(d, Vec<T>::all(0))) ? power(d, r) : d; }
+  Threshold<T> solve(Candidates<T>& k) { return shared ? solve_power(k, *shared) : solve_power(k, Any(V::all(r))); }
+  static Thresholds<T> solve(const Slab<T>& s, EntmaxRule* lane) {
+    const V rs = powers_of(lane);
+    return lane->shared ? solve_power(s, *lane->shared) : solve_power(s, Any(rs));
+  }
+  // Lower bounds of the thresholds, with a hair of slack for the rounding.
+  static void least(const Levels<T>& found, V r, T* to) {
+    V most = V::all(-1);
+    for (int level = 0; level < 2; level++) {
+      const V one_over = V::all(1) / V::load(found.count[level]);
+      most = max(V::load(found.sum[level]) * one_over - power(one_over, V::all(1) / r) - V::all(T(1e-5)), most);
+    }
+    most.store(to);
+  }
+  V probability(V d) const {
+    if (sparse && !any(greater(d, V::all(0)))) return d;
+    return shared ? shared->but_one(d) * d : power(d, r);
+  }
 };
 
 template <class T>
 struct PnormRule {  // p = d^(q-1) / sum d^(q-1), 1 < p <= 2
+  static constexpr bool bounded = false;
   T scale = 1, q = 2, normaliser = 1;
   PnormRule() = default;
   PnormRule(double p, double gamma) : scale(reciprocal<T>(gamma)), q(static_cast<T>(p / (p - 1))) {}
@@ -100,7 +126,14 @@ template <class T, class Scores, class Rule>
 inline void map_row(const Scores& row, T* p, int64_t n, Rule& rule, T* packed) {
   RowMaximum<T> m = row_maximum<T>(row, n);
   if (!m.usable()) return write_unusable_row(p, n, m);
-  Candidates<T> k = pack_candidates<T>(row, n, m.value, rule.scale, packed);
+  T least[Vec<T>::W] = {-1};
+  if constexpr (Rule::bounded) {
+    Levels<T> found;
+    found.add(0, row, n, m.value, rule.scale);
+    rule.least(found, Vec<T>::all(rule.r), least);
+  }
+  Candidates<T> k = pack_candidates<T>(row, n, m.value, rule.scale, packed, least[0]);
+  if constexpr (Rule::bounded) rule.sparse = 32 * k.count < n;
   Threshold<T> tau = rule.solve(k);
   write_row(row, p, n, rule, m.value, tau);
 }
@@ -112,19 +145,29 @@ inline void map_slab(const Input& input, int64_t first, T* p, int64_t n, Rule* r
   constexpr int W = Vec<T>::W;
   Slab<T> slab{column};
   ScoreRow<T> rows[W];
-  T top[W], hi[W], lo[W];
+  RowMaximum<T> top[W];
+  T hi[W], lo[W];
+  [[maybe_unused]] const bool by_row = n > 32;  // the levels of shorter rows cost less in the slab, and save little before it
+  [[maybe_unused]] Levels<T> found;
   for (int r = 0; r < W; r++) {
     const ScoreRow<T> row = rows[r] = in_memory(input(first + r), n, buffer + r * (n + 32));
-    RowMaximum<T> m = row_maximum<T>(row, n);
-    if (!m.usable()) {
-      write_unusable_row(p + r * n, n, m);
+    top[r] = row_maximum<T>(row, n);
+    if constexpr (Rule::bounded)
+      if (by_row && top[r].usable()) found.add(r, row, n, top[r].value, rule[r].scale);
+  }
+  for (T& v : slab.least) v = -1;
+  if constexpr (Rule::bounded)
+    if (by_row) Rule::least(found, Rule::powers_of(rule), slab.least);
+  for (int r = 0; r < W; r++) {
+    if (!top[r].usable()) {
+      write_unusable_row(p + r * n, n, top[r]);
       continue;
     }
-    Candidates<T> k = pack_candidates<T>(row, n, m.value, rule[r].scale, packed);
-    top[r] = m.value;
+    Candidates<T> k = pack_candidates<T>(rows[r], n, top[r].value, rule[r].scale, packed, slab.least[r]);
+    if constexpr (Rule::bounded) rule[r].sparse = 32 * k.count < n;
     if (k.count > slab_depth) {
       Threshold<T> tau = rule[r].solve(k);
-      write_row(row, p + r * n, n, rule[r], m.value, tau);
+      write_row(rows[r], p + r * n, n, rule[r], top[r].value, tau);
       continue;
     }
     slab.size[r] = k.count;
@@ -132,11 +175,13 @@ inline void map_slab(const Input& input, int64_t first, T* p, int64_t n, Rule* r
     slab.put(r, k.b, k.count);
   }
   if (slab.depth == 0) return;
+  if constexpr (Rule::bounded)
+    if (!by_row) Rule::least(levels_of(slab), Rule::powers_of(rule), slab.least);
   Thresholds<T> tau = Rule::solve(slab, rule);
   tau.hi.store(hi);
   tau.lo.store(lo);
   for (int r = 0; r < W; r++)
-    if (slab.size[r] > 0) write_row(rows[r], p + r * n, n, rule[r], top[r], Threshold<T>{hi[r], lo[r]});
+    if (slab.size[r] > 0) write_row(rows[r], p + r * n, n, rule[r], top[r].value, Threshold<T>{hi[r], lo[r]});
 }
 
 // All rows: `input(r)` are the scores of row r, `rule(r)` its rule. `alone(r, row, p, memory)` computes a row that the rule
@@ -218,8 +263,10 @@ int entmax_forward(const T* x, T* p, Mask mask, Values alpha, int64_t rows, int6
     if (!alpha.row && alpha.one == 1.5)
       return map_rows(input, p, rows, n, [](int64_t) { return Entmax15Rule<T>(); }, 1.5, threads, Nobody());
     const bool slow = !alpha.row && (alpha.one < 1.1 || alpha.one > 2);
+    const typename EntmaxRule<T>::One powers(Vec<T>::all(static_cast<T>(1 / (alpha.one - 1))));
+    const auto* shared = alpha.row || alpha.one < 1.2 ? nullptr : &powers;
     return map_rows(
-        input, p, rows, n, [=](int64_t r) { return EntmaxRule<T>(alpha[r]); }, slow ? 60.0 : 8.0, threads,
+        input, p, rows, n, [=](int64_t r) { return EntmaxRule<T>(alpha[r], shared); }, slow ? 60.0 : 8.0, threads,
         [=](int64_t r, const auto& row, T* out, char* memory) {
           const double a = alpha[r];
           if (a > 2) {

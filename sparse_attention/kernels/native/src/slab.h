@@ -19,6 +19,7 @@ struct Slab {
   int64_t depth = 0;  // columns in use
   int64_t size[Vec<T>::W] = {};
   double sum[Vec<T>::W] = {};
+  T least[Vec<T>::W] = {};  // at most the threshold
 
   static size_t bytes() { return room<T>(slab_depth * Vec<T>::W); }
   void put(int lane, const T* b, int64_t c) {
@@ -27,6 +28,24 @@ struct Slab {
   }
   Vec<T> at(int64_t j) const { return Vec<T>::load(column + j * Vec<T>::W); }
 };
+
+template <class T>
+inline Levels<T> levels_of(const Slab<T>& s) {
+  using V = Vec<T>;
+  V count[2] = {V::all(0), V::all(0)}, sum[2] = {V::all(0), V::all(0)};
+  for (int64_t j = 0; j < s.depth; j++)
+    for (int l = 0; l < 2; l++) {
+      const auto in = greater(s.at(j), V::all(Levels<T>::level[l]));
+      count[l] = count[l] + select_or_zero(in, V::all(1));
+      sum[l] = sum[l] + select_or_zero(in, s.at(j));
+    }
+  Levels<T> found;
+  for (int l = 0; l < 2; l++) {
+    count[l].store(found.count[l]);
+    sum[l].store(found.sum[l]);
+  }
+  return found;
+}
 
 template <class T>
 struct Thresholds {  // one per lane
@@ -107,33 +126,18 @@ inline Thresholds<T> solve_quadratic(const Slab<T>& s) {
   return {tau, select(greater(discriminant, zero), exact, step)};
 }
 
-template <class T>
-inline Thresholds<T> solve_power(const Slab<T>& s, Vec<T> r) {
+template <class T, class Power>
+inline Thresholds<T> solve_power(const Slab<T>& s, const Powers<T, Power>& powers) {
   using V = Vec<T>;
-  const V zero = V::all(0), one = V::all(1), less = r - one, root = one / r, rest = less * root;
-  const V small = V::all(static_cast<T>(small_step<T>(-1)));
-  V tau = at_the_mean(s, root), step = zero;
-  const T first = largest(r);
-  if (!any(greater(V::all(first), r))) {  // one power for all lanes
-    const Stand_in<T> like(first);
-    for (int pass = 0; pass < 8; pass++) {
-      V f = zero, h = zero;
-      for (int64_t j = 0; j < s.depth; j++) like.add(positive_part(s.at(j) - tau), f, h);
-      step = V::all(first) * (f - power(f, rest)) / h;
-      step = select(greater(f, zero), step, zero);
-      tau = max(tau + step, V::all(-1));
-      if (!any(greater(magnitude(step), V::all(T(-2e-3)) * tau))) break;
-    }
-  }
+  const V zero = V::all(0), one = V::all(1), half = V::all(T(0.5)), less = powers.r - one, rest = less / powers.r;
+  V tau = V::load(s.least), step = zero;
   for (int pass = 0;; pass++) {
-    V f = zero, h = zero;
-    for (int64_t j = 0; j < s.depth; j++) {
-      V d = positive_part(s.at(j) - tau), q = power(d, less);
-      f = fma(q, d, f);
-      h = h + q;
-    }
+    V f = zero, h = zero, g = zero;
+    for (int64_t j = 0; j < s.depth; j++) powers.add(positive_part(s.at(j) - tau), f, h, g);
     step = (f - power(f, rest)) / h;
-    auto moving = greater(magnitude(step), small * (zero - tau));
+    auto moving = greater(magnitude(step), powers.small * (zero - tau));
+    const V bent = step / max(one - half * less * (g / h - h / f) * step, half);
+    step = select(powers.curved, bent, step);
     if (!any(moving) || pass == 60) break;
     tau = max(tau + select_or_zero(moving, step), V::all(-1));
   }

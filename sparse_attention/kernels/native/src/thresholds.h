@@ -98,53 +98,50 @@ inline Threshold<T> solve_quadratic(Candidates<T>& k) {
   }
 }
 
-// d^r, r = k + t, by d^k (1 - t + t d): no logarithm, never below it, and close where d is not small. Its root is where
-// Newton on the power itself starts.
-template <class T>
-struct Stand_in {
-  int k;
-  Vec<T> value0, value1, slope0, slope1;
-  explicit Stand_in(T r) : k(static_cast<int>(r)) {
-    const T t = r - static_cast<T>(k);
-    value0 = Vec<T>::all(1 - t);
-    value1 = Vec<T>::all(t);
-    slope0 = Vec<T>::all(static_cast<T>(k) * (1 - t));
-    slope1 = Vec<T>::all(static_cast<T>(k + 1) * t);
+// d^r and its derivatives, up to factors: f, h and g add d^r, d^(r-1) and d^(r-2). The last is of use from r = 2 on (`curved`;
+// it has a pole below). `lowest` is the power r - 2 in those lanes, r - 1 in the others. `small` is the step, relative to tau,
+// after which the next one would be below the rounding: with g they cube the error, but one of size s lets an entry that
+// leaves the support be wrong by s^r.
+template <class T, class Power>
+struct Powers {
+  using V = Vec<T>;
+  V r;
+  typename V::Mask curved = mask_or(greater(r, V::all(2)), equal(r, V::all(2)));
+  V small = select(greater(V::all(sizeof(T) == 4 ? 2 : 1000), r), V::all(static_cast<T>(small_step<T>(-1))),
+                   select(greater(V::all(3), r), V::all(T(1e-4)), V::all(T(1e-3))));
+  Power lowest;
+  explicit Powers(V power) : r(power), lowest{lowest_of(power, curved)} {}
+  static Vec<T> lowest_of(V r, typename V::Mask curved) { return r - select(curved, V::all(2), V::all(1)); }
+  V but_one(V d) const {
+    const V q = lowest(d);
+    return select(curved, q * d, q);
   }
-  void add(Vec<T> d, Vec<T>& f, Vec<T>& h) const {
-    Vec<T> w = k > 1 ? d : Vec<T>::all(1);
-    for (int i = 2; i < k; i++) w = w * d;  // d^(k-1)
-    if (k == 1) w = select_or_zero(greater(d, Vec<T>::all(0)), w);
-    f = fma(w * d, fma(value1, d, value0), f);
-    h = fma(w, fma(slope1, d, slope0), h);
+  void add(V d, V& f, V& h, V& g) const {
+    const V q = lowest(d), w = select(curved, q * d, q);
+    f = fma(w, d, f);
+    h = h + w;
+    g = g + q;
   }
 };
 
-// sum (b - tau)_+^r = 1 for r > 1. Newton on the r-norm of d (convex), from any start: after one step it comes from the
-// left. Candidates that tau has passed are dropped, once it can only grow.
-template <class T>
-inline Threshold<T> solve_power(Candidates<T>& k, T r) {
+// sum (b - tau)_+^r = 1 for r > 1. Newton on the r-norm of d (convex), with its curvature where r >= 2 (Halley), from
+// k.least. Candidates that tau has passed are dropped, once that is certain: after a step of Newton's.
+template <class T, class Power>
+inline Threshold<T> solve_power(Candidates<T>& k, const Powers<T, Power>& powers) {
   using V = Vec<T>;
-  const double c = static_cast<double>(k.count), e = static_cast<double>(r), rest = 1 - 1 / e;
-  double tau = k.sum / c - std::pow(c, -1 / e), s[3];
-  if (tau < -1) tau = -1;
-  const Stand_in<T> like(r);
-  for (int pass = 0; pass < 8; pass++) {
-    sum_over(k, static_cast<T>(tau), s, [&](V d, V& f, V& h, V&) { like.add(d, f, h); });
-    double step = s[0] > 0 ? e * (s[0] - std::pow(s[0], rest)) / s[1] : 0;
-    tau = tau + step > -1 ? tau + step : -1;
-    if (std::fabs(step) < -2e-3 * tau) break;
-  }
+  const double e = static_cast<double>(largest(powers.r)), rest = 1 - 1 / e;
+  const double small = static_cast<double>(largest(powers.small));
+  double tau = k.least, s[3];
   for (int pass = 0;; pass++) {
     T hi = static_cast<T>(tau);
-    if (pass == 1 && k.count > 4 * V::W) drop_below(k, hi);
-    sum_over(k, hi, s, [&](V d, V& f, V& h, V&) {
-      V q = power(d, r - 1);
-      f = fma(q, d, f);
-      h = h + q;
-    });
-    double step = (s[0] - std::pow(s[0], rest)) / s[1];
-    if (std::fabs(step) < small_step<T>(tau) || pass == 60) return {hi, static_cast<T>(step)};
+    sum_over(k, hi, s, [&](V d, V& f, V& h, V& g) { powers.add(d, f, h, g); });
+    double step = (s[0] - std::pow(s[0], rest)) / s[1], newton = step;
+    if (any(powers.curved)) {
+      double bend = 1 - 0.5 * (e - 1) * (s[2] / s[1] - s[1] / s[0]) * step;
+      step /= bend > 0.5 ? bend : 0.5;
+    }
+    if (std::fabs(newton) < -small * tau || pass == 60) return {hi, static_cast<T>(step)};
+    if (pass == 0 && k.count > 4 * V::W) drop_below(k, static_cast<T>(static_cast<double>(hi) + newton * (1 - 1e-4)));
     tau = static_cast<double>(hi) + step > -1 ? static_cast<double>(hi) + step : -1;
   }
 }
