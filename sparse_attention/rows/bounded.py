@@ -55,7 +55,7 @@ def solve(x: Tensor, u: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor, Any
     n = x.shape[-1]
     rows, bounds = x.reshape(-1, n).contiguous(), u.reshape(-1, n).contiguous()
     kernel = kernels.select(_OP, rows).OPS[_OP]
-    if getattr(kernel, "looks_at_bounds", False):
+    if getattr(kernel, "looks_at_bounds", False) and not shape.asynchronous(rows):
         p, saved = kernel.forward(rows, bounds=bounds, doubt=lambda: checked(x, u))
         return p, saved, bounds, kernel
     rows = checked(x, u).reshape(-1, n).contiguous()

@@ -115,7 +115,7 @@ def test_what_a_backbone_needs_is_said(monkeypatch, tmp_path):
         features.backbone("vgg")
     monkeypatch.setitem(sys.modules, "torchvision", None)
     monkeypatch.setitem(sys.modules, "torchvision.models", None)
-    with pytest.raises(DataUnavailable, match=r"sparse-attention\[vision\]"):
+    with pytest.raises(DataUnavailable, match=r"sparse-attention\[repro\]"):
         features.backbone("resnet152")
 
 
