@@ -37,6 +37,7 @@ def main() -> None:
     from sparse_attention.bench.peers import versions
 
     torch.set_num_threads(choice.threads)
+    bench.keep_freed_memory()
     shapes = bench.SHAPES
     if choice.shapes:
         shapes = tuple(tuple(int(v) for v in s.split("x")) for s in choice.shapes.split(","))  # type: ignore[assignment]

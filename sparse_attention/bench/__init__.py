@@ -3,7 +3,7 @@
 from .continuous import CONTINUOUS_CASES, ContinuousCase, ContinuousRow, markdown_continuous, measure_continuous
 from .peers import peers
 from .structured import STRUCTURED_CASES, StructuredCase, StructuredRow, markdown_structured, measure_structured
-from .table import CASES, SHAPES, Case, Row, markdown, measure
+from .table import CASES, SHAPES, Case, Row, keep_freed_memory, markdown, measure
 
 __all__ = [
     "CASES",
@@ -16,6 +16,7 @@ __all__ = [
     "Row",
     "StructuredCase",
     "StructuredRow",
+    "keep_freed_memory",
     "markdown",
     "markdown_continuous",
     "markdown_structured",

@@ -76,36 +76,58 @@ inline void project(T* p, int64_t n, int64_t c, FusedmaxMemory<T>& w) {
   }
 }
 
-// Rows that nothing prunes wait here, their values z in place of the result, until there is one for every lane.
+// The kept scores of a row, one behind the other. Returns how many.
+template <class T>
+inline int64_t pack_kept(const T* x, int64_t n, T* kept) {
+  using V = Vec<T>;
+  const V gone = V::all(-infinity<T>());
+  int64_t c = 0;
+  for (int64_t i = 0; i < n; i += V::W) {
+    V v = load_row(x, i, n, -infinity<T>());
+    c += compress(kept + c, greater(v, gone), v);
+  }
+  return c;
+}
+
+// The c values at p[0..c) to where the scores are kept, zeros between.
+template <class T>
+inline void spread(T* p, const T* x, int64_t n, int64_t c) {
+  for (int64_t i = n - 1; i >= 0; i--) p[i] = x[i] > -infinity<T>() ? p[--c] : T(0);
+}
+
+// Rows that nothing prunes wait here, their values z in place of the result, until there is one for every lane. Where
+// `scores` is not null, the result is spread over the scores' n positions.
 template <class T>
 struct DenseRows {
   T* rows[lane_count];
+  const T* scores[lane_count];
+  int64_t lengths[lane_count];
   int count = 0;
   double lam = 0;  // of those that wait
 
   void flush(int64_t n, FusedmaxMemory<T>& w) {
     if (count == 0) return;
-    total_variation_lanes(rows, count, n, lam, w.inverse, w.string);
+    total_variation_lanes(rows, lengths, count, lam, w.inverse, w.string);
     for (int r = 0; r < count; r++) {
-      std::memcpy(w.b, rows[r], sizeof(T) * static_cast<size_t>(n));
-      project(rows[r], n, n, w);
+      std::memcpy(w.b, rows[r], sizeof(T) * static_cast<size_t>(lengths[r]));
+      project(rows[r], lengths[r], lengths[r], w);
+      if (scores[r]) spread(rows[r], scores[r], n, lengths[r]);
     }
     count = 0;
   }
 };
 
-// One row without excluded positions. `dense` takes the row if nothing prunes it; null if it cannot wait.
+// One row without excluded positions. Returns whether it waits in `dense`, since nothing prunes it; the caller
+// flushes when every lane has one.
 template <class T>
-inline void fusedmax_row(const T* x, T* p, int64_t n, T maximum, T scale, double lam, FusedmaxMemory<T>& w,
-                         DenseRows<T>* dense) {
+inline bool fusedmax_row(const T* x, T* p, int64_t n, T maximum, T scale, double lam, FusedmaxMemory<T>& w,
+                         DenseRows<T>& dense) {
   int64_t c = pack_with_index(x, n, maximum, scale, static_cast<T>(-1 - 4 * lam), w.b, w.index);
-  if (dense && c == n && n > 1 && lam > 0) {
+  if (c == n && n > 1 && lam > 0) {
     for (int64_t i = 0; i < n; i++) p[i] = std::copysign(w.b[i], T(-1));  // none is positive
-    if (dense->lam != lam) dense->flush(n, w);
-    dense->lam = lam;
-    dense->rows[dense->count++] = p;
-    if (dense->count == lane_count) dense->flush(n, w);
-    return;
+    dense.rows[dense.count] = p;
+    dense.lengths[dense.count++] = n;
+    return true;
   }
   const T shift = static_cast<T>(lam);
   for (int64_t a = 0; a < c;) {
@@ -117,6 +139,7 @@ inline void fusedmax_row(const T* x, T* p, int64_t n, T maximum, T scale, double
     a = e;
   }
   project(p, n, c, w);
+  return false;
 }
 
 // Returns has_excluded if any row has -infinity beside usable scores: the backward pass then needs the scores to know
@@ -138,16 +161,24 @@ int fusedmax_forward(const T* x, T* p, Values lams, Values gammas, int64_t rows,
       m.nan = m.nan || lam != lam || gammas[r] != gammas[r];
       if (!m.usable()) {
         write_unusable_row(pr, n, m);
-      } else if (!contains_excluded(xr, n)) {
-        fusedmax_row(xr, pr, n, m.value, scale, lam, w, &dense);
-      } else {
+        continue;
+      }
+      if (dense.lam != lam) dense.flush(n, w);
+      dense.lam = lam;
+      const T *kept = xr, *holes = nullptr;
+      int64_t c = n;
+      if (contains_excluded(xr, n)) {
 #pragma omp atomic write
         excluded = 1;
-        int64_t c = 0;
-        for (int64_t i = 0; i < n; i++)
-          if (xr[i] > -infinity<T>()) w.kept[c++] = xr[i];
-        fusedmax_row<T>(w.kept, pr, c, m.value, scale, lam, w, nullptr);
-        for (int64_t i = n - 1; i >= 0; i--) pr[i] = xr[i] > -infinity<T>() ? pr[--c] : T(0);
+        c = pack_kept(xr, n, w.kept);
+        if (contains_excluded(xr, c)) kept = w.kept, holes = xr;
+        if (!holes) std::memset(pr + c, 0, sizeof(T) * static_cast<size_t>(n - c));  // right padding
+      }
+      if (fusedmax_row(kept, pr, c, m.value, scale, lam, w, dense)) {
+        dense.scores[dense.count - 1] = holes;
+        if (dense.count == lane_count) dense.flush(n, w);
+      } else if (holes) {
+        spread(pr, xr, n, c);
       }
     }
     dense.flush(n, w);

@@ -311,11 +311,11 @@ int oscarmax_forward(const T* x, T* p, int32_t* id, Values lam, Values gamma, in
 template <class T>
 int oscarmax_backward(const T* g, const T* x, const int32_t* id, T* dx, Values gamma, double* dlam, double* dgamma,
                       int64_t rows, int64_t n, int threads) {
-  return for_rows(rows, 30 + 4.0 * n, threads, room<double>(n + 2) + room<int32_t>(n + 2),
+  return for_rows(rows, 30 + 4.0 * n, threads, room<double>(2 * n) + room<int32_t>(2 * n) + room<int32_t>(n + 1),
                   [&](int64_t first, int64_t last, char* memory) {
     Scratch s{memory};
-    double* value = s.take<double>(n + 2);
-    int32_t* size = s.take<int32_t>(n + 2);
+    double* value = s.take<double>(2 * n);
+    int32_t *size = s.take<int32_t>(2 * n), *at = s.take<int32_t>(n + 1);
     for (int64_t r = first; r < last; r++) {
       const T* gr = g + r * n;
       const int32_t* ids = id + r * n;
@@ -333,23 +333,31 @@ int oscarmax_backward(const T* g, const T* x, const int32_t* id, T* dx, Values g
         fill_row(out, n, T(0));
         continue;
       }
-      // Slot 0 collects what is off the support.
-      for (int32_t e = 0; e <= blocks; e++) value[e] = size[e] = 0;
+      int64_t support = 0;
       for (int64_t i = 0; i < n; i++) {
-        value[ids[i] + 1] += static_cast<double>(gr[i]);
-        size[ids[i] + 1]++;
+        at[support] = static_cast<int32_t>(i);
+        support += ids[i] >= 0;
       }
-      double total = 0, support = 0;
-      for (int32_t e = 1; e <= blocks; e++) {
+      // Neighbours are often of one block, and an addition waits for the one before: two sums a block, in turns.
+      for (int32_t e = 0; e < 2 * blocks; e++) value[e] = size[e] = 0;
+      for (int64_t k = 0; k < support; k++) {
+        const int64_t slot = 2 * static_cast<int64_t>(ids[at[k]]) + (k & 1);
+        value[slot] += static_cast<double>(gr[at[k]]);
+        size[slot]++;
+      }
+      double total = 0;
+      for (int32_t e = 0; e < blocks; e++) {
+        value[e] = value[2 * e] + value[2 * e + 1];
+        size[e] = size[2 * e] + size[2 * e + 1];
         total += value[e];
-        support += size[e];
       }
-      value[0] = 0;
-      for (int32_t e = 1; e <= blocks; e++) value[e] = (value[e] / size[e] - total / support) * scale;
-      for (int64_t i = 0; i < n; i++) out[i] = static_cast<T>(value[ids[i] + 1]);
+      const double mean = total / static_cast<double>(support);
+      for (int32_t e = 0; e < blocks; e++) value[e] = (value[e] / size[e] - mean) * scale;
+      fill_row(out, n, T(0));
+      for (int64_t k = 0; k < support; k++) out[at[k]] = static_cast<T>(value[ids[at[k]]]);
       if (!dlam) continue;
       double places = 0;
-      for (int32_t e = 1; e <= blocks; e++) {  // sum of the places i from `places` + 1 on
+      for (int32_t e = 0; e < blocks; e++) {  // sum of the places i from `places` + 1 on
         dlam[r] += value[e] * size[e] * (places + 0.5 * (size[e] + 1));
         places += size[e];
       }

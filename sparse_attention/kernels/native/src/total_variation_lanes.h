@@ -1,4 +1,4 @@
-// The direct scan of total_variation.h for up to eight rows of one length at once, one row per lane.
+// The direct scan of total_variation.h for up to eight rows at once, one row per lane.
 //
 // On rough rows every decision of the scan is a coin toss to the branch predictor. Here a step of the scan is the same
 // straight code for every outcome (go on, jump down, jump up, end of the row), on vectors of eight lanes. Lanes do not
@@ -52,19 +52,20 @@ template <class T>
 struct Scans {
   LaneReal low = {}, high = {}, low_dual = {}, high_dual = {}, shift = {};
   LaneInt start = {}, at = {}, low_end = {}, high_end = {}, done = {};  // done: -1 or 0
-  LaneInt row = {};  // address of the values
+  LaneInt row = {}, last_place = {};  // address of the values, index of the last
 
-  Scans(T* const* rows, int count) {  // lanes from `count` on do nothing
+  Scans(T* const* rows, const int64_t* lengths, int count) {  // lanes from `count` on do nothing
     for (int r = 0; r < lane_count; r++) {
+      const int from = r < count ? r : 0;
       done[r] = r < count ? 0 : -1;
-      row[r] = reinterpret_cast<int64_t>(rows[r < count ? r : 0]);
+      row[r] = reinterpret_cast<int64_t>(rows[from]);
+      last_place[r] = lengths[from] - 1;
     }
   }
 
   // One step of every lane. Returns whether all are done.
-  inline bool step(int64_t n, double lam, const double* inverse) {
+  inline bool step(double lam, const double* inverse) {
     const LaneReal zero = {}, above = zero + lam, below = zero - lam;
-    const LaneInt last_place = LaneInt{} + (n - 1);
     const LaneInt end = at > last_place, fresh = at == start, here = end ? last_place : at;
     const LaneReal x = gather<T>(row + here * static_cast<int64_t>(sizeof(T)));
     const LaneReal part = gather<double>(reinterpret_cast<int64_t>(inverse) + (here + 1 - start) * 8);
@@ -96,16 +97,17 @@ struct Scans {
     return finished == lane_count;
   }
 
-  inline int64_t closed() const {
-    int64_t sum = 0;
-    for (int r = 0; r < lane_count; r++) sum += start[r];
-    return sum;
+  // Whether the lanes still at work have closed less than a third of `steps` values each, taken together.
+  inline bool smooth(int64_t steps) const {
+    int64_t excess = 0;
+    for (int r = 0; r < lane_count; r++) excess += done[r] ? 0 : start[r] * 3 - steps;
+    return excess < 0;
   }
 
   // Fills the closed segments of lane r, from the right; what the scan left open is the taut string's.
-  inline void finish(int r, int64_t n, double lam, const double* inverse, TautString& memory) const {
+  inline void finish(int r, double lam, const double* inverse, TautString& memory) const {
     T *z = reinterpret_cast<T*>(row[r]), v = 0;
-    const int64_t closed = start[r];
+    const int64_t closed = start[r], n = last_place[r] + 1;
     for (int64_t i = closed - 1; i >= 0; i--) {
       v = std::signbit(z[i]) ? v : -z[i];
       z[i] = v;
@@ -114,18 +116,20 @@ struct Scans {
   }
 };
 
-// rows[r] [n] in place, count <= 8 of them. All values must have their sign bit set (-0.0 for zero), as they have where
-// the row's maximum has been subtracted. n >= 2, lam > 0.
+// rows[r] [lengths[r]] in place, count <= 8 of them. All values must have their sign bit set (-0.0 for zero), as they have
+// where the row's maximum has been subtracted. Every length >= 2, lam > 0.
 template <class T>
-inline void total_variation_lanes(T* const* rows, int count, int64_t n, double lam, const double* inverse,
+inline void total_variation_lanes(T* const* rows, const int64_t* lengths, int count, double lam, const double* inverse,
                                   TautString& memory) {
-  Scans<T> scans(rows, count);
+  Scans<T> scans(rows, lengths, count);
+  int64_t longest = 0;
+  for (int r = 0; r < count; r++) longest = lengths[r] > longest ? lengths[r] : longest;
   // Rough rows close a value every second step or so. Where it takes more than three, the rows are smooth.
-  for (int64_t step = 1; step < 3 * n; step++) {
-    if (scans.step(n, lam, inverse)) break;
-    if (step % 32 == 0 && scans.closed() * 3 < step * count) break;
+  for (int64_t step = 1; step < 3 * longest; step++) {
+    if (scans.step(lam, inverse)) break;
+    if (step % 32 == 0 && scans.smooth(step)) break;
   }
-  for (int r = 0; r < count; r++) scans.finish(r, n, lam, inverse, memory);
+  for (int r = 0; r < count; r++) scans.finish(r, lam, inverse, memory);
 }
 
 }  // namespace sa
