@@ -50,9 +50,9 @@ def _load() -> ctypes.CDLL | None:
 
 def _bound(library: ctypes.CDLL) -> ctypes.CDLL:
     sizes, real = ctypes.POINTER(ctypes.c_int64), ctypes.c_double
-    out = [ctypes.POINTER(ctypes.c_void_p)] * 2
+    out = [ctypes.POINTER(ctypes.c_void_p)] * 2  # the second or null
     library.attention_forward.argtypes = [*[_POINTER] * 4, sizes, real, _INT, _POINTER, _INT, _POINTER, *out, _INT]
-    library.attention_backward.argtypes = [*[_POINTER] * 4, sizes, real, _INT, *[_POINTER] * 6, _INT]
+    library.attention_backward.argtypes = [*[_POINTER] * 4, sizes, real, _INT, *[_POINTER] * 5, _INT]
     library.attention_panel_sizes.argtypes = [ctypes.c_int64, sizes]
     library.attention_panel_sizes.restype = None
     library.attention_screen.argtypes = [_POINTER, ctypes.c_int64, _INT]
@@ -65,11 +65,11 @@ def _bound(library: ctypes.CDLL) -> ctypes.CDLL:
 
 @dataclass(frozen=True)
 class Saved:
-    """P in CSR: row r = h n + i holds ``columns`` and ``weights`` (> 0) from ``row_pointers[r]`` to ``row_pointers[r + 1]``."""
+    """The support: row r = h n + i holds ``columns`` from ``row_pointers[r]`` to ``row_pointers[r + 1]``; P there if asked for."""
 
     row_pointers: Tensor  # int64 [H n + 1]
     columns: Tensor  # uint16 up to 65536 keys, else int32 [entries], rising within a row
-    weights_: Tensor  # float32 [entries]
+    weights_: Tensor | None  # float32 [entries], > 0
     heads: int
     queries: int
     keys: int
@@ -83,7 +83,9 @@ class Saved:
         return self.columns.numel() / self.pairs if self.pairs else 0.0
 
     def weights(self) -> Tensor:
-        """P as a dense tensor [H, n, m]."""
+        """P as a dense tensor [H, n, m]. Raises ``ValueError`` where it was not kept."""
+        if self.weights_ is None:
+            raise ValueError("P was not kept; call forward(..., weights=True)")
         p = self.weights_.new_zeros(self.heads * self.queries, self.keys)
         rows = torch.repeat_interleave(torch.arange(p.shape[0]), self.row_pointers.diff())
         p[rows, self.columns.long()] = self.weights_
@@ -160,8 +162,9 @@ def forward(
     causal: bool = False,
     lengths: Tensor | None = None,
     save: bool = True,
+    weights: bool = False,
 ) -> tuple[Tensor, Saved | None]:
-    """out [H, n, e] and, if ``save``, what ``backward`` needs. Call only what ``refusal`` lets pass. Raises ``MemoryError``."""
+    """out [H, n, e] and, if ``save``, what ``backward`` needs, with P if ``weights``. Call only what ``refusal`` lets pass. Raises ``MemoryError``."""
     library = _load()
     assert library is not None, _failure
     q, k, v = q.detach().contiguous(), k.detach().contiguous(), v.detach().contiguous()
@@ -169,7 +172,7 @@ def forward(
     lengths = _per_head(lengths, heads, groups)
     out = q.new_empty(heads, n, v.shape[2])
     pointers = torch.empty(heads * n + 1, dtype=torch.int64) if save else None
-    columns, weights = ctypes.c_void_p(), ctypes.c_void_p()
+    columns, p = ctypes.c_void_p(), ctypes.c_void_p() if save and weights else None
     failed = library.attention_forward(
         q.data_ptr(),
         k.data_ptr(),
@@ -182,7 +185,7 @@ def forward(
         _POWERS[alpha],
         None if pointers is None else pointers.data_ptr(),
         columns,
-        weights,
+        p,
         torch.get_num_threads(),
     )
     if failed:
@@ -193,10 +196,10 @@ def forward(
         return out, None
     limits, entries = _key_limits(heads, n, m, causal, lengths), int(pointers[-1])
     pairs = int(limits.sum()) * (heads * n // limits.numel() if limits.numel() else 0)
-    p = _adopt(weights.value, entries, ctypes.c_float, torch.float32)
+    kept = None if p is None else _adopt(p.value, entries, ctypes.c_float, torch.float32)
     kind, dtype = (ctypes.c_uint16, torch.uint16) if m <= 65536 else (ctypes.c_int32, torch.int32)
     at = _adopt(columns.value, entries, kind, dtype)
-    return out, Saved(pointers, at, p, heads, n, m, pairs, alpha, scale)
+    return out, Saved(pointers, at, kept, heads, n, m, pairs, alpha, scale)
 
 
 def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
@@ -214,7 +217,6 @@ def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) ->
         _POWERS[saved.alpha],
         saved.row_pointers.data_ptr(),
         saved.columns.data_ptr(),
-        saved.weights_.data_ptr(),
         dq.data_ptr(),
         dk.data_ptr(),
         dv.data_ptr(),

@@ -45,11 +45,11 @@ int main() {
               float* weights;
               const int64_t* padding = calls % 2 ? lengths.data() : nullptr;
               attention_forward(q.data(), k.data(), v.data(), out.data(), sizes, scale, calls % 4 < 2, padding, power,
-                                pointers.data(), &columns, &weights, threads);
-              attention_backward(q.data(), k.data(), v.data(), g.data(), sizes, scale, power, pointers.data(), columns, weights,
-                                 dq.data(), dk.data(), dv.data(), threads);
+                                pointers.data(), &columns, threads == 1 ? &weights : nullptr, threads);
+              attention_backward(q.data(), k.data(), v.data(), g.data(), sizes, scale, power, pointers.data(), columns, dq.data(),
+                                 dk.data(), dv.data(), threads);
               attention_free(columns);
-              attention_free(weights);
+              if (threads == 1) attention_free(weights);
               if (n == 1) {
                 int64_t panel[3];
                 attention_panel_sizes(d, panel);

@@ -50,7 +50,7 @@ def compare(
     """Values, support and gradients, to what float32 can hold of the scores."""
     scale = q.shape[2] ** -0.5 if scale is None else scale
     assert attention.refusal(q, k, v, alpha, None) is None
-    out, saved = attention.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths)
+    out, saved = attention.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, weights=True)
     assert saved is not None
     unsaved, nothing = attention.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, save=False)
     assert nothing is None and torch.equal(out, unsaved)
@@ -164,7 +164,7 @@ def test_any_scale(scale: float, alpha: float) -> None:
 
 def test_no_keys_give_zeros() -> None:
     q, k, v = drawn(2, 1, 5, 0, 8, 4)
-    out, saved = attention.forward(q, k, v, alpha=2.0, scale=1.0)
+    out, saved = attention.forward(q, k, v, alpha=2.0, scale=1.0, weights=True)
     assert saved is not None and saved.density == 0 and not saved.weights().numel()
     assert torch.equal(out, torch.zeros(2, 5, 4))
     assert all(not x.any() for x in attention.backward(out + 1, q, k, v, saved))
@@ -177,7 +177,7 @@ def test_scores_that_are_not_finite(alpha: float) -> None:
     q[0, :, 0] = 1.0
     k[0, 7, 0] = -torch.inf
     kept = torch.arange(80) != 7
-    out, saved = attention.forward(q, k, v, alpha=alpha, scale=0.3)
+    out, saved = attention.forward(q, k, v, alpha=alpha, scale=0.3, weights=True)
     expected, p = composition(q.double(), k[:, kept].double(), v[:, kept].double(), alpha, 0.3, False, None)
     torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=0)
     assert saved is not None and torch.equal(saved.weights()[:, :, kept] > 0, p > 0)
@@ -195,12 +195,28 @@ def test_scores_that_are_not_finite(alpha: float) -> None:
 
 def test_values_off_the_support_are_not_read() -> None:
     q, k, v = drawn(1, 1, 40, 200, 16, 16, sharpness=3.0)
-    out, saved = attention.forward(q, k, v, alpha=2.0, scale=0.25)
+    out, saved = attention.forward(q, k, v, alpha=2.0, scale=0.25, weights=True)
     assert saved is not None
     unused = (saved.weights() == 0).all(1)[0]
     assert unused.any()
     v[:, unused] = torch.nan
     assert torch.equal(out, attention.forward(q, k, v, alpha=2.0, scale=0.25)[0])
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_the_support_is_kept_and_not_its_weights(alpha: float) -> None:
+    q, k, v = drawn(2, 1, 200, 300, 64, 32)
+    q[0, 3] *= 1e37  # such scores overflow in some orders of their sum
+    q[1, 5], k[0, 7, 0] = torch.inf, -3.0
+    g = torch.randn(2, 200, 32)
+    out, saved = attention.forward(q, k, v, alpha=alpha, scale=0.125)
+    same, full = attention.forward(q, k, v, alpha=alpha, scale=0.125, weights=True)
+    assert saved is not None and full is not None and torch.equal(out.nan_to_num(), same.nan_to_num())
+    assert saved.weights_ is None and full.weights_ is not None and torch.equal(saved.columns, full.columns)
+    for mine, other in zip(attention.backward(g, q, k, v, saved), attention.backward(g, q, k, v, full), strict=True):
+        assert torch.equal(mine.isnan(), other.isnan()) and torch.equal(mine.nan_to_num(), other.nan_to_num())
+    with pytest.raises(ValueError, match="weights=True"):
+        saved.weights()
 
 
 def test_same_bits_in_any_threads_and_callers() -> None:
@@ -212,7 +228,7 @@ def test_same_bits_in_any_threads_and_callers() -> None:
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            out, saved = attention.forward(q, k, v, alpha=1.5, scale=0.125, causal=True)
+            out, saved = attention.forward(q, k, v, alpha=1.5, scale=0.125, causal=True, weights=True)
             assert saved is not None
             results.append((out, saved.row_pointers, saved.columns, saved.weights_))
             dq, dk, dv = attention.backward(g, q, k, v, saved)
@@ -230,7 +246,7 @@ def test_same_bits_in_any_threads_and_callers() -> None:
 
     def again() -> None:
         for _ in range(3):
-            out, saved = attention.forward(q, k, v, alpha=1.5, scale=0.125, causal=True)
+            out, saved = attention.forward(q, k, v, alpha=1.5, scale=0.125, causal=True, weights=True)
             if saved is None or not torch.equal(out, results[0][0]) or not torch.equal(saved.columns, results[0][2]):
                 wrong.append(1)
 

@@ -13,24 +13,25 @@ static sa::Shape shape(const int64_t* sizes, double scale, int causal, const int
 }
 
 // sizes: heads, groups, n, m, d, e. power: 1 sparsemax, 2 entmax15. lengths: [heads] or null. pointers: [heads n + 1],
-// or null: nothing is saved. columns (uint16 up to 65536 keys, then int32), weights: the support, for attention_free.
+// or null: nothing is saved. columns (uint16 up to 65536 keys, then int32), and weights, P, if not null: the support, for
+// attention_free.
 EXPORT int attention_forward(const float* q, const float* k, const float* v, float* out, const int64_t* sizes, double scale,
                              int causal, const int64_t* lengths, int power, int64_t* pointers, void** columns,
                              float** weights, int threads) {
   sa::Support support;
   const sa::Shape s = shape(sizes, scale, causal, lengths);
-  const int status = (power == 1 ? sa::attention_forward<1> : sa::attention_forward<2>)(s, q, k, v, out, pointers, support, threads);
+  const int status = (power == 1 ? sa::attention_forward<1> : sa::attention_forward<2>)(s, q, k, v, out, pointers, weights != nullptr, support, threads);
   *columns = support.column;
-  *weights = support.weight;
+  if (weights) *weights = support.weight;
   return status;
 }
 
 EXPORT int attention_backward(const float* q, const float* k, const float* v, const float* g, const int64_t* sizes, double scale,
-                              int power, const int64_t* pointers, const void* columns, const float* weights, float* dq,
-                              float* dk, float* dv, int threads) {
+                              int power, const int64_t* pointers, const void* columns, float* dq, float* dk, float* dv,
+                              int threads) {
   const sa::Shape s = shape(sizes, scale, 0, nullptr);
-  return (power == 1 ? sa::attention_backward<1> : sa::attention_backward<2>)(s, q, k, v, g, pointers, columns, weights, dq, dk,
-                                                                              dv, threads);
+  return (power == 1 ? sa::attention_backward<1> : sa::attention_backward<2>)(s, q, k, v, g, pointers, columns, dq, dk, dv,
+                                                                              threads);
 }
 
 // Bytes of one panel, and floats of a centre and of a spread, for d channels; nothing (0) without screening.

@@ -4,24 +4,31 @@
 //     dS_ij = w_ij (dP_ij - mean_i) scale   w = 1 (sparsemax), sqrt P (entmax15); mean_i = sum_j w dP / sum_j w
 //     dQ = dS K,  dK = dS' Q,  dV = P' g
 //
+// Of the forward only the support's keys are kept. P is computed again, a tile at a time: one more dot an entry, for 2 bytes
+// an entry instead of 6.
+//
 // Queries go in tiles. A tile's entries are turned into columns by a counting sort, so that a key's rows of dK and dV are
 // read and written once a tile; entries of a key keep the order of their queries, so sums have one order.
 #pragma once
 #include "attention_gather.h"
+#include "attention_row.h"
 #include "attention_support.h"
 
 namespace sa {
 
 // One worker's memory: a tile's entries, by row and by key.
 struct Transposed {
-  float* ds;        // by row, as in the support
+  float *ds, *p;    // by row, as in the support: dP, then dS; scores, then roots of P, then P
   float *dsk, *pk;  // by key: dS and P,
   int32_t* row;     // and the query, counted from the tile's first
   int32_t* column;  // by row, where the support's are narrow
   int32_t* end;     // [keys of a page + 1]: where a key's entries end
+  float *one, *query;  // a row's candidates; a query times the scale
 
-  static size_t bytes(int64_t entries, int64_t keys) { return static_cast<size_t>(entries + 64) * 20 + static_cast<size_t>(keys + 64) * 4 + 1024; }
-  void take(int64_t entries, int64_t keys, char* memory) {
+  static size_t bytes(int64_t entries, int64_t keys, int64_t d) {
+    return static_cast<size_t>(entries + 64) * 24 + static_cast<size_t>(keys + 64) * 8 + static_cast<size_t>(d) * 4 + 1024;
+  }
+  void take(int64_t entries, int64_t keys, int64_t d, char* memory) {
     Scratch scratch{reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory) + 63) & ~static_cast<uintptr_t>(63))};
     ds = scratch.take<float>(entries + 16);
     dsk = scratch.take<float>(entries + 16);
@@ -29,23 +36,66 @@ struct Transposed {
     row = scratch.take<int32_t>(entries + 16);
     column = scratch.take<int32_t>(entries + 16);
     end = scratch.take<int32_t>(keys + 2);
+    p = scratch.take<float>(entries + 16);
+    one = scratch.take<float>(keys + 32);
+    query = scratch.take<float>(d);
   }
 };
 
-// dP of a row in `ds` becomes dS, in place.
+// The scores of a row's support in `p` become (s - tau)_+, the roots of P. False if a score is not finite. `b` is memory.
 template <int power>
-inline void through_mapping(const float* p, float* ds, int64_t count, float scale) {
+inline bool to_roots(float* p, int64_t count, float* b) {
+  const V top = V::all(highest(p, count)), lowest = V::all(padding);
+  V total = V::all(0);
+  auto broken = greater(total, total);
+  for (int64_t i = 0; i < count; i += V::W) {
+    const V x = load_row(p, i, count, -infinity<float>()) - top;
+    broken = mask_or(broken, either_nan(x, x));  // of NaN, and of infinity
+    max(x, lowest).store(b + i);
+    total = total + select_or_zero(greater(x, lowest), x);
+  }
+  if (any(broken)) return false;
+  Candidates<float> k{b, count, static_cast<double>(sum(total))};
+  const Threshold<float> tau = power == 1 ? solve_linear(k, 1.0) : solve_quadratic(k);
+  for (int64_t i = 0; i < count; i += V::W) store_row(p, i, count, above(V::load(b + i), tau));
+  return true;
+}
+
+// A row of scores that overflowed: again one by one, as finish_carefully has them.
+template <int power>
+inline void to_roots_carefully(float* p, const int32_t* column, int64_t count, const float* q, const float* k, int64_t d,
+                               float* b) {
+  for (int64_t e = 0; e < count; e++) {
+    float s = 0;
+    for (int64_t c = 0; c < d; c++) s += q[c] * k[column[e] * d + c];
+    p[e] = s;
+  }
+  if (!to_roots<power>(p, count, b)) fill_row(p, count, std::numeric_limits<float>::quiet_NaN());
+}
+
+// dP of a row in `ds` becomes dS, and the roots in `p` P, in place.
+template <int power>
+inline void through_mapping(float* p, float* ds, int64_t count, float scale) {
+  if (p[0] != p[0]) return fill_row(ds, count, p[0]);
   V weights = V::all(0), weighted = weights;
   for (int64_t e = 0; e < count; e += V::W) {
-    V w = load_row(p, e, count, 0.f);
-    w = power == 1 ? select_or_zero(greater(w, V::all(0)), V::all(1)) : sqrt(w);
-    weights = weights + w;
-    weighted = fma(w, load_row(ds, e, count, 0.f), weighted);
+    const V d = load_row(ds, e, count, 0.f);
+    if (power == 2) {
+      const V w = load_row(p, e, count, 0.f);
+      weights = weights + w;
+      weighted = fma(w, d, weighted);
+    } else {
+      weighted = weighted + d;
+    }
   }
-  const V mean = V::all(sum(weighted) / sum(weights)), factor = V::all(scale);
+  const V mean = V::all(sum(weighted) / (power == 2 ? sum(weights) : static_cast<float>(count))), factor = V::all(scale);
   for (int64_t e = 0; e < count; e += V::W) {
     V d = (load_row(ds, e, count, 0.f) - mean) * factor;
-    if (power == 2) d = d * sqrt(load_row(p, e, count, 0.f));
+    if (power == 2) {
+      const V w = load_row(p, e, count, 0.f);
+      d = d * w;
+      store_row(p, e, count, w * w);
+    }
     store_row(ds, e, count, d);
   }
 }
@@ -63,12 +113,17 @@ inline int64_t queries_per_tile(int64_t entries, int64_t rows, int64_t m) {
   return rows_for_eight < 64 ? 64 : rows_for_eight > tile_queries ? tile_queries : rows_for_eight;
 }
 
-// The queries [first, first + rows) of a head; `pointer`, `column`, `p` are theirs.
+// The queries [first, first + rows) of a head; `pointer` and `columns` are theirs.
 template <int power>
 inline void backward_tile(const Shape& s, Transposed& t, const Gradients& x, int64_t rows, const int64_t* pointer,
-                          const void* columns, const float* p) {
+                          const void* columns) {
   const int64_t start = pointer[0], entries = pointer[rows] - start;
-  float* ds = t.ds - start;
+  float *ds = t.ds - start, *p = t.p - start;
+  const float factor = static_cast<float>(power == 1 ? s.scale : 0.5 * s.scale);
+  auto scaled_query = [&](int64_t i) {
+    for (int64_t c = 0; c < s.d; c++) t.query[c] = x.q[i * s.d + c] * factor;
+    return t.query;
+  };
   const int32_t* column = static_cast<const int32_t*>(columns);
   if (narrow(s.m)) {
     for (int64_t e = 0; e < entries; e++) t.column[e] = static_cast<const uint16_t*>(columns)[start + e];
@@ -85,13 +140,21 @@ inline void backward_tile(const Shape& s, Transposed& t, const Gradients& x, int
       int64_t to = at[i];
       const int64_t end = pointer[i + 1];
       while (to < end && column[to] < key) to = to + 16 < end ? to + 16 : end;
-      if (to > at[i]) gathered_dots(x.g + i * s.e, column + at[i], to - at[i], x.v, s.e, s.e, ds + at[i]);
+      if (to > at[i]) {
+        gathered_dots(x.g + i * s.e, column + at[i], to - at[i], x.v, s.e, s.e, ds + at[i]);
+        gathered_dots(scaled_query(i), column + at[i], to - at[i], x.k, s.d, s.d, p + at[i]);
+      }
       at[i] = to;
     }
     if (key >= s.m) break;
   }
-  for (int64_t i = 0; i < rows; i++)
-    through_mapping<power>(p + pointer[i], ds + pointer[i], pointer[i + 1] - pointer[i], static_cast<float>(s.scale));
+  for (int64_t i = 0; i < rows; i++) {
+    const int64_t from = pointer[i], count = pointer[i + 1] - from;
+    if (count == 0) continue;
+    if (!to_roots<power>(p + from, count, t.one))
+      to_roots_carefully<power>(p + from, column + from, count, scaled_query(i), x.k, s.d, t.one);
+    through_mapping<power>(p + from, ds + from, count, static_cast<float>(s.scale));
+  }
 
   std::memcpy(at, pointer, static_cast<size_t>(rows) * sizeof *at);
   int64_t to[tile_queries];
@@ -132,8 +195,7 @@ inline void backward_tile(const Shape& s, Transposed& t, const Gradients& x, int
 // into parts, each with sums of its own, which are added up in order.
 template <int power>
 inline int attention_backward(const Shape& s, const float* q, const float* k, const float* v, const float* g,
-                              const int64_t* pointers, const void* columns, const float* p, float* dq, float* dk,
-                              float* dv, int threads) {
+                              const int64_t* pointers, const void* columns, float* dq, float* dk, float* dv, int threads) {
   const int64_t heads = s.heads / s.groups, rows = heads * s.n;  // rows of a group, consecutive
   const int64_t entries = pointers[s.heads * s.n], keys = s.m * s.d, values = s.m * s.e;
   const double ns = 0.1 * static_cast<double>(entries) * static_cast<double>(s.d + s.e);
@@ -169,15 +231,15 @@ inline int attention_backward(const Shape& s, const float* q, const float* k, co
       const int64_t here = pointers[row + count] - pointers[row];
       largest = here > largest ? here : largest;
     });
-    char* memory = static_cast<char*>(std::malloc(Transposed::bytes(largest, s.m)));
+    char* memory = static_cast<char*>(std::malloc(Transposed::bytes(largest, s.m, s.d)));
     failed[w] = !memory;
     if (!memory) return;
-    work.take(largest, s.m, memory);
+    work.take(largest, s.m, s.d, memory);
     tiles([&](int64_t group, int64_t part, int64_t row, int64_t count) {
       float* own = part ? sums + (group * (parts - 1) + part - 1) * (keys + values) : nullptr;
       Gradients x{q + row * s.d, k + group * keys, v + group * values, g + row * s.e, dq + row * s.d,
                   own ? own : dk + group * keys, own ? own + keys : dv + group * values};
-      backward_tile<power>(s, work, x, count, pointers + row, columns, p);
+      backward_tile<power>(s, work, x, count, pointers + row, columns);
     });
     std::free(memory);
   });

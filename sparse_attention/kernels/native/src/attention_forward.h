@@ -286,7 +286,7 @@ inline bool forward_block(const Shape& s, Workspace& w, const float* q, const fl
 
 template <int power>
 inline int attention_forward(const Shape& s, const float* q, const float* k, const float* v, float* out,
-                             int64_t* pointers, Support& support, int threads) {
+                             int64_t* pointers, bool weights, Support& support, int threads) {
   const int64_t blocks = (s.n + block_rows - 1) / block_rows, pieces = s.heads * blocks;
   auto cost = [&](int64_t i) {
     int64_t last = (i % blocks + 1) * block_rows;
@@ -305,6 +305,7 @@ inline int attention_forward(const Shape& s, const float* q, const float* k, con
     failed[w] = !memory;
     if (memory) work.take(s, memory);
     part[w].width = narrow(s.m) ? 2 : 4;
+    part[w].weights = weights;
     for (int64_t i = cut[w]; i < cut[w + 1] && !failed[w]; i++)
       failed[w] = !forward_block<power>(s, work, q, k, v, out, i / blocks, i % blocks * block_rows, part[w], pointers);
     std::free(memory);

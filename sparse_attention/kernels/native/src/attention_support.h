@@ -1,4 +1,5 @@
-// What a call is about, how it is shared out, and the support it leaves: p in CSR, the only thing kept for the backward.
+// What a call is about, how it is shared out, and the support it leaves: its keys, row by row, the only thing kept
+// for the backward.
 #pragma once
 #include "rows.h"
 
@@ -29,6 +30,7 @@ struct Support {
   char* column = nullptr;
   float* weight = nullptr;
   int64_t count = 0, capacity = 0, width = 4;  // bytes of a column
+  bool weights = false;                        // whether P is kept beside them
 
   static constexpr int64_t small = 1 << 17, movable = (33 << 20) / 2;  // entries
 
@@ -40,25 +42,28 @@ struct Support {
   bool resize(int64_t size) {
     void* columns = std::realloc(column, static_cast<size_t>(size * width));
     if (columns) column = static_cast<char*>(columns);
-    void* weights = std::realloc(weight, static_cast<size_t>(size) * sizeof *weight);
-    if (weights) weight = static_cast<float*>(weights);
-    if (!columns || !weights) return false;
+    if (!columns) return false;
+    if (weights) {
+      void* grown = std::realloc(weight, static_cast<size_t>(size) * sizeof *weight);
+      if (!grown) return false;
+      weight = static_cast<float*>(grown);
+    }
     capacity = size;
     return true;
   }
-  void append(const int32_t* columns, const float* weights, int64_t entries) {
+  void append(const int32_t* columns, const float* p, int64_t entries) {
     if (entries == 0) return;
     if (width == 2)
       for (int64_t e = 0; e < entries; e++) reinterpret_cast<uint16_t*>(column)[count + e] = static_cast<uint16_t>(columns[e]);
     else
       std::memcpy(column + count * width, columns, static_cast<size_t>(entries) * sizeof *columns);
-    std::memcpy(weight + count, weights, static_cast<size_t>(entries) * sizeof *weight);
+    if (weights) std::memcpy(weight + count, p, static_cast<size_t>(entries) * sizeof *weight);
     count += entries;
   }
   void append(const Support& other) {
     if (other.count == 0) return;
     std::memcpy(column + count * width, other.column, static_cast<size_t>(other.count * width));
-    std::memcpy(weight + count, other.weight, static_cast<size_t>(other.count) * sizeof *weight);
+    if (weights) std::memcpy(weight + count, other.weight, static_cast<size_t>(other.count) * sizeof *weight);
     count += other.count;
   }
   void release() {
