@@ -12,14 +12,13 @@ from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
 from .shape import FULL, PLAIN, batched, foreign, per_row, transformed
 
+_forward_ad = torch.autograd.forward_ad
 _SCORES = frozenset(("fusedmax", "oscarmax", "sparsecone", "sparsehourglass"))  # the backward needs them
 
 
 def readable(x: Tensor) -> bool:
     """Whether a kernel may be handed this tensor's memory, on a CPU, outside every transform and forward-mode level."""
-    return (
-        x.device.type == "cpu" and not foreign(x) and not transformed() and torch.autograd.forward_ad._current_level < 0
-    )
+    return x.is_cpu and not foreign(x) and not transformed() and _forward_ad._current_level < 0
 
 
 def given_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any], again: Any = None) -> Tensor | None:

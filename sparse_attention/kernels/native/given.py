@@ -104,6 +104,9 @@ class Given(NamedTuple):
 def layout(mask: Tensor, shape: torch.Size) -> tuple[Tensor, int, int] | None:
     """A mask that broadcasts to ``shape [..., n]`` as `Given` reads it: itself where the dimensions it is broadcast over stand
     side by side, else a copy. None if it does not broadcast."""
+    if mask.shape == shape and mask.is_contiguous():
+        rows = shape.numel() // shape[-1]
+        return mask, rows, rows
     try:
         if 0 in mask.stride():  # an expanded one: back to what there is
             mask = mask[tuple(slice(0, 1) if s == 0 else slice(None) for s in mask.stride())]
