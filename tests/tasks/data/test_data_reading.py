@@ -71,11 +71,11 @@ def test_odd_signs_end_no_line_and_are_said(name, tmp_path, monkeypatch):
 def test_a_word_of_two_megabytes_is_left_out_counted_and_remembered(name, tmp_path):
     loader = LOADERS[name]
     good, _ = loader.read(lay(tmp_path / "good", name, bytes), tmp_path / "good" / ".cache")
-    start = time.monotonic()
+    start = time.process_time()
     found, told = loader.read(
         lay(tmp_path / "x", name, lambda raw: raw.replace("é".encode(), b"x" * 2_000_000, 1)), tmp_path / "x" / ".cache"
     )
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
     assert sum(map(len, good.values())) - sum(map(len, found.values())) == 1
     (said,) = [s for s in told.shortfalls if "left out" in s]
     assert said.startswith("1 ") and ("1,000" in said)
