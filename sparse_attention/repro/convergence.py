@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,12 @@ class Convergence:
 
     state: str
     why: str = ""
+
+    @property
+    def text(self) -> str:
+        """For a table."""
+        said = {CONVERGED: "yes", LEARNING: "still learning", UNKNOWN: "not recorded"}.get(self.state, "")
+        return f"{said}: {self.why}" if said else ""
 
     @property
     def converged(self) -> bool:
@@ -89,9 +96,18 @@ def noise(scores: Sequence[float]) -> float:
 def together(cells: Sequence[Convergence]) -> Convergence:
     """Of a row: every cell of it must have converged; the reasons of those in the worst state."""
     for state in (*WORST, ""):
-        if told := [c.why for c in cells if c.state == state]:
-            return Convergence(state, "; ".join(dict.fromkeys(told)))
+        if told := list(dict.fromkeys(c.why for c in cells if c.state == state)):
+            return Convergence(state, _merged(told))
     return Convergence(UNKNOWN, "no finished cell")
+
+
+def _merged(told: Sequence[str]) -> str:
+    """`best epoch 4, 5 of 6`; reasons of several kinds: the first, and how many more."""
+    parts = [re.fullmatch(r"best epoch (\d+) of (.*)", why) for why in told]
+    if all(parts) and len({p[2] for p in parts if p}) == 1:
+        epochs = sorted(int(p[1]) for p in parts if p)
+        return f"best epoch {', '.join(map(str, epochs))} of {parts[0][2]}"  # type: ignore[index]
+    return told[0] + (f" (+{len(told) - 1})" if len(told) > 1 else "")
 
 
 def dev_scores(folder: Path, metric: str) -> list[float]:
