@@ -182,10 +182,12 @@ def lines(
             at = [column] if column else [c for c in unsure if any(fnmatch(c, p) for p in claim.columns)]
             doubt = {unsure[c][r] for c in at for r in of if r in unsure.get(c, {})}
             text = f"{OPEN} ({' and '.join(sorted(doubt))})" if doubt else outcome.text(decimals[claim.metric])
-            said.setdefault(text, []).append(f"{row}, {labels[column]}" if column and len(labels) > 1 else row)
+            where = f" on {labels[column].partition(';')[0]}" if column and len(labels) > 1 else ""
+            said.setdefault(text, []).append(f"{row}{where}")
         if said:
             against = f" against {claim.against}" if claim.against else ""
-            each = "; ".join(f"{', '.join(dict.fromkeys(who))}: {text}" for text, who in said.items())
+            whole = len(said) == 1 and len(claim.rows) > 1
+            each = "; ".join(f"{'all rows' if whole else ', '.join(who)}: {text}" for text, who in said.items())
             asked = f"{claim.place}; {claim.metric}{against}, {claim.asks}"
             told.append(f"Claim: “{claim.claim}” ({asked}): {each}.")
     return told

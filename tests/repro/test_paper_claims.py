@@ -96,6 +96,11 @@ def test_a_table_shows_its_claims(made):
     ]
     (line,) = told(best={0: 3.0})
     assert line.endswith("tuned: inconclusive (convergence not recorded)."), "softmax may still have been learning"
+    both = [replace(BASE, rows=("tuned", "softmax"), against="softmax")]
+    (line,) = [
+        f for f in tables.build(*made(SOFTMAX | TUNED, best={0: 3.0}), claims=both).footers if f.startswith("Claim")
+    ]
+    assert line.endswith(": all rows: inconclusive (convergence not recorded).")
     other = [replace(BASE, experiment="another"), replace(BASE, metric="test/nothing")]
     assert not any(f.startswith("Claim") for f in tables.build(*made(), claims=other).footers)
 
