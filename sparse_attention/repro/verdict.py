@@ -168,6 +168,8 @@ def _departures(column: Column, row: Row, printed: Published, against: str, slot
     tuned = {k if "." in k else f"mapping.{k}" for s in slots for k, _ in s.point}
     set_here = {*(_key(o) for o in (*column.overrides, *row.overrides)), *tuned}
     reasons += [f"the experiment sets {key}" for key in sorted(set_here - allowed)]
+    if column.select and column.select.metric.partition("/")[0] != "dev":
+        reasons.append(f"the grid point is chosen by {column.select.metric}, not on dev")
     split, _, name = against.partition("/")
     for config in (s.cell.config for s in slots):
         used, data = config["mapping"]["name"], config["data"]["name"] if split == "test" else split

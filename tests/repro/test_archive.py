@@ -10,6 +10,7 @@ from sparse_attention.repro import archive, render
 from sparse_attention.repro import cell as cells
 from sparse_attention.repro import plan as plans
 from sparse_attention.repro import table as tables
+from sparse_attention.repro.convergence import CONVERGED, UNKNOWN
 from sparse_attention.repro.store import Store, StoreError
 
 
@@ -46,6 +47,25 @@ def test_the_table_from_records_is_the_tables_of_the_store(finished, tmp_path):
         tables.build(archive.from_records(restored, "records/fake_demo.jsonl"), Store(tmp_path / "light"))
     )
     assert "From records (records/fake_demo.jsonl): nothing was run" in told
+
+
+def test_the_curve_of_the_selecting_score_survives(finished, tmp_path):
+    """Without it a record cannot say whether a training had converged; records of before have none and stay readable."""
+    one, wanted, plan, store = finished
+    found, _ = archive.collect(wanted, store)
+    first = plan.slots[0].cell
+    record = next(r for r in found if r["training"] == first.training_id)
+    score = first.found(store).metrics["dev/score"]
+    assert record["curve"] == {"metric": "score", "dev": pytest.approx([score, score - 1])}
+    told = []
+    for name, records in (("new", found), ("old", [{k: v for k, v in r.items() if k != "curve"} for r in found])):
+        light = Store(tmp_path / name)
+        restored = archive.restore(one, wanted, records, light)
+        assert first.entry(light).damage() == ""
+        told.append(tables.build(restored, light).blocks[0].rows[0].convergence)
+    assert [(c.state, c.why) for c in told] == [
+        (CONVERGED, "best epoch 1 of 2"), (UNKNOWN, "best epoch 1 of 1, no curve"),
+    ]  # fmt: skip
 
 
 def test_scores_of_examples_survive(finished):

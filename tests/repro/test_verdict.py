@@ -194,6 +194,7 @@ SHOW = [{"metric": m, "label": m} for m in ("test/score", "test/other", "duc/sco
         (lambda page: page["rows"][0].update(overrides=["train.max_epochs=1"]), {}, "the experiment sets train.max_epochs"),
         (column(overrides=["train.max_epochs=1"]), {}, "the experiment sets train.max_epochs"),
         (column(overrides=["+train.max_epochs=1"]), {}, "the experiment sets train.max_epochs"),
+        (column(select={"metric": "test/score"}), {}, "chosen by test/score, not on dev"),
         (column(overrides=["decode.beam=2"]), {}, "the experiment sets decode.beam"),
         (column(overrides=["data.limits=9"]), {}, "the experiment sets data.limits"),
         (lambda page: page["rows"][0].update(grids={"g": {"train.max_epochs": [1]}}), {}, "the experiment sets train.max_epochs"),
