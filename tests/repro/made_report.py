@@ -93,13 +93,21 @@ class Made:
             for seed in seeds:
                 config = {
                     "task": {"name": "t"}, "data": {"name": "d"}, "mapping": {"name": name, "gamma": 1.0, "grid": {}}, "seed": seed,
-                    "train": {"max_epochs": 3}, "runtime": {"device": "cpu"},
+                    "train": {"max_epochs": 4}, "runtime": {"device": "cpu"},
                 }  # fmt: skip
                 cell = Cell(config, "fake_family", Prepared("a" * 64, "", facts, (), test), (test,))
                 self.plan.slots.append(Slot(r, 0, (), seed, cell))
                 self._fill(cell, r, name, seed, text)
         self.records = [
-            {"mapping": n, "dataset": "D", "metric": "ROUGE-1", "value": 35.13 + r} for r, n in enumerate(ROWS)
+            {
+                "mapping": n,
+                "dataset": "D",
+                "metric": "ROUGE-1",
+                "value": 35.13 + r,
+                "row": {"mapping": n},
+                "set": {"data": "d", "ROUGE-1": "rouge1_f"},
+            }
+            for r, n in enumerate(ROWS)
         ]
 
     def _fill(self, cell: Cell, r: int, name: str, seed: int, text: str) -> None:
