@@ -12,8 +12,7 @@
 
 Examples: echo "Un chien ." | python scripts/predict.py translation/fusedmax,seed=1 --heat decode.beam=10
           python scripts/predict.py models/fusedmax --attention weights.safetensors < sentences.txt
-          python scripts/predict.py imdb/sparsemax --svg drawings < reviews.txt
-docs/predict.md has more.
+          python scripts/predict.py imdb/sparsemax --svg drawings < reviews.txt      # docs/predict.md has more
 """
 
 from __future__ import annotations
@@ -55,9 +54,8 @@ def main(arguments: list[str]) -> int:
         model = load_cell(asked.cell, outputs, overrides, trust_plugins=asked.trust_plugins)
         if wrong := [o for o in options if o != {"seq2seq": "digits", "vqa": "images"}.get(model.name)]:
             raise ValueError(f"--{wrong[0]} says nothing to a model of {model.config['task']['name']}")
-        given = sys.stdin.buffer.read()
         with usable(model.folder, (DataError, ValueError, OSError)):  # these are about what is given
-            found = model.predict(lines.parsed(given, model), nbest=asked.nbest, **options)
+            found = model.predict(lines.parsed(sys.stdin.buffer.read(), model), nbest=asked.nbest, **options)
         for line in lines.printed(found, asked.nbest):
             print(line)
         for number, one in enumerate(found, 1):
