@@ -1,9 +1,10 @@
 """Score a finished cell on another test set, or by other scores; nothing is trained.
 
     python scripts/evaluate.py CELL [data=NAME] [data.KEY=VALUE] [decode.KEY=VALUE] [task.scores=[...]]
-                                    [paths.outputs=FOLDER]
+                                    [--trust-plugins] [paths.outputs=FOLDER]
 
     CELL   its folder, its id or the beginning of it, or TASK/MAPPING[,KEY=VALUE ...] that fits one
+    --trust-plugins   run the Python files that CELL names (its mapping), though you never named them yourself
 
 Examples: python scripts/evaluate.py summarization/fusedmax data=duc2004 decode.beam=10
           python scripts/evaluate.py translation/sparsemax,seed=1 data=files data.path=mine data.source_lang=fr data.target_lang=en
@@ -23,6 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 def main(arguments: list[str]) -> int:
     """Exit status: 0, 1 when it failed, 2 for arguments that are not possible."""
+    trust = "--trust-plugins" in arguments
+    arguments = [a for a in arguments if a != "--trust-plugins"]
     if not arguments or arguments[0].startswith("-") or "=" in arguments[0]:
         print(__doc__)
         return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
@@ -35,7 +38,7 @@ def main(arguments: list[str]) -> int:
     what, *overrides = arguments
     outputs = next((o.partition("=")[2] for o in overrides if o.startswith("paths.outputs=")), None)
     try:
-        found = load.evaluate(what, overrides, outputs, progress=Progress())
+        found = load.evaluate(what, overrides, outputs, progress=Progress(), trust_plugins=trust)
     except (ConfigError, load.NoCell, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,10 +1,11 @@
 """Write a trained model as a folder that stands alone: weights, configuration, vocabulary, model card, checksums.
 
-    python scripts/export.py CELL FOLDER [--fairseq SOURCES] [paths.outputs=FOLDER]
+    python scripts/export.py CELL FOLDER [--fairseq SOURCES] [--trust-plugins] [paths.outputs=FOLDER]
 
     CELL       an id or its beginning, a folder of the store, or TASK/MAPPING[,KEY=VALUE ...]
     FOLDER     a new one; python scripts/predict.py FOLDER < input, and load_cell(FOLDER), read it back
     --fairseq  also a checkpoint for fairseq-generate, with the lines of the file SOURCES encoded for it
+    --trust-plugins   copy (with --fairseq: run) the Python files that CELL names, though you never named them yourself
 
 Examples: python scripts/export.py translation/fusedmax,seed=1 models/fusedmax
           python scripts/export.py 0f3a models/mine
@@ -31,6 +32,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("cell")
     parser.add_argument("folder")
     parser.add_argument("--fairseq")
+    parser.add_argument("--trust-plugins", action="store_true")
     parser.add_argument("outputs", nargs="?", type=_outputs)
     asked = parser.parse_intermixed_args(arguments)
 
@@ -41,7 +43,7 @@ def main(arguments: list[str]) -> int:
 
     try:
         sources = Path(asked.fairseq).read_text(encoding="utf-8").splitlines() if asked.fairseq else None
-        folder = export(asked.cell, asked.folder, asked.outputs, sources)
+        folder = export(asked.cell, asked.folder, asked.outputs, sources, trust_plugins=asked.trust_plugins)
     except (NoCell, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

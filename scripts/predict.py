@@ -1,18 +1,18 @@
 """Use a trained model: one input a line from standard input, one output a line.
 
     python scripts/predict.py CELL [--nbest N] [--attention FILE.safetensors] [--heat] [--svg FOLDER] [--images FOLDER]
-                              [--digits SIGN] [decode.KEY=VALUE ...] [paths.outputs=FOLDER] < INPUT
+                              [--digits SIGN] [--trust-plugins] [decode.KEY=VALUE ...] [paths.outputs=FOLDER] < INPUT
 
     CELL       an id or its beginning, a folder (of the store, or of scripts/export.py), or TASK/MAPPING[,KEY=VALUE ...]
     INPUT      a text; two texts separated by a tab; IMAGE, a tab, a question; or numbers, as the model reads them
     --nbest    N outputs for each input, as NUMBER, SCORE, OUTPUT separated by tabs
     --heat     the attention in the terminal;  --svg: a drawing for each input;  --attention: all weights
     --images   folder of the images, or of their features;  --digits '#': as Gigaword has its digits
+    --trust-plugins   run the Python files that CELL names (its mapping), though you never named them yourself
 
 Examples: echo "Un chien ." | python scripts/predict.py translation/fusedmax,seed=1 --heat decode.beam=10
           python scripts/predict.py models/fusedmax --attention weights.safetensors < sentences.txt
-          python scripts/predict.py imdb/sparsemax --svg drawings < reviews.txt
-docs/predict.md has more.
+          python scripts/predict.py imdb/sparsemax --svg drawings < reviews.txt      # docs/predict.md has more
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("cell")
     parser.add_argument("--nbest", type=int, default=1, choices=range(1, 1001), metavar="N")
     parser.add_argument("--heat", action="store_true")
+    parser.add_argument("--trust-plugins", action="store_true")
     for name in ("--attention", "--svg", "--images", "--digits"):
         parser.add_argument(name)
     parser.add_argument("overrides", nargs="*")
@@ -41,7 +42,7 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments else 2
     asked = parser.parse_intermixed_args(arguments)
 
-    from sparse_attention.repro.files import write_atomic
+    from sparse_attention.repro.files import usable, write_atomic
     from sparse_attention.repro.store import StoreError
     from tasks.data import DataError
     from tasks.load import NoCell, drawing, lines, load_cell
@@ -49,10 +50,12 @@ def main(arguments: list[str]) -> int:
     outputs = next((o.partition("=")[2] for o in asked.overrides if o.startswith("paths.outputs=")), None)
     options = {k: v for k in ("images", "digits") if (v := getattr(asked, k)) is not None}
     try:
-        model = load_cell(asked.cell, outputs, [o for o in asked.overrides if not o.startswith("paths.outputs=")])
+        overrides = [o for o in asked.overrides if not o.startswith("paths.outputs=")]
+        model = load_cell(asked.cell, outputs, overrides, trust_plugins=asked.trust_plugins)
         if wrong := [o for o in options if o != {"seq2seq": "digits", "vqa": "images"}.get(model.name)]:
             raise ValueError(f"--{wrong[0]} says nothing to a model of {model.config['task']['name']}")
-        found = model.predict(lines.parsed(sys.stdin.buffer.read(), model), nbest=asked.nbest, **options)
+        with usable(model.folder, (DataError, ValueError, OSError)):  # these are about what is given
+            found = model.predict(lines.parsed(sys.stdin.buffer.read(), model), nbest=asked.nbest, **options)
         for line in lines.printed(found, asked.nbest):
             print(line)
         for number, one in enumerate(found, 1):

@@ -23,7 +23,7 @@ COMMANDS = ("list", "verify", "clean", "du", "export", "import")
 
 
 def main(arguments: list[str]) -> int:
-    """Exit status: 0, 1 when something is damaged, 2 for arguments that are not possible."""
+    """Exit status: 0, 1 when something is damaged or refused, 2 for arguments that are not possible."""
     from sparse_attention.repro import upkeep
     from sparse_attention.repro.store import Store, StoreError
     from tasks.load import outputs_folder
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(", ".join(f"{count} {state}" for state, count in states.items()) or "nothing is there")
-    return int("damaged" in states)
+    return int(bool({"damaged", "refused"} & states.keys()))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sparse_attention.repro import compare, records, render
-from sparse_attention.repro.files import read_json
 from sparse_attention.repro.identity import asked_id, family
 from sparse_attention.repro.report import comparison
 from sparse_attention.repro.store import Store
-from tasks import compose, reproduce
+from tasks import compose, reproduce, sweep
 from tasks.load import outputs_folder
 from tasks.options import near
 
@@ -92,7 +91,7 @@ def _folders(filters: Mapping[str, str]):
 def _of_sweep(store: Store, name: str | None) -> set[str] | None:
     if name is None:
         return None
-    told = read_json(store.root / "sweeps" / name / "manifest.json")
+    told = sweep.read_manifest(store.root / "sweeps" / name)
     if told is None:
         there = sorted(p.parent.name for p in (store.root / "sweeps").glob("*/manifest.json"))
         raise compare.FilterError(

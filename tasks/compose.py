@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import sparse_attention as sa
-from sparse_attention.repro import plugins
+from sparse_attention.repro import identity, plugins
 from tasks import data, memory, models, nodes
 from tasks.options import OptionsError, absurd, near, plain, read, read_each, short
 from tasks.overrides import CONFIGS, ConfigError, merged, reading, refuse
@@ -340,7 +340,7 @@ def _together(config: Mapping[str, Any], family: ModuleType) -> list[str]:
             "runtime.compile=true is for model=lstm_* with model.input_feeding=true: others have no step by itself"
         )
     best = config["train"]["best_metric"]
-    if best not in importlib.import_module(module_of(config)).METRICS:
+    if best not in identity.family(module_of(config)).METRICS:
         found.append(f"train.best_metric={best!r} is not measured by task={config['task']['name']}")
     return found
 

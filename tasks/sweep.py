@@ -22,7 +22,7 @@ from sparse_attention.repro import estimate, records, render
 from sparse_attention.repro import plan as plans
 from sparse_attention.repro.display import Display, name
 from sparse_attention.repro.experiment import Column, Experiment, Row
-from sparse_attention.repro.files import read_json, write_json
+from sparse_attention.repro.files import SEAL, StoreError, broken_seal, read_json, sealed, write_json
 from sparse_attention.repro.plan import Wanted
 from sparse_attention.repro.provenance import code_version
 from sparse_attention.repro.report import comparison
@@ -222,7 +222,7 @@ def folder_of(store: Store, asked: Asked, resolved: Resolved) -> Path:
     root = store.root / "sweeps"
     if asked.sweep:
         folder = root / asked.sweep
-        before = read_json(folder / "manifest.json")
+        before = read_manifest(folder)
         if before is not None and before.get("asked") != asked.lasting:
             raise ConfigError(
                 f"sweep={asked.sweep} is there already and was asked as: {' '.join(before.get('asked') or ['?'])}; choose another name"
@@ -355,16 +355,29 @@ class Sweep(reproduce.Driver):
 
 def write_manifest(folder: Path, asked: Sequence[str], cells: Sequence[Mapping[str, Any]], **more: Any) -> None:
     """manifest.json of a sweep's folder; the time of its start stays."""
-    before = read_json(folder / "manifest.json") or {}
+    before = read_manifest(folder, quiet=True) or {}
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    told = {
-        "sweep": folder.name,
-        "asked": list(asked),
-        "started": before.get("started", now),
-        "written": now,
-        "code": code_version(),
-    }
-    write_json(folder / "manifest.json", {**told, **more, "cells": list(cells)})
+    told = {"sweep": folder.name, "asked": list(asked), "started": before.get("started", now), "written": now}
+    told["code"] = code_version()
+    write_json(folder / "manifest.json", sealed({**told, **more, "cells": list(cells)}))
+
+
+def read_manifest(folder: Path, quiet: bool = False) -> dict[str, Any] | None:
+    """manifest.json of a sweep's folder; None where there is none.
+
+    One without a checksum is read, with a word on stderr unless `quiet`. Raises StoreError: it is not what was written.
+    """
+    path = folder / "manifest.json"
+    if (told := read_json(path)) is None and not path.is_file():
+        return None
+    if told is None or ((why := broken_seal(told)) and SEAL in told):
+        why = why if told else "cannot be read"
+        raise StoreError(
+            f"{path} {why}; rename it and run the sweep's command again: its finished cells are not trained again"
+        )
+    if why and not quiet:
+        print(f"note: {path} {why}; the sweep's command writes one", file=sys.stderr)
+    return told
 
 
 def print_comparison(found: Sequence[records.Record], folder: Path, title: str, notes: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 """Small records of a table's cells: enough to print the table again and to check every printed number, without the cells.
 
-A file of JSON lines a table. The first line says what was asked: experiment, profile, arguments. Each further line is a cell: the
+A file of JSON lines a table. The first line says what was asked (experiment, profile, arguments) and has a checksum of the file. Each further line is a cell: the
 hash of its configuration and scoring (`key`), its names in the store, what training and evaluations measured, the versions
 they were made with, the dev scores of all epochs by the metric that picks one (`curve`; older records have none), and the
 scores of single test examples, packed, on which the significance rests. No weights, no texts.
@@ -9,8 +9,10 @@ scores of single test examples, packed, on which the significance rests. No weig
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import math
+import warnings
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +21,7 @@ from typing import Any
 
 from sparse_attention.repro import convergence, records
 from sparse_attention.repro.experiment import Experiment
-from sparse_attention.repro.files import StoreError, read_json, write_atomic, write_json
+from sparse_attention.repro.files import SEAL, StoreError, read_json, write_atomic, write_json
 from sparse_attention.repro.identity import Cell, computed_from, digest, family, scoring
 from sparse_attention.repro.plan import Plan, Slot, Wanted, origin
 from sparse_attention.repro.protocol import Family, Prepared, TestSet
@@ -129,18 +131,37 @@ def _unpacked(examples: Mapping[str, str]) -> list[dict[str, Any]]:
 
 def write(path: Path, asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> None:
     """Write the records of a table; `asked`: experiment, profile, arguments."""
-    lines = [{"version": VERSION, **asked}, *found]
-    text = "".join(json.dumps(line, ensure_ascii=False, sort_keys=True) + "\n" for line in lines)
-    write_atomic(path, text.encode())
+    head, cells = {"version": VERSION, **asked}, "".join(map(_line, found))
+    write_atomic(path, (_line(head | {SEAL: _checksum(head, cells)}) + cells).encode())
+
+
+def _line(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def _checksum(head: Mapping[str, Any], cells: str) -> str:
+    """sha256 of the file without its checksum."""
+    return hashlib.sha256((_line({k: v for k, v in head.items() if k != SEAL}) + cells).encode()).hexdigest()
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What was asked, and the cells. Raises StoreError."""
+    """What was asked, and the cells; a file without a checksum, of an earlier version, is read with a warning.
+
+    Raises:
+        StoreError: there is no such file, or it is not what was written.
+    """
     try:
-        asked, *found = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+        first, _, cells = path.read_text(encoding="utf-8").partition("\n")
+        asked, *found = (
+            map(json.loads, (first, *cells.removesuffix("\n").split("\n"))) if cells else (json.loads(first),)
+        )
+        if (told := asked.pop(SEAL, None)) is None:
+            warnings.warn(f"{path} has no checksum; write it again: scripts/records.py", stacklevel=2)
+        elif told != _checksum(asked, cells):
+            raise ValueError("its checksum differs: it is not what was written")
         if asked["version"] != VERSION or any("key" not in one for one in found):
             raise ValueError(f"version {asked['version']} where {VERSION} is read")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"{path} holds no records of a table ({error}); write it again: scripts/records.py") from error
     return asked, found
 

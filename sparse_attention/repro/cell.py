@@ -21,10 +21,10 @@ from typing import Any
 
 import yaml
 
-from sparse_attention.repro import provenance, stopping
+from sparse_attention.repro import plugins, provenance, stopping
 from sparse_attention.repro.claims import Busy
-from sparse_attention.repro.files import StoreError, explain, write_atomic, write_json
-from sparse_attention.repro.identity import Cell, prepare
+from sparse_attention.repro.files import StoreError, explain, read_json, usable, write_atomic, write_json
+from sparse_attention.repro.identity import Cell, check_family, prepare
 from sparse_attention.repro.identity import Found as Found
 from sparse_attention.repro.loggers import Loggers
 from sparse_attention.repro.plugins import load as load_plugins
@@ -32,6 +32,7 @@ from sparse_attention.repro.protocol import Prepared, TestSet
 from sparse_attention.repro.store import Entry, Store
 
 ASKED = ("module", "overrides", "further", "test", "origin")  # what stands in a page besides the configuration
+NODES = ("task", "data", "encode", "decode", "model", "optim", "schedule", "train", "mapping", "profile", "runtime")
 TRAINING_SHARE = 0.85  # of a cell's time, roughly
 
 
@@ -150,6 +151,8 @@ def _run_claimed(
     attempt = int(entry.status().get("attempt", 0)) + 1
     entry.set_status("running", attempt=attempt)
     record = provenance.collect() | {"attempt": attempt, "seed": cell.seed}
+    if named := cell.config.get("plugins"):
+        record["plugins"] = {plugin: plugins.content(plugin) for plugin in named}
     for name in ("tf32", "compile"):  # what may change the last digits
         record["machine"][name] = bool(cell.config.get("runtime", {}).get(name))
     monitor = CellMonitor(entry, forward, active)
@@ -262,21 +265,35 @@ def _read(folder: Path) -> dict[str, Any]:
         page = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise StoreError(
-            f"{path} cannot be read ({error}); name the folder of a cell, outputs/cells/TASK/MAPPING/ID"
+            f"{path} cannot be read ({' '.join(str(error).split())}); name the folder of a cell, outputs/cells/TASK/MAPPING/ID"
         ) from error
     if not isinstance(page, dict) or "module" not in page:
         raise StoreError(f"{path} is not the page of a cell: it has no `module`")
+    try:
+        check_family(page["module"])
+    except ValueError as error:
+        raise StoreError(f"{path}: {error}") from error
     return page
+
+
+def check_nodes(config: Mapping[str, Any]) -> None:
+    """What every configuration has, in the form it has it. Raises ValueError."""
+    if wrong := [k for k in NODES if not isinstance(config.get(k) or {}, Mapping)]:
+        raise ValueError(f"{wrong[0]} of its config.yaml is not a mapping of options")
+    if type(config.get("seed")) is not int or not isinstance((config.get("profile") or {}).get("name"), str):
+        raise ValueError("its config.yaml has no seed or no profile")
 
 
 def from_folder(folder: str | Path, progress: Any = None) -> Cell:
     """The cell of a folder, from its config.yaml alone: a training with the evaluations asked first, or one evaluation.
 
     Raises:
-        StoreError: no such page, or the data or recipes are no longer those that gave the folder its name.
+        StoreError: no such page, plugins that its user never named (`plugins.Untrusted`), or the data or recipes are no longer
+            those that gave the folder its name.
     """
     folder = Path(folder).resolve()
     config = _read(folder)
+    plugins.admit(config.get("plugins"), folder)
     module, overrides, further, test, origin = (config.pop(key, None) for key in ASKED)
     if test is None:
         asked = [{**config, "data": node} for node in further.values()]
@@ -306,7 +323,7 @@ def _settled(cell: Cell) -> Cell:
 def finished(folder: str | Path) -> Cell:
     """The cell of a finished training, without test sets and without its training data: enough to evaluate it.
 
-    Its encoding is that of the folder. Raises StoreError: not finished, or damaged.
+    Its encoding is that of the folder, its plugins are not imported: see `admit`. Raises StoreError: not finished, damaged, senseless.
     """
     folder = Path(folder).resolve()
     config = _read(folder)
@@ -314,9 +331,23 @@ def finished(folder: str | Path) -> Cell:
     if stored is None:
         raise StoreError(f"{folder} holds no finished training (no manifest.json); run its command again")
     module, *_, origin = (config.pop(key, None) for key in ASKED)
-    shortfalls = tuple(stored.get("shortfalls") or ())
-    prepared = Prepared(stored["data_sha256"], str(folder / "encoding"), stored.get("facts") or {}, shortfalls)
-    return Cell(config, module, prepared, known_id=folder.name, origin=origin or {})
+    with usable(folder):
+        named = plugins.listed(config.get("plugins"))
+        config["plugins"] = [str(folder / p) if (folder / p).is_file() else p for p in named]
+        shortfalls = tuple(stored.get("shortfalls") or ())
+        prepared = Prepared(stored["data_sha256"], str(folder / "encoding"), stored.get("facts") or {}, shortfalls)
+        cell = Cell(config, module, prepared, known_id=folder.name, origin=origin or {})
+        check_nodes(config)
+        if folder.parts[-4:-3] == ("cells",) and folder.parts[-3:-1] != (cell.task, cell.mapping):
+            raise ValueError(f"its config.yaml is that of {cell.task}/{cell.mapping}")
+    return cell
+
+
+def admit(folder: Path, cell: Cell, trust: bool = False) -> None:
+    """Import the plugins of a finished cell if they are the user's own, or with `trust`. Raises StoreError."""
+    trained = (read_json(folder / "provenance.json") or {}).get("plugins")
+    with usable(folder):
+        plugins.admit(cell.config["plugins"], folder, trained if isinstance(trained, dict) else None, trust=trust)
 
 
 def enter(cell: Cell, store: Store) -> list[Path]:

@@ -10,6 +10,7 @@ import os
 import uuid
 import zipfile
 import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,26 @@ def explain(error: OSError, path: Path) -> StoreError:
     return StoreError(f"{path} cannot be written ({error.strerror or error})")
 
 
+@contextlib.contextmanager
+def usable(folder: Path, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Make one sentence that names the folder of whatever its files cause while the block runs: a cell may come from anyone.
+
+    Args:
+        passing: errors that are not the folder's fault.
+
+    Raises:
+        StoreError: in place of any other error.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (StoreError, MemoryError, *passing)):
+            raise
+        said = " ".join(str(error).split())
+        told = f"{said} is missing" if isinstance(error, KeyError) else f"{type(error).__name__}: {said}"
+        raise StoreError(f"{folder} cannot be used ({told[:300]}); get it again, or train it anew") from error
+
+
 def write_json(path: Path, value: Any) -> None:
     write_atomic(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
 
@@ -56,6 +77,22 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+SEAL = "checksum"
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with the hash of the rest of it."""
+    rest = {k: v for k, v in json.loads(json.dumps(value)).items() if k != SEAL}
+    return rest | {SEAL: hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
+
+
+def broken_seal(value: Mapping[str, Any]) -> str:
+    """What is wrong with what `sealed` wrote; empty: nothing."""
+    if SEAL not in value:
+        return "has no checksum (an earlier version wrote it)"
+    return "" if value[SEAL] == sealed(value)[SEAL] else "is not what was written: its checksum differs"
 
 
 def archive_damage(path: Path) -> str | None:

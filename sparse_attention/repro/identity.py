@@ -13,20 +13,24 @@ import hashlib
 import importlib
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, cast
 
 from sparse_attention.repro import plugins
 from sparse_attention.repro.protocol import Family, Prepared, TestSet
+from sparse_attention.repro.provenance import ROOT
 from sparse_attention.repro.store import Damaged, Entry, Evaluation, Store, check_names
 
 # Nodes that say where and how, not what; `data` counts by its name and content, `plugins` by what their files hold.
 NOT_IDENTITY = ("runtime", "logger", "launcher", "paths", "profile", "plugins", "data")
 SAID = ("family", "deviations")  # of `task`: what a reader is told, and where the code is
 EVALUATION_KEYS = ("decode",)
+FAMILIES = ROOT / "tasks" / "cells"  # a file each
+REGISTERED = "SPARSE_ATTENTION_FAMILIES"  # environment: what `register` was given
 
 
 @dataclass(frozen=True)
@@ -198,10 +202,40 @@ def _union(stored: Mapping[str, Any], now: Prepared | TestSet) -> tuple[str, ...
     return tuple(dict.fromkeys([*(stored.get("shortfalls") or ()), *now.shortfalls]))
 
 
+def register(module: str) -> None:
+    """Allow a module that is imported already as a family, here and in the processes started from here.
+
+    A name that is only read from a file never becomes one. Raises ValueError: not imported.
+    """
+    if module not in sys.modules:
+        raise ValueError(f"{module} is not imported; import it, then register it")
+    os.environ[REGISTERED] = ",".join(dict.fromkeys([*_registered(), module]))
+
+
+def _registered() -> list[str]:
+    return [name for name in os.environ.get(REGISTERED, "").split(",") if name]
+
+
+@cache
+def families() -> tuple[str, ...]:
+    """Modules of the families that come with the project."""
+    names = sorted(path.stem for path in FAMILIES.glob("[a-z]*.py"))
+    return tuple(".".join((*FAMILIES.relative_to(ROOT).parts, name)) for name in names)
+
+
+def check_family(module: Any) -> str:
+    """`module` if it is a family of this project, or one that was registered. Raises ValueError; imports nothing by that name."""
+    if isinstance(module, str) and module in (*families(), *_registered()):
+        return module
+    raise ValueError(
+        f"module={str(module)[:80]!r} is not a family of cells and was not imported; allowed: {', '.join(families())}"
+    )
+
+
 def family(module: str) -> Family:
-    """The functions of a family's cells. Raises ValueError when there is no such module."""
+    """The functions of a family's cells. Raises ValueError as `check_family`, or when it cannot be imported."""
     try:
-        return cast(Family, importlib.import_module(module))
+        return cast(Family, importlib.import_module(check_family(module)))
     except ModuleNotFoundError as error:
         raise ValueError(f"{module} cannot be imported ({error}): run from the repository's root") from error
 

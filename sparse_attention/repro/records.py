@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from sparse_attention.repro.cell import ASKED
-from sparse_attention.repro.files import StoreError, read_json
+from sparse_attention.repro.cell import ASKED, check_nodes
+from sparse_attention.repro.files import StoreError, read_json, usable
 from sparse_attention.repro.identity import Cell, asked_id, computed_from, digest, family, scoring
 from sparse_attention.repro.protocol import Family
 from sparse_attention.repro.store import ASIDE, Damaged, Entry, Evaluation, Level, Store
@@ -19,6 +19,7 @@ from sparse_attention.repro.store import ASIDE, Damaged, Entry, Evaluation, Leve
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a tenth of the time where libyaml is there
 # What says where and how, or is told a reader, not what was computed.
 ASIDE_NODES = ("runtime", "logger", "launcher", "paths", "plugins")
+LARGEST = 1e300  # of a metric: beyond, means overflow
 ASIDE_KEYS = ("task.family", "task.deviations", "mapping.grid")
 
 
@@ -131,7 +132,7 @@ def page(folder: Path) -> dict[str, Any]:
     try:
         found = yaml.load((folder / "config.yaml").read_text(encoding="utf-8"), LOADER)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise StoreError(f"{folder / 'config.yaml'} cannot be read ({error})") from error
+        raise StoreError(f"{folder / 'config.yaml'} cannot be read ({' '.join(str(error).split())})") from error
     if not isinstance(found, dict) or not {"module", "task", "mapping", "seed", "profile", "data"} <= found.keys():
         raise StoreError(f"{folder / 'config.yaml'} is not the page of a cell")
     return found
@@ -159,7 +160,11 @@ def read(
         if ids is not None and entry.folder.name not in ids:
             continue
         try:
-            found.records += _records(entry, check)
+            with usable(entry.folder):
+                made = _records(entry, check)
+                for one in made:
+                    _check(one)
+            found.records += made
         except StoreError as error:
             found.lost.append(str(error))
     return found
@@ -171,6 +176,18 @@ def _measured(level: Level, check: bool) -> dict[str, Any] | None:
     if stored is not None and not isinstance(stored.get("metrics"), dict):
         raise Damaged(f"{level.folder} is damaged: metrics.json holds no metrics")
     return stored
+
+
+def _check(one: Record) -> None:
+    """Raises what a table of it would: its files may be whole and senseless."""
+    config = one.config
+    place = (config["task"]["name"], config["mapping"]["name"])
+    if place != one.folder.parts[-3:-1]:
+        raise ValueError(f"its config.yaml is that of {'/'.join(map(str, place))}")
+    check_nodes(config)
+    if wrong := [k for k, v in one.metrics.items() if type(v) not in (int, float) or not (abs(v) <= LARGEST or v != v)]:
+        raise ValueError(f"{wrong[0]} of its metrics.json is not a number that can be shown")
+    _ = one.setting, one.flat
 
 
 def _records(entry: Entry, check: bool) -> list[Record]:

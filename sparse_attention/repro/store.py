@@ -77,6 +77,8 @@ class Level:
             return None
         if not (files := self.files()):
             return "manifest.json is not a manifest"
+        if outside := [name for name in files if Path(name).is_absolute() or ".." in Path(name).parts]:
+            return f"manifest.json names {outside[0]!r}, which is not in the folder"
         for name, wanted in files.items():
             try:
                 if sha256_of(self.path(name)) != wanted:

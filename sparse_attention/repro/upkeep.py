@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparse_attention.repro import plugins
+from sparse_attention.repro.cell import finished
 from sparse_attention.repro.files import StoreError, archive_damage, explain
 from sparse_attention.repro.store import ASIDE, Entry, Evaluation, Level, Store
 
@@ -130,7 +132,8 @@ def export(store: Store, file: Path, fitting: Sequence[str] = ()) -> list[Seen]:
 def take_in(store: Store, file: Path) -> list[Seen]:
     """Import the cells of a tar: unpacked beside, each file checked against its manifest, then renamed into place.
 
-    A cell that is finished here stays as it is and gets the evaluations that it lacks.
+    A cell that is finished here stays as it is and gets the evaluations that it lacks. Nothing of a cell is run; one of an unknown
+    family is refused, and plugins that are not the user's own are named.
     """
     beside = store.root / "cells" / f".import-{uuid.uuid4().hex[:8]}"
     told: list[Seen] = []
@@ -159,6 +162,11 @@ def _put(store: Store, theirs: Entry) -> Iterator[Seen]:
         if why := _unfit(level):
             yield Seen(f"{place}/evaluations/{level.folder.name}", "damaged", why)
             shutil.rmtree(level.folder)
+    try:
+        foreign = plugins.untrusted(finished(theirs.folder).config["plugins"], theirs.folder)
+    except StoreError as error:
+        yield Seen(place, "refused", str(error))
+        return
     ours.set_aside()
     with ours.claimed():
         if not ours.finished():
@@ -166,7 +174,10 @@ def _put(store: Store, theirs: Entry) -> Iterator[Seen]:
                 if path.name not in ("manifest.json", "evaluations"):
                     _replace(path, ours.path(path.name))
             theirs.path("manifest.json").replace(ours.path("manifest.json"))
-            yield Seen(place, "imported")
+            told = ", ".join(f"{p} ({why})" for p, why in foreign.items())
+            yield Seen(
+                place, "imported", told and f"its plugins are not yours and will not be run: {told}; {plugins.TRUST}"
+            )
         else:
             yield Seen(place, "was here")
         for level in list(levels(theirs))[1:]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from sparse_attention.repro.files import SEAL, broken_seal, sealed
 from tasks.data import sources
 from tasks.data.dataset import SPLITS, DataSet, content_sha256, fingerprint
 from tasks.data.download import nothing_fetched
@@ -127,14 +128,18 @@ def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progre
             splits = inner(progress)
         if counts:
             with publish_file(kept) as temporary:
-                temporary.write_text(json.dumps(counts), encoding="utf-8")
+                temporary.write_text(json.dumps(sealed(counts)), encoding="utf-8")
         tell(counts)
         return splits
 
     inner, data.read = data.read, read
     tell(counts)
     with contextlib.suppress(OSError, ValueError, AttributeError):  # nothing was counted
-        tell(json.loads(kept.read_text(encoding="utf-8")))
+        known = json.loads(kept.read_text(encoding="utf-8"))
+        if why := broken_seal(known):
+            progress.say(f"{kept} {why}; count again what is left out of the data: scripts/data.py verify {data.name}")
+        if not why or SEAL not in known:
+            tell({what: n for what, n in known.items() if what != SEAL})
     return data
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from tasks.data import archives
 from tasks.data.errors import DataError, DataUnavailable
-from tasks.data.feature_store import FeatureStore
+from tasks.data.feature_store import verified
 from tasks.data.files import locked, publish_file, sha256_of
 from tasks.data.progress import Progress
 
@@ -212,7 +212,7 @@ class ImageInput:
             if self.store is None:
                 step = "set data.path=FOLDER; features are read from FOLDER/features"
                 raise DataUnavailable("no folder with features is set", "data.path is empty", step)
-            return FeatureStore(self.store)
+            return verified(self.store)
         if self.source is None:
             step = "get them, or set data.input=none to learn from questions alone"
             raise DataUnavailable("the questions come without images", "data.path, data.mirror", step)
@@ -225,7 +225,7 @@ def open_images(record: Mapping[str, str], folder: Path) -> Images:
         return Blank(())
     path = Path(os.path.normpath(folder / record["path"]))
     if record["kind"] == "features":
-        return FeatureStore(path)
+        return verified(path)
     if (known := _known(path, path.with_suffix(".json"))) is None:
         raise DataUnavailable("the decoded images are missing or damaged", str(path), "prepare the data again")
     return Pixels(path, known)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sparse_attention.repro.files import broken_seal, sealed
 from tasks.data.errors import DataError
 from tasks.data.files import publish_file
 from tasks.data.lines import same_length
@@ -119,17 +120,33 @@ def cached_rows(path: Path, make: Callable[[], tuple[Rows, dict[str, Any]]], pro
 
 
 def cached_parts(path: Path, key: str, make: Callable[[], Parts], progress: Progress) -> Parts:
-    """A split kept at `path` for what `key` names; made again when that changed."""
+    """A split kept at `path` for what `key` names, with its checksum; made again when `key` changed or the file is not what was written.
+
+    What is there without a checksum, or with a wrong one, is not used: the split is made again, and another one is kept beside.
+    """
+    before: dict[str, Any] = {}
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         if stored["key"] == key:
-            return Parts(**stored["parts"])
-    except (OSError, ValueError, KeyError, TypeError):
+            if not (why := broken_seal(stored)):
+                return Parts(**stored["parts"])
+            before = stored
+            progress.say(f"{path} {why}; making it again")
+    except OSError:
         pass
+    except (ValueError, KeyError, TypeError) as error:
+        progress.say(f"{path} is damaged ({type(error).__name__}: {error}); making it again")
     progress.say(f"splitting {path.parent.name}, near-duplicates together")
     parts = make()
+    made = sealed({"key": key, "parts": dataclasses.asdict(parts)})
+    if before and before.get("parts") != made["parts"]:
+        aside = path.with_name(f"{path.name}.unused")
+        path.replace(aside)
+        progress.say(
+            f"it held another split than these data give, kept as {aside}; cells that were trained with it have other ids"
+        )
     with publish_file(path) as temporary:
-        temporary.write_text(json.dumps({"key": key, "parts": dataclasses.asdict(parts)}), encoding="utf-8")
+        temporary.write_text(json.dumps(made), encoding="utf-8")
     return parts
 
 

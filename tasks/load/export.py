@@ -19,7 +19,8 @@ from typing import Any
 import yaml
 
 from sparse_attention.repro import cell as cells
-from sparse_attention.repro.files import StoreError, explain, read_json, write_json
+from sparse_attention.repro import plugins
+from sparse_attention.repro.files import StoreError, explain, read_json, usable, write_json
 from sparse_attention.repro.store import Entry, Evaluation
 from sparse_attention.repro.upkeep import levels
 from tasks.data.records import Pair
@@ -31,59 +32,68 @@ LEFT = ("config.yaml", "provenance.json")  # they name the machine; the card say
 
 
 def export(
-    what: str, folder: str | Path, outputs: str | Path | None = None, sources: Sequence[str] | None = None
-) -> Path:
+    what: str, folder: str | Path, outputs: str | Path | None = None, sources: Sequence[str] | None = None, *,
+    trust_plugins: bool = False,
+) -> Path:  # fmt: skip
     """Write the folder, whole or not at all.
 
     Args:
         what: the cell, see `find_cell`.
         sources: texts; given, fairseq-generate's checkpoint is written too, with these encoded for it.
+        trust_plugins: copy, and for `sources` run, the plugins of the cell even if you never named them yourself.
 
     Raises:
-        NoCell; StoreError: the cell is not finished or damaged, the folder is there already, or cannot be written.
+        NoCell; StoreError: the cell is not finished, damaged or senseless, its plugins are not yours, the folder is there already, or cannot be written.
         ValueError: `sources` for a model that generates no text.
     """
     place, to = find_cell(outputs or outputs_folder(), what), Path(folder)
     if to.exists():
         raise StoreError(f"{to} is there already; name a folder that is not")
     cell, entry = cells.finished(place), Entry(place)
+    cells.admit(place, cell, trust_plugins)
     measured = {e.folder.name: found for e in levels(entry) if isinstance(e, Evaluation) and (found := e.read())}
     measured = measured or read_json(place / "evaluations.json") or {}
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}.") as work:
+        with (
+            tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}.") as work,
+            usable(place, (OSError, ValueError)),
+        ):
             made = Path(work) / "made"
             for name in entry.files():
                 if name not in LEFT:
                     (made / name).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(place / name, made / name)
-            (made / "config.yaml").write_text(_page(cell, made, place), encoding="utf-8")
+            (made / "config.yaml").write_text(_page(cell, made), encoding="utf-8")
             write_json(made / "evaluations.json", measured)
             if sources is not None:
-                _for_fairseq(load_cell(place), sources, made / "fairseq")
+                _for_fairseq(load_cell(place, trust_plugins=trust_plugins), sources, made / "fairseq")
             training = (read_json(entry.path("manifest.json")) or {}).get("training", cell.training_id)
             Entry(made).finish(training=training)
             told = read_json(place / "provenance.json") or {}
             (made / "README.md").write_text(card(cell, training, entry.read() or {}, measured, told), encoding="utf-8")
             made.replace(to)
+            if not trust_plugins:  # then they are the user's own, and so are the copies
+                for copy in sorted((to / "plugins").glob("*.py")):
+                    plugins.remember(copy)
     except OSError as error:
         raise explain(error, to) from error
     return to
 
 
-def _page(cell: cells.Cell, made: Path, place: Path) -> str:
+def _page(cell: cells.Cell, made: Path) -> str:
     """config.yaml without what only the machine of the training had; plugins are copied to `made`."""
     page = yaml.safe_load(cells.page(cell))
-    plugins = []
+    copied = []
     for plugin in page["plugins"]:
-        source = place / plugin if (place / plugin).is_file() else Path(plugin)
+        source = Path(plugin)
         if source.suffix != ".py":
-            plugins.append(plugin)
+            copied.append(plugin)
             continue
         (made / "plugins").mkdir(exist_ok=True)
         shutil.copyfile(source, made / "plugins" / source.name)
-        plugins.append(f"plugins/{source.name}")
-    page |= {"plugins": plugins, "paths": {"outputs": "outputs", "data": "data/cache"}, "logger": {"csv": {}}}
+        copied.append(f"plugins/{source.name}")
+    page |= {"plugins": copied, "paths": {"outputs": "outputs", "data": "data/cache"}, "logger": {"csv": {}}}
     page["runtime"] |= {"device": "auto"}
     for node in ("data", "encode", "further"):
         page[node] = _without_paths(page[node])

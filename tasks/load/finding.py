@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from sparse_attention.repro.store import Entry, Store
+from sparse_attention.repro import records
+from sparse_attention.repro.store import Entry, Store, StoreError
 from tasks.options import near
 
 LISTED = 12  # of several cells that fit
@@ -82,7 +83,10 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
 
 def _told(entry: Entry) -> dict[str, str]:
     """Dotted key -> value as YAML writes it, of what a cell was asked to be."""
-    page = yaml.safe_load(entry.path("config.yaml").read_text(encoding="utf-8"))
+    try:
+        page = records.page(entry.folder)
+    except StoreError:  # it is not what is looked for
+        return {}
     return dict(_flat({k: v for k, v in page.items() if k not in ASIDE}))
 
 

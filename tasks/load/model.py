@@ -9,7 +9,7 @@ import importlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,7 +28,7 @@ from tasks.data.records import Example, Pair, Question
 from tasks.data.symbols import EOS, SPECIAL, UNK
 from tasks.load.finding import find_cell, outputs_folder
 from tasks.load.pictures import Pictures
-from tasks.load.scoring import evaluation_config, on_this_machine
+from tasks.load.scoring import opened
 
 WAYS = {
     "seq2seq": "translate or summarize", "classification": "classify", "vqa": "answer", "multilabel": "label",
@@ -246,24 +246,24 @@ def _ranked(p: Tensor, names: Sequence[str], most: int) -> tuple[tuple[str, floa
     return tuple((names[i], value) for i, value in zip(at.tolist(), values.tolist()))
 
 
-def load_cell(what: str | Path, outputs: str | Path | None = None, overrides: Sequence[str] = ()) -> Loaded:
+def load_cell(
+    what: str | Path, outputs: str | Path | None = None, overrides: Sequence[str] = (), *, trust_plugins: bool = False
+) -> Loaded:
     """The model of a finished cell or of an exported folder, on a GPU where there is one.
 
     Args:
         what: see `find_cell`.
         overrides: of what the training does not depend on, as `decode.beam=10`.
+        trust_plugins: run the Python files that the cell names even if you never named them yourself.
 
     Raises:
-        NoCell: none is meant, or several. StoreError: not finished, or damaged. ConfigError: impossible overrides.
+        NoCell: none is meant, or several. ConfigError: impossible overrides.
+        StoreError: not finished, damaged or senseless; plugins that are not yours (`sparse_attention.repro.plugins.Untrusted`).
     """
     folder = find_cell(outputs or outputs_folder(), str(what))
     cell = cells.finished(folder)
     if data := [o for o in overrides if compose.names_data([o])]:
         raise compose.ConfigError(f"{data[0]!r}: the input is what you give; scripts/evaluate.py scores on a data set")
-    plugins = [str(folder / p) if (folder / p).is_file() else p for p in cell.config["plugins"]]
-    cell = replace(cell, config={**cell.config, "plugins": plugins})
-    config = evaluation_config(cell.config, overrides) if overrides else on_this_machine(cell.config)
-    cells.load_plugins(plugins)
-    family = importlib.import_module(compose.module_of(config))
-    model, encoding = family.load(config, folder)
-    return Loaded(model, config, encoding, family, folder)
+    cells.admit(folder, cell, trust_plugins)
+    config, model, encoding = opened(folder, cell, overrides)
+    return Loaded(model, config, encoding, cell.family, folder)

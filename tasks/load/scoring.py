@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from sparse_attention.repro import cell as cells
+from sparse_attention.repro.files import usable
+from sparse_attention.repro.identity import family
 from sparse_attention.repro.store import Store
 from tasks import compose
-from tasks.data import NullProgress
+from tasks.data import DataError, NullProgress
 from tasks.load.finding import NoCell, find_cell, outputs_folder
 
 EVALUATED = ("runtime", "paths")  # nodes that an evaluation may set besides data and what its family names
@@ -22,14 +24,14 @@ EVALUATED = ("runtime", "paths")  # nodes that an evaluation may set besides dat
 
 def evaluate(
     what: str, overrides: Sequence[str] = (), outputs: str | Path | None = None, *, progress: Any = None,
-    forward: Callable[..., None] | None = None,
+    forward: Callable[..., None] | None = None, trust_plugins: bool = False,
 ) -> cells.Found:  # fmt: skip
     """Score a finished cell anew: on other data, decoded otherwise, by other scores. Nothing is trained.
 
     Args:
         overrides: `data=NAME`, `data.KEY=VALUE`, and the keys that the training does not depend on (`decode.beam=2`,
             `task.scores=[bleu]`).
-        forward: as of `sparse_attention.repro.cell.run`.
+        forward: as of `sparse_attention.repro.cell.run`. trust_plugins: as of `tasks.load.load_cell`.
 
     Returns:
         the cell with this evaluation alone; its metrics are called `test/...` on the cell's own data, else by the data's name.
@@ -42,10 +44,14 @@ def evaluate(
     if folder.parts[-4:-1] != (place := ("cells", cell.task, cell.mapping)):
         where = "/".join(("OUTPUTS", *place, "ID"))
         raise NoCell(f"{folder} lies in no store, where its evaluations would go; copy it to {where} to score it")
-    config = evaluation_config(cell.config, overrides)
-    cells.load_plugins(config["plugins"])
-    own = config["data"] == cell.config["data"]
-    test = cell.family.prepare_test(config, folder / "encoding", progress or NullProgress(), "test" if own else None)
+    cells.admit(folder, cell, trust_plugins)
+    opened(folder, cell, overrides)  # what is wrong with the cell is said before any data are read
+    with usable(folder, (compose.ConfigError, DataError) if overrides else (DataError,)):
+        config = evaluation_config(cell.config, overrides)
+        own = config["data"] == cell.config["data"]
+        test = cell.family.prepare_test(
+            config, folder / "encoding", progress or NullProgress(), "test" if own else None
+        )
     further = {} if own else {test.name: config["data"]}
     cell = replace(
         cell, config=config | {"data": cell.config["data"]}, tests=(test,), further=further, overrides=tuple(overrides)
@@ -58,9 +64,42 @@ def evaluate(
     return found
 
 
+def opened(folder: Path, cell: cells.Cell, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Any, Any]:
+    """Configuration, model and encoding of a finished cell. Raises ConfigError for `overrides`, StoreError for a senseless cell."""
+    with usable(folder, (compose.ConfigError,)):
+        config = configured(cell, overrides)
+        model, encoding = cell.family.load(config, folder)  # type: ignore[attr-defined]
+        if (wrong := _not_finite(model)) is not None:
+            raise ValueError(f"weights that are not finite: {wrong}")
+    return config, model, encoding
+
+
+def _not_finite(model: Any) -> str | None:
+    """Name of a weight with nan or inf; None when there is none."""
+    import torch
+
+    if isinstance(model, torch.nn.Module):
+        weights = dict(model.named_parameters())
+        return next((name for name, w in weights.items() if not bool(torch.isfinite(w).all())), None)
+    return None if np.isfinite(model.model.weights).all() else "weights"
+
+
+def configured(cell: cells.Cell, overrides: Sequence[str]) -> dict[str, Any]:
+    """`evaluation_config` of a cell. Raises ConfigError for the overrides, ValueError for what the cell itself says."""
+    if cell.module != compose.module_of(cell.config):
+        raise ValueError(f"its module is {cell.module}, its task.family {str(cell.config['task']['family'])[:80]!r}")
+    if not overrides:
+        return on_this_machine(cell.config)
+    try:
+        compose.completed(on_this_machine(cell.config))
+    except compose.ConfigError as error:
+        raise ValueError(f"config.yaml: {error}") from error
+    return evaluation_config(cell.config, overrides)
+
+
 def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """A finished cell's configuration with other data or ways of scoring. Raises ConfigError naming keys that are the training's."""
-    keys = (*importlib.import_module(compose.module_of(config)).EVALUATION_KEYS, *EVALUATED)
+    keys = (*family(compose.module_of(config)).EVALUATION_KEYS, *EVALUATED)
     data = [o for o in overrides if compose.names_data([o])]
     other = next((o.partition("=")[2] for o in data if o.startswith("data=")), None)
     set_here = [o for o in overrides if o not in data or other is None]

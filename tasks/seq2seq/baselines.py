@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix, diags
 
+from sparse_attention.repro.files import broken_seal, sealed
 from tasks.data.files import publish_file
 from tasks.seq2seq.encode import Encoded, Split
 from tasks.seq2seq.metrics import references, score
@@ -34,11 +35,14 @@ def baselines(encoding: Encoded, test: Encoded, scores: Sequence[str], name: str
     cache = test.folder.parent / f"{test.folder.name}.baselines.json"
     key = json.dumps([RECIPE, list(scores), encoding.sha256, test.sha256])
     try:
-        values = json.loads(cache.read_text(encoding="utf-8"))[key]
-    except (OSError, ValueError, KeyError):
+        kept = json.loads(cache.read_text(encoding="utf-8"))
+        if broken_seal(kept):
+            raise ValueError("computed again")
+        values = kept[key]
+    except (OSError, ValueError, KeyError, TypeError):
         values = _compute(encoding, test, scores)
         with publish_file(cache) as path:
-            path.write_text(json.dumps({key: values}), encoding="utf-8")
+            path.write_text(json.dumps(sealed({key: values})), encoding="utf-8")
     return {system: {f"{name}/{k}": v for k, v in row.items()} for system, row in values.items()}
 
 

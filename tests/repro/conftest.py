@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import fake_family  # registers itself as a family
 import pytest
 from made_table import made  # noqa: F401 a fixture
 
@@ -91,8 +92,6 @@ def store(tmp_path) -> Store:
 
 @pytest.fixture
 def tools():
-    import fake_family
-
     return Tools(compose, lambda config: MODULE, with_data, unavailable=(fake_family.DataMissing,))
 
 

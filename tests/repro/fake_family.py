@@ -10,8 +10,10 @@ from pathlib import Path
 
 import torch
 
+from sparse_attention.repro import identity
 from sparse_attention.repro.protocol import Evaluation, Metric, Prepared, TestSet, Training
 
+identity.register(__name__)  # in this process: a name in a config.yaml alone would not do
 RECIPE = (1, 1)
 PRELOAD = ("torch", "safetensors.torch", "sparse_attention", "fake_family")
 EVALUATION_KEYS = ("decode", "task.scores", "task.deviations")

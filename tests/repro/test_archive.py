@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import warnings
 
 import pytest
 
@@ -103,3 +105,29 @@ def test_a_file_without_records_is_refused(tmp_path, text):
     (tmp_path / "x.jsonl").write_text(text)
     with pytest.raises(StoreError, match="holds no records of a table"):
         archive.read(tmp_path / "x.jsonl")
+
+
+def test_no_flipped_digit_of_a_record_is_read(tmp_path):
+    path, draw = tmp_path / "x.jsonl", random.Random(0)
+    archive.write(
+        path, {"experiment": "fake"}, [{"key": "0", "score": 38.25, "text": "a\u2028b"}, {"key": "1", "score": 12}]
+    )
+    whole, asked = path.read_text(), archive.read(path)
+    assert asked[0] == {"experiment": "fake", "version": archive.VERSION} and len(asked[1]) == 2
+    digits = [i for i, c in enumerate(whole) if c.isdigit()]
+    for _ in range(100):
+        i = draw.choice(digits)
+        path.write_text(whole[:i] + str((int(whole[i]) + draw.randrange(1, 10)) % 10) + whole[i + 1 :])
+        with pytest.raises(StoreError, match=r"x\.jsonl holds no records of a table"):
+            archive.read(path)
+
+
+def test_records_of_before_are_read_with_a_word(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps({"version": 1, "experiment": "fake"}) + "\n" + json.dumps({"key": "0"}) + "\n")
+    with pytest.warns(UserWarning, match=r"x\.jsonl has no checksum; write it again: scripts/records\.py"):
+        asked, found = archive.read(path)
+    archive.write(path, asked, found)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert archive.read(path) == (asked, found)

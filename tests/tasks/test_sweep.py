@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 
 import pytest
 
-from sparse_attention.repro.store import Store
-from tasks import compose, reproduce, sweep
+from sparse_attention.repro.store import Store, StoreError
+from tasks import comparing, compose, reproduce, sweep
 from tasks.overrides import ConfigError
 
 
@@ -143,6 +144,35 @@ def test_a_sweep_is_never_overwritten_by_another(tmp_path):
     assert len(folders) == 3 and all(f.name.startswith("toy-softmax_") for f in folders)
     told = json.loads((folder / "manifest.json").read_text())
     assert told["asked"] == ["mapping.gamma=1,2", "task=toy"] and "code" in told
+
+
+def test_the_manifest_of_a_sweep_is_what_was_written(tmp_path, capsys):
+    sweep.write_manifest(tmp_path, ["seed=1,2"], [{"cell": "toy/softmax/0123"}])
+    path = tmp_path / "manifest.json"
+    whole = path.read_text()
+    assert (
+        sweep.read_manifest(tmp_path)["cells"] == [{"cell": "toy/softmax/0123"}]
+        and sweep.read_manifest(tmp_path / "x") is None
+    )
+    digits, draw = [i for i, c in enumerate(whole) if c.isdigit()], random.Random(0)
+    for i in draw.sample(digits, 40):
+        path.write_text(whole[:i] + str((int(whole[i]) + draw.randrange(1, 10)) % 10) + whole[i + 1 :])
+        with pytest.raises(StoreError, match=r"manifest\.json is not what was written"):
+            sweep.read_manifest(tmp_path)
+    path.write_text("{")
+    with pytest.raises(StoreError, match="cannot be read"):
+        comparing.main({"sweep": tmp_path.name, "paths.outputs": str(placed(tmp_path))})
+    path.write_text(json.dumps({k: v for k, v in json.loads(whole).items() if k != "checksum"}))
+    assert sweep.read_manifest(tmp_path) and "has no checksum" in capsys.readouterr().err
+    sweep.write_manifest(tmp_path, ["seed=1,2"], [])
+    assert sweep.read_manifest(tmp_path) and capsys.readouterr().err == ""
+
+
+def placed(folder):
+    """A store that has this folder as a sweep's."""
+    (folder / "store" / "sweeps").mkdir(parents=True)
+    (folder / "store" / "sweeps" / folder.name).symlink_to(folder)
+    return folder / "store"
 
 
 # ---- configurations composed once

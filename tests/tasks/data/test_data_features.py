@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 
 import numpy as np
 import pytest
 import torch
 
-from tasks.data import DataError, DataUnavailable, NullProgress, features
-from tasks.data.feature_store import FeatureStore, Layout, write
-from tasks.data.images import Files, coco_key, decode
+from tasks.data import DataError, DataUnavailable, NullProgress, feature_store, features
+from tasks.data.feature_store import FeatureStore, Layout, verified, write
+from tasks.data.files import sha256_of
+from tasks.data.images import Files, ImageInput, coco_key, decode, open_images
 
 KEYS = tuple("abcdefg")
 LAYOUT = Layout("counting", (2, 3), 4, KEYS, shard_size=3)
@@ -64,6 +67,77 @@ def test_damage_is_found(tmp_path):
     assert FeatureStore(tmp_path).missing == [1]
     again = Counting()
     assert not write(tmp_path, LAYOUT, again).missing and again.calls == 1
+
+
+def flipped(path, rng):
+    raw = bytearray(path.read_bytes())
+    raw[int(rng.integers(len(raw)))] ^= 1 << int(rng.integers(8))
+    return bytes(raw)
+
+
+def test_no_flipped_bit_of_a_store_is_served(tmp_path):
+    """Of arrays, records and layout: found when a cell is prepared, or what is read is what was written."""
+    write(tmp_path, LAYOUT, Counting())
+    numbers, rng = np.arange(len(KEYS)), np.random.default_rng(0)
+    known = verified(tmp_path)
+    right, names, sha256 = known.rows(numbers), known.index, known.sha256
+    noticed = 0
+    for path in sorted(p for p in tmp_path.iterdir() if p.name[0] != "."):
+        whole = path.read_bytes()
+        for _ in range(25):
+            path.write_bytes(flipped(path, rng))
+            try:
+                found = verified(tmp_path)
+                same = (found.index, found.bad, found.sha256) == (names, known.bad, sha256)
+                assert found.missing or (same and np.array_equal(found.rows(numbers), right)), path
+            except DataError:
+                noticed += 1
+        path.write_bytes(whole)
+    assert noticed > 100
+
+
+def test_an_array_is_hashed_again_only_when_it_was_touched(tmp_path, monkeypatch):
+    write(tmp_path, LAYOUT, Counting())
+    hashed = []
+    monkeypatch.setattr(feature_store, "sha256_of", lambda path: hashed.append(path.name) or sha256_of(path))
+    monkeypatch.setattr(feature_store, "SETTLED_NS", -1)  # as if it lay there for long
+    verified(tmp_path)
+    assert len(hashed) == 3
+    verified(tmp_path)
+    assert len(hashed) == 3  # nothing was touched
+    (tmp_path / "shard-00001.npy").touch()
+    verified(tmp_path)
+    assert hashed[3:] == ["shard-00001.npy"]
+    raw, before = (tmp_path / "shard-00001.npy").read_bytes(), (tmp_path / "shard-00001.npy").stat()
+    (tmp_path / "shard-00001.npy").write_bytes(raw[:-1] + b"?")
+    os.utime(tmp_path / "shard-00001.npy", ns=(before.st_atime_ns, before.st_mtime_ns))  # its old time does not hide it
+    with pytest.raises(DataError, match=r"shard-00001\.npy is damaged"):
+        verified(tmp_path)
+    monkeypatch.setattr(feature_store, "SETTLED_NS", 10**12)
+    (tmp_path / "shard-00001.npy").write_bytes(raw)
+    (tmp_path / feature_store.STAMPS).unlink()
+    verified(tmp_path)
+    assert not (
+        tmp_path / feature_store.STAMPS
+    ).exists()  # what was written just now may change within the clock's tick
+
+
+def test_preparing_and_training_verify_the_features(tmp_path):
+    write(tmp_path, LAYOUT, Counting())
+    path = tmp_path / "shard-00000.npy"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x7c")
+    with pytest.raises(DataError, match="damaged"):
+        ImageInput("features", (2, 3), None, tmp_path)(KEYS, tmp_path, NullProgress())
+    with pytest.raises(DataError, match="damaged"):
+        open_images({"kind": "features", "path": "."}, tmp_path)
+
+
+def test_a_store_of_before_is_read(tmp_path):
+    """Its records have no checksum of their own; its arrays have always had one."""
+    write(tmp_path, LAYOUT, Counting())
+    for path in tmp_path.glob("shard-*.json"):
+        path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "record"}))
+    assert verified(tmp_path).rows(np.array([6]))[0, 0, 0] == 7
 
 
 def test_a_store_of_another_kind_is_refused(tmp_path):

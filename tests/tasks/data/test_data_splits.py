@@ -1,6 +1,8 @@
 """Splits by content, compared with scipy's connected components."""
 
 import dataclasses
+import json
+import random
 from itertools import combinations, product
 
 import numpy as np
@@ -9,6 +11,8 @@ from hypothesis import strategies as st
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
+from tasks.data import NullProgress
+from tasks.data.pairs import cached_parts
 from tasks.data.splits import NEAR, Parts, near_pairs, normalized, split_by_content
 
 
@@ -91,3 +95,44 @@ def test_a_near_duplicate_goes_with_its_twin():
     parts = split_by_content([[i] for i in range(4000)], texts, [texts])
     home = {i: split for split in ("train", "dev", "test") for i in getattr(parts, split)}
     assert not parts.left_out and all(home[i] == home[i + 2000] for i in range(2000))
+
+
+PARTS = Parts([12, 35, 40], [7], [18, 29], [], 1)
+
+
+def kept(path, key="k"):
+    progress = NullProgress()
+    return cached_parts(path, key, lambda: PARTS, progress), progress.lines
+
+
+def test_a_split_is_made_once(tmp_path):
+    path = tmp_path / "split.json"
+    assert kept(path)[0] == PARTS and cached_parts(path, "k", None, NullProgress()) == PARTS
+    assert kept(path, "other data")[1] and kept(path)[1]
+
+
+def test_no_flipped_digit_of_a_split_is_served(tmp_path):
+    path, draw = tmp_path / "split.json", random.Random(0)
+    kept(path)
+    whole = path.read_text()
+    digits = [i for i, c in enumerate(whole) if c.isdigit()]
+    for _ in range(200):
+        i = draw.choice(digits)
+        path.write_text(whole[:i] + str((int(whole[i]) + draw.randrange(1, 10)) % 10) + whole[i + 1 :])
+        found, said = kept(path)
+        assert found == PARTS and said[0].startswith((f"{path} is not what was written", f"{path} is damaged"))
+        assert path.read_text() == whole
+
+
+def test_a_split_without_a_checksum_is_made_again_and_another_one_kept(tmp_path):
+    path, aside = tmp_path / "split.json", tmp_path / "split.json.unused"
+    kept(path)
+    told = {k: v for k, v in json.loads(path.read_text()).items() if k != "checksum"}
+    path.write_text(json.dumps(told))
+    found, said = kept(path)
+    assert found == PARTS and "has no checksum" in said[0] and not aside.exists()
+    told["parts"]["dev"] = [8]
+    path.write_text(json.dumps(told))
+    found, said = kept(path)
+    assert found == PARTS and str(aside) in " ".join(said) and json.loads(aside.read_text()) == told
+    assert kept(path)[1] == []

@@ -10,6 +10,7 @@ import pytest
 from rouge_score.rouge_scorer import RougeScorer
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from sparse_attention.repro.files import sealed
 from tasks.data import NullProgress
 from tasks.options import read
 from tasks.seq2seq import baselines as module
@@ -90,10 +91,12 @@ def test_values_are_kept_beside_the_test_set_and_made_again_for_other_scores(enc
     trained, test = encoded([("a b", "c")], [("a", "c")], [("a b c", "a b")])
     first = baselines(trained, test, ["bleu"])
     (kept,) = test.folder.parent.glob("*.baselines.json")
-    (key,) = stored = json.loads(kept.read_text())
+    key, _ = stored = json.loads(kept.read_text())
     stored[key]["lead"]["bleu"] = -1.0
     kept.write_text(json.dumps(stored))
-    assert baselines(trained, test, ["bleu"])["lead"]["test/bleu"] == -1.0
+    assert baselines(trained, test, ["bleu"]) == first  # its checksum differs
+    kept.write_text(json.dumps(sealed(stored)))
+    assert baselines(trained, test, ["bleu"])["lead"]["test/bleu"] == -1.0  # nothing is computed
     assert baselines(trained, test, ["rouge_f1"])["lead"].keys() != first["lead"].keys()
     kept.write_text("{")
     assert baselines(trained, test, ["bleu"]) == first

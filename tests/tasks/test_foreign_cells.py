@@ -1,0 +1,266 @@
+"""Cells that came from someone else: whole by their hashes, and senseless or with code of their own. Nothing of them runs, and one
+sentence names what is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import json
+import shutil
+import sys
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+
+from sparse_attention.repro import upkeep
+from sparse_attention.repro.files import StoreError
+from sparse_attention.repro.plugins import Untrusted
+from sparse_attention.repro.store import Entry, Level, Store
+from tasks import comparing, summarize
+from tasks.load import evaluate, load_cell
+from tasks.load.export import export
+
+
+@pytest.fixture
+def received(small_cell, tmp_path):
+    """A store with a good cell of softmax and one of sparsemax that a test makes senseless: (store, folder)."""
+    cell, entry = small_cell("pairs")
+    store = Store(tmp_path / "outputs")
+    folder = shutil.copytree(entry.folder, cell.entry(store).folder)
+    good = shutil.copytree(entry.folder, store.root / "cells" / "toy" / "softmax" / "0123456789abcdef")
+    page(good, lambda p: p["mapping"].update(name="softmax"))
+    return store, folder
+
+
+def page(folder, change):
+    for path in (folder / "config.yaml", *folder.glob("evaluations/*/config.yaml")):
+        told = yaml.safe_load(path.read_text())
+        told = change(told) or told
+        path.write_text(yaml.safe_dump(told))
+    seal(folder)
+
+
+def seal(folder):
+    """Make every hash right again."""
+    Entry(folder).finish(training=folder.name)
+    for level in (folder / "evaluations").iterdir():
+        Level(level).finish(training=folder.name, evaluation=level.name)
+
+
+def weights(folder, change):
+    state = load_file(folder / "weights.safetensors")
+    save_file(change(state) or state, folder / "weights.safetensors")
+    seal(folder)
+
+
+def file(name, content):
+    def change(folder):
+        path = folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+        seal(folder)
+
+    return change
+
+
+def metrics(folder, change):
+    path = folder / "metrics.json"
+    told = json.loads(path.read_text())
+    change(told)
+    path.write_text(json.dumps(told))
+    seal(folder)
+
+
+def of_page(change):
+    return lambda folder: page(folder, change)
+
+
+def of_weights(change):
+    return lambda folder: weights(folder, change)
+
+
+def first(state):
+    return next(name for name, value in sorted(state.items()) if value.ndim == 2)
+
+
+# kind -> (what is done to the folder, words of the sentence, whether compare.py can still show its scores)
+KINDS = {
+    "no encoding": (file("encoding", None), "encoding", True),
+    "an encoding without options": (file("encoding/encoding.json", b"{}"), "options", True),
+    "an encoding that is no JSON": (file("encoding/encoding.json", b"\x00\xff"), "encod", True),
+    "a short dictionary": (file("encoding/dict.source.txt", b"a 1\nb 1\n"), "size mismatch", True),
+    "a dictionary that is no text": (file("encoding/dict.target.txt", b"\xff\xfe\x00 1\n"), "", True),
+    "weights of other shapes": (of_weights(lambda s: {k: v[..., :1].clone() for k, v in s.items()}), "size mismatch", True),
+    "a weight is missing": (of_weights(lambda s: s.pop(first(s)) is None), "Missing key", True),
+    "weights that are nan": (of_weights(lambda s: s[first(s)].fill_(torch.nan) is None), "not finite", True),
+    "weights that are none": (file("weights.safetensors", b"evil"), "", True),
+    "an unknown family": (of_page(lambda p: p.update(module="tasks.cells.seq2sec")), "not a family", False),
+    "a module that is no family": (of_page(lambda p: p.update(module="this")), "not a family", False),
+    "a private module": (of_page(lambda p: p.update(module="tasks.cells._training")), "not a family", False),
+    "a list of modules": (of_page(lambda p: p.update(module=["tasks.cells.seq2seq"])), "not a family", False),
+    "another family's task": (of_page(lambda p: p["task"].update(family="vqa")), "task.family", True),
+    "a family out of the package": (of_page(lambda p: p["task"].update(family="..load")), "task.family", True),
+    "an unknown mapping": (of_page(lambda p: p["mapping"].update(name="sparsermax")), "sparsermax", False),
+    "another mapping": (of_page(lambda p: p["mapping"].update(name="softmax")), "toy/softmax", False),
+    "a mapping's wrong parameter": (of_page(lambda p: p["mapping"].update(lam="x")), "lam", True),
+    "an unknown model": (of_page(lambda p: p["model"].update(name="../x")), "model.name", True),
+    "no model": (of_page(lambda p: p.pop("model") and None), "model", True),
+    "no decoding": (of_page(lambda p: p.pop("decode") and None), "decode", True),
+    "no runtime": (of_page(lambda p: p.pop("runtime") and None), "runtime", True),
+    "no task": (of_page(lambda p: p.pop("task") and None), "task", False),
+    "no seed": (of_page(lambda p: p.update(seed="x")), "seed", False),
+    "a node that is a number": (of_page(lambda p: p.update(train=3)), "train", False),
+    "a page that is a list": (of_page(lambda p: [1, 2]), "not the page of a cell", False),
+    "plugins that are a number": (of_page(lambda p: p.update(plugins=3)), "plugins", False),
+    "a page that builds objects": (file("config.yaml", b"!!python/object/apply:os.system [echo evil]"), "cannot be read", False),
+    "a score that is a text": (lambda f: metrics(f, lambda m: m["metrics"].update({"dev/loss": "x"})), None, False),
+    "no hash of its data": (lambda f: metrics(f, lambda m: m.pop("data_sha256")), "data_sha256", True),
+    "facts that are a text": (lambda f: metrics(f, lambda m: m.update(metrics=3)), "metrics", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_senseless_cell_is_named_in_one_sentence_and_stops_no_table(received, kind, capsys, monkeypatch):
+    store, folder = received
+    change, said, shown = KINDS[kind]
+    change(folder)
+    if said is not None:  # all but scores, which a model does not need
+        with pytest.raises(StoreError) as refused:
+            load_cell(folder, overrides=["decode.batch_size=8"] if kind == "no decoding" else ())
+        text = str(refused.value)
+        assert str(folder) in text and said in text and "\n" not in text and len(text) < 900
+        with pytest.raises(StoreError, match=str(folder)):
+            evaluate(str(folder), ["decode.beam=1"])
+        for name in ("predict", "evaluate"):
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a b\n")))
+            assert script(name)([str(folder)]) == 1
+            assert capsys.readouterr().err.startswith("error: ")
+    assert comparing.main({"task": "toy", "paths.outputs": str(store.root), "to": str(store.root / "c")}) == 0
+    told = capsys.readouterr()
+    assert "softmax" in told.out
+    assert ("2 finished cells" in told.out) == shown
+    assert (str(folder) in told.err) != shown
+
+
+def script(name):
+    from pathlib import Path
+
+    spec = importlib.util.spec_from_file_location(f"_{name}", Path(__file__).parents[2] / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+# ---- code that comes along
+
+PLACES = {
+    "in the cell": ("{folder}/evil.py", "{folder}/evil.py"),
+    "in its encoding": ("encoding/evil.py", "{folder}/encoding/evil.py"),
+    "beside the cell": ("{folder}/../evil.py", "{folder}/../evil.py"),
+    "anywhere": ("{root}/evil.py", "{root}/evil.py"),
+    "a module": ("evil_module", "{root}/evil_module.py"),
+    "a module of a package": ("evil_package.part", "{root}/evil_package/part.py"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_code_of_a_received_cell_runs_only_when_it_is_trusted(received, place, tmp_path, monkeypatch, capsys):
+    store, folder = received
+    named, where = (text.format(folder=folder, root=tmp_path) for text in PLACES[place])
+    ran = tmp_path / "ran"
+    for text in dict.fromkeys([where, f"{tmp_path}/evil_package/__init__.py"]):
+        (folder.parent / text).parent.mkdir(exist_ok=True)
+        (folder.parent / text).write_text(f"open({str(ran)!r}, 'a').write('x')  # {place}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    page(folder, lambda p: p.update(plugins=[named]))
+
+    tar = tmp_path / "cells.tar"
+    upkeep.export(store, tar)
+    (seen,) = [
+        s for s in upkeep.take_in(Store(tmp_path / "other"), tar) if "sparsemax" in s.place and "/eval" not in s.place
+    ]
+    assert seen.state == "imported" and "evil" in seen.why and "--trust-plugins" in seen.why
+    place_of = (
+        lambda: load_cell(folder),
+        lambda: evaluate(str(folder), ["decode.beam=1"]),
+        lambda: export(str(folder), tmp_path / "out"),
+    )
+    for door in place_of:
+        with pytest.raises(Untrusted, match=r"evil.*--trust-plugins"):
+            door()
+    assert comparing.main({"task": "toy", "paths.outputs": str(store.root), "to": str(tmp_path / "c")}) == 0
+    summarize.summarize("laha2018_table2", [f"paths.outputs={store.root}", "columns=toy"][:1])
+    assert not ran.exists()
+    assert load_cell(folder, trust_plugins=True).config["plugins"] and ran.read_text()
+    for name in [n for n in sys.modules if "evil" in n]:
+        sys.modules.pop(name)
+    with pytest.raises(Untrusted):  # trusted once, not for ever
+        load_cell(folder)
+
+
+def test_the_module_of_a_received_cell_is_not_imported(received, tmp_path, monkeypatch, capsys):
+    store, folder = received
+    ran = tmp_path / "ran"
+    (tmp_path / "evilmod.py").write_text(
+        f"open({str(ran)!r}, 'w').write('x')\nMETRICS, RECIPE, EVALUATION_KEYS = {{}}, (1, 1), ()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    page(folder, lambda p: p.update(module="evilmod"))
+    tar = tmp_path / "cells.tar"
+    upkeep.export(store, tar)
+    seen = {s.place.split("/")[1]: s for s in upkeep.take_in(Store(tmp_path / "other"), tar) if "/eval" not in s.place}
+    assert (
+        seen["softmax"].state == "imported"
+        and seen["sparsemax"].state == "refused"
+        and "evilmod" in seen["sparsemax"].why
+    )
+    assert not (tmp_path / "other" / "cells" / "toy" / "sparsemax").exists()
+    assert comparing.main({"task": "toy", "paths.outputs": str(store.root), "to": str(tmp_path / "c")}) == 0
+    assert "evilmod" in capsys.readouterr().err
+    summarize.summarize("laha2018_table2", [f"paths.outputs={store.root}"])
+    assert not ran.exists()
+
+
+def test_a_manifest_that_names_files_elsewhere_is_damaged(received, tmp_path):
+    _, folder = received
+    (folder.parent / "secret").write_text("x")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"]["../secret"] = hashlib.sha256(b"x").hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(StoreError, match=r"'../secret', which is not in the folder"):
+        export(str(folder), tmp_path / "out" / "made")
+    assert not (tmp_path / "out" / "secret").exists()
+
+
+def test_a_plugin_runs_for_the_user_who_named_it(prepared_cell, tiny, tmp_path, monkeypatch):
+    """By path and content: the same cell in a new process, and its export, need no flag; another content does."""
+    from sparse_attention.repro import cell as cells
+
+    plugin = tmp_path / "mine.py"
+    plugin.write_text("import math\n")
+    cell, store = prepared_cell([*tiny, "mapping=softmax", f"plugins=[{plugin}]"]), Store(tmp_path / "store")
+    assert cells.run(cell, store).state == "done"
+    folder = cell.entry(store).folder
+    out = export(str(folder), tmp_path / "out")
+
+    def in_a_new_process():
+        for name in [n for n in sys.modules if n.startswith("_plugin_mine")]:
+            sys.modules.pop(name)
+
+    for place in (folder, out):
+        in_a_new_process()
+        load_cell(place)
+    in_a_new_process()
+    copy = shutil.copytree(out, tmp_path / "sent")
+    with pytest.raises(Untrusted, match="it came with the cell"):
+        load_cell(copy)
+    plugin.write_text("import cmath\n")
+    with pytest.raises(Untrusted, match="it has changed since the cell was trained"):
+        load_cell(folder)
+    plugin.unlink()
+    with pytest.raises(Untrusted, match="no such file"):
+        load_cell(folder)
