@@ -131,7 +131,7 @@ class KeyCache:
             and not transformed()
             and kernels.active() != "reference"
         ):
-            return ready.step(q, torch.empty_like(ready.out))
+            return ready.step.unchecked(q, torch.empty_like(ready.out))
         return self._attended(q, mask, lengths)
 
     @torch.no_grad()
@@ -180,7 +180,9 @@ class KeyCache:
             self._panels = native.KeyPanels(k.shape[0], k.shape[2])
         self._panels.append(k)
         lengths, heads = call.lengths, call.q.shape[:-1].numel()
-        lengths = None if lengths is None else lengths.reshape(-1)
+        lengths = (
+            None if lengths is None else lengths.reshape(-1).contiguous()
+        )  # one a head, not one read over and over
         step = native.step(heads, k, v, self._panels, alpha=call.alpha, scale=call.scale, lengths=lengths)  # type: ignore[arg-type]
         out = call.q.new_empty(*call.q.shape[:-1], v.shape[-1])
         if lengths is None and isinstance(self._mapping, str):  # a module's parameters may change
