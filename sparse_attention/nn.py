@@ -43,7 +43,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     mode it switches off for its layer. Of a mapping that learns a hyperparameter (``alpha="learned"``) every head has its own.
 
     Masks mean here what they mean in torch, the opposite of the rest of this library: boolean, **True = do not look**;
-    floating point, added to the scores, -inf = do not look.
+    floating point, added to the scores; -inf and numbers at or below -5000 (`integrations.masks.HIDDEN`) = do not look.
 
     Two differences, both where torch gives NaN or ignores what it was told: a query that may look nowhere gets zeros (before the
     output projection), and a nested tensor is refused.
@@ -159,7 +159,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             if given is None or given.dtype == torch.bool:
                 keep = None if given is None else ~given
             else:
-                keep, added = separate(given, -torch.inf)
+                keep, added = separate(given)
                 if given.requires_grad or foreign(given) or asynchronous(given) or bool(added.any()):
                     added = added.reshape(view)
                     bias = added if bias is None else bias + added

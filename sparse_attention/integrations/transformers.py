@@ -27,7 +27,7 @@ from ..fused.cache import at_support
 from ..fused.composition import times
 from ..registry import make, names, spec
 from ..rows.shape import asynchronous, foreign, lengths_of
-from .masks import separate
+from .masks import HIDDEN, separate
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
@@ -43,11 +43,10 @@ except ImportError as error:
 _TAKEN = ("eager", "sdpa", "flash", "flex", "paged")  # names that transformers reads a meaning into
 _MINE: dict[str, tuple[Any, ...]] = {}
 LONG = 1024  # keys; of fewer all values are read
-BELOW = -5000.0  # what models fill with is -1e4 (older ones), -1e9 or their type's lowest number
 
 
 def register(
-    mapping: str, name: str | None = None, *, weights: bool = False, below: float = BELOW, **params: Any
+    mapping: str, name: str | None = None, *, weights: bool = False, below: float = HIDDEN, **params: Any
 ) -> str:
     """Make a mapping an attention implementation of transformers.
 
