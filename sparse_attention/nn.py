@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .fused import sparse_attention
+from .fused.reading import read as product
+from .fused.reading import scores, weighed
 from .integrations.masks import separate
 from .registry import Mapping, make
 from .rows.shape import asynchronous, foreign, lengths_of
@@ -115,10 +117,10 @@ class MultiheadAttention(nn.MultiheadAttention):
             padded = padded if lengths is None else None
             read = sparse_attention(q, k, v, self.mapping, _both(padded, seen), causal, lengths, dropout=dropout)
         else:
-            scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
-            weights = self.mapping(scores if bias is None else scores + bias, mask=_both(padded, seen))
-            weights = F.dropout(weights, dropout)
-            read = weights @ v  # [B, H, T, d]
+            x = scores(q * q.shape[-1] ** -0.5, k)
+            x = x if bias is None else x + bias
+            weights = F.dropout(weighed(x, self.mapping(x, mask=_both(padded, seen))), dropout)
+            read = product(weights, v)  # [B, H, T, d]
         out = self.out_proj(read.transpose(1, 2).flatten(2))
         out = out.squeeze(0) if single else out if self.batch_first else out.transpose(0, 1)
         if not need_weights or weights is None:

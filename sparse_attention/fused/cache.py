@@ -13,7 +13,7 @@ from ..rows.shape import foreign, transformed
 from .attention import Attends, plan, sparse_attention
 from .call import Call, checked, mapped
 from .choice import Plan
-from .composition import times
+from .reading import read as product
 
 
 class _Ready(NamedTuple):
@@ -213,7 +213,7 @@ def at_support(p: Tensor, v: Tensor) -> Tensor:
     rows = p.reshape(-1, p.shape[-1])  # [... H, m]
     row, column = rows.nonzero(as_tuple=True)
     if 4 * len(row) > rows.numel():
-        return times(p, v.to(p.dtype))
+        return product(p, v.to(p.dtype))
     groups = v.unsqueeze(0) if v.ndim == 2 else v.flatten(0, -3)  # [... G, m, e]
     read = groups[row // (len(rows) // len(groups)), column].to(p.dtype) * rows[row, column].unsqueeze(-1)
     return p.new_zeros(len(rows), v.shape[-1]).index_add_(0, row, read).view(*p.shape[:-1], v.shape[-1])
