@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .fused import sparse_attention
+from .fused.reading import read as product
+from .fused.reading import scores, weighed
 from .integrations.masks import separate
 from .registry import Mapping, make
 from .rows.shape import asynchronous, foreign, lengths_of
@@ -43,7 +45,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     mode it switches off for its layer. Of a mapping that learns a hyperparameter (``alpha="learned"``) every head has its own.
 
     Masks mean here what they mean in torch, the opposite of the rest of this library: boolean, **True = do not look**;
-    floating point, added to the scores, -inf = do not look.
+    floating point, added to the scores; -inf and numbers at or below -5000 (`integrations.masks.HIDDEN`) = do not look.
 
     Two differences, both where torch gives NaN or ignores what it was told: a query that may look nowhere gets zeros (before the
     output projection), and a nested tensor is refused.
@@ -115,10 +117,10 @@ class MultiheadAttention(nn.MultiheadAttention):
             padded = padded if lengths is None else None
             read = sparse_attention(q, k, v, self.mapping, _both(padded, seen), causal, lengths, dropout=dropout)
         else:
-            scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
-            weights = self.mapping(scores if bias is None else scores + bias, mask=_both(padded, seen))
-            weights = F.dropout(weights, dropout)
-            read = weights @ v  # [B, H, T, d]
+            x = scores(q * q.shape[-1] ** -0.5, k)
+            x = x if bias is None else x + bias
+            weights = F.dropout(weighed(x, self.mapping(x, mask=_both(padded, seen))), dropout)
+            read = product(weights, v)  # [B, H, T, d]
         out = self.out_proj(read.transpose(1, 2).flatten(2))
         out = out.squeeze(0) if single else out if self.batch_first else out.transpose(0, 1)
         if not need_weights or weights is None:
@@ -159,7 +161,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             if given is None or given.dtype == torch.bool:
                 keep = None if given is None else ~given
             else:
-                keep, added = separate(given, -torch.inf)
+                keep, added = separate(given)
                 if given.requires_grad or foreign(given) or asynchronous(given) or bool(added.any()):
                     added = added.reshape(view)
                     bias = added if bias is None else bias + added

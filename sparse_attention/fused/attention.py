@@ -9,10 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..rows.shape import foreign
+from ..rows.given import readable
+from ..rows.shape import autocasts, foreign
 from . import composition
 from .call import Call, checked
 from .choice import Plan, choose, heads
+from .reading import finite
 
 Attends = str | torch.nn.Module | Callable[..., Tensor]
 
@@ -73,7 +75,7 @@ def sparse_attention(
     call = checked(q, k, v, mapping, mask, causal, lengths, scale, dropout, need_weights, params)
     plan = choose(call)
     run = {"composition": _composed, "sdpa": _sdpa, "fused": _fused}[plan.path]
-    if not torch.is_autocast_enabled(q.device.type):
+    if not autocasts(q):
         return run(call)
     with torch.autocast(q.device.type, enabled=False):
         return run(call)
@@ -106,7 +108,10 @@ def _sdpa(call: Call) -> Tensor:
     square = call.mask is None and call.lengths is None and q.shape[-2] == k.shape[-2]
     given: dict[str, Any] = {"is_causal": call.causal} if square else {"attn_mask": call.keep()}
     grouped: dict[str, Any] = {"enable_gqa": True} if q.ndim > 2 and q.shape[-3] != k.shape[-3] else {}
-    return F.scaled_dot_product_attention(q, k, v, scale=call.scale, dropout_p=call.dropout, **given, **grouped)
+    out = F.scaled_dot_product_attention(q, k, v, scale=call.scale, dropout_p=call.dropout, **given, **grouped)
+    return (
+        out if not readable(out) or finite(out) else _composed(call)
+    )  # torch's function multiplies hidden values by 0
 
 
 def _fused(call: Call) -> Tensor:

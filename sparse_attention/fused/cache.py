@@ -13,7 +13,7 @@ from ..rows.shape import foreign, transformed
 from .attention import Attends, plan, sparse_attention
 from .call import Call, checked, mapped
 from .choice import Plan
-from .composition import times
+from .reading import read as product
 
 
 class _Ready(NamedTuple):
@@ -131,7 +131,7 @@ class KeyCache:
             and not transformed()
             and kernels.active() != "reference"
         ):
-            return ready.step(q, torch.empty_like(ready.out))
+            return ready.step.unchecked(q, torch.empty_like(ready.out))
         return self._attended(q, mask, lengths)
 
     @torch.no_grad()
@@ -180,7 +180,9 @@ class KeyCache:
             self._panels = native.KeyPanels(k.shape[0], k.shape[2])
         self._panels.append(k)
         lengths, heads = call.lengths, call.q.shape[:-1].numel()
-        lengths = None if lengths is None else lengths.reshape(-1)
+        lengths = (
+            None if lengths is None else lengths.reshape(-1).contiguous()
+        )  # one a head, not one read over and over
         step = native.step(heads, k, v, self._panels, alpha=call.alpha, scale=call.scale, lengths=lengths)  # type: ignore[arg-type]
         out = call.q.new_empty(*call.q.shape[:-1], v.shape[-1])
         if lengths is None and isinstance(self._mapping, str):  # a module's parameters may change
@@ -211,7 +213,7 @@ def at_support(p: Tensor, v: Tensor) -> Tensor:
     rows = p.reshape(-1, p.shape[-1])  # [... H, m]
     row, column = rows.nonzero(as_tuple=True)
     if 4 * len(row) > rows.numel():
-        return times(p, v.to(p.dtype))
+        return product(p, v.to(p.dtype))
     groups = v.unsqueeze(0) if v.ndim == 2 else v.flatten(0, -3)  # [... G, m, e]
     read = groups[row // (len(rows) // len(groups)), column].to(p.dtype) * rows[row, column].unsqueeze(-1)
     return p.new_zeros(len(rows), v.shape[-1]).index_add_(0, row, read).view(*p.shape[:-1], v.shape[-1])

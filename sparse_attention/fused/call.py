@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .. import registry
 from ..describe import Spec
-from ..rows.shape import foreign, lengths_of, transformed
+from ..rows.shape import autocasts, foreign, lengths_of, transformed
 from ..twins import Mapping
 from .composition import visible
 
@@ -86,7 +86,7 @@ def _tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             raise TypeError(f"{name} has dtype {x.dtype}; attention needs floating point, convert with {name}.float()")
         if x.device != q.device:
             raise ValueError(f"{name} is on {x.device} and q on {q.device}; move them to one device")
-    if not q.dtype == k.dtype == v.dtype and not torch.is_autocast_enabled(q.device.type):
+    if not q.dtype == k.dtype == v.dtype and not autocasts(q):
         raise TypeError(f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}; convert them to one")
     if q.ndim < 2 or not q.ndim == k.ndim == v.ndim:
         raise ValueError(f"{shapes}: they need the same number of dimensions, at least 2: q [..., n, d], k [..., m, d], v [..., m, e]")  # fmt: skip

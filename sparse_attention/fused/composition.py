@@ -16,6 +16,7 @@ from torch import Tensor
 from .. import kernels
 from ..mappings.entmax import entmax
 from ..mappings.sparsemax import sparsemax
+from .reading import blank, finite, gathered, read, scores, slopes, times, weighed
 
 
 def attend(
@@ -26,17 +27,9 @@ def attend(
 
     dropout: of the weights that read, not of those returned.
     """
-    weights = mapping(times(q * scale, k.transpose(-1, -2)), keep)
-    return times(F.dropout(weights, dropout) if dropout else weights, v), weights
-
-
-def times(a: Tensor, b: Tensor) -> Tensor:
-    """``a [..., H, n, x] @ b [..., G, x, y] -> [..., H, n, y]``, head h with group h // (H // G)."""
-    if a.ndim == 2 or a.shape[-3] == b.shape[-3]:
-        return a @ b
-    heads, n, groups = a.shape[-3], a.shape[-2], b.shape[-3]
-    joined = a.unflatten(-3, (groups, heads // groups)).flatten(-3, -2)  # [..., G, H / G * n, x]
-    return (joined @ b).unflatten(-2, (heads // groups, n)).flatten(-4, -3)
+    x = scores(q * scale, blank(k, keep))
+    weights = weighed(x, mapping(x, keep))
+    return read(F.dropout(weights, dropout) if dropout else weights, blank(v, keep)), weights
 
 
 def visible(n: int, m: int, lengths: Tensor | None, causal: bool, device: Any = None) -> Tensor | None:
@@ -68,13 +61,8 @@ def gradients(
     op = "sparsemax" if alpha == 2.0 else "entmax"
     kernel = kernels.select(op, flat).OPS[op]
     p, saved = kernel.forward(flat, **params)
-    dp = times(g, v.transpose(-1, -2)).reshape(flat.shape)
-    dx = kernel.backward(dp, p, saved, **params).view(x.shape) * scale
-    return times(dx, k), _summed(dx, q, k), _summed(p.view(x.shape), g, v)
-
-
-def _summed(a: Tensor, b: Tensor, like: Tensor) -> Tensor:
-    """``a [H, n, m]^T @ b [H, n, x]``, summed over the heads of a group: ``[G, m, x]``."""
-    groups = like.shape[0]
-    a, b = (x.unflatten(0, (groups, -1)).flatten(1, 2) for x in (a, b))
-    return a.transpose(-1, -2) @ b
+    p = p.view(x.shape)
+    dp = slopes(g, p, v).reshape(flat.shape)
+    dx = kernel.backward(dp, p.view(flat.shape), saved, **params).view(x.shape) * scale
+    dx = dx if finite(dx) else dx.masked_fill((p == 0) & ~dx.isfinite(), 0.0)
+    return read(dx, k), gathered(dx, q, k.shape[0]), gathered(p, g, v.shape[0])

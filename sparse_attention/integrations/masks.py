@@ -1,7 +1,9 @@
-"""Masks that are written into the scores: a large negative number in place of what is not to be seen.
+"""Masks that are numbers: added to the scores, or written in their place.
 
-Softmax gives such a score 0. A mapping that looks at positions (fusedmax) or at the scale of the scores (sparsehourglass)
-does not: to it the number is a score. Here it becomes a mask again.
+One rule for all of them: a number at or below `HIDDEN` hides its key, any other is added. Softmax gives a key at -1e4 the weight 0, so
+code that means "hidden" writes -1e4, -1e9, its type's lowest number or -inf. A mapping that looks at positions (fusedmax) or at the
+scale of the scores (sparsehourglass) would take such a number for a score; here it becomes a mask again. The same numbers hide the
+same keys in `sa.nn`, in `sa.integrations.transformers` and in `treat_as_masked`.
 """
 
 from __future__ import annotations
@@ -9,35 +11,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..registry import make
 
+HIDDEN = -5000.0  # -1e4, the mildest fill in use, may have had a position bias added; no score of attention is that low
 
-def separate(mask: Tensor, below: float | None = None) -> tuple[Tensor, Tensor]:
+
+def separate(mask: Tensor, below: float = HIDDEN) -> tuple[Tensor, Tensor]:
     """A mask that is added to scores, as the mask and what else it adds (position biases).
 
     Args:
         mask: ``[...]``, floating point.
-        below: what counts as masked, -inf always; by default half of the type's lowest number, since a bias may have been
-            added to that.
+        below: what counts as masked, -inf always.
     Returns:
         bool ``[...]``, True = keep, and ``[...]`` with zeros where masked.
     """
-    keep = ~(mask <= (torch.finfo(mask.dtype).min / 2 if below is None else below))  # NaN stays a score
+    keep = ~(mask <= below)  # NaN stays a score
     return keep, mask.masked_fill(~keep, 0.0)
 
 
 def treat_as_masked(
-    mapping: str | nn.Module | Callable[..., Tensor], below: float | None = None, **params: Any
+    mapping: str | nn.Module | Callable[..., Tensor], below: float = HIDDEN, **params: Any
 ) -> Callable[..., Tensor]:
     """``mapping`` for code that fills scores instead of masking them: called as ``f(scores, dim=-1)``, like torch.softmax.
 
     Args:
         mapping: a name of ``sa.names("simplex")``, a module of `sa.make`, or a function ``f(scores, mask=keep, dim=dim)``.
-        below: scores at or below it are masked; by default half of the type's lowest number. Scores of your own that low do
-            not exist, fills of another kind do: ``below=-1e8`` for -1e9.
+        below: scores at or below it are masked. Scores of your own that are this low need a lower one: ``below=-1e8``.
         params: of a mapping given by name.
     Returns:
         Weights as scores; a row without a score above ``below`` gives zeros.
@@ -55,4 +56,4 @@ def treat_as_masked(
     return mapped
 
 
-__all__ = ["separate", "treat_as_masked"]
+__all__ = ["HIDDEN", "separate", "treat_as_masked"]

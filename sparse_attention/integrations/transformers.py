@@ -24,15 +24,16 @@ from torch import Tensor, nn
 
 from ..fused import KeyCache, sparse_attention
 from ..fused.cache import at_support
-from ..fused.composition import times
+from ..fused.reading import read as product
+from ..fused.reading import scores, weighed
 from ..registry import make, names, spec
 from ..rows.shape import asynchronous, foreign, lengths_of
-from .masks import separate
+from .masks import HIDDEN, separate
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
     from transformers.cache_utils import DynamicLayer
-    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
+    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, eager_mask, sdpa_mask
     from transformers.utils.output_capturing import _active_collector
 except ImportError as error:
     raise ImportError(
@@ -43,11 +44,10 @@ except ImportError as error:
 _TAKEN = ("eager", "sdpa", "flash", "flex", "paged")  # names that transformers reads a meaning into
 _MINE: dict[str, tuple[Any, ...]] = {}
 LONG = 1024  # keys; of fewer all values are read
-BELOW = -5000.0  # what models fill with is -1e4 (older ones), -1e9 or their type's lowest number
 
 
 def register(
-    mapping: str, name: str | None = None, *, weights: bool = False, below: float = BELOW, **params: Any
+    mapping: str, name: str | None = None, *, weights: bool = False, below: float = HIDDEN, **params: Any
 ) -> str:
     """Make a mapping an attention implementation of transformers.
 
@@ -92,7 +92,8 @@ def use(model: Any, mapping: str, *, partly: bool = False, **given: Any) -> Any:
 
     Args:
         model: a PreTrainedModel, whose attention is changed.
-        partly: parts that compute their attention themselves keep it, instead of an error.
+        partly: parts that compute their attention themselves keep it, instead of an error. They add masks to their scores, so all
+            parts get masks as eager models do, under a name of its own (``sa_<mapping>_added``).
     Returns:
         The model.
     Raises:
@@ -104,7 +105,12 @@ def use(model: Any, mapping: str, *, partly: bool = False, **given: Any) -> Any:
             f"{', '.join(own)} of {type(model).__name__} attends by code of its own, which transformers' interface does not reach; "
             f"partly=True gives {mapping} to the other parts"
         )
-    model.set_attn_implementation(register(mapping, **given))
+    if own:
+        given["name"] = (given.get("name") or f"sa_{mapping}") + "_added"
+    name = register(mapping, **given)
+    if own:
+        AttentionMaskInterface.register(name, eager_mask)
+    model.set_attn_implementation(name)
     return model
 
 
@@ -115,7 +121,7 @@ def _by_itself(kind: type[nn.Module]) -> bool:
     if issubclass(kind, PreTrainedModel) or "Attention" not in kind.__name__:
         return False
     try:
-        source = inspect.getsource(kind.forward)
+        source = inspect.getsource(kind)  # some take it in another method than forward
     except (OSError, TypeError):
         return False
     return "softmax" in source and "ALL_ATTENTION_FUNCTIONS" not in source
@@ -274,9 +280,9 @@ def attention(
             read = sparse_attention(query, key, value, mapping, dropout=dropout, **told)
         return read.transpose(1, 2).contiguous(), None
 
-    scores = times(query, key.transpose(-1, -2)) * scale
+    logits = scores(query, key) * scale
     if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
+        logits = torch.tanh(logits / softcap) * softcap
     keep = None
     for added in (position_bias, attention_mask):
         if added is None:
@@ -284,19 +290,19 @@ def attention(
         visible = added[..., :m]
         if added.dtype != torch.bool:
             visible, bias = separate(visible, below)
-            scores = scores + bias
+            logits = logits + bias
         keep = visible if keep is None else keep & visible
     if indices is not None:
         chosen = torch.zeros(query.shape[0], 1, n, m, dtype=torch.bool, device=query.device)
         chosen = chosen.scatter(-1, indices.long().unsqueeze(1), True)
         keep = chosen if keep is None else keep & chosen
     if sinks is not None:
-        last = (sinks.reshape(1, -1, 1, 1) if sinks.ndim == 1 else sinks).expand(*scores.shape[:-1], 1)
-        scores = torch.cat([scores, last.to(scores.dtype)], -1)
+        last = (sinks.reshape(1, -1, 1, 1) if sinks.ndim == 1 else sinks).expand(*logits.shape[:-1], 1)
+        logits = torch.cat([logits, last.to(logits.dtype)], -1)
         keep = None if keep is None else F.pad(keep.expand(*keep.shape[:-1], m), (0, 1), value=True)
-    found = mapping(scores, mask=keep)[..., :m]
+    found = weighed(logits, mapping(logits, mask=keep))[..., :m]
     found = F.dropout(found, dropout, module.training).to(value.dtype)
-    return times(found, value).transpose(1, 2).contiguous(), found
+    return product(found, value).transpose(1, 2).contiguous(), found
 
 
 def _choice(mapping: Any) -> tuple[str, dict[str, Any]] | None:

@@ -84,7 +84,6 @@ def rows(
         and (size := scores.numel())
         and size.__class__ is int  # a tensor under torch.jit.trace
         and ndim
-        and not scores.is_neg()
         and not transformed()
         and not dispatch_modes()
         and not function_modes()

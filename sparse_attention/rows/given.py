@@ -37,7 +37,7 @@ def given_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any], 
         return None
     layout = None
     if mask is not None:
-        if op in native.given.UNMASKED or mask.__class__ not in PLAIN or mask.dtype != torch.bool or not readable(mask):
+        if op in native.given.UNMASKED or mask.__class__ not in PLAIN or mask.dtype != torch.bool or not mask.is_cpu:
             return None
         layout = native.given.layout(mask, x.shape)
         if layout is None:  # the way that says why it does not fit

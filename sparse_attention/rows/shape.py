@@ -38,6 +38,12 @@ def foreign(x: Tensor) -> bool:
     )
 
 
+def autocasts(x: Tensor) -> bool:
+    """Whether torch.autocast is on for the device of ``x``; some have none (meta)."""
+    kind = x.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
 def asynchronous(x: Tensor) -> bool:
     """Whether reading a value of ``x`` would make the host wait for a device: checks that could raise mark rows NaN there."""
     return x.is_cuda

@@ -220,3 +220,20 @@ def test_a_mapping_along_another_dimension_than_the_keys_is_refused():
     for build in (lambda: sa.nn.MultiheadAttention(8, 2, mapping=mapping), lambda: sa.attention.DotAttention(mapping)):
         with pytest.raises(ValueError, match=r"maps along dim=1; attention's keys are the last"):
             build()
+
+
+@pytest.mark.parametrize("fill", [-torch.inf, torch.finfo(torch.float32).min, -1e9, -1e4])
+@pytest.mark.parametrize("weights", [True, False])
+def test_large_negative_numbers_hide_as_true_does(fill, weights):
+    """Softmax gives them the weight 0; fusedmax, which looks at neighbours, has to be told."""
+    torch.manual_seed(0)
+    x, attend = torch.randn(3, 12, 16), sa.nn.MultiheadAttention(16, 4, batch_first=True, mapping="fusedmax")
+    drop, padded = torch.ones(12, 12, dtype=torch.bool).triu(2), torch.arange(12) >= torch.tensor([12, 9, 4])[:, None]
+    drop[:, 1] = True
+
+    def run(mask, padding):
+        return attend(x, x, x, key_padding_mask=padding, attn_mask=mask, need_weights=weights)
+
+    added = [torch.zeros(m.shape).masked_fill(m, fill) for m in (drop, padded)]
+    for found, want in ((run(*added), run(drop, padded)), (run(added[0], padded), run(drop, padded))):
+        torch.testing.assert_close(found, want, atol=0, rtol=0)

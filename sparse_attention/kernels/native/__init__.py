@@ -1,6 +1,6 @@
 """The CPU backend: plain C++, compiled on first use, called through ctypes.
 
-Each operation maps rows: ``x`` is a contiguous float32 or float64 CPU tensor [R, n], R >= 0, n >= 1. ``-inf`` marks
+Each operation maps rows: ``x`` is a float32 or float64 CPU tensor [R, n], R >= 0, n >= 1, of any strides (`memory`). ``-inf`` marks
 excluded positions (exactly 0 in the result, no gradient); a row without any other position gives zeros; a row with NaN
 or +inf gives NaN. ``forward(x, **params) -> (p, saved)``, ``backward(g, p, saved, **params) -> dx``, all [R, n].
 
@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..reference import NoMemory
 from . import build, given
+from .memory import ByType, address, dense, nowhere
 
 _EXCLUDED, _OUT_OF_MEMORY, _NOT_CONVERGED, _DOUBTFUL_BOUNDS = 1, 2, 4, 5
 MOST_STRUCTURES = 8192  # held at a time; their matrix then takes 256 MB
@@ -106,8 +106,7 @@ class _Op:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._forward: dict[torch.dtype, Callable[..., int]] = {}
-        self._backward: dict[torch.dtype, Callable[..., int]] = {}
+        self._forward, self._backward = ByType(), ByType()
 
     def bind(self, library: ctypes.CDLL, dtype: torch.dtype) -> None:
         for direction, (arrays, reals) in zip(("forward", "backward"), _SIGNATURES[self.name], strict=True):
@@ -121,31 +120,26 @@ def _fail(p: Tensor) -> None:
     raise MemoryError(f"no working memory for rows of {p.shape[-1]} scores; use fewer threads or shorter rows")
 
 
-def _nowhere(x: Tensor) -> int:
-    """The address of a tensor that has none: fine for one without values."""
-    if x.numel():
-        raise NoMemory(f"a tensor of shape {tuple(x.shape)} has no memory to compute on; pass a copy, x.clone()")
-    return 0
-
-
-def _row_major(g: Tensor) -> Tensor:
-    return g if g.is_contiguous() else g.contiguous()
+def _paired(g: Tensor, p: Tensor) -> tuple[Tensor, Tensor, int]:
+    """A gradient and the attention ``[R, n]`` that it belongs to, `dense`, and the address of g. Raises as `address` where they differ."""
+    g, p = dense(g), dense(p)
+    return g, p, address(g, p.dtype, p.numel())
 
 
 class _Sparsemax(_Op):
     def forward(self, x: Tensor, gamma: float = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
+        x = dense(x)
         p = torch.empty_like(x)
         rows, n = x.shape
-        if self._forward[x.dtype](x.data_ptr() or _nowhere(x), p.data_ptr(), rows, n, gamma, _threads()):
+        if self._forward[x.dtype](x.data_ptr() or nowhere(x), p.data_ptr(), rows, n, gamma, _threads()):
             _fail(p)
         return p, ()
 
     def backward(self, g: Tensor, p: Tensor, saved: Any = (), gamma: float = 1.0) -> Tensor:
-        g, dx = _row_major(g), torch.empty_like(p)
+        g, p, at = _paired(g, p)
+        dx = torch.empty_like(p)
         rows, n = p.shape
-        if self._backward[p.dtype](
-            g.data_ptr() or _nowhere(g), p.data_ptr(), dx.data_ptr(), rows, n, gamma, _threads()
-        ):
+        if self._backward[p.dtype](at, p.data_ptr(), dx.data_ptr(), rows, n, gamma, _threads()):
             _fail(p)
         return dx
 
@@ -156,36 +150,36 @@ class _Entmax(_Op):
     def forward(self, x: Tensor, alpha: float = 1.5) -> tuple[Tensor, tuple[Tensor, ...]]:
         if alpha < 1.0001:
             return reference.OPS["entmax"].forward(x, alpha=alpha)
+        x = dense(x)
         p = torch.empty_like(x)
         rows, n = x.shape
-        if self._forward[x.dtype](x.data_ptr() or _nowhere(x), p.data_ptr(), rows, n, alpha, _threads()):
+        if self._forward[x.dtype](x.data_ptr() or nowhere(x), p.data_ptr(), rows, n, alpha, _threads()):
             _fail(p)
         return p, ()
 
     def backward(self, g: Tensor, p: Tensor, saved: Any = (), alpha: float = 1.5) -> Tensor:
-        g, dx = _row_major(g), torch.empty_like(p)
+        g, p, at = _paired(g, p)
+        dx = torch.empty_like(p)
         rows, n = p.shape
-        if self._backward[p.dtype](
-            g.data_ptr() or _nowhere(g), p.data_ptr(), dx.data_ptr(), rows, n, alpha, _threads()
-        ):
+        if self._backward[p.dtype](at, p.data_ptr(), dx.data_ptr(), rows, n, alpha, _threads()):
             _fail(p)
         return dx
 
 
 class _Pnormmax(_Op):
     def forward(self, x: Tensor, p: float = 1.5, gamma: float = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
+        x = dense(x)
         y = torch.empty_like(x)
         rows, n = x.shape
-        if self._forward[x.dtype](x.data_ptr() or _nowhere(x), y.data_ptr(), rows, n, p, gamma, _threads()):
+        if self._forward[x.dtype](x.data_ptr() or nowhere(x), y.data_ptr(), rows, n, p, gamma, _threads()):
             _fail(y)
         return y, ()
 
     def backward(self, g: Tensor, y: Tensor, saved: Any = (), p: float = 1.5, gamma: float = 1.0) -> Tensor:
-        g, dx = _row_major(g), torch.empty_like(y)
+        g, y, at = _paired(g, y)
+        dx = torch.empty_like(y)
         rows, n = y.shape
-        if self._backward[y.dtype](
-            g.data_ptr() or _nowhere(g), y.data_ptr(), dx.data_ptr(), rows, n, p, gamma, _threads()
-        ):
+        if self._backward[y.dtype](at, y.data_ptr(), dx.data_ptr(), rows, n, p, gamma, _threads()):
             _fail(y)
         return dx
 
@@ -194,20 +188,20 @@ class _Fusedmax(_Op):
     """Saves the scores if some were excluded: only they tell an excluded neighbour from one with probability 0."""
 
     def forward(self, x: Tensor, lam: float = 1.0, gamma: float = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
+        x = dense(x)
         p = torch.empty_like(x)
         rows, n = x.shape
-        status = self._forward[x.dtype](x.data_ptr() or _nowhere(x), p.data_ptr(), rows, n, lam, gamma, _threads())
+        status = self._forward[x.dtype](x.data_ptr() or nowhere(x), p.data_ptr(), rows, n, lam, gamma, _threads())
         if status == _OUT_OF_MEMORY:
             _fail(p)
         return p, (x,) if status == _EXCLUDED else ()
 
     def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: float = 1.0, gamma: float = 1.0) -> Tensor:
-        g, dx = _row_major(g), torch.empty_like(p)
+        g, p, at = _paired(g, p)
+        dx = torch.empty_like(p)
         rows, n = p.shape
-        x = saved[0].data_ptr() if saved else None
-        if self._backward[p.dtype](
-            g.data_ptr() or _nowhere(g), p.data_ptr(), x, dx.data_ptr(), rows, n, gamma, _threads()
-        ):
+        x = address(saved[0], p.dtype, p.numel()) if saved else None
+        if self._backward[p.dtype](at, p.data_ptr(), x, dx.data_ptr(), rows, n, gamma, _threads()):
             _fail(p)
         return dx
 
@@ -216,19 +210,20 @@ class _Oscarmax(_Op):
     """Saves each entry's block of equal values, int32 [R, n], -1 off the support."""
 
     def forward(self, x: Tensor, lam: float = 1.0, gamma: float = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
+        x = dense(x)
         p, blocks = torch.empty_like(x), torch.empty_like(x, dtype=torch.int32)
         rows, n = x.shape
         call = self._forward[x.dtype]
-        if call(x.data_ptr() or _nowhere(x), p.data_ptr(), blocks.data_ptr(), rows, n, lam, gamma, _threads()):
+        if call(x.data_ptr() or nowhere(x), p.data_ptr(), blocks.data_ptr(), rows, n, lam, gamma, _threads()):
             _fail(p)
         return p, (blocks,)
 
     def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: float = 1.0, gamma: float = 1.0) -> Tensor:
-        g, dx = _row_major(g), torch.empty_like(p)
+        g, p, at = _paired(g, p)
+        dx = torch.empty_like(p)
         rows, n = p.shape
-        if self._backward[p.dtype](
-            g.data_ptr() or _nowhere(g), saved[0].data_ptr(), dx.data_ptr(), rows, n, gamma, _threads()
-        ):
+        blocks = address(saved[0], torch.int32, p.numel())
+        if self._backward[p.dtype](at, blocks, dx.data_ptr(), rows, n, gamma, _threads()):
             _fail(p)
         return dx
 
@@ -245,11 +240,12 @@ class _ConstrainedSparsemax(_Op):
     def forward(
         self, x: Tensor, bounds: Tensor, doubt: Callable[[], object] | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        bounds, p = _row_major(bounds), torch.empty_like(x)
+        bounds, x, limits = _paired(bounds, x)
+        p = torch.empty_like(x)
         rows, n = x.shape
         threshold = x.new_empty(rows)
         call = self._forward[x.dtype]
-        pointers = (x.data_ptr(), bounds.data_ptr(), p.data_ptr(), threshold.data_ptr())
+        pointers = (x.data_ptr() or nowhere(x), limits, p.data_ptr(), threshold.data_ptr())
         status = call(*pointers, rows, n, _threads())
         if status == _OUT_OF_MEMORY:
             _fail(p)
@@ -258,9 +254,14 @@ class _ConstrainedSparsemax(_Op):
         return p, (x, threshold)
 
     def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], bounds: Tensor) -> tuple[Tensor, Tensor]:
-        g, bounds, dx, du = _row_major(g), _row_major(bounds), torch.empty_like(p), torch.empty_like(p)
+        g, p, at = _paired(g, p)
+        bounds = dense(bounds)
+        dx, du = torch.empty_like(p), torch.empty_like(p)
         rows, n = p.shape
-        pointers = [t.data_ptr() for t in (g, p, bounds, *saved, dx, du)]
+        given = [
+            address(t, p.dtype, count) for t, count in zip((p, bounds, *saved), (rows * n, rows * n, rows * n, rows))
+        ]
+        pointers = (at, *given, dx.data_ptr(), du.data_ptr())
         if self._backward[p.dtype](*pointers, rows, n, _threads()):
             _fail(p)
         return dx, du
@@ -284,6 +285,7 @@ class _Sparsemap(_Op):
         self._forward[dtype], self._backward[dtype] = forward, backward
 
     def forward(self, x: Tensor, transitions: Tensor | None = None) -> tuple[int, tuple[Tensor, ...]]:  # type: ignore[override]
+        x = dense(x)
         rows, length, width = x.shape
         # Affinely independent structures: sequences choose at each of L positions, matchings on their shorter side.
         fixed = length if transitions is not None else min(length, width) if length != width else 2 * length - 1
@@ -295,18 +297,25 @@ class _Sparsemap(_Op):
         out = [t.data_ptr() for t in (mu, weights, gap, structures, counts)]
         sizes: tuple[int, ...] = (rows, length, width, capacity)
         if transitions is not None:
-            out, sizes = [transitions.data_ptr(), *out], (*sizes, width * width * (transitions.ndim == 3))
-        status = self._forward[x.dtype](x.data_ptr(), *out, *sizes, _threads())
+            transitions, own = dense(transitions), transitions.ndim == 3
+            at = address(transitions, x.dtype, width * width * (rows if own else 1))
+            out, sizes = [at, *out], (*sizes, width * width * own)
+        status = self._forward[x.dtype](x.data_ptr() or nowhere(x), *out, *sizes, _threads())
         if status == _OUT_OF_MEMORY:
             _fail(mu)
         return status, (mu, weights, gap, structures, counts)
 
     def backward(self, g: Tensor, structures: Tensor, counts: Tensor, steps: bool) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
-        g, dx = _row_major(g), torch.empty_like(g, memory_format=torch.contiguous_format)
-        rows, _, width = g.shape
+        g, structures, counts = dense(g), dense(structures), dense(counts)
+        dx = torch.empty_like(g)
+        rows, length, width = g.shape
+        capacity = structures.shape[1]
         dt = g.new_empty(rows, width, width) if steps else None
-        pointers = (structures.data_ptr(), counts.data_ptr(), dx.data_ptr(), None if dt is None else dt.data_ptr())
-        if self._backward[g.dtype](g.data_ptr(), *pointers, *g.shape, structures.shape[1], _threads()):
+        pointers = (
+            address(g, g.dtype, g.numel()), address(structures, torch.int16, rows * capacity * length),
+            address(counts, torch.int64, 2 * rows), dx.data_ptr(), None if dt is None else dt.data_ptr(),
+        )  # fmt: skip
+        if self._backward[g.dtype](*pointers, *g.shape, capacity, _threads()):
             _fail(g)
         return dx, dt
 

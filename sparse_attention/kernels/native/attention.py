@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from . import build
+from .memory import address, dense
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
 _POWERS = {2.0: 1, 1.5: 2}  # p = (s - tau)_+^power
@@ -133,7 +134,7 @@ def _per_head(lengths: Tensor | None, heads: int, groups: int) -> Tensor | None:
         raise ValueError(
             f"lengths has shape {tuple(lengths.shape)}; pass ({heads},), one a head, or ({groups},), one a group"
         )
-    lengths = lengths.to("cpu", torch.int64).contiguous()
+    lengths = dense(lengths.to("cpu", torch.int64))
     return lengths if lengths.shape == (heads,) else lengths.repeat_interleave(heads // groups)
 
 
@@ -146,6 +147,11 @@ def _adopt(address: int | None, entries: int, kind: Any, dtype: torch.dtype) -> 
     buffer = (kind * entries).from_address(address)
     weakref.finalize(buffer, _library.attention_free, address).atexit = False
     return torch.frombuffer(buffer, dtype=dtype)
+
+
+def _addresses(q: Tensor, k: Tensor, v: Tensor) -> list[int]:
+    (heads, n, d), (groups, m, e) = q.shape, v.shape
+    return [address(x, torch.float32, c) for x, c in ((q, heads * n * d), (k, groups * m * d), (v, groups * m * e))]
 
 
 def _sizes(q: Tensor, k: Tensor, v: Tensor) -> ctypes.Array[ctypes.c_int64]:
@@ -167,21 +173,19 @@ def forward(
     """out [H, n, e] and, if ``save``, what ``backward`` needs, with P if ``weights``. Call only what ``refusal`` lets pass. Raises ``MemoryError``."""
     library = _load()
     assert library is not None, _failure
-    q, k, v = q.detach().contiguous(), k.detach().contiguous(), v.detach().contiguous()
+    q, k, v = (dense(x.detach()) for x in (q, k, v))
     (heads, n, _), (groups, m, _) = q.shape, k.shape
     lengths = _per_head(lengths, heads, groups)
     out = q.new_empty(heads, n, v.shape[2])
     pointers = torch.empty(heads * n + 1, dtype=torch.int64) if save else None
     columns, p = ctypes.c_void_p(), ctypes.c_void_p() if save and weights else None
     failed = library.attention_forward(
-        q.data_ptr(),
-        k.data_ptr(),
-        v.data_ptr(),
+        *_addresses(q, k, v),
         out.data_ptr(),
         _sizes(q, k, v),
         scale,
         causal,
-        None if lengths is None else lengths.data_ptr(),
+        None if lengths is None else address(lengths, torch.int64, heads),
         _POWERS[alpha],
         None if pointers is None else pointers.data_ptr(),
         columns,
@@ -205,18 +209,17 @@ def forward(
 def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk, dv for ``grad_out`` [H, n, e]. Raises ``MemoryError``."""
     assert _library is not None
-    g, q, k, v = (x.detach().contiguous() for x in (grad_out, q, k, v))
+    g, q, k, v = (dense(x.detach()) for x in (grad_out, q, k, v))
+    pointers, columns = saved.row_pointers, saved.columns
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     failed = _library.attention_backward(
-        q.data_ptr(),
-        k.data_ptr(),
-        v.data_ptr(),
-        g.data_ptr(),
+        *_addresses(q, k, v),
+        address(g, torch.float32, q.shape[0] * q.shape[1] * v.shape[2]),
         _sizes(q, k, v),
         saved.scale,
         _POWERS[saved.alpha],
-        saved.row_pointers.data_ptr(),
-        saved.columns.data_ptr(),
+        address(pointers, torch.int64, q.shape[0] * q.shape[1] + 1),
+        address(columns, torch.uint16 if k.shape[1] <= 65536 else torch.int32, int(pointers[-1])),
         dq.data_ptr(),
         dk.data_ptr(),
         dv.data_ptr(),
@@ -242,6 +245,7 @@ class KeyPanels:
         library.attention_panel_sizes(d, sizes)
         self._bytes, width, self.panel_keys = sizes
         self.panels = 0
+        self.of = groups, d
         # value, panel, center, spread, center_length
         self._held = [
             torch.empty(groups, 0, self._bytes, dtype=torch.uint8),
@@ -264,7 +268,7 @@ class KeyPanels:
                 self._held[i] = grown
         _rows_together("k", k)
         assert _library is not None
-        step = _step(k, k, self, last, 1, None, 0.0, 1)
+        step = _step(k, k, self, last, k.shape[0], None, 0.0, 1)
         if _library.attention_screen(ctypes.addressof(step), self.panels, torch.get_num_threads()):
             raise MemoryError("no memory to round keys in")
         self.panels = last
@@ -277,6 +281,7 @@ class KeyPanels:
     def reorder(self, index: Tensor) -> None:
         """Take these groups, int64 [G']."""
         self._held = [x.index_select(0, index) for x in self._held]
+        self.of = index.numel(), self.of[1]
 
     def due(self, keys: int) -> bool:
         """Whether that many keys complete a panel that is not rounded yet."""
@@ -300,7 +305,13 @@ class Step(ctypes.Structure):
     ]
 
     def __call__(self, q: Tensor, out: Tensor) -> Tensor:
-        """Write the attention of q, contiguous [..., d], to ``out``, contiguous [..., e]. Raises ``MemoryError``."""
+        """Write the attention of q, contiguous [..., d], to ``out``, contiguous [..., e]. Raises as `memory.address`, ``MemoryError``."""
+        address(q, torch.float32, self.heads * self.d)
+        address(out, torch.float32, self.heads * self.e)
+        return self.unchecked(q, out)
+
+    def unchecked(self, q: Tensor, out: Tensor) -> Tensor:
+        """As a call, for who has looked at q and out himself."""
         assert _library is not None
         if _library.attention_decode(ctypes.addressof(self), q.data_ptr(), out.data_ptr(), torch.get_num_threads()):
             raise MemoryError(f"no memory for rows of {self.m} scores; use fewer threads")
@@ -310,13 +321,17 @@ class Step(ctypes.Structure):
 def _step(
     k: Tensor, v: Tensor, panels: KeyPanels, rounded: int, heads: int, lengths: Tensor | None, scale: float, power: int
 ) -> Step:
-    at = None if lengths is None else lengths.data_ptr()
+    if panels.of != (k.shape[0], k.shape[2]) or v.shape[:2] != k.shape[:2] or heads % max(k.shape[0], 1):
+        raise ValueError(f"{heads} heads, k {tuple(k.shape)}, v {tuple(v.shape)} and panels of {panels.of} groups and channels do not fit")  # fmt: skip
+    at = None if lengths is None else address(lengths, torch.int64, heads)
     memory = (k.data_ptr(), v.data_ptr(), k.stride(0), v.stride(0), *(x.data_ptr() for x in panels._held))
     return Step(*memory, panels._held[0].shape[1], rounded, heads, *k.shape, v.shape[2], scale, at, power)
 
 
 def _rows_together(name: str, x: Tensor) -> None:
-    if x.shape[1] and (x.stride(2) != 1 or x.stride(1) != x.shape[2]):
+    if x.shape[0]:
+        address(x[:1, :1], torch.float32, x.shape[2] if x.shape[1] else 0)  # type, device, channels side by side
+    if x.shape[1] > 1 and x.stride(1) != x.shape[2]:
         raise ValueError(
             f"{name} has strides {x.stride()}; positions and channels must be contiguous, only groups may lie apart"
         )
@@ -339,7 +354,7 @@ def decode(
     """A `step`, taken: q [H, d] -> [H, e]. Raises ``ValueError``, ``MemoryError``."""
     lengths = _per_head(lengths, q.shape[0], k.shape[0])
     ready = step(q.shape[0], k, v, panels, alpha=alpha, scale=scale, lengths=lengths)
-    return ready(q.contiguous(), q.new_empty(q.shape[0], v.shape[2]))
+    return ready(dense(q), q.new_empty(q.shape[0], v.shape[2]))
 
 
 def instruction_set() -> str:

@@ -6,13 +6,13 @@ The plain calls (numbers, no mask) have functions of their own, with fewer argum
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..reference import OPS as REFERENCE
+from .memory import ByType, address, dense, nowhere
 
 # op -> (its number in api.cpp, its hyperparameters)
 CODES: dict[str, tuple[int, tuple[str, ...]]] = {
@@ -29,8 +29,7 @@ LOWEST_ALPHA = 1.0001  # below, the reference computes; see `native._Entmax`
 
 _P, _N, _R, _I = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
 _GIVEN: list[Any] = [_P, _N, _N, _P, _R, _P, _R, _N, _N, _I]
-_forward: dict[torch.dtype, Callable[..., int]] = {}
-_backward: dict[torch.dtype, Callable[..., int]] = {}
+_forward, _backward = ByType(), ByType()
 
 
 def bind(library: ctypes.CDLL, dtype: torch.dtype) -> None:
@@ -59,11 +58,14 @@ class Given(NamedTuple):
     second: float | Tensor
     low: Tensor | None = None
 
-    def _arguments(self) -> tuple[Any, ...]:
+    def _arguments(self, rows: int, n: int) -> tuple[Any, ...]:
         values: list[Any] = []
         for value in (self.first, self.second):
-            values += (None, value) if isinstance(value, float) else (value.data_ptr(), 0.0)
-        return (None if self.kept is None else self.kept.data_ptr(), self.outer, self.inner, *values)
+            values += (None, value) if isinstance(value, float) else (address(value, torch.float64, rows), 0.0)
+        kept = None
+        if self.kept is not None:
+            kept = address(self.kept, torch.bool, -(-rows // max(self.outer, 1)) * self.inner * n)
+        return (kept, self.outer, self.inner, *values, rows, n, torch.get_num_threads())
 
     def _few(self, x: Tensor) -> Tensor:
         """The rows of scores that the reference computes, excluded positions at -inf."""
@@ -75,12 +77,12 @@ class Given(NamedTuple):
         return few.masked_fill(~self.kept.view(-1, x.shape[-1])[at], -torch.inf)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Rows ``x [R, n]``, contiguous -> attention ``[R, n]``, and oscarmax's blocks."""
+        """Rows ``x [R, n]`` -> attention ``[R, n]``, and oscarmax's blocks."""
+        x = dense(x)
         p = torch.empty_like(x)
         ids = torch.empty_like(x, dtype=torch.int32) if self.op == "oscarmax" else None
-        extra = None if ids is None else ids.data_ptr()
-        pointers = (x.data_ptr(), p.data_ptr(), extra)
-        if _forward[x.dtype](CODES[self.op][0], *pointers, *self._arguments(), *x.shape, torch.get_num_threads()) > 1:
+        pointers = (x.data_ptr() or nowhere(x), p.data_ptr(), None if ids is None else ids.data_ptr())
+        if _forward[x.dtype](CODES[self.op][0], *pointers, *self._arguments(*x.shape)) > 1:
             raise MemoryError(f"no working memory for rows of {x.shape[-1]} scores; use fewer threads or shorter rows")
         if self.low is not None and isinstance(self.first, Tensor):
             p[self.low] = REFERENCE["entmax"].forward(self._few(x), alpha=self.first[self.low, None])[0]
@@ -91,12 +93,14 @@ class Given(NamedTuple):
     ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
         """dx ``[R, n]``, and if ``wanted`` the derivatives ``[R]`` (float64) in the hyperparameters. Only fusedmax, oscarmax
         and the cones need ``x``."""
+        g, x, p = dense(g), None if x is None else dense(x), dense(p)
         dx = torch.empty_like(p)
         count = len(CODES[self.op][1]) if wanted else 0
         slopes = tuple(p.new_empty(p.shape[0], dtype=torch.float64) if i < count else None for i in range(2))
-        arrays = (g, x, p, ids, dx, *slopes)
-        pointers = [None if t is None else t.data_ptr() for t in arrays]
-        if _backward[p.dtype](CODES[self.op][0], *pointers, *self._arguments(), *p.shape, torch.get_num_threads()) > 1:
+        given = [None if t is None else address(t, p.dtype, p.numel()) for t in (g, x, p)]
+        blocks = None if ids is None else address(ids, torch.int32, p.numel())
+        made = [None if t is None else t.data_ptr() for t in (dx, *slopes)]
+        if _backward[p.dtype](CODES[self.op][0], *given, blocks, *made, *self._arguments(*p.shape)) > 1:
             raise MemoryError(f"no working memory for rows of {p.shape[-1]} scores; use fewer threads or shorter rows")
         return dx, (slopes[0], slopes[1])
 

@@ -89,9 +89,9 @@ def form(mask: Tensor | None, dtype: torch.dtype) -> Form:
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-    """Start a kernel; every launch goes through here."""
+    """Start a kernel; every launch goes through here. A lazily negated tensor has other values in memory than it means."""
     if programs:
-        kernel[(programs,)](*arguments, **constants)
+        kernel[(programs,)](*(x.resolve_neg() if isinstance(x, Tensor) else x for x in arguments), **constants)
 
 
 def _sizes(n: int) -> dict[str, int]:

@@ -180,3 +180,51 @@ def test_what_is_refused_says_what_to_do():
         cache.crop(9)
     with pytest.raises(ValueError, match="did you mean"):
         sa.KeyCache("sparsemax", gama=1.0)
+
+
+@pytest.mark.parametrize(
+    "mapping", [("sparsemax", {}), ("entmax", {"alpha": 1.5}), ("fusedmax", {}), ("softmax", {})], ids=str
+)
+@pytest.mark.parametrize(("B", "H", "G"), [(1, 4, 1), (1, 4, 4), (3, 4, 2), (2, 1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_padding_hides_the_same_keys_whatever_says_so(mapping, B, H, G, dtype):
+    """Lengths for entries and for heads, of either type, from 0 to all, and every shape of mask, after several appends."""
+    name, params = mapping
+    q, k, v = tensors(B, H, G, m=64, dtype=dtype)
+    cache = sa.KeyCache(name, **params)
+    for t in (40, 41, 64):
+        cache.append(k[:, :, len(cache) : t], v[:, :, len(cache) : t])
+    slack = {"atol": 2e-2, "rtol": 2e-2} if dtype == torch.bfloat16 else {"atol": 2e-5, "rtol": 2e-5}
+    for n in (1, 3):
+        one, causal = q[:, :, -n:], torch.ones(n, 64, dtype=torch.bool).tril(64 - n)
+        for lengths in (
+            torch.arange(B) * 20 + 3,
+            torch.zeros(B),
+            torch.full((B,), 64),
+            torch.arange(B * H).view(B, H) * 5,
+        ):
+            lengths = lengths.to(torch.int32 if n == 1 else torch.int64)
+            keep = torch.arange(64) < lengths.view(B, -1, 1, 1)  # [B, H or 1, 1, m]
+            want = sa.sparse_attention(*(x.double() for x in (one, k, v)), name, mask=keep & causal, **params).to(dtype)
+            torch.testing.assert_close(cache.attend(one, lengths=lengths), want, **slack)
+            for mask in (
+                keep,
+                keep.expand(B, H, n, 64),
+                keep & causal,
+                (keep & causal).expand(B, H, n, 64).contiguous(),
+            ):
+                torch.testing.assert_close(cache.attend(one, mask=mask), want, **slack)
+        torch.testing.assert_close(
+            cache.attend(one), sa.sparse_attention(one, k, v, name, causal=True, **params), **slack
+        )
+
+
+def test_lengths_of_one_entry_with_several_heads():
+    """The shortest form: one length, read once a head, from memory that holds it once."""
+    make = torch.Generator().manual_seed(0)
+    k, v, q = (torch.randn(1, h, n, d, generator=make) for h, n, d in ((1, 64, 16), (1, 64, 8), (4, 1, 16)))
+    cache = sa.KeyCache("sparsemax").append(k, v)
+    want = sa.sparse_attention(q, k[:, :, :3], v[:, :, :3], "sparsemax")
+    torch.testing.assert_close(cache.attend(q, lengths=torch.tensor([3])), want)
+    torch.testing.assert_close(cache.attend(q, mask=torch.arange(64) < 3), want)
+    torch.testing.assert_close(cache.attend(q, mask=(torch.arange(64) < 3)[None, None, None]), want)

@@ -278,6 +278,27 @@ def test_what_is_refused():
         integration.use(git, "sparsemax")
 
 
+def test_parts_with_code_of_their_own_get_masks_they_can_add():
+    """BigBird's encoder adds its mask to the scores; a boolean one would add 1 to the keys that are seen."""
+    words = {"input_ids": torch.arange(18).view(2, 9) + 4, "attention_mask": torch.ones(2, 9, dtype=torch.long)}
+    words |= {"decoder_input_ids": words["input_ids"][:, :5]}
+    words["attention_mask"][1, -3:] = 0
+    small = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "d_model": 32}
+    config = tf.BigBirdPegasusConfig(vocab_size=99, encoder_attention_heads=4, decoder_attention_heads=4, **small)
+    torch.manual_seed(0)
+    model = tf.BigBirdPegasusModel(config).eval()
+    model.set_attn_implementation("eager")
+    with pytest.raises(
+        ValueError, match="BigBirdPegasusBlockSparseAttention of BigBirdPegasusModel attends by code of its own"
+    ):
+        integration.use(model, "softmax")
+    with torch.no_grad():
+        want = model(**words)
+        found = integration.use(model, "softmax", partly=True)(**words)
+    torch.testing.assert_close(found.encoder_last_hidden_state, want.encoder_last_hidden_state, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.last_hidden_state, want.last_hidden_state, atol=1e-5, rtol=1e-5)
+
+
 def test_by_the_configuration_and_through_auto_classes():
     name = integration.register("sparsemax")
     model = tf.AutoModel.from_config(tf.BertConfig(**S), attn_implementation=name).eval()

@@ -21,11 +21,24 @@ def test_fills_are_masks(name, dtype):
     assert torch.equal(sa.integrations.separate(biased)[0], keep)
 
 
+@pytest.mark.parametrize("fill", [-torch.inf, torch.finfo(torch.float32).min, -1e9, -1e4, -5000.0])
+def test_one_rule_says_what_hides(fill):
+    """Of filled scores, of masks that transformers' models add and of sa.nn's (tests/sparse_attention/test_nn.py)."""
+    scores = torch.tensor([[0.3, fill, 0.1, 0.2]])
+    keep = torch.tensor([[True, False, True, True]])
+    assert torch.equal(
+        sa.integrations.treat_as_masked("fusedmax", lam=0.1)(scores), sa.fusedmax(scores, lam=0.1, mask=keep)
+    )
+    assert torch.equal(sa.integrations.separate(scores)[0], keep)
+    kept, bias = sa.integrations.separate(torch.tensor([fill, -4999.0, 2.0, torch.nan]))
+    assert kept.tolist() == [False, True, True, True] and bias[:3].tolist() == [0.0, -4999.0, 2.0]
+
+
 def test_what_counts_as_a_fill_can_be_said():
-    scores = torch.tensor([[0.3, -1e9, 0.1, 0.2]])
-    keep = scores > -1e8
+    scores = torch.tensor([[0.3, -100.0, 0.1, 0.2]])
+    keep = scores > -50
     wrong = sa.integrations.treat_as_masked("fusedmax", lam=0.1)(scores)
-    for below in (-1e8, -1e9):
+    for below in (-50, -100):
         right = sa.integrations.treat_as_masked("fusedmax", below=below, lam=0.1)(scores)
         assert torch.equal(right, sa.fusedmax(scores, lam=0.1, mask=keep)) and not torch.allclose(right, wrong)
     nan = torch.tensor([[0.3, torch.nan, 0.1]])

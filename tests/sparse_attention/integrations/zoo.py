@@ -12,6 +12,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, model_type_to_module_name
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
+import sparse_attention as sa
+
 PARAMETERS = 4_000_000  # at most; more: the names below do not reach the sizes of this configuration
 VOCABULARY, WORDS, IMAGE, PATCH = 99, 9, 32, 8
 # What a field is made, by its name; a list keeps its length. Fields not named keep their default.
@@ -233,6 +235,14 @@ def verdict(model_type: str, spied: list[tuple[torch.Tensor, ...]]) -> tuple[flo
         assert [x.shape for x in found] == [x.shape for x in expected]
         errors.append(max(float((x - y).abs().max() / y.abs().max().clamp(min=1.0)) for x, y in zip(found, expected)))
         assert errors[-1] <= bound, f"{name} is {errors[-1]:.1e} from eager"
+    if "attention_mask" in given:
+        given["attention_mask"][1, -3:] = 0
+        model.set_attn_implementation("eager")
+        with torch.no_grad():
+            expected = run(model, given)
+            found = run(sa.integrations.transformers.use(model, "softmax", partly=True), given)
+        error = max(float((x - y).abs().max() / y.abs().max().clamp(min=1.0)) for x, y in zip(found, expected))
+        assert error <= 1e-5, f"with padding softmax is {error:.1e} from eager"
     return errors[0], len(calls)
 
 

@@ -15,7 +15,7 @@ import torch
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, tl
 
 import sparse_attention as sa
-from sparse_attention.fused import composition
+from sparse_attention.fused import composition, reading
 from sparse_attention.kernels.triton import attention
 
 BLOCK = 16
@@ -65,7 +65,7 @@ def case(name, alpha, H, G, n, m, d, e, causal, lengths, dtype):
     if name == "excluded and spoilt":  # the query with NaN is lost, the others are not; dk and dv sum over all
         assert out[0, 0].isnan().all() and found[1][0, 0].isnan().all()
         found, expected = [[x[:, 1:] for x in xs[:2]] for xs in (found, expected)]
-    scores = composition.times(q.double() * 0.25, k.double().mT) * (alpha - 1)
+    scores = reading.times(q.double() * 0.25, k.double().mT) * (alpha - 1)
     scores = scores if keep is None else scores.masked_fill(~keep, -torch.inf)
     support = (scores - saved.top.double()[..., None]) - saved.tau.double()[..., None] > 1e-7
     rows = slice(1, None) if name == "excluded and spoilt" else slice(None)

@@ -1,0 +1,136 @@
+"""The products of attention, where what has no weight has no say.
+
+A weight of exactly 0 leaves its value out, even one that is NaN or infinite: in ``0 * NaN`` the 0 wins. So a hidden key never matters, and a NaN
+reaches only the queries that give its key a weight; in the gradients likewise, of keys as well as of values. The fused kernels, which never
+touch what is off the support, do so by themselves. Here a product is computed as usual, and again with care if the result is not finite:
+that looks at values, so on a CPU alone, outside torch.compile, torch.func and forward mode. Elsewhere keys that no query sees are blanked
+(`blank`), and other zeros multiply as IEEE has it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from ..rows.given import readable
+from ..rows.shape import batched
+
+
+def times(a: Tensor, b: Tensor) -> Tensor:
+    """``a [..., H, n, x] @ b [..., G, x, y] -> [..., H, n, y]``, head h with group h // (H // G)."""
+    if a.ndim == 2 or a.shape[-3] == b.shape[-3]:
+        return a @ b
+    return (_joined(a, b.shape[-3]) @ b).reshape(*a.shape[:-1], b.shape[-1])
+
+
+def read(a: Tensor, b: Tensor) -> Tensor:
+    """`times`, without what a zero of ``a`` multiplies."""
+    if not _visible(a, b):
+        return times(a, b)
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+        return _Read.apply(a, b)
+    return _without_zeros(a, b)
+
+
+def scores(q: Tensor, k: Tensor) -> Tensor:
+    """``q [..., H, n, d]`` times the transpose of ``k [..., G, m, d]``: ``[..., H, n, m]``. In the gradients a score without a gradient has no say."""
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad) and _visible(q, k):
+        return _Scores.apply(q, k)
+    return times(q, k.transpose(-1, -2))
+
+
+def gathered(a: Tensor, b: Tensor, groups: int) -> Tensor:
+    """``a [..., H, n, m]^T @ b [..., H, n, y]``, summed over the heads of a group: ``[..., G, m, y]``, as `read`."""
+    if a.ndim > 2 and a.shape[-3] != groups:
+        a, b = _joined(a, groups), _joined(b, groups)
+    return read(a.transpose(-1, -2), b)
+
+
+def slopes(g: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """The gradient in ``a`` of `read`, for ``g [..., H, n, y]``: 0 where a zero kept out what is not finite."""
+    found = times(g, b.transpose(-1, -2))
+    if not _visible(g, b) or (finite(g) and finite(b)):
+        return found
+    return found.masked_fill((a == 0) & ~found.isfinite(), 0.0)
+
+
+def weighed(x: Tensor, p: Tensor) -> Tensor:
+    """The weights ``p`` of the scores ``x``; back through the mapping, a score of weight 0 gets no gradient that is not finite."""
+    if x.requires_grad and torch.is_grad_enabled() and _visible(x, p):
+        held = p.detach()  # with its graph the hook would keep itself alive
+        x.register_hook(lambda g: g if batched(g) or finite(g) else g.masked_fill((held == 0) & ~g.isfinite(), 0.0))
+    return p
+
+
+def finite(x: Tensor) -> bool:
+    """Whether the sum is, which takes one look at every value; too large a sum costs time alone."""
+    return math.isfinite(x.detach().sum().item())
+
+
+def blank(x: Tensor, keep: Tensor | None) -> Tensor:
+    """Keys or values ``[..., G, m, .]`` with zeros where no query sees them, by keep ``[..., H, n, m]``, for where nobody may look."""
+    if keep is None or _visible(x, x) or keep.ndim < 2:
+        return x
+    seen = keep.any(-2)  # [..., H or 1, m]
+    if x.ndim > 2 and seen.ndim > 1 and seen.shape[-2] not in (1, x.shape[-3]):
+        seen = seen.unflatten(-2, (x.shape[-3], -1)).any(-2)
+    return x.masked_fill(~seen.unsqueeze(-1), 0.0)
+
+
+def _visible(a: Tensor, b: Tensor) -> bool:
+    return readable(a) and readable(b) and not (batched(a) or batched(b))
+
+
+def _joined(a: Tensor, groups: int) -> Tensor:
+    """``[..., H, n, x]`` as ``[..., G, H / G * n, x]``."""
+    return a.reshape(
+        *a.shape[:-3], groups, a.shape[-3] // max(groups, 1) * a.shape[-2], a.shape[-1]
+    )  # batched gradients have no unflatten
+
+
+def _without_zeros(a: Tensor, b: Tensor) -> Tensor:
+    out = times(a, b)
+    if finite(out):
+        return out
+
+    def meet(weights: Tensor, values: Tensor) -> Tensor:
+        return times(weights.to(a.dtype), values.to(a.dtype)) > 0
+
+    high, low = b == torch.inf, b == -torch.inf
+    up, down = meet(a > 0, high) | meet(a < 0, low), meet(a > 0, low) | meet(a < 0, high)
+    spoilt = meet(a != 0, b.isnan()) | (up & down)
+    out = times(a, b.nan_to_num(0.0, 0.0, 0.0))
+    return out.masked_fill(up, torch.inf).masked_fill(down, -torch.inf).masked_fill(spoilt, torch.nan)
+
+
+class _Read(Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return _without_zeros(a, b)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        a, b = ctx.saved_tensors
+        da = slopes(g, a, b) if ctx.needs_input_grad[0] else None
+        return da, gathered(a, g, b.shape[-3] if b.ndim > 2 else 1) if ctx.needs_input_grad[1] else None
+
+
+class _Scores(Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor) -> Tensor:
+        ctx.save_for_backward(q, k)
+        return times(q, k.transpose(-1, -2))
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        q, k = ctx.saved_tensors
+        dq = read(g, k) if ctx.needs_input_grad[0] else None
+        return dq, gathered(g, q, k.shape[-3] if k.ndim > 2 else 1) if ctx.needs_input_grad[1] else None
+
+
+__all__ = ["blank", "finite", "gathered", "read", "scores", "slopes", "times", "weighed"]

@@ -1,0 +1,182 @@
+"""Native code sees addresses alone: every entry gives on views what it gives on copies, and refuses what does not fit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sparse_attention.kernels import native
+from sparse_attention.kernels.native import attention, memory
+
+pytestmark = pytest.mark.skipif(not native.available("sparsemax", torch.zeros(1, 1)), reason="no C++ compiler here")
+
+# Ways to hold a tensor: each returns one of the same shape and dtype that lies otherwise, some with values of their own.
+VIEWS = {
+    "transposed": lambda x: x.mT.contiguous().mT,
+    "every second": lambda x: torch.stack([x, x + 1], -1)[..., 0],
+    "expanded rows": lambda x: x[:1].expand_as(x),
+    "expanded columns": lambda x: x[..., :1].expand_as(x),
+    "one value": lambda x: x.flatten()[0].expand_as(x),
+    "behind others": lambda x: torch.cat([x.flatten()[:3], x.flatten()])[3:].view_as(x),
+    "negated": lambda x: torch._neg_view(-x) if x.is_floating_point() else x.clone(),
+}
+views = pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+
+
+def normal(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def plain(x):
+    return x.resolve_neg().clone(memory_format=torch.contiguous_format)
+
+
+def same(found, expected):
+    for a, b in zip(found, expected, strict=True):
+        assert (a is None) == (b is None) and (a is None or torch.equal(a, b))
+
+
+@views
+@pytest.mark.parametrize("op", ["sparsemax", "entmax", "pnormmax", "fusedmax", "oscarmax"])
+def test_rows(op, view):
+    kernel, x, g = native.OPS[op], view(normal(5, 7)), view(normal(5, 7, seed=1))
+    p, saved = kernel.forward(x)
+    expected, kept = kernel.forward(plain(x))
+    same((p, *saved), (expected, *kept))
+    want = kernel.backward(plain(g), expected, kept)
+    same([kernel.backward(g, view(p) if view is VIEWS["transposed"] else p, saved)], [want])
+
+
+@views
+def test_bounds(view):
+    kernel, x, u, g = native.OPS["constrained_sparsemax"], *(view(normal(5, 7, seed=s)) for s in range(3))
+    u = u.abs() + 0.5 if not u.is_neg() else u
+    there = [plain(t) for t in (x, u, g)]
+    p, saved = kernel.forward(x, bounds=view(u))
+    expected, kept = kernel.forward(there[0], bounds=plain(view(u)))
+    same((p, *saved), (expected, *kept))
+    bounds = plain(view(u))
+    same(kernel.backward(g, p, saved, bounds=view(u)), kernel.backward(there[2], expected, kept, bounds=bounds))
+
+
+@views
+@pytest.mark.parametrize("op", ["sparsemax", "entmax", "pnormmax", "oscarmax", "sparsecone", "sparsehourglass"])
+def test_given(op, view):
+    make = native.given.Given
+    theta = torch.full((5,), 1.5, dtype=torch.float64)
+    kept = None if op == "oscarmax" else torch.arange(35).view(5, 7) % 3 > 0
+    call = make(op, kept, 5, 5, theta, 0.5)
+    x, g = view(normal(5, 7)), view(normal(5, 7, seed=1))
+    there = [plain(t) for t in (x, g)]
+    p, ids = call.forward(x)
+    same((p, ids), call.forward(there[0]))
+    dx, slopes = call.backward(g, x, p, ids, True)
+    expected, others = call.backward(there[1], there[0], p, ids, True)
+    same((dx, *slopes), (expected, *others))
+
+
+def test_given_refuses_what_it_would_read_past():
+    x, kept, theta = normal(6, 7), torch.ones(6, 7, dtype=torch.bool), torch.ones(6, dtype=torch.float64)
+    make = native.given.Given
+    for call in (
+        make("sparsemax", kept[:1].expand(6, 7), 6, 6, 1.0, 1.0),  # stride 0
+        make("sparsemax", kept[:5], 6, 6, 1.0, 1.0),
+        make("sparsemax", kept.float(), 6, 6, 1.0, 1.0),
+        make("sparsemax", None, 1, 1, theta[:1].expand(6), 1.0),
+        make("sparsemax", None, 1, 1, theta[:5], 1.0),
+        make("sparsemax", None, 1, 1, theta.float(), 1.0),
+    ):
+        with pytest.raises((ValueError, TypeError), match="a native kernel was given"):
+            call.forward(x)
+    assert torch.equal(
+        make("sparsemax", kept[:1], 6, 1, theta, 1.0).forward(x)[0], native.OPS["sparsemax"].forward(x)[0]
+    )
+
+
+@views
+@pytest.mark.parametrize("name", ["sparsemap_sequence", "sparsemap_matching"])
+def test_structures(name, view):
+    op, x, g = native.STRUCTURED[name], view(normal(2, 4, 3)), view(normal(2, 4, 3, seed=1))
+    steps = name == "sparsemap_sequence"
+    for t in (normal(3, 3), normal(2, 3, 3)) if steps else (None,):
+        given = [] if t is None else [view(t)]
+        there = [plain(a) for a in (x, *given)]
+        status, (mu, _, gap, structures, counts) = op.forward(x, *given)
+        expected, (nu, _, other, listed, used) = op.forward(*there)
+        assert status == expected
+        same((mu, gap, counts), (nu, other, used))
+        expected = op.backward(plain(g), listed, used, steps)
+        same(op.backward(g, structures.mT.contiguous().mT, counts.mT.contiguous().mT, steps), expected)
+
+
+@views
+@pytest.mark.parametrize("lengths", [None, torch.tensor([3]).expand(4), torch.tensor([9, 0, 1, 40])[::2].repeat(2)])
+def test_attention(view, lengths):
+    given = [view(normal(h, n, 16, seed=h)) for h, n in ((4, 40), (2, 40), (2, 40))]
+    g = view(normal(4, 40, 16, seed=7))
+    there = [plain(x) for x in (*given, g)]
+    told = {"alpha": 1.5, "scale": 0.3, "lengths": lengths}
+    out, saved = attention.forward(*given, **told, weights=True)
+    told["lengths"] = None if lengths is None else plain(lengths)
+    expected, kept = attention.forward(*there[:3], **told, weights=True)
+    same((out, saved.weights()), (expected, kept.weights()))
+    same(attention.backward(g, *given, saved), attention.backward(there[3], *there[:3], kept))
+
+
+@views
+def test_decoding(view):
+    q, k, v = normal(4, 16), normal(2, 70, 16, seed=1), view(normal(2, 70, 8, seed=2))
+    panels = attention.KeyPanels(2, 16).append(k)
+    rows = k.new_empty(2, 90, 16)[:, :70].copy_(k)  # groups apart, as a cache holds them
+    for lengths in (None, torch.tensor([3]).expand(4)):
+        told = {"alpha": 2.0, "scale": 0.5, "lengths": lengths}
+        held = plain(v)
+        seen = None if lengths is None else lengths.clone()
+        expected, _ = attention.forward(q[:, None], k, held, alpha=2.0, scale=0.5, lengths=seen)
+        torch.testing.assert_close(attention.decode(view(q), rows, held, panels, **told), attention.decode(plain(view(q)), k, held, panels, **told))  # fmt: skip
+        torch.testing.assert_close(attention.decode(q, rows, held, panels, **told), expected[:, 0])
+    if view is VIEWS["transposed"]:
+        with pytest.raises(ValueError, match="strides"):
+            attention.step(4, k, v, panels, alpha=2.0, scale=0.5)
+
+
+def test_decoding_refuses_what_it_would_read_past():
+    q, k, v = normal(4, 16), normal(2, 70, 16), normal(2, 70, 8)
+    panels = attention.KeyPanels(2, 16).append(k)
+    step = attention.step(4, k, v, panels, alpha=2.0, scale=0.5)
+    for wrong in (q[:1].expand(4, 16), q[:3], q.double(), q.T.contiguous().T):
+        with pytest.raises((ValueError, TypeError), match="a native kernel was given"):
+            step(wrong, torch.empty(4, 8))
+    with pytest.raises(ValueError, match="a native kernel was given"):
+        step(q, torch.empty(3, 8))
+    for lengths in (torch.tensor([3]).expand(4), torch.tensor([3]), torch.full((4,), 3, dtype=torch.int32)):
+        with pytest.raises((ValueError, TypeError), match="a native kernel was given"):
+            attention.step(4, k, v, panels, alpha=2.0, scale=0.5, lengths=lengths)
+    for keys, values in ((k[:1], v[:1]), (k, v[:, :60]), (k[..., :8].contiguous(), v)):
+        with pytest.raises(ValueError, match="do not fit"):
+            attention.step(4, keys, values, panels, alpha=2.0, scale=0.5)
+    with pytest.raises(TypeError, match="float64"):
+        attention.step(4, k.double(), v, panels, alpha=2.0, scale=0.5)
+
+
+def test_gradients_of_another_size_or_type_are_refused():
+    x = normal(5, 7)
+    for op in ("sparsemax", "entmax", "pnormmax", "fusedmax", "oscarmax"):
+        p, saved = native.OPS[op].forward(x)
+        for g in (normal(4, 7), normal(5, 7).double()):
+            with pytest.raises((ValueError, TypeError), match="a native kernel was given"):
+                native.OPS[op].backward(g, p, saved)
+    with pytest.raises(TypeError, match="no native kernel takes"):
+        native.OPS["sparsemax"].forward(x.half())
+
+
+def test_an_address_is_given_to_what_fits_alone():
+    x = normal(5, 7)
+    assert memory.address(x, torch.float32, 35) == x.data_ptr() and memory.dense(x) is x
+    assert memory.address(x[:0], torch.float32, 0) == x[:0].data_ptr()
+    for wrong in (x.double(), x[1:], x.T, x[:1].expand(5, 7), torch._neg_view(x)):
+        with pytest.raises((ValueError, TypeError), match="a native kernel was given"):
+            memory.address(wrong, torch.float32, 35)
+    for nowhere in (x.to("meta"), torch._efficientzerotensor((5, 7))):
+        with pytest.raises(ValueError, match="no memory"):
+            memory.address(nowhere, torch.float32, 35)
