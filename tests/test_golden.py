@@ -11,6 +11,7 @@ changed line of training does not. Not covered, for it has no float64: the fused
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import hashlib
 import importlib
 import json
@@ -84,6 +85,13 @@ def mark(weights: Path) -> float:
     return 10 * float(np.linalg.norm(x)) + float(x @ np.cos(np.arange(len(x))))
 
 
+def predictions(folder: Path) -> list[dict]:
+    """The records of a cell's only evaluation."""
+    (path,) = folder.glob("evaluations/*/predictions.jsonl.gz")
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
 def measure(overrides: list[str], folder: Path) -> dict:
     """Recipe and scores of a cell, trained and scored in `folder`."""
     small_vqa2 = folder / "vqa2"
@@ -98,6 +106,10 @@ def measure(overrides: list[str], folder: Path) -> dict:
     family = importlib.import_module(module_of(config))
     found = cell.found(store)
     scores = {k: v for k, v in found.metrics.items() if not k.endswith(UNSTABLE)}
+    if module_of(config).endswith(
+        "seq2seq"
+    ):  # what the search gave its outputs: each of float32, stored to four places
+        scores["search"] = round(sum(record["score"] for record in predictions(found.folder)), 2)
     scores["weights"] = mark(found.folder / "weights.safetensors")
     named = as_named(config, family)
     asked = {k: v for k, v in named.items() if k not in ("paths", "runtime", "launcher", "logger")} | {
@@ -148,7 +160,7 @@ PLANTED = {
     "schedule": ("classification_pairs", "tasks.schedules.Linear.rate", lambda was: lambda self, update: was(self, update + 1)),
     "dropout": ("classification_pairs", "torch.nn.functional.dropout", lambda was: lambda x, p, *o: was(x, 1.02 * p, *o)),
     "initialisation": ("classification_pairs", "torch.nn.init.uniform_", lambda was: lambda x, a, b: was(x, a, 1.0001 * b)),
-    "decoding": ("seq2seq_transformer", "tasks.cells.seq2seq.decode", lambda was: lambda m, d, s, o, *x: was(m, d, s, dataclasses.replace(o, beam=1), *x)),
+    "decoding": ("seq2seq_transformer", "tasks.cells.seq2seq.decode", lambda was: lambda m, d, s, o, *x: was(m, d, s, dataclasses.replace(o, len_penalty=1.01), *x)),
 }  # fmt: skip
 
 
