@@ -13,6 +13,10 @@ export OMP_NUM_THREADS ?= 1
 BIN   := .venv/bin
 STAMP := .venv/.installed
 PAGES := $(sort $(basename $(notdir $(wildcard configs/experiment/*.yaml))))
+# Tests of what depends on the processor, and the settings that make one with AVX-512 compute as one without.
+CPU_TESTS := tests/test_golden.py tests/tasks/vqa/test_mcan.py tests/tasks/seq2seq/test_lstm.py tests/tasks/classification/test_esim.py \
+	tests/tasks/fairseq_plugin/test_step.py $(addprefix tests/sparse_attention/,kernels/test_native.py kernels/test_fused_attention.py fused/test_key_cache.py)
+AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 SPARSE_ATTENTION_NATIVE_ISA=avx2
 # The experiments called <paper>_<what>; PAPER=all: of every paper.
 TABLES := $(sort $(basename $(notdir $(wildcard configs/experiment/*[0-9][0-9][0-9][0-9]_*.yaml))))
 TARGETS := $(addprefix reproduce-,$(filter-out figure5,$(sort $(foreach page,$(TABLES),$(lastword $(subst _, ,$(page)))))))
@@ -78,6 +82,9 @@ tour: setup ## run docs/library.md and write what it prints, its notebook and it
 ##                tests
 test: setup ## all tests but the slow ones
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(ARGS)
+test-cpus: setup ## what depends on the processor, as one without AVX-512 computes it and by ATen's plain loops
+	@$(AVX2) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(CPU_TESTS) $(ARGS)
+	@ATEN_CPU_CAPABILITY=default $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(CPU_TESTS) $(ARGS)
 test-slow: setup ## the slow tests
 	@$(BIN)/python -m pytest -q -m slow $(ARGS)
 test-slurm: setup ## a sweep under every fault on a Slurm of one node, which it installs when it may
@@ -105,4 +112,4 @@ help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 .PHONY: help setup $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures summary verify demo \
-	data wheel bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages tour test test-slow test-slurm crash-test golden lint types lock clean
+	data wheel bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages tour test test-cpus test-slow test-slurm crash-test golden lint types lock clean

@@ -1,4 +1,4 @@
-"""Torch layers that several families use: word vectors, a bidirectional LSTM, the order of a density."""
+"""Torch layers that several families use: word vectors, LSTMs, the precision of losses, the order of a density."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from sparse_attention.mappings.continuous import BetaGaussian, document_positions
 from tasks.data.symbols import PAD
+
+HALF = (torch.float16, torch.bfloat16)
 
 
 class WordVectors(nn.Module):
@@ -65,6 +67,26 @@ class WordVectors(nn.Module):
         return torch.where(known, F.embedding(slot, self.pretrained), self.trained(self.place[ids]))
 
 
+class Lstm(nn.LSTM):
+    """torch's LSTM, which runs in half precision on every CPU.
+
+    oneDNN has a half-precision LSTM for some processors and sizes only; elsewhere torch raises "could not create a primitive
+    descriptor". On a CPU torch's own loop is used instead, on every machine, so that all of them compute the same numbers.
+    """
+
+    def forward(self, *given, **named):
+        # torch.compile takes the LSTM apart by itself
+        if torch.compiler.is_compiling() or not _half_on_cpu(self.weight_hh_l0):
+            return super().forward(*given, **named)
+        with torch.backends.mkldnn.flags(enabled=False):
+            return super().forward(*given, **named)
+
+
+def _half_on_cpu(weight: Tensor) -> bool:
+    """Whether a layer with this weight computes in half precision on a CPU: by its own type, or by autocast."""
+    return weight.device.type == "cpu" and (weight.dtype in HALF or torch.is_autocast_enabled("cpu"))
+
+
 class BiLstm(nn.Module):
     """Bidirectional LSTM over texts padded on the right: words [B, L, E], lengths [B] -> states [B, L, 2 * hidden].
 
@@ -74,8 +96,8 @@ class BiLstm(nn.Module):
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
-        self.forwards = nn.LSTM(dim, hidden, batch_first=True)
-        self.backwards = nn.LSTM(dim, hidden, batch_first=True)
+        self.forwards = Lstm(dim, hidden, batch_first=True)
+        self.backwards = Lstm(dim, hidden, batch_first=True)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         at = torch.arange(x.size(1), device=x.device)
@@ -103,6 +125,11 @@ def packed(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> tuple[Tensor, tuple[Ten
     states, (h, c) = lstm(pack_padded_sequence(x.index_select(0, there), lengths, batch_first=True))
     states, _ = pad_packed_sequence(states, batch_first=True, total_length=x.size(1))
     return states.index_select(0, back), (h.index_select(1, back), c.index_select(1, back))
+
+
+def widened(x: Tensor) -> Tensor:
+    """x in the precision of losses: half precision as float32, float32 and float64 as they are."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def density_alpha(mapping: nn.Module) -> float | None:

@@ -275,3 +275,7 @@ def test_no_package_registry_is_named():
              "conda." + "anaconda.org", "registry." + "npmjs.org")  # fmt: skip
     hits = [f"{name}: {host}" for name, text in texts() for host in hosts if host in text]
     assert hits == []
+
+
+def test_every_lstm_is_the_one_that_runs_in_half_precision_on_every_processor():
+    assert [str(f) for f in tracked("tasks/*.py") if "nn.LSTM(" in f.read_text(encoding="utf-8")] == []

@@ -23,6 +23,8 @@ from tasks.data.records import Labelled
 from tasks.options import text
 
 Arrays = Mapping[str, tuple[np.ndarray, np.ndarray]]  # split -> features [n, d], labels [n, K]
+LARGEST = 1e150  # of a feature: a column's variance sums its values' squares
+NUMBER = f"a number between -{LARGEST:g} and {LARGEST:g}"
 
 
 @dataclass
@@ -64,6 +66,14 @@ def labelled_set(
         manifest, "features", lambda progress: records, provenance, sources=sources, found={s: len(y) for s, (_, y) in kept.items()},
         notes=notes, about={"labels": list(names)},
     )  # fmt: skip
+
+
+def finite(cell: str) -> float:
+    """A feature's value. Raises ValueError for anything but a number of at most LARGEST."""
+    value = float(cell)
+    if not abs(value) <= LARGEST:
+        raise ValueError(cell)
+    return value
 
 
 def standardised(splits: Arrays) -> dict[str, Labelled]:
@@ -109,9 +119,9 @@ def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarr
             if cell == "?":
                 raise damaged(path, f"missing values: {name} is ?", "a value", line=number, step="impute them first")
             try:
-                column.append(float(cell) if values is None else float(values.index(_plain(cell))))
+                column.append(finite(cell) if values is None else float(values.index(_plain(cell))))
             except ValueError as error:
-                expected = "a number" if values is None else f"one of {', '.join(values)}"
+                expected = NUMBER if values is None else f"one of {', '.join(values)}"
                 raise damaged(path, f"{name} is {cell[:40]!r}", expected, line=number) from error
     if not columns[0]:
         raise damaged(path, "there is no row after @data", "rows of values")
@@ -122,10 +132,6 @@ def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarr
         else:
             parts.extend([column] if values is None else [column == i for i in range(len(values))])
     x = np.stack([part.astype(float) for part in parts], 1)
-    if not np.isfinite(x).all():
-        raise damaged(
-            path, f"{int((~np.isfinite(x)).sum())} missing values", "finite numbers", step="impute them first"
-        )
     order = [name for name in kinds if name in labels]
     return x, np.stack([y[order.index(name)] for name in labels], 1)
 

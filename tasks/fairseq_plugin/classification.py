@@ -20,6 +20,7 @@ from tasks.classification.predict import collate
 from tasks.data.symbols import PAD
 from tasks.fairseq_plugin.architectures import DataModel, config_class, entry, register
 from tasks.fairseq_plugin.folder import FolderTask
+from tasks.layers import widened
 
 
 class TextsModel(DataModel):
@@ -84,7 +85,7 @@ class Classes(FairseqCriterion):
     def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True):
         logits, extra = model(**sample["net_input"])
         target, size = sample["target"], sample["nsentences"]
-        logits = logits.float()
+        logits = widened(logits)
         loss = F.cross_entropy(logits, target, reduction="sum")
         with torch.no_grad():
             keep = sample["net_input"]["texts"][0].ne(PAD)

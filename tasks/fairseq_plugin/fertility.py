@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from tasks.data.symbols import PAD
 from tasks.fairseq_plugin.architectures import DataModel, config_class, entry, register
 from tasks.fairseq_plugin.folder import FolderTask
+from tasks.layers import widened
 from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import Split, open_encoded
 from tasks.seq2seq.fertility import stored
@@ -86,7 +87,7 @@ class Tags(FairseqCriterion):
 
     def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True):
         real = sample["net_input"]["src_tokens"].ne(PAD)
-        logits, target = model(**sample["net_input"])[real].float(), sample["target"][real]
+        logits, target = widened(model(**sample["net_input"])[real]), sample["target"][real]
         loss, size = F.cross_entropy(logits, target, reduction="sum"), sample["ntokens"]
         log = {
             "loss": loss.detach(), "ntokens": size, "nsentences": sample["nsentences"], "sample_size": size,

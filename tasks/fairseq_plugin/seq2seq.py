@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from tasks.data.symbols import EOS, PAD, UNK
 from tasks.fairseq_plugin.architectures import Wrapped, config_class, entry, register
 from tasks.fairseq_plugin.folder import FolderTask
+from tasks.layers import widened
 from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import open_encoded
 from tasks.seq2seq.fertility import stored
@@ -245,7 +246,7 @@ class Tokens(FairseqCriterion):
         logits, extra = model(**sample["net_input"])
         target = sample["target"]  # [B, T]
         half, gold = logits.dtype in (torch.float16, torch.bfloat16), target.flatten()
-        logits = logits.flatten(0, 1).float()
+        logits = widened(logits.flatten(0, 1))
         loss = F.cross_entropy(logits, gold, ignore_index=PAD, reduction="sum", label_smoothing=self.smoothing)
         size = target.size(0) if self.sentence_avg else sample["ntokens"]
         with torch.no_grad():

@@ -115,7 +115,7 @@ class Trainer(trainer.Trainer):
         if self.half is None:
             yield
             return
-        # oneDNN, on a CPU, has no half precision for some sizes of LSTM
+        # oneDNN, on a CPU, has half precision for some processors and sizes only (see also tasks.layers.Lstm)
         plain = contextlib.nullcontext() if self.cuda else torch.backends.mkldnn.flags(enabled=False)
         with plain, torch.autocast(self.device.type, self.half):
             yield

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from tasks.fairseq_plugin.architectures import DataModel, config_class, entry, register
 from tasks.fairseq_plugin.folder import FolderTask
+from tasks.layers import widened
 from tasks.vqa.batches import inputs_of, order, targets_of
 from tasks.vqa.encode import Encoded, Split, open_encoded
 
@@ -104,8 +105,9 @@ class SoftAnswers(FairseqCriterion):
 
     def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True):
         logits, reduced = model(**sample["net_input"])
-        target = sample["target"].float()  # [B, A]
-        loss = F.binary_cross_entropy_with_logits(logits.float(), target, reduction="sum")
+        logits = widened(logits)
+        target = sample["target"].to(logits.dtype)  # [B, A]
+        loss = F.binary_cross_entropy_with_logits(logits, target, reduction="sum")
         with torch.no_grad():
             right = target.gather(1, logits.argmax(-1, keepdim=True)).sum()
             log = {

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from sparse_attention.attention import KINDS, Attention, make_scores
 from tasks.data.symbols import PAD
-from tasks.layers import packed
+from tasks.layers import Lstm, packed
 from tasks.models import Place
 from tasks.options import choice, flag, integer, number
 
@@ -84,12 +84,12 @@ class Model(nn.Module):
         self.options = options
         self.source_embed = nn.Embedding(source_size, E, PAD)
         self.target_embed = nn.Embedding(target_size, E, PAD)
-        self.encoder = nn.LSTM(
+        self.encoder = Lstm(
             E, H // 2 if options.bidirectional else H, options.layers, batch_first=True, dropout=inner,
             bidirectional=options.bidirectional,
         )  # fmt: skip
         fed = H if options.input_feeding else 0
-        self.decoder = nn.LSTM(E + fed, H, options.layers, batch_first=True, dropout=inner)
+        self.decoder = Lstm(E + fed, H, options.layers, batch_first=True, dropout=inner)
         self.attention = Attention(make_scores(options.attention, H, H, scale=options.score_scale), mappings["cross"])
         self.attend_out = nn.Linear(2 * H, H, bias=False)
         self.dropout = nn.Dropout(options.dropout)

@@ -25,7 +25,7 @@ from sparse_attention.mappings.continuous.attention2d import check_quadrature
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES
 from sparse_attention.mappings.continuous.regression import PAD_POSITIONS
 from tasks.data.symbols import PAD
-from tasks.layers import density_alpha
+from tasks.layers import Lstm, density_alpha
 from tasks.models import Place, mappings_at
 from tasks.options import choice, integer, listing, number
 from tasks.vqa.models._image import ImageReduction, Reduced
@@ -99,7 +99,7 @@ class Model(nn.Module):
                 found, expected = tuple(encoded.vectors.shape), tuple(self.embed.weight.shape)
                 raise ValueError(f"word vectors {found} do not fit {expected}: set model.embed_dim={found[1]}")
             self.embed.weight.data.copy_(torch.from_numpy(np.array(encoded.vectors)))
-        self.lstm = nn.LSTM(o.embed_dim, o.hidden_dim, batch_first=True)
+        self.lstm = Lstm(o.embed_dim, o.hidden_dim, batch_first=True)
         self.cnn = SmallCnn(o.cnn_channels, o.cnn_strides) if images.kind == "pixels" else None
         self.grid = SmallCnn.grid(images.grid, o.cnn_strides) if self.cnn else images.grid
         self.project = nn.Linear(o.cnn_channels[-1] if self.cnn else images.channels, o.hidden_dim)

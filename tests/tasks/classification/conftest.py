@@ -73,6 +73,8 @@ def trained():
             right = [b.log_probs.argmax(-1).numpy() == dev.labels[b.index] for b in predict(model, dev)]
             if (accuracy := np.concatenate(right).mean()) > best:
                 best, weights = accuracy, copy.deepcopy(model.state_dict())
+            if best == 1:
+                break  # no later epoch is better
         model.load_state_dict(weights)
         return model
 

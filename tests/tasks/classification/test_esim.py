@@ -128,8 +128,12 @@ def test_words_read_as_unknown_in_training_only(esim):
     ["softmax", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])],
 )
 def test_pairs_are_learned(toy, build_model, trained, mapping):
-    """Which colour belongs to which thing: three classes of equal size."""
-    data = toy("toy_entailment", train=2000)
-    sizes = {"embed_dim": 24, "hidden_dim": 24, "embed_range": 1.0, "dropout": 0.0}
-    model = trained(build_model("esim", data, mapping, **sizes), data, epochs=6, lr=0.005)
+    """Which colour belongs to which thing: three classes of equal size.
+
+    With softmax three seeds gave 99 or more under AVX-512, AVX2 and ATEN_CPU_CAPABILITY=default. A model of half the size
+    misses which colour belongs to which thing (67) from some seeds.
+    """
+    data = toy("toy_entailment", train=1000)
+    sizes = {"embed_dim": 48, "hidden_dim": 48, "embed_range": 1.0, "dropout": 0.0}
+    model = trained(build_model("esim", data, mapping, **sizes), data, epochs=10, lr=0.005, batch=10)
     assert score(data, predict(model, data.splits["test"])).metrics["test/accuracy"] >= 90

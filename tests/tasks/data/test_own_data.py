@@ -244,6 +244,23 @@ def test_every_format_of_features_is_the_same_data_and_svmlight_is_sklearns(tmp_
         opened("features", path=str(tmp_path / "csv"))
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("a.csv", "x,y,s,t\n1,2,0,1\n{},3,1,0\n", "line 3: x is '{}'"),
+        ("a.tsv", "x\ty\ts\tt\n1\t2\t0\t1\n{}\t3\t1\t0\n", "line 3: x is '{}'"),
+        ("a.svmlight", "s 1:1\nt 1:2 2:{}\n", "line 2: '2:{}'"),
+        ("a.arff", "@attribute x real\n@attribute s {{0,1}}\n@attribute t {{0,1}}\n@data\n1,0,1\n{},1,0\n", "line 6: x is '{}'"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("value", ["1e308", "-1e160", "inf", "nan"])
+def test_a_value_that_would_make_a_columns_spread_infinite_is_refused(tmp_path, opened, file, text, said, value):
+    path = tmp_path / file
+    path.write_text(text.format(value))
+    with pytest.raises(DataError, match=rf"{file}, {said.format(value)}(.|\n)*between -1e\+150 and 1e\+150"):
+        opened("features", path=str(path), label=["s", "t"]).read(None)
+
+
 def test_questions_about_images_by_split_and_by_one_list(tmp_path, opened):
     folder = tmp_path / "own"
     (folder / "photos").mkdir(parents=True)

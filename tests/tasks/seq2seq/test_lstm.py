@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import SimpleNamespace
 
 import pytest
@@ -272,3 +273,31 @@ def test_packing_on_the_host_is_torchs_packing():
         states, hidden = packed(lstm, x, lengths)
         expected = pad_packed_sequence(out, batch_first=True, total_length=6)[0]
         assert torch.equal(states, expected) and all(map(torch.equal, hidden, (h, c)))
+
+
+def test_a_processor_without_a_half_precision_lstm_runs_half_precision(monkeypatch):
+    """oneDNN refuses it there; with it and without it the numbers are the same."""
+    from tasks.layers import Lstm
+
+    torch.manual_seed(1)
+    layer, x, run = Lstm(3, 4, batch_first=True), torch.randn(2, 5, 3), torch.lstm
+
+    def refusing(given, *more):
+        half = given.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")
+        if half and torch._C._get_mkldnn_enabled():
+            raise RuntimeError("could not create a primitive descriptor for the LSTM forward propagation primitive")
+        return run(given, *more)
+
+    def outputs():
+        with torch.autocast("cpu", torch.bfloat16):
+            mixed = layer(x)[0]
+        return mixed, copy.deepcopy(layer).bfloat16()(x.bfloat16())[0]
+
+    here, full = outputs(), layer(x)[0]
+    monkeypatch.setattr(nn.modules.rnn._VF, "lstm", refusing)
+    with pytest.raises(RuntimeError, match="primitive descriptor"), torch.autocast("cpu", torch.bfloat16):
+        nn.LSTM(3, 4)(x)
+    assert torch.backends.mkldnn.enabled
+    for there, same in zip(outputs(), here):
+        assert torch.equal(there, same)
+        torch.testing.assert_close(there.float(), full, atol=0.02, rtol=0.05)
