@@ -52,13 +52,6 @@ def test_a_sweep_ends_in_one_table_and_is_found_again(train, script, outputs):
         assert wrong.returncode == 2 and said in wrong.stderr and "Traceback" not in wrong.stderr, wrong.stderr
 
 
-def test_what_fails_fails_nothing_else(train, outputs):
-    done = train("-m", "mapping=fusedmax", "mapping.lam=-1,0.3", "sweep=half")
-    assert done.returncode == 1 and "cannot be run: mapping.lam=-1" in done.stderr
-    assert [c["state"] for c in manifest(outputs, "half")["cells"]] == ["done"]
-    assert list(manifest(outputs, "half")["wrong"]) == ["mapping.lam=-1"]
-
-
 def test_an_experiment(script, outputs):
     done = script("train.py", "-m", "experiment=demo", "--plan", f"paths.outputs={outputs}")
     assert done.returncode == 0 and "hours" in done.stdout, done.stderr
