@@ -137,10 +137,9 @@ def alive(folder: Path, seen: Seen | None = None) -> bool:
     if (seen := seen or look(folder / NAME)) is None:
         return False
     here, holder = _here(), seen.holder or {}
-    pid = holder.get("pid")
-    possible = (
-        type(pid) is int and 0 < pid < 2**31
-    )  # anything else names no process: 0 and -1 would be whole groups of them
+    pid: Any = holder.get("pid")
+    # anything else names no process: 0 and -1 would be whole groups of them
+    possible = type(pid) is int and 0 < pid < 2**31
     if possible and None not in here.values() and all(holder.get(k) == v for k, v in here.items()):
         return _process_alive(pid, holder.get("start"))
     # a claim that cannot be read is no claim of ours; a negative age: a clock has jumped

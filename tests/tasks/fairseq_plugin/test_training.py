@@ -352,22 +352,6 @@ def test_a_loss_that_explodes_is_not_done(prepared_cell, tiny, tmp_path):
     assert re.match(r"FloatingPointError: epoch 1, update \d: .*loss.* is .*; last good values: .*loss ", outcome.error)
 
 
-def test_an_example_longer_than_a_batch_is_refused_before_training(prepared_cell, tiny, tmp_path):
-    """fairseq would leave it out without a word, and of all examples say that the data are empty."""
-
-    def run(most: int):
-        cell = prepared_cell([*tiny, f"train.max_tokens={most}", "train.batch_size=null"])
-        return cells.run(cell, Store(tmp_path))
-
-    said = re.search(
-        r"train\.max_tokens=1 is too small: example \d+ of (?:train|dev), the longest, has (\d+) tokens; .* at least (\d+)",
-        run(1).reason,
-    )
-    assert said and said[1] == said[2]
-    assert run(int(said[2]) - 1).state == "failed" and not [*tmp_path.rglob("*.pt")]
-    assert run(int(said[2])).state == "done"
-
-
 def test_only_what_dev_measures_picks_the_epoch():
     from tasks.fairseq_plugin.loop import Selection
 

@@ -170,13 +170,11 @@ def test_curves_scores_baselines_pictures_and_samples(trained, outputs):
 
 
 def test_no_path_anywhere_in_the_configuration(prepared_cell, tiny, tmp_path):
-    """Neither that of the data nor of anything else: wandb's runs, uploads and TensorBoard's files take it from here."""
-    for split in ("train", "dev", "test"):
-        for end in ("fr", "en"):
-            (tmp_path / f"{split}.{end}").write_text(f"a b {split}\n" * 20)
-    rest = [o for o in tiny if not o.startswith("data.limits")]
-    files = ["data=files", f"data.path={tmp_path}", "data.source_lang=fr", "data.target_lang=en", "train.batch_size=4"]
-    found = about.config(prepared_cell([*rest, *files]))
+    """wandb's runs, uploads and TensorBoard's files take it from here."""
+    for name in ("train.fr", "train.en", "dev.fr", "dev.en", "test.fr", "test.en"):
+        (tmp_path / name).write_text(f"a b {name}\n" * 20)
+    files = ["data=files", f"data.path={tmp_path}", "data.source_lang=fr", "data.target_lang=en"]
+    found = about.config(prepared_cell([*(o for o in tiny if "limits" not in o), *files]))
     assert found["data/path"] == tmp_path.name and found["data/source_lang"] == "fr"
     assert not [key for key, value in found.items() if "/" in str(value)]
 
