@@ -26,9 +26,9 @@ def main(arguments: list[str]) -> int:
     """Exit status: 0, 1 when it failed, 2 for arguments that are not possible."""
     trust = "--trust-plugins" in arguments
     arguments = [a for a in arguments if a != "--trust-plugins"]
-    if not arguments or arguments[0].startswith("-") or "=" in arguments[0]:
+    if not arguments or {"-h", "--help"} & set(arguments):
         print(__doc__)
-        return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
+        return 0 if arguments else 2
 
     from sparse_attention.repro.store import StoreError
     from tasks import load

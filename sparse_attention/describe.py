@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 KINDS = ("simplex", "constrained", "stateful", "structured", "continuous")
 OVER = ("row", "grid", "sequence", "matching", "density")
+DOMAINS = ("real", "nonnegative")
 LEARNED = "learned"  # in place of a number: found by training, see `Param.learned`
 
 
@@ -98,7 +99,8 @@ class Spec:
     """What is known about a mapping: ``sa.spec(name)``.
 
     over: what it works over; "row" has any ``dim``, the others take their own last dimensions. inputs: what a call needs
-    besides scores and mask. stateful: it remembers earlier steps, see `Mapping.start` and `Mapping.step`.
+    besides scores and mask. stateful: it remembers earlier steps, see `Mapping.start` and `Mapping.step`. domain: the scores
+    that it has a value for, "real" (any) or "nonnegative".
     """
 
     name: str
@@ -112,6 +114,7 @@ class Spec:
     summary: str
     function: Callable[..., Tensor] | None = field(repr=False, default=None)
     module: type[nn.Module] = field(repr=False, default=nn.Module)
+    domain: str = "real"
 
     @property
     def defaults(self) -> dict[str, Any]:

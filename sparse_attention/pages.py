@@ -60,7 +60,8 @@ def page(s: Spec) -> str:
         row = ["dim=-1", *fixed, "mask=mask"] if s.over == "row" else fixed
         code.insert(0, f"p = sa.{s.name}({', '.join([*needed, *row])})")
     parts = [f"# {s.name}", markdown(thing.__doc__ or s.summary), markdown(sys.modules[thing.__module__].__doc__ or "")]
-    parts.append(f"Kind: {s.kind}, over a {s.over}. Source: {s.paper}. Tested against: {s.oracle}.")
+    scores = "" if s.domain == "real" else f", of {s.domain} scores"
+    parts.append(f"Kind: {s.kind}, over a {s.over}{scores}. Source: {s.paper}. Tested against: {s.oracle}.")
     if s.params:
         rows = ["| parameter | default | range | tensor | meaning |", "|---|---|---|---|---|"]
         for p in s.params:

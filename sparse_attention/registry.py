@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from .describe import KINDS, OVER, Param, Spec
+from .describe import DOMAINS, KINDS, OVER, Param, Spec
 from .rows.contract import under_contract
 from .twins import Mapping, twin
 
@@ -41,6 +41,7 @@ def register(
     paper: str = "",
     oracle: str = "",
     summary: str = "",
+    domain: str = "real",
     replace: bool = False,
 ) -> Callable[[Thing], Thing]:
     """Make a mapping known by name; a decorator for a function or an ``nn.Module`` class.
@@ -60,13 +61,15 @@ def register(
         params: ranges and meanings. Defaults are read from the signature, and so are parameters not described here
             whose default is a number or a word.
         summary: by default the first line of the docstring.
+        domain: "nonnegative" when a row with a negative score has no value (NaN).
         replace: allow a name that is taken.
 
     Raises:
-        ValueError: unknown kind or over, name taken or not an identifier, a description of no parameter.
+        ValueError: unknown kind, over or domain, name taken or not an identifier, a description of no parameter.
     """
     _one_of("kind", kind, KINDS)
     _one_of("over", over, OVER)
+    _one_of("domain", domain, DOMAINS)
     if not name.isidentifier():
         raise ValueError(f"{name!r} cannot be a mapping's name: use letters, digits and underscores")
 
@@ -84,7 +87,7 @@ def register(
         if is_class and any(p.learned for p in described):
             raise ValueError(f"{name}: a class learns its own parameters; only a function's can be given as 'learned'")
         text = summary or (inspect.getdoc(thing) or "").strip().split("\n")[0]
-        spec = Spec(name, kind, over, tuple(inputs), stateful, described, paper, oracle, text, function)
+        spec = Spec(name, kind, over, tuple(inputs), stateful, described, paper, oracle, text, function, domain=domain)
         module = twin(spec, thing, contract)
         module.spec = _SPECS[name] = changed(spec, module=module)
         return thing

@@ -28,13 +28,14 @@ class Place:
 
     over: what the model can attend over there: "row", "grid", "sequence", "matching", "density". provides: inputs that the
     model can hand to the mapping besides scores and mask. stateful: whether the model carries a mapping's state over steps.
-    learned: whether the training finds what a mapping is to learn.
+    learned: whether the training finds what a mapping is to learn. signed: whether scores may be negative there.
     """
 
     over: tuple[str, ...] = ("row",)
     provides: tuple[str, ...] = ()
     stateful: bool = False
     learned: bool = True
+    signed: bool = True
 
 
 def names(family: str) -> list[str]:
@@ -97,6 +98,11 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> list[st
             found.append(told + (f"; with what it gives go {', '.join(able)}" if able else ""))
         if spec.stateful and not where.stateful:
             found.append(f"mapping={spec.name} has a state; this model keeps none at {place!r}")
+        if spec.domain == "nonnegative" and where.signed:
+            found.append(
+                f"mapping={spec.name} has no value where a score is negative, and this model's scores are at {place!r}; "
+                "sum_normalization_pp and sparsehourglass take any scores"
+            )
         if to_learn and not where.learned:
             found.append(
                 f"mapping.{next(iter(to_learn))}=learned is not possible here: this model trains weights alone; give a number"

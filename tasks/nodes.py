@@ -32,7 +32,13 @@ class Train:
         64, low=1, high=1_000_000, optional=True, help="most examples of a batch; null: max_tokens alone says"
     )
     batch_size_valid: int = integer(128, low=1, high=1_000_000, help="examples of a batch of dev")
-    max_tokens: int | None = integer(None, low=1, high=10_000_000, optional=True, help="most tokens of a batch")
+    max_tokens: int | None = integer(
+        None,
+        low=1,
+        high=10_000_000,
+        optional=True,
+        help="most tokens of a batch, at least those of the longest example",
+    )
     update_freq: int = integer(1, low=1, high=10_000, help="batches whose gradients make one update")
     best_metric: str = choice("accuracy", "accuracy", "loss", "ppl", "f1", help="dev score that picks the epoch")
     precision: str = choice("fp32", "fp32", "fp16", "bf16", help="fp16 (on a GPU), bf16: autocast over fp32 weights")

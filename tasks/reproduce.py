@@ -69,7 +69,16 @@ def plan(names: Sequence[str], overrides: Sequence[str]) -> Planned:
 
 def planned(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> Planned:
     """The cells of experiments that have been read."""
-    return of_plans(plans.fill(loaded, outline(loaded, rest), TOOLS, rest), loaded[0].profile)
+    return filled(loaded, outline(loaded, rest), rest)
+
+
+def filled(
+    experiments: Sequence[Experiment], slots: list[list[plans.Wanted]], rest: Sequence[str], sweep: str = ""
+) -> Planned:
+    """The cells of slots, with their data. Raises StoreError, before any data are read, where the launcher cannot begin."""
+    first = next(w for group in slots for w in group).config
+    launch.ready(first["launcher"], first["runtime"])
+    return of_plans(plans.fill(experiments, slots, TOOLS, rest, sweep=sweep), experiments[0].profile)
 
 
 def outline(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> list[list[plans.Wanted]]:
@@ -173,6 +182,9 @@ def drive(driver: Driver) -> int:
     """Run the cells and print the tables; the exit status."""
     try:
         return driver.run()
+    except StoreError as error:  # the launcher refuses, a disk is full
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(
             f"stopped with {len(driver.done)} of {len(driver.cells)} cells done; the same command goes on from there",

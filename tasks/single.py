@@ -32,6 +32,7 @@ def run(config: DictConfig) -> float:
         typed = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
         compose.own_limits(config, typed)
         values = compose.checked(config, typed)
+        launch.ready(values["launcher"], values["runtime"])
         torch.set_num_threads(values["runtime"]["threads"])
         cell = cells.prepare(values, compose.module_of(values), progress=Progress())
         store = Store(values["paths"]["outputs"])
@@ -39,8 +40,11 @@ def run(config: DictConfig) -> float:
         return _ended(f"error: {error}")
     for note in cell.prepared.facts.get("notes", ()):
         print(f"note: {note}", file=sys.stderr)
-    with display.Display(1) as shown:
-        outcome = launch.one(cell, store, shown.show, make_loggers)
+    try:
+        with display.Display(1) as shown:
+            outcome = launch.one(cell, store, shown.show, make_loggers)
+    except StoreError as error:  # the launcher refuses
+        return _ended(f"error: {error}")
     if outcome.state == "queued":  # launcher.wait=false
         return math.nan
     found = cell.found(store)
@@ -84,6 +88,10 @@ def main(arguments: Sequence[str], configs: Path) -> int:
     rest = [a for a in arguments if not a.startswith("sweep=")]
     sweeping = {"-m", "--multirun"} & set(rest)
     chosen = any(a.startswith("hydra.sweep.dir=") for a in rest)
+    if sweeping and not any(a.lstrip("+").startswith("hydra/sweeper=") for a in rest):  # its points can be listed
+        resolved = sweep.resolve(sweep.read([a for a in rest if not a.startswith(("-", "hydra", "+hydra"))]))
+        sweep.tell(resolved)
+        sweep.refuse_wrong(resolved)
     if sweeping and not chosen:
         root = Path(
             next(

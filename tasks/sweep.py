@@ -57,7 +57,7 @@ class Asked:
 
 @dataclass
 class Resolved:
-    """What a sweep comes to, before its data: experiments, their slots; what fits not, what is wrong (where -> why)."""
+    """What a sweep comes to, before its data: experiments, their slots; what does not fit, what is wrong (where -> why)."""
 
     experiments: list[Experiment]
     slots: list[list[Wanted]]
@@ -262,7 +262,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         asked = read(arguments)
         resolved = resolve(asked)
-        _tell(resolved)
+        tell(resolved)
         first = next(w for group in resolved.slots for w in group).config
         store = Store(first["paths"]["outputs"])
         if asked.only_plan:
@@ -272,11 +272,10 @@ def main(arguments: Sequence[str]) -> int:
                 )
             )
             return 1 if resolved.wrong else 0
+        refuse_wrong(resolved)
         folder = folder_of(store, asked, resolved)
-        tools = reproduce.TOOLS
         overrides = [o for o in asked.arguments if o.split("=")[0] not in OWN]
-        made = plans.fill(resolved.experiments, resolved.slots, tools, overrides, sweep=folder.name)
-        planned = reproduce.of_plans(made, resolved.experiments[0].profile)
+        planned = reproduce.filled(resolved.experiments, resolved.slots, overrides, folder.name)
     except reproduce.ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -294,7 +293,17 @@ def labelled(experiments: Sequence[Experiment], slots: Sequence[Sequence[Wanted]
             yield (f"{label}, {one.rows[w.row].label}" if one.name == "sweep" else label), w
 
 
-def _tell(resolved: Resolved) -> None:
+def refuse_wrong(resolved: Resolved) -> None:
+    """Raise ConfigError when a point that was named is wrong: a sweep starts when all of its points can be run."""
+    if resolved.wrong:
+        raise ConfigError(
+            f"nothing was run, because of {short(', '.join(resolved.wrong))}; correct the values, or name pages by glob(...), which "
+            "leaves out what does not fit"
+        )
+
+
+def tell(resolved: Resolved) -> None:
+    """Say what is left out and what is wrong, on stderr."""
     for what, told in (("left out", resolved.left_out), ("cannot be run", resolved.wrong)):
         for n, (where, why) in enumerate(told.items()):
             if n < SHOWN or what == "left out":
@@ -318,7 +327,7 @@ class Sweep(reproduce.Driver):
     def _manifest(self) -> None:
         write_manifest(
             self.folder, self.asked.lasting, [self._entry(cell) for cell in self.cells.values()],
-            command=self.asked.arguments, left_out=self.resolved.left_out, wrong=self.resolved.wrong,
+            command=self.asked.arguments, left_out=self.resolved.left_out,
         )  # fmt: skip
 
     def _entry(self, cell: Any) -> dict[str, Any]:
@@ -350,7 +359,7 @@ class Sweep(reproduce.Driver):
         notes = [*lost, *(f"Left out: {k}: {v}." for k, v in self.resolved.left_out.items())]
         title = " and ".join(dict.fromkeys(e.title for e in self.resolved.experiments))
         print_comparison(records.of_cells(self.cells.values(), self.store), self.folder, title, notes)
-        return 1 if failed or self.resolved.wrong else 0
+        return 1 if failed else 0
 
 
 def write_manifest(folder: Path, asked: Sequence[str], cells: Sequence[Mapping[str, Any]], **more: Any) -> None:

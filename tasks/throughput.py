@@ -75,11 +75,9 @@ class Table:
 
 
 def names() -> list[str]:
-    """Mappings that both architectures take without further inputs and that are defined for any scores, softmax first."""
+    """Mappings that both architectures take without further inputs, softmax first."""
     places = models.architecture("seq2seq", "transformer").PLACES
     plain = [n for n in sa.names("simplex") if not models.problems({"name": n, "at": {}}, places)]
-    opposed = torch.tensor([1.0, -1.0])  # sum_normalization divides by their sum: no training survives it
-    plain = [n for n in plain if sa.make(n)(opposed).isfinite().all()]
     return ["softmax", *(n for n in plain if n != "softmax")]
 
 

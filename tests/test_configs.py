@@ -108,7 +108,8 @@ def test_every_registered_mapping_has_its_page():
 
 
 @pytest.mark.parametrize(
-    "mapping", [name for name in MAPPINGS if sa.spec(name).over == "row" and not sa.spec(name).inputs]
+    "mapping",
+    [name for name in MAPPINGS if (s := sa.spec(name)).over == "row" and not s.inputs and s.domain == "real"],
 )
 def test_every_mapping_over_rows_goes_with_the_toy_task(composed, mapping):
     assert composed(["task=toy", f"mapping={mapping}"])["mapping"]["name"] == mapping
@@ -118,6 +119,18 @@ def test_every_mapping_over_rows_goes_with_the_toy_task(composed, mapping):
 @pytest.mark.parametrize("task", ["imdb", "vqa"])
 def test_a_density_is_the_mapping(composed, task, density):
     assert composed([f"task={task}", f"mapping={density}", "model.discrete=softmax"])["mapping"]["name"] == density
+
+
+@pytest.mark.parametrize("model", ["transformer_small", "lstm_demo"])
+def test_embeddings_are_shared_where_both_sides_have_one_vocabulary(composed, model):
+    shared = [composed([f"task={t}", f"model={model}"])["model"]["share_embeddings"] for t in ("toy", "translation")]
+    assert shared == [False, True]
+
+
+def test_a_place_whose_scores_are_never_negative_takes_every_row_mapping():
+    at = {"name": "sum_normalization", "at": {}}
+    assert not models.problems(at, {"here": models.Place(signed=False)})
+    assert "'here'" in models.problems(at, {"here": models.Place()})[0]
 
 
 def test_a_place_can_have_a_mapping_of_its_own(composed):

@@ -18,7 +18,7 @@ from .sparsehourglass import through_cone
 _PAPER = "Laha et al. 2018, sec. 2 and Table 1"
 
 
-@register("sum_normalization", paper=_PAPER, oracle="definition")
+@register("sum_normalization", paper=_PAPER, oracle="definition", domain="nonnegative")
 def sum_normalization(scores: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """``z / sum z``, for z >= 0.
 

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -126,7 +127,7 @@ def look(claim: Path) -> Seen | None:
         return None
     try:
         holder = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         holder = None
     return Seen(holder if isinstance(holder, dict) else None, facts.st_ino, facts.st_mtime)
 
@@ -136,8 +137,11 @@ def alive(folder: Path, seen: Seen | None = None) -> bool:
     if (seen := seen or look(folder / NAME)) is None:
         return False
     here, holder = _here(), seen.holder or {}
-    if None not in here.values() and all(holder.get(k) == v for k, v in here.items()):
-        return _process_alive(int(holder.get("pid", 0)), holder.get("start"))
+    pid: Any = holder.get("pid")
+    # anything else names no process: 0 and -1 would be whole groups of them
+    possible = type(pid) is int and 0 < pid < 2**31
+    if possible and None not in here.values() and all(holder.get(k) == v for k, v in here.items()):
+        return _process_alive(pid, holder.get("start"))
     # a claim that cannot be read is no claim of ours; a negative age: a clock has jumped
     return abs(now(folder) - seen.touched) < (STALE_SECONDS if holder else HEARTBEAT_SECONDS)
 
@@ -172,7 +176,9 @@ def _take_away(claim: Path, seen: Seen) -> None:
     has made since stays. Behind a successor that died on the way the next one in the row may, after `STALE_SECONDS`; nobody
     removes another's file while the claim is there, so two never do it at once.
     """
-    row = f"{NAME}.stale.{(seen.holder or {}).get('token', seen.file)}"
+    token = (seen.holder or {}).get("token")
+    safe = isinstance(token, str) and re.fullmatch(r"[\w-]{1,64}", token)  # else it cannot be part of a file's name
+    row = f"{NAME}.stale.{token if safe else seen.file}"
     for place in itertools.count():
         taking = claim.with_name(f"{row}.{place}")
         try:

@@ -70,6 +70,15 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
 
 
+def without_paths(value: Any) -> Any:
+    """A configuration's value with the names of files and folders in place of their paths."""
+    if isinstance(value, dict):
+        return {k: without_paths(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_paths(v) for v in value]
+    return Path(value).name if isinstance(value, str) and "/" in value else value
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The parsed object, or None when the file is absent, unreadable or holds anything else (then it counts as absent)."""
     try:

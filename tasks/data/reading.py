@@ -190,7 +190,10 @@ def read_lines(path: Path) -> list[str]:
 def parse_json(text: str, path: Path, line: int = 1) -> Any:
     """A JSON text of a file, beginning at `line`; DataError for what is no JSON or holds characters that are no text."""
     try:
-        loaded = json.loads(text)
+        loaded = json.loads(text, object_pairs_hook=_object)
+    except _Twice as error:
+        at, key = _second(text)
+        raise damaged(path, f"the key {key[:40]!r} twice in one object", "different keys", line=line + at) from error
     except json.JSONDecodeError as error:
         raise damaged(
             path, f"no JSON ({error.msg}, column {error.colno:,})", "JSON", line=line + error.lineno - 1
@@ -200,6 +203,33 @@ def parse_json(text: str, path: Path, line: int = 1) -> Any:
     if _BAD_ESCAPE.search(text) and (bad := next(filter(_no_text, _strings(loaded)), None)) is not None:
         raise damaged(path, f"{bad[:40]!a} holds NUL or half a character", "text", line=line)
     return loaded
+
+
+class _Twice(Exception):
+    """An object of JSON has a key twice, of which Python's parser would take the last."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _Twice
+    return found
+
+
+def _second(text: str) -> tuple[int, str]:
+    """Line (from 0) and name of the first key of a JSON text that its object has already."""
+    objects: list[set[str]] = []
+    for found in re.finditer(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[{}]', text):
+        if found[0] == "{":
+            objects.append(set())
+        elif found[0] == "}":
+            objects.pop()
+        elif found[2]:
+            key = json.loads(f'"{found[1]}"')
+            if key in objects[-1]:
+                return text.count("\n", 0, found.start()), key
+            objects[-1].add(key)
+    raise AssertionError(text)
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -260,6 +290,8 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
         if missing := [name for name in columns if name not in head]:
             held = f"the head line has no column {', '.join(missing)}; it has {', '.join(head)[:200]}"
             raise damaged(path, held, expected, line=1)
+        if twice := [name for name, times in Counter(head).items() if times > 1 and name]:
+            raise damaged(path, f"the head line has {', '.join(twice)[:200]} twice", "different columns", line=1)
         needed = max(map(head.index, columns), default=len(head) - 1) + 1
         for cells in filter(None, reader):  # a blank line is no row
             if not needed <= len(cells) <= len(head):

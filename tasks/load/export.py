@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from sparse_attention.repro import cell as cells
 from sparse_attention.repro import plugins
-from sparse_attention.repro.files import StoreError, explain, read_json, usable, write_json
+from sparse_attention.repro.files import StoreError, explain, read_json, usable, without_paths, write_json
 from sparse_attention.repro.store import Entry, Evaluation
 from sparse_attention.repro.upkeep import levels
 from tasks.data.records import Pair
@@ -96,15 +95,8 @@ def _page(cell: cells.Cell, made: Path) -> str:
     page |= {"plugins": copied, "paths": {"outputs": "outputs", "data": "data/cache"}, "logger": {"csv": {}}}
     page["runtime"] |= {"device": "auto"}
     for node in ("data", "encode", "further"):
-        page[node] = _without_paths(page[node])
+        page[node] = without_paths(page[node])
     return yaml.safe_dump(page, sort_keys=False, allow_unicode=True, width=120)
-
-
-def _without_paths(node: Any) -> Any:
-    """A node with the names of files in place of absolute paths."""
-    if isinstance(node, Mapping):
-        return {k: _without_paths(v) for k, v in node.items()}
-    return Path(node).name if isinstance(node, str) and Path(node).is_absolute() else node
 
 
 def _for_fairseq(model: Loaded, sources: Sequence[str], folder: Path) -> None:

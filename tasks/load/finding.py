@@ -67,7 +67,10 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
     for key in conditions:
         if key not in known:
             raise NoCell(f"{what!r}: {key!r} is no key of these cells' configurations{near(key, known)}")
-    fitting = {f: values for f, values in told.items() if all(values.get(k) == v for k, v in conditions.items())}
+    asked = {k: _written(v) for k, v in conditions.items()}
+    fitting = {
+        f: values for f, values in told.items() if all(_written(values.get(k, "")) == v for k, v in asked.items())
+    }
     if len(fitting) == 1:
         return next(iter(fitting))
     among = fitting or told
@@ -88,6 +91,14 @@ def _told(entry: Entry) -> dict[str, str]:
     except StoreError:  # it is not what is looked for
         return {}
     return dict(_flat({k: v for k, v in page.items() if k not in ASIDE}))
+
+
+def _written(value: str) -> str:
+    """A value as text by which two ways to write a number are one: `mapping.lam=1` is 1.0."""
+    try:
+        return repr(float(value))
+    except ValueError:
+        return value
 
 
 def _flat(node: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:

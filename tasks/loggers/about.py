@@ -8,6 +8,7 @@ from typing import Any
 
 from sparse_attention.repro.cell import Cell, Found
 from sparse_attention.repro.display import setting
+from sparse_attention.repro.files import without_paths
 from sparse_attention.repro.records import ASIDE_NODES, flatten
 from sparse_attention.repro.report.data import clip, read_curves
 from sparse_attention.repro.report.heat import MOST_SOURCE, MOST_TARGET, choose
@@ -34,11 +35,11 @@ def tags(cell: Cell) -> list[str]:
 
 
 def config(cell: Cell) -> dict[str, Any]:
-    """One level, `node/key` -> value, without what says where it ran; experiment, sweep, row and column beside it."""
+    """One level, `node/key` -> value, without what says where it ran and with the names of files for their paths; experiment, sweep, row and column beside it."""
     flat = flatten({k: v for k, v in cell.config.items() if k not in ASIDE_NODES})
     return {
         **cell.origin,
-        **{key.replace(".", "/"): value for key, value in flat.items() if value != {}},
+        **{key.replace(".", "/"): without_paths(value) for key, value in flat.items() if value != {}},
         "cell": cell.training_id,
     }
 

@@ -186,6 +186,18 @@ def test_zombie_is_dead(entry):
     process.wait()
 
 
+@pytest.mark.parametrize("pid", [None, "x", True, 0, -1, 2**70, [1], 1.5], ids=str)
+def test_claim_whose_pid_is_no_process_is_judged_by_its_heartbeat(entry, pid):
+    held(entry, pid=pid, token=["../no/name*"])
+    with pytest.raises(Busy, match="is being worked on"), entry.claimed():
+        pass
+    old = time.time() - claims.STALE_SECONDS - 5
+    os.utime(entry.path("claim"), (old, old))
+    with entry.claimed():
+        assert json.loads(entry.path("claim").read_text())["pid"] == os.getpid()
+    assert list(entry.folder.glob("claim*")) == []
+
+
 def test_claim_of_another_machine_is_judged_by_its_heartbeat(entry):
     claim = entry.path("claim")
     held(entry, host="elsewhere", token="theirs")

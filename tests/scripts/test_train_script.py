@@ -62,12 +62,38 @@ def test_sweep(train, outputs):
     assert losses["-1.0", 1] != losses["-1.0", 2] and losses["0.5", 1] != losses["0.5", 2], losses
 
 
-def test_sweep_over_mappings_goes_on_after_a_wrong_one(train, outputs):
-    done = train("-m", "mapping=fusedmax", "mapping.lam=-1,0.2")
-    assert done.returncode == 1
-    assert "lam=-1" in done.stderr and "lam >= 0" in done.stderr
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["mapping=fusedmax", "mapping.lam=0.2,-1"], ["mapping.lam=-1", "lam >= 0"]),
+        (["seed=77,x", "hydra.job.name=mine"], ["seed='x'"]),  # Hydra's own sweeper
+    ],
+    ids=["ours", "hydra"],
+)
+def test_a_sweep_with_a_wrong_point_runs_none(train, outputs, arguments, said):
+    before = cells(outputs)
+    done = train("-m", *arguments)
+    assert done.returncode == 1 and all(text in done.stderr for text in [*said, "nothing was run"]), done.stderr
     no_traceback(done)
-    assert ("fusedmax", "0.2", 1) in cells(outputs)
+    assert cells(outputs) == before
+
+
+@pytest.mark.parametrize(
+    "command", [["train.py"], ["train.py", "-m", "seed=1,2"], ["reproduce.py", "demo"]], ids=" ".join
+)
+@pytest.mark.parametrize(
+    "asked, said",
+    [
+        ("launcher=slurm", "sinfo is not on the PATH; run this where jobs are submitted, or set launcher=local"),
+        ("runtime.devices=[99]", "so there is no 99; allowed: all, none"),
+    ],
+)
+def test_a_launcher_that_cannot_begin_is_one_sentence_before_any_data(script, tmp_path, command, asked, said):
+    task = [] if "demo" in command else ["task=toy"]
+    folders = [f"paths.outputs={tmp_path / 'outputs'}", f"paths.data={tmp_path / 'data'}"]
+    done = script(*command, *task, asked, *folders, PATH=str(tmp_path))
+    assert done.returncode in (1, 2) and done.stderr.startswith("error: ") and said in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1 and not (tmp_path / "data").exists()
 
 
 PLUGIN = """

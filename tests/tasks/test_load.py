@@ -49,6 +49,31 @@ def test_several_that_a_filter_fits_are_listed_with_what_differs(learned, traine
         find_cell(tmp_path, "toy/softmax,sed=2")
 
 
+def test_a_number_may_be_written_otherwise(trained):
+    folder = find_cell(trained[1], "toy/softmax")
+    assert (
+        find_cell(trained[1], "toy/softmax,mapping.gamma=1") == find_cell(trained[1], "toy/softmax,seed=1.0") == folder
+    )
+    with pytest.raises(NoCell, match="fits none"):
+        find_cell(trained[1], "toy/softmax,mapping.gamma=1.5")
+
+
+@pytest.mark.parametrize(
+    "command, rest", [("evaluate.py", ["decode.beam=1"]), ("predict.py", ["decode.beam=1"]), ("export.py", ["FOLDER"])]
+)
+def test_commands_take_a_cell_with_conditions(trained, script, tmp_path, command, rest):
+    """Each help names the form TASK/MAPPING,KEY=VALUE."""
+    more = [str(tmp_path / "made") if a == "FOLDER" else a for a in rest]
+    for cell, status, said in (("toy/sparsemax,seed=1", 0, ""), ("toy/sparsemax,seed=2", 2, "fits none of these")):
+        done = script(command, cell, *more, f"paths.outputs={trained[1]}")
+        assert done.returncode == status and said in done.stderr, done.stderr
+        assert "Examples:" not in done.stdout, "no help"
+    if command == "evaluate.py":
+        assert "test/bleu" in script(command, "toy/sparsemax,seed=1", *more, f"paths.outputs={trained[1]}").stdout
+        wrong = script(command, *more, f"paths.outputs={trained[1]}")
+        assert wrong.returncode == 2 and wrong.stderr.startswith("error: 'decode.beam=1' must be the id of one cell")
+
+
 @pytest.mark.parametrize(
     "what, said", [("toy/softmx", "toy/softmax"), ("nothing", "fits none"), ("", "it fits cells/toy")]
 )

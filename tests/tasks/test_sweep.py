@@ -70,6 +70,7 @@ def test_a_glob_takes_what_fits_and_names_the_rest(resolved):
     names = {name for (name,) in cells(found, "mapping.name")}
     assert {"softmax", "fusedmax", "sparsemax"} <= names and not any(n.startswith("continuous") for n in names)
     assert names | {k.partition("=")[2] for k in found.left_out} == set(compose.names_in("mapping")) and not found.wrong
+    assert "negative" in found.left_out["mapping=sum_normalization"]
     assert (
         "density" in found.left_out["mapping=continuous_softmax"] and "must be set" in found.left_out["mapping=custom"]
     )

@@ -9,6 +9,7 @@ All of them run a cell by its folder or by itself against the same store; claims
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,6 +61,29 @@ def run(
         waiting = again
 
 
+def ready(launcher: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+    """Ask whether `run` could begin here, before data are prepared for it.
+
+    Raises:
+        StoreError: no Slurm here, a GPU that is not there, a package that is not installed.
+    """
+    if launcher["name"] == "slurm":
+        _extra("slurm").here()
+        return
+    if launcher["name"] == "joblib":
+        _extra("workers")
+    places(runtime)
+
+
+def _extra(module: str) -> Any:
+    """A module of this package that needs packages of the extra [cluster]. Raises StoreError."""
+    try:
+        return importlib.import_module(f"{__name__}.{module}")
+    except ModuleNotFoundError as error:
+        name = {"workers": "joblib"}.get(module, module)
+        raise StoreError(f"launcher={name} needs {error.name}: pip install -e '.[cluster]'") from error
+
+
 def one(cell: Cell, store: Store, show: Callable[[Event], None], loggers: Loggers = None) -> Outcome:
     """Run one cell as its own configuration says; in this process when nothing speaks against it."""
     launcher, runtime = cell.config["launcher"], cell.config["runtime"]
@@ -86,18 +110,11 @@ def _local(pending, store, launcher, runtime, loggers, say) -> Iterator[Event]:
 
 
 def _joblib(pending, store, launcher, runtime, loggers, say) -> Iterator[Event]:
-    try:
-        from sparse_attention.repro.launch import workers
-    except ModuleNotFoundError as error:
-        raise StoreError(f"launcher=joblib needs {error.name}: pip install -e '.[cluster]'") from error
+    workers = _extra("workers")
     found = _here(pending, runtime, say)
     with stopping.listening():  # it ends joblib's workers before it ends us
         yield from workers.run(pending, store, found, runtime["threads"], loggers)
 
 
 def _slurm(pending, store, launcher, runtime, loggers, say) -> Iterator[Event]:
-    try:
-        from sparse_attention.repro.launch import slurm
-    except ModuleNotFoundError as error:
-        raise StoreError(f"launcher=slurm needs {error.name}: pip install -e '.[cluster]'") from error
-    yield from slurm.run(pending, store, launcher, runtime, loggers, say)
+    yield from _extra("slurm").run(pending, store, launcher, runtime, loggers, say)

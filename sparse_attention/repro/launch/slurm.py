@@ -35,12 +35,17 @@ REQUEUES = 1000  # of an element, after its time limit or for another's job
 NAME = "sparse-attention"
 
 
+def here() -> None:
+    """Raise StoreError unless jobs can be submitted from this machine."""
+    _ask("sinfo", "--version")
+
+
 def run(
     pending: Sequence[Cell], store: Store, options: Mapping[str, Any], runtime: Mapping[str, Any], loggers: Loggers,
     say: Callable[[str], None],
 ) -> Iterator[Event]:  # fmt: skip
     """Submit what no job has yet, and follow all jobs to their ends unless `wait` is false."""
-    _ask("sinfo", "--version")
+    here()
     live, jobs, fresh = states(), {}, []
     for cell in pending:
         job = cell.entry(store).status().get("job")

@@ -100,6 +100,8 @@ def read_table(path: Path, labels: Sequence[str], columns: Sequence[str] = ()) -
     y: list[list[bool]] = []
     for line, row in table(path, (*labels, *columns), **own.DIALECTS[own.ending(path)]):
         columns = tuple(columns) or tuple(name for name in row if name not in labels)
+        if "" in columns:  # several of them would be read as one
+            raise damaged(path, "a column without a name", "a name for each column", line=1, step=own.STEP)
         if wrong := [name for name in labels if row[name].strip() not in ("0", "1")]:
             raise damaged(path, f"the label {wrong[0]} is {row[wrong[0]][:40]!r}", "0 or 1", line=line, step=own.STEP)
         y.append([row[name].strip() == "1" for name in labels])
@@ -153,6 +155,8 @@ def _documents(path: Path) -> list[tuple[int, list[str], dict[int, float]]]:
         for one in words[has_labels:]:
             index, _, value = one.partition(":")
             try:
+                if int(index) in row:
+                    raise damaged(path, f"feature {int(index)} twice", "each feature once", line=number, step=own.STEP)
                 row[int(index)] = finite(value)
                 right = 0 <= int(index) < 10_000_000
             except ValueError:

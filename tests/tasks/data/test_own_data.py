@@ -151,9 +151,28 @@ def test_what_is_wrong_with_a_table_is_told_with_its_line(tmp_path, opened):
             opened("table", path=path and str(path), **columns)
 
 
+def test_equal_splits_are_a_note_under_the_table(tmp_path, opened):
+    def notes():
+        return [
+            n for n in opened("table", path=str(tmp_path / "own"), text="premise", label="stars").notes if "same" in n
+        ]
+
+    write_table(tmp_path / "own", "train", TABLE)
+    for split in ("dev", "test"):
+        write_table(tmp_path / "own", split, [*TABLE, (f"Of {split}", "x", "2")])
+    assert notes() == []
+    write_table(tmp_path / "own", "test", TABLE)
+    assert notes() == ["1 split has the same content as train (test.csv): its scores say what was learned by heart"]
+    write_table(tmp_path / "own", "dev", TABLE)
+    assert len(notes()) == 3
+
+
 @pytest.mark.parametrize(
     "name, text, said",
     [
+        ("csv", "fr,en,fr\na,b,c\n", "line 1: the head line has fr twice"),
+        ("jsonl", '{"fr": "a", "en": "b"}\n{"fr": "{a}", "en": "b", "fr": "c"}\n', "line 2: the key 'fr' twice in one object"),
+        ("json", '[{"fr": "en:", "en": "b"},\n {"x": {"fr": [1]}, "fr": "a",\n "en": "b", "fr": "c"}]', "line 3: the key 'fr' twice"),
         ("tsv", "a\tb\na b\n", "line 2: 1 column"), ("tsv", "a\tb\nc\td\te\n", "line 2: 3 column"),
         ("jsonl", '{"fr": "a", "en": "b"}\n{"fr": "a"}\n', "line 2: has no en"), ("jsonl", '{"fr": "a", "en": ["b"]}\n', "line 1: en is"),
         ("json", '[{"fr": "a", "en": "b"}, {"fr": "a"}]', "record 2: has no en"), ("json", '{"fr": "a"}', "no list at its top"),
@@ -226,6 +245,7 @@ def test_every_format_of_features_is_the_same_data_and_svmlight_is_sklearns(tmp_
         ("0,7 1:0.5\n", "line 1: the label '7'"),
         ("0 1:0.5\n1 2=3\n", "line 2: '2=3'"),
         ("1 -2:1\n", "line 1: '-2:1'"),
+        ("0 1:0.5\n1 2:3 1:2 2:4\n", "line 2: feature 2 twice"),
     ):
         bad.write_text(text)
         with pytest.raises(DataError, match=said):
@@ -238,6 +258,10 @@ def test_every_format_of_features_is_the_same_data_and_svmlight_is_sklearns(tmp_
         ("1,2", "line 3: 2 cells"),
     ):
         bad.write_text("\n".join([*good[:2], line]) + "\n")
+        with pytest.raises(DataError, match=said):
+            opened("features", path=str(tmp_path / "csv"), label=names)
+    for head, said in (("f0,f0", "line 1: the head line has f0 twice"), (",f1", "line 1: a column without a name")):
+        bad.with_name("train.csv").write_text("\n".join([head + good[0].removeprefix("f0,f1"), *good[1:]]) + "\n")
         with pytest.raises(DataError, match=said):
             opened("features", path=str(tmp_path / "csv"), label=names)
     with pytest.raises(DataError, match="which columns are labels"):

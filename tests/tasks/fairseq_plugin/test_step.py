@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 import safetensors.torch
@@ -210,3 +211,19 @@ def test_a_compiled_step_learns_the_same(tmp_path):
         names.add(entry.folder.name)
     assert len(names) == 1
     torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-5)
+
+
+def test_an_example_longer_than_a_batch_is_refused_before_training(prepared_cell, tiny, tmp_path):
+    """fairseq would leave it out without a word, and of all examples say that the data are empty."""
+
+    def run(most: int):
+        cell = prepared_cell([*tiny, f"train.max_tokens={most}", "train.batch_size=null"])
+        return cells.run(cell, Store(tmp_path))
+
+    said = re.search(
+        r"train\.max_tokens=1 is too small: example \d+ of (?:train|dev), the longest, has (\d+) tokens; .* at least (\d+)",
+        run(1).reason,
+    )
+    assert said and said[1] == said[2]
+    assert run(int(said[2]) - 1).state == "failed" and not [*tmp_path.rglob("*.pt")]
+    assert run(int(said[2])).state == "done"

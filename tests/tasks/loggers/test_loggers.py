@@ -17,7 +17,7 @@ from sparse_attention.repro import cell as cells
 from sparse_attention.repro import experiment
 from sparse_attention.repro.store import Store
 from tasks import compose
-from tasks.loggers import make_loggers
+from tasks.loggers import about, make_loggers
 
 pytest.importorskip("wandb")
 KEY = "0123456789abcdef0123456789abcdef01234567"
@@ -167,6 +167,16 @@ def test_curves_scores_baselines_pictures_and_samples(trained, outputs):
     (table,) = trained.glob(f"wandb/*{run['id']}/files/media/table/samples/*.json")
     shown = json.loads(table.read_text())
     assert shown["columns"][:4] == ["index", "source", "reference", "output"] and len(shown["data"]) == 8
+
+
+def test_no_path_anywhere_in_the_configuration(prepared_cell, tiny, tmp_path):
+    """wandb's runs, uploads and TensorBoard's files take it from here."""
+    for name in ("train.fr", "train.en", "dev.fr", "dev.en", "test.fr", "test.en"):
+        (tmp_path / name).write_text(f"a b {name}\n" * 20)
+    files = ["data=files", f"data.path={tmp_path}", "data.source_lang=fr", "data.target_lang=en"]
+    found = about.config(prepared_cell([*(o for o in tiny if "limits" not in o), *files]))
+    assert found["data/path"] == tmp_path.name and found["data/source_lang"] == "fr"
+    assert not [key for key, value in found.items() if "/" in str(value)]
 
 
 def test_no_key_and_no_host_anywhere(trained, outputs):

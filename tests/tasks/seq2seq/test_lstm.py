@@ -19,8 +19,7 @@ from tasks.seq2seq.options import problems as between_nodes
 
 # Small gamma: untrained scores are flat, and the sparse mappings shall have zeros here.
 MAPPINGS = [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"lam": 0.1, "gamma": 0.1})]
-# Scores of a model may be negative, where sum_normalization has no value.
-ROWS = [n for n in sa.names() if (s := sa.spec(n)).over == "row" and not s.inputs and n != "sum_normalization"]
+ROWS = [n for n in sa.names() if (s := sa.spec(n)).over == "row" and not s.inputs and s.domain == "real"]
 SHAPES = [
     pytest.param(
         {"input_feeding": f, "bidirectional": b, "attention": a}, id=f"{a}{'-feeding' * f}{'-bidirectional' * b}"

@@ -19,8 +19,7 @@ from tasks.seq2seq.models import transformer
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import beam_search
 
-# Scores of a model may be negative, where sum_normalization has no value.
-ROWS = [n for n in sa.names() if (s := sa.spec(n)).over == "row" and not s.inputs and n != "sum_normalization"]
+ROWS = [n for n in sa.names() if (s := sa.spec(n)).over == "row" and not s.inputs and s.domain == "real"]
 LEARNED = {"name": "entmax", "alpha": "learned"}
 
 
