@@ -26,6 +26,7 @@ from sparse_attention.repro import plugins
 from tasks import data, memory, models, nodes
 from tasks.options import OptionsError, absurd, near, plain, read, read_each, short
 from tasks.overrides import CONFIGS, ConfigError, merged, reading, refuse
+from tasks.pages import claims as claims
 from tasks.pages import experiment as experiment
 from tasks.pages import names_in as names_in
 from tasks.pages import own_row as own_row

@@ -9,7 +9,10 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from sparse_attention.repro import experiment as experiments
+from sparse_attention.repro import paper_claims
 from sparse_attention.repro.experiment import Experiment, Row
+from sparse_attention.repro.paper_claims import Claim
+from sparse_attention.repro.published import records
 from tasks.options import near
 from tasks.overrides import CONFIGS, ConfigError
 
@@ -35,8 +38,13 @@ def experiment(name: str, profile: str) -> Experiment:
 
 
 def published(name: str) -> list[dict[str, Any]]:
-    """The records of `configs/published/<name>.yaml`."""
-    return page("published", name)["results"]
+    """The records of `configs/published/<name>.yaml`, with what its labels stand for; none for no name."""
+    return records(page("published", name)) if name else []
+
+
+def claims(paper: str) -> list[Claim]:
+    """The claims of `configs/claims/<paper>.yaml`; none where there is no such page."""
+    return paper_claims.read(page("claims", paper), paper) if paper in names_in("claims") else []
 
 
 def own_row(name: str, parameters: Sequence[str]) -> Row:

@@ -116,7 +116,9 @@ def _restored(name: str, overrides: Sequence[str], path: Path) -> Iterator[tuple
 
 def _table(plan: Plan, store: Store) -> Table:
     one = plan.experiment
-    return table.build(plan, store, compose.published(one.published) if one.published else [], docs=reproduce.DOCS)
+    return table.build(
+        plan, store, compose.published(one.published), docs=reproduce.DOCS, claims=compose.claims(one.paper)
+    )
 
 
 @dataclass

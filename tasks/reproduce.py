@@ -291,8 +291,8 @@ class Driver:
     def _print_complete(self, display: Display) -> None:
         for number, one in enumerate(self.planned.plans):
             if number not in self.tables and all(key in self.done or key in self.failed for key in one.cells):
-                records = compose.published(one.experiment.published) if one.experiment.published else []
-                self.tables[number] = built = table.build(one, self.store, records, self.failed, DOCS)
+                records, claims = compose.published(one.experiment.published), compose.claims(one.experiment.paper)
+                self.tables[number] = built = table.build(one, self.store, records, self.failed, DOCS, claims)
                 stem = self.store.root / "tables" / f"{one.experiment.name}_{one.experiment.profile}"
                 self.written.extend(render.write(built, stem))
                 display.result("\n" + render.to_text(built) + "\n")

@@ -35,8 +35,10 @@ def summarize(name: str, overrides: Sequence[str], results: Path | None = None) 
     with tempfile.TemporaryDirectory() as work:
         store = Store(work)
         plan = archive.restore(one, wanted, found, store, rest)
-        printed = compose.published(one.published) if one.published else []
-        text = summary(plan, store, table.build(plan, store, printed, docs=reproduce.DOCS), troubles)
+        built = table.build(
+            plan, store, compose.published(one.published), docs=reproduce.DOCS, claims=compose.claims(one.paper)
+        )
+        text = summary(plan, store, built, troubles)
     path = outputs / "report" / f"{name}_{one.profile}_summary.md"
     write_atomic(path, text.encode())
     return text, path

@@ -131,3 +131,32 @@ def test_every_row_and_column_finds_its_printed_number(name):
 @pytest.mark.parametrize("name", TABLES)
 def test_every_printed_number_has_a_place_in_the_table_of_its_name(name):
     assert shown_numbers(name) == {key(r) for r in ours(name)["results"]}
+
+
+COMPARED = [name for name in EXPERIMENTS if name != "demo"]
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_printed_number_is_held_against_the_score_that_it_is(name):
+    """DUC is scored by recall at 75 bytes, in every column that shows its numbers."""
+    page = compose.page("experiment", name)
+    sets = ours(page["published"])["datasets"]
+    for column in page["columns"].values():
+        for group in column.get("published", ()):
+            known = sets.get(group["dataset"]) or {}
+            for metric, against in zip(group["metrics"], group["against"]):
+                assert known.get(metric) in (None, against.partition("/")[2])
+                assert known or sets == {}, f"{name}: what is {group['dataset']} by our names?"
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_every_row_is_what_the_page_says(name):
+    page = compose.page("experiment", name)
+    rows = ours(page["published"])["rows"]
+    for row in page["rows"]:
+        if row.get("published"):
+            said = rows[row["published"]]
+            assert said["mapping"] == row["mapping"]
+            stated = dict(o.split("=", 1) for o in row.get("overrides", ()))
+            assert stated == {k: str(said[k]) for k in stated}
+    assert {r["mapping"] for r in ours(page["published"])["results"]} == set(rows)

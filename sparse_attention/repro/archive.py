@@ -2,7 +2,8 @@
 
 A file of JSON lines a table. The first line says what was asked: experiment, profile, arguments. Each further line is a cell: the
 hash of its configuration and scoring (`key`), its names in the store, what training and evaluations measured, the versions
-they were made with, and the scores of single test examples, packed, on which the significance rests. No weights, no texts.
+they were made with, the dev scores of all epochs by the metric that picks one (`curve`; older records have none), and the
+scores of single test examples, packed, on which the significance rests. No weights, no texts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sparse_attention.repro import records
+from sparse_attention.repro import convergence, records
 from sparse_attention.repro.experiment import Experiment
 from sparse_attention.repro.files import StoreError, read_json, write_atomic, write_json
 from sparse_attention.repro.identity import Cell, computed_from, digest, family, scoring
@@ -84,7 +85,10 @@ def _record(w: Wanted, named: str, folder: Path, asked: set[str]) -> dict[str, A
     trained = Level(folder).read()
     if trained is None or not asked <= tests.keys() or not tests:
         return None
-    return {
+    by = str((config.get("train") or {}).get("best_metric"))
+    scores = convergence.dev_scores(folder, by)
+    curve = {"curve": {"metric": by, "dev": scores}} if scores and all(map(math.isfinite, scores)) else {}
+    return curve | {
         "key": named, "task": config["task"]["name"], "mapping": config["mapping"]["name"], "seed": w.seed, "training": folder.name,
         "trained": trained, "made": _made(Level(folder)), "tests": {k: v for k, v in tests.items() if k in asked | {OWN}},
     }  # fmt: skip
@@ -180,6 +184,9 @@ def _unpack(cell: Cell, record: Mapping[str, Any], store: Store) -> None:
     if not entry.finished():
         write_json(entry.path("metrics.json"), record["trained"])
         write_json(entry.path("provenance.json"), record["made"])
+        if curve := record.get("curve"):
+            lines = [f"epoch,dev/{curve['metric']}", *(f"{i},{score!r}" for i, score in enumerate(curve["dev"], 1))]
+            entry.path("curves.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
         entry.finish(training=record["training"])
     for test in cell.tests:
         level, of_test = cell.evaluation(store, test), record["tests"][test.name]

@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from sparse_attention.repro.convergence import Convergence
 from sparse_attention.repro.identity import Found
 from sparse_attention.repro.published import Published
-from sparse_attention.repro.stats import Summary, kendall
+from sparse_attention.repro.stats import FEWEST, Summary, kendall
 from sparse_attention.repro.verdict import Verdict
 
 SIGNIFICANT = 0.05
+CONVERGENCE = "convergence"  # the last value of a row, where its family has epochs: text, no number
 MARKS = {"examples": "*", "seeds": "†"}
 
 
@@ -25,7 +27,8 @@ class Value:
     # against the first row, after Holm's correction over the rows: "examples", "seeds" -> p-value
     p_values: dict[str, float] = field(default_factory=dict)
     note: str = ""
-    best: bool = False  # of its column, among rows that have stopped learning
+    best: bool = False  # of its column, and converged
+    runs: tuple[float, ...] = ()  # of `summary`, one a seed
 
     @property
     def marks(self) -> str:
@@ -37,6 +40,12 @@ class Value:
             return self.note or "-"
         return self.summary.text(self.decimals) + self.marks
 
+    def spread(self) -> str:
+        """The 95 % interval over seeds; of too few seeds for one, the runs themselves; nothing for one seed."""
+        if self.summary is None or len(self.runs) < 2:
+            return ""
+        return self.summary.interval(self.decimals) or ", ".join(f"{run:.{self.decimals}f}" for run in self.runs)
+
 
 @dataclass
 class Row:
@@ -47,7 +56,7 @@ class Row:
     verdicts: list[Verdict | None]  # one for each of `theirs`
     found: list[Found] = field(default_factory=list)  # the selected cells, one per seed
     baseline: bool = False
-    still: bool = False  # learning
+    convergence: Convergence = Convergence("")
     seeds: list[int] = field(default_factory=list)  # of `found`
 
     def value(self, metric: str) -> Value | None:
@@ -77,7 +86,7 @@ class Block:
     @property
     def comparable(self) -> bool:
         """Whether any of its numbers has a verdict."""
-        return any(v is not None and not v.why for row in self.rows for v in row.verdicts)
+        return any(v is not None and v.comparable for row in self.rows for v in row.verdicts)
 
 
 @dataclass
@@ -91,12 +100,16 @@ class Table:
 
 
 def rank_agreement(block: Block, column: int) -> tuple[float, int] | None:
-    """Kendall's tau-b between our order of the rows and the published one, and of how many rows; None for fewer than three."""
+    """Kendall's tau-b between our order of the rows and the published one, and of how many rows; None for fewer than three.
+
+    Of rows that have converged and have `FEWEST` seeds or more: single runs have no order.
+    """
     pairs = [
         (ours.summary.mean, theirs.value)
         for row in block.rows
-        if not (row.baseline or row.still) and (theirs := row.theirs[column]) is not None
+        if not row.baseline and row.convergence.converged and (theirs := row.theirs[column]) is not None
         and (ours := row.value(block.against[column])) is not None and ours.summary is not None
+        and ours.summary.n >= FEWEST
     ]  # fmt: skip
     if len(pairs) < 3 or any(math.isnan(ours) for ours, _ in pairs):
         return None
@@ -110,3 +123,14 @@ def best_of(values: Sequence[float | None], sign: int, decimals: int) -> set[int
     if sign == 0 or len(known) < 2:
         return set()
     return {i for i, v in enumerate(values) if v is not None and sign * round(v, decimals) == max(known)}
+
+
+def mark_best(rows: Sequence[Row], column: int, sign: int, decimals: int) -> None:
+    """Mark the best values of a column. Nothing is marked where a row that has not converged, or a baseline, is as good."""
+    means = [None if (v := row.values[column].summary) is None else v.mean for row in rows]
+    best = best_of(means, sign, decimals)
+    if sum(v is not None for v, row in zip(means, rows) if not row.baseline) > 1 and all(
+        rows[r].convergence.converged and not rows[r].baseline for r in best
+    ):
+        for r in best:
+            rows[r].values[column].best = True

@@ -15,9 +15,6 @@ from sparse_attention.repro.plan import Plan, Slot
 from sparse_attention.repro.protocol import Metric
 from sparse_attention.repro.verdict import rule
 
-STILL_LEARNING = 3.0  # per cent
-GAIN = "dev/last_gain"
-
 
 def of_data(
     rows: Sequence[Row], facts: Mapping[str, Any], shown: Sequence[Show], metrics: Mapping[str, Metric]
@@ -62,10 +59,11 @@ def seeds(plan: Plan, blocks: Sequence[Block]) -> list[str]:
         f"Seeds: {', '.join(map(str, used))} ({spread}). An order of rows is claimed by seeds, never by one run; "
         "the same seed gives other numbers on another machine (up to 1.4 ROUGE measured between machines)."
     ]
-    if any(GAIN in f.metrics for b in blocks for r in b.rows for f in r.found):
+    if any(r.convergence.state and r.found for b in blocks for r in b.rows):
         lines.append(
-            "Last gain: per cent by which the last epoch lowered the dev loss. "
-            f"Above {STILL_LEARNING:.1f} a row is still learning: it gets no sign and is never marked as the best."
+            "Converged: of the dev score that picks the epoch, the best was not the last, or the last epoch's gain was below the "
+            "scatter of the last five. A row with a cell that has not converged, or whose curve is not recorded, gets no sign, no "
+            "verdict, and is never marked as the best."
         )
     kinds = {kind for b in blocks for r in b.rows for v in r.values for kind in v.p_values}
     over = f"p < {SIGNIFICANT} after Holm's correction over the rows of a column and metric"

@@ -7,9 +7,9 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparse_attention.repro.blocks import MARKS, Block, Row, Table
+from sparse_attention.repro.blocks import CONVERGENCE, MARKS, Block, Row, Table
 from sparse_attention.repro.files import write_atomic
-from sparse_attention.repro.footers import STILL_LEARNING
+from sparse_attention.repro.stats import FEWEST
 from sparse_attention.repro.verdict import Verdict
 
 WIDEST_LABEL = 48
@@ -17,7 +17,7 @@ CSV = (
     "table", "column", "row", "selected", "source", "metric", "mean", "std", "n", "ci95_half", "p_examples", "p_seeds",
     "ours_minus_published", "verdict",
 )  # fmt: skip
-BEST = f"best of its column, as printed, among the rows that have stopped learning (last gain at most {STILL_LEARNING:g} %)."
+BEST = "best of its column, as printed, and converged; no row, converged or not, and no baseline is better."
 
 
 def grid(block: Block) -> tuple[list[str], list[str], list[list[str]]]:
@@ -44,21 +44,21 @@ def grid(block: Block) -> tuple[list[str], list[str], list[list[str]]]:
 
 
 def further(block: Block) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Small tables below a block: (title, header line, body) of the intervals, and of the differences where they mean something."""
+    """Small tables below a block: (title, header line, body) of the spread over seeds, and of the differences where they mean something."""
     rows = [row for row in block.rows if not row.baseline]
     labels = [row.label for row in rows]
     named = [f"{row.label} ({row.detail})" if labels.count(row.label) > 1 and row.detail else row.label for row in rows]
-    intervals = [
-        [label, *("-" if v.summary is None else v.summary.interval(v.decimals) or "-" for v in row.values)]
-        for label, row in zip(named, rows)
-    ]
-    found = [("95 % intervals over seeds", ["mapping", *block.headers], intervals)] if _any(intervals) else []
+    shown = [i for i in range(len(block.headers)) if any(row.values[i].metric != CONVERGENCE for row in rows)]
+    spreads = [[label, *(row.values[i].spread() or "-" for i in shown)] for label, row in zip(named, rows)]
+    few = any(len(v.runs) in range(2, FEWEST) for row in rows for v in row.values)
+    title = f"95 % intervals over seeds{f' (of fewer than {FEWEST} seeds: the runs)' if few else ''}"
+    found = [(title, ["mapping", *(block.headers[i] for i in shown)], spreads)] if _any(spreads) else []
     if block.comparable:
         columns = [f"{name} {label}" for name, labels in block.published for label in labels]
         body = [
             [row.label, *(row.difference(c, block.against) or "-" for c in range(len(columns)))]
             for row in rows
-            if any(v is not None and not v.why for v in row.verdicts)
+            if any(v is not None and v.comparable for v in row.verdicts)
         ]
         found.append(("ours minus published, 95 % interval over seeds", ["mapping", *columns], body))
     return found
@@ -170,7 +170,8 @@ def to_csv(table: Table) -> str:
                 numbers = [f"{s.mean:.6g}", _number(s.std), s.n, _number(s.half)] if s else ["", "", 0, ""]
                 p = [_number(v.p_values.get(kind), 4) for kind in MARKS]
                 source = "baseline" if row.baseline else "ours"
-                out.writerow([table.name, block.label, row.label, row.detail, source, v.metric, *numbers, *p, "", ""])
+                said = v.note if v.metric == CONVERGENCE else ""
+                out.writerow([table.name, block.label, row.label, row.detail, source, v.metric, *numbers, *p, "", said])
             for c, (name, t, verdict) in enumerate(zip(published, row.theirs, row.verdicts)):
                 if t is not None:
                     ends = [row.difference(c, block.against), verdict.text if verdict else ""]

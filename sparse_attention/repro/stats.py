@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 LEVEL = 0.95  # of every interval
+FEWEST = 3  # seeds of a printed interval and of an order of rows: for two, t is 12.7 and the runs say more
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Summary:
         return f"{self.mean:.{decimals}f}{spread}"
 
     def interval(self, decimals: int = 2, shift: float = 0.0, sign: str = "") -> str:
-        """`[low, high]`, the 95 % interval of the mean less `shift`; nothing for one seed."""
-        if self.half is None:
+        """`[low, high]`, the 95 % interval of the mean less `shift`; nothing for fewer than `FEWEST` seeds."""
+        if self.half is None or self.n < FEWEST:
             return ""
         low, high = self.mean - shift - self.half, self.mean - shift + self.half
         return f"[{low:{sign}.{decimals}f}, {high:{sign}.{decimals}f}]"
@@ -44,7 +45,7 @@ def summarize(values: Sequence[float]) -> Summary:
     """Raises ValueError on an empty sequence."""
     if not values:
         raise ValueError("no values to summarize")
-    if any(math.isnan(v) for v in values):
+    if not all(map(math.isfinite, values)):
         return Summary(math.nan, math.nan if len(values) > 1 else None, len(values))
     return Summary(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparse_attention.repro.blocks import Block, Table, rank_agreement
+from sparse_attention.repro.convergence import LEARNING, UNKNOWN
 from sparse_attention.repro.files import read_json
 from sparse_attention.repro.identity import Cell, Found
 from sparse_attention.repro.plan import Plan
 from sparse_attention.repro.store import Store
-from sparse_attention.repro.verdict import FREE
+from sparse_attention.repro.verdict import APART, FREE, MISSED, OPEN, REPRODUCED
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def _reproduced(block: Block) -> Iterable[str]:
     at = 0
     for group, headers in block.published:
         for header in headers:
-            fair = [row for row in ours if (v := row.verdicts[at]) is not None and not v.why]
+            fair = [row for row in ours if (v := row.verdicts[at]) is not None and v.comparable]
             told = [f"{row.label} {text}" for row in fair if (text := row.difference(at, block.against))]
             if told:
                 yield f"{block.label}: ours minus {group} {header}: {'; '.join(told)}."
@@ -124,10 +125,9 @@ def _easy(built: Table, done: Sequence[_Done], cells: int) -> list[str]:
     rest = [row for block in built.blocks for row in block.rows if row.found and not row.baseline]
     found = [f"{first} of {cells} cells were finished at the first attempt."]
     if rest:
-        found.append(f"{sum(not row.still for row in rest)} of {len(rest)} rows have come to rest.")
-    agreed = sum(v.word == "agrees" for row in rest for v in row.verdicts if v)
-    if agreed:
-        found.append(f"{agreed} printed numbers agree within their tolerance.")
+        found.append(f"{sum(row.convergence.converged for row in rest)} of {len(rest)} rows have converged.")
+    if same := sum(v.word == REPRODUCED for row in rest for v in row.verdicts if v):
+        found.append(f"{same} printed numbers are reproduced.")
     if done:
         found.append(f"Half of the cells took {_median(one.found.seconds for one in done):,.0f} s or less each.")
     return found
@@ -145,16 +145,15 @@ def _hard(built: Table, done: Sequence[_Done], cells: int) -> list[str]:
     for block in built.blocks:
         if block.unavailable:
             found.append(f"{block.label}: its data could not be had ({block.unavailable}).")
-        if still := [row.label for row in block.rows if row.still]:
-            found.append(f"{block.label}: still learning when the training ended: {', '.join(still)}.")
-        off = [
-            f"{row.label} {v.word}" for row in block.rows for v in row.verdicts if v and v.word in ("above", "below")
-        ]
-        if off:
-            found.append(f"{block.label}: outside the tolerance: {', '.join(off)}.")
-        reasons = dict.fromkeys(why for row in block.rows for v in row.verdicts if v for why in v.why)
-        if reasons:
-            found.append(f"{block.label}: no verdict, because: {'; '.join(reasons)}.")
+        for state, told in ((LEARNING, "still learning when the training ended"), (UNKNOWN, UNKNOWN)):
+            if rows := [row.label for row in block.rows if row.found and row.convergence.state == state]:
+                found.append(f"{block.label}: {told}: {', '.join(rows)}.")
+        given = [(row.label, v) for row in block.rows for v in row.verdicts if v]
+        if off := [label for label, v in given if v.word == MISSED]:
+            found.append(f"{block.label}: outside the tolerance: {', '.join(dict.fromkeys(off))}.")
+        for word, told in ((OPEN, "inconclusive, because"), (APART, "not comparable, because")):
+            if reasons := dict.fromkeys(why for _, v in given if v.word == word for why in v.why):
+                found.append(f"{block.label}: {told}: {'; '.join(reasons)}.")
     return found
 
 

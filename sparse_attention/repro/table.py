@@ -1,24 +1,25 @@
 """The table as data: ours beside the published numbers, per column of the experiment.
 
 Selection follows the papers: of a row's grid the point with the best mean dev score, per column; its test scores are
-shown. A number never travels alone: the footers carry data, seeds, signatures, deviations and code version. A row whose
-last epoch still lowered the dev loss by more than `STILL_LEARNING` percent says so and takes part in no comparison.
+shown. A number never travels alone: the footers carry data, seeds, signatures, deviations and code version. A row says
+whether its trainings had converged (`convergence`); one that has not, or of which it is not known, takes part in no comparison.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sparse_attention.repro import footers
+from sparse_attention.repro import convergence, footers, paper_claims
 from sparse_attention.repro import published as pub
-from sparse_attention.repro.blocks import Block, Row, Table, Value, best_of
+from sparse_attention.repro.blocks import CONVERGENCE, Block, Row, Table, Value, mark_best
 from sparse_attention.repro.experiment import Column, Select, Show
-from sparse_attention.repro.footers import GAIN, STILL_LEARNING
 from sparse_attention.repro.identity import Found
+from sparse_attention.repro.paper_claims import Claim
 from sparse_attention.repro.plan import Plan, Point, Slot
 from sparse_attention.repro.protocol import Metric
 from sparse_attention.repro.stats import (
@@ -30,18 +31,19 @@ from sparse_attention.repro.stats import (
     summarize,
 )
 from sparse_attention.repro.store import Damaged, Evaluation, Store
-from sparse_attention.repro.verdict import Verdict, judge, obstacles
+from sparse_attention.repro.verdict import Verdict, barriers, doubts, judge
 
 
 def build(
     plan: Plan, store: Store, records: Sequence[Mapping[str, Any]] = (), failed: Mapping[str, str] | None = None,
-    docs: Path | None = None,
+    docs: Path | None = None, claims: Sequence[Claim] = (),
 ) -> Table:  # fmt: skip
     """Collect the finished cells of a plan; missing and damaged ones are shown as such, never silently left out.
 
     Args:
         records: the printed numbers. failed: cell id -> error of cells that failed in this run.
         docs: the folder with a page per task, whose deviations the table lists beside those of experiment and setting.
+        claims: of the paper; those of this experiment are tested on its rows.
     """
     one = plan.experiment
     blocks = [
@@ -51,8 +53,33 @@ def build(
     ]  # fmt: skip
     deviations = list(dict.fromkeys([*one.deviations, *footers.of_settings(plan), *footers.of_tasks(docs, plan)]))
     warning = "" if any(b.comparable for b in blocks) else "; its numbers are not comparable with the paper's"
-    last = [*footers.seeds(plan, blocks), *one.footers, *footers.notes(blocks), *footers.origin(blocks)]
+    last = [
+        *footers.seeds(plan, blocks),
+        *one.footers,
+        *footers.notes(blocks),
+        *_tested(claims, plan, blocks),
+        *footers.origin(blocks),
+    ]
     return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, deviations)
+
+
+def _tested(claims: Sequence[Claim], plan: Plan, blocks: Sequence[Block]) -> list[str]:
+    """The paper's claims on these rows; a row that has not converged decides none."""
+    mine = [c for c in claims if c.experiment == plan.experiment.name]
+    at = {column.key: (column.label, block) for column, block in zip(plan.experiment.columns, blocks)}
+    scores: dict[str, dict[str, dict[str, dict[int, float]]]] = {c.metric: {} for c in mine}
+    for metric, (key, (_, block)) in itertools.product(scores, at.items()):
+        for row in block.rows:
+            runs = {s: f.metrics[metric] for s, f in zip(row.seeds, row.found) if metric in f.metrics}
+            if runs and not row.baseline:
+                scores[metric].setdefault(key, {})[row.label] = runs
+    unsure = {
+        key: {r.label: r.convergence.state for r in block.rows if r.found and not r.convergence.converged}
+        for key, (_, block) in at.items()
+    }
+    known = {name: m.decimals for c in range(len(blocks)) for name, m in plan.metrics(c).items()}
+    decimals = {metric: known.get(metric.rpartition("/")[2], 2) for metric in scores}
+    return paper_claims.lines(mine, scores, unsure, {key: label for key, (label, _) in at.items()}, decimals)
 
 
 class _Column:
@@ -67,22 +94,22 @@ class _Column:
         self.slots = [plan.at(r, number) for r in range(len(plan.experiment.rows))]
         self.losses: list[str] = []
         self.found = [self._read(row.label, slots) for row, slots in zip(plan.experiment.rows, self.slots)]
-        gain = any(GAIN in f.metrics for found in self.found for f in found.values())
         self.shown = list(column.show)
-        if gain and all(s.metric != GAIN for s in self.shown):
-            self.shown.append(Show(GAIN, "last gain %", 1))
 
     def block(self) -> Block:
         rows: list[Row] = []
         for r in range(len(self.slots)):
             rows.append(self._row(r))
         self._test(rows)
+        everything = rows + self._baselines(rows)
         for i, show in enumerate(self.shown):
-            values = [row.values[i] for row in rows]
-            means = [None if row.still or v.summary is None else v.summary.mean for row, v in zip(rows, values)]
-            for best in best_of(means, self.better(show), values[0].decimals if values else 2):
-                values[best].best = True
-        reasons = dict.fromkeys(why for row in rows for v in row.verdicts if v for why in v.why)
+            mark_best(everything, i, self.better(show), self._decimals(show))
+        headers = [s.label for s in self.shown]
+        if any(row.convergence.state and row.found for row in rows):
+            headers.append("converged")
+            for row in everything:
+                row.values.append(Value(CONVERGENCE, None, note=row.convergence.text if row.found else ""))
+        reasons = dict.fromkeys(why for row in rows for v in row.verdicts if v and not v.comparable for why in v.why)
         slot = next(s for group in self.slots for s in group)
         facts = next((f.facts for row in rows for f in row.found), slot.cell.prepared.facts)
         label = self.column.label
@@ -92,23 +119,19 @@ class _Column:
         below = [*footers.of_data(rows, facts, self.shown, self.metrics), *why, *self.losses]
         groups = [(g.label, list(g.headers)) for g in self.column.published]
         against = [metric for group in self.column.published for metric in group.against]
-        block = Block(
-            label, [s.label for s in self.shown], groups, rows + self._baselines(rows), below, against=against
-        )
+        block = Block(label, headers, groups, everything, below, against=against)
         below += footers.of_comparison(block, self.metrics)
         return block
 
     def _test(self, rows: Sequence[Row]) -> None:
-        """Every row against the first, Holm's correction over the rows of each metric; one that still learns is left out."""
-        compared = [row for row in rows[1:] if row.found and not row.still]
-        if not compared or not rows[0].found or rows[0].still:
+        """Every row against the first, Holm's correction over the rows of each metric; one that has not converged is left out."""
+        compared = [row for row in rows[1:] if row.found and row.convergence.converged]
+        if not compared or not rows[0].found or not rows[0].convergence.converged:
             return
         for i, show in enumerate(self.shown):
             known = self.metric(show.metric)
             tests = (
-                {"examples": _by_examples, "seeds": _by_seeds}
-                if known and known.better and show.metric != GAIN
-                else {"examples": _by_examples}
+                {"examples": _by_examples, "seeds": _by_seeds} if known and known.better else {"examples": _by_examples}
             )
             for kind, test in tests.items():
                 found = {r: test(rows[0], row, show.metric, known) for r, row in enumerate(compared)}
@@ -120,7 +143,7 @@ class _Column:
 
     def better(self, show: Show) -> int:
         known = self.metric(show.metric)
-        return show.better if show.better is not None else known.better if known and show.metric != GAIN else 0
+        return show.better if show.better is not None else known.better if known else 0
 
     def _decimals(self, show: Show) -> int:
         known = self.metric(show.metric)
@@ -151,19 +174,35 @@ class _Column:
         for show in self.shown:
             scores = [f.metrics[show.metric] for f in finished if show.metric in f.metrics]
             note = "" if scores else "failed" if broken else "missing"
-            values.append(Value(show.metric, summarize(scores) if scores else None, self._decimals(show), note=note))
-        still = any(f.metrics.get(GAIN, 0.0) > STILL_LEARNING for f in finished)
-        detail = ", ".join([*([detail] if detail else []), *(["still learning"] if still else [])])
+            values.append(
+                Value(
+                    show.metric,
+                    summarize(scores) if scores else None,
+                    self._decimals(show),
+                    note=note,
+                    runs=tuple(scores),
+                )
+            )
+        trained = convergence.together(
+            [convergence.of(s.cell.config, f.metrics, f.folder, self.metrics) for s, f in zip(chosen, finished)]
+        )
         theirs: list[pub.Published | None] = []
         verdicts: list[Verdict | None] = []
         for group in self.column.published:
             for metric, against in zip(group.metrics, group.against):
                 printed = pub.lookup(self.records, row.published, group.dataset, metric)
                 ours = next((v.summary for v in values if v.metric == against), None)
-                why = obstacles(self.plan.experiment, self.column, against, slots, found, self.plan.overrides)
                 theirs.append(printed)
-                verdicts.append(None if printed is None else judge(ours, printed, self.metric(against), why))
-        return Row(row.label, detail, values, theirs, verdicts, finished, still=still, seeds=[s.seed for s in chosen])
+                if printed is None:
+                    verdicts.append(None)
+                    continue
+                one, by_hand = self.plan.experiment, self.plan.overrides
+                why = barriers(one, self.column, row, printed, against, slots, found, by_hand)
+                unsure = doubts(slots, chosen, found, against, trained)
+                verdicts.append(judge(ours, printed, self.metric(against), why, unsure))
+        return Row(
+            row.label, detail, values, theirs, verdicts, finished, convergence=trained, seeds=[s.seed for s in chosen]
+        )
 
     def _baselines(self, rows: Sequence[Row]) -> list[Row]:
         """Trivial systems, as the first finished cell has them."""

@@ -97,6 +97,8 @@ def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | No
     try:
         with counting() as counts:
             data = module.load(options, Path(root), progress)
+        if why := sources.unverified(load_manifest(node["name"]), dataclasses.asdict(options), Path(root)):
+            data.shortfalls = (*data.shortfalls, why)
         return _told(data, Path(root), counts, progress)
     except DataUnavailable as error:
         if getattr(options, "fallback", None) is None:

@@ -12,7 +12,7 @@ A page without `sources` is of one kind, which `kind` and `get` describe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from tasks.data import archives
 from tasks.data.cache import META, is_whole, write_meta
 from tasks.data.download import download
 from tasks.data.errors import DataError, DataUnavailable
+from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
 
 T = TypeVar("T")
@@ -86,6 +87,48 @@ def found(manifest: Mapping[str, Any], root: Path) -> Path | None:
     places = [_places(folder, entry) for entry in _entries(manifest)]
     there = all((unpacked / META).exists() if unpacked else archive.exists() for archive, unpacked in places)
     return folder if places and there else None
+
+
+BY_SIZE = "content not verified: {} is known by its size only"  # a shortfall: no verdict without the paper's own data
+
+
+def unverified(manifest: Mapping[str, Any], node: Mapping[str, Any], root: Path) -> str | None:
+    """Why data of a paper's table may not be what their name says; None where the manifest's sha256 vouch for them.
+
+    A mirror and what was downloaded are held against these when they are read. A folder or file of `path` is known by its
+    size only, unless it is an archive that the manifest knows; so are downloads whose sha256 nobody here has seen.
+    """
+    if not manifest.get("tables") or manifest["kind"] not in ("mirror", "files", "http"):
+        return None
+    if node.get("path") is not None:
+        path = Path(node["path"])
+        vouched = path.is_file() and sha256_of(path) in set(_hashes(manifest))
+    elif node.get("mirror") is not None and manifest.get("files"):
+        vouched = all(entry.get("sha256") for entry in manifest["files"])
+    else:
+        ways = manifest.get("sources", ())
+        if found(manifest, root) is not None:  # else it may come by any of them
+            ways = [s for s in ways if s["kind"] == "url"]
+        vouched = bool(ways) and all(s.get("sha256") or _known(manifest, s) for s in ways if s["kind"] != "mirror")
+    return None if vouched else BY_SIZE.format(manifest["name"])
+
+
+def _known(manifest: Mapping[str, Any], source: Mapping[str, Any]) -> bool:
+    """Whether every file of a web source has its sha256."""
+    files = source.get("files") if isinstance(source.get("files"), list) else manifest.get("files")
+    return source["kind"] == "url" and bool(files) and all(entry.get("sha256") for entry in files or ())
+
+
+def _hashes(node: Any) -> Iterator[str]:
+    """Every sha256 that a manifest states."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from (
+                (value.values() if isinstance(value, Mapping) else [value]) if key == "sha256" else _hashes(value)
+            )
+    elif isinstance(node, list):
+        for value in node:
+            yield from _hashes(value)
 
 
 def verify_fetched(manifest: Mapping[str, Any], root: Path) -> int:

@@ -22,7 +22,7 @@ BASE = {
     "optim": {"name": "none", "lr": 1.0},
     "schedule": {"name": "none"},
     "mapping": {"name": "softmax", "lam": 0.0, "at": {}, "grid": {"lam": [0.0, 0.5]}},
-    "train": {"max_epochs": 1},
+    "train": {"max_epochs": 1, "best_metric": "score"},
     "seed": 1,
     "runtime": {"device": "cpu", "threads": 1, "workers": 1, "verbose": False},
     "logger": {"name": "csv"},

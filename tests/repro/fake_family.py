@@ -106,12 +106,13 @@ def train(config, prepared, folder: Path, monitor) -> Training:
         (checkpoints / "half").write_text("half way")
         os.kill(os.getpid(), signal.SIGKILL)
     score = value(config)
-    monitor.curve([{"epoch": 1.0, "dev/score": score}])
+    second = 1.0 if behaviour == "learning" else -1.0
+    monitor.curve([{"epoch": 1.0, "dev/score": score}, {"epoch": 2.0, "dev/score": score + second}])
     monitor.note("measured")
     (folder / "weights.safetensors").write_text(f"{score}")
     (folder / "encoding").mkdir(exist_ok=True)
     (folder / "encoding" / "dict.txt").write_text("word 1\n")
-    return Training({} if behaviour == "nothing" else {"dev/score": score, "dev/last_gain": 0.5})
+    return Training({} if behaviour == "nothing" else {"dev/score": score, "best_epoch": 1.0})
 
 
 def evaluate(config, folder: Path, test: TestSet, monitor) -> Evaluation:

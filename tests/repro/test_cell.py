@@ -61,7 +61,7 @@ def test_a_finished_cell_has_everything(cell, store):
     entry, found = mine.entry(store), mine.found(store)
     assert outcome.state == "done" and entry.state() == mine.state(store) == "done"
     assert found.metrics == {
-        "dev/score": 0.1, "dev/last_gain": 0.5, "test/score": 49.9, "test/other": 24.95, "further/score": 49.9, "further/other": 24.95,
+        "dev/score": 0.1, "best_epoch": 1.0, "test/score": 49.9, "test/other": 24.95, "further/score": 49.9, "further/other": 24.95,
     }  # fmt: skip
     assert found.baselines["constant"] == {
         "test/score": 1.5,
@@ -74,7 +74,10 @@ def test_a_finished_cell_has_everything(cell, store):
     level = found.evaluations["further"]
     assert [r["index"] for r in level.predictions()] == list(range(12))
     assert json.loads(level.path("answers.json").read_text()) == [49.9]
-    assert list(csv.DictReader(entry.path("curves.csv").open())) == [{"epoch": "1", "dev/score": "0.1"}]
+    assert list(csv.DictReader(entry.path("curves.csv").open())) == [
+        {"epoch": "1", "dev/score": "0.1"},
+        {"epoch": "2", "dev/score": "-0.9"},
+    ]
     page = yaml.safe_load(entry.path("config.yaml").read_text())
     assert page["mapping"] == mine.config["mapping"] and page["module"] == "fake_family"
     record = json.loads(entry.path("provenance.json").read_text())

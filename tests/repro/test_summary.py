@@ -6,13 +6,19 @@ import pytest
 
 from sparse_attention.repro import cell as cells
 from sparse_attention.repro import plan as plans
+from sparse_attention.repro import provenance
 from sparse_attention.repro import table as tables
 from sparse_attention.repro.files import read_json, write_json
+from sparse_attention.repro.published import records
 from sparse_attention.repro.store import Store
 from sparse_attention.repro.summary import summary
 
-PRINTED = [{"mapping": "plain", "dataset": "D", "metric": "score", "value": 50.0, "decimals": 1},
-           {"mapping": "tuned", "dataset": "D", "metric": "score", "value": 60.0, "decimals": 1}]  # fmt: skip
+PRINTED = records({
+    "rows": {"plain": {"mapping": "softmax"}, "tuned": {"mapping": "sparsegen_lin"}}, "chosen": ["mapping.lam"],
+    "datasets": {"D": {"data": "invented", "score": "score"}},
+    "results": [{"mapping": "plain", "dataset": "D", "metric": "score", "value": 50.0, "decimals": 1},
+                {"mapping": "tuned", "dataset": "D", "metric": "score", "value": 60.0, "decimals": 1}],
+})  # fmt: skip
 
 
 def change(page):
@@ -20,11 +26,14 @@ def change(page):
         {"label": "paper", "dataset": "D", "metrics": ["score"], "against": ["test/score"]}
     ]
     page["deviations"] = ["a small model"]
+    page["profiles"]["paper"]["seeds"] = [1, 2]
 
 
 @pytest.fixture
-def told(experiment, tools, store):
+def told(experiment, tools, store, monkeypatch):
     """`told(profile, ...)`: the parts of the summary, heading -> lines."""
+
+    monkeypatch.setattr(provenance, "code_version", lambda: {"commit": "cafe", "dirty": False})
 
     def make(profile, before=lambda plan, store: None, troubles=()):
         (plan,) = plans.make([experiment(change, profile)], tools)
@@ -42,13 +51,13 @@ def told(experiment, tools, store):
 def test_a_comparable_table(told, store):
     plan, parts = told("paper")
     assert list(parts) == ["Scope", "What was reproduced", "What was easy", "What was hard", "Deviations", "Cost"]
-    assert parts["Scope"][0].endswith("profile paper: 2 rows, 1 columns, seeds 1; 4 cells.")
-    assert "- A: of 2 printed numbers 1 agrees, 1 below." in parts["What was reproduced"]
-    assert "- 4 of 4 cells were finished at the first attempt." in parts["What was easy"]
-    assert parts["What was hard"] == ["- A: outside the tolerance: tuned below."]
+    assert parts["Scope"][0].endswith("profile paper: 2 rows, 1 columns, seeds 1, 2; 8 cells.")
+    assert "- A: of 2 printed numbers 1 reproduced, 1 not reproduced." in parts["What was reproduced"]
+    assert "- 8 of 8 cells were finished at the first attempt." in parts["What was easy"]
+    assert parts["What was hard"] == ["- A: outside the tolerance: tuned."]
     assert parts["Deviations"] == ["- a small model"]
     hours = sum(cell.found(store).seconds for cell in plan.cells.values()) / 3600
-    assert parts["Cost"][0].startswith(f"- 4 cells took {hours:.2f} hours in all")
+    assert parts["Cost"][0].startswith(f"- 8 cells took {hours:.2f} hours in all")
 
 
 def test_what_failed_or_was_begun_again_is_hard(told):
@@ -65,6 +74,6 @@ def test_what_failed_or_was_begun_again_is_hard(told):
     assert hard[0] == "- 1 of 16 cells are not there." and hard[1].startswith(
         "- 1 cells were begun again, 2 times in all"
     )
-    assert any("no verdict, because: profile demo" in line for line in hard)
+    assert any("not comparable, because: profile demo" in line for line in hard)
     assert hard[-1] == "- fake/softmax, seed 1: failed: out of memory"
     assert "ours minus" not in "".join(parts["What was reproduced"]), "not comparable"

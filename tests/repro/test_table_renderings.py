@@ -17,8 +17,10 @@ def test_text(made):
     start = next(i for i, x in enumerate(lines) if x.strip() == "A | B & C_1")
     groups, header, _, softmax, tuned, dashes, lead, constant = lines[start + 1 : start + 9]
     assert groups.split("  ") and "ours" in groups and "FR-EN (paper)" in groups
-    assert header.split() == ["mapping", "n", "BLEU", "support", "BLEU", "verdict"]
-    assert softmax.split()[:7] == ["softmax", "2", "30.50", "±0.71", "3.5", "±0.7", "36.38"]
+    assert header.split() == ["mapping", "n", "BLEU", "support", "converged", "BLEU", "verdict"]
+    assert (
+        softmax.split()[:6] == ["softmax", "2", "30.50", "±0.71", "3.5", "±0.7"] and "yes: best epoch 2 of 3" in softmax
+    )
     assert softmax.endswith("not comparable: profile demo (+1)") and tuned.endswith("not comparable: profile demo (+2)")
     assert tuned.split()[:6] == ["tuned", "(lam=0.5,", "best", "of", "2", "on"] and "36.9?" in tuned
     assert lead.split()[:5] == ["lead", "baseline", "(first", "8", "words)"] and "12.3" in lead
@@ -31,10 +33,13 @@ def test_markdown_is_a_table(made):
     lines = render.to_markdown(tables.build(*made(), RECORDS)).splitlines()
     rows = [x for x in lines if x.startswith("|")]
     rows, further = rows[: 2 + 2 + 3], rows[2 + 2 + 3 :]
-    assert {x.replace("\\|", "").count("|") for x in rows} == {7}
-    assert further[0] == "| mapping | BLEU | support |" and further[2] == "| softmax | [24.15, 36.85] | [-2.9, 9.9] |"
-    assert rows[0] == "| mapping | n | ours BLEU | ours support | FR-EN (paper) BLEU | verdict |"
-    assert rows[2] == "| softmax | 2 | 30.50 ±0.71 | 3.5 ±0.7 | 36.38 | not comparable: profile demo (+1) |"
+    assert {x.replace("\\|", "").count("|") for x in rows} == {8}
+    assert further[0] == "| mapping | BLEU | support |" and further[2] == "| softmax | 30.00, 31.00 | 3.0, 4.0 |"
+    assert rows[0] == "| mapping | n | ours BLEU | ours support | ours converged | FR-EN (paper) BLEU | verdict |"
+    assert (
+        rows[2]
+        == "| softmax | 2 | 30.50 ±0.71 | 3.5 ±0.7 | yes: best epoch 2 of 3 | 36.38 | not comparable: profile demo (+1) |"
+    )
     assert "| **34.00 ±1.41** |" in rows[3] and any("**Bold**" in x for x in lines)
 
 
@@ -46,6 +51,8 @@ def test_csv_holds_every_number_at_full_precision(made):
     )
     assert float(ours["ci95_half"]) == pytest.approx(12.7062 * 2**0.5 / 2**0.5, rel=1e-4)
     assert ours["selected"] == "lam=0.5, best of 2 on dev" and ours["column"] == "A | B & C_1"
+    trained = next(r for r in found if (r["row"], r["metric"]) == ("tuned", "convergence"))
+    assert trained["verdict"] == "yes: best epoch 2 of 3" and trained["mean"] == ""
     why = "not comparable: profile demo; the experiment claims no comparison"
     theirs = [r for r in found if r["source"] == "published"]
     assert [(r["row"], float(r["mean"]), r["verdict"]) for r in theirs] == [
@@ -60,8 +67,8 @@ def test_latex_is_escaped_and_rectangular(made):
     text = render.to_latex(tables.build(*made(), RECORDS))
     assert r"A table: 100\% \& more" in text and r"C\_1" in text and r"30.50 $\pm$0.71" in text
     body = [x for x in text.splitlines() if x.endswith("\\\\")]
-    assert {x.replace(r"\&", "").count("&") for x in body[1:]} == {5}
-    assert "\\multicolumn{2}{c}{ours}" in body[0]
+    assert {x.replace(r"\&", "").count("&") for x in body[1:]} == {6}
+    assert "\\multicolumn{3}{c}{ours}" in body[0]
     for begin, end in (("\\begin{table}", "\\end{table}"), ("\\begin{tabular}", "\\end{tabular}")):
         assert text.count(begin) == text.count(end) == 1
     assert "_" not in text.replace(r"\_", "")

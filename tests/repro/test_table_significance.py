@@ -6,14 +6,15 @@ import random
 from dataclasses import replace
 
 import pytest
-from made_table import ONE, RECORDS, block, cell_of, examples
+from made_table import BASELINES, ONE, RECORDS, SOFTMAX, block, cell_of, examples
 
 from sparse_attention.repro import table as tables
+from sparse_attention.repro.blocks import best_of
 
 
 def test_significance_marks_a_row_that_differs_from_the_first(made):
     softmax, tuned, *_ = block(*made(examples=examples)).rows
-    bleu, support = tuned.values
+    bleu, support, _ = tuned.values
     assert softmax.values[1].p_values == {} and support.p_values["examples"] < 0.01 and support.text().endswith("*")
     assert list(bleu.p_values) == ["seeds"], "no per-example scores of this metric: no test over examples"
     star, dagger = [f for f in tables.build(*made(examples=examples), RECORDS).footers if f[0] in "*†"]
@@ -65,40 +66,55 @@ def test_the_metric_names_the_test(made, monkeypatch):
     assert block(*made(examples=examples)).rows[1].values[1].p_values == {}
 
 
-def test_every_row_says_what_its_last_epoch_gained(made):
-    built = block(*made(gains={0: 0.4, 1: 2.9}))
-    assert built.headers[-1] == "last gain %"
-    assert [r.values[-1].text() for r in built.rows[:2]] == ["0.4 ±0.0", "2.9 ±0.0"]
-    assert not any(r.still for r in built.rows) and built.rows[1].values[0].best
-    assert "last gain %" not in block(*made()).headers
+def test_every_row_says_whether_it_has_converged(made, monkeypatch):
+    built = block(*made(best={0: 1.0, 1: 2.0}))
+    assert built.headers[-1] == "converged"
+    assert [r.values[-1].text() for r in built.rows[:3]] == ["yes: best epoch 1 of 3", "yes: best epoch 2 of 3", "-"]
+    assert built.rows[1].values[0].best
+    import fake_family
+
+    monkeypatch.delitem(fake_family.METRICS, "best_epoch")
+    solved = block(*made())
+    assert "converged" not in solved.headers and solved.rows[1].values[0].best, "a fit without epochs"
+
+
+def test_a_better_row_that_has_not_converged_leaves_the_column_without_a_best(made):
+    """Else a useless row would be bold for having stopped."""
+    scores = {**SOFTMAX, (1, None, 1): (60.0, 0.19), (1, None, 2): (60.0, 0.19)}
+    assert not any(v.best for r in block(*made(scores, best={0: 3.0, 1: 1.0})).rows for v in r.values)
+    assert block(*made(scores, best={0: 1.0, 1: 3.0})).rows[0].values[0].best
+
+
+def test_a_better_baseline_leaves_the_column_without_a_best(made, monkeypatch):
+    monkeypatch.setitem(BASELINES, "nearest neighbour", {"test/bleu": 41.2})
+    assert not any(v.best for r in block(*made()).rows for v in r.values)
 
 
 @pytest.mark.parametrize("learning", [0, 1])
 def test_a_row_that_still_learns_says_so_and_is_compared_with_nothing(made, learning):
-    gains = {learning: tables.STILL_LEARNING + 0.1, 1 - learning: 0.1}
-    table = tables.build(*made(gains=gains, examples=examples), RECORDS)
+    table = tables.build(*made(best={learning: 3.0}, examples=examples), RECORDS)
     rows = table.blocks[0].rows[:2]
-    assert [r.still for r in rows] == [r == learning for r in (0, 1)]
-    assert ["still learning" in r.detail for r in rows] == [r == learning for r in (0, 1)]
-    assert not any(v.p_values or v.best for r in rows for v in r.values)
-    assert any("Above 3.0 a row is still learning" in f for f in table.footers)
+    assert [r.convergence.converged for r in rows] == [r != learning for r in (0, 1)]
+    assert rows[learning].values[-1].text() == "not recorded: best epoch 3 of 3, no curve"
+    assert not any(v.p_values for r in rows for v in r.values) and rows[1].values[0].best == (learning == 0)
+    assert any("gets no sign, no verdict, and is never marked" in f for f in table.footers)
 
 
 def test_one_seed_that_still_learns_is_enough(made, keep):
-    plan, store = made(gains={0: 0.0, 1: 0.0})
+    plan, store = made()
     keep(
         cell_of(plan, 1, 0.5, 2),
-        {"dev/accuracy": 66.0, "dev/last_gain": 5.0},
+        {"dev/accuracy": 66.0, "best_epoch": 3.0},
         {"test/bleu": 35.0, "test/attention_support": 4.0},
     )
-    assert block(plan, store).rows[1].still
+    assert not block(plan, store).rows[1].convergence.converged
 
 
 def test_the_best_is_marked_among_scores_only(made):
     softmax, tuned, lead, *_ = block(*made()).rows
-    assert [v.best for v in tuned.values] == [True, False] and not any(
+    assert [v.best for v in tuned.values] == [True, False, False] and not any(
         v.best for r in (softmax, lead) for v in r.values
     )
-    assert tables.best_of([1.001, 1.004, 0.5, None], 1, 2) == {0, 1}
-    assert tables.best_of([1.0, None], 1, 2) == tables.best_of([1.0, 2.0], 0, 2) == set()
-    assert tables.best_of([3.0, 2.0, float("nan")], -1, 2) == {1}
+    assert best_of([1.001, 1.004, 0.5, None], 1, 2) == {0, 1}
+    assert best_of([1.0, None], 1, 2) == best_of([1.0, 2.0], 0, 2) == set()
+    assert best_of([3.0, 2.0, float("nan")], -1, 2) == {1}

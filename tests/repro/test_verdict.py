@@ -8,50 +8,112 @@ from dataclasses import replace
 import pytest
 
 from sparse_attention.repro import plan as plans
+from sparse_attention.repro import provenance
 from sparse_attention.repro.cell import run
+from sparse_attention.repro.files import read_json, write_json
 from sparse_attention.repro.protocol import Metric
 from sparse_attention.repro.published import Published, lookup
-from sparse_attention.repro.stats import Summary
+from sparse_attention.repro.published import records as with_rows
+from sparse_attention.repro.stats import Summary, summarize, t_quantile
 from sparse_attention.repro.table import build
-from sparse_attention.repro.verdict import Verdict, judge
+from sparse_attention.repro.verdict import APART, MISSED, OPEN, REPRODUCED, Verdict, judge, seeds_needed
 
 BLEU = Metric("bleu", "BLEU points", 1, 2, 1.0, "", "bleu")
 PRINTED = Published(36.0, 2, "BLEU", "d")
-RECORDS = [{"mapping": "plain", "dataset": "D", "metric": "S", "value": 49.8, "decimals": 1}]
+RECORD = {"mapping": "plain", "dataset": "D", "metric": "S", "value": 49.8, "decimals": 1}
+
+
+def records(row=None, data=None, chosen=(), **record):
+    """The page of printed numbers with another row, data set or record."""
+    page = {"rows": {"plain": {"mapping": "softmax"} | (row or {})}, "chosen": chosen,
+            "datasets": {"D": {"data": "invented", "S": "score"} | (data or {})}, "results": [RECORD | record]}  # fmt: skip
+    return with_rows(page)
+
+
+RECORDS = records()
+
+
+def column(**changes):
+    return lambda page: page["columns"]["a"].update(changes)
+
+
+def of(*runs: float) -> Summary:
+    return summarize(runs)
 
 
 @pytest.mark.parametrize(
-    "mean, std, n, expected",
+    "runs, printed, word, said",
     [
-        (36.9, None, 1, "agrees"), (35.1, None, 1, "agrees"), (37.2, None, 1, "above"), (34.9, None, 1, "below"),
-        (37.2, 0.5, 4, "agrees"),  # 1.0 + 2 * 0.5 / 2 = 1.5
-        (37.6, 0.5, 4, "above"),
+        ((36.2, 35.9, 36.1), 36.0, REPRODUCED, "90 % interval [35.81, 36.32] within 36.00 ± 1"),
+        ((36.7, 36.9, 36.8), 36.0, REPRODUCED, "within"),
+        ((36.8, 37.0, 36.9), 36.0, OPEN, "crosses the edge of 36.00 ± 1; about 5 seeds of this spread would decide"),
+        ((38.0, 38.1, 38.2), 36.0, MISSED, "[37.93, 38.27] outside 36.00 ± 1"),
+        ((34.0, 34.1, 34.2), 36.0, MISSED, "outside"),
+        ((27.17, 44.65, 43.26), 47.1, OPEN, "crosses"),  # 38.36 ± 9.69
+        ((-5.0, 20.0, 45.0), 20.0, OPEN, "over 100 seeds would be needed"),  # 20 ± 25
+        ((36.0,), 36.0, OPEN, "one seed has no spread"), ((80.0,), 36.0, OPEN, "one seed has no spread"),
+        ((36.0, 36.0, 36.0), 36.0, OPEN, "all 3 seeds have the same score"),
+        ((36.0, math.nan, 36.0), 36.0, OPEN, "not a number"), ((36.0, math.inf, 36.0), 36.0, OPEN, "not a number"),
     ],
 )  # fmt: skip
-def test_the_band_is_the_tolerance_and_two_standard_errors(mean, std, n, expected):
-    assert judge(Summary(mean, std, n), PRINTED, BLEU) == Verdict(expected)
-    assert judge(Summary(mean, std, n), PRINTED, BLEU, ["why"]).text == "not comparable: why"
+def test_three_outcomes(runs, printed, word, said):
+    found = judge(of(*runs), replace(PRINTED, value=printed), BLEU)
+    assert found.word == word and said in found.text
+    lower = judge(of(*runs), replace(PRINTED, value=printed), replace(BLEU, better=-1))
+    assert lower == found, "which way is better is no matter"
+    assert judge(of(*runs), PRINTED, BLEU, ["why"]).text == "not comparable: why"
+    assert judge(of(*runs), replace(PRINTED, value=printed), BLEU, doubt=["still learning"]).word == OPEN
 
 
-def test_the_band_is_in_the_metric_s_own_unit():
+def test_the_interval_is_that_of_two_one_sided_t_tests():
+    """Against scipy: reproduced exactly where both tests reject at 5 %."""
+    from scipy import stats as reference
+
+    runs, seen = [35.6, 36.3, 36.5, 36.1], set()
+    for printed in [34.5 + i / 20 for i in range(70)]:
+        low = reference.ttest_1samp(runs, printed - 1.0, alternative="greater").pvalue
+        high = reference.ttest_1samp(runs, printed + 1.0, alternative="less").pvalue
+        word = judge(of(*runs), replace(PRINTED, value=printed), BLEU).word
+        assert (word == REPRODUCED) == (max(low, high) < 0.05)
+        below = reference.ttest_1samp(runs, printed - 1.0, alternative="less").pvalue
+        above = reference.ttest_1samp(runs, printed + 1.0, alternative="greater").pvalue
+        assert (word == MISSED) == (min(below, above) < 0.05)
+        seen.add(word)
+    assert seen == {REPRODUCED, OPEN, MISSED}
+
+
+def test_the_number_of_seeds_that_would_decide():
+    assert seeds_needed(0.1, 1.0) == 2 and seeds_needed(25.0, 1.0) is None
+    n = seeds_needed(1.0, 0.5)
+    assert t_quantile(n - 1, 0.9) / math.sqrt(n) < 0.5 <= t_quantile(n - 2, 0.9) / math.sqrt(n - 1)
+
+
+def test_the_tolerance_is_in_the_metric_s_own_unit():
     f1 = Metric("f1", "share", 1, 3, 0.01, "", None)
-    assert judge(Summary(0.90, None, 1), Published(0.10, 2, "F1", "d"), f1).word == "above"
-    assert judge(Summary(0.905, None, 1), Published(0.90, 2, "F1", "d"), f1).word == "agrees"
-    assert judge(Summary(36.9, None, 1), PRINTED, replace(BLEU, tolerance=0.7)).word == "above"
+    assert judge(of(0.90, 0.901), Published(0.10, 2, "F1", "d"), f1).word == MISSED
+    assert judge(of(0.902, 0.901), Published(0.90, 2, "F1", "d"), f1).word == REPRODUCED
+    assert judge(of(36.81, 36.80), PRINTED, replace(BLEU, tolerance=0.7)).word == MISSED
+    for ours, printed, metric in (((0.36, 0.37), 36.0, f1), ((36.0, 36.1), 0.36, BLEU), ((36.0, 36.1), 360.0, BLEU),
+                                  ((81.6, 81.7), 0.8166, replace(BLEU, unit="%")), ((0.81, 81.0), 0.81, f1)):  # fmt: skip
+        found = judge(of(*ours), replace(PRINTED, value=printed), metric)
+        assert found.word == APART and "is not in the unit of" in found.text
 
 
 @pytest.mark.parametrize(
     "ours, printed, metric, said",
     [
-        (None, PRINTED, BLEU, "no finished cell"), (Summary(math.nan, None, 1), PRINTED, BLEU, "not a number"),
-        (Summary(36.0, None, 1), replace(PRINTED, note="columns"), BLEU, "ambiguous"),
-        (Summary(36.0, None, 1), PRINTED, replace(BLEU, tolerance=None), "no tolerance is stated for bleu"),
-        (Summary(36.0, None, 1), PRINTED, None, "no tolerance"),
+        (of(36.0, 36.1), replace(PRINTED, note="columns"), BLEU, "ambiguous"),
+        (of(36.0, 36.1), PRINTED, replace(BLEU, tolerance=None), "no tolerance is stated for bleu"),
+        (of(36.0, 36.1), PRINTED, None, "no tolerance"),
     ],
 )  # fmt: skip
 def test_numbers_that_cannot_be_held_against_each_other(ours, printed, metric, said):
     found = judge(ours, printed, metric)
-    assert found.word == "not comparable" and said in found.text
+    assert found.word == APART and said in found.text
+
+
+def test_a_score_that_is_not_there_is_inconclusive():
+    assert judge(None, PRINTED, BLEU).text == "inconclusive: no finished cell has this score"
 
 
 def test_lookup_needs_all_three_names():
@@ -63,8 +125,10 @@ def test_lookup_needs_all_three_names():
 
 
 @pytest.fixture
-def judged(experiment, tools, store, tmp_path):
+def judged(experiment, tools, store, tmp_path, monkeypatch):
     """`judged(change, overrides, ...)`: the verdict on the first row of a run under the paper's profile, through everything."""
+
+    monkeypatch.setattr(provenance, "code_version", lambda: {"commit": "cafe", "dirty": False})
 
     def make(
         change=lambda page: None, overrides=(), profile="paper", records=RECORDS, before=lambda cells: None
@@ -73,6 +137,7 @@ def judged(experiment, tools, store, tmp_path):
             page["columns"]["a"]["published"] = [
                 {"label": "paper", "dataset": "D", "metrics": ["S"], "against": ["test/score"]}
             ]
+            page["profiles"]["paper"]["seeds"] = [1, 2, 3]
             change(page)
 
         (plan,) = plans.make([experiment(page_of, profile)], tools, overrides)
@@ -87,18 +152,19 @@ def judged(experiment, tools, store, tmp_path):
 
 
 def test_the_paper_s_setting_gets_a_verdict(judged):
-    assert judged() == Verdict("agrees")
+    assert judged() == Verdict(REPRODUCED, ("90 % interval [49.6, 50.0] within 49.8 ± 1",))
 
 
 @pytest.mark.parametrize(
-    "override", ["runtime.threads=2", "paths.outputs=x", "seed=1", "logger.name=csv", "launcher.name=local"]
+    "override", ["runtime.threads=2", "+paths.outputs=x", "logger.name=csv", "++launcher.name=local"]
 )
 def test_where_and_how_it_runs_costs_no_verdict(judged, override):
-    assert judged(overrides=[override]) == Verdict("agrees")
+    assert judged(overrides=[override]).word == REPRODUCED
 
 
-def column(**changes):
-    return lambda page: page["columns"]["a"].update(changes)
+def test_another_number_is_not_reproduced(judged):
+    assert judged(records=records(value=45.0)).word == MISSED
+    assert judged(records=records(value=48.8)).word == OPEN
 
 
 PAPER = {"columns": ["a"], "seeds": [1]}
@@ -113,7 +179,26 @@ SHOW = [{"metric": m, "label": m} for m in ("test/score", "test/other", "duc/sco
         (lambda page: page.update(not_comparable="scored on val"), {}, "scored on val"),
         (lambda page: page["profiles"].update(paper=PAPER | {"comparable": True, "not_comparable": "no grid"}), {}, "no grid"),
         (column(not_comparable="which column is FR-EN is ambiguous"), {}, "which column is FR-EN"),
-        (lambda page: None, {"records": [RECORDS[0] | {"ambiguous": "swapped?"}]}, "reading of the printed number"),
+        (lambda page: None, {"records": records(ambiguous="swapped?")}, "reading of the printed number"),
+        (lambda page: None, {"records": [RECORD]}, "does not say what 'plain' on 'D' is"),
+        (lambda page: None, {"records": records({"mapping": "sparsemax"})}, "mapping softmax where the paper has sparsemax"),
+        (lambda page: None, {"records": records({"mapping.lam": 0.5})}, "mapping.lam=0.0 where the paper has 0.5"),
+        (lambda page: None, {"records": records({"differs": "solved to 1e-2"})}, "solved to 1e-2"),
+        (lambda page: None, {"records": records(data={"data": "imdb"})}, "data set invented where the paper has imdb"),
+        (lambda page: None, {"records": records(data={"S": "recall"})}, "our score against the paper's S, which is recall"),
+        (lambda page: None, {"records": records(value=0.498)}, "not in the unit"),
+        (lambda page: None, {"overrides": ["~decode.beam=1"]}, "override ~decode.beam=1"),
+        (lambda page: None, {"overrides": ["+data.limits=10"]}, "override +data.limits=10"),
+        (lambda page: page["rows"][0].update(overrides=["mapping.mode=exact"]), {}, "computed with mode=exact"),
+        (lambda page: page["rows"][0].update(mapping="sparsemax"), {}, "mapping sparsemax where the paper has softmax"),
+        (lambda page: page["rows"][0].update(overrides=["train.max_epochs=1"]), {}, "the experiment sets train.max_epochs"),
+        (column(overrides=["train.max_epochs=1"]), {}, "the experiment sets train.max_epochs"),
+        (column(overrides=["+train.max_epochs=1"]), {}, "the experiment sets train.max_epochs"),
+        (column(overrides=["decode.beam=2"]), {}, "the experiment sets decode.beam"),
+        (column(overrides=["data.limits=9"]), {}, "the experiment sets data.limits"),
+        (lambda page: page["rows"][0].update(grids={"g": {"train.max_epochs": [1]}}), {}, "the experiment sets train.max_epochs"),
+        (column(show=[{"metric": "dev/score", "label": "s"}], published=[{"label": "p", "dataset": "D", "metrics": ["S"], "against": ["dev/score"]}]),
+         {}, "a dev score against a test number"),
         (lambda page: None, {"overrides": ["train.max_epochs=2"]}, "override train.max_epochs=2"),
         (lambda page: None, {"overrides": ["data.content=mine"]}, "override data.content=mine"),
         (lambda page: None, {"overrides": ["decode.beam=1"]}, "override decode.beam=1"),
@@ -125,13 +210,12 @@ SHOW = [{"metric": m, "label": m} for m in ("test/score", "test/other", "duc/sco
         (column(overrides=["data.testless=1"]), {}, "no test set 'test'"),
         (column(show=SHOW, evaluate=["duc"], published=[{"label": "p", "dataset": "D", "metrics": ["S"], "against": ["test/other"]}]),
          {}, "no tolerance is stated for other"),
-        (column(overrides=["task.behaviour=raise"]), {}, "1 of 1 cells are not there"),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )  # fmt: skip
 def test_ways_of_not_being_comparable(judged, change, options, said):
     verdict = judged(change, **options)
-    assert verdict.word == "not comparable" and any(said in why for why in verdict.why)
+    assert verdict.word == APART and any(said in why for why in verdict.why)
 
 
 def test_a_plugin_may_have_replaced_a_mapping(judged, tmp_path):
@@ -141,7 +225,70 @@ def test_a_plugin_may_have_replaced_a_mapping(judged, tmp_path):
 
 def test_a_damaged_cell_is_a_lost_one(judged, store):
     found = judged(before=lambda cells: [c.entry(store).path("weights.safetensors").write_text("x") for c in cells])
-    assert "1 of 1 cells are not there" in found.text
+    assert found.word == OPEN and found.why[0] == "3 of 3 cells are not there"
+
+
+def edited(store, name: str, **values):
+    """`before=edited(...)`: the first cell's training and evaluation say otherwise."""
+
+    def edit(cells):
+        for level in (cells[0].entry(store), cells[0].evaluation(store, cells[0].tests[0])):
+            write_json(level.path(name), read_json(level.path(name)) | values)
+            level.finish()
+
+    return edit
+
+
+IN_DOUBT = {"records": records(chosen=["task.behaviour"])}
+SEEDS = {"columns": ["a"], "comparable": True}
+
+
+@pytest.mark.parametrize(
+    "change, options, said",
+    [
+        (lambda page: None, {"overrides": ["seed=1"]}, "one seed has no spread"),
+        (lambda page: page["profiles"].update(paper=SEEDS | {"seeds": [1]}), {}, "one seed has no spread"),
+        (lambda page: page["profiles"].update(paper=SEEDS | {"seeds": [2, 2, 2]}), {}, "one seed has no spread"),
+        (column(overrides=["task.behaviour=raise"]), IN_DOUBT, "3 of 3 cells are not there"),
+        (column(overrides=["task.behaviour=learning"]), IN_DOUBT, "still learning: best epoch 2 of 2, too few epochs to know the noise"),
+    ],
+)  # fmt: skip
+def test_what_the_run_leaves_in_doubt_is_inconclusive(judged, change, options, said):
+    """All of these have the printed score, or would."""
+    found = judged(change, **options)
+    assert found.word == OPEN and said in ": ".join(found.why), found
+
+
+def test_one_seed_of_three_is_inconclusive(judged, store):
+    found = judged(before=lambda cells: [c.entry(store).path("weights.safetensors").unlink() for c in cells[1:]])
+    assert found.word == OPEN and found.why == (
+        "2 of 3 cells are not there",
+        "one seed has no spread; two or more are needed",
+    )
+
+
+@pytest.mark.parametrize(
+    "name, values, said",
+    [
+        ("provenance.json", {"code": {"commit": "cafe", "dirty": True}}, "the code had uncommitted changes"),
+        ("provenance.json", {"code": {}}, "the code's version is not recorded"),
+        ("metrics.json", {"recipe": 9}, "training of recipe 9, today's is 1"),
+        ("metrics.json", {"recipe": 9}, "evaluation of recipe 9, today's is 1"),
+    ],
+)
+def test_code_that_is_not_known_is_inconclusive(judged, store, name, values, said):
+    found = judged(before=edited(store, name, **values))
+    assert found.word == OPEN and said in found.why
+
+
+def test_a_cell_without_its_curve_is_inconclusive(judged, store):
+    def lose(cells):
+        for cell in cells:
+            entry = cell.entry(store)
+            entry.path("curves.csv").unlink()
+            entry.finish()
+
+    assert judged(before=lose).why == ("not recorded: best epoch 1 of 1, no curve",)
 
 
 def test_a_shortfall_that_was_stored_still_counts(judged, store, monkeypatch):
@@ -151,7 +298,7 @@ def test_a_shortfall_that_was_stored_still_counts(judged, store, monkeypatch):
     judged(column(overrides=["data.shortfalls=a part"]))
     real = fake_family.prepare
     monkeypatch.setattr(fake_family, "prepare", lambda config, progress: replace(real(config, progress), shortfalls=()))
-    assert judged(column(overrides=["data.shortfalls=a part"])).why == ("a part",)
+    assert judged(column(overrides=["data.shortfalls=a part"])).why[0] == "a part"
 
 
 def test_a_row_of_one_s_own_has_no_verdict(experiment, tools, store):

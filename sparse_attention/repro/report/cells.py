@@ -9,7 +9,6 @@ from typing import Any
 
 from sparse_attention.repro.blocks import Table
 from sparse_attention.repro.files import read_json
-from sparse_attention.repro.footers import GAIN
 from sparse_attention.repro.plan import Plan
 from sparse_attention.repro.report.data import Missing, link
 from sparse_attention.repro.store import Store
@@ -24,7 +23,7 @@ def _column(
     number: int, plan: Plan, table: Table, store: Store, failed: Mapping[str, str], beside: Path
 ) -> dict[str, Any]:
     column, metrics_of = plan.experiment.columns[number], plan.metrics(number)
-    shown = [(s.metric, s.label) for s in column.show if s.metric != GAIN]
+    shown = [(s.metric, s.label) for s in column.show]
     if column.select and all(metric != column.select.metric for metric, _ in shown):
         shown.insert(0, (column.select.metric, column.select.metric.replace("/", " ").replace("_", " ")))
     decimals = {s.metric: s.decimals for s in column.show}

@@ -245,7 +245,7 @@ def against_published(block: Block, lines: Sequence[Line], metrics: Mapping[str,
         found = []
         for row, line in zip(rows, lines):
             ours, theirs, verdict = row.value(metric), row.theirs[c], row.verdicts[c]
-            if ours and ours.summary and theirs is not None and verdict is not None and not verdict.why:
+            if ours and ours.summary and theirs is not None and verdict is not None and verdict.comparable:
                 found.append((ours.summary.mean - theirs.value, ours.summary.half, line))
         known = metrics.get(metric.rpartition("/")[2])
         if found:

@@ -24,7 +24,7 @@ def overview(built: Sequence[Table], anchors: Sequence[str], palette: Mapping[st
             for label in palette:
                 row = rows.get(label)
                 verdict = next((v for v in row.verdicts if v), None) if row else None
-                cells.append((row.values[0] if row else None, verdict.word if verdict and not verdict.why else ""))
+                cells.append((row.values[0] if row else None, verdict.word if verdict and verdict.comparable else ""))
             agreement = rank_agreement(block, 0) if block.against else None
             lines.append(
                 line | {"score": block.headers[0] if block.headers else "", "cells": cells, "agreement": agreement}

@@ -54,7 +54,7 @@ def test_highlights_beside_the_files_are_marked(folder, opened):
     assert [e.marked for e in splits["test"]] == [{"man", "sleeps"}, frozenset()] and not any(
         e.marked for e in splits["dev"]
     )
-    assert found.shortfalls[0] == "3 of 550,152 lines of snli_1.0_train.jsonl" and len(found.shortfalls) == 3
+    assert found.shortfalls[0] == "3 of 550,152 lines of snli_1.0_train.jsonl" and len(found.shortfalls) == 4
     (folder / "esnli_test.csv").unlink()
     plain = opened("snli", path=str(folder))
     assert {s for s in splits if plain.fingerprint[s] != found.fingerprint[s]} == {"test"}

@@ -12,7 +12,7 @@ import pytest
 from hub_stand_in import serving
 
 from tasks import data
-from tasks.data import DataError, DataUnavailable, NullProgress, manifests
+from tasks.data import DataError, DataUnavailable, NullProgress, manifests, sources
 from tasks.data.download import download
 
 ROW = {
@@ -156,3 +156,29 @@ def test_verify_says_what_of_duc_is_short_and_its_sha256(tmp_path, write):
     write(tmp_path / "clean_2004" / "references", {f"task1_ref{k}.txt": ["a"] * 3 for k in range(4)})
     said = data.verify("duc2004", tmp_path / "cache", {"path": str(tmp_path)})
     assert said.startswith("duc2004: 3 test") and "short: 3 of 500 test pairs" in said and "sha256 of what test" in said
+
+
+def test_data_of_a_paper_are_known_by_their_content(tmp_path):
+    """50,000 invented reviews have the right number, and so have 500 invented documents."""
+    import hashlib
+
+    from tasks.data import load_manifest
+
+    archive = tmp_path / "a.tar"
+    archive.write_bytes(b"reviews")
+    digest = hashlib.sha256(b"reviews").hexdigest()
+    known = {"name": "x", "kind": "mirror", "tables": ["t"], "files": [{"path": "a.tar", "sha256": digest}]}
+    why = "content not verified: x is known by its size only"
+    for node, manifest, said in (
+        ({"path": str(archive)}, known, None), ({"path": str(tmp_path)}, known, why), ({"mirror": "m"}, known, None),
+        ({"path": str(archive)}, known | {"files": [{"path": "a.tar", "sha256": "0" * 64}]}, why),
+        ({"mirror": "m"}, known | {"files": [{"path": "a.tar"}]}, why), ({"path": "p"}, known | {"tables": []}, None),
+        ({"path": "p"}, known | {"kind": "generated"}, None), ({}, known, why),
+        ({}, known | {"sources": [{"kind": "mirror"}, {"kind": "url", "base": "https://"}]}, None),
+        ({}, known | {"sources": [{"kind": "url", "files": [{"url": "u", "sha256": "0"}, {"url": "v"}]}]}, why),
+        ({}, known | {"sources": [{"kind": "hub", "files": {}, "sha256": {"f": "0"}}]}, None),
+        ({}, known | {"sources": [{"kind": "hub", "files": {}}]}, why),
+    ):  # fmt: skip
+        assert sources.unverified(manifest, node, tmp_path) == said, (node, manifest)
+    for name in ("imdb", "duc2004", "duc2003", "gigaword", "snli"):
+        assert sources.unverified(load_manifest(name), {"path": str(tmp_path)}, tmp_path), name

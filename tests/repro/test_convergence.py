@@ -1,0 +1,86 @@
+"""Converged: the best epoch is not the last, or the last gain of the selected score is below its noise."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from sparse_attention.repro.convergence import CONVERGED, LEARNING, UNKNOWN, Convergence, judge, noise, of, together
+from sparse_attention.repro.protocol import Metric
+
+ACCURACY = Metric("accuracy", "%", 1, 1, 1.0, "", "mean")
+LOSS = replace(ACCURACY, name="loss", better=-1, decimals=3)
+KNOWN = {"accuracy": ACCURACY, "loss": LOSS, "best_epoch": replace(ACCURACY, name="best_epoch", better=0)}
+
+
+@pytest.mark.parametrize(
+    "scores, state, why",
+    [
+        ([60.0, 70.0, 69.0], CONVERGED, "best epoch 2 of 3"),
+        ([60.0, 70.0, 70.0], CONVERGED, "best epoch 2 of 3"),  # of equal ones the first is kept
+        ([70.0, 60.0, 50.0], CONVERGED, "best epoch 1 of 3"),
+        ([60.0, 70.0, 71.0], LEARNING, "best epoch 3 of 3, too few epochs to know the noise"),
+        ([16.1, 33.7], LEARNING, "best epoch 2 of 2, too few epochs to know the noise"),
+        ([16.0, 16.2, 16.0, 16.1, 33.7], LEARNING, "last gain 17.50 not below noise 2.72"),
+        ([60.0, 70.0, 69.6, 69.9, 69.5, 70.1], CONVERGED, "last gain 0.10 below noise 0.35"),
+        ([60.0, 68.0, 72.0, 74.0, 75.0], LEARNING, "last gain 1.00 not below noise 0.35"),  # smooth: it has no noise
+        ([60.0, 68.0, 72.0, 74.0, 75.0, 75.5, 75.7], LEARNING, "last gain 0.20 not below noise 0.09"),
+        ([1.0, 2.0, 3.0, 4.0, 5.0], LEARNING, "last gain 1.00 not below noise 0.00"),
+        ([float("nan"), 70.0], UNKNOWN, "the best epoch is not recorded"),
+        ([70.0], LEARNING, "best epoch 1 of 1, too few epochs to know the noise"),
+    ],
+)
+def test_a_curve_says_whether_it_has_converged(scores, state, why):
+    assert judge(scores, None, None, ACCURACY) == Convergence(state, why)
+    lower = [-s for s in scores]
+    assert judge(lower, None, None, replace(ACCURACY, better=-1)) == Convergence(state, why), "lower is better"
+
+
+@pytest.mark.parametrize(
+    "best, epochs, state, why",
+    [
+        (4.0, 6, CONVERGED, "best epoch 4 of 6"), (6.0, 6, UNKNOWN, "best epoch 6 of 6, no curve"),
+        (None, 6, UNKNOWN, "the best epoch is not recorded"), (3.0, None, UNKNOWN, "the best epoch is not recorded"),
+        (7.0, 6, UNKNOWN, "the best epoch is not recorded"), (float("nan"), 6, UNKNOWN, "the best epoch is not recorded"),
+    ],
+)  # fmt: skip
+def test_without_a_curve_only_an_earlier_best_epoch_shows_it(best, epochs, state, why):
+    assert judge((), best, epochs, ACCURACY) == Convergence(state, why)
+
+
+def test_noise_is_the_scatter_around_any_parabola():
+    rng = random.Random(1)
+    curve = [60 + 3 * t - 0.01 * t * t + rng.gauss(0, 0.5) for t in range(2000)]
+    assert noise(curve) == pytest.approx(0.5, rel=0.1)
+    assert noise([1.0, 4.0, 9.0, 16.0, 25.0]) == 0
+    with pytest.raises(ValueError, match="four scores, got 3"):
+        noise([1.0, 2.0, 3.0])
+
+
+def test_a_cell_is_judged_by_the_score_that_picks_its_epoch(tmp_path):
+    """The loss rose while the accuracy rose: the accuracy was asked for, and it was still rising."""
+    (tmp_path / "curves.csv").write_text("epoch,dev/loss,dev/accuracy\n1,1.0,16.1\n2,1.2,33.7\n")
+    config = {"train": {"max_epochs": 2, "best_metric": "accuracy"}}
+    metrics = {"best_epoch": 2.0, "dev/last_gain": 0.98}
+    assert of(config, metrics, tmp_path, KNOWN).state == LEARNING
+    by_loss = {"train": {"max_epochs": 2, "best_metric": "loss"}}
+    assert of(by_loss, metrics, tmp_path, KNOWN) == Convergence(CONVERGED, "best epoch 1 of 2")
+    other = {"train": {"max_epochs": 2, "best_metric": "bleu"}}
+    assert of(other, metrics, tmp_path, KNOWN).state == UNKNOWN
+    assert of(config, metrics, tmp_path / "none", KNOWN) == Convergence(UNKNOWN, "best epoch 2 of 2, no curve")
+    assert of({}, {}, tmp_path, KNOWN).state == UNKNOWN and not of({}, {}, tmp_path, KNOWN).converged
+    assert of({}, {}, tmp_path, {}) == Convergence("") and Convergence("").converged, "a fit without epochs"
+
+
+def test_a_row_has_converged_when_all_its_cells_have():
+    done, more, lost = (
+        Convergence(CONVERGED, "best epoch 4 of 6"),
+        Convergence(LEARNING, "x"),
+        Convergence(UNKNOWN, "y"),
+    )
+    assert together([done, done]) == done and together([done, more]) == more and together([more, lost, done]) == lost
+    assert together([done, Convergence(CONVERGED, "best epoch 5 of 6")]).why == "best epoch 4, 5 of 6"
+    assert together([more, Convergence(LEARNING, "z")]).why == "x (+1)"
+    assert together([Convergence("")]).converged and not together([]).converged
