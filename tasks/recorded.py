@@ -30,6 +30,7 @@ FOLDER = "records"
 CHECKSUMS = "checksums.json"  # of every file of the results; `tasks.verifying` holds them against it
 HERE = ("paths", "runtime", "launcher", "logger")  # arguments that say where and how; so do these two of data:
 OF_SWEEP = ("module", "metrics", "seconds", "data_sha256", "recipe")
+ABOUT = ("facts", "tested", "signatures")  # of sweeps, as of baselines, curve and examples: older records lack them
 MIRRORS = ("data.mirror=", "data.path=")
 
 
@@ -74,6 +75,8 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
     title = (store.root / "sweeps" / name / "table.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("## ")
     found = [
         {"key": one.cell_id, **{k: getattr(one, k) for k in OF_SWEEP}, "tests": {k: vars(v) for k, v in one.tests.items()},
+         **{k: getattr(one, k) for k in ABOUT}, "baselines": archive.without_texts({"baselines": one.baselines})["baselines"],
+         "curve": list(one.scores_by_epoch), "examples": {k: archive.packed(v.predictions()) for k, v in one.evaluations.items()},
          "config": {k: v for k, v in one.config.items() if k not in HERE}} for one in cells
     ]  # fmt: skip
     path = results / FOLDER / f"sweep_{name}.jsonl"
@@ -86,7 +89,8 @@ def _of_sweep(asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> M
     """What the records of a sweep give."""
     cells = [
         records.Record(Path(one["key"]), config=one["config"], tests={k: records.Scored(**v) for k, v in one["tests"].items()},
-                       **{k: one[k] for k in OF_SWEEP}) for one in found
+                       **{k: one[k] for k in OF_SWEEP}, **{k: one[k] for k in (*ABOUT, "baselines") if k in one},
+                       curve=tuple(one.get("curve", ()))) for one in found
     ]  # fmt: skip
     table, made = comparison.contents(cells, asked["title"])
     kept = {name: text for name, text in made.items() if name.endswith((".csv", ".svg"))}

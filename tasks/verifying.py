@@ -180,8 +180,14 @@ def _rest(text: str, of: Expected) -> str:
         key = _key(part)
         if key not in of.sections:
             opening = of.openings.get(key[0])
-            kept.append(part.removeprefix(opening) if opening else part)
+            kept.append(part if opening is None else _opened(part, opening)[1])
     return "".join(kept).rstrip("\n")
+
+
+def _opened(part: str, opening: str) -> tuple[str, str]:
+    """A section's computed beginning, as many paragraphs as it must have, and the prose that follows."""
+    paragraphs, count = re.split(r"(?=\n\n)", part), len(re.split(r"(?=\n\n)", opening))
+    return "".join(paragraphs[:count]), "".join(paragraphs[count:]) or "\n"
 
 
 def _mine(path: Path, results: Path, of: Expected) -> str:
@@ -214,8 +220,7 @@ def check(results: Path = RESULTS, of: Expected | None = None) -> Checked:
             if (whole := of.sections.get(key)) is not None:
                 done.wrong += _differ(f"{_named(path, results)}: {key[0]}", part, whole)
             elif (opening := of.openings.get(key[0])) is not None:
-                head = "\n".join(part.splitlines()[: len(opening.splitlines())])
-                done.wrong += _differ(f"{_named(path, results)}: {key[0]}", head, opening)
+                done.wrong += _differ(f"{_named(path, results)}: {key[0]}", _opened(part, opening)[0], opening)
             elif re.search(r"(?m)^\*profile ", part):
                 done.wrong.append(
                     f"{_named(path, results)}: {key[0]}, profile {key[1]}: there are no records of this table"
@@ -359,14 +364,9 @@ def _renewed(text: str, of: Expected) -> str:
         if key in of.sections:
             part = of.sections[key] + ("\n" if part.endswith("\n\n") else "")
         elif key[0] in of.openings:
-            part = _opened(part, of.openings[key[0]])
+            part = of.openings[key[0]] + _opened(part, of.openings[key[0]])[1]
         parts.append(part)
     return "".join(parts)
-
-
-def _opened(part: str, opening: str) -> str:
-    """A section with its computed lines put in; prose follows them."""
-    return "\n".join([*opening.split("\n"), *part.split("\n")[len(opening.split("\n")) :]])
 
 
 def _quoting(text: str, sentences: Iterable[str]) -> str:

@@ -80,7 +80,7 @@ def _record(w: Wanted, named: str, folder: Path, asked: set[str]) -> dict[str, A
         scored = level.read() if level.finished() and ".damaged-" not in place.name else None
         if scored is not None and digest(scored["scoring"]) == how:
             tests[scored["test"]] = {
-                "evaluation": place.name, "scored": without_texts(scored), "made": _made(level), "examples": _packed(level.predictions()),
+                "evaluation": place.name, "scored": without_texts(scored), "made": _made(level), "examples": packed(level.predictions()),
             }  # fmt: skip
     trained = Level(folder).read()
     if trained is None or not asked <= tests.keys() or not tests:
@@ -109,7 +109,7 @@ def _made(level: Level) -> dict[str, Any]:
     return kept | {"packages": {"torch": (told.get("packages") or {}).get("torch")}}
 
 
-def _packed(predictions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def packed(predictions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Score -> its values for all test examples, in their order."""
     columns: dict[str, list[Any]] = {}
     for record in predictions:
@@ -216,11 +216,11 @@ def contradictions(record: Mapping[str, Any]) -> list[str]:
     """
     found = []
     for name, of_test in (record.get("tests") or {}).items():
-        scored = of_test.get("scored") or of_test
+        scored = of_test.get("scored") or {"metrics": record["metrics"], "facts": record.get("tested", {}).get(name)}
         size = ((scored.get("facts") or {}).get("sizes") or {}).get(name)
-        for column, values in _columns(of_test.get("examples") or {}).items():
+        for column, values in _columns(of_test.get("examples") or record.get("examples", {}).get(name) or {}).items():
             score = f"{name}/{column.removesuffix('_statistics')}"
-            told = (scored["metrics"] if "metrics" in scored else record["metrics"]).get(score)
+            told = scored["metrics"].get(score)
             given = (
                 _bleu_of(values) if column == "bleu_statistics" else [m * sum(values) / len(values) for m in (1, 100)]
             )
@@ -235,6 +235,13 @@ def contradictions(record: Mapping[str, Any]) -> list[str]:
         loss, ppl = trained.get(f"{split}/loss"), trained.get(f"{split}/ppl")
         if loss is not None and ppl is not None and not abs(2**loss - ppl) <= 0.006 + 5e-5 * ppl:
             found.append(f"{split}/ppl is {ppl}, 2 ** {split}/loss is {2**loss:.2f}")
+    curve = record.get("curve") or {}
+    if not isinstance(curve, Mapping):  # of a sweep
+        curve = {"dev": curve, "metric": ((record.get("config") or {}).get("train") or {}).get("best_metric")}
+    dev, epoch = trained.get(f"dev/{curve.get('metric')}"), int(trained.get("best_epoch", 0))
+    scores = curve.get("dev") or ()
+    if dev is not None and scores and not (1 <= epoch <= len(scores) and abs(scores[epoch - 1] - dev) <= ROUNDED):
+        found.append(f"dev/{curve['metric']} is {dev}; the curve has another score in the best epoch, {epoch}")
     return found
 
 

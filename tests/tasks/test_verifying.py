@@ -272,6 +272,16 @@ def test_bleu_without_a_hit_of_four_words_is_sacrebleus():
     assert len(archive.contradictions(record)) == 1
 
 
+def test_a_curve_has_the_score_of_the_best_epoch():
+    record = {"trained": {"metrics": {"dev/accuracy": 61.0, "best_epoch": 2.0}}, "curve": {"metric": "accuracy", "dev": [50.0, 61.0, 60.0]}}
+    of_sweep = {**record["trained"], "curve": [50.0, 61.0], "config": {"train": {"best_metric": "accuracy"}}, "tests": {}}
+    assert archive.contradictions(record) == archive.contradictions(of_sweep) == []
+    record["trained"]["metrics"]["dev/accuracy"] = 64.0
+    of_sweep["metrics"]["best_epoch"] = 3.0
+    for one in (record, of_sweep):
+        assert "the curve has another score" in archive.contradictions(one)[0]
+
+
 def test_a_section_may_be_followed_by_prose_and_only_its_beginning_is_computed(tmp_path):
     results = tmp_path / "docs" / "results"
     results.mkdir(parents=True)
@@ -280,6 +290,8 @@ def test_a_section_may_be_followed_by_prose_and_only_its_beginning_is_computed(t
     page.write_text("# Page\n\n## Claims\n\n| a | b |\n|---|---|\n| x | 2 |\n\nIn words.\n")
     assert ["page.md: Claims, line 5" in one for one in verifying.check(results, of).wrong].count(True) == 1
     assert verifying._renewed(page.read_text(), of).endswith("| x | 1 |\n\nIn words.\n")
+    longer = page.read_text().replace("| x | 2 |", "| x | 2 |\n| y | 3 |")
+    assert verifying._renewed(longer, of) == page.read_text().replace("| x | 2 |", "| x | 1 |")
     page.write_text("# Page\n")
     assert any("no page has the table" in one for one in verifying.check(results, of).wrong)
 
