@@ -76,7 +76,7 @@ def expected(results: Path = RESULTS) -> Expected:
         text = render.to_markdown(made.table)
         found.tables += recorded.blocks(text)
         if made.more:  # pages print this in place of the table
-            found.openings |= {_key(part)[0]: part.rstrip("\n") for part in _parts(made.more)}
+            found.openings |= {_key(part)[0]: part.rstrip("\n") for part in _parts(made.more) if part}
         else:
             found.sections[_key(text)] = text
         if made.sweep and (results / "sweeps" / made.sweep).is_dir():

@@ -273,8 +273,16 @@ def test_bleu_without_a_hit_of_four_words_is_sacrebleus():
 
 
 def test_a_curve_has_the_score_of_the_best_epoch():
-    record = {"trained": {"metrics": {"dev/accuracy": 61.0, "best_epoch": 2.0}}, "curve": {"metric": "accuracy", "dev": [50.0, 61.0, 60.0]}}
-    of_sweep = {**record["trained"], "curve": [50.0, 61.0], "config": {"train": {"best_metric": "accuracy"}}, "tests": {}}
+    record = {
+        "trained": {"metrics": {"dev/accuracy": 61.0, "best_epoch": 2.0}},
+        "curve": {"metric": "accuracy", "dev": [50.0, 61.0, 60.0]},
+    }
+    of_sweep = {
+        **record["trained"],
+        "curve": [50.0, 61.0],
+        "config": {"train": {"best_metric": "accuracy"}},
+        "tests": {},
+    }
     assert archive.contradictions(record) == archive.contradictions(of_sweep) == []
     record["trained"]["metrics"]["dev/accuracy"] = 64.0
     of_sweep["metrics"]["best_epoch"] = 3.0
@@ -294,6 +302,24 @@ def test_a_section_may_be_followed_by_prose_and_only_its_beginning_is_computed(t
     assert verifying._renewed(longer, of) == page.read_text().replace("| x | 2 |", "| x | 1 |")
     page.write_text("# Page\n")
     assert any("no page has the table" in one for one in verifying.check(results, of).wrong)
+
+
+def test_computed_points_leave_the_other_pages_alone(tmp_path, monkeypatch):
+    """Sections of a page that the records give beside their table have an end each, and no section is the start of every page."""
+    from sparse_attention.repro.blocks import Table
+
+    results = tmp_path / "docs" / "results"
+    results.mkdir(parents=True)
+    made = recorded.Made(Table("t", "T", "profile demo", [], []), "## One\n\nsaid\n\n## Two\n\n| a |\n")
+    monkeypatch.setattr(recorded, "files", lambda results: [results / "records" / "t.jsonl"])
+    monkeypatch.setattr(recorded, "read", lambda path: made)
+    monkeypatch.setattr(verifying, "contradictions", lambda results: [])
+    of = verifying.expected(results)
+    assert of.openings == {"One": "## One\n\nsaid", "Two": "## Two\n\n| a |"} and not of.sections
+    (results / "page.md").write_text("# Page\n\nIn words.\n\n## One\n\nsai\n\n## Two\n\n| a |\n\nmore\n")
+    assert verifying._renewed((results / "page.md").read_text(), of) == (
+        "# Page\n\nIn words.\n\n## One\n\nsaid\n\n## Two\n\n| a |\n\nmore\n"
+    )
 
 
 @pytest.mark.slow
