@@ -50,7 +50,7 @@ paper-figures: setup ## the papers' figures that need no data, as SVG and CSV, i
 summary: setup ## the reproducibility summary of EXPERIMENT=niculae2017_table1 (scope, reproduced, easy, hard, deviations, cost)
 	@test -n "$(EXPERIMENT)" || { echo "set EXPERIMENT=NAME; there are: $(PAGES)"; exit 2; }
 	@$(RUN)/summary.py $(EXPERIMENT) profile=$(PROFILE) $(ARGS)
-verify: setup ## hold the numbers of README and docs/results against their cells' records; ARGS=--rerun trains a twentieth of the demo anew
+verify: setup ## hold the tables and files of docs/results, and README, against records and code; ARGS=--rerun trains a twentieth of the demo anew
 	@$(RUN)/verify.py $(ARGS)
 demo: setup ## one column, three mappings: the quickest look
 	@$(call run,demo)

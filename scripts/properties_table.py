@@ -4,14 +4,14 @@
 
 Examples: python scripts/properties_table.py
           python scripts/properties_table.py --classes 3
-          python scripts/properties_table.py --classes 10 > properties.md
+          python scripts/properties_table.py --classes 5 > docs/results/properties.md
 """
 
 from __future__ import annotations
 
 import argparse
 
-from sparse_attention.properties import markdown, table
+from sparse_attention.properties import page
 
 
 def main() -> None:
@@ -22,13 +22,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.classes < 2 or args.lam >= 1 or args.lam == 0 or args.q <= 0:
         parser.error("needs --classes >= 2, --lam < 1 and not 0 (0 is sparsemax), --q > 0")
-    lines = table(args.classes, args.lam, args.q)
-    print(f"Laha et al. 2018, Table 1, checked at K = {args.classes}, lambda = {args.lam:g}, q = {args.q:g}\n")
-    print(markdown(lines))
-    print(
-        "\n'lam=0', 'q=0', 'q=inf': holds at that value of the parameter only. Where a check and the paper disagree the "
-        "printed mark stands in brackets;\ndocs/errata shows the corrected constants (python docs/errata/*.py)."
-    )
+    print(page(args.classes, args.lam, args.q), end="")
 
 
 if __name__ == "__main__":

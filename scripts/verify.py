@@ -1,16 +1,17 @@
-"""Hold every number of the tables in README and docs/results against the records of the cells it came from.
+"""Hold the tables, files and records of docs/results, and what README quotes of them, against records, code and checksums.
 
-    python scripts/verify.py                check; exit status 1 when a number differs
-    python scripts/verify.py --write        put the records' tables into the pages instead
-    python scripts/verify.py --rerun        then train a random twentieth of the recorded demo cells anew and compare (minutes)
+    python scripts/verify.py                       check (a minute); exit status 1 when something differs
+    python scripts/verify.py --write               put what records and code give into the pages and files, renew their checksums
+    python scripts/verify.py --write accept='records/*'      also where measured files are others than before, and that is meant
+    python scripts/verify.py --rerun               check, then train a random twentieth of the recorded demo cells anew (minutes)
 
-    python scripts/verify.py --rerun draw=3 the same cells each time
+    python scripts/verify.py --rerun draw=3        the same cells each time
     python scripts/verify.py --rerun of=niculae2017_table2_cpu     of that table's cells instead of the demo's (a twentieth, at least one)
 
     in=FOLDER (docs/results)   whose pages and records       draw=N   which cells --rerun draws (default: others each day)
 
-The records are docs/results/records/*.jsonl (scripts/records.py writes them). Numbers in prose are counted, not checked. A cell that
-is trained anew agrees when no score of its table differs by more than twice the metric's tolerance: machines differ.
+What is compared how, and what is not covered: docs/verify.md. The records are docs/results/records/*.jsonl (scripts/records.py writes
+them). A cell that is trained anew agrees when no score of its table differs by more than twice the metric's tolerance: machines differ.
 """
 
 from __future__ import annotations
@@ -31,29 +32,24 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 0
     if wrong := [a for a in arguments if "=" not in a and a not in OPTIONS] + [
-        k for k in given if k not in ("in", "draw", "of")
+        k for k in given if k not in ("in", "draw", "of", "accept")
     ]:
         print(
-            f"error: {wrong[0]} is not for this command; it knows {', '.join(OPTIONS)}, in=, draw=, of=",
+            f"error: {wrong[0]} is not for this command; it knows {', '.join(OPTIONS)}, in=, draw=, of=, accept=",
             file=sys.stderr,
         )
         return 2
     from sparse_attention.repro.store import StoreError
-    from tasks import recorded, rerun
+    from tasks import recorded, rerun, verifying
 
     results = Path(given.get("in", recorded.RESULTS)).resolve()
     try:
         if "--write" in arguments:
-            print(
-                "\n".join(
-                    [
-                        *(f"written: {page}" for page in recorded.write_pages(results)),
-                        "the pages have the records' tables",
-                    ]
-                )
-            )
+            for changed in verifying.write(results, given.get("accept", "").split(",")):
+                print(f"written: {changed}")
+            print("pages, files and checksums are what records and code give")
             return 0
-        checked = recorded.check(results)
+        checked = verifying.check(results)
         print(checked.text())
         again = (
             rerun.differences(results, given.get("draw"), print, given.get("of", "*_demo"))

@@ -201,3 +201,14 @@ def markdown(lines: list[dict[str, str]]) -> str:
     head = list(lines[0])
     body = [" | ".join(line[column] for column in head) for line in lines]
     return "\n".join([f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {text} |" for text in body)])
+
+
+def page(K: int = 5, lam: float = 0.5, q: float = 0.4) -> str:
+    """docs/results/properties.md, whole."""
+    return (
+        "# Table 1 of Laha et al. 2018: properties of the mappings, checked numerically\n\n"
+        "    make properties-table > docs/results/properties.md\n\n"
+        f"Laha et al. 2018, Table 1, checked at K = {K}, lambda = {lam:g}, q = {q:g}\n\n{markdown(table(K, lam, q))}\n\n"
+        "'lam=0', 'q=0', 'q=inf': holds at that value of the parameter only. Where a check and the paper disagree the "
+        "printed mark stands in brackets;\ndocs/errata shows the corrected constants (python docs/errata/*.py).\n"
+    )

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,18 +16,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparse_attention.repro import archive, compare, records, render, table
+from sparse_attention.repro import archive, records, render, table
 from sparse_attention.repro.blocks import Table
 from sparse_attention.repro.identity import family
 from sparse_attention.repro.plan import Plan
+from sparse_attention.repro.report import comparison
 from sparse_attention.repro.store import Store
 from tasks import comparing, compose, reproduce
 from tasks.multilabel import figures
 
 RESULTS = compose.ROOT / "docs" / "results"
 FOLDER = "records"
+CHECKSUMS = "checksums.json"  # of every file of the results; `tasks.verifying` holds them against it
 HERE = ("paths", "runtime", "launcher", "logger")  # arguments that say where and how; so do these two of data:
 OF_SWEEP = ("module", "metrics", "seconds", "data_sha256", "recipe")
+ABOUT = ("facts", "tested", "signatures")  # of sweeps, as of baselines, curve and examples: older records lack them
 MIRRORS = ("data.mirror=", "data.path=")
 
 
@@ -51,7 +56,16 @@ def record(name: str, overrides: Sequence[str], results: Path = RESULTS) -> tupl
     path = file_of(name, one.profile, results)
     if found:
         archive.write(path, {"experiment": name, "profile": one.profile, "arguments": kept}, found)
+        _sum(path, results)
     return path, len(found), lost
+
+
+def _sum(path: Path, results: Path) -> None:
+    """Enter the checksum of a file of records that was written just now."""
+    listed = results / CHECKSUMS
+    known = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else {}
+    known[str(path.relative_to(results))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    listed.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Path, int]:
@@ -61,20 +75,26 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
     title = (store.root / "sweeps" / name / "table.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("## ")
     found = [
         {"key": one.cell_id, **{k: getattr(one, k) for k in OF_SWEEP}, "tests": {k: vars(v) for k, v in one.tests.items()},
+         **{k: getattr(one, k) for k in ABOUT}, "baselines": archive.without_texts({"baselines": one.baselines})["baselines"],
+         "curve": list(one.scores_by_epoch), "examples": {k: archive.packed(v.predictions()) for k, v in one.evaluations.items()},
          "config": {k: v for k, v in one.config.items() if k not in HERE}} for one in cells
     ]  # fmt: skip
     path = results / FOLDER / f"sweep_{name}.jsonl"
     archive.write(path, {"sweep": name, "title": title}, found)
+    _sum(path, results)
     return path, len(found)
 
 
-def _of_sweep(title: str, found: Sequence[Mapping[str, Any]]) -> Table:
-    """The table of a sweep's records."""
+def _of_sweep(asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> Made:
+    """What the records of a sweep give."""
     cells = [
         records.Record(Path(one["key"]), config=one["config"], tests={k: records.Scored(**v) for k, v in one["tests"].items()},
-                       **{k: one[k] for k in OF_SWEEP}) for one in found
+                       **{k: one[k] for k in OF_SWEEP}, **{k: one[k] for k in (*ABOUT, "baselines") if k in one},
+                       curve=tuple(one.get("curve", ()))) for one in found
     ]  # fmt: skip
-    return compare.table(compare.groups(cells), "table", title)
+    table, made = comparison.contents(cells, asked["title"])
+    kept = {name: text for name, text in made.items() if name.endswith((".csv", ".svg"))}
+    return Made(table, sweep=asked["sweep"], files=kept)
 
 
 def build(name: str, overrides: Sequence[str], path: Path, say: bool = True) -> Table:
@@ -105,21 +125,36 @@ def _table(plan: Plan, store: Store) -> Table:
     )
 
 
+@dataclass
+class Made:
+    """What a file of records gives: its table, and what else pages and folders print of its cells.
+
+    Attributes:
+        more: sections of a page, the claims and points of Laha et al. 2018's generated documents.
+        sweep: its name, where the records are of one. files: of a sweep's folder, path -> content: numbers and drawings.
+    """
+
+    table: Table
+    more: str = ""
+    sweep: str = ""
+    files: dict[str, str] = field(default_factory=dict)
+
+
 def of_file(path: Path) -> Table:
     """The table that a file of records was written for."""
-    return _read(path)[0]
+    return read(path).table
 
 
-def _read(path: Path) -> tuple[Table, str]:
-    """The table of a file of records, and what else pages print of its cells: the points of Laha et al. 2018's generated documents."""
+def read(path: Path) -> Made:
+    """Everything that a file of records gives. Raises StoreError."""
     asked, found = archive.read(path)
     if "sweep" in asked:
-        return _of_sweep(asked["title"], found), ""
+        return _of_sweep(asked, found)
     arguments = [f"profile={asked['profile']}", *asked["arguments"]]
     with _restored(asked["experiment"], arguments, path) as (plan, store):
         cells = [(plan.experiment.rows[s.row].label, s.cell.config, s.cell.found(store)) for s in plan.slots]
         points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
-        return _table(plan, store), figures.page(points) if points else ""
+        return Made(_table(plan, store), figures.page(points) if points else "")
 
 
 def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
@@ -154,7 +189,7 @@ def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
     return status
 
 
-# ---- pages
+# ---- tables that pages show
 
 
 @dataclass
@@ -210,30 +245,6 @@ def numbers(text: str) -> int:
     return len(_NUMBER.findall(text))
 
 
-def differences(printed: Printed, computed: Printed) -> list[str]:
-    """Everything on the page that is not what its records give."""
-    found = []
-    for (above, label), cells in printed.rows.items():
-        ours = computed.rows.get((above, label))
-        if ours is None:
-            found.append(f"row {label!r} {above} is not in the records' table")
-            continue
-        for header, text in cells.items():
-            if header not in ours:
-                found.append(f"{label}, {header}: the records' table has no such column")
-            elif ours[header] != text:
-                found.append(f"{label}, {header}: the page has {text!r}, the records give {ours[header]!r}")
-    tables = {above for above, _ in printed.rows}
-    lost = [label for above, label in computed.rows if above in tables and (above, label) not in printed.rows]
-    found += [f"row {label!r} is missing on the page" for label in lost]
-    same_words = {_NUMBER.sub("#", line): line for line in computed.lines}
-    for line in printed.lines:
-        other = same_words.get(_NUMBER.sub("#", line))
-        if line not in computed.lines and other is not None:
-            found.append(f"the page has {line!r}, the records give {other!r}")
-    return found
-
-
 def excerpt(printed: Printed, computed: Iterable[Printed]) -> list[str] | None:
     """What differs where a table of a page has some rows and columns of a computed one, marks of significance and spreads left out at will;
     None: of none of them."""
@@ -243,7 +254,13 @@ def excerpt(printed: Printed, computed: Iterable[Printed]) -> list[str] | None:
             label: cells for (_, label), cells in reversed(one.rows.items()) if label in wanted
         }  # the main table comes first
         if wanted.keys() <= ours.keys() and all(cells.keys() <= ours[label].keys() for label, cells in wanted.items()):
-            return [
+            order = [label for label in dict.fromkeys(label for _, label in one.rows) if label in wanted]
+            moved = (
+                []
+                if order == list(wanted)
+                else [f"rows {', '.join(wanted)}: the records' table has {', '.join(order)}"]
+            )
+            return moved + [
                 f"{label}, {header}: the page has {text!r}, the records give {ours[label][header]!r}"
                 for label, cells in wanted.items() for header, text in cells.items()
                 if text and f"{ours[label][header].rstrip('*†')} ".find(f"{text} ") != 0
@@ -251,79 +268,6 @@ def excerpt(printed: Printed, computed: Iterable[Printed]) -> list[str] | None:
     return None
 
 
-@dataclass
-class Checked:
-    """What became of the pages: wrong numbers, blocks without records, numbers compared and numbers in prose."""
-
-    wrong: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    compared: int = 0
-    prose: int = 0
-
-    def text(self) -> str:
-        lines = [f"WRONG {one}" for one in self.wrong] + [f"no records: {one}" for one in self.unknown]
-        return "\n".join(
-            [
-                *lines,
-                f"{self.compared:,} numbers of tables recomputed from their cells' records, {len(self.wrong)} differences; "
-                f"{len(self.unknown)} blocks have no records; {self.prose:,} numbers in prose are not checked",
-            ]
-        )
-
-
-def pages(results: Path = RESULTS) -> list[Path]:
-    """README and every page below `results`."""
-    return [path for path in (results.parents[1] / "README.md",) if path.is_file()] + sorted(results.rglob("*.md"))
-
-
 def files(results: Path = RESULTS) -> list[Path]:
     """Every file of records below `results`."""
     return sorted((results / FOLDER).glob("*.jsonl"))
-
-
-def check(results: Path = RESULTS) -> Checked:
-    """Hold every page against the tables that its records give."""
-    computed: dict[tuple[str, str, str], Printed] = {}
-    for path in files(results):
-        made, more = _read(path)
-        computed |= {one.place: one for text in (render.to_markdown(made), more) for one in blocks(text)}
-    done = Checked()
-    for path in pages(results):
-        text, page, inside = path.read_text(encoding="utf-8"), str(path.relative_to(results.parents[1])), 0
-        for one in blocks(text, page):
-            of_rows = sum(numbers(t) for cells in one.rows.values() for t in cells.values())
-            inside += of_rows + sum(map(numbers, one.lines))
-            part = excerpt(one, computed.values()) if one.place not in computed else None
-            if part is not None:
-                done.compared += of_rows
-                done.wrong += [f"{page}: {one.title}: {what}" for what in part]
-            elif one.place not in computed:
-                where = [one.title, f"profile {one.profile}" if one.profile else "", one.label]
-                done.unknown.append(f"{page}: {', '.join(filter(None, where))}")
-            else:
-                done.compared += of_rows
-                done.wrong += [f"{page}: {one.label}: {what}" for what in differences(one, computed[one.place])]
-        done.prose += numbers(text) - inside
-    return done
-
-
-def write_pages(results: Path = RESULTS) -> list[str]:
-    """Put the records' tables in the place of those that the pages have; the pages that changed."""
-    made = {
-        (t.title, t.subtitle.split(";")[0].removeprefix("profile ")): render.to_markdown(t)
-        for t in map(of_file, files(results))
-    }
-    changed = []
-    for path in pages(results):
-        old = path.read_text(encoding="utf-8")
-        new = "".join(_section(part, made) for part in re.split(r"(?m)^(?=## )", old))
-        if new != old:
-            path.write_text(new, encoding="utf-8")
-            changed.append(str(path.relative_to(results.parents[1])))
-    return changed
-
-
-def _section(part: str, made: Mapping[tuple[str, str], str]) -> str:
-    title, profile = re.match(r"## (.*)", part), re.search(r"(?m)^\*profile (\w+)", part)
-    new = made.get((title[1], profile[1])) if title and profile else None
-    return part if new is None else new + ("\n" if part.endswith("\n\n") else "")

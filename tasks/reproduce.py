@@ -55,7 +55,7 @@ def asked(names: Sequence[str], overrides: Sequence[str]) -> tuple[list[Experime
     profile = (own["profile"] or ["demo"])[-1]
     read = [compose.experiment(one, profile) for one in names]
     kept = [_part(one, own["rows"][-1:], own["columns"][-1:]) for one in read]
-    return [adapt(one, own["seeds"], own["add"]) for one in kept], rest
+    return [of_data(adapt(one, own["seeds"], own["add"]), rest) for one in kept], rest
 
 
 def plan(names: Sequence[str], overrides: Sequence[str]) -> Planned:
@@ -96,6 +96,21 @@ def of_plans(made: list[plans.Plan], profile: str) -> Planned:
         raise compose.ConfigError(f"no column can be run: {told}")
     config = slot.cell.config
     return Planned(made, profile, config["runtime"], config["paths"]["outputs"])
+
+
+def of_data(one: Experiment, overrides: Sequence[str]) -> Experiment:
+    """The experiment with the data that overrides put in the place of its columns' own: headings say so, no printed number stands beside."""
+    said = {o.lstrip("+").partition("=")[0]: o.partition("=")[2] for o in overrides}
+    if "data" not in said:
+        return one
+    place = Path(said["data.path"].strip("'\"")).name if "data.path" in said else ""
+    label = f"{place} (data={said['data']})" if place else f"data={said['data']}"
+    several = len(one.columns) > 1
+    columns = [
+        replace(c, label=f"{label}, {c.key}" if several else label, published=(), not_comparable="other data")
+        for c in one.columns
+    ]
+    return replace(one, columns=tuple(columns))
 
 
 def adapt(one: Experiment, seeds: Sequence[str], added: Sequence[str]) -> Experiment:

@@ -199,7 +199,7 @@ def _of_experiments(asked: Asked, tools: plans.Tools) -> Resolved:
     found = Resolved([], [])
     for (n, more), profile, title in itertools.product(enumerate(combinations, 1), profiles, asked.experiments):
         one = compose.experiment(title, profile.split("=", 1)[1])
-        one = reproduce.adapt(one, [",".join(seeds)] if seeds else [], [])
+        one = reproduce.of_data(reproduce.adapt(one, [",".join(seeds)] if seeds else [], []), more)
         if mappings:
             there = [row.mapping for row in one.rows]
             if lost := [m for m in mappings if m not in there]:

@@ -88,6 +88,7 @@ LAYERS: list[set[str]] = [
         "tasks.sweep",
         "tasks.single",
         "tasks.throughput",
+        "tasks.verifying",
         "tasks.comparing",
         "tasks.pages",
         "tasks.proof",

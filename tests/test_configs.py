@@ -306,7 +306,6 @@ TEXT = [n for n in pages("experiment") if not any(t in n for t in OTHERS)]
 @pytest.mark.parametrize("name", ["demo", *(pytest.param(n, marks=pytest.mark.slow) for n in TEXT if n != "demo")])
 def test_experiment_runs_at_toy_size(name, tiny, tmp_path, capsys, isolated, monkeypatch):
     """Plan, fork server, cells, table, report, on generated pairs; and again, when nothing is left to do."""
-    from tasks import reproduce
 
     def generated(options, root, progress):
         return data.open_data({"name": "toy", "limits": dataclasses.asdict(options.limits)}, root, progress)
@@ -355,3 +354,24 @@ def test_a_part_of_a_page_keeps_its_order():
     [one], rest = reproduce.asked(["laha2018_table2"], ["rows=sparse*|softmax", "columns=enfr_demo", "seeds=2"])
     assert [row.label for row in one.rows] == ["softmax", "sparsemax", "sparsegen-lin", "sparsehourglass"]
     assert ([column.key for column in one.columns], one.seeds, rest) == (["enfr_demo"], (2,), [])
+
+
+def test_an_experiment_on_other_data_says_so_and_shows_no_printed_numbers():
+    """Headings, printed numbers and the notes on the setting follow what is used."""
+    given = [
+        "profile=demo",
+        "data=files",
+        "data.path=/some where/pairs.tsv",
+        "train.max_epochs=4",
+        "train.batch_size=16",
+    ]
+    (one,), _ = reproduce.asked(["laha2018_table2"], given)
+    assert one.columns[0].label == "pairs.tsv (data=files), fren_demo" and not any(c.published for c in one.columns)
+    (same,), _ = reproduce.asked(["laha2018_table2"], ["profile=demo", "data.mirror=/mirror", "train.max_epochs=4"])
+    assert same.columns[0].label.startswith("FR-EN, LibreOffice help") and same.columns[0].published
+    (alone,), _ = reproduce.asked(["laha2018_table2"], ["columns=fren_demo", "data=files", "data.path=a.tsv"])
+    assert [c.label for c in alone.columns] == ["a.tsv (data=files)"]
+    with compose.composer() as composed:
+        config = composed(["task=translation", "mapping=softmax", "train.max_epochs=4", "train.batch_size=16"])
+    (said,) = [d for d in config["task"]["deviations"] if d.startswith("optim:")]
+    assert "batches of 16, 4 epochs (paper: SGD at 1, halving, 64, 13 epochs)" in said

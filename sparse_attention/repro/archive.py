@@ -82,7 +82,7 @@ def _record(w: Wanted, named: str, folder: Path, asked: set[str]) -> dict[str, A
         scored = level.read() if level.finished() and ".damaged-" not in place.name else None
         if scored is not None and digest(scored["scoring"]) == how:
             tests[scored["test"]] = {
-                "evaluation": place.name, "scored": without_texts(scored), "made": _made(level), "examples": _packed(level.predictions()),
+                "evaluation": place.name, "scored": without_texts(scored), "made": _made(level), "examples": packed(level.predictions()),
             }  # fmt: skip
     trained = Level(folder).read()
     if trained is None or not asked <= tests.keys() or not tests:
@@ -111,7 +111,7 @@ def _made(level: Level) -> dict[str, Any]:
     return kept | {"packages": {"torch": (told.get("packages") or {}).get("torch")}}
 
 
-def _packed(predictions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def packed(predictions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Score -> its values for all test examples, in their order."""
     columns: dict[str, list[Any]] = {}
     for record in predictions:
@@ -124,7 +124,7 @@ def _packed(predictions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _unpacked(examples: Mapping[str, str]) -> list[dict[str, Any]]:
-    columns = {name: json.loads(zlib.decompress(base64.b64decode(text))) for name, text in examples.items()}
+    columns = _columns(examples)
     length = max(map(len, columns.values()), default=0)
     return [{"index": i, "sentence": {k: v[i] for k, v in columns.items() if i < len(v)}} for i in range(length)]
 
@@ -223,3 +223,60 @@ def from_records(plan: Plan, where: str) -> Plan:
     one = plan.experiment
     told = f"From records ({where}): nothing was run for this table."
     return replace(plan, experiment=replace(one, footers=(told, *one.footers)))
+
+
+# ---- what a record says of itself
+
+ROUNDED = 1e-3  # per-example scores are stored with four decimals, ROUGE and METEOR in per cent
+
+
+def contradictions(record: Mapping[str, Any]) -> list[str]:
+    """Scores of a record that its own per-example scores, or its other numbers, do not give; a sentence each.
+
+    Checked are BLEU, every score that is a mean over examples, their number, and perplexities, which are 2 ** loss.
+    """
+    found = []
+    for name, of_test in (record.get("tests") or {}).items():
+        scored = of_test.get("scored") or {"metrics": record["metrics"], "facts": record.get("tested", {}).get(name)}
+        size = ((scored.get("facts") or {}).get("sizes") or {}).get(name)
+        for column, values in _columns(of_test.get("examples") or record.get("examples", {}).get(name) or {}).items():
+            score = f"{name}/{column.removesuffix('_statistics')}"
+            told = scored["metrics"].get(score)
+            given = (
+                _bleu_of(values) if column == "bleu_statistics" else [m * sum(values) / len(values) for m in (1, 100)]
+            )
+            if told is None or not any(abs(told - one) <= ROUNDED for one in given):
+                ours = " or ".join(f"{one:.4f}" for one in given[:1])
+                found.append(f"{score} is {told}, its {len(values):,} examples give {ours}")
+            by_type = column.startswith("accuracy_")  # of the questions of one type of answer
+            if size is not None and len(values) != size and not (by_type and len(values) < size):
+                found.append(f"{score} has {len(values):,} examples, the test set {size:,}")
+    trained = (record.get("trained") or record).get("metrics") or {}
+    for split in ("dev", "train"):
+        loss, ppl = trained.get(f"{split}/loss"), trained.get(f"{split}/ppl")
+        if loss is not None and ppl is not None and not abs(2**loss - ppl) <= 0.006 + 5e-5 * ppl:
+            found.append(f"{split}/ppl is {ppl}, 2 ** {split}/loss is {2**loss:.2f}")
+    curve = record.get("curve") or {}
+    if not isinstance(curve, Mapping):  # of a sweep
+        curve = {"dev": curve, "metric": ((record.get("config") or {}).get("train") or {}).get("best_metric")}
+    dev, epoch = trained.get(f"dev/{curve.get('metric')}"), int(trained.get("best_epoch", 0))
+    scores = curve.get("dev") or ()
+    if dev is not None and scores and not (1 <= epoch <= len(scores) and abs(scores[epoch - 1] - dev) <= ROUNDED):
+        found.append(f"dev/{curve['metric']} is {dev}; the curve has another score in the best epoch, {epoch}")
+    return found
+
+
+def _columns(examples: Mapping[str, str]) -> dict[str, list[Any]]:
+    return {name: json.loads(zlib.decompress(base64.b64decode(text))) for name, text in examples.items()}
+
+
+def _bleu_of(rows: Sequence[Sequence[float]]) -> list[float]:
+    """BLEU of summed statistics; an n-gram order without a hit halves its share anew, as sacrebleu's `exp` smoothing does."""
+    sums = [sum(column) for column in zip(*rows)]
+    logs, smooth = 0.0, 1.0
+    for hits, total in zip(sums[:4], sums[4:8]):
+        if total == 0 or not any(sums[:4]):
+            return [0.0]
+        smooth *= 1.0 if hits else 2.0
+        logs += math.log(hits / total if hits else 1 / (smooth * total)) / 4
+    return [100 * math.exp(logs + min(0.0, 1 - sums[9] / max(sums[8], 1)))]

@@ -134,3 +134,11 @@ def mark_best(rows: Sequence[Row], column: int, sign: int, decimals: int) -> Non
     ):
         for r in best:
             rows[r].values[column].best = True
+
+
+def add_converged(rows: Sequence[Row], headers: list[str]) -> None:
+    """A last column that says whether the trainings had converged, where a family has epochs."""
+    if any(row.convergence.state and row.found for row in rows):
+        headers.append("converged")
+        for row in rows:
+            row.values.append(Value(CONVERGENCE, None, note=row.convergence.text if row.found else ""))

@@ -17,10 +17,13 @@ from typing import Any
 
 import yaml
 
-from sparse_attention.repro.blocks import Block, Row, Table, Value, best_of
+from sparse_attention.repro import convergence, footers
+from sparse_attention.repro.blocks import Block, Row, Table, Value, add_converged, mark_best
+from sparse_attention.repro.experiment import Show
 from sparse_attention.repro.protocol import Metric
 from sparse_attention.repro.records import LOADER, Record
 from sparse_attention.repro.stats import Summary, summarize
+from sparse_attention.repro.table import baselines
 
 ATTENTION = (("attention_zeros", "zeros"), ("attention_support", "support"))
 NAMED = ("task", "mapping", "data", "model", "optim", "schedule", "profile")  # nodes that a filter means by their name
@@ -249,31 +252,58 @@ def table(found: Sequence[Group], name: str, title: str, notes: Sequence[str] = 
     blocks = [_block(group) for group in found]
     cells = {r.cell_id for g in found for s in g.settings for r in s.records}
     many = sum(len(g.settings) for g in found)
-    last = ["Mean ±sample standard deviation over seeds; n: cells of the setting.", *notes]
-    return Table(name, title, f"{len(cells)} finished cells, {many} settings", blocks, last)
+    last = ["Mean ±sample standard deviation over seeds; n: cells of the setting.", *footers.trained(blocks), *notes]
+    return Table(name, title, f"{len(cells)} finished cells, {many} settings", blocks, [*last, *footers.origin(blocks)])
 
 
 def _block(group: Group) -> Block:
     shown = {**group.attention, **{m: m for m in group.scores}}
+    decimals = {m: group.decimals(m) for m in shown}
     rows, notes = [], []
     for s in group.settings:
-        values = [Value("n", Summary(len(s.records), None, 1), 0)]
+        values = []
         for metric in shown:
-            summary = s.summary(metric)
-            values.append(Value(metric, summary, group.decimals(metric)))
-            if summary and summary.n != len(s.records):
-                notes.append(f"{s.mapping} ({s.detail}): {metric} is of {summary.n} of its {len(s.records)} cells.")
-        rows.append(Row(s.mapping, s.detail, values, [], []))
-    for i, metric in enumerate(shown, 1):
-        means = [None if (v := row.values[i].summary) is None else v.mean for row in rows]
-        for best in best_of(means, group.better(metric), group.decimals(metric)):
-            rows[best].values[i].best = True
+            runs = tuple(r.metrics[metric] for r in s.records if metric in r.metrics)
+            values.append(Value(metric, s.summary(metric), decimals[metric], runs=runs))
+            if runs and len(runs) != len(s.records):
+                notes.append(f"{s.mapping} ({s.detail}): {metric} is of {len(runs)} of its {len(s.records)} cells.")
+        trained = convergence.together([r.converged for r in s.records])
+        found = [r.found for r in s.records]
+        rows.append(Row(s.mapping, s.detail, values, [], [], found, convergence=trained, seeds=s.seeds))
+    below, trivial = _of_data(group, shown, decimals)
+    everything = rows + trivial
+    for i, metric in enumerate(shown):
+        mark_best(everything, i, group.better(metric), decimals[metric])
+    headers = list(shown.values())
+    add_converged(everything, headers)
     seeds = {tuple(s.seeds) for s in group.settings}
     if len(seeds) == 1:
         notes.append(f"Seeds: {', '.join(map(str, next(iter(seeds))))}.")
     else:
         notes.append("The settings do not have the same seeds; the CSV file lists them.")
-    return Block(group.task, ["n", *shown.values()], [], rows, notes)
+    return Block(group.task, headers, [], everything, [*below, *notes])
+
+
+def _of_data(group: Group, shown: Mapping[str, str], decimals: Mapping[str, int]) -> tuple[list[str], list[Row]]:
+    """Sizes, sources, what was left out and baselines, of each data set that the settings have, once."""
+    lines: list[str] = []
+    trivial: list[Row] = []
+    split = (group.score or "test/").partition("/")[0]
+    columns = [Show(metric, header) for metric, header in shown.items()]
+    contents: dict[Any, Setting] = {}
+    for s in group.settings:
+        contents.setdefault((s.first.data_sha256, tuple(sorted(s.first.tests.items()))), s)
+    for s in contents.values():
+        of = s.first.found
+        apart = f"Of {s.mapping} ({s.detail}): " if len(contents) > 1 else ""
+        told = footers.of_data([Row("", "", [], [], [], [of])], of.facts, columns, group.metrics)
+        lines += [f"{apart if one.startswith(('Data: ', 'Test set')) else ''}{one}" for one in told]
+        if not of.facts:
+            lines.append(f"{apart}The records do not say how large the data are.")
+        for row in baselines(of, decimals, split):
+            row.detail = "; ".join(filter(None, (row.detail, f"data {s.first.data_sha256[:8]}" if apart else "")))
+            trivial.append(row)
+    return list(dict.fromkeys(lines)), trivial
 
 
 def to_csv(found: Sequence[Group]) -> str:

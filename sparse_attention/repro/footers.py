@@ -59,12 +59,7 @@ def seeds(plan: Plan, blocks: Sequence[Block]) -> list[str]:
         f"Seeds: {', '.join(map(str, used))} ({spread}). An order of rows is claimed by seeds, never by one run; "
         "the same seed gives other numbers on another machine (up to 1.4 ROUGE measured between machines)."
     ]
-    if any(r.convergence.state and r.found for b in blocks for r in b.rows):
-        lines.append(
-            "Converged: of the dev score that picks the epoch, the best was not the last, or the last epoch's gain was below the "
-            "scatter of the last five. A row with a cell that has not converged, or whose curve is not recorded, gets no sign, no "
-            "verdict, and is never marked as the best."
-        )
+    lines += trained(blocks)
     kinds = {kind for b in blocks for r in b.rows for v in r.values for kind in v.p_values}
     over = f"p < {SIGNIFICANT} after Holm's correction over the rows of a column and metric"
     if "examples" in kinds:
@@ -77,6 +72,17 @@ def seeds(plan: Plan, blocks: Sequence[Block]) -> list[str]:
             f"† differs from the first row: paired t-test over seeds, {over}. It covers the draw of seeds, not the choice of test examples."
         )
     return lines
+
+
+def trained(blocks: Sequence[Block]) -> list[str]:
+    """What `converged` means, where a row says it."""
+    if not any(r.convergence.state and r.found for b in blocks for r in b.rows):
+        return []
+    return [
+        "Converged: of the dev score that picks the epoch, the best was not the last, or the last epoch's gain was below the "
+        "scatter of the last five. A row with a cell that has not converged, or whose curve is not recorded, gets no sign, no "
+        "verdict, and is never marked as the best."
+    ]
 
 
 def of_comparison(block: Block, metrics: Mapping[str, Metric]) -> list[str]:

@@ -215,6 +215,15 @@ FIGURES = [
 
 def write(figure: PaperFigure, folder: Path, endings: tuple[str, ...] = ("svg",)) -> list[Path]:
     """Write <name>.csv (panel, column, numbers) and <name>.<ending>; the paths."""
+    made = []
+    for name, content in drawn(figure, endings).items():
+        made.append(folder / name)
+        write_atomic(made[-1], content)
+    return made
+
+
+def drawn(figure: PaperFigure, endings: tuple[str, ...] = ("svg",)) -> dict[str, bytes]:
+    """What `write` writes: file name -> content."""
     panels = list(figure.panels())
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
@@ -223,14 +232,12 @@ def write(figure: PaperFigure, folder: Path, endings: tuple[str, ...] = ("svg",)
         out.writerows(
             [panel.title, *(f"{v:.5g}" for v in row)] for row in zip(*map(panel.written, panel.columns.values()))
         )
-    made = [folder / f"{figure.name}.csv"]
-    write_atomic(made[0], text.getvalue().encode())
+    made = {f"{figure.name}.csv": text.getvalue().encode()}
     drawing = draw(panels, figure.name)
     for ending in endings:
         buffer = io.BytesIO()
         drawing.savefig(buffer, format=ending, dpi=110, metadata={"Date": None} if ending == "svg" else None)
-        made.append(folder / f"{figure.name}.{ending}")
-        write_atomic(made[-1], _light(buffer.getvalue()) if ending == "svg" else buffer.getvalue())
+        made[f"{figure.name}.{ending}"] = _light(buffer.getvalue()) if ending == "svg" else buffer.getvalue()
     return made
 
 

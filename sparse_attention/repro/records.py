@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,9 +10,11 @@ from typing import Any
 
 import yaml
 
+from sparse_attention.repro import convergence
 from sparse_attention.repro.cell import ASKED, check_nodes
+from sparse_attention.repro.convergence import Convergence
 from sparse_attention.repro.files import StoreError, read_json, usable
-from sparse_attention.repro.identity import Cell, asked_id, computed_from, digest, family, scoring
+from sparse_attention.repro.identity import Cell, Found, asked_id, computed_from, digest, family, scoring
 from sparse_attention.repro.protocol import Family
 from sparse_attention.repro.store import ASIDE, Damaged, Entry, Evaluation, Level, Store
 
@@ -39,6 +41,8 @@ class Record:
         config: of the training, with the nodes that say how to score from the evaluations.
         metrics: `split/metric` -> value. tests: name of a test set -> what was scored.
         seconds: of the training and these evaluations.
+        facts: of train and dev data. tested: name of a test set -> its facts. baselines, signatures, evaluations: as of `Found`.
+        curve: dev score of every epoch, where it does not lie in the folder.
     """
 
     folder: Path
@@ -50,6 +54,12 @@ class Record:
     data_sha256: str
     recipe: int | None
     plugins: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    tested: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    signatures: Mapping[str, str] = field(default_factory=dict)
+    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+    curve: tuple[float, ...] | None = None
 
     @classmethod
     def of(cls, cell: Cell, store: Store) -> Record | None:
@@ -63,7 +73,33 @@ class Record:
         tests = {t.name: Scored(t.sha256, cell.family.RECIPE[1]) for t in cell.tests}
         plugins = tuple(Path(p).name for p in cell.config.get("plugins") or ())
         of_data = (cell.prepared.sha256, cell.family.RECIPE[0], plugins)
-        return cls(found.folder, cell.module, cell.config, found.metrics, tests, found.seconds, *of_data)
+        return cls(
+            found.folder, cell.module, cell.config, found.metrics, tests, found.seconds, *of_data, facts=found.facts, tested=found.tests,
+            baselines=found.baselines, signatures=found.signatures, evaluations=found.evaluations,
+        )  # fmt: skip
+
+    @property
+    def found(self) -> Found:
+        """The same as a table of a plan has it."""
+        return Found(
+            self.cell_id, self.folder, self.metrics, self.signatures, self.facts, self.tested, self.baselines, {}, self.seconds,
+            self.evaluations,
+        )  # fmt: skip
+
+    @property
+    def scores_by_epoch(self) -> Sequence[float]:
+        """The dev scores that picked the epoch; none where no curve was kept."""
+        by = str((self.config.get("train") or {}).get("best_metric"))
+        return convergence.dev_scores(self.folder, by) if self.curve is None else self.curve
+
+    @property
+    def converged(self) -> Convergence:
+        known = self.family.METRICS
+        if self.curve is None or "best_epoch" not in known:
+            return convergence.of(self.config, self.metrics, self.folder, known)
+        train = self.config.get("train") or {}
+        metric = known.get(str(train.get("best_metric")))
+        return convergence.judge(self.curve, self.metrics.get("best_epoch"), train.get("max_epochs"), metric)
 
     @property
     def cell_id(self) -> str:
@@ -200,7 +236,9 @@ def _records(entry: Entry, check: bool) -> list[Record]:
     plugins = tuple(Path(p).name for p in config.get("plugins") or ())
     common = (str(trained.get("data_sha256", "")), trained.get("recipe"), plugins)
     seconds = float(trained.get("seconds") or 0.0)
-    ways: list[list[Any]] = []  # [scoring, configuration, metrics, test sets, seconds]
+    facts, signatures = trained.get("facts") or {}, trained.get("signatures") or {}
+    # [scoring, configuration, metrics, test sets, seconds, facts of test sets, baselines, signatures, evaluations]
+    ways: list[list[Any]] = []
     for folder in sorted(entry.path("evaluations").glob("*")):
         if ASIDE in folder.name or (scored := _measured(Evaluation(folder), check)) is None:
             continue
@@ -209,12 +247,16 @@ def _records(entry: Entry, check: bool) -> list[Record]:
         way = next((w for w in ways if w[0] == how and name not in w[3]), None)
         if way is None:
             as_scored = {k: v if k == "data" else own.get(k, v) for k, v in config.items()}
-            ways.append(way := [how, as_scored, dict(trained["metrics"]), {}, seconds])
+            ways.append(way := [how, as_scored, dict(trained["metrics"]), {}, seconds, {}, {}, dict(signatures), {}])
         way[2].update(scored["metrics"])
         way[3][name] = what
         way[4] += float(scored.get("seconds") or 0.0)
-    ways = ways or [["", config, trained["metrics"], {}, seconds]]
+        way[5][name], way[8][name] = scored.get("facts") or {}, Evaluation(folder)
+        for system, values in (scored.get("baselines") or {}).items():
+            way[6].setdefault(system, {}).update(values)
+        way[7].update(scored.get("signatures") or {})
+    ways = ways or [["", config, trained["metrics"], {}, seconds, {}, {}, signatures, {}]]
     return [
-        Record(entry.folder, told["module"], scored_as, metrics, tests, spent, *common)
-        for _, scored_as, metrics, tests, spent in ways
+        Record(entry.folder, told["module"], scored_as, metrics, tests, spent, *common, facts, *more)
+        for _, scored_as, metrics, tests, spent, *more in ways
     ]

@@ -16,7 +16,7 @@ from typing import Any
 
 from sparse_attention.repro import convergence, footers, paper_claims
 from sparse_attention.repro import published as pub
-from sparse_attention.repro.blocks import CONVERGENCE, Block, Row, Table, Value, mark_best
+from sparse_attention.repro.blocks import Block, Row, Table, Value, add_converged, mark_best
 from sparse_attention.repro.experiment import Column, Select, Show
 from sparse_attention.repro.identity import Found
 from sparse_attention.repro.paper_claims import Claim
@@ -105,10 +105,7 @@ class _Column:
         for i, show in enumerate(self.shown):
             mark_best(everything, i, self.better(show), self._decimals(show))
         headers = [s.label for s in self.shown]
-        if any(row.convergence.state and row.found for row in rows):
-            headers.append("converged")
-            for row in everything:
-                row.values.append(Value(CONVERGENCE, None, note=row.convergence.text if row.found else ""))
+        add_converged(everything, headers)
         reasons = dict.fromkeys(why for row in rows for v in row.verdicts if v and not v.comparable for why in v.why)
         slot = next(s for group in self.slots for s in group)
         facts = next((f.facts for row in rows for f in row.found), slot.cell.prepared.facts)
@@ -207,16 +204,26 @@ class _Column:
     def _baselines(self, rows: Sequence[Row]) -> list[Row]:
         """Trivial systems, as the first finished cell has them."""
         first = next((f for row in rows for f in row.found), None)
-        made = []
-        for system, scores in (first.baselines if first else {}).items():
-            numbers = [scores.get(s.metric) for s in self.shown]
-            known = [None if n is None else Summary(float(n), None, 1) for n in numbers]
-            values = [Value(s.metric, n, self._decimals(s)) for s, n in zip(self.shown, known)]
-            text, words = scores.get(f"{self.column.split}/text"), scores.get(f"{self.column.split}/words")
-            detail = _trivial(system, text, words)
-            nothing: list[Any] = [None] * sum(len(g.metrics) for g in self.column.published)
-            made.append(Row(f"{system} baseline", detail, values, nothing, nothing, baseline=True))
-        return made
+        shown = {s.metric: self._decimals(s) for s in self.shown}
+        blanks = sum(len(g.metrics) for g in self.column.published)
+        return baselines(first, shown, self.column.split, blanks) if first else []
+
+
+def baselines(found: Found, shown: Mapping[str, int], split: str, blanks: int = 0) -> list[Row]:
+    """A row for each trivial system of a finished cell.
+
+    Args:
+        shown: `split/metric` -> decimals, in the order of the columns. split: the test set whose outputs are told.
+        blanks: how many printed numbers a row has.
+    """
+    made = []
+    for system, scores in found.baselines.items():
+        known = [None if (n := scores.get(metric)) is None else Summary(float(n), None, 1) for metric in shown]
+        values = [Value(metric, n, decimals) for (metric, decimals), n in zip(shown.items(), known)]
+        detail = _trivial(system, scores.get(f"{split}/text"), scores.get(f"{split}/words"))
+        nothing: list[Any] = [None] * blanks
+        made.append(Row(f"{system} baseline", detail, values, nothing, nothing, baseline=True))
+    return made
 
 
 def _trivial(system: str, text: str | None, words: int | None) -> str:

@@ -20,6 +20,8 @@ from tasks.options import read
 
 log = logging.getLogger(__name__)
 WEIGHTS, ENCODING = "weights.safetensors", "encoding"
+WARNED = 0.1  # share of unknown tokens above which the footer warns
+REMEDY = "Raise encode.vocab_size, lower encode.min_count, choose encode.subword=bpe for pairs of texts, or add training texts."
 TRAINING_SHARE = 0.97  # of a training's time as a progress bar shows it; then the best weights are written
 
 TRAINING = {
@@ -137,10 +139,16 @@ def evaluation_keys(family: ModuleType) -> tuple[str, ...]:
 def facts(
     data: DataSet, sha256: str, sizes: Mapping[str, int], notes: Sequence[str] = (), **more: Any
 ) -> dict[str, Any]:
-    """What a footer says of data."""
+    """What a footer says of data.
+
+    Args:
+        more: `unknown`, "split.side" -> share of its tokens that the vocabulary lacks, is warned of where it is large.
+    """
+    many = [f"{share:.0%} of {place}" for place, share in (more.get("unknown") or {}).items() if share > WARNED]
+    warning = f"WARNING: unknown to the vocabulary are of all tokens {', '.join(many)}. {REMEDY}"
     return {
         "name": data.name, "provenance": data.provenance, "demo": data.demo, "stands_for": data.stands_for,
-        "notes": [*data.notes, *notes], "sizes": dict(sizes), "sha256": sha256,
+        "notes": [*data.notes, *notes, *([warning] if many else [])], "sizes": dict(sizes), "sha256": sha256,
     } | more  # fmt: skip
 
 

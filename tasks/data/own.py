@@ -28,6 +28,7 @@ STEMS = {"train": ("train",), "dev": ("dev", "valid", "val"), "test": ("test",)}
 PACKED = ("", ".gz", ".bz2")
 TABLES = ((".csv",), (".tsv",), (".jsonl",), (".json",))
 DIALECTS: Mapping[str, dict[str, Any]] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
+WARNED = 0.1  # share of the texts left out above which the footer warns
 STEP = "correct the file, or the options data.* that say how it is read"
 BY_HEART = "its scores say what was learned by heart"
 EQUAL = (("dev", "train", BY_HEART), ("test", "train", BY_HEART), ("test", "dev", "its scores chose the model"))
@@ -175,4 +176,10 @@ def split_rows(files: Files, texts: Sequence[str], source: Any, root: Path, prog
             path, f"its {len(once):,} different texts are too few to be split by content: none for {' and '.join(few)}",
             "some hundreds, of which 5 % each become dev and test", step="set data.path to a folder with a file for each split",
         )  # fmt: skip
-    return dataclasses.replace(parts, **spread), parts.note("texts")
+    note = parts.note("texts")
+    if (share := len(parts.left_out) / len(once)) > WARNED:
+        note += (
+            f". WARNING: {share:.0%} of the different texts were left out, near-duplicates of texts in another split. To keep them, "
+            "split the file yourself: data.path=FOLDER with a file each for train, dev and test"
+        )
+    return dataclasses.replace(parts, **spread), note

@@ -137,7 +137,47 @@ def test_files_and_drawings(grid, trained, store, tmp_path):
     rows = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text())))
     mine = next(r for r in rows if r["mapping.lam"] == "0.5" and r["metric"] == "dev/score" and r["n"] == "2")
     assert mine["seeds"] == "1 2" and len(mine["cells"].split()) == 2
-    assert len(table.blocks[0].rows) == 3
+    assert [len(row.found) for row in table.blocks[0].rows] == [2, 2, 1, 0]
+
+
+def test_a_comparison_says_what_the_report_says_of_the_same_cells(grid, trained, store, tmp_path):
+    """Sizes of the data, notes on what was left out, how scores are computed, baselines, convergence, code; and of other data apart."""
+    table, _ = comparison.write(records.read(store).records, tmp_path, "T")
+    (block,) = table.blocks
+    below = "\n".join(block.footers)
+    for said in (
+        "Data: invented; 5 train; sha256 0123456789ab.",
+        "Test set: 3 test",
+        "a note",
+        "Scores: dev/score: fake|v1",
+    ):
+        assert said in below
+    assert block.headers[-1] == "converged" and all(row.values[-1].note for row in block.rows if not row.baseline)
+    baseline = block.rows[-1]
+    assert (baseline.label, baseline.detail) == ("constant baseline", "always the same 2 words")
+    assert baseline.value("test/score").summary.mean == 1.5 and not baseline.found
+    assert any(line.startswith("Converged: ") for line in table.footers) and any(
+        line.startswith("Code: ") for line in table.footers
+    )
+    trained(data__content="another", data__test="u")
+    found = compare.table(compare.groups(records.read(store).records), "t", "T").blocks[0]
+    assert sum(row.baseline for row in found.rows) == 2 and all("; data " in r.detail for r in found.rows if r.baseline)
+    assert sum(line.startswith("Of softmax (") and "Data: " in line for line in found.footers) == 2
+
+
+@pytest.mark.parametrize("lam, best_epoch, bold", [(5.0, 1, True), (5.0, 2, False), (-1.0, 1, False)])
+def test_the_best_is_marked_only_where_it_has_converged_and_beats_the_baseline(trained, store, lam, best_epoch, bold):
+    """The constant baseline has 1.5: the scores are 1 and 6, or 0 and .5."""
+    for seed, value in ((1, 0.0), (2, 0.5)):
+        trained(mapping__lam=value, seed=seed, train__max_epochs=2)
+    found = []
+    for one in records.read(store).records:
+        value = one.config["mapping"]["lam"]
+        score = value if lam < 0 else 1.0 + 2 * value * lam
+        found.append(replace(one, metrics={"test/score": score, "best_epoch": best_epoch}, curve=()))
+    rows = compare.table(compare.groups(found), "t", "T").blocks[0].rows
+    assert [row.value("test/score").best for row in rows] == [False, bold, False]
+    assert rows[0].values[-1].note.startswith("yes") == (best_epoch == 1)
 
 
 def test_the_front_of_a_pareto_plot():

@@ -26,6 +26,16 @@ def write(
     Args:
         notes: sentences below the table.
     """
+    table, files = contents(records, title, notes, stem)
+    for name, content in files.items():
+        write_atomic(folder / name, content.encode())
+    return table, [folder / name for name in files]
+
+
+def contents(
+    records: Sequence[Record], title: str, notes: Sequence[str] = (), stem: str = "table"
+) -> tuple[Table, dict[str, str]]:
+    """What `write` writes: the table, and path -> text."""
     found = compare.groups(records)
     table = compare.table(found, stem, title, notes)
     pictures = [part(_figures, group, f"g{i}", True) for i, group in enumerate(found)]
@@ -36,9 +46,7 @@ def write(
     for picture in pictures:
         for drawn in picture.content or ():
             files |= {f"{DRAWN}/{drawn.name}.svg": drawn.file, f"{DRAWN}/{drawn.name}.csv": drawn.data}
-    for name, content in files.items():
-        write_atomic(folder / name, content.encode())
-    return table, [folder / name for name in files]
+    return table, files
 
 
 def _figures(group: Group, salt: str, files: bool) -> list[Any]:

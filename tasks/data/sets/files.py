@@ -56,7 +56,7 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
     if own.WHOLE in files:
         pairs = _pairs(files[own.WHOLE], names, headed)
         parts, note = own.split_rows(files, [pair.source for pair in pairs], sources["train"], root, progress)
-        notes.append(f"{note}; of sources")
+        notes.append(note.replace("split by content: texts", "split by content: sources", 1))
 
     def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
         if parts is not None:

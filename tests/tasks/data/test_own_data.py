@@ -91,6 +91,32 @@ def test_one_file_is_split_by_content_and_equal_texts_stay_together(tmp_path, op
         opened("files", path=str(path))
 
 
+def test_a_file_of_which_the_split_leaves_out_much_is_warned_of(tmp_path, opened):
+    """A chain of texts that share most of their words with the ones before: groups end somewhere, and there texts are left out."""
+    path = tmp_path / "chained.tsv"
+    words = [f"w{chr(97 + i % 26)}{chr(97 + i // 26 % 26)}{chr(97 + i // 676)}" for i in range(900)]
+    path.write_text("".join(f"{' '.join(words[i : i + 24])}\ttext {i}\n" for i in range(800)))
+    (note,) = opened("files", path=str(path)).notes
+    assert "WARNING" in note and "% of the different texts were left out" in note and "data.path=FOLDER" in note
+    path.write_text("".join(f"{sentence(i)}\ttext {i}\n" for i in range(400)))
+    (note,) = opened("files", path=str(path)).notes
+    assert "split by content: sources that" in note and "WARNING" not in note
+
+
+def test_many_unknown_tokens_are_warned_of(tmp_path, opened):
+    from tasks.cells import _training
+
+    path = tmp_path / "own.tsv"
+    path.write_text("".join(f"{sentence(i)}\ttext {i}\n" for i in range(300)))
+    data = opened("files", path=str(path))
+    facts = _training.facts(data, "0", {}, unknown={"dev.source": 0.34, "dev.target": 0.1, "train.source": 0.02})
+    assert (
+        "WARNING: unknown to the vocabulary are of all tokens 34% of dev.source. Raise encode.vocab_size"
+        in facts["notes"][-1]
+    )
+    assert not any("WARNING" in n for n in _training.facts(data, "0", {}, unknown={"dev.source": 0.1})["notes"])
+
+
 TABLE = [('Good, "really"\nyes', "so", "10"), ("Bad", "thus", "2"), ("Fine", "hence", "10"), ("Poor", "ergo", "2")]
 
 
