@@ -1,4 +1,4 @@
-"""Write docs/mappings and the package's type stubs from the registry: `make pages`."""
+"""Write docs/mappings, the package's type stubs and the list of mappings in its docstring from the registry: `make pages`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     for name, text in pages().items():
         (ROOT / name).write_text(text, encoding="utf-8")
-    print("written: docs/mappings, sparse_attention/__init__.pyi; `git diff` shows what changed")
+    print(
+        "written: docs/mappings, sparse_attention/__init__.pyi, the docstring of sparse_attention/__init__.py; `git diff` shows what changed"
+    )
 
 
 if __name__ == "__main__":

@@ -24,8 +24,9 @@ OWN = ("profile", "project", "entity")
 def main(arguments: list[str]) -> int:
     """Exit status: 0, 1 when wandb fails, 2 for names that are not possible."""
     from sparse_attention.repro.experiment import near
-    from tasks import compose, nodes
+    from tasks import compose
     from tasks.loggers import dashboard
+    from tasks.loggers.wandb import Options
 
     names = [a for a in arguments if "=" not in a]
     given = dict(a.split("=", 1) for a in arguments if "=" in a)
@@ -42,7 +43,7 @@ def main(arguments: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     records = compose.published(one.published) if one.published else []
-    project = os.environ.get("WANDB_PROJECT") or given.get("project") or nodes.Wandb().project
+    project = os.environ.get("WANDB_PROJECT") or given.get("project") or Options().project
     try:
         import wandb
 

@@ -28,9 +28,10 @@ def main(arguments: list[str]) -> int:
 
     from sparse_attention.repro.compare import FilterError
     from sparse_attention.repro.store import Store
-    from tasks import comparing, nodes, options, overrides
+    from tasks import comparing, options, overrides
     from tasks.load import outputs_folder
     from tasks.loggers import upload
+    from tasks.loggers.wandb import Options as WandbOptions
 
     if wrong := [a for a in arguments if "=" not in a]:
         print(__doc__, file=sys.stdout if {"-h", "--help"} & set(wrong) else sys.stderr)
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> int:
     outputs = filters.get("paths.outputs") or outputs_folder()
     try:
         own = {k.removeprefix(OPTION): yaml.safe_load(v) for k, v in given.items() if k.startswith(OPTION)}
-        wandb = options.plain(options.read(nodes.Wandb, own, OPTION.rstrip(".")))
+        wandb = options.plain(options.read(WandbOptions, own, OPTION.rstrip(".")))
         found, lost = comparing.select(Store(outputs), filters)
         asked = upload.origins(found, filters)
     except (FilterError, overrides.ConfigError, options.OptionsError, yaml.YAMLError) as error:

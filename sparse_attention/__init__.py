@@ -14,16 +14,16 @@ differentiable; torch.compile and torch.func.vmap work.
 
 What there is (`help(sa.fusedmax)`, `help(sa.losses)`; a tour of 15 minutes: docs/library.md):
 
-    rows         softmax sparsemax entmax pnormmax fusedmax oscarmax sparsegen_lin sparsegen_exp sparsegen_sq sparsecone
-                 sparsehourglass sum_normalization sum_normalization_pp spherical_softmax hardmax top_k top_p
-                 constrained_softmax constrained_sparsemax
+    rows         softmax sparsemax entmax pnormmax fusedmax oscarmax sparsegen_lin sparsegen_exp sparsegen_sq
+                 sparsecone sparsehourglass sum_normalization sum_normalization_pp spherical_softmax hardmax
+                 constrained_softmax constrained_sparsemax top_k top_p
     structures   sparsemap_sequence sparsemap_matching softmax_sequence tvmax
     densities    continuous_softmax continuous_triweight continuous_biweight continuous_sparsemax continuous_mixture
     modules      Softmax Sparsemax Entmax Pnormmax Fusedmax Oscarmax SparsegenLin SparsegenExp SparsegenSq Sparsecone
-                 Sparsehourglass SumNormalization SumNormalizationPp SphericalSoftmax Hardmax TopK TopP ConstrainedSoftmax
+                 Sparsehourglass SumNormalization SumNormalizationPp SphericalSoftmax Hardmax ConstrainedSoftmax
                  ConstrainedSparsemax FertilitySoftmax FertilitySparsemax SparsemapSequence SparsemapMatching
-                 SoftmaxSequence Tvmax ContinuousSoftmax ContinuousTriweight ContinuousBiweight ContinuousSparsemax
-                 ContinuousMixture; all are a Mapping
+                 SoftmaxSequence TopK TopP Tvmax ContinuousSoftmax ContinuousTriweight ContinuousBiweight
+                 ContinuousSparsemax ContinuousMixture; all are a Mapping
     registry     make names spec register; Param Spec Mapping UnknownMappingError
     attention    sparse_attention KeyCache; fused (plan), attention and nn (modules), integrations (of other packages)
     losses       losses, max_omega, prox

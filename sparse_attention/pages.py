@@ -1,4 +1,5 @@
-"""What the registry knows, written down: a page per mapping, their index, the type stubs. `scripts/pages.py` writes them.
+"""What the registry knows, written down: a page per mapping, their index, the type stubs, the list in the package's docstring.
+`scripts/pages.py` writes them.
 
 A page is the mapping's docstring, the docstring of its file, where it comes from, its parameters and a call.
 """
@@ -8,6 +9,8 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import textwrap
+from pathlib import Path
 from typing import Any
 
 import sparse_attention as sa
@@ -98,13 +101,30 @@ def _defined(name: str, thing: object) -> str:
     return where if where and getattr(sys.modules[where], name, None) is thing else ""
 
 
+def _listed(source: str, specs: list[Spec]) -> str:
+    """The package's file with every mapping in the docstring that `help` begins with."""
+    kinds: dict[str, list[str]] = {"rows": [], "structures": [], "densities": []}
+    for s in specs:
+        if s.function is not None or s.kind == "continuous":
+            kinds[{"structured": "structures", "continuous": "densities"}.get(s.kind, "rows")].append(s.name)
+    modules = [*(s.module.__name__ for s in specs), "all are a Mapping"]
+    text = {kind: " ".join(names) for kind, names in kinds.items()} | {
+        "modules": " ".join(modules[:-1]) + "; " + modules[-1]
+    }
+    lines = [textwrap.fill(f"    {k:<13}{v}", 119, subsequent_indent=" " * 17) for k, v in text.items()]
+    before, rest = source.split("\n    rows  ", 1)
+    return before + "\n" + "\n".join(lines) + "\n    registry  " + rest.split("\n    registry  ", 1)[1]
+
+
 def pages() -> dict[str, str]:
     """Text by path in the repository."""
     specs = [sa.spec(name) for name in sa.names()]
     rows = "\n".join(f"| [{s.name}]({s.name}.md) | {s.kind} | {s.over} | {markdown(s.summary)} |" for s in specs)
     public = sorted((where, name) for name in dir(sa) if (where := _defined(name, getattr(sa, name))))
     imports = [f"from {w.removeprefix('sparse_attention') or '.'} import {name} as {name}" for w, name in public]
+    package = Path(sa.__file__).read_text(encoding="utf-8")
     return {
+        "sparse_attention/__init__.py": _listed(package, specs),
         **{f"docs/mappings/{s.name}.md": page(s) for s in specs},
         "docs/mappings/README.md": INDEX.format(rows),
         "sparse_attention/__init__.pyi": STUBS.format("\n".join(imports)) + "".join(map(_stub, specs)),

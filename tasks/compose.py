@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import sparse_attention as sa
 from sparse_attention.repro import identity, plugins
-from tasks import data, memory, models, nodes
+from tasks import data, loggers, memory, models, nodes
 from tasks.options import OptionsError, absurd, near, plain, read, read_each, short
 from tasks.overrides import CONFIGS, ConfigError, merged, reading, refuse
 from tasks.pages import claims as claims
@@ -216,8 +216,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
         take(key, lambda key=key, cls=cls: plain(read(cls, given[key], key)))
     for key, classes in {**nodes.NAMED, "schedule": {k: v.Options for k, v in SCHEDULES.items()}}.items():
         take(key, lambda key=key, classes=classes: _named(given[key], classes, key))
-    for key, classes in nodes.SEVERAL.items():
-        take(key, lambda key=key, classes=classes: read_each(classes, given[key], key))
+    take("logger", lambda: read_each(loggers.options(), given["logger"], "logger"))
     take("mapping", lambda: _mapping(given["mapping"]))
     elsewhere = config.get("launcher", {}).get("name") == "slurm"  # this machine's GPUs and memory say nothing
     if not elsewhere:

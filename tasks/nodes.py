@@ -149,27 +149,6 @@ class Csv:
 
 
 @dataclass
-class Wandb:
-    """One wandb run a cell."""
-
-    project: str = text("sparse-attention", help="of the account")
-    entity: str | None = text(None, optional=True, help="team or user; null: the account's own")
-    mode: str = choice("auto", "auto", "online", "offline", help="auto: online with a key, offline without")
-    timeout: float = number(
-        60, above=0, high=86_400, help="seconds at the start, per epoch and at the end; then without it"
-    )
-
-
-@dataclass
-class Tensorboard:
-    """Event files in a folder of the outputs."""
-
-    timeout: float = number(
-        60, above=0, high=86_400, help="seconds at the start, per epoch and at the end; then without it"
-    )
-
-
-@dataclass
 class Local:
     """Cells run on this machine."""
 
@@ -217,9 +196,6 @@ class Slurm:
 
 
 SINGLE = {"train": Train, "profile": Profile, "runtime": Runtime, "paths": Paths}
-SEVERAL = {
-    "logger": {"csv": Csv, "wandb": Wandb, "tensorboard": Tensorboard}
-}  # each under its name, as many as one likes
 NAMED = {
     "optim": {"sgd": Sgd, "adam": Adam},
     "launcher": {"local": Local, "joblib": Joblib, "slurm": Slurm},

@@ -82,7 +82,7 @@ WRONG = [
     (["logger=wandb", "logger.wandb.timeout=0"], ["logger.wandb.timeout=0", "above 0"]),
     (["logger=wanbd"], ["logger='wanbd'", "did you mean 'wandb'?", "csv, tensorboard, wandb"]),
     (["logger=[wandb,tensorbord]"], ["logger='tensorbord'", "did you mean 'tensorboard'?"]),
-    (["+logger.wanbd={}"], ["logger.wanbd", "did you mean 'wandb'?", "csv, wandb, tensorboard"]),
+    (["+logger.wanbd={}"], ["logger.wanbd", "did you mean 'wandb'?", "csv, tensorboard, wandb"]),
     (["paths.data=null"], ["paths.data=None"]),
     (["plugins=[nowhere.py]"], ["nowhere.py"]),
     (["plugins=nowhere.py"], ["plugins='nowhere.py'", "list"]),

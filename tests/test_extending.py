@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 FILE = re.compile(r"^`([\w/.]+)`:\n\n```\w+\n(.*?)^```$", re.M | re.S)
+ADDED = re.compile(r"^At the end of `([\w/.]+)`:\n\n```\w+\n(.*?)^```$", re.M | re.S)
 COMMANDS = re.compile(r"^```sh\n(.*?)^```$", re.M | re.S)
 
 
@@ -50,8 +51,8 @@ def test_the_page_can_be_followed(copy, tmp_path):
     existing = [name for name, _ in files if (copy / name).exists()]
     assert existing == [], "the page's examples must be new"
     commands = [line for block in COMMANDS.findall(PAGE) for line in block.splitlines()]
-    assert len(commands) == 7
-    written = 0
+    assert len(commands) == 8
+    written = added = 0
     environment = os.environ | {
         "PYTHONPATH": str(copy), "SPARSE_ATTENTION_OUTPUTS": str(tmp_path / "outputs"), "SPARSE_ATTENTION_DATA": str(tmp_path / "data"),
         "SPARSE_ATTENTION_DEVICE": "cpu",
@@ -60,6 +61,10 @@ def test_the_page_can_be_followed(copy, tmp_path):
         for name, text in FILE.findall(part):
             (copy / name).write_text(text, encoding="utf-8")
             written += 1
+        for name, text in ADDED.findall(part):
+            with (copy / name).open("a", encoding="utf-8") as file:
+                file.write("\n\n" + text)
+            added += 1
         for block in COMMANDS.findall(part):
             for line in block.splitlines():
                 command = [sys.executable if word == "python" else word for word in shlex.split(line)]
@@ -67,7 +72,10 @@ def test_the_page_can_be_followed(copy, tmp_path):
                     command, cwd=copy, env=environment, capture_output=True, text=True, timeout=300, check=False
                 )
                 assert done.returncode == 0, f"{line}\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
-    assert written == len(files)
+    assert (written, added) == (len(files), 1)
     assert (copy / "docs" / "mappings" / "meanmax.md").exists()
     table = done.stdout + done.stderr
     assert "meanmax" in table and "not comparable" in table
+    csv = next((tmp_path / "outputs").rglob("example2026_table9*.csv")).read_text(encoding="utf-8")
+    values = [float(v) for v in re.findall(r"test/confidence[^\n]*?,(0?\.\d+|1\.0+)\b", csv)]
+    assert values and all(0.5 <= v <= 1 for v in values), csv

@@ -59,12 +59,14 @@ def fenchel_young(
         target: class indices (int64, scores' shape without ``dim``) or distributions (scores' shape).
         mapping, params: as in :func:`max_omega`: ``fenchel_young(x, y, "entmax", alpha=1.3)``. Of a grid classes are cells.
         reduction: "mean" over rows, "sum" or "none".
-        weight: ``[classes]``; a row counts ``sum_c weight_c t_c`` times, and "mean" divides by the sum of these, as torch's
-            cross_entropy does for class indices.
+        weight: ``[classes]``; a row counts ``sum_c weight_c t_c`` times, t before smoothing for class indices, and "mean" divides by the
+            sum of these.
         ignore_index: rows of this class index are 0 and do not count.
-        label_smoothing: from 0 to 1, the share of the target that is spread over all classes kept.
+        label_smoothing: from 0 to 1, the share of the target that is spread evenly over the classes that are kept; a masked
+            class gets none of it.
     Returns:
-        a scalar, or one value per row; infinite where the target lies on a masked position.
+        a scalar, or one value per row. Where the target itself (not its smoothing) lies on a masked position, the row is
+        infinite and has no gradient.
     Raises:
         ValueError: mapping without regulariser, unknown reduction, target or weight of another shape, label_smoothing
             out of range.
@@ -174,7 +176,8 @@ def _of_grid(scores: Tensor, target: Tensor | None, built: Mapping, mask: Tensor
 def _smooth(target: Tensor | None, keep: Tensor, smoothing: float) -> Tensor | None:
     if target is None or not smoothing:
         return target
-    return (1.0 - smoothing) * target + smoothing * keep / keep.sum(-1, keepdim=True).clamp(min=1)
+    kept = keep.to(target.dtype)  # a bool times a float would be float32
+    return (1.0 - smoothing) * target + smoothing * kept / kept.sum(-1, keepdim=True).clamp(min=1.0)
 
 
 def _young(x: Tensor, p: Tensor, target: Tensor | None, omega: Any, again: Any = None) -> Tensor:
@@ -216,16 +219,25 @@ def targets(
 def weighted(
     value: Tensor, t: Tensor, counted: Tensor | None, weight: Tensor | None, reduction: str, classes: int
 ) -> Tensor:
-    """Rows ``value [...]`` reduced; ``t``, ``counted`` as `targets` gives them."""
+    """Rows ``value [...]`` times their weight, reduced; ``t``, ``counted`` as `targets` gives them."""
     if counted is None and weight is None:
         return reduced(value, reduction)
     share = torch.ones_like(value)
     if weight is not None:
-        if weight.shape != (classes,):
-            raise ValueError(f"weight of shape {tuple(weight.shape)}: one a class is needed, ({classes},)")
-        weight = weight.to(value.dtype)
+        weight = _each_class(weight, classes, value.dtype)
         share = weight[t] if counted is not None else (t * weight).sum(-1)
         value = value * share
+    return _mean_of(value, share, counted, reduction)
+
+
+def _each_class(weight: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+    if weight.shape != (classes,):
+        raise ValueError(f"weight of shape {tuple(weight.shape)}: one a class is needed, ({classes},)")
+    return weight.to(dtype)
+
+
+def _mean_of(value: Tensor, share: Tensor, counted: Tensor | None, reduction: str) -> Tensor:
+    """Rows ``value [...]`` reduced, 0 where not ``counted``; a mean divides by the sum of ``share [...]``."""
     if counted is not None:
         value, share = value.masked_fill(~counted, 0.0), share.masked_fill(~counted, 0.0)
     return value.sum() / share.sum() if reduction == "mean" else reduced(value, reduction)
@@ -242,23 +254,31 @@ def softmax_loss(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Log loss ``-sum_i t_i log softmax(z)_i`` against a class or a distribution over labels.
+    """Log loss ``-sum_i w_i t_i log softmax(z)_i`` against a class or a distribution over labels: torch's cross_entropy.
 
-    It is the Fenchel-Young loss of softmax plus the entropy of the target. Arguments as :func:`fenchel_young`.
+    Without weights it is the Fenchel-Young loss of softmax plus the entropy of the target. Arguments as :func:`fenchel_young`,
+    except ``weight``: it multiplies each term of the sum, smoothed classes included. As in torch, "mean" divides by the weights
+    of the class indices, and by the number of rows for distributions.
     """
     smoothing = SMOOTHING.check(label_smoothing)
     given, counted = targets(scores, target, dim, ignore_index)
     x, _ = last(scores, dim, mask)
+    each = None if weight is None else _each_class(weight, x.shape[-1], x.dtype)
     dead = x.detach().amax(-1, keepdim=True) == -torch.inf
-    log_p = torch.log_softmax(x.masked_fill(dead, 0.0), -1)
+    log_p = torch.log_softmax(x.masked_fill(dead, 0.0), -1).masked_fill(dead, 0.0)
     if counted is not None and not smoothing:
-        value = -log_p.gather(-1, given.unsqueeze(-1)).masked_fill(dead, 0.0).squeeze(-1)
-        return weighted(value, given, counted, weight, reduction, scores.shape[dim])
-    t = given if counted is None else torch.nn.functional.one_hot(given, x.shape[-1]).to(x.dtype)
-    soft = _smooth(t, x.detach() != -torch.inf, smoothing)
-    assert soft is not None
-    value = -torch.where(soft == 0, 0.0, soft * log_p.masked_fill(dead, 0.0)).sum(-1)
-    return weighted(value, given, counted, weight, reduction, scores.shape[dim])
+        value = -log_p.gather(-1, given.unsqueeze(-1)).squeeze(-1)
+        value = value if each is None else value * each[given]
+    else:
+        t = given if counted is None else torch.nn.functional.one_hot(given, x.shape[-1]).to(x.dtype)
+        soft = _smooth(t, x.detach() != -torch.inf, smoothing)
+        assert soft is not None
+        soft = soft if each is None else soft * each
+        value = -torch.where(soft == 0, 0.0, soft * log_p).sum(-1)
+    value = torch.where(value.detach() == torch.inf, value.detach(), value)  # no gradient, as in `Slope`
+    if counted is None:
+        return reduced(value, reduction)
+    return _mean_of(value, torch.ones_like(value) if each is None else each[given], counted, reduction)
 
 
 def sparsemax_loss(

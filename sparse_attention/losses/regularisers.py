@@ -54,7 +54,7 @@ def _oscar(p: Tensor, keep: Tensor, lam: Any = 0.01, gamma: Any = 1.0, **_: Any)
     ordered = p.sort(dim=-1, descending=True).values
     rank = torch.arange(1, p.shape[-1] + 1, device=p.device)
     weight = (keep.sum(-1, keepdim=True) - rank).clamp(min=0)
-    return gamma * (0.5 * ordered.square() + lam * weight * ordered)
+    return gamma * (0.5 * ordered.square() + lam * (weight * ordered))  # lam times whole numbers would be float32
 
 
 def _sparsegen(p: Tensor, keep: Tensor, lam: Any = 0.0) -> Tensor:

@@ -5,11 +5,13 @@ out. As for fusedmax (one row of cells is fusedmax without holes), the prox of t
 projection keeps the order of the values, so a subgradient of the penalty before it is one after it (Yu 2013).
 
 The prox is solved in its dual, a flow on the edges between -lam and lam, by accelerated projected gradients with restarts in
-float64. The duality gap is a certificate: the values are within ``sqrt(2 gap)`` of the exact ones. Regions are read from the
-solution (neighbours closer than `SAME` times the range of the scores are one) and the value is written down again as their
-means, so it and its derivatives of any order are exact where the regions are: with G averaging inside them the Jacobian is
-:math:`J_\Delta G / \gamma`. At kinks it is one of the possible ones. Some hundred steps, a number that grows with the side of
-the grid. Not for ``torch.func`` transforms; ``torch.compile`` breaks the graph at the call.
+float64. The duality gap is a certificate: the values are within ``sqrt(2 gap)`` of the exact ones. The flow also tells the regions:
+two neighbours differ only where their edge carries all it can, lam, towards the lower one, and all other edges join. The solver
+goes on until the values of each region agree with their mean to `SAME` times the range of the scores. The value is written down
+again as these means, so it and its derivatives of any order are exact where the regions are: with G averaging inside them the
+Jacobian is :math:`J_\Delta G / \gamma`. At kinks it is one of the possible ones. Some hundred steps, a number that grows with the
+side of the grid and where neighbours nearly agree. Not for ``torch.func`` transforms; ``torch.compile`` breaks the graph at the
+call.
 
 Forward and backward: here; the projection by `sparsemax`.
 """
@@ -29,7 +31,7 @@ from ..rows.shape import last, per_row, scaled
 LAM = Param("lam", low=0.0, closed_low=True, meaning="weight of the total variation; 0 is sparsemax")
 GAMMA = Param("gamma", low=0.0, meaning="strength of the whole regulariser")
 TOLERANCE = 1e-15  # largest duality gap, times the cells and the squared range of the scores
-SAME = 4e-6  # neighbours closer than this times the range are one region
+SAME = 1e-11  # largest distance of a cell from the mean of its region, times the range
 STEPS, CHECKED = 20_000, 20  # most steps, and how many between two looks at the gap
 
 
@@ -99,15 +101,18 @@ def _regions(z: Tensor, lam: float | Tensor, grid: tuple[int, int]) -> tuple[Ten
     spread = -flat.amin(-1)  # the highest is 0
     # No edge carries more than this, however large lam is.
     capacity = edges * torch.minimum(weight, flat.abs().sum(-1, keepdim=True)).view(-1, 1, 1, 1)
-    flow, gap = _flow(y, capacity, (TOLERANCE * n * spread.square()).clamp(min=1e-300))
-    slope = _slopes(y - _outflow(flow))
-    joined = edges & (slope.abs() <= SAME * spread.view(-1, 1, 1, 1))
-    pull = -_outflow(torch.where(joined | ~edges, 0.0, slope.sign()))
-    return _components(joined).view(z.shape), pull.view(z.shape), gap.view(z.shape[:-1])
+    free = edges & (weight > 0).view(-1, 1, 1, 1)  # without a penalty nothing joins, not even equal scores
+    regions, apart, gap = _solve(y, capacity, free, (TOLERANCE * n * spread.square()).clamp(min=1e-300), SAME * spread)
+    pull = -_outflow(torch.where(edges, apart, 0.0))
+    return regions.view(z.shape), pull.view(z.shape), gap.view(z.shape[:-1])
 
 
-def _flow(z: Tensor, capacity: Tensor, enough: Tensor) -> tuple[Tensor, Tensor]:
-    """The dual solution ``[R, 2, H, W]`` of the prox at ``z [R, H, W]``, and its gap ``[R]``, which should fall below ``enough``."""
+def _solve(z: Tensor, capacity: Tensor, free: Tensor, enough: Tensor, same: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The prox at ``z [R, H, W]``: regions ``[R, H W]``, the direction of the edges between them ``[R, 2, H, W]``, the gap ``[R]``.
+
+    Goes on until the gap is below ``enough [R]`` and no value further than ``same [R]`` from the mean of its region. Only ``free``
+    edges join.
+    """
     flow = ahead = torch.zeros_like(capacity)
     t = torch.ones(len(z), 1, 1, 1, dtype=z.dtype, device=z.device)
     for step in range(1, STEPS + 1):
@@ -118,12 +123,23 @@ def _flow(z: Tensor, capacity: Tensor, enough: Tensor) -> tuple[Tensor, Tensor]:
         t, before = (1 + torch.sqrt(1 + 4 * t * t)) / 2, t
         flow, ahead = new, new + (before - 1) / t * moved
         if step % CHECKED == 0:
-            slope = _slopes(z - _outflow(flow))
+            y = z - _outflow(flow)
+            slope = _slopes(y)
             gap = (capacity * slope.abs() - flow * slope).sum((1, 2, 3)).clamp(min=0.0)
-            if bool((gap <= enough).all()):
-                return flow, gap
-    warnings.warn(f"tvmax stopped at a duality gap of {gap.max():.1e}", RuntimeWarning, stacklevel=2)
-    return flow, gap
+            if bool((gap <= enough).all()) or step == STEPS:
+                direction = slope.sign()
+                joined = free & ((flow != capacity * direction) | (slope == 0))
+                regions = _components(joined)
+                off = (y.flatten(1) - group_mean(y.flatten(1), regions)).abs().amax(-1)
+                if bool((off <= same).all()):
+                    break
+    else:
+        warnings.warn(
+            f"tvmax stopped after {STEPS} steps at a duality gap of {gap.max():.1e}; weights may be off by {off.max():.1e}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return regions, torch.where(joined, 0.0, direction), gap
 
 
 def _slopes(y: Tensor) -> Tensor:

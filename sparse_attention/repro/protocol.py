@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,6 +31,25 @@ class Metric:
     tolerance: float | None
     signature: str
     test: str | None
+
+
+# Gives the value of a score from what its family hands to all scorers; None: this test set has no such value.
+Scorer = Callable[..., float | None]
+# What a family measures, by name. A metric without a scorer is measured together with others, in training or in testing.
+Scores = dict[str, tuple[Metric, Scorer | None]]
+
+
+def metrics_of(scores: Scores) -> dict[str, Metric]:
+    """The metrics by name. Raises ValueError where an entry's name is not its metric's."""
+    if wrong := [f"{name!r} holds the metric {m.name!r}" for name, (m, _) in scores.items() if name != m.name]:
+        raise ValueError(f"MEASURED: {'; '.join(wrong)}; use the metric's name")
+    return {name: metric for name, (metric, _) in scores.items()}
+
+
+def scored(scores: Scores, *given: Any) -> dict[str, float]:
+    """The values of all metrics that have a scorer; each is called with `given`."""
+    found = {name: scorer(*given) for name, (_, scorer) in scores.items() if scorer is not None}
+    return {name: float(value) for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ Again = Callable[[Tensor], Tensor] | None  # the mapping, to be differentiated i
 class Slope(Function):
     """``sum x (p - t)`` with ``d/dx = p - t`` (Danskin: p is optimal, so it counts as constant, once). Differentiated
     again, the gradient sees how p depends on x: through p itself or, where ``again`` is given, through ``again(x)``, so that
-    the first derivative need not pass through the mapping."""
+    the first derivative need not pass through the mapping. A row that is infinite (t lies on a masked class) has no gradient:
+    p - t would push all kept scores the same way."""
 
     @staticmethod
     def forward(x: Tensor, p: Tensor, t: Tensor, again: Again) -> Tensor:
@@ -26,12 +27,12 @@ class Slope(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         *tensors, ctx.again = inputs
-        ctx.save_for_backward(*tensors)
+        ctx.save_for_backward(*tensors, output)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, p, t = ctx.saved_tensors
-        g = g.unsqueeze(-1)
+        x, p, t, value = ctx.saved_tensors
+        g = g.masked_fill(value == torch.inf, 0.0).unsqueeze(-1)
         p = ctx.again(x) if ctx.again is not None and torch.is_grad_enabled() else p
         return g * (p - t), None, -g * x if ctx.needs_input_grad[2] else None, None
 
@@ -56,16 +57,17 @@ class AtClass(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         *tensors, ctx.again, ctx.smoothing = inputs
-        ctx.save_for_backward(*tensors)
+        ctx.save_for_backward(*tensors, output)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, p, y = ctx.saved_tensors
-        g = g.unsqueeze(-1)
+        x, p, y, value = ctx.saved_tensors
+        g = g.masked_fill(value == torch.inf, 0.0).unsqueeze(-1)
         p = ctx.again(x) if ctx.again is not None and torch.is_grad_enabled() else p
         if ctx.smoothing:
             out = x.detach() == -torch.inf
-            share = ctx.smoothing / (x.shape[-1] - out.sum(-1, keepdim=True)).clamp(min=1)
+            # Counted in the scores' dtype: a number over whole numbers would be float32.
+            share = ctx.smoothing / (~out).sum(-1, keepdim=True, dtype=p.dtype).clamp(min=1.0)
             p = (p - share).masked_fill_(out, 0.0)
         return (g * p).scatter_add_(-1, y.unsqueeze(-1), -g * (1.0 - ctx.smoothing)), None, None, None, None
 

@@ -6,19 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sparse_attention.repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training
+from sparse_attention.repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training, metrics_of
 from tasks.cells import _training
 from tasks.classification import encode, options
 from tasks.classification.faithfulness import METRICS as FURTHER
 from tasks.classification.faithfulness import further
-from tasks.classification.metrics import METRICS as MEASURED
-from tasks.classification.metrics import baselines, score
+from tasks.classification.metrics import MEASURED, baselines, score
 from tasks.classification.predict import predict
 from tasks.data import DataError, DataSet
 from tasks.data.vectors import COUNTED
 
 RECIPE = (2, 1)
-METRICS = _training.TRAINING | MEASURED | FURTHER
+METRICS = _training.TRAINING | metrics_of(MEASURED) | FURTHER
 EVALUATION_KEYS = _training.evaluation_keys(options)
 LATER_KEYS = ("task.scores",)  # came when cells had names already: no part of them while empty
 PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "torch._dynamo")

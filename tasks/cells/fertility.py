@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from sparse_attention.repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training
+from sparse_attention.repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training, metrics_of
 from tasks.cells import _training
 from tasks.data import DataSet
 from tasks.fertility import metrics, options
 from tasks.seq2seq import encode, fertility
 
 RECIPE = (1, 1)
-METRICS = _training.TRAINING | metrics.METRICS
+METRICS = _training.TRAINING | metrics_of(metrics.MEASURED)
 EVALUATION_KEYS = _training.evaluation_keys(options)
 PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "torch._dynamo")
 

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sparse_attention.repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training
+from sparse_attention.repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training, metrics_of
 from tasks.cells import _training
 from tasks.data import DataSet
 from tasks.multilabel import encode, fitted, options
-from tasks.multilabel.metrics import METRICS as METRICS
+from tasks.multilabel.metrics import MEASURED
 
 RECIPE = (2, 1)
+METRICS = metrics_of(MEASURED)
 EVALUATION_KEYS = _training.evaluation_keys(options)
 PRELOAD = ("tasks.multilabel.fitted", "scipy.optimize", "scipy.io.arff", "sklearn.datasets")
 

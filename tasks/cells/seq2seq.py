@@ -6,20 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sparse_attention.repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training
+from sparse_attention.repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training, metrics_of
 from tasks.cells import _tagging, _training
 from tasks.data import DataError, DataSet
 from tasks.seq2seq import encode, fertility, options
 from tasks.seq2seq.alignment import alignment_metrics
 from tasks.seq2seq.baselines import baselines
 from tasks.seq2seq.decode import decode
-from tasks.seq2seq.metrics import METRICS as MEASURED
-from tasks.seq2seq.metrics import evaluation
+from tasks.seq2seq.metrics import MEASURED, evaluation
 from tasks.seq2seq.repetition import METRICS as REPETITION
 from tasks.seq2seq.repetition import repetition
 
 RECIPE = (2, 1)
-METRICS = _training.TRAINING | MEASURED | REPETITION
+METRICS = _training.TRAINING | metrics_of(MEASURED) | REPETITION
 EVALUATION_KEYS = _training.evaluation_keys(options)
 LATER_KEYS = ("decode.coverage_penalty",)  # came when cells had names already: no part of them while 0
 # Imported once for all cells of a run; torch._dynamo is what torch's optimisers import when first used.

@@ -7,17 +7,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparse_attention.repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training
+from sparse_attention.repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training, metrics_of
 from tasks.cells import _training
 from tasks.data import DataSet, open_data
 from tasks.data.images import ImageError
 from tasks.vqa import encode, options
-from tasks.vqa.metrics import METRICS as MEASURED
-from tasks.vqa.metrics import baselines, evaluation
+from tasks.vqa.metrics import MEASURED, baselines, evaluation
 from tasks.vqa.predict import answer
 
 RECIPE = (2, 1)
-METRICS = _training.TRAINING | MEASURED
+METRICS = _training.TRAINING | metrics_of(MEASURED)
 EVALUATION_KEYS = _training.evaluation_keys(options)
 SHOWN = 160  # pixels of an image in a report, at most
 PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "torch._dynamo", "PIL.Image")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sparse_attention.quality import attention_statistics, rationale_overlap
-from sparse_attention.repro.protocol import Evaluation, Metric
+from sparse_attention.repro.protocol import Evaluation, Metric, Scores, scored
 from tasks.classification.encode import Encoded, EncodedSplit
 from tasks.classification.predict import Batch
 
@@ -64,7 +64,13 @@ def _metrics() -> Iterable[Metric]:
         yield Metric(name, unit, 0, decimals, None, signature, None)
 
 
-METRICS: dict[str, Metric] = {metric.name: metric for metric in _metrics()}
+def _accuracy(records: Sequence[dict[str, Any]]) -> float:
+    return float(np.mean([record["sentence"]["accuracy"] for record in records]))
+
+
+# Scorers take the records of a test set, as `_record` makes them.
+MEASURED: Scores = {metric.name: (metric, None) for metric in _metrics()}
+MEASURED["accuracy"] = (MEASURED["accuracy"][0], _accuracy)
 
 
 class AttentionTally:
@@ -141,13 +147,13 @@ def score(test: Encoded, batches: Iterable[Batch], name: str = "test", keep_atte
                 attention[f"{name}/{i}"] = torch.stack([p[row, : len(tokens)] for p in batch.attention.values()])
     found.predictions = [records[i] for i in sorted(records)]
     found.attention = attention
-    right = [record["sentence"]["accuracy"] for record in found.predictions]
-    found.metrics = {f"{name}/accuracy": float(np.mean(right)), f"{name}/loss": loss / len(split)}
+    found.metrics = {f"{name}/{key}": value for key, value in scored(MEASURED, found.predictions).items()}
+    found.metrics[f"{name}/loss"] = loss / len(split)
     found.metrics |= {f"{name}/{key}": value / len(split) for key, value in measured.items()}
     for place, tally in tallies.items():  # the first one under the plain name: what tables show
         prefix = "attention" if place == next(iter(tallies)) else place
         found.metrics |= {f"{name}/{prefix}_{k}": v for k, v in tally.means().items()}
-    found.signatures[f"{name}/accuracy"] = f"{METRICS['accuracy'].signature}|n:{len(split)}"
+    found.signatures[f"{name}/accuracy"] = f"{MEASURED['accuracy'][0].signature}|n:{len(split)}"
     return found
 
 

@@ -8,19 +8,26 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparse_attention.repro.protocol import Evaluation, Metric
+from sparse_attention.repro.protocol import Evaluation, Metric, Scores, scored
 from tasks.data.ragged import Ragged
 from tasks.data.symbols import PAD
 from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import Split
 from tasks.seq2seq.tagger import MOST
 
-METRICS = {
-    m.name: m
-    for m in (
-        Metric("accuracy", "%", 1, 1, None, "source words whose fertility is tagged as aligned", None),
-        Metric("fertility_error", "words", -1, 3, None, "difference from the aligned fertility, mean over source words", None),
-        Metric("loss", "bits per word", -1, 3, None, "cross-entropy", None),
+# Scorers take the tagged and the true fertilities, flat; both count to MOST.
+MEASURED: Scores = {
+    metric.name: (metric, scorer)
+    for metric, scorer in (
+        (
+            Metric("accuracy", "%", 1, 1, None, "source words whose fertility is tagged as aligned", None),
+            lambda found, true: 100 * (found == true).mean(),
+        ),
+        (
+            Metric("fertility_error", "words", -1, 3, None, "difference from the aligned fertility, mean over source words", None),
+            lambda found, true: np.abs(found - true).mean(),
+        ),
+        (Metric("loss", "bits per word", -1, 3, None, "cross-entropy", None), None),
     )
 }  # fmt: skip
 
@@ -37,9 +44,9 @@ def tagged(model: nn.Module, split: Split, batch_size: int) -> Iterable[np.ndarr
 
 
 def scores(found: np.ndarray, true: np.ndarray) -> dict[str, float]:
-    """accuracy and fertility_error of flat fertilities; both count to MOST."""
+    """What `MEASURED` has of flat fertilities; both count to MOST."""
     found, true = (np.minimum(x.astype(np.int64), MOST) for x in (found, true))
-    return {"accuracy": 100 * float((found == true).mean()), "fertility_error": float(np.abs(found - true).mean())}
+    return scored(MEASURED, found, true)
 
 
 def evaluation(model: nn.Module, split: Split, true: Ragged, name: str, batch_size: int) -> Evaluation:

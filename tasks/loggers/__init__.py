@@ -1,4 +1,5 @@
-"""Loggers beside the curves.csv that every cell writes: `logger=<name>` is `tasks/loggers/<name>.py` with a class `Logger`.
+"""Loggers beside the curves.csv that every cell writes: `logger=<name>` is `configs/logger/<name>.yaml` and
+`tasks/loggers/<name>.py` with the classes `Options` and `Logger`; nothing else names it.
 
 Logger(cell, options), then as `sparse_attention.repro.loggers` says. `logger=[wandb,tensorboard]` takes both.
 """
@@ -9,6 +10,14 @@ import importlib
 from typing import Any
 
 from sparse_attention.repro.cell import Cell
+from tasks import nodes
+from tasks.overrides import CONFIGS
+
+
+def options() -> dict[str, type]:
+    """The options of every logger that has a page in configs/logger."""
+    names = sorted(page.stem for page in (CONFIGS / "logger").glob("*.yaml"))
+    return {n: nodes.Csv if n == "csv" else importlib.import_module(f"tasks.loggers.{n}").Options for n in names}
 
 
 def make_loggers(cell: Cell) -> list[Any]:

@@ -9,11 +9,22 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sparse_attention.repro.cell import Cell, Found
 from tasks.loggers import about
+from tasks.options import number
+
+
+@dataclass
+class Options:
+    """Event files in a folder of the outputs."""
+
+    timeout: float = number(
+        60, above=0, high=86_400, help="seconds at the start, per epoch and at the end; then without it"
+    )
 
 
 class Logger:

@@ -11,6 +11,7 @@ import io
 import netrc
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -18,11 +19,24 @@ from urllib.parse import urlparse
 from sparse_attention.repro.cell import Cell, Found
 from sparse_attention.repro.files import write_json
 from tasks.loggers import about
+from tasks.options import choice, number, text
 
 WORST = ("loss", "ppl", "seconds")  # curves whose smallest value is kept, beside those of metrics that are better low
 OWN_SHARE = 0.8  # of the timeout: wandb gives up by itself and says why
 SENT = "evaluations"  # in the summary: the ids of the evaluations that were sent, last of all
 RECEIPT = "cell.json"  # beside an offline run's files, which hold no summary: the same
+
+
+@dataclass
+class Options:
+    """One wandb run a cell."""
+
+    project: str = text("sparse-attention", help="of the account")
+    entity: str | None = text(None, optional=True, help="team or user; null: the account's own")
+    mode: str = choice("auto", "auto", "online", "offline", help="auto: online with a key, offline without")
+    timeout: float = number(
+        60, above=0, high=86_400, help="seconds at the start, per epoch and at the end; then without it"
+    )
 
 
 class Logger:

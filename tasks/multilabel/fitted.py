@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from sparse_attention.repro.protocol import Evaluation
+from sparse_attention.repro.protocol import Evaluation, scored
 from tasks.multilabel.encode import Encoded
-from tasks.multilabel.metrics import METRICS, jensen_shannon, micro_f1, proportions
+from tasks.multilabel.metrics import MEASURED
 from tasks.multilabel.models.linear import Fit, Output, output_of
 from tasks.multilabel.options import Solver
 from tasks.multilabel.selection import Choice, Grid, folds, predict, refitted, select
@@ -87,7 +87,7 @@ def score(choice: Choice, test: Encoded, name: str = "test", keep: int = 0) -> E
         }
         for i in range(min(keep, len(labels)))
     ]  # fmt: skip
-    return Evaluation(metrics, {k: METRICS[k.rsplit("/", 1)[1]].signature for k in metrics}, records)
+    return Evaluation(metrics, {k: MEASURED[k.rsplit("/", 1)[1]][0].signature for k in metrics}, records)
 
 
 def baselines(encoding: Encoded, test: Encoded, name: str = "test") -> dict[str, dict[str, float]]:
@@ -99,9 +99,4 @@ def baselines(encoding: Encoded, test: Encoded, name: str = "test") -> dict[str,
 
 def _scores(predicted: np.ndarray, p: np.ndarray, labels: np.ndarray, name: str) -> dict[str, float]:
     """predicted bool [n, K], p [n or 1, K] and labels bool [n, K] -> metrics."""
-    divergence = float(jensen_shannon(p, proportions(labels)).mean())
-    return {
-        f"{name}/f1": micro_f1(predicted, labels), f"{name}/jsd": divergence,
-        f"{name}/jsd_label": divergence / labels.shape[1],
-        f"{name}/labels": float(predicted.sum(1).mean()), f"{name}/true_labels": float(labels.sum(1).mean()),
-    }  # fmt: skip
+    return {f"{name}/{key}": value for key, value in scored(MEASURED, predicted, p, labels).items()}

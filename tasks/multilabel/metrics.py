@@ -4,37 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparse_attention.repro.protocol import Metric
-
-METRICS = {
-    metric.name: metric
-    for metric in (
-        Metric("f1", "F1 (0-1)", 1, 3, 0.01, "F1: micro-averaged over documents and classes", None),
-        Metric(
-            "jsd", "nats", -1, 4, 0.01, "JSD: between rho(z) and y/|y|, natural logarithm, mean over documents", None
-        ),
-        Metric(
-            "jsd_label",
-            "nats",
-            -1,
-            5,
-            0.001,
-            "JSD/K: divided by the number of classes (scaling of Martins & Astudillo's script)",
-            None,
-        ),
-        Metric("labels", "labels", 0, 2, None, "labels: mean number of predicted labels", None),
-        Metric("true_labels", "labels", 0, 2, None, "true labels: mean number of a document's labels", None),
-        Metric("penalty", "", 0, 9, None, "penalty chosen on dev", None),
-        Metric("threshold", "share", 0, 3, None, "p0 chosen on dev", None),
-        Metric("q", "", 0, 2, None, "q of sparsehourglass, chosen on dev", None),
-        Metric("lam", "", 0, 2, None, "lambda, chosen on dev", None),
-        Metric("alpha", "", 0, 2, None, "alpha of entmax, chosen on dev", None),
-        Metric("gamma", "", 0, 2, None, "gamma, chosen on dev", None),
-        Metric("objective", "", 0, 4, None, "objective at the end of the last fit", None),
-        Metric("iterations", "iterations", 0, 0, None, "iterations of the last fit", None),
-        Metric("seconds", "s", 0, 1, None, "processor time of all fits", None),
-    )
-}
+from sparse_attention.repro.protocol import Metric, Scores
 
 
 def micro_f1(predicted: np.ndarray, true: np.ndarray) -> float:
@@ -68,3 +38,53 @@ def jensen_shannon(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 def proportions(labels: np.ndarray) -> np.ndarray:
     """eta = y / ||y||_1: labels `[..., classes]` with at least one each -> distributions of that shape."""
     return labels / labels.sum(-1, keepdims=True)
+
+
+def divergence(predicted: np.ndarray, p: np.ndarray, labels: np.ndarray) -> float:
+    return float(jensen_shannon(p, proportions(labels)).mean())
+
+
+# Scorers take predicted bool [n, K], p [n or 1, K] and labels bool [n, K].
+MEASURED: Scores = {
+    metric.name: (metric, scorer)
+    for metric, scorer in (
+        (
+            Metric("f1", "F1 (0-1)", 1, 3, 0.01, "F1: micro-averaged over documents and classes", None),
+            lambda predicted, p, labels: micro_f1(predicted, labels),
+        ),
+        (
+            Metric("jsd", "nats", -1, 4, 0.01, "JSD: between rho(z) and y/|y|, natural logarithm, mean over documents", None),
+            divergence,
+        ),
+        (
+            Metric(
+                "jsd_label", "nats", -1, 5, 0.001,
+                "JSD/K: divided by the number of classes (scaling of Martins & Astudillo's script)", None,
+            ),
+            lambda predicted, p, labels: divergence(predicted, p, labels) / labels.shape[1],
+        ),
+        (
+            Metric("labels", "labels", 0, 2, None, "labels: mean number of predicted labels", None),
+            lambda predicted, p, labels: predicted.sum(1).mean(),
+        ),
+        (
+            Metric("true_labels", "labels", 0, 2, None, "true labels: mean number of a document's labels", None),
+            lambda predicted, p, labels: labels.sum(1).mean(),
+        ),
+    )
+}  # fmt: skip
+# Of the fit.
+MEASURED |= {
+    metric.name: (metric, None)
+    for metric in (
+        Metric("penalty", "", 0, 9, None, "penalty chosen on dev", None),
+        Metric("threshold", "share", 0, 3, None, "p0 chosen on dev", None),
+        Metric("q", "", 0, 2, None, "q of sparsehourglass, chosen on dev", None),
+        Metric("lam", "", 0, 2, None, "lambda, chosen on dev", None),
+        Metric("alpha", "", 0, 2, None, "alpha of entmax, chosen on dev", None),
+        Metric("gamma", "", 0, 2, None, "gamma, chosen on dev", None),
+        Metric("objective", "", 0, 4, None, "objective at the end of the last fit", None),
+        Metric("iterations", "iterations", 0, 0, None, "iterations of the last fit", None),
+        Metric("seconds", "s", 0, 1, None, "processor time of all fits", None),
+    )
+}

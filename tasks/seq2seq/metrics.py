@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sparse_attention.quality import attention_statistics
-from sparse_attention.repro.protocol import Evaluation, Metric
+from sparse_attention.repro.protocol import Evaluation, Metric, Scores, scored
 from tasks.data.symbols import EOS, SPECIAL
 from tasks.seq2seq.bleu import References, bleu, multi_bleu
 from tasks.seq2seq.encode import Encoded
@@ -71,7 +71,8 @@ def _metrics() -> Iterator[Metric]:
     yield Metric("ppl", "", -1, 2, None, "perplexity given the true history: 2 ** loss", None)
 
 
-METRICS: dict[str, Metric] = {metric.name: metric for metric in _metrics()}
+# Scorers take the output texts and the list of reference texts of each. Those without one come from what task.scores names.
+MEASURED: Scores = {metric.name: (metric, None) for metric in _metrics()}
 
 
 def score(
@@ -91,7 +92,7 @@ def score(
     Returns:
         metric -> value; score -> signature; metric -> per-sentence values [n], for BLEU statistics [n, 10].
     """
-    values: dict[str, float] = {}
+    values = scored(MEASURED, hypotheses, references)
     signatures: dict[str, str] = {}
     sentences: dict[str, np.ndarray] = {}
     for name in (name for name in names if name not in LOOKS):

@@ -7,37 +7,48 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sparse_attention.repro.protocol import Evaluation, Metric
+from sparse_attention.repro.protocol import Evaluation, Metric, Scorer, Scores, scored
 from tasks.data.records import Question
 from tasks.vqa.answers import accuracy
 from tasks.vqa.predict import Answers
 
 KEYS = {"yes/no": "accuracy_yes_no", "number": "accuracy_number", "other": "accuracy_other"}
 SIGNATURE = "VQA accuracy|leave-one-out over annotators"
-METRICS = {
-    m.name: m
-    for m in (
-        *(Metric(name, "%", 1, 2, 1.0, SIGNATURE, "mean") for name in ("accuracy", *KEYS.values())),
-        Metric(
-            "loss",
-            "nats per question",
-            -1,
-            3,
-            None,
-            "binary cross-entropy with soft targets, summed over answers",
-            None,
-        ),
-        Metric(
-            "attention_zeros",
-            "share",
-            0,
-            2,
-            None,
-            "cells of weight exactly 0; of a density: centres outside its support",
-            None,
-        ),
-    )
+
+
+def _of_type(kind: str | None) -> Scorer:
+    """Accuracy of the questions with answers of this type, of all for None."""
+
+    def score(questions: Sequence[Question], answers: Sequence[str], each: Sequence[float]) -> float | None:
+        values = [value for q, value in zip(questions, each) if kind in (None, q.answer_type)]
+        return 100 * sum(values) / len(values) if values else None
+
+    return score
+
+
+# Scorers take the questions, the answers and the accuracy of each in 0 .. 1.
+MEASURED: Scores = {
+    name: (Metric(name, "%", 1, 2, 1.0, SIGNATURE, "mean"), _of_type(kind))
+    for kind, name in ((None, "accuracy"), *KEYS.items())
 }
+MEASURED["loss"] = (
+    Metric(
+        "loss", "nats per question", -1, 3, None, "binary cross-entropy with soft targets, summed over answers", None
+    ),
+    None,
+)
+MEASURED["attention_zeros"] = (
+    Metric(
+        "attention_zeros",
+        "share",
+        0,
+        2,
+        None,
+        "cells of weight exactly 0; of a density: centres outside its support",
+        None,
+    ),
+    None,
+)
 
 
 def score(questions: Sequence[Question], answers: Sequence[str]) -> tuple[dict[str, float], str, list[float]]:
@@ -52,12 +63,8 @@ def score(questions: Sequence[Question], answers: Sequence[str]) -> tuple[dict[s
             f"{len(answers)} predictions for {len(questions)} questions: there must be one for each, and some"
         )
     each = [accuracy(a, q.answers) for q, a in zip(questions, answers)]
-    by_type: dict[str, list[float]] = defaultdict(list)
-    for question, value in zip(questions, each):
-        by_type[question.answer_type].append(value)
-    values = {"accuracy": 100 * sum(each) / len(each)}
-    values |= {KEYS[kind]: 100 * sum(v) / len(v) for kind, v in sorted(by_type.items())}
-    sizes = ",".join(f"{kind}={len(v)}" for kind, v in sorted(by_type.items()))
+    values = scored(MEASURED, questions, answers, each)
+    sizes = ",".join(f"{kind}={n}" for kind, n in sorted(Counter(q.answer_type for q in questions).items()))
     return values, f"{SIGNATURE}|n:{len(each)}|types:{sizes}", each
 
 

@@ -23,17 +23,92 @@ def data(rows=7, n=5):
     return torch.randn(rows, n, dtype=D), y.where(torch.arange(rows) != 2, 3), torch.rand(n, dtype=D)
 
 
+EXACT = {"rtol": 0.0, "atol": 1e-12}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_softmax_is_torchs_cross_entropy(reduction):
+def test_softmax_is_torchs_cross_entropy(reduction, smoothing, weighted):
     x, y, w = data()
-    for options in ({}, {"weight": w}, {"ignore_index": 3}, {"weight": w, "ignore_index": 3}):
-        expected = cross_entropy(x, y, reduction=reduction, **options)
-        assert torch.allclose(sa.losses.softmax_loss(x, y, reduction=reduction, **options), expected)
-        assert torch.allclose(fenchel_young(x, y, "softmax", reduction=reduction, **options), expected)
-    expected = cross_entropy(x, y, reduction=reduction, label_smoothing=0.3, ignore_index=3)
-    assert torch.allclose(
-        sa.losses.softmax_loss(x, y, reduction=reduction, label_smoothing=0.3, ignore_index=3), expected
-    )
+    options = {"reduction": reduction, "label_smoothing": smoothing, "weight": w if weighted else None}
+    t = torch.softmax(torch.randn_like(x), -1)
+    for target, ignored in ((y, -100), (y, 3), (t, -100), (0.7 * t, -100)):
+        found = []
+        for loss in (cross_entropy, sa.losses.softmax_loss):
+            z = x.clone().requires_grad_()
+            value = loss(z, target, ignore_index=ignored, **options)
+            found.append((value.detach(), torch.autograd.grad(value.sum(), z)[0]))
+        for torchs, ours in zip(*found):
+            assert torch.allclose(torchs, ours, **EXACT)
+    assert gradcheck(lambda x: sa.losses.softmax_loss(x, y, ignore_index=3, **options), (x.requires_grad_(),))
+    if not smoothing:
+        options = {"reduction": reduction, "weight": w if weighted else None, "ignore_index": 3}
+        assert torch.allclose(fenchel_young(x, y, "softmax", **options), cross_entropy(x, y, **options), **EXACT)
+
+
+@pytest.mark.parametrize("loss", ["softmax_loss", "tvmax", *sa.losses.REGULARISERS])
+def test_smoothing_goes_to_the_classes_that_are_kept_in_float64(loss):
+    x, y, _ = data()
+    x[1, (y[1] + 2) % 5] = -torch.inf  # masked as well
+    mask = torch.ones(7, 5, dtype=torch.bool)
+    mask[torch.arange(7), (y + 1) % 5] = False
+    kept = mask & (x != -torch.inf)
+    soft = (0.7 * one_hot(y, 5).to(D) + 0.3 / kept.sum(-1, keepdim=True, dtype=D)) * kept
+    inputs = {"bounds": torch.full((5,), 0.6, dtype=D)} if loss.startswith("constrained") else {}
+
+    def call(x, target, **options):
+        if loss == "softmax_loss":
+            return sa.losses.softmax_loss(x, target, mask=mask, reduction="none", **options)
+        rows = [v.unsqueeze(-2) for v in (x, mask)] if loss == "tvmax" else (x, mask)
+        target = target.unsqueeze(-2) if loss == "tvmax" and target.ndim == 2 else target
+        return fenchel_young(
+            rows[0], target, loss, mask=rows[1], reduction="none", **PARAMS.get(loss, {}), **inputs, **options
+        )
+
+    found = []
+    for target, options in ((soft, {}), (y, {"label_smoothing": 0.3})):
+        z = x.clone().requires_grad_()
+        value = call(z, target, **options)
+        found.append((value.detach(), torch.autograd.grad(value.sum(), z)[0]))
+    assert torch.allclose(found[0][0], found[1][0], **EXACT)
+    assert torch.allclose(found[0][1], found[1][1], **EXACT)
+    # A common offset of the scores changes nothing, so that the gradient sums to 0.
+    assert (found[1][1][~kept] == 0).all()
+    assert torch.allclose(found[1][1].sum(-1), torch.zeros(7, dtype=D), **EXACT)
+    if loss != "hardmax":
+        z = x.masked_fill(~kept, 0.0).requires_grad_()
+        assert gradcheck(lambda z: call(z.masked_fill(~kept, -torch.inf), y, label_smoothing=0.3), (z,))
+
+
+@pytest.mark.parametrize("loss", ["softmax_loss", "sparsemax", "entmax", "fusedmax"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3, 1.0])
+def test_a_masked_target_is_infinite_without_a_gradient(loss, smoothing):
+    x, y, w = data()
+    mask = torch.ones(7, 5, dtype=torch.bool)
+    mask[0, y[0]] = False
+    for target in (y, one_hot(y, 5).to(D)):
+        z = x.clone().requires_grad_()
+        options = {"mask": mask, "reduction": "none", "label_smoothing": smoothing, "weight": w}
+        value = (
+            sa.losses.softmax_loss(z, target, **options)
+            if loss == "softmax_loss"
+            else fenchel_young(z, target, loss, **options)
+        )
+        (g,) = torch.autograd.grad(value.sum(), z)
+        assert value[1:].isfinite().all() and (g[1:] != 0).any(-1).all()
+        if smoothing == 1.0:  # the target counts nothing
+            assert value[0].isfinite() and (g[0] != 0).any()
+        else:
+            assert value[0] == math.inf and (g[0] == 0).all()
+
+
+def test_the_value_of_oscarmax_in_float64():
+    x, lam = torch.randn(4, 6, dtype=D), 0.1
+    p = sa.oscarmax(x, lam=lam)
+    pairs = torch.maximum(p.unsqueeze(-1), p.unsqueeze(-2)).triu(1).sum((-1, -2))
+    expected = (x * p).sum(-1) - 0.5 * p.square().sum(-1) - lam * pairs
+    assert torch.allclose(sa.max_omega(x, "oscarmax", lam=lam), expected, rtol=0.0, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import cvxpy as cp
 import numpy as np
@@ -69,6 +70,57 @@ def test_one_row_of_cells_is_fusedmax(lam):
     x = randn(7, 9)
     assert torch.allclose(sa.tvmax(x.unsqueeze(1), lam=lam).squeeze(1), sa.fusedmax(x, lam=lam), atol=1e-12)
     assert torch.allclose(sa.tvmax(x.unsqueeze(2), lam=lam).squeeze(2), sa.fusedmax(x, lam=lam), atol=1e-12)
+
+
+def value_and_gradient(mapping, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    x = x.clone().requires_grad_()
+    p = mapping(x)
+    (g,) = torch.autograd.grad((p * torch.arange(p.numel(), dtype=p.dtype).sin().view_as(p)).sum(), x)
+    return p.detach(), g
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("lam", [0.0, 1e-6, 1e-4, 3e-3])
+def test_scores_that_nearly_agree_are_not_one_region(dtype, lam):
+    """A ramp whose steps are far below the range of the scores; some of it joins at its ends only."""
+    ramp = torch.linspace(0, 1e-3, 200 if lam < 1e-3 else 60, dtype=dtype)
+    x = torch.cat([ramp, torch.tensor([-5.0], dtype=dtype)])
+    reference = (lambda x: sa.fusedmax(x, lam=lam)) if lam else sa.sparsemax
+    atol = 1e-13 if dtype == F64 else 1e-7
+    expected = value_and_gradient(reference, x)
+    for shape in ((1, -1), (-1, 1)):
+        found = value_and_gradient(lambda x, shape=shape: sa.tvmax(x.view(shape), lam=lam).flatten(), x)
+        for ours, theirs in zip(found, expected):
+            assert torch.allclose(ours, theirs, rtol=0.0, atol=atol)
+
+
+def test_grids_that_nearly_agree():
+    x = 1e-3 * randn(4, 4, seed=3)
+    x[2, 2] = -5
+    keep = np.ones((4, 4), dtype=bool)
+    for lam in (1e-4, 2e-4):
+        p = sa.tvmax(x, lam=lam)
+        assert 4 < len(p.unique()) < 16
+        oracle = torch.from_numpy(by_bounded_least_squares(x.numpy(), lam, keep))
+        assert torch.allclose(p, oracle, rtol=0.0, atol=1e-10)
+        scaled = (x * 1e3).requires_grad_()  # steps of gradcheck that stay inside a region's range
+        assert torch.autograd.gradcheck(lambda z, lam=lam: sa.tvmax(z / 1e3, lam=lam) * 1e3, (scaled,))
+
+
+def test_without_a_penalty_ties_have_sparsemax_gradients():
+    x = torch.tensor([[0.2, 0.2, 0.1], [0.2, 0.2, -3.0]], dtype=F64)
+    found = value_and_gradient(lambda x: sa.tvmax(x, lam=0.0).flatten(), x)
+    expected = value_and_gradient(lambda x: sa.sparsemax(x.flatten()), x)
+    for ours, theirs in zip(found, expected):
+        assert torch.allclose(ours, theirs, rtol=0.0, atol=1e-14)
+    joined = value_and_gradient(lambda x: sa.tvmax(x, lam=0.1).flatten(), x)[1]
+    assert len(joined[:, :2].unique()) == 1
+
+
+def test_too_few_steps_are_told(monkeypatch):
+    monkeypatch.setattr(sys.modules[sa.tvmax.__module__], "STEPS", 20)
+    with pytest.warns(RuntimeWarning, match=r"stopped after 20 steps .* may be off by"):
+        sa.tvmax(randn(1, 60).cumsum(-1), lam=30.0)
 
 
 def test_regions_are_equal_to_the_last_digit_and_derivatives_are_those_of_the_value():

@@ -9,7 +9,7 @@ import torch
 
 import sparse_attention as sa
 from tasks.classification.encode import encode, encode_test
-from tasks.classification.metrics import METRICS, baselines, score
+from tasks.classification.metrics import MEASURED, baselines, score
 from tasks.classification.options import Encode
 from tasks.classification.predict import predict
 from tasks.data import DataUnavailable, NullProgress, open_data
@@ -47,7 +47,7 @@ def test_reviews_are_learned(toy, build_model, trained, mapping, discrete, least
     right = sum(r["label"] == r["output"] for r in found.predictions)
     assert metrics["test/accuracy"] == pytest.approx(right / len(found.predictions) * 100)
     assert baselines(data, data)["majority"]["test/accuracy"] < 60
-    assert {name.split("/")[1] for name in metrics} <= set(METRICS)
+    assert {name.split("/")[1] for name in metrics} <= set(MEASURED)
     if mapping == "sparsemax":  # the biLSTM tells neighbours of the planted words: where exactly it looks is not tested
         assert metrics["test/attention_zeros"] > 0.3 and metrics["test/attention_marked_texts"] == 100
     if mapping == "softmax":

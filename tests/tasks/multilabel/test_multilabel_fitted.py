@@ -10,7 +10,7 @@ from tasks.data import DataError, DataSet
 from tasks.data.records import Labelled
 from tasks.data.sets import synthetic
 from tasks.multilabel import encode, fitted
-from tasks.multilabel.metrics import METRICS
+from tasks.multilabel.metrics import MEASURED
 from tasks.multilabel.models.linear import PLACES, problems
 from tasks.multilabel.options import Encode, Task
 from tasks.options import OptionsError, plain, read
@@ -61,7 +61,7 @@ def test_every_pair_of_mapping_and_loss_learns_another_model(tiny, tmp_path):
         assert scores["test/f1"] > 0.5 > scores["test/jsd"]
         assert scores["test/jsd_label"] == pytest.approx(scores["test/jsd"] / 5)
         assert 1 <= scores["test/labels"] <= 5 and scores["selected/penalty"] in (0.1, 0.001)
-        assert len(found.predictions) == 30 and {name.split("/")[1] for name in scores} <= set(METRICS)
+        assert len(found.predictions) == 30 and {name.split("/")[1] for name in scores} <= set(MEASURED)
         objectives.add(scores["train/objective"])
     assert len(objectives) == 4 and metrics["selected/q"] in (0.1, 1.0)
 

@@ -10,7 +10,7 @@ from tasks.data import NullProgress
 from tasks.data.symbols import EOS, FIRST, UNK
 from tasks.options import read
 from tasks.seq2seq.encode import encode, encode_test
-from tasks.seq2seq.metrics import METRICS, evaluation, score
+from tasks.seq2seq.metrics import MEASURED, evaluation, score
 from tasks.seq2seq.options import SCORES, Encode
 from tasks.seq2seq.search import Hypothesis
 
@@ -26,9 +26,9 @@ def further(dataset, tmp_path):
 def test_every_score_is_declared_and_comes_with_a_signature():
     options = read(Encode, {"tokenizer": "moses"}, "encode")
     values, signatures, sentences = score(SCORES, ["a cat", "a dog"], [["a cat"], ["the dog", "a dog"]], options, "en")
-    assert set(values) <= set(METRICS) and set(signatures) == set(values)
+    assert set(values) <= set(MEASURED) and set(signatures) == set(values)
     for name in values:
-        test = METRICS[name].test
+        test = MEASURED[name][0].test
         assert test == {"bleu": "bleu", "multi_bleu": None}.get(name, "mean")
         if test is not None:
             rows = sentences["bleu_statistics" if test == "bleu" else name]
@@ -57,7 +57,7 @@ def test_an_evaluation_by_hand(further):
     assert found.metrics["further/attention_support"] == pytest.approx((1 + 2 + 2 + 1) / 4)
     assert found.metrics["further/unknown_share"] == 0.5  # "chien" was copied in its place
     assert found.metrics["further/rouge1_f"] == 0 and "nrefs:1" in found.signatures["further/bleu"]
-    assert {name.removeprefix("further/") for name in found.metrics} <= set(METRICS)
+    assert {name.removeprefix("further/") for name in found.metrics} <= set(MEASURED)
     first, second = found.predictions
     assert first["output"] == "the" and first["references"] == ["a black cat sleeps here"] and first["score"] == -1.2346
     assert first["source_tokens"] == ["un", "chat", "noir", "dort", "ici"] and first["output_tokens"] == ["the", "</s>"]
