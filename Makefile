@@ -2,16 +2,16 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-PYTHON  ?= $(shell command -v python3.11 || command -v python3)
+PYTHON  ?= $(firstword $(foreach v,3.11 3.12 3.13 3.14 3,$(shell command -v python$v)))
 PROFILE ?= demo
 PAPER   ?= all
 WORKERS ?= 2
 LAUNCHER ?= local
 ARGS    ?=
 export OMP_NUM_THREADS ?= 1
+export TORCH TORCH_INDEX LOCKED
 
 BIN   := .venv/bin
-STAMP := .venv/.installed
 PAGES := $(sort $(basename $(notdir $(wildcard configs/experiment/*.yaml))))
 # The experiments called <paper>_<what>; PAPER=all: of every paper.
 TABLES := $(sort $(basename $(notdir $(wildcard configs/experiment/*[0-9][0-9][0-9][0-9]_*.yaml))))
@@ -93,10 +93,10 @@ types: setup ## mypy on the library
 	@$(BIN)/mypy
 
 ##                the environment
-setup: $(STAMP) ## build .venv: the locked packages, or LOCKED=0 to resolve anew (about 3 minutes)
-$(STAMP): pyproject.toml requirements.lock
-	@$(PYTHON) scripts/setup.py
-lock: setup ## write requirements.lock: the exact set, with hashes
+setup: ## build .venv from requirements.lock, or mend it (3 minutes, 6.5 GB); TORCH=cpu TORCH_INDEX=ADDRESS: torch without CUDA
+	@test -n "$(PYTHON)" || { echo "no python3 here; on Debian and Ubuntu: apt-get install python3 python3-venv"; exit 1; }
+	@$(PYTHON) -I scripts/setup.py
+lock: setup ## write requirements.lock anew: every package with version and hashes, for every platform
 	@$(RUN)/lock.py
 clean: ## remove the environment and caches; finished cells (outputs/) and downloads (data/cache) stay
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
