@@ -82,6 +82,8 @@ test-slow: setup ## the slow tests
 	@$(BIN)/python -m pytest -q -m slow $(ARGS)
 test-slurm: setup ## a sweep under every fault on a Slurm of one node, which it installs when it may
 	@$(BIN)/python -m pytest -q -m slurm tests/slurm $(ARGS)
+test-fresh: ## install and run on fresh Debian 12, 13 and testing: root, debootstrap, an hour; SUITES="trixie forky" FULL=1
+	@bash tests/fresh.sh $(SUITES)
 crash-test: setup ## kill, flip bits, turn back clocks, then compare with an undisturbed run; ARGS='--minutes 5' or --many
 	@$(RUN)/crash_test.py $(ARGS)
 golden: setup ## record the golden cells again, after a recipe was raised
@@ -105,4 +107,4 @@ help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 .PHONY: help setup $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures summary verify demo \
-	data wheel bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages tour test test-slow test-slurm crash-test golden lint types lock clean
+	data wheel bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages tour test test-slow test-slurm test-fresh crash-test golden lint types lock clean
