@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import logging
 import multiprocessing
 import sys
@@ -41,13 +42,18 @@ def _import_fairseq_quietly() -> None:
         warnings.simplefilter("ignore")
         logging.disable(logging.INFO)  # it reports every optional package it does without
         locks = multiprocessing.Lock
-        multiprocessing.Lock = _lock  # type: ignore[assignment]
+        multiprocessing.Lock = _lock
         try:
-            for module in ("fairseq", "fairseq.tasks", "fairseq.models", "fairseq.criterions", "fairseq.options"):
+            if "fairseq" not in sys.modules:
+                # its options are read while it is imported: the package is empty until their reader has been replaced
+                spec = importlib.util.find_spec("fairseq")
+                package = sys.modules["fairseq"] = importlib.util.module_from_spec(spec)
+                importlib.import_module("fairseq.dataclass.utils").interpret_dc_type = _option_type
+                spec.loader.exec_module(package)
+            for module in ("fairseq.tasks", "fairseq.models", "fairseq.criterions", "fairseq.options"):
                 importlib.import_module(module)
-            sys.modules["fairseq.dataclass.utils"].interpret_dc_type = _option_type  # type: ignore[attr-defined]
         finally:
-            multiprocessing.Lock = locks  # type: ignore[method-assign]
+            multiprocessing.Lock = locks
             logging.disable(logging.NOTSET)
             root.handlers[:] = handlers
             root.setLevel(level)
