@@ -2,16 +2,16 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-PYTHON  ?= $(shell command -v python3.11 || command -v python3)
+PYTHON  ?= $(firstword $(foreach v,3.11 3.12 3.13 3.14 3,$(shell command -v python$v)))
 PROFILE ?= demo
 PAPER   ?= all
 WORKERS ?= 2
 LAUNCHER ?= local
 ARGS    ?=
 export OMP_NUM_THREADS ?= 1
+export TORCH TORCH_INDEX LOCKED
 
 BIN   := .venv/bin
-STAMP := .venv/.installed
 PAGES := $(sort $(basename $(notdir $(wildcard configs/experiment/*.yaml))))
 # Tests of what depends on the processor, and the settings that make one with AVX-512 compute as one without.
 CPU_TESTS := tests/test_golden.py tests/tasks/vqa/test_mcan.py tests/tasks/seq2seq/test_lstm.py tests/tasks/classification/test_esim.py \
@@ -89,6 +89,8 @@ test-slow: setup ## the slow tests
 	@$(BIN)/python -m pytest -q -m slow $(ARGS)
 test-slurm: setup ## a sweep under every fault on a Slurm of one node, which it installs when it may
 	@$(BIN)/python -m pytest -q -m slurm tests/slurm $(ARGS)
+test-fresh: ## install and run on fresh Debian 12, 13 and testing: root, debootstrap, an hour; SUITES="trixie forky" FULL=1
+	@bash tests/fresh.sh $(SUITES)
 crash-test: setup ## kill, flip bits, turn back clocks, then compare with an undisturbed run; ARGS='--minutes 5' or --many
 	@$(RUN)/crash_test.py $(ARGS)
 golden: setup ## record the golden cells again, after a recipe was raised
@@ -100,10 +102,10 @@ types: setup ## mypy on the library
 	@$(BIN)/mypy
 
 ##                the environment
-setup: $(STAMP) ## build .venv: the locked packages, or LOCKED=0 to resolve anew (about 3 minutes)
-$(STAMP): pyproject.toml requirements.lock
-	@$(PYTHON) scripts/setup.py
-lock: setup ## write requirements.lock: the exact set, with hashes
+setup: ## build .venv from requirements.lock, or mend it (3 minutes, 6.5 GB); TORCH=cpu TORCH_INDEX=ADDRESS: torch without CUDA
+	@test -n "$(PYTHON)" || { echo "no python3 here; on Debian and Ubuntu: apt-get install python3 python3-venv"; exit 1; }
+	@$(PYTHON) -I scripts/setup.py
+lock: setup ## write requirements.lock anew: every package with version and hashes, for every platform
 	@$(RUN)/lock.py
 clean: ## remove the environment and caches; finished cells (outputs/) and downloads (data/cache) stay
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
@@ -112,4 +114,4 @@ help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 .PHONY: help setup $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures summary verify demo \
-	data wheel bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages tour test test-cpus test-slow test-slurm crash-test golden lint types lock clean
+	data wheel bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages tour test test-cpus test-slow test-slurm test-fresh crash-test golden lint types lock clean

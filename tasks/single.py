@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
 import math
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,20 @@ def run(config: DictConfig) -> float:
     return float(found.metrics.get(f"dev/{values['train']['best_metric']}", math.nan))
 
 
+@contextlib.contextmanager
+def _help_made_late() -> Iterator[None]:
+    """argparse of Python 3.14 reads help texts when options are added; one of Hydra 1.3's is an object that writes itself later."""
+    parser: Any = argparse.ArgumentParser
+    check = getattr(parser, "_check_help", None)
+    if check is not None:
+        parser._check_help = lambda self, action: check(self, action) if isinstance(action.help, str) else None
+    try:
+        yield
+    finally:
+        if check is not None:
+            parser._check_help = check
+
+
 def _ended(reason: str, told: dict[str, Any] | None = None, said: bool = False) -> float:
     """Say why this job failed, if it did and nobody has yet, and leave a mark for the process that started it."""
     if reason and not said:
@@ -104,7 +120,8 @@ def main(arguments: Sequence[str], configs: Path) -> int:
     sys.argv[1:] = rest
     with tempfile.TemporaryDirectory() as jobs:
         os.environ[JOBS] = jobs
-        hydra.main(version_base="1.3", config_path=str(configs), config_name="main")(run)()
+        with _help_made_late():
+            hydra.main(version_base="1.3", config_path=str(configs), config_name="main")(run)()
         ended = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(jobs).glob("*.json"))]
     if sweeping and not chosen:
         if ended:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sparse_attention.repro import experiment as experiments
-from sparse_attention.repro import plugins
+from sparse_attention.repro import plugins, pool
 from sparse_attention.repro.experiment import Experiment
 from sparse_attention.repro.identity import Cell, assemble, family
 from sparse_attention.repro.protocol import Metric, Prepared, TestSet
@@ -231,10 +231,10 @@ Job = tuple[str, Config, str | None]
 
 def _prepare_all(wanted: Mapping[str, Job], tools: Tools, workers: int) -> dict[str, Any]:
     """Prepare each data set once; one that cannot be had gives its exception."""
-    if len(wanted) < 2 or workers == 1:
+    if len(wanted) < 2 or workers == 1 or not pool.forks():
         return {key: _prepare(job, tools.progress, tools.unavailable) for key, job in wanted.items()}
     # forked from here: nothing runs beside this thread yet, and the loaders need none of what the cells preload
-    context = mp.get_context("fork" if "fork" in mp.get_all_start_methods() else None)
+    context = mp.get_context("fork")
     quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches the workers too: they end without a word
     with ProcessPoolExecutor(workers, context, signal.signal, quiet) as executor:
         futures = {k: executor.submit(_prepare, job, tools.progress, tools.unavailable) for k, job in wanted.items()}

@@ -38,6 +38,15 @@ class Event:
     outcome: Outcome | None = None
 
 
+def forks() -> bool:
+    """Whether pools of forked processes work here: they need `fork`, and locks, which a machine without /dev/shm has not."""
+    try:
+        mp.Lock()
+    except OSError:
+        return False
+    return "fork" in mp.get_all_start_methods()
+
+
 def run_here(
     pending: Iterable[Cell], store: Store, show: Callable[[Event], None], loggers: Loggers = None
 ) -> list[Outcome]:

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    "sparse-attention", "torch", "ve-fairseq", "fairseq-fixed", "hydra-core", "numpy", "sacrebleu", "rouge-score",
+    "sparse-attention", "torch", "fairseq-fixed", "hydra-core", "numpy", "sacrebleu", "rouge-score",
     "sacremoses", "subword-nmt", "sentencepiece", "scikit-learn",
 )  # fmt: skip
 
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCK = ROOT / "requirements.lock"
+LOCKS = (ROOT / "requirements.lock", ROOT / "requirements-fairseq.lock")
 
 
 def collect() -> dict[str, Any]:
@@ -30,7 +30,7 @@ def collect() -> dict[str, Any]:
         "code": code_version(),
         "python": platform.python_version(),
         "kernels": kernels_version(),
-        "locked": not unlocked() if LOCK.is_file() else None,
+        "locked": not unlocked() if LOCKS[0].is_file() else None,
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
         "machine": {"system": platform.system(), "cpu": _cpu(), "cores": os.cpu_count(), "gpu": _gpu()},
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
@@ -60,8 +60,12 @@ def kernels_version() -> str:
 
 @lru_cache(maxsize=1)
 def unlocked() -> tuple[str, ...]:
-    """Packages of requirements.lock that are absent or of another version here."""
-    pinned = re.findall(r"^([\w.-]+)==([^\s;]+)", LOCK.read_text(encoding="utf-8"), re.M) if LOCK.is_file() else []
+    """Packages of the locks that are absent or of another version here; those for other platforms and Pythons do not count."""
+    from packaging.markers import Marker
+
+    text = "\n".join(path.read_text(encoding="utf-8") for path in LOCKS if path.is_file())
+    lines = re.findall(r"^([\w.-]+)==([^\s;]+)(?: ; ([^\\\n]+))?", text, re.M)
+    pinned = [(name, version) for name, version, where in lines if not where or Marker(where.strip()).evaluate()]
     # parsing the metadata of a hundred packages would take longer than all else that surrounds a cell; folders' names tell it too
     found = [info.stem.partition("-") for path in reversed(sys.path) for info in Path(path).glob("*.dist-info")]
     installed = {

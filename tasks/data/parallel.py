@@ -11,6 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from typing import Any, TypeVar
 
+from sparse_attention.repro import pool
 from tasks.data.errors import DataError
 
 T, R = TypeVar("T"), TypeVar("R")
@@ -21,7 +22,7 @@ _work: Callable[[Any], Any] = repr  # of a worker process
 
 def worth(workers: int, records: int) -> int:
     """How many processes to use for so many records: 1 where they would cost more than they save, or cannot be forked."""
-    return workers if records >= LEAST and "fork" in mp.get_all_start_methods() else 1
+    return workers if records >= LEAST and pool.forks() else 1
 
 
 def ranges(n: int, size: int = BATCH) -> Iterator[range]:

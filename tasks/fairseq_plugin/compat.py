@@ -1,4 +1,4 @@
-"""Everything fairseq 0.12.3 needs on torch >= 2.6, numpy >= 2 and Hydra 1.3. No other module patches anything.
+"""Everything fairseq 0.12.3 needs on Python >= 3.14, torch >= 2.6, numpy >= 2 and Hydra 1.3. No other module patches it.
 
 What is repaired, and why:
 
@@ -8,6 +8,10 @@ What is repaired, and why:
 * Hydra 1.3 merges ConfigStore nodes with yaml files of the same name ("automatic schema matching"), so fairseq's
   nodes `config`, `task/translation`, ... would swallow ours: `detach_config_store` takes them out before we train, and
   nobody else does, since fairseq's own commands compose with them;
+* its compiled extensions are not installed: `uncompiled` takes their place;
+* importing `fairseq.pdb` makes a lock between processes, which needs a writable /dev/shm: where there is none, a lock between
+  threads is made, and only fairseq's own debugger would notice;
+* Python 3.14 writes `Optional[X]` as `X | None`, which fairseq's reading of its options does not know;
 * fairseq keeps the best score and the early-stopping counter in function attributes: `reset_run_state` forgets them
   between two trainings in one process.
 """
@@ -16,11 +20,19 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import logging
+import multiprocessing
+import sys
+import threading
+import types
+import typing
 import warnings
 
 import numpy as np
 import torch
+
+from tasks.fairseq_plugin import uncompiled
 
 
 def _import_fairseq_quietly() -> None:
@@ -29,18 +41,47 @@ def _import_fairseq_quietly() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.disable(logging.INFO)  # it reports every optional package it does without
+        locks = multiprocessing.Lock
+        multiprocessing.Lock = _lock
         try:
-            for module in ("fairseq", "fairseq.tasks", "fairseq.models", "fairseq.criterions", "fairseq.options"):
+            if "fairseq" not in sys.modules:
+                # its options are read while it is imported: the package is empty until their reader has been replaced
+                spec = importlib.util.find_spec("fairseq")
+                package = sys.modules["fairseq"] = importlib.util.module_from_spec(spec)
+                importlib.import_module("fairseq.dataclass.utils").interpret_dc_type = _option_type
+                spec.loader.exec_module(package)
+            for module in ("fairseq.tasks", "fairseq.models", "fairseq.criterions", "fairseq.options"):
                 importlib.import_module(module)
         finally:
+            multiprocessing.Lock = locks
             logging.disable(logging.NOTSET)
             root.handlers[:] = handlers
             root.setLevel(level)
 
 
+def _lock() -> typing.Any:
+    try:
+        return multiprocessing.get_context().Lock()
+    except OSError:
+        return threading.Lock()
+
+
+def _option_type(field_type: typing.Any) -> typing.Any:
+    """The type of an option's values: `X` of `Optional[X]`."""
+    if isinstance(field_type, str):
+        raise RuntimeError("field should be a type")
+    if field_type is typing.Any:
+        return str
+    if typing.get_origin(field_type) in (typing.Union, types.UnionType):
+        first, *rest = typing.get_args(field_type)
+        return first if rest == [type(None)] else field_type
+    return field_type
+
+
 def install() -> None:
     """Import fairseq and make it usable. Idempotent."""
     _import_fairseq_quietly()
+    uncompiled.install()
     multiarray = np._core.multiarray if hasattr(np, "_core") else np.core.multiarray
     torch.serialization.add_safe_globals(
         [

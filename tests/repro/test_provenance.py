@@ -44,6 +44,8 @@ def test_a_git_that_hangs_stops_nothing(checkout, monkeypatch):
 
 def test_packages_that_are_not_those_of_the_lock_are_named(tmp_path, monkeypatch):
     lock = tmp_path / "lock.txt"
-    lock.write_text(f"torch=={metadata.version('torch')}\nnumpy==0.0.1\nno-such_package==1.0 ; python_version > '3'\n")
-    monkeypatch.setattr(provenance, "LOCK", lock)
+    lock.write_text(
+        f"torch=={metadata.version('torch')}\nnumpy==0.0.1\nno-such_package==1.0 ; python_version > '3'\nof-others==1.0 ; python_version < '3'\n"
+    )
+    monkeypatch.setattr(provenance, "LOCKS", (lock,))
     assert provenance.unlocked.__wrapped__() == ("numpy", "no-such_package")

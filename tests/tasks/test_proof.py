@@ -70,5 +70,5 @@ def test_what_is_wrong_is_found(monkeypatch):
 def test_the_wheels_hold_what_training_imports_and_no_torch():
     pytest.importorskip("fairseq")
     names = wheels.needed()
-    assert {"ve-fairseq", "hydra-core", "antlr4-python3-runtime", "numpy"} <= set(names)
+    assert {"fairseq-fixed", "hydra-core", "antlr4-python3-runtime", "numpy"} <= set(names)
     assert not {n for n in names if n.startswith(("torch", "nvidia", "triton"))}

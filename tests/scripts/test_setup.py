@@ -1,0 +1,159 @@
+"""`make setup` before anything is fetched: what it refuses, with which next step, and when it has nothing to do."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import venv
+from collections import namedtuple
+
+import pytest
+
+from tests.conftest import ROOT
+
+SPEC = importlib.util.spec_from_file_location("setup_script", ROOT / "scripts" / "setup.py")
+
+
+@pytest.fixture
+def setup(tmp_path, monkeypatch):
+    """The script, for a checkout in a folder whose name has a space."""
+    module = importlib.util.module_from_spec(SPEC)
+    SPEC.loader.exec_module(module)
+    root = tmp_path / "a checkout"
+    root.mkdir()
+    for name, path in (("ROOT", root), ("VENV", root / ".venv"), ("LOCK", root / "requirements.lock")):
+        monkeypatch.setattr(module, name, path)
+    for name in ("FAIRSEQ", "PYTHON", "STAMP"):
+        path = getattr(module, name)
+        monkeypatch.setattr(module, name, root / path.relative_to(ROOT))
+    for path in (root / "pyproject.toml", module.LOCK, module.FAIRSEQ):
+        path.write_text("uv==1 \\\n    --hash=sha256:0\n")
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(50e9))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path))
+    create = venv.create
+
+    def without_pip(folder, **options):  # unpacking pip takes seconds
+        create(folder, **{**options, "with_pip": False})
+        next(folder.glob("lib/*/site-packages")).joinpath("pip").mkdir()
+
+    monkeypatch.setattr(venv, "create", without_pip)
+    for name in ("TORCH", "TORCH_INDEX", "LOCKED"):
+        monkeypatch.delenv(name, raising=False)
+    return module
+
+
+def made(setup):
+    """A .venv as far as `healthy` looks."""
+    assert setup.create() == 0 and setup.healthy()
+
+
+@pytest.mark.parametrize("version", [(3, 10, 13), (3, 15, 0)])
+def test_another_python_is_refused_with_the_versions(setup, monkeypatch, version):
+    monkeypatch.setattr(setup.sys, "version_info", version)
+    assert "Python 3.11 to 3.14 is needed" in setup.first_trouble("")
+
+
+@pytest.mark.parametrize("version", [(3, 11, 0), (3, 14, 2)])
+def test_the_oldest_and_the_newest_python_do(setup, monkeypatch, version):
+    monkeypatch.setattr(setup.sys, "version_info", version)
+    assert setup.first_trouble("") == ""
+
+
+def test_debians_missing_package_is_named(setup, monkeypatch):
+    monkeypatch.setattr(setup.importlib.util, "find_spec", lambda name: None)
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert f"apt-get install python{version}-venv" in setup.first_trouble("")
+
+
+def test_too_little_disk_is_refused_with_both_numbers(setup, monkeypatch):
+    monkeypatch.setattr(setup.shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(2e9))
+    assert "2.0 GB are free" in setup.first_trouble("") and "10 are needed for .venv" in setup.first_trouble("")
+
+
+def test_what_an_interrupted_setup_left_counts_as_disk(setup, monkeypatch):
+    setup.VENV.mkdir()
+    with open(setup.VENV / "large", "wb") as file:
+        file.truncate(9 * 10**9)
+    monkeypatch.setattr(setup.shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(2e9))
+    assert setup.first_trouble("") == ""
+
+
+def test_the_cache_needs_room_too(setup, monkeypatch, tmp_path):
+    free = {tmp_path: 1e9}
+    monkeypatch.setattr(setup.shutil, "disk_usage", lambda place: namedtuple("Usage", "free")(free.get(place, 50e9)))
+    assert "UV_CACHE_DIR=FOLDER" in setup.first_trouble("")
+
+
+@pytest.mark.parametrize(("torch", "said"), [("gpu", "TORCH=gpu is unknown"), ("cpu", "needs TORCH_INDEX")])
+def test_torch_is_chosen_by_name_and_index(setup, torch, said):
+    assert said in setup.first_trouble(torch)
+
+
+def test_torch_without_cuda_replaces_what_cuda_needs(setup, monkeypatch):
+    setup.LOCK.write_text((ROOT / "requirements.lock").read_text())
+    monkeypatch.setenv("TORCH_INDEX", "INDEX")
+    asked = []
+    monkeypatch.setattr(setup, "install", lambda *a, requirements="", **_: asked.append((a, requirements)) or 0)
+    for _, work in setup.steps("cpu")[1:]:
+        work()
+    (first, _), (_, rest) = asked[0], asked[1]
+    assert first[:3] == ("--no-deps", "--index-url", "INDEX") and first[3].startswith("torch==")
+    assert "\nnumpy==" in rest and not any(
+        f"\n{name}" in rest for name in ("torch==", "torchvision==", "nvidia", "triton", "cuda")
+    )
+
+
+def test_nothing_is_done_twice(setup, monkeypatch):
+    made(setup)
+    ran = []
+    monkeypatch.setattr(setup, "steps", lambda torch: [("work", lambda: ran.append(torch) or 0)])
+    for _ in range(2):
+        assert setup.main() == 0
+    assert ran == [""]
+    setup.LOCK.write_text("uv==2 \\\n    --hash=sha256:0\n")
+    assert setup.main() == 0 and ran == ["", ""]
+
+
+def test_the_torch_that_was_chosen_stays_chosen(setup, monkeypatch):
+    made(setup)
+    ran = []
+    monkeypatch.setattr(setup, "steps", lambda torch: [("work", lambda: ran.append(torch) or 0)])
+    monkeypatch.setenv("TORCH_INDEX", "INDEX")
+    monkeypatch.setenv("TORCH", "cpu")
+    assert setup.main() == 0
+    monkeypatch.delenv("TORCH")
+    assert setup.main() == 0 and ran == ["cpu"]
+
+
+@pytest.mark.parametrize("broken", ["interpreter", "pip", "old fairseq", "moved"])
+def test_a_broken_environment_is_made_anew(setup, monkeypatch, broken):
+    made(setup)
+    (packages,) = setup.VENV.glob("lib/*/site-packages")
+    if broken == "interpreter":
+        setup.PYTHON.unlink()
+        setup.PYTHON.symlink_to("/nowhere/python3")
+    elif broken == "pip":
+        (packages / "pip").rename(packages / "gone")
+    elif broken == "old fairseq":
+        (packages / "ve_fairseq-0.12.3.dist-info").mkdir()
+    else:
+        setup.VENV.rename(setup.ROOT / "elsewhere")
+    assert not setup.healthy()
+    monkeypatch.setattr(setup, "steps", lambda torch: [])
+    assert setup.main() == 0
+    assert setup.healthy()
+
+
+def test_a_failed_step_is_said_and_leaves_no_mark(setup, monkeypatch, capsys):
+    made(setup)
+    monkeypatch.setattr(setup, "steps", lambda torch: [("work", lambda: 3)])
+    assert setup.main() == 3
+    assert "goes on from here" in capsys.readouterr().err and not setup.STAMP.exists()
+
+
+def test_the_lock_is_read_whole(setup):
+    found = setup.blocks((ROOT / "requirements.lock").read_text())
+    assert {"torch", "numpy", "uv", "hydra-core"} <= set(found) and "ve-fairseq" not in found
+    assert all("--hash=sha256:" in text for text in found.values())
+    two = setup.blocks("a==1 ; x \\\n    --hash=sha256:0\na==2 ; y \\\n    --hash=sha256:1\n")
+    assert two["a"].count("==") == 2
