@@ -84,6 +84,8 @@ test-slurm: setup ## a sweep under every fault on a Slurm of one node, which it 
 	@$(BIN)/python -m pytest -q -m slurm tests/slurm $(ARGS)
 crash-test: setup ## kill, flip bits, turn back clocks, then compare with an undisturbed run; ARGS='--minutes 5' or --many
 	@$(RUN)/crash_test.py $(ARGS)
+mutants: setup ## change N lines (200) one at a time, drawn by SEED (1): do the tests that import the file notice?
+	@$(RUN)/mutants.py --n $(or $(N),200) --seed $(or $(SEED),1) --workers $(WORKERS) $(ARGS)
 golden: setup ## record the golden cells again, after a recipe was raised
 	@GOLDEN=record $(BIN)/python -m pytest -q tests/test_golden.py $(ARGS)
 lint: setup ## ruff: lint and format check
@@ -105,4 +107,4 @@ help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 .PHONY: help setup $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures summary verify demo \
-	data wheel bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages tour test test-slow test-slurm crash-test golden lint types lock clean
+	data wheel bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages tour test test-slow test-slurm crash-test mutants golden lint types lock clean
