@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -45,14 +44,7 @@ def main() -> int:
     counted = [m for m in chosen if m.key not in equivalent]
     results = mutation_runner.read(record)
     left = [m for m in counted if results.get(m.key, {}).get("state", "survived") == "survived"]
-    mutation_runner.load()
-    children = []
-    for number in range(given.workers):
-        children.append(os.fork())
-        if not children[-1]:
-            mutation_runner.work(ROOT, folder / f"worker{number}", given.seconds, left[number :: given.workers], record)
-    for child in children:
-        os.waitpid(child, 0)
+    mutation_runner.run(ROOT, folder, given.seconds, given.workers, left, record)
 
     results = mutation_runner.read(record)
     done = [(m, results[m.key]) for m in counted if m.key in results]

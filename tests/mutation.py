@@ -235,7 +235,7 @@ class Nearest:
         return found
 
     def of(self, path: str) -> list[str]:
-        """Test files that import a file: those named after it, those that import it themselves, those that speak of the same things."""
+        """Test files that import a file: those that import it themselves, those that speak of the same things."""
         stem, folders = Path(path).stem.strip("_"), Path(path).parts[:-1]
         stem = folders[-1] if stem == "init" else stem
         distance, ring = {path: 0}, {path}
@@ -258,7 +258,7 @@ class Nearest:
             words = self.words[test]
             shared = sum(self.rarity[w] for w in own & words) / len(words) ** 0.5
             everything = test.count("/") == 1  # tests of the whole project are long
-            return stem.rstrip("s") not in Path(test).stem, distance[test] > 1, everything, -shared
+            return everything, distance[test] > 1, -shared * (1 + (stem.rstrip("s") in Path(test).stem))
 
         return sorted(tests, key=rank)
 

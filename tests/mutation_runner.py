@@ -81,10 +81,9 @@ class _Watch:
 class Worker:
     """Runs tests in its own copy of the tree."""
 
-    def __init__(self, root: Path, folder: Path, seconds: float):
-        self.tree, self.seconds = copied(root, folder / "tree"), seconds
+    def __init__(self, root: Path, folder: Path, seconds: float, tests: Nearest):
+        self.tree, self.seconds, self.tests = folder / "tree", seconds, tests
         self.report, self.log, self.root = folder / "report", folder / "log", root
-        self.tests = Nearest(self.tree)
         self.clean: dict[str, bool] = {}  # does a test pass on the tree as it is?
 
     def _child(self, asked: list[str]) -> None:
@@ -166,12 +165,31 @@ def read(record: Path) -> dict[str, dict]:
     return {found["key"]: found for found in map(json.loads, lines)}
 
 
-def work(root: Path, folder: Path, seconds: float, given: list[Mutant], record: Path) -> None:
+def run(root: Path, folder: Path, seconds: float, workers: int, given: list[Mutant], record: Path) -> None:
+    """Try mutants in so many processes, each with its own copy of the tree; returns when all are done."""
+    load()
+    tests, children = Nearest(root), []
+    tests.imports, tests.rarity  # noqa: B018  read once, before there are several processes
+    for number in range(workers):
+        place = folder / f"worker{number}"
+        place.mkdir(parents=True, exist_ok=True)
+        if number:
+            shutil.rmtree(place / "tree", ignore_errors=True)
+            shutil.copytree(folder / "worker0" / "tree", place / "tree", symlinks=True)
+        else:
+            copied(root, place / "tree")
+    for number in range(workers):
+        children.append(os.fork())
+        if not children[-1]:
+            work(Worker(root, folder / f"worker{number}", seconds, tests), given[number::workers], record)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def work(worker: Worker, given: list[Mutant], record: Path) -> None:
     """Try each mutant and append its result; ends the process."""
     code = 1
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        worker = Worker(root, folder, seconds)
         for count, mutant in enumerate(given, 1):
             result = worker.tried(mutant)
             with record.open("a", encoding="utf-8") as file:

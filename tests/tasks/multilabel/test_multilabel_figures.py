@@ -27,6 +27,14 @@ def test_claims_are_judged_on_the_differences_per_seed():
     assert verdict(found, 1)[:2] == ("does not hold", 1)  # one of two is not most
     assert verdict({k: v for k, v in found.items() if k[1] == 2}, 1) == ("holds", 1, pytest.approx(0.15))
     assert verdict(found, -1)[0] == "does not hold"
+    three = {
+        1: np.array([0.2, 0.4]),
+        2: np.array([0.1]),
+        3: np.array([0.0]),
+    }  # no difference is none in the claim's favour
+    assert verdict(three, 1) == ("mostly", 2, pytest.approx(0.4 / 3))
+    assert verdict(three | {3: np.array([-0.9])}, 1)[0] == "does not hold"  # most values, but not their mean
+    assert verdict({1: np.array([-0.2])}, -1) == ("holds", 1, pytest.approx(-0.2))
     assert "mean_labels 9 (-0.0500)" in figures.claims(made)
 
 
