@@ -1,7 +1,7 @@
 """Splits by content, compared with scipy's connected components."""
 
 import dataclasses
-from itertools import combinations, product
+from itertools import combinations, islice, product
 
 import numpy as np
 from hypothesis import given, settings
@@ -91,3 +91,16 @@ def test_a_near_duplicate_goes_with_its_twin():
     parts = split_by_content([[i] for i in range(4000)], texts, [texts])
     home = {i: split for split in ("train", "dev", "test") for i in getattr(parts, split)}
     assert not parts.left_out and all(home[i] == home[i + 2000] for i in range(2000))
+
+
+def test_each_near_pair_is_found_once_wherever_a_block_of_texts_ends():
+    letters = "abcdefghijklm"
+    texts = ["".join(word) for word in islice(product(letters, repeat=4), 4100)]
+    for i, k in ((2047, 2048), (2046, 4098), (4095, 4096)):
+        texts[k] = texts[i]
+    pairs, nearness = near_pairs(texts)
+    assert sorted(map(tuple, pairs.T.tolist())) == [(2046, 4098), (2047, 2048), (4095, 4096)] and nearness.tolist() == [
+        1,
+        1,
+        1,
+    ]
