@@ -207,10 +207,9 @@ class Nearest:
 
     def __init__(self, root: Path):
         self.root = root
-        tracked = subprocess.run(
-            ["git", "-C", str(root), "ls-files", "*.py"], capture_output=True, text=True, check=True
-        )
-        self.files = tracked.stdout.splitlines()
+        asked = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard", "*.py"]
+        listed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+        self.files = [file for file in listed if (root / file).is_file()]
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:
