@@ -93,6 +93,8 @@ test-fresh: ## install and run on fresh Debian 12, 13 and testing: root, deboots
 	@bash tests/fresh.sh $(SUITES)
 crash-test: setup ## kill, flip bits, turn back clocks, then compare with an undisturbed run; ARGS='--minutes 5' or --many
 	@$(RUN)/crash_test.py $(ARGS)
+mutants: setup ## change N lines (200) one at a time, drawn by SEED (1): do the tests that import the file notice?
+	@$(RUN)/mutants.py --n $(or $(N),200) --seed $(or $(SEED),1) --workers $(WORKERS) $(ARGS)
 golden: setup ## record the golden cells again, after a recipe was raised
 	@GOLDEN=record $(BIN)/python -m pytest -q tests/test_golden.py $(ARGS)
 lint: setup ## ruff: lint and format check
@@ -114,4 +116,4 @@ help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 .PHONY: help setup $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures summary verify demo \
-	data wheel bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages tour test test-cpus test-slow test-slurm test-fresh crash-test golden lint types lock clean
+	data wheel bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages tour test test-cpus test-slow test-slurm test-fresh crash-test mutants golden lint types lock clean

@@ -71,6 +71,26 @@ def testdata() -> Path:
 
 
 @pytest.fixture(scope="session")
+def _mirror(tmp_path_factory):
+    from made_mirror import write_manifests, write_mirror
+
+    folder, pages = tmp_path_factory.mktemp("mirror"), tmp_path_factory.mktemp("manifests")
+    write_mirror(folder)
+    write_manifests(ROOT / "data" / "manifests", folder, pages)
+    return folder, pages
+
+
+@pytest.fixture
+def mirror(_mirror, monkeypatch) -> Path:
+    """A small mirror of every mirrored set (`made_mirror`), with manifests that ask for its files."""
+    from tasks.data import manifests
+
+    folder, pages = _mirror
+    monkeypatch.setattr(manifests, "FOLDER", pages)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def composed():
     """`composed(overrides)`: the checked, plain configuration."""
     from tasks.compose import composer

@@ -41,6 +41,12 @@ def test_nothing_is_known(estimate):
     )
 
 
+def test_a_cell_of_your_own_profile_is_assumed_to_take_an_hour(estimate, monkeypatch):
+    monkeypatch.setattr(estimates, "ASSUMED_HOURS", {})
+    told = estimate()
+    assert told.total.hours == pytest.approx(16) and "assumed, 1 hours each" in told.text("A plan")
+
+
 def test_done_by_configuration_and_hours_of_earlier_cells(experiment, tools, store, estimate, monkeypatch):
     one = experiment()
     (slots,) = plans.outline([one], tools)

@@ -130,6 +130,10 @@ if __name__ == "__main__":
         ({"workers": 8}, 3, ["0,1,2"]),
         ({"workers": 2, "devices": "none"}, 1, ["", ""]),
         ({"workers": 2, "device": "cpu"}, 1, [None, None]),
+        ({"workers": 2, "device": "cpu", "devices": [3]}, 1, [None, None]),  # there, and not used
+        ({"workers": 5}, 4, ["0,1,2,3"]),
+        ({"workers": 3}, 5, ["0,1,2,3"]),  # too few for one cell: its training says so
+        ({"workers": 4}, 1, ["0", "1", "2", "3"]),
     ],
 )
 def test_each_worker_has_its_own_gpus(monkeypatch, asked, processes, expected):
@@ -138,7 +142,23 @@ def test_each_worker_has_its_own_gpus(monkeypatch, asked, processes, expected):
     assert found == expected
     assert (said is not None) == (len(expected) < asked["workers"])
     if said:
-        assert f"runtime.workers={asked['workers']}" in said and "workers_per_device=2" in said
+        assert said.startswith(f"{len(expected)} worker(s), not runtime.workers={asked['workers']}: one for each of ")
+        assert "workers_per_device=2" in said and (f" GPU(s) x {processes};" in said) == (processes > 1)
+
+
+def test_a_machine_without_gpus_leaves_its_workers_alone(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    few = {"workers": 3, "device": "auto"}  # as a caller writes it that knows neither devices nor workers_per_device
+    assert devices.places(few, count=lambda: 0) == ([None] * 3, None)
+    assert devices.places(few, count=lambda: 2)[0] == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert devices.places(few, count=lambda: 2) == ([None] * 3, None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    with pytest.raises(StoreError, match=r"shows 3 GPU\(s\), so there is no 3; allowed: all, none, numbers up to 2"):
+        devices.places(few | {"devices": [1, 3, 7]})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(StoreError, match=r"allowed: all, none$"):
+        devices.places(few | {"device": "cpu", "devices": [0]})
 
 
 def test_numbers_count_among_the_gpus_that_are_visible(monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from made_report import Made, Page
 
 from sparse_attention.repro.report import unchanged
-from sparse_attention.repro.report.placed import LARGEST, note
+from sparse_attention.repro.report.placed import LARGEST, note, placed
 
 pytest.importorskip("jinja2")
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"><rect width="5" height="5"/></svg>'
@@ -37,6 +37,12 @@ def test_a_figure_stands_in_the_report_of_its_profile(tmp_path):
     (image,) = [a["src"] for tag, a in page.elements if tag == "img"]
     assert image.startswith("data:image/svg+xml;base64,")
     assert any((a.get("href") or "").endswith("one.json") for _, a in page.elements)
+    svg = next(made.store.root.rglob("one.svg"))
+    (shown,) = placed(svg.parent, profile, (), tmp_path)
+    assert (shown["svg"], shown["data"], shown["others"]) == (
+        *(f"{svg.parent.relative_to(tmp_path)}/one.{kind}" for kind in ("svg", "json")),
+        1,
+    )
     figure(made, "one", profile)
     assert "Drawn from 1 cell(s) that are not in this report." in Page(made.write()).text
     (made.store.root / "figures" / made.plan.experiment.name / "one.svg").write_text(SVG + " " * LARGEST)

@@ -32,6 +32,24 @@ def leftovers(folder) -> list[str]:
     return sorted(p.name for p in folder.rglob(".*"))
 
 
+# ---- what a disk says
+
+
+@pytest.mark.parametrize(
+    ("number", "step"),
+    [
+        (errno.ENOSPC, "no space left while writing here; finished cells are whole. Free some space"),
+        (errno.EDQUOT, "no space left while writing here"),
+        (errno.EACCES, "here cannot be written (told); set paths.outputs to a folder of yours"),
+        (errno.EROFS, "here cannot be written (told); set paths.outputs to a folder of yours"),
+        (errno.EIO, "here cannot be written (told)"),
+    ],
+)
+def test_each_error_of_a_disk_has_its_next_step(number, step):
+    said = str(files.explain(OSError(number, "told"), Path("here")))
+    assert said.startswith(step) and ("set paths.outputs" in said) == ("set paths.outputs" in step)
+
+
 # ---- atomic writes
 
 

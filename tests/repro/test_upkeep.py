@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import tarfile
 import zipfile
 
@@ -163,3 +164,21 @@ def test_the_command(made, store, script):
     assert done.returncode == 1 and made[0].training_id in done.stdout and "4 done" in done.stdout, done.stderr
     assert script("store.py", "export", where).returncode == script("store.py", "delete", where).returncode == 2
     assert os.listdir(store.root) == ["cells"]
+
+
+def test_the_command_says_how_it_ended(made, store, root, capsys, tmp_path):
+    command = runpy.run_path(str(root / "scripts" / "store.py"))["main"]
+    where = f"paths.outputs={store.root}"
+    assert command(["du", where]) == 0 and "fake/softmax" in capsys.readouterr().out
+    (store.root / "cells" / ".half").write_text("x")
+    assert command(["clean", where]) == 0 and capsys.readouterr().out.endswith("leftovers removed\n")
+    assert command(["list", where]) == 0 and capsys.readouterr().out.splitlines()[-1] == "5 done"
+    assert command(["export", str(tmp_path / "all.tar"), where]) == 0 and (tmp_path / "all.tar").is_file()
+    there = f"paths.outputs={tmp_path / 'there'}"
+    assert command(["import", str(tmp_path / "all.tar"), there]) == 0 and "5 imported" in capsys.readouterr().out
+    assert command(["import", str(tmp_path / "none.tar"), there]) == 1 and "error: " in capsys.readouterr().err
+    assert (
+        command(["list", f"paths.outputs={tmp_path / 'none'}"]) == 2 and "there is no store" in capsys.readouterr().err
+    )
+    assert command(["--help"]) == command(["-h"]) == command([]) == 0
+    assert command(["wipe"]) == command(["export"]) == command(["du", "what"]) == 2

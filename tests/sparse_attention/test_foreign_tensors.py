@@ -162,3 +162,17 @@ def test_sizes_of_nothing_and_one(kernel):
         for shape in ((0, 5), (3, 0), (0,), (0, 0), (2, 0, 4)):
             assert m(torch.empty(shape)).shape == shape
         same([m(torch.randn(2, 1)), m(torch.tensor(3.0))], [torch.ones(2, 1), torch.tensor(1.0)])
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_rows_in_three_dimensions(name):
+    """The last dimension alone is a row, also where the operators reshape what they are given."""
+    x, g = torch.randn(2, 3, 5), torch.randn(2, 3, 5)
+    want = mapping(name)(x.requires_grad_())
+    (slope,) = torch.autograd.grad(want, x, g)
+    for kind in (Plain, Wrapped):
+        given = x.detach().as_subclass(Plain) if kind is Plain else Wrapped(x.detach())
+        got = mapping(name)(given.requires_grad_())
+        (found,) = torch.autograd.grad(got, given, g if kind is Plain else Wrapped(g))
+        for one, other in ((got, want), (found, slope)):
+            torch.testing.assert_close(one.inner if kind is Wrapped else one.as_subclass(Tensor), other)

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import sparse_attention as sa
-from sparse_attention import registry
+from sparse_attention import registry, unnormalised
+from sparse_attention.mappings import continuous
 
 USER = Path(__file__).with_name("user_file.py")
 ROOMS = ("attention", "fused", "integrations", "kernels", "losses", "nn", "prox", "quality", "structured")
@@ -27,6 +28,51 @@ def own_names() -> set[str]:
         if s.function and not s.function.__module__.startswith("sparse_attention")
     ]
     return set(dir(sa)) - {name for s in others for name in (s.name, s.module.__name__)}
+
+
+# What a call that leaves an argument out has always meant; the functions named differ from the rest.
+DEFAULTS = {
+    "dim": -1, "mask": None, "causal": False, "lengths": None, "need_weights": False, "dropout": 0.0, "scaled": False,
+    "reduction": "mean", "weight": None, "ignore_index": -100, "label_smoothing": 0.0, "half_pairs": False, "corrected": False,
+    "gamma": 1.0, "k": 8, "mass": 0.9, "p": 1.5, "q": 1.0, "mode": "exact", "solver": "exact", "tol": 0.01, "l1": 0.0, "tau": 0.0, "share": 1.0,
+    "return_gap": False, "return_structures": False, "start": None, "stop": None, "bounds": None,
+    "ridge": 0.01, "quadrature": "auto", "max_components": 4, "penalty": 5.0, "iterations": 10, "restarts": 3, "initial_variance": 0.001,
+    "floor": 1e-6, "min_sigma_sq": 1e-6, "order": 1, "grid": (14, 14), "moment_match": "exact", "positions": "cell_centre",
+    "add_bias_kv": False, "add_zero_attn": False, "batch_first": False, "bias": True,
+}  # fmt: skip
+OWN_DEFAULTS = {
+    "alpha": {
+        "entmax Entmax entmax_loss EntmaxLoss alpha_relu": 1.5,
+        "MultimodalAttention2d mixture_expectation": 1.0,
+        "": 2.0,
+    },
+    "lam": {"fusedmax Fusedmax FusedmaxLoss fusedmax_loss tvmax Tvmax": 0.1, "oscarmax Oscarmax": 0.01, "": 0.0},
+}
+
+
+def defaults():
+    """(name of the function, parameter, default) of everything public."""
+    rooms = [sa, *(getattr(sa, room) for room in ROOMS), continuous, unnormalised]
+    things = {name: getattr(room, name) for room in rooms for name in getattr(room, "__all__", dir(room))}
+    for name, thing in things.items():
+        ours = callable(thing) and getattr(thing, "__module__", "").startswith("sparse_attention")
+        if ours and not (inspect.isclass(thing) and issubclass(thing, Exception)):
+            for parameter in inspect.signature(thing).parameters.values():
+                if parameter.default is not parameter.empty:
+                    yield name, parameter.name, parameter.default
+
+
+def test_an_argument_that_is_left_out_means_the_same_everywhere():
+    found = [(name, parameter, value) for name, parameter, value in defaults() if parameter in DEFAULTS]
+    assert len(found) > 200 and {parameter for _, parameter, _ in found} == set(DEFAULTS)
+    assert [one for one in found if one[2] != DEFAULTS[one[1]] or type(one[2]) is not type(DEFAULTS[one[1]])] == []
+    for name, parameter, value in defaults():
+        if parameter in OWN_DEFAULTS:
+            kinds = OWN_DEFAULTS[parameter]
+            assert value == next((v for names, v in kinds.items() if name in names.split()), kinds[""]), (
+                name,
+                parameter,
+            )
 
 
 def test_every_public_name_has_a_docstring():

@@ -45,3 +45,40 @@ def test_rationale_overlap_by_hand():
     assert got["texts"] == 2 and got["mass"] == pytest.approx(0.75)
     assert got["precision"] == pytest.approx((1 / 3 + 1) / 2) and got["recall"] == 0.75
     assert got["f1"] == pytest.approx((0.4 + 1) / 2)
+
+
+def test_rationales_under_masks_thresholds_and_without_marks():
+    p = torch.tensor([[0.5, 0.25, 0.25], [0.0, 0.25, 0.75]])
+    marked, keep = torch.tensor([[True, True, True], [True, False, False]]), torch.tensor([[True, True, False]] * 2)
+    got = quality.rationale_overlap(p, marked, keep, threshold=0.25)  # at the threshold is not above it
+    assert got["precision"] == 0.5 and got["recall"] == 0.25 and got["mass"] == 0.375
+    assert got["f1"] == pytest.approx((2 / 3 + 0) / 2) and got["texts"] == 2
+    none = quality.rationale_overlap(p, marked & False)
+    assert none.pop("texts") == 0 and len(none) == 4 and all(map(math.isnan, none.values()))
+    with pytest.raises(ValueError, match=r"attention \(2, 3\) and rationale \(2, 2\)"):
+        quality.rationale_overlap(p, marked[:, :2])
+
+
+def test_links_are_counted_over_all_sentences():
+    found = [{(0, 0), (1, 1)}, {(5, 5)}, {(0, 0), (0, 1), (0, 2), (0, 3)}]
+    sure, possible = [{(0, 0)}, {(5, 5), (6, 6), (7, 7)}, {(0, 3)}], [{(1, 1)}, set(), {(0, 0), (0, 1)}]
+    got = quality.alignment_error_rate(found, sure, possible)  # A = 7, S = 5, A & S = 3, A & P = 6
+    assert got == {"aer": pytest.approx(1 - 9 / 12), "precision": pytest.approx(6 / 7), "recall": pytest.approx(3 / 5)}
+    empty = quality.alignment_error_rate([set()], [set()], [{(1, 1)}])
+    assert set(empty) == {"aer", "precision", "recall"} and all(map(math.isnan, empty.values()))
+    missed = quality.alignment_error_rate([set()], [{(0, 0)}], [set()])
+    assert missed["aer"] == 1 and missed["recall"] == 0 and math.isnan(missed["precision"])
+    assert quality.links(torch.tensor([[0.5, 0.5]]), threshold=0.5) == set()  # above, not at
+    for lists in (([], [set()], []), ([], [], [set()])):
+        with pytest.raises(ValueError, match="one set of links per sentence"):
+            quality.alignment_error_rate(*lists)
+
+
+def test_rows_that_are_all_masked_count_nowhere():
+    nothing = quality.attention_statistics(torch.ones(2, 3), torch.zeros(2, 3, dtype=torch.bool))
+    assert nothing.pop("rows") == 0 and len(nothing) == 7 and all(map(math.isnan, nothing.values()))
+    apart = quality.attention_statistics(torch.tensor([[0.2, 0.0, 0.3, 0.0, 0.5]]))
+    assert (
+        apart["contiguity"] == 0 and apart["segments"] == 3 == apart["groups"] and apart["zeros"] == pytest.approx(0.4)
+    )
+    assert quality.attention_statistics(torch.zeros(1, 3))["contiguity"] == 1  # no support: one run at most

@@ -28,6 +28,7 @@ def test_a_constant_threshold_does_not_normalise():
     x = torch.tensor([[-1.0, 0.0, 2.0], [-3.0, -2.0, -1.0]])
     assert alpha_relu(x, alpha=1.5, tau=0.5).tolist() == [[0.0, 0.0, 0.25], [0.0, 0.0, 0.0]]
     torch.testing.assert_close(alpha_relu(x, alpha=2.0, tau=0.5), torch.relu(x - 0.5))
+    assert alpha_relu(x).tolist() == alpha_relu(x, -1, 1.5, 0.0).tolist() == [[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
     with pytest.raises(ValueError, match="alpha=1"):
         alpha_relu(x, alpha=1.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 
 import pytest
@@ -152,3 +153,33 @@ def test_a_sweep_has_records_of_its_own(learned, tmp_path):
 def test_records_of_no_such_name_are_not_trained_anew(folder):
     with pytest.raises(ValueError, match=r"of=sweep_\* is no table of .*; name one"):
         rerun.differences(folder, "1", print, "sweep_*")
+
+
+def test_the_command_says_what_it_recorded_and_what_is_missing(root, monkeypatch, capsys, tmp_path):
+    command = runpy.run_path(str(root / "scripts" / "records.py"))["main"]
+    asked = []
+
+    def record(name, overrides, to):
+        asked.append((name, overrides, to))
+        return tmp_path / name, 0 if name == "empty" else 2, ["a cell"] if name == "short" else []
+
+    monkeypatch.setattr(recorded, "record", record)
+    assert command(["whole", "profile=cpu", f"to={tmp_path}"]) == 0
+    assert asked == [("whole", ["profile=cpu"], tmp_path.resolve())]
+    assert capsys.readouterr().out == f"{tmp_path / 'whole'}: 2 cells\n"
+    assert command(["whole", "empty"]) == 0 and "empty: the store has none of its cells" in capsys.readouterr().out
+    assert asked[-1][2] == recorded.RESULTS.resolve()
+    assert command(["short", "whole"]) == 1 and "  missing: a cell\n" in capsys.readouterr().out
+    assert command(["--help"]) == 0 and command([]) == 2
+    monkeypatch.setattr(recorded, "record_sweep", lambda name, outputs, to: (to / name, 3))
+    assert (
+        command(["sweep=mine", f"to={tmp_path}"]) == 0
+        and f"{tmp_path.resolve() / 'mine'}: 3 cells" in capsys.readouterr().out
+    )
+    for error, status in ((ValueError("wrong"), 2), (OSError("wrong"), 1)):
+
+        def fail(*_, error=error):
+            raise error
+
+        monkeypatch.setattr(recorded, "record", fail)
+        assert command(["whole"]) == status and capsys.readouterr().err == "error: wrong\n"

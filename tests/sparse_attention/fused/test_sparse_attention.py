@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import sparse_attention as sa
+from sparse_attention.kernels.native import attention as native
 
 SPARSE = [("sparsemax", {}), ("sparsemax", {"gamma": 0.5}), ("entmax", {"alpha": 1.5}), ("sparsegen_lin", {"lam": 0.3})]
 OTHERS = [("entmax", {"alpha": 1.3}), ("fusedmax", {"lam": 0.1}), ("softmax", {}), ("softmax", {"gamma": 2.0})]
@@ -282,6 +284,14 @@ def test_the_plan_says_which_way_and_why():
     assert "float64" in plan(q.double(), k.double()).reason
     with sa.kernels.use("reference"):
         assert plan(q, k).path == plan(q, k, mapping="softmax").path == "composition"
+    assert plan(q[:, :, :0], k, v).reason == plan(q, k, v[..., :0]).reason == "a dimension is empty"
+    with torch.autograd.forward_ad.dual_level():
+        assert "forward-mode" in plan(q, k, v).reason
+    if native._load() is not None:
+        assert plan(q, k, v) == ("fused", "sparsemax has a fused kernel, which takes these")
+        assert plan(q, k, v, "entmax", alpha=1.5) == ("fused", "entmax 1.5 has a fused kernel, which takes these")
+    with FakeTensorMode() as mode:
+        assert "as an operator" in plan(*map(mode.from_tensor, (q, k, v))).reason
 
 
 BAD = [

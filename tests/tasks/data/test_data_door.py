@@ -129,10 +129,10 @@ def test_training_does_not_depend_on_the_test_set(opened):
     assert {s for s in SPLITS if first.fingerprint[s] != second.fingerprint[s]} == {"test"}
 
 
-def test_fetch_says_what_it_brought_and_refuses_what_it_does_not_read(tmp_path, testdata):
+def test_fetch_says_what_it_brought_and_refuses_what_it_does_not_read(tmp_path, mirror):
     assert data.fetch("toy", tmp_path).startswith("toy: 12,000 train, 500 dev, 500 test; generated pairs")
-    said = data.fetch("birds", tmp_path, {"mirror": str(testdata), "path": None})
-    assert said.startswith("birds: 179 train, 172 test") and str(testdata) in said
+    said = data.fetch("birds", tmp_path, {"mirror": str(mirror), "path": None})
+    assert said.startswith("birds: 11 train, 8 test") and str(mirror) in said
     with pytest.raises(DataError, match=r"data\.mirror is unknown"):
         data.fetch("toy", tmp_path, {"mirror": "x"})
 

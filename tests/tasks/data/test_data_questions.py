@@ -66,22 +66,22 @@ def test_train_of_vqa2_does_not_depend_on_val(opened, small, tmp_path):
         opened("vqa2", **small | {"path": str(folder)})
 
 
-def test_real_vqa2_questions_and_annotations(testdata, opened):
-    splits = opened("vqa2_subset", mirror=str(testdata), limits={"train": 8000}).read(QUIET)
-    assert [len(splits[s]) for s in ("train", "dev", "test")] == [8000, 8977, 2962]
+def test_vqa2_questions_and_annotations_of_a_mirror(mirror, opened):
+    splits = opened("vqa2_subset", mirror=str(mirror), limits={"train": 150}).read(QUIET)
+    assert [len(splits[s]) for s in ("train", "dev", "test")] == [150, 40, 60]
     assert {len(q.answers) for q in splits["test"]} == {10}
     assert Counter(q.answer_type for q in splits["test"]).keys() == {"yes/no", "number", "other"}
     agreeing = [q.answers.count(q.answer) for q in splits["dev"]]
-    assert np.mean(agreeing) > 6 and min(agreeing) > 0  # normalisation finds the majority answer among the ten
+    assert set(agreeing) == {8}  # normalisation finds the majority answer among the ten
 
 
-def test_real_nlvr_sentences_and_images(testdata, opened, tmp_path):
-    found = opened("nlvr", mirror=str(testdata), limits={"train": 30, "dev": 10, "test": 20})
+def test_nlvr_sentences_and_images(mirror, opened, tmp_path):
+    found = opened("nlvr", mirror=str(mirror), limits={"train": 10, "dev": 4, "test": 9})
     splits = found.read(QUIET)
-    assert len(found.about["images"].source.keys()) == 989 + 985 + 990
+    assert len(found.about["images"].source.keys()) == 36
     images = found.about["images"](keys_of(splits), tmp_path, QUIET)
     assert images.array.shape[1:] == (25, 100, 3) and not images.bad
-    assert len({images.array[i].tobytes() for i in range(len(images.array))}) > 50  # different pictures
+    assert len({images.array[i].tobytes() for i in range(len(images.array))}) == 23  # different pictures
     assert {q.answer for q in splits["train"]} == {"true", "false"}
     again = found.about["images"](keys_of(splits), tmp_path, QUIET)
     assert np.array_equal(again.array, images.array) and again.sha256 == images.sha256

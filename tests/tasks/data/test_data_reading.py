@@ -275,3 +275,25 @@ def test_folders_that_cannot_be_written_are_refused_at_compose(key, composed, tm
             composed(["task=toy", "mapping=softmax", f"paths.{key}={folder}"])
     assert composed(["task=toy", "mapping=softmax", f"paths.{key}={tmp_path / 'new'}"])
     assert not (tmp_path / "new").exists()
+
+
+def test_vectors_of_the_words_that_are_wanted(tmp_path):
+    """A header counts in the first line alone; a word may hold spaces; the first of two rows of a word is kept."""
+    path = tmp_path / "vectors.txt"
+    path.write_text("3 2\nthe 1 2\nnot wanted\nat name.com 3 4 \ncat 5 6\nthe 7 8\n".replace("not wanted", "dog 0 0"))
+    words, rows = read_vectors(path, {"the", "cat", "at name.com"}, NullProgress())
+    assert (
+        words == ["the", "at name.com", "cat"]
+        and rows.tolist() == [[1, 2], [3, 4], [5, 6]]
+        and rows.dtype == np.float32
+    )
+    for text, line, told in (("the 1 2\n3 2\n", 2, "a word and 2 numbers"), ("the 1 x\n", 1, "no vector of 2 numbers"),
+                             ("dog 1 2\nthe 1 inf\n", 2, "no vector of 2 numbers"), ("the 1 1e99\n", 1, "no vector"), ("the\n", 1, "0 numbers")):  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(DataError, match=told) as caught:
+            read_vectors(path, {"the"}, NullProgress())
+        assert f"line {line}" in str(caught.value)
+    path.write_text("dog 1 x\ncat 1 2\n")  # nobody asked for the dog
+    assert read_vectors(path, {"cat"}, NullProgress())[0] == ["cat"]
+    with pytest.raises(DataError, match="no word of the texts"):
+        read_vectors(path, {"bird"}, NullProgress())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 
 import pytest
 
@@ -83,13 +82,14 @@ def test_content_words_of_explanations():
     }
 
 
-def test_the_real_subset(testdata, read):
-    splits = read("snli_20k", mirror=str(testdata))
-    assert len(splits["dev"]) == 9_842 and len(splits["test"]) == 9_824 and 19_900 < len(splits["train"]) <= 20_000
-    # Bowman et al. 2015 and the set's page: the classes of the test set
-    assert Counter(e.label for e in splits["test"]) == {0: 3_368, 1: 3_219, 2: 3_237}
-    shares = Counter(e.label for e in splits["train"])
-    assert all(0.3 < n / len(splits["train"]) < 0.37 for n in shares.values())
-    assert sum(bool(e.marked) for e in splits["test"]) > 9_700
-    outside = next(e for e in splits["train"] if e.texts[1] == "People are getting married")
-    assert outside.label == 0 and outside.texts[0].startswith("A traditional ethnic wedding")
+def test_the_subset_of_a_mirror(mirror, read):
+    splits = read("snli_20k", mirror=str(mirror))
+    assert [len(splits[s]) for s in ("train", "dev", "test")] == [12, 6, 6]  # a pair of both training files counts once
+    assert [e.label for e in splits["train"]] == [
+        1,
+        2,
+        0,
+    ] * 4  # the subset numbers neutral, contradiction, entailment from 1
+    assert [e.label for e in splits["dev"]] == [1, 2, 0] * 2
+    first = splits["test"][0]
+    assert first.texts[0].startswith("a man carries the old clock") and first.marked == {"man"}

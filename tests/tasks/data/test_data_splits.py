@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import random
-from itertools import combinations, product
+from itertools import combinations, islice, product
 
 import numpy as np
 from hypothesis import given, settings
@@ -136,3 +136,16 @@ def test_a_split_without_a_checksum_is_made_again_and_another_one_kept(tmp_path)
     found, said = kept(path)
     assert found == PARTS and str(aside) in " ".join(said) and json.loads(aside.read_text()) == told
     assert kept(path)[1] == []
+
+
+def test_each_near_pair_is_found_once_wherever_a_block_of_texts_ends():
+    letters = "abcdefghijklm"
+    texts = ["".join(word) for word in islice(product(letters, repeat=4), 4100)]
+    for i, k in ((2047, 2048), (2046, 4098), (4095, 4096)):
+        texts[k] = texts[i]
+    pairs, nearness = near_pairs(texts)
+    assert sorted(map(tuple, pairs.T.tolist())) == [(2046, 4098), (2047, 2048), (4095, 4096)] and nearness.tolist() == [
+        1,
+        1,
+        1,
+    ]

@@ -109,6 +109,14 @@ def test_outputs_are_cut_at_75_bytes_not_characters():
     assert rouge_recall75([plain + " x" * 99], [plain])["rouge1_r"] == got["rouge1_r"]
 
 
+def test_the_75th_byte_counts_and_the_76th_does_not():
+    for first, recall in ((70, 100.0), (71, 100.0), (72, 50.0)):
+        text = "a" * first + " end"
+        got = rouge_recall75([text], [text], stemmer=False)
+        assert got["rouge1_r"] == recall and "bytes:75" in got["signature"]
+    assert cut_bytes("abc", 2) == "ab" and cut_bytes("abc", None) == "abc"
+
+
 def test_f1_is_that_of_rouge_score_and_best_is_its_score_multi():
     scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
     one, best = rouge_f1(HYPS, REFS), rouge_f1(HYPS, MANY)

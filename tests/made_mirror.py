@@ -1,0 +1,238 @@
+"""A mirror of every mirrored data set at a few records each: the published layout and format, invented content."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import random
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import yaml
+from PIL import Image
+
+WHO = {"en": ("a man", "a woman", "the dog", "my aunt"), "fr": ("un homme", "une femme", "le chien", "ma tante"),
+       "de": ("ein Mann", "eine Frau", "der Hund", "meine Tante")}  # fmt: skip
+DOES = {"en": ("paints", "sees", "carries"), "fr": ("peint", "voit", "porte"), "de": ("malt", "sieht", "trägt")}
+WHAT = {"en": ("a chair", "two red boats", "the old clock on the wall behind us", "bread"),
+        "fr": ("une chaise", "deux bateaux rouges", "la vieille horloge", "du pain"),
+        "de": ("einen Stuhl", "zwei rote Boote", "die alte Uhr an der Wand", "Brot")}  # fmt: skip
+CAPTIONS = {
+    lang: [f"{who} {does} {what}" for who in WHO[lang] for does in DOES[lang] for what in WHAT[lang]] for lang in WHO
+}
+LABELS = {
+    "birds": ("Tin Whistler", "Baker's Swift"), "scene": ("Sea", "Hill"), "emotions": ("glad", "calm"),
+    "yeast": tuple(f"Class{i}" for i in range(1, 15)),
+}  # fmt: skip
+WORDS = (
+    "the",
+    "green",
+    "lamp",
+    "house",
+    "falls",
+    "on",
+    "a",
+    "quiet",
+    "road",
+    "near",
+    "old",
+    "mills",
+    "today",
+    "and",
+    "birds",
+)
+
+
+def write_mirror(folder: Path) -> None:
+    """Every set below `folder`, at the paths that the manifests name."""
+    for path, content in (
+        multi30k() | mulan() | hansards() | pud() | vqa() | nlvr() | pairs() | entailment() | imdb()
+    ).items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def write_manifests(published: Path, mirror: Path, folder: Path) -> None:
+    """The published manifests with the sizes and checksums of the mirror's files."""
+    for path in published.glob("*.yaml"):
+        manifest = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for entry in manifest.get("files", ()):
+            if isinstance(entry, dict) and (mirror / entry.get("path", "-")).is_file():
+                raw = (mirror / entry["path"]).read_bytes()
+                entry |= {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+        (folder / path.name).write_text(yaml.safe_dump(manifest), encoding="utf-8")
+
+
+def lines(rows) -> str:
+    return "".join(f"{row}\n" for row in rows)
+
+
+def multi30k() -> dict[str, bytes]:
+    """48 captions: train 30, val 8, each test set 5, but that of 2018 with 6."""
+    parts = {"train": slice(30), "val": slice(30, 38), "test_2018_flickr": slice(40, 46)}
+    parts |= dict.fromkeys(("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco"), slice(38, 43))
+    return {
+        f"translation/multi30k/raw/{part}.{lang}.gz": gzip.compress(lines(CAPTIONS[lang][rows]).encode())
+        for part, rows in parts.items()
+        for lang in CAPTIONS
+    }
+
+
+def arff(names, rows: int, seed: int) -> str:
+    """Two numbers, a constant, a place of three and a switch; the last row has no label."""
+    rng = np.random.default_rng(seed)
+    kinds = ["@attribute loud numeric", "@attribute 'how high' real", "@attribute same numeric", "@attribute place {north,south,'far west'}",
+             "@attribute rain {0,1}"]  # fmt: skip
+    quoted = [name.replace("'", r"\'") for name in names]
+    made = []
+    for i in range(rows):
+        numbers = [f"{x:.3f}" for x in rng.normal(size=2)]
+        place = ("north", "south", "'far west'")[i % 3]
+        tags = [str(int(i < rows - 1 and (i + k) % len(names) in (0, 1))) for k in range(len(names))]
+        made.append(",".join([*numbers, "7", place, str(i % 2), *tags]))
+    return lines(["% made up", "@relation r", *kinds, *(f"@attribute '{n}' {{0,1}}" for n in quoted), "@data", *made])
+
+
+def mulan() -> dict[str, str]:
+    """12 and 9 examples of each set, one without a label in each file."""
+    made = {}
+    for seed, (name, labels) in enumerate(LABELS.items()):
+        base = f"multilabel/{name}/{name}"
+        made[f"{base}-train.arff"], made[f"{base}-test.arff"] = arff(labels, 12, seed), arff(labels, 9, seed + 9)
+        made[f"{base}.xml"] = '<labels xmlns="http://mulan.sourceforge.net/labels">' + "".join(
+            f'<label name="{label}"></label>' for label in labels
+        ) + "</labels>"  # fmt: skip
+    return made
+
+
+def hansards() -> dict[str, str]:
+    """60 sentences of an invented language word by word, the last two words swapped; a possible link from the first word."""
+    rng, english = random.Random(3), [w + str(i) for i in range(3) for w in WORDS[1:11]]
+    texts, golds = [], []
+    for _ in range(60):
+        words = rng.sample(english, rng.randint(4, 8))
+        order = [*range(len(words) - 2), len(words) - 1, len(words) - 2]
+        texts.append(f"{' '.join(words)} ||| {' '.join(words[i][::-1] + 'e' for i in order)}")
+        golds.append(" ".join([f"{s + 1}-{t + 1}" for t, s in enumerate(order)] + [f"1?{len(words)}"]))
+    return {
+        "word_alignment/hansards_enfr/enfr.src-tgt": lines(texts),
+        "word_alignment/hansards_enfr/enfr.gold": lines(golds),
+    }
+
+
+def conllu(sentences) -> str:
+    rows = [[*("\t".join([node, form, *["_"] * 8]) for node, form in words), ""] for words in sentences]
+    return lines(row for words in rows for row in words)
+
+
+def pud() -> dict[str, str]:
+    """Two sentences; in the first "du" contracts two words, of which the second is linked."""
+    english = [[("1", "voices"), ("2", "of"), ("3", "the"), ("4", "choir")], [("1", "snow"), ("2", "falls")]]
+    french = [
+        [("1", "voix"), ("2-3", "du"), ("2", "de"), ("3", "le"), ("4", "chœur")],
+        [("1", "il"), ("2", "neige"), ("2.1", "-")],
+    ]
+    links = [{"1": ["1"], "3": ["3"], "4": ["4"], "2": ["X"]}, {"1": ["2"], "2": ["2"]}]
+    return {
+        "word_alignment/pud_enfr/alignment.json": json.dumps(links),
+        "word_alignment/pud_enfr/en.conllu": conllu(english),
+        "word_alignment/pud_enfr/target.conllu": conllu(french),
+    }
+
+
+def vqa() -> dict[str, bytes]:
+    """200 / 40 / 60 questions whose words tell the answer; eight of ten people agree, some with an article or a capital; blue is rare."""
+    asks = {"Is the lamp on?": ("yes", "yes/no"), "Is it raining?": ("no", "yes/no"), "How many boats?": ("2", "number"),
+            "What colour is the door?": ("green", "other"), "What colour is the sea?": ("blue", "other")}  # fmt: skip
+    made, first = {}, 0
+    for part, count in {"train": 200, "valid": 40, "test": 60}.items():
+        questions, notes = [], []
+        for number in range(first, first + count):
+            asked, (answer, kind) = list(asks.items())[0 if number % 10 == 4 else number % 5]
+            said = [answer] * 6 + [answer.capitalize(), f"the {answer}", "maybe", "unclear"]
+            questions.append({"question_id": number, "image_id": number // 2, "question": asked})
+            notes.append({"question_id": number, "answer_type": kind, "answers": [{"answer": a} for a in said]})
+        first += count
+        base = "vqa/vqa2_subset/vqa_"
+        made[f"{base}questions_{part}.gzip"] = gzip.compress(json.dumps({"questions": questions}).encode())
+        made[f"{base}annotatons_{part}.gzip"] = gzip.compress(json.dumps({"annotations": notes}).encode())
+    return made
+
+
+def nlvr() -> dict[str, bytes | str]:
+    """12 sentences each of dev, hidden and test, and as many images of 100 x 25, each different."""
+    made: dict[str, bytes | str] = {}
+    for shade, part in enumerate(("dev", "hidden", "test")):
+        stream, rows = io.BytesIO(), []
+        with tarfile.open(fileobj=stream, mode="w") as archive:
+            for i in range(12):
+                rows.append(
+                    json.dumps(
+                        {
+                            "identifier": f"{i}-0",
+                            "sentence": f"There are {i} boxes",
+                            "label": "true" if i % 3 else "false",
+                        }
+                    )
+                )
+                array, png = np.full((25, 100, 3), 80 * shade, np.uint8), io.BytesIO()
+                array[:, 8 * i : 8 * i + 8] = (200, 10 * i, 40)
+                Image.fromarray(array).save(png, "PNG")
+                info = tarfile.TarInfo(f"images/{part}-{i}-0-0.png")
+                info.size = len(png.getvalue())
+                archive.addfile(info, io.BytesIO(png.getvalue()))
+        made[f"vqa/nlvr1/{part}.json"], made[f"vqa/nlvr1/{part}_images_perm0.tar"] = lines(rows), stream.getvalue()
+    return made
+
+
+def pairs() -> dict[str, str]:
+    """SciTLDR: 8 / 4 / 4 abstracts. Reuters: 22 files of ten reports, each of which comes again in the next file with a word changed."""
+    made = {}
+    for part, count in {"train": 8, "dev": 4, "test": 4}.items():
+        rows = [
+            {"source": [f"We study {CAPTIONS['en'][i]}.", "It works."], "target": [f"On {part} {i}.", " ", "It works."]}
+            for i in range(count)
+        ]
+        made[f"summarization/scitldr/{part}.jsonl"] = lines(map(json.dumps, rows))
+    rng, before = random.Random(5), []
+    for number in range(22):
+        report = [[w + "".join(rng.choices("aeiouklm", k=3)) for w in rng.choices(WORDS, k=14)] for _ in range(5)]
+        again = [[*words[:-1], "again"] for words in before]
+        articles = [
+            f'<REUTERS NEWID="{number}{i}"><TITLE>{" ".join(words[:4]).upper()}</TITLE><BODY>{" ".join(words)}.\n    More.\n Reuter\n&#3;'
+            "</BODY></REUTERS>"
+            for i, words in enumerate([*report, *again])
+        ]
+        made[f"summarization/reuters21578/reut2-{number:03d}.sgm"], before = lines(articles), report
+    return made
+
+
+def entailment() -> dict[str, str]:
+    """12 pairs for training, one of them twice; 6 of dev and of test with three explanations each."""
+    made, classes = {}, ("neutral", "contradiction", "entailment")
+    rows = [f"{i}\t{i % 3 + 1}\t{CAPTIONS['en'][i]}\t{CAPTIONS['en'][i + 20]}" for i in range(12)]
+    made["nli/snli_subset_20k/train.csv"], made["nli/snli_subset_20k/test.csv"] = lines(rows[:9]), lines(rows[8:])
+    for first, part in ((0, "dev"), (10, "test")):
+        texts = CAPTIONS["en"][first : first + 6]
+        columns = {"s1": texts, "s2": texts[::-1], "labels": [classes[i % 3] for i in range(6)]}
+        columns |= {f"preproc1_expl_{k}": [f"the {text.split()[1]} is there" for text in texts] for k in (1, 2, 3)}
+        made |= {f"nli/esnli/{name}.{part}": lines(column) for name, column in columns.items()}
+    return made
+
+
+def imdb() -> dict[str, bytes]:
+    """20 reviews for training and 10 for the test, half of them good."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:xz") as archive:
+        for split, count in (("train", 10), ("test", 5)):
+            for kind, mark in (("pos", 9), ("neg", 2)):
+                for i in range(count):
+                    text = f"{split} {kind} {CAPTIONS['en'][i]}.<br />Seen twice".encode()
+                    info = tarfile.TarInfo(f"aclImdb/{split}/{kind}/{i}_{mark}.txt")
+                    info.size = len(text)
+                    archive.addfile(info, io.BytesIO(text))
+    return {"sentiment/aclImdb/aclImdb_labelled.tar.xz": stream.getvalue()}
