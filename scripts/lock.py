@@ -8,8 +8,11 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from pathlib import Path
 
-from setup import LOCK, OLDEST, ROOT, VENV, blocks
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tasks.installing import LOCK, OLDEST, ROOT, VENV, blocks
 
 HEAD = "# The exact set of packages, with hashes, for every platform; made by `make lock`, installed by `make setup`.\n"
 

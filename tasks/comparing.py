@@ -1,18 +1,25 @@
-"""`scripts/compare.py`: from filters to the finished cells of the store that are meant, and their table and drawings."""
+"""`scripts/compare.py`: from filters to the finished cells of the store that are meant, and their table and drawings.
+
+A sweep's cells are those that the manifest in its folder names.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from sparse_attention.repro import compare, records, render
+from sparse_attention.repro.files import SEAL, StoreError, broken_seal, read_json, sealed, write_json
 from sparse_attention.repro.identity import asked_id, family
+from sparse_attention.repro.provenance import code_version
 from sparse_attention.repro.report import comparison
 from sparse_attention.repro.store import Store
-from tasks import compose, reproduce, sweep
+from tasks import compose, reproduce
 from tasks.load import outputs_folder
 from tasks.options import near
 
@@ -91,7 +98,7 @@ def _folders(filters: Mapping[str, str]):
 def _of_sweep(store: Store, name: str | None) -> set[str] | None:
     if name is None:
         return None
-    told = sweep.read_manifest(store.root / "sweeps" / name)
+    told = read_manifest(store.root / "sweeps" / name)
     if told is None:
         there = sorted(p.parent.name for p in (store.root / "sweeps").glob("*/manifest.json"))
         raise compare.FilterError(
@@ -108,3 +115,30 @@ def _of_experiment(found: list[records.Record], name: str, profile: str | None) 
         for group in reproduce.outline([compose.experiment(name, one)]):
             wanted |= {asked_id(w.config, family(w.module)) for w in group}
     return [r for r in found if r.asked_id() in wanted]
+
+
+def write_manifest(folder: Path, asked: Sequence[str], cells: Sequence[Mapping[str, Any]], **more: Any) -> None:
+    """manifest.json of a sweep's folder; the time of its start stays."""
+    before = read_manifest(folder, quiet=True) or {}
+    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    told = {"sweep": folder.name, "asked": list(asked), "started": before.get("started", now), "written": now}
+    told["code"] = code_version()
+    write_json(folder / "manifest.json", sealed({**told, **more, "cells": list(cells)}))
+
+
+def read_manifest(folder: Path, quiet: bool = False) -> dict[str, Any] | None:
+    """manifest.json of a sweep's folder; None where there is none.
+
+    One without a checksum is read, with a word on stderr unless `quiet`. Raises StoreError: it is not what was written.
+    """
+    path = folder / "manifest.json"
+    if (told := read_json(path)) is None and not path.is_file():
+        return None
+    if told is None or ((why := broken_seal(told)) and SEAL in told):
+        why = why if told else "cannot be read"
+        raise StoreError(
+            f"{path} {why}; rename it and run the sweep's command again: its finished cells are not trained again"
+        )
+    if why and not quiet:
+        print(f"note: {path} {why}; the sweep's command writes one", file=sys.stderr)
+    return told

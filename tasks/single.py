@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from sparse_attention.repro import cell as cells
 from sparse_attention.repro import display, launch, records
 from sparse_attention.repro.store import Store, StoreError
-from tasks import compose, sweep
+from tasks import comparing, compose, sweep
 from tasks.data import DataError, Progress
 from tasks.loggers import make_loggers
 
@@ -133,7 +133,7 @@ def main(arguments: Sequence[str], configs: Path) -> int:
 
 def _conclude(folder: Path, arguments: Sequence[str], ended: Sequence[dict[str, Any]]) -> None:
     known = {one["cell"]: {k: v for k, v in one.items() if k != "root"} for one in ended if "cell" in one}
-    sweep.write_manifest(folder, sorted(arguments), list(known.values()))
+    comparing.write_manifest(folder, sorted(arguments), list(known.values()))
     roots = {one["root"] for one in ended if "root" in one}
     ids = {key.rpartition("/")[2] for key in known}
     found = [r for root in sorted(roots) for r in records.read(Store(root), ids=ids).records]

@@ -22,12 +22,10 @@ from sparse_attention.repro import estimate, records, render
 from sparse_attention.repro import plan as plans
 from sparse_attention.repro.display import Display, name
 from sparse_attention.repro.experiment import Column, Experiment, Row
-from sparse_attention.repro.files import SEAL, StoreError, broken_seal, read_json, sealed, write_json
 from sparse_attention.repro.plan import Wanted
-from sparse_attention.repro.provenance import code_version
 from sparse_attention.repro.report import comparison
 from sparse_attention.repro.store import Store, check_names
-from tasks import compose, reproduce
+from tasks import comparing, compose, reproduce
 from tasks.options import near, short
 from tasks.overrides import ConfigError, Swept, swept
 
@@ -222,7 +220,7 @@ def folder_of(store: Store, asked: Asked, resolved: Resolved) -> Path:
     root = store.root / "sweeps"
     if asked.sweep:
         folder = root / asked.sweep
-        before = read_manifest(folder)
+        before = comparing.read_manifest(folder)
         if before is not None and before.get("asked") != asked.lasting:
             raise ConfigError(
                 f"sweep={asked.sweep} is there already and was asked as: {' '.join(before.get('asked') or ['?'])}; choose another name"
@@ -325,7 +323,7 @@ class Sweep(reproduce.Driver):
         self._manifest()
 
     def _manifest(self) -> None:
-        write_manifest(
+        comparing.write_manifest(
             self.folder, self.asked.lasting, [self._entry(cell) for cell in self.cells.values()],
             command=self.asked.arguments, left_out=self.resolved.left_out,
         )  # fmt: skip
@@ -360,33 +358,6 @@ class Sweep(reproduce.Driver):
         title = " and ".join(dict.fromkeys(e.title for e in self.resolved.experiments))
         print_comparison(records.of_cells(self.cells.values(), self.store), self.folder, title, notes)
         return 1 if failed else 0
-
-
-def write_manifest(folder: Path, asked: Sequence[str], cells: Sequence[Mapping[str, Any]], **more: Any) -> None:
-    """manifest.json of a sweep's folder; the time of its start stays."""
-    before = read_manifest(folder, quiet=True) or {}
-    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    told = {"sweep": folder.name, "asked": list(asked), "started": before.get("started", now), "written": now}
-    told["code"] = code_version()
-    write_json(folder / "manifest.json", sealed({**told, **more, "cells": list(cells)}))
-
-
-def read_manifest(folder: Path, quiet: bool = False) -> dict[str, Any] | None:
-    """manifest.json of a sweep's folder; None where there is none.
-
-    One without a checksum is read, with a word on stderr unless `quiet`. Raises StoreError: it is not what was written.
-    """
-    path = folder / "manifest.json"
-    if (told := read_json(path)) is None and not path.is_file():
-        return None
-    if told is None or ((why := broken_seal(told)) and SEAL in told):
-        why = why if told else "cannot be read"
-        raise StoreError(
-            f"{path} {why}; rename it and run the sweep's command again: its finished cells are not trained again"
-        )
-    if why and not quiet:
-        print(f"note: {path} {why}; the sweep's command writes one", file=sys.stderr)
-    return told
 
 
 def print_comparison(found: Sequence[records.Record], folder: Path, title: str, notes: Sequence[str]) -> None:

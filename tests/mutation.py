@@ -25,7 +25,7 @@ PRODUCT = ("sparse_attention", "tasks", "scripts")
 ELSEWHERE = (
     "sparse_attention/kernels/triton/", "sparse_attention/bench/proof.py", "sparse_attention/bench/attention_proof.py",
     "sparse_attention/bench/syncs.py", "sparse_attention/repro/launch/slurm.py", "sparse_attention/repro/launch/element.py",
-    "tasks/proof.py", "tasks/wheels.py", "scripts/gpu_proof.py", "scripts/setup.py", "scripts/lock.py",
+    "tasks/proof.py", "tasks/wheels.py", "scripts/gpu_proof.py", "scripts/setup.py", "scripts/lock.py", "tasks/installing.py",
     "scripts/wheel.py", "scripts/mutants.py",
 )  # fmt: skip
 SWAPS: dict[type, tuple[type, ...]] = {

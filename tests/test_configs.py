@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import itertools
+import os
+import re
 import sys
 from types import SimpleNamespace
 
@@ -14,6 +16,7 @@ from omegaconf import OmegaConf
 
 import sparse_attention as sa
 from sparse_attention.repro import cell as cells
+from sparse_attention.repro import identity
 from sparse_attention.repro import plan as plans
 from sparse_attention.repro.protocol import Prepared, TestSet
 from sparse_attention.repro.store import Store
@@ -155,7 +158,11 @@ def test_task_and_profile_compose(composed, task, profile):
     setting = yaml.safe_load((CONFIGS / "setting" / f"{task}_{profile}.yaml").read_text(encoding="utf-8"))
     for key, value in setting["train"].items():
         assert config["train"][key] == value
-    assert config["task"]["deviations"] == setting.get("task", {}).get("deviations", [])
+    told = [
+        re.sub(r"\$\{train\.(\w+)\}", lambda m: str(config["train"][m[1]]), text)
+        for text in setting.get("task", {}).get("deviations", [])
+    ]
+    assert config["task"]["deviations"] == told
     assert config["task"]["deviations"] or task in ("toy", "multilabel")
 
 
@@ -249,6 +256,7 @@ def stand_in(monkeypatch, config) -> str:
         prepare_test=test_set,
     )
     monkeypatch.setitem(sys.modules, name, fake)
+    monkeypatch.setenv(identity.REGISTERED, ",".join(filter(None, (os.environ.get(identity.REGISTERED), name))))
     return name
 
 

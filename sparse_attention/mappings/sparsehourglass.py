@@ -32,8 +32,10 @@ def cone(x: Tensor, q: float | Tensor, mirrored: bool = False) -> Tensor:
     z = x.masked_fill(~keep, 0.0)
     count = keep.sum(-1, keepdim=True).to(x.dtype)
     total = z.sum(-1, keepdim=True)
-    z = (1.0 + count * q) / ((total.abs() if mirrored else total) + count * q) * z
-    return project_last(z.to(x.dtype), keep)
+    alpha = ((1.0 + count * q) / ((total.abs() if mirrored else total) + count * q)).to(x.dtype)
+    # an infinite alpha has no value; times a negative score it would look like a mask
+    alpha = alpha.masked_fill(alpha.detach().isinf(), torch.nan)
+    return project_last(alpha * z, keep)
 
 
 def through_cone(op: str, scores: Tensor, dim: int, mask: Tensor | None, q: float | Tensor) -> Tensor:

@@ -144,8 +144,12 @@ def facts(
     Args:
         more: `unknown`, "split.side" -> share of its tokens that the vocabulary lacks, is warned of where it is large.
     """
-    many = [f"{share:.0%} of {place}" for place, share in (more.get("unknown") or {}).items() if share > WARNED]
-    warning = f"WARNING: unknown to the vocabulary are of all tokens {', '.join(many)}. {REMEDY}"
+    many = [
+        f"{share:.0%} of the tokens of {place}"
+        for place, share in (more.get("unknown") or {}).items()
+        if share > WARNED
+    ]
+    warning = f"WARNING: the vocabulary lacks {' and '.join(many)}. {REMEDY}"
     return {
         "name": data.name, "provenance": data.provenance, "demo": data.demo, "stands_for": data.stands_for,
         "notes": [*data.notes, *notes, *([warning] if many else [])], "sizes": dict(sizes), "sha256": sha256,

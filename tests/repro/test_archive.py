@@ -63,7 +63,7 @@ def test_the_curve_of_the_selecting_score_survives(finished, tmp_path):
     for name, records in (("new", found), ("old", [{k: v for k, v in r.items() if k != "curve"} for r in found])):
         light = Store(tmp_path / name)
         restored = archive.restore(one, wanted, records, light)
-        assert first.entry(light).damage() == ""
+        assert first.entry(light).damage() is None
         told.append(tables.build(restored, light).blocks[0].rows[0].convergence)
     assert [(c.state, c.why) for c in told] == [
         (CONVERGED, "best epoch 1 of 2"), (UNKNOWN, "best epoch 1 of 1, no curve"),

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-SPEC = importlib.util.spec_from_file_location("setup_script", ROOT / "scripts" / "setup.py")
+SPEC = importlib.util.spec_from_file_location("installing", ROOT / "tasks" / "installing.py")
 
 
 @pytest.fixture

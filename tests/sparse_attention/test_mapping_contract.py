@@ -194,6 +194,14 @@ def test_simplex_at_every_scale(name, values, power):
     assert (p >= 0).all() and p.sum().item() == pytest.approx(1.0, abs=1e-5)
 
 
+@pytest.mark.parametrize("kernels", ["native", "reference"])
+def test_a_row_whose_scale_is_infinite_has_no_value(kernels):
+    """One over the sum is beyond float32, or the sum is -K q: a negative score must not become -inf, which would hide it."""
+    with sa.kernels.use(kernels):
+        for p in (sa.sum_normalization_pp(torch.tensor([-1e-40])), sa.sparsecone(torch.tensor([-1.0, -1.0]), q=1.0)):
+            assert torch.isnan(p).all()
+
+
 @pytest.mark.parametrize("name", SHIFT)
 @settings(max_examples=25, deadline=None)
 @given(values=vectors, shift=st.integers(-1000, 1000), data=st.data())

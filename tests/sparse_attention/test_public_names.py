@@ -25,7 +25,7 @@ def own_names() -> set[str]:
     others = [
         s
         for s in map(registry.spec, registry.names())
-        if s.function and not s.function.__module__.startswith("sparse_attention")
+        if not (s.function or s.module).__module__.startswith("sparse_attention")
     ]
     return set(dir(sa)) - {name for s in others for name in (s.name, s.module.__name__)}
 

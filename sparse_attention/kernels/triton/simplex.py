@@ -47,8 +47,8 @@ def simplex_forward(
     keep = inside & (x > -float("inf"))
     if (RULE == CONE) | (RULE == HOURGLASS):
         x = tl.where(infinite, 0.0, x)
-        alpha, below, _ = _cone_scale(x, r, RULE == HOURGLASS)
-        infinite = infinite | ((below == 0.0) & (top > -float("inf")))
+        alpha, _, _ = _cone_scale(x, r, RULE == HOURGLASS)
+        infinite = infinite | ((tl.abs(alpha) == float("inf")) & (top > -float("inf")))
         x = tl.where(keep, alpha * x, -float("inf"))
         top = tl.max(x, 0)
     b = tl.where(keep, tl.maximum((x - top) * scale, -1e9), -1e9)

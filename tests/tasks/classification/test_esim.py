@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import sparse_attention as sa
-from tasks.classification.metrics import METRICS, score
+from tasks.classification.metrics import MEASURED, score
 from tasks.classification.models.esim import measures
 from tasks.classification.predict import collate, predict
 from tasks.data.symbols import PAD
@@ -110,7 +110,7 @@ def test_measures_by_hand(esim):
     model, data = esim("sparsemap_matching")
     metrics = score(data, predict(model, data.splits["test"])).metrics
     assert 1 <= metrics["test/structures"] < 100 and 0 < metrics["test/alignment_zeros"] < 1
-    assert {name.split("/")[1] for name in metrics} <= set(METRICS)
+    assert {name.split("/")[1] for name in metrics} <= set(MEASURED)
 
 
 def test_words_read_as_unknown_in_training_only(esim):

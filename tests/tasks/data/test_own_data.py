@@ -111,8 +111,7 @@ def test_many_unknown_tokens_are_warned_of(tmp_path, opened):
     data = opened("files", path=str(path))
     facts = _training.facts(data, "0", {}, unknown={"dev.source": 0.34, "dev.target": 0.1, "train.source": 0.02})
     assert (
-        "WARNING: unknown to the vocabulary are of all tokens 34% of dev.source. Raise encode.vocab_size"
-        in facts["notes"][-1]
+        "WARNING: the vocabulary lacks 34% of the tokens of dev.source. Raise encode.vocab_size" in facts["notes"][-1]
     )
     assert not any("WARNING" in n for n in _training.facts(data, "0", {}, unknown={"dev.source": 0.1})["notes"])
 

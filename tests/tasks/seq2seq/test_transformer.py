@@ -323,7 +323,7 @@ def test_the_pages_compose(composed, task):
     [
         (["model.heads=3"], ["hidden_dim=128", "heads=3"]),
         (["model.dropout=1"], ["model.dropout=1", "below 1"]),
-        (["encode.joint=false"], ["encode.joint=true"]),
+        (["encode.joint=false", "model.share_embeddings=true"], ["encode.joint=true"]),
         (["model.hidden_dim=16384", "model.layers=64", "model.ff_dim=131072"], ["model.ff_dim=131072", "GB"]),
         (["+mapping.at.image={name: softmax}"], ["mapping.at.image", "encoder, decoder, cross"]),
         (["mapping=entmax", "mapping.alpha=lerned"], ["alpha='lerned'"]),

@@ -225,8 +225,9 @@ def test_the_mapping_is_the_density_and_the_model_names_whose_moments_it_takes()
     assert [density_alpha(sa.make(m)) for m in ("entmax", *DENSITIES)] == pytest.approx([None, 1, 4 / 3, 1.5, 2])
 
 
-def test_a_model_can_be_chosen_for_every_density_and_every_mapping_over_rows():
-    for name in (*sa.names(kind="simplex"), *ROWS):
+def test_a_model_can_be_chosen_for_every_density_and_every_mapping_of_signed_scores():
+    signed = [name for name in (*sa.names(kind="simplex"), *ROWS) if name != "sum_normalization"]
+    for name in signed:
         assert not problems({"name": name} | {p.name: p.default for p in sa.spec(name).params if p.required}, PLACES), (
             name
         )

@@ -52,7 +52,9 @@ struct ConeInput {  // the rows alpha z, -infinity where excluded
   static constexpr bool copies = true;
   Scaled operator()(int64_t r) const {
     const uint8_t* kept = mask.kept ? mask.of(r, n) : nullptr;
-    return {x + r * n, kept, n, static_cast<T>(cone_of(x + r * n, kept, n, q[r], mirrored).alpha)};
+    const T alpha = static_cast<T>(cone_of(x + r * n, kept, n, q[r], mirrored).alpha);
+    // an infinite alpha has no value; times a negative score it would look like a mask
+    return {x + r * n, kept, n, std::isinf(alpha) ? std::numeric_limits<T>::quiet_NaN() : alpha};
   }
 };
 
