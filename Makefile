@@ -89,7 +89,7 @@ test-slow: setup ## the slow tests
 	@$(BIN)/python -m pytest -q -m slow $(ARGS)
 test-slurm: setup ## a sweep under every fault on a Slurm of one node, which it installs when it may
 	@$(BIN)/python -m pytest -q -m slurm tests/slurm $(ARGS)
-test-fresh: ## install and run on fresh Debian 12, 13 and testing: root, debootstrap, an hour; SUITES="trixie forky" FULL=1
+test-fresh: ## install and run on fresh Debian 12, 13 and testing: root and debootstrap; SUITES="trixie forky" FULL=1
 	@bash tests/fresh.sh $(SUITES)
 crash-test: setup ## kill, flip bits, turn back clocks, then compare with an undisturbed run; ARGS='--minutes 5' or --many
 	@$(RUN)/crash_test.py $(ARGS)
