@@ -32,9 +32,9 @@ def main() -> None:
 
     import torch
 
+    import benchmarks as bench
     import sparse_attention as sa
-    from sparse_attention import bench
-    from sparse_attention.bench.peers import versions
+    from benchmarks.peers import versions
 
     torch.set_num_threads(choice.threads)
     bench.keep_freed_memory()
@@ -48,9 +48,8 @@ def main() -> None:
     known = {case.name for case in bench.CASES}
     cases += [bench.Case(name, name, {}) for name in wanted if name in sa.names("simplex") and name not in known]
     if not cases and not continuous and not structured:
-        labels = ", ".join(
-            [*(c.label for c in (*bench.CASES, *bench.CONTINUOUS_CASES, *bench.STRUCTURED_CASES)), *sa.names("simplex")]
-        )
+        every = (*bench.CASES, *bench.CONTINUOUS_CASES, *bench.STRUCTURED_CASES)
+        labels = ", ".join([*(case.label for case in every), *sa.names("simplex")])
         parser.error(f"--only {choice.only!r} names no mapping; there are {labels}")
     backend = sa.kernels.select("sparsemax", torch.zeros(1, 1))
     kernels = backend.__name__.rsplit(".", 1)[1]

@@ -34,8 +34,8 @@ def main() -> None:
 
     import torch
 
-    from sparse_attention.bench import attention as bench
-    from sparse_attention.bench import decoding
+    from benchmarks import attention as bench
+    from benchmarks import decoding
 
     torch.set_num_threads(1)
     cases = [case for case in bench.ATTENTION_CASES if choice.n is None or case.n in choice.n]

@@ -36,8 +36,8 @@ def main() -> None:
     import torch
 
     import tasks.fairseq_plugin  # noqa: F401  registers the models
-    from sparse_attention.repro import provenance
-    from tasks import throughput
+    from benchmarks import throughput
+    from repro.store import provenance
 
     torch.set_num_threads(choice.threads)
     known = throughput.names()

@@ -25,15 +25,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 def main(arguments: list[str]) -> int:
     """Exit status: 0, 1 when there is nothing to compare, 2 for filters that are not possible."""
-    from sparse_attention.repro.compare import FilterError
-    from sparse_attention.repro.store import StoreError
-    from tasks import comparing, overrides
+    from repro.store import StoreError
+    from repro.tables.compare import FilterError
+    from tasks.commands import compare
+    from tasks.config import overrides
 
     if wrong := [a for a in arguments if "=" not in a]:
         print(__doc__, file=sys.stdout if {"-h", "--help"} & set(wrong) else sys.stderr)
         return 0 if {"-h", "--help"} & set(wrong) else 2
     try:
-        return comparing.main(dict(a.split("=", 1) for a in arguments))
+        return compare.main(dict(a.split("=", 1) for a in arguments))
     except (FilterError, overrides.ConfigError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

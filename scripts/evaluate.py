@@ -30,9 +30,9 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 0 if arguments else 2
 
-    from sparse_attention.repro.store import StoreError
+    from repro.store import StoreError
     from tasks import load
-    from tasks.compose import ConfigError
+    from tasks.config.compose import ConfigError
     from tasks.data import DataError, Progress
 
     what, *overrides = arguments

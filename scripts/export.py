@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("outputs", nargs="?", type=_outputs)
     asked = parser.parse_intermixed_args(arguments)
 
-    from sparse_attention.repro.store import StoreError
+    from repro.store import StoreError
     from tasks.data import DataError
     from tasks.load import NoCell
     from tasks.load.export import export

@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 def main() -> int:
-    from tasks import reproduce
-    from tasks.figures import FIGURES, Asked, make
+    from tasks.commands import reproduce
+    from tasks.commands.figures import FIGURES, Asked, make
 
     told = "\n".join(f"  {name:22s} {f.title}; cells of {f.experiment}" for name, f in FIGURES.items())
     parser = argparse.ArgumentParser(

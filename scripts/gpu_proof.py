@@ -34,15 +34,15 @@ def main() -> int:
         "--outputs", type=Path, default=ROOT / "outputs" / "gpu" / "cells", help="store of the table's cells"
     )
     choice = parser.parse_intermixed_args()
-    from tasks import wheels  # needs nothing that is not part of Python
+    from benchmarks import wheels
 
     if choice.part == "collect":
         return wheels.collect(choice.wheels or ROOT / "wheels", choice.versions)
     if choice.wheels:
         wheels.use(choice.wheels)
-    from tasks import proof
+    from benchmarks import gpu_proof
 
-    page, wrong = proof.run(
+    page, wrong = gpu_proof.run(
         choice.part, choice.device, choice.toy, choice.results, choice.outputs, choice.table, choice.rest
     )
     print(

@@ -37,8 +37,8 @@ def main() -> None:
 
     import torch
 
+    from benchmarks.language_model import data, measure, training
     from tasks.data import DataError
-    from tasks.language_model import data, measure, training
 
     torch.set_num_threads(1)
     if unknown := set(choice.only or ()) - set(training.MAPPINGS):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tasks.installing import LOCK, OLDEST, ROOT, VENV, blocks
+from tasks.commands.setup import LOCK, OLDEST, ROOT, VENV, blocks
 
 HEAD = "# The exact set of packages, with hashes, for every platform; made by `make lock`, installed by `make setup`.\n"
 

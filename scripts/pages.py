@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
-from sparse_attention.pages import pages
-
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
+    from tasks.commands.mapping_pages import pages
+
     for name, text in pages().items():
         (ROOT / name).write_text(text, encoding="utf-8")
     print(

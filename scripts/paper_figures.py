@@ -21,8 +21,8 @@ sys.path.insert(0, str(ROOT))
 
 
 def main() -> int:
-    from sparse_attention.repro.files import write_atomic
-    from sparse_attention.repro.paper_figures import FIGURES, page, write
+    from repro.files import write_atomic
+    from tasks.commands.paper_figures import FIGURES, page, write
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"which (default: all): {', '.join(f.name for f in FIGURES)}")

@@ -42,8 +42,8 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments else 2
     asked = parser.parse_intermixed_args(arguments)
 
-    from sparse_attention.repro.files import usable, write_atomic
-    from sparse_attention.repro.store import StoreError
+    from repro.files import usable, write_atomic
+    from repro.store import StoreError
     from tasks.data import DataError
     from tasks.load import NoCell, drawing, lines, load_cell
 

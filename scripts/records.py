@@ -28,9 +28,10 @@ def main(arguments: list[str]) -> int:
     if (not names and "sweep" not in given) or {"-h", "--help"} & set(arguments):
         print(__doc__)
         return 0 if arguments else 2
-    from sparse_attention.repro.plan import PlanError
-    from sparse_attention.repro.store import StoreError
-    from tasks import compose, recorded
+    from repro.plan import PlanError
+    from repro.store import StoreError
+    from tasks.commands import recorded
+    from tasks.config import compose
     from tasks.load import outputs_folder
 
     to = Path(given.get("to", recorded.RESULTS)).resolve()

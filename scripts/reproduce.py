@@ -29,15 +29,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 def main(arguments: list[str]) -> int:
-    from sparse_attention.repro.store import StoreError
-    from tasks import recorded, reproduce
+    from repro.store import StoreError
+    from tasks.commands import recorded, reproduce
 
     names = [a for a in arguments if "=" not in a and not a.startswith(("-", "+", "~"))]
     overrides = [a for a in arguments if a not in names]
     if not names or "--help" in overrides or "-h" in overrides:
         print(__doc__)
         if "--help" in overrides or "-h" in overrides:
-            from tasks import pages
+            from tasks.config import pages
 
             print(pages.parameters(overrides), end="\n\n")
         print("experiments:")

@@ -24,8 +24,7 @@ COMMANDS = ("list", "verify", "clean", "du", "export", "import")
 
 def main(arguments: list[str]) -> int:
     """Exit status: 0, 1 when something is damaged or refused, 2 for arguments that are not possible."""
-    from sparse_attention.repro import upkeep
-    from sparse_attention.repro.store import Store, StoreError
+    from repro.store import Store, StoreError, maintenance
     from tasks.load import outputs_folder
 
     outputs = [a.partition("=")[2] for a in arguments if a.startswith("paths.outputs=")]
@@ -39,17 +38,17 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         if command == "du":
-            for what, (folders, size) in upkeep.sizes(store).items():
+            for what, (folders, size) in maintenance.sizes(store).items():
                 print(f"{size / 2**20:10.1f} MiB  {folders:5d} folders  {what}")
             return 0
         if command == "clean":
-            removed = upkeep.clean(store)
+            removed = maintenance.clean(store)
             print("\n".join([*removed, f"{len(removed)} leftovers removed"]))
             return 0
         file = Path(rest[0]) if rest else Path()
         seen = {
-            "list": lambda: upkeep.verify(store), "verify": lambda: upkeep.verify(store),
-            "export": lambda: upkeep.export(store, file, rest[1:]), "import": lambda: upkeep.take_in(store, file),
+            "list": lambda: maintenance.verify(store), "verify": lambda: maintenance.verify(store),
+            "export": lambda: maintenance.export(store, file, rest[1:]), "import": lambda: maintenance.take_in(store, file),
         }[command]()  # fmt: skip
         states: dict[str, int] = {}
         for one in seen:

@@ -27,9 +27,9 @@ def main(arguments: list[str]) -> int:
     if not names or {"-h", "--help"} & set(arguments):
         print(__doc__)
         return 0 if arguments else 2
-    from sparse_attention.repro.store import StoreError
-    from tasks import reproduce
-    from tasks.summarize import summarize
+    from repro.store import StoreError
+    from tasks.commands import reproduce
+    from tasks.commands.summary import summarize
 
     folder = [Path(a.removeprefix("records=")).resolve() for a in arguments if a.startswith("records=")]
     overrides = [a for a in arguments if a not in names and not a.startswith("records=")]

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    from sparse_attention.repro import tour
+    from tasks.commands import tour
 
     docs = ROOT / "docs"
     page = tour.run((docs / "library.md").read_text(encoding="utf-8"))

@@ -22,23 +22,23 @@ sys.path.insert(0, str(ROOT))
 
 def run() -> int:
     """Exit status: 0, 1 when a cell failed or the configuration is wrong, 130 after Ctrl-C."""
-    from tasks import overrides
+    from tasks.config import overrides
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors come here
     arguments = sys.argv[1:]
     if {"-h", "--help"} & set(arguments):
-        from tasks import pages
+        from tasks.config import pages
 
         print(__doc__, pages.parameters(arguments), sep="\n", end="\n\n")
     try:
-        from tasks import sweep
+        from tasks.commands import sweep
 
         if sweep.ours(arguments):
             return sweep.main(arguments)
         overrides.check_arguments([a for a in arguments if not a.startswith("sweep=")])
-        from tasks import single
+        from tasks.commands import train
 
-        return single.main(arguments, ROOT / "configs")
+        return train.main(arguments, ROOT / "configs")
     except (overrides.ConfigError, *overrides.HYDRA, OSError) as error:
         print(f"error: {overrides.sentence(error)}", file=sys.stderr)
         return 1

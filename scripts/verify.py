@@ -39,17 +39,17 @@ def main(arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    from sparse_attention.repro.store import StoreError
-    from tasks import recorded, rerun, verifying
+    from repro.store import StoreError
+    from tasks.commands import recorded, rerun, verify
 
     results = Path(given.get("in", recorded.RESULTS)).resolve()
     try:
         if "--write" in arguments:
-            for changed in verifying.write(results, given.get("accept", "").split(",")):
+            for changed in verify.write(results, given.get("accept", "").split(",")):
                 print(f"written: {changed}")
             print("pages, files and checksums are what records and code give")
             return 0
-        checked = verifying.check(results)
+        checked = verify.check(results)
         print(checked.text())
         again = (
             rerun.differences(results, given.get("draw"), print, given.get("of", "*_demo"))

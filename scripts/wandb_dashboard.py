@@ -23,9 +23,9 @@ OWN = ("profile", "project", "entity")
 
 def main(arguments: list[str]) -> int:
     """Exit status: 0, 1 when wandb fails, 2 for names that are not possible."""
-    from sparse_attention.repro.experiment import near
-    from tasks import compose
-    from tasks.loggers import dashboard
+    from repro.plan.experiment import near
+    from tasks.commands import wandb_dashboard as dashboard
+    from tasks.config import compose
     from tasks.loggers.wandb import Options
 
     names = [a for a in arguments if "=" not in a]

@@ -26,11 +26,12 @@ def main(arguments: list[str]) -> int:
     """Exit status: 0, 1 when nothing fits or wandb fails, 2 for filters or options that are not possible."""
     import yaml
 
-    from sparse_attention.repro.compare import FilterError
-    from sparse_attention.repro.store import Store
-    from tasks import comparing, options, overrides
+    from repro.store import Store
+    from repro.tables.compare import FilterError
+    from tasks.commands import compare
+    from tasks.commands import wandb_upload as upload
+    from tasks.config import options, overrides
     from tasks.load import outputs_folder
-    from tasks.loggers import upload
     from tasks.loggers.wandb import Options as WandbOptions
 
     if wrong := [a for a in arguments if "=" not in a]:
@@ -42,7 +43,7 @@ def main(arguments: list[str]) -> int:
     try:
         own = {k.removeprefix(OPTION): yaml.safe_load(v) for k, v in given.items() if k.startswith(OPTION)}
         wandb = options.plain(options.read(WandbOptions, own, OPTION.rstrip(".")))
-        found, lost = comparing.select(Store(outputs), filters)
+        found, lost = compare.select(Store(outputs), filters)
         asked = upload.origins(found, filters)
     except (FilterError, overrides.ConfigError, options.OptionsError, yaml.YAMLError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -51,8 +52,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _send(asked, outputs, options) -> int:
-    from sparse_attention.repro.store import StoreError
-    from tasks.loggers import upload
+    from repro.store import StoreError
+    from tasks.commands import wandb_upload as upload
 
     failed = 0
     for n, (folder, origin) in enumerate(asked.items(), 1):

@@ -25,11 +25,11 @@ What there is (`help(sa.fusedmax)`, `help(sa.losses)`; a tour of 15 minutes: doc
                  SoftmaxSequence TopK TopP Tvmax ContinuousSoftmax ContinuousTriweight ContinuousBiweight
                  ContinuousSparsemax ContinuousMixture; all are a Mapping
     registry     make names spec register; Param Spec Mapping UnknownMappingError
-    attention    sparse_attention KeyCache; fused (plan), attention and nn (modules), integrations (of other packages)
+    attention    sparse_attention KeyCache; fused (plan), nn (modules), integrations (of other packages)
     losses       losses, max_omega, prox
     no sum 1     unnormalised (alpha_relu, group_sparsemax)
     looking      quality, properties
-    the rest     kernels, structured, continuous, bench, repro (cells, stores and reports of experiments), __version__
+    the rest     kernels, structured, continuous, __version__
 """
 
 from __future__ import annotations
@@ -47,14 +47,11 @@ __version__ = "0.2.0"
 _ROOMS = {
     name: f".{name}"
     for name in (
-        "attention",
-        "bench",
         "fused",
         "integrations",
         "nn",
         "properties",
         "prox",
-        "repro",
         "structured",
         "unnormalised",
     )

@@ -2,8 +2,6 @@
 
 from torch import Tensor
 
-from . import attention as attention
-from . import bench as bench
 from . import fused as fused
 from . import integrations as integrations
 from . import kernels as kernels
@@ -12,7 +10,6 @@ from . import nn as nn
 from . import properties as properties
 from . import prox as prox
 from . import quality as quality
-from . import repro as repro
 from . import structured as structured
 from . import unnormalised as unnormalised
 from .describe import Param as Param

@@ -93,7 +93,7 @@ def mirror(_mirror, monkeypatch) -> Path:
 @pytest.fixture(scope="session")
 def composed():
     """`composed(overrides)`: the checked, plain configuration."""
-    from tasks.compose import composer
+    from tasks.config.compose import composer
 
     def composed(overrides=()):
         with composer() as compose:
@@ -105,8 +105,8 @@ def composed():
 @pytest.fixture(scope="session")
 def prepared_cell(composed):
     """`prepared_cell(overrides)`: a cell with its data encoded (in the session's data folder)."""
-    from sparse_attention.repro import cell
-    from tasks.compose import module_of
+    from repro import cell
+    from tasks.config.compose import module_of
     from tasks.data import NullProgress
 
     def prepared_cell(overrides):
@@ -122,8 +122,8 @@ def learned(prepared_cell, learning, tmp_path_factory):
 
     Its test set's evaluation is `entry.evaluation(cell.evaluation_id(cell.tests[0]))`.
     """
-    from sparse_attention.repro import cell as cells
-    from sparse_attention.repro.store import Store
+    from repro import cell as cells
+    from repro.store import Store
 
     store, finished = Store(tmp_path_factory.mktemp("learned")), {}
 

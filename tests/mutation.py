@@ -23,9 +23,9 @@ from pathlib import Path
 PRODUCT = ("sparse_attention", "tasks", "scripts")
 # GPU kernels and proofs, Slurm, and the scripts that build an environment.
 ELSEWHERE = (
-    "sparse_attention/kernels/triton/", "sparse_attention/bench/proof.py", "sparse_attention/bench/attention_proof.py",
-    "sparse_attention/bench/syncs.py", "sparse_attention/repro/launch/slurm.py", "sparse_attention/repro/launch/element.py",
-    "tasks/proof.py", "tasks/wheels.py", "scripts/gpu_proof.py", "scripts/setup.py", "scripts/lock.py", "tasks/installing.py",
+    "sparse_attention/kernels/triton/", "benchmarks/proof.py", "benchmarks/attention_proof.py",
+    "benchmarks/syncs.py", "repro/launch/slurm.py", "repro/launch/element.py",
+    "benchmarks/gpu_proof.py", "benchmarks/wheels.py", "scripts/gpu_proof.py", "scripts/setup.py", "scripts/lock.py", "tasks/commands/setup.py",
     "scripts/wheel.py", "scripts/mutants.py",
 )  # fmt: skip
 SWAPS: dict[type, tuple[type, ...]] = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tasks import compose, data
+from tasks import data
+from tasks.config import compose
 
 SNLI, IMDB, VQA = ["task=snli"], ["task=imdb", "mapping=continuous_sparsemax"], ["task=vqa"]
 MULTILABEL = ["task=multilabel", "mapping=sparsehourglass"]

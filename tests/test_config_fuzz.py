@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tasks import compose, memory
+from tasks.config import compose, memory
 
 TASKS = {
     "toy": ["mapping=fusedmax"],
@@ -236,7 +236,7 @@ def test_papers_sizes_fit_a_laptop_and_the_estimate_counts_from_below(composed, 
     """Against the model itself: no fewer parameters than estimated, and not many times as many."""
     import torch
 
-    from tasks import models
+    from tasks.config import models
 
     monkeypatch.setattr(memory, "available", lambda device: 8e9)
     for setting in compose.names_in("setting"):

@@ -15,14 +15,16 @@ import yaml
 from omegaconf import OmegaConf
 
 import sparse_attention as sa
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro import identity
-from sparse_attention.repro import plan as plans
-from sparse_attention.repro.protocol import Prepared, TestSet
-from sparse_attention.repro.store import Store
-from tasks import compose, data, models, nodes, reproduce
-from tasks.overrides import merged
-from tasks.schedules import SCHEDULES
+from repro import cell as cells
+from repro import identity
+from repro import plan as plans
+from repro.protocol import Prepared, TestSet
+from repro.store import Store
+from tasks import data
+from tasks.commands import reproduce
+from tasks.config import compose, models, nodes
+from tasks.config.overrides import merged
+from tasks.config.schedules import SCHEDULES
 
 CONFIGS = compose.CONFIGS
 pages = compose.names_in

@@ -12,10 +12,11 @@ import pytest
 from hub_stand_in import PATHS, parquet, serving
 from mirror_stand_in import write_folders, write_mirror, write_wheels
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro.identity import prepare
-from sparse_attention.repro.store import Store
-from tasks import compose, data
+from repro import cell as cells
+from repro.identity import prepare
+from repro.store import Store
+from tasks import data
+from tasks.config import compose
 from tasks.data import NullProgress, manifests
 from tasks.data.sets import easy_vqa, rotten_tomatoes, yeast_river
 

@@ -26,10 +26,10 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro.identity import as_named
-from sparse_attention.repro.store import Store
-from tasks.compose import composer, module_of
+from repro import cell as cells
+from repro.identity import as_named
+from repro.store import Store
+from tasks.config.compose import composer, module_of
 from tasks.data.progress import NullProgress
 
 FOLDER = Path(__file__).parent / "golden"
@@ -157,7 +157,7 @@ def test_golden_cell(name, tmp_path):
 PLANTED = {
     "loss": ("classification_pairs", "torch.nn.functional.cross_entropy", lambda was: lambda *x, **o: 1.0001 * was(*x, **o)),
     "optimiser": ("classification_pairs", "tasks.fairseq_plugin.groups.groups_of", lambda was: lambda *x: replaced(was(*x), adam_betas="(0.9, 0.981)")),
-    "schedule": ("classification_pairs", "tasks.schedules.Linear.rate", lambda was: lambda self, update: was(self, update + 1)),
+    "schedule": ("classification_pairs", "tasks.config.schedules.Linear.rate", lambda was: lambda self, update: was(self, update + 1)),
     "dropout": ("classification_pairs", "torch.nn.functional.dropout", lambda was: lambda x, p, *o: was(x, 1.02 * p, *o)),
     "initialisation": ("classification_pairs", "torch.nn.init.uniform_", lambda was: lambda x, a, b: was(x, a, 1.0001 * b)),
     "decoding": ("seq2seq_transformer", "tasks.cells.seq2seq.decode", lambda was: lambda m, d, s, o, *x: was(m, d, s, dataclasses.replace(o, len_penalty=1.01), *x)),

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sparse_attention.repro import published as pub
-from tasks import compose
+from repro.plan import published as pub
+from tasks.config import compose
 
 FOLDER = compose.CONFIGS / "published"
 TABLES = compose.names_in("published")

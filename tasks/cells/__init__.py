@@ -1,4 +1,4 @@
-"""Cells: what is trained and scored once, a file a family, each as `sparse_attention.repro.protocol.Family` asks.
+"""Cells: what is trained and scored once, a file a family, each as `repro.protocol.Family` asks.
 
 `prepare` and `train` of what is trained by gradients go through fairseq; `evaluate` needs the cell's folder alone and no fairseq.
 """

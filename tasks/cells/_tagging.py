@@ -8,17 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro import identity, stopping
-from sparse_attention.repro.protocol import Monitor, Prepared
-from sparse_attention.repro.store import Store
-from tasks import nodes
+from repro import cell as cells
+from repro import identity, signals
+from repro.protocol import Monitor, Prepared
+from repro.store import Store
 from tasks.cells._training import WEIGHTS
+from tasks.config import nodes
+from tasks.config.options import plain
+from tasks.config.schedules import SCHEDULES
 from tasks.data import NullProgress
 from tasks.fertility.models.bilstm_tagger import Options
 from tasks.fertility.options import Task
-from tasks.options import plain
-from tasks.schedules import SCHEDULES
 from tasks.seq2seq import encode, fertility
 
 MODULE = "tasks.cells.fertility"
@@ -58,7 +58,7 @@ def tagged(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor:
     cell, store = identity.prepare(config_of(config), MODULE, progress=NullProgress()), Store(folder.parents[3])
     while True:
         outcome = cells.run(cell, store, forward=_passed_on(monitor))
-        stopping.obey()
+        signals.obey()
         if outcome.state == "failed":
             raise RuntimeError(f"the tagger of fertilities, {cell.entry(store).folder}, failed: {outcome.reason}")
         if outcome.state != "busy":

@@ -13,10 +13,10 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from sparse_attention.repro.protocol import Metric, Monitor, Prepared, TestSet, Training
-from tasks import models
+from repro.protocol import Metric, Monitor, Prepared, TestSet, Training
+from tasks.config import models
+from tasks.config.options import read
 from tasks.data import DataSet, open_data
-from tasks.options import read
 
 log = logging.getLogger(__name__)
 WEIGHTS, ENCODING = "weights.safetensors", "encoding"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sparse_attention.repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training, metrics_of
+from repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training, metrics_of
 from tasks.cells import _training
 from tasks.classification import encode, options
 from tasks.classification.faithfulness import METRICS as FURTHER

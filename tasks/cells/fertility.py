@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_attention.repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training, metrics_of
+from repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training, metrics_of
 from tasks.cells import _training
 from tasks.data import DataSet
 from tasks.fertility import metrics, options

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparse_attention.repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training, metrics_of
+from repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training, metrics_of
 from tasks.cells import _training
 from tasks.data import DataSet, open_data
 from tasks.data.images import ImageError

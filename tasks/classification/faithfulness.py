@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from repro.protocol import Metric
 from sparse_attention.quality import attention_statistics
-from sparse_attention.repro.protocol import Metric
 from tasks.classification.encode import EncodedSplit
 from tasks.classification.predict import Batch
 from tasks.data.symbols import PAD, UNK

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from repro.protocol import Evaluation, Metric, Scores, scored
 from sparse_attention.quality import attention_statistics, rationale_overlap
-from sparse_attention.repro.protocol import Evaluation, Metric, Scores, scored
 from tasks.classification.encode import Encoded, EncodedSplit
 from tasks.classification.predict import Batch
 

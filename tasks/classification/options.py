@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.models import architecture
-from tasks.options import choice, flag, integer, listing, text
+from tasks.config.models import architecture
+from tasks.config.options import choice, flag, integer, listing, text
 
 KIND = "texts"
 SCORES = ("attention", "faithfulness")

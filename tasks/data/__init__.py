@@ -18,7 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sparse_attention.repro.files import SEAL, broken_seal, sealed
+from repro.files import SEAL, broken_seal, sealed
+from tasks.config.options import OptionsError, near, read
 from tasks.data import sources
 from tasks.data.dataset import SPLITS, DataSet, content_sha256, fingerprint
 from tasks.data.download import nothing_fetched
@@ -28,7 +29,6 @@ from tasks.data.manifests import load_manifest, manifest_names
 from tasks.data.progress import NullProgress, Progress
 from tasks.data.reading import counting
 from tasks.data.records import KINDS
-from tasks.options import OptionsError, near, read
 
 __all__ = [
     "SPLITS", "DataError", "DataSet", "DataUnavailable", "NullProgress", "Progress", "content_sha256", "fetch", "fetch_vectors", "is_own",

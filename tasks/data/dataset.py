@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from tasks.config.options import integer, node
 from tasks.data.progress import Progress
 from tasks.data.reading import TOO_LONG, count, too_long
 from tasks.data.records import Labelled, Subset, first, texts_of
-from tasks.options import integer, node
 
 SPLITS = ("train", "dev", "test")
 NOUNS = {"pairs": "pairs", "texts": "examples", "questions": "questions", "features": "documents"}

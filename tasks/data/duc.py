@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tasks.config.options import text
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.files import sha256_of
 from tasks.data.lines import LinePairs, find_file, folder_of
 from tasks.data.manifests import load_manifest
 from tasks.data.pairs import ENGLISH
-from tasks.options import text
 
 
 @dataclass

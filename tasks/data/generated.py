@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tasks.config.options import integer
 from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
 from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
 from tasks.data.records import Example
-from tasks.options import integer
 
 SIZES = {"train": 600, "dev": 100, "test": 100}
 

@@ -15,12 +15,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from tasks.config.options import text
 from tasks.data import sources
 from tasks.data.dataset import DataSet, make
 from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
 from tasks.data.reading import damaged, numbered, read_text
 from tasks.data.records import Labelled
-from tasks.options import text
 
 Arrays = Mapping[str, tuple[np.ndarray, np.ndarray]]  # split -> features [n, d], labels [n, K]
 LARGEST = 1e150  # of a feature: a column's variance sums its values' squares

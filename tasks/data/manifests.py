@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
+from tasks.config.options import near
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import verify
-from tasks.options import near
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "manifests"
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparse_attention.repro.files import broken_seal, sealed
+from repro.files import broken_seal, sealed
+from tasks.config.options import LARGEST, Kind, choice
 from tasks.data.errors import DataError
 from tasks.data.files import publish_file
 from tasks.data.lines import same_length
 from tasks.data.progress import Progress
 from tasks.data.records import Pair, clean
 from tasks.data.splits import Parts
-from tasks.options import LARGEST, Kind, choice
 
 Rows = list[list[str]]
 SIDES = ("source", "target")

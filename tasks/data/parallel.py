@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from typing import Any, TypeVar
 
-from sparse_attention.repro import pool
+from repro.launch import pool
 from tasks.data.errors import DataError
 
 T, R = TypeVar("T"), TypeVar("R")

@@ -11,8 +11,8 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel, register_model
 from torch import nn
 
-from tasks import models
-from tasks.options import REQUIRED
+from tasks.config import models
+from tasks.config.options import REQUIRED
 
 PLAIN = (bool, int, float, str)  # everything else travels as JSON
 Entry = tuple[str, Any, Any]
@@ -41,7 +41,7 @@ def registered_name(architecture: str) -> str:
 
 
 def entries(options: type) -> list[Entry]:
-    """The fields of an options class (see `tasks.options`) as those of a fairseq dataclass: of types that its parser can read."""
+    """The fields of an options class (see `tasks.config.options`) as those of a fairseq dataclass: of types that its parser can read."""
     found = []
     for one in dataclasses.fields(options):
         kind = one.metadata["kind"]

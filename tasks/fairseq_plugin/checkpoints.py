@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from fairseq.trainer import Trainer
 
-from sparse_attention.repro.files import archive_damage
+from repro.files import archive_damage
 
 LAST, PREVIOUS, BEST = "last.pt", "previous.pt", "best.pt"
 State = dict[str, Any]

@@ -12,10 +12,10 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.initialize import add_defaults
 from omegaconf import DictConfig, OmegaConf
 
-from tasks import models
+from tasks.config import models
+from tasks.config.nodes import shares
+from tasks.config.schedules import SCHEDULES
 from tasks.fairseq_plugin.architectures import group, model_group
-from tasks.nodes import shares
-from tasks.schedules import SCHEDULES
 
 
 def wrapper(family: str) -> ModuleType:

@@ -25,10 +25,10 @@ from fairseq.data import iterators
 from fairseq.logging import metrics
 from omegaconf import DictConfig
 
-from sparse_attention.repro import stopping
+from repro import signals
+from tasks.config.models import learned
 from tasks.fairseq_plugin import checkpoints, compat
 from tasks.fairseq_plugin.trainer import READ_EVERY, Trainer
-from tasks.models import learned
 
 EXPLODED = 1e4  # bits a token: guessing among a million words costs 20
 MEASURED = ("loss", "ppl", "accuracy", "attention_zeros", "attention_support", "gnorm")
@@ -65,7 +65,7 @@ def run(
     Raises:
         Stopped: the process was asked to stop; everything up to the last update is saved.
     """
-    with stopping.deferred():
+    with signals.deferred():
         return _run(config, monitor, selection, save_minutes)
 
 
@@ -111,7 +111,7 @@ def _run(
                     watch.read(epoch)
                     if asked.save:
                         checkpoints.save(trainer, batches, history, folder)
-                    raise stopping.Stopped(asked.why)
+                    raise signals.Stopped(asked.why)
                 if due:
                     loss = metrics.get_smoothed_values("train_inner").get("loss", math.nan)
                     metrics.reset_meters("train_inner")
@@ -139,7 +139,7 @@ def _run(
         saved = time.monotonic()
         monitor.epoch_done(history)
         if asked := _asked(trainer):
-            raise stopping.Stopped(asked.why)
+            raise signals.Stopped(asked.why)
         batches = trainer.get_train_iterator(batches.next_epoch_idx, load_dataset=False)
 
     if not history:
@@ -147,9 +147,9 @@ def _run(
     return task, history
 
 
-def _asked(trainer: Trainer, due: bool = True) -> stopping.Asked | None:
+def _asked(trainer: Trainer, due: bool = True) -> signals.Asked | None:
     """Whether to stop after this update; every process of a training gets the same answer, on GPUs only where one is due."""
-    asked = stopping.asked()
+    asked = signals.asked()
     if trainer.data_parallel_world_size == 1:
         return asked
     if trainer.cuda and not due:
@@ -159,7 +159,7 @@ def _asked(trainer: Trainer, due: bool = True) -> stopping.Asked | None:
     )
     torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MAX)
     stop, lost = votes.tolist()
-    return asked or stopping.Asked("another process of the training was asked to stop", not lost) if stop else None
+    return asked or signals.Asked("another process of the training was asked to stop", not lost) if stop else None
 
 
 class Watch:

@@ -1,7 +1,7 @@
 """Data-parallel training: one process per GPU, or several CPU processes over gloo, on one machine or several.
 
-On one machine a cell starts its processes itself; on several, a scheduler has (`sparse_attention.repro.launch.ranks`). Each
-has its share of every update (`tasks.nodes.shares`), so that an update has the examples that the configuration says. The
+On one machine a cell starts its processes itself; on several, a scheduler has (`repro.launch.ranks`). Each
+has its share of every update (`tasks.config.nodes.shares`), so that an update has the examples that the configuration says. The
 number of processes is part of a cell's identity all the same: sums are taken in another order, and dropout draws other units.
 Tested with CPU processes; see docs/cluster.md for what was run on GPUs.
 """
@@ -20,9 +20,9 @@ import torch
 from fairseq import tasks
 from fairseq.distributed import utils as distributed
 
-from sparse_attention.repro import plugins as own_mappings
-from sparse_attention.repro import stopping
-from sparse_attention.repro.launch import ranks
+from repro import plugins as own_mappings
+from repro import signals
+from repro.launch import ranks
 from tasks.fairseq_plugin import checkpoints
 from tasks.fairseq_plugin.groups import fairseq_config
 from tasks.fairseq_plugin.loop import Monitor, Selection, run
@@ -90,7 +90,7 @@ def _join(
         rank.call()
     _share(rank.number, rank.local, groups, monitor if rank.number == 0 else _Silent(), selection, save_minutes)
     if rank.number != 0:
-        raise stopping.Stopped("its share of the training is done")
+        raise signals.Stopped("its share of the training is done")
 
 
 def _start(
@@ -105,16 +105,16 @@ def _start(
     said = torch.multiprocessing.get_context("spawn").Queue()
     tf32 = torch.backends.cuda.matmul.allow_tf32
     arguments = (groups, list(plugins), said, torch.get_num_threads(), tf32, selection, minutes)
-    with stopping.deferred():
+    with signals.deferred():
         children = torch.multiprocessing.spawn(_worker, args=arguments, nprocs=processes, join=False)
         told, ended, why = False, False, None
         while not ended:
             try:
                 ended = children.join(timeout=0.1)  # raises with the child's traceback when one fails
             except torch.multiprocessing.ProcessExitedException:
-                stopping.obey()
+                signals.obey()
                 raise
-            if (asked := stopping.asked()) and not told:
+            if (asked := signals.asked()) and not told:
                 told, why = True, asked.why
                 for pid in children.pids():
                     os.kill(pid, signal.SIGTERM if asked.save else signal.SIGKILL)
@@ -128,7 +128,7 @@ def _start(
             except queue.Empty:
                 pass
     if why:
-        raise stopping.Stopped(why)
+        raise signals.Stopped(why)
 
 
 class _Silent:
@@ -169,9 +169,9 @@ def _worker(
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     own_mappings.load(plugins)
     try:
-        with stopping.listening():
+        with signals.listening():
             _share(rank, rank, groups, _Telling(said) if rank == 0 else _Silent(), selection, save_minutes)
-    except stopping.Stopped as stop:
+    except signals.Stopped as stop:
         said.put(("stopped", str(stop)))
 
 

@@ -1,4 +1,4 @@
-"""The schedules of `tasks.schedules` as fairseq's, each registered as `sa_<name>`.
+"""The schedules of `tasks.config.schedules` as fairseq's, each registered as `sa_<name>`.
 
 They need to know how long an epoch and the training are. Our own training says so (`set_length`). fairseq's commands do not:
 an epoch's updates are then counted in the first one, and a schedule that needs the end takes `--max-update`.
@@ -12,9 +12,9 @@ from typing import Any
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
+from tasks.config.options import read
+from tasks.config.schedules import SCHEDULES, Schedule
 from tasks.fairseq_plugin.architectures import config_class, entries, entry, values_of
-from tasks.options import read
-from tasks.schedules import SCHEDULES, Schedule
 
 LENGTH = (entry("lr", list[float], II("optimization.lr")), entry("max_update", int, II("optimization.max_update")))
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparse_attention.repro.protocol import Evaluation, Metric, Scores, scored
+from repro.protocol import Evaluation, Metric, Scores, scored
 from tasks.data.ragged import Ragged
 from tasks.data.symbols import PAD
 from tasks.seq2seq.decode import padded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks.options import listing, text
+from tasks.config.options import listing, text
 from tasks.seq2seq.options import Encode as Encode
 
 KIND = "pairs"

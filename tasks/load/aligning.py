@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from sparse_attention.repro.store import Store
+from repro.store import Store
 from tasks.classification.figures import Example, Panel, choose
 from tasks.classification.predict import collate
 from tasks.data.cache import read_meta

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparse_attention.repro.cell import Cell
-from sparse_attention.repro.experiment import Column
-from sparse_attention.repro.store import Store
+from repro.cell import Cell
+from repro.plan.experiment import Column
+from repro.store import Store
 from tasks.data import DataUnavailable
 from tasks.load.model import load_cell
 from tasks.seq2seq.figures import Example, Panel, Row
@@ -36,7 +36,7 @@ def finished(
     Raises:
         ValueError: another column's name, a column without cells. DataUnavailable: a row that is not finished.
     """
-    from tasks import reproduce
+    from tasks.commands import reproduce
 
     planned = reproduce.plan([name], overrides if seed is None else [*overrides, f"seeds={seed}"])
     (plan,), store, cells = planned.plans, Store(planned.outputs), {}

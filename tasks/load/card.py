@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sparse_attention.repro.identity import Cell
+from repro.identity import Cell
 from tasks.data import DataError, load_manifest
 
 USE = {

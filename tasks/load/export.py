@@ -17,11 +17,11 @@ from pathlib import Path
 
 import yaml
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro import plugins
-from sparse_attention.repro.files import StoreError, explain, read_json, usable, without_paths, write_json
-from sparse_attention.repro.store import Entry, Evaluation
-from sparse_attention.repro.upkeep import levels
+from repro import cell as cells
+from repro import plugins
+from repro.files import StoreError, explain, read_json, usable, without_paths, write_json
+from repro.store import Entry, Evaluation
+from repro.store.maintenance import levels
 from tasks.data.records import Pair
 from tasks.load.card import card
 from tasks.load.finding import find_cell, outputs_folder

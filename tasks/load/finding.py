@@ -9,9 +9,8 @@ from typing import Any
 
 import yaml
 
-from sparse_attention.repro import records
-from sparse_attention.repro.store import Entry, Store, StoreError
-from tasks.options import near
+from repro.store import Entry, Store, StoreError, records
+from tasks.config.options import near
 
 LISTED = 12  # of several cells that fit
 # What differs between cells and says nothing of what they are.

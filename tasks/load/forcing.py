@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from sparse_attention.repro.store import Store
+from repro.store import Store
 from tasks.data.records import Pair
 from tasks.data.symbols import EOS, SPECIAL
 from tasks.load.attending import Finished

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_attention.repro.files import write_atomic
+from repro.files import write_atomic
 from tasks.data import DataError
 from tasks.data.cache import read_meta
 from tasks.load.model import Loaded, Prediction

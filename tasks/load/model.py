@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparse_attention.repro import cell as cells
-from tasks import compose
+from repro import cell as cells
 from tasks.cells import _training
+from tasks.config import compose
 from tasks.data import DataError, DataSet, NullProgress, content_sha256
 from tasks.data.cache import read_meta
 from tasks.data.images import Blank, ImageInput
@@ -258,7 +258,7 @@ def load_cell(
 
     Raises:
         NoCell: none is meant, or several. ConfigError: impossible overrides.
-        StoreError: not finished, damaged or senseless; plugins that are not yours (`sparse_attention.repro.plugins.Untrusted`).
+        StoreError: not finished, damaged or senseless; plugins that are not yours (`repro.plugins.Untrusted`).
     """
     folder = find_cell(outputs or outputs_folder(), str(what))
     cell = cells.finished(folder)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import yaml
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro.files import usable
-from sparse_attention.repro.identity import family
-from sparse_attention.repro.store import Store
-from tasks import compose
+from repro import cell as cells
+from repro.files import usable
+from repro.identity import family
+from repro.store import Store
+from tasks.config import compose
 from tasks.data import DataError, NullProgress
 from tasks.load.finding import NoCell, find_cell, outputs_folder
 
@@ -31,7 +31,7 @@ def evaluate(
     Args:
         overrides: `data=NAME`, `data.KEY=VALUE`, and the keys that the training does not depend on (`decode.beam=2`,
             `task.scores=[bleu]`).
-        forward: as of `sparse_attention.repro.cell.run`. trust_plugins: as of `tasks.load.load_cell`.
+        forward: as of `repro.cell.run`. trust_plugins: as of `tasks.load.load_cell`.
 
     Returns:
         the cell with this evaluation alone; its metrics are called `test/...` on the cell's own data, else by the data's name.

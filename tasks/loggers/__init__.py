@@ -1,7 +1,7 @@
 """Loggers beside the curves.csv that every cell writes: `logger=<name>` is `configs/logger/<name>.yaml` and
 `tasks/loggers/<name>.py` with the classes `Options` and `Logger`; nothing else names it.
 
-Logger(cell, options), then as `sparse_attention.repro.loggers` says. `logger=[wandb,tensorboard]` takes both.
+Logger(cell, options), then as `repro.loggers` says. `logger=[wandb,tensorboard]` takes both.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from sparse_attention.repro.cell import Cell
-from tasks import nodes
-from tasks.overrides import CONFIGS
+from repro.cell import Cell
+from tasks.config import nodes
+from tasks.config.overrides import CONFIGS
 
 
 def options() -> dict[str, type]:

@@ -6,13 +6,13 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
-from sparse_attention.repro.cell import Cell, Found
-from sparse_attention.repro.display import setting
-from sparse_attention.repro.files import without_paths
-from sparse_attention.repro.records import ASIDE_NODES, flatten
-from sparse_attention.repro.report.data import clip, read_curves
-from sparse_attention.repro.report.heat import MOST_SOURCE, MOST_TARGET, choose
-from sparse_attention.repro.store import Evaluation
+from repro.cell import Cell, Found
+from repro.files import without_paths
+from repro.launch.display import setting
+from repro.report.data import clip, read_curves
+from repro.report.heat import MOST_SOURCE, MOST_TARGET, choose
+from repro.store import Evaluation
+from repro.store.records import ASIDE_NODES, flatten
 
 SAMPLES = 20  # of a test set
 LONGEST_NAME, LONGEST_TAG = 128, 64  # that wandb takes

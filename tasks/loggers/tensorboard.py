@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparse_attention.repro.cell import Cell, Found
+from repro.cell import Cell, Found
+from tasks.config.options import number
 from tasks.loggers import about
-from tasks.options import number
 
 
 @dataclass

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-from sparse_attention.repro.cell import Cell, Found
-from sparse_attention.repro.files import write_json
+from repro.cell import Cell, Found
+from repro.files import write_json
+from tasks.config.options import choice, number, text
 from tasks.loggers import about
-from tasks.options import choice, number, text
 
 WORST = ("loss", "ppl", "seconds")  # curves whose smallest value is kept, beside those of metrics that are better low
 OWN_SHARE = 0.8  # of the timeout: wandb gives up by itself and says why

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from sparse_attention.repro import paper_claims
+from repro.tables import claims as paper_claims
 from tasks.data.files import publish_file
 
 AXES = {

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from sparse_attention.repro.protocol import Evaluation, scored
+from repro.protocol import Evaluation, scored
 from tasks.multilabel.encode import Encoded
 from tasks.multilabel.metrics import MEASURED
 from tasks.multilabel.models.linear import Fit, Output, output_of

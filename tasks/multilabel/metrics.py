@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparse_attention.repro.protocol import Metric, Scores
+from repro.protocol import Metric, Scores
 
 
 def micro_f1(predicted: np.ndarray, true: np.ndarray) -> float:

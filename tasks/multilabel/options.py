@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks.options import anything, choice, flag, integer, listing, node, number, record, text
+from tasks.config.options import anything, choice, flag, integer, listing, node, number, record, text
 
 KIND = "features"
 LOSSES = ("auto", "log", "huber", "hinge", "fenchel_young")

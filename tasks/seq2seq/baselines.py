@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix, diags
 
-from sparse_attention.repro.files import broken_seal, sealed
+from repro.files import broken_seal, sealed
 from tasks.data.files import publish_file
 from tasks.seq2seq.encode import Encoded, Split
 from tasks.seq2seq.metrics import references, score

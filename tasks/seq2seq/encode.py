@@ -25,6 +25,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from tasks.config.options import plain, read
 from tasks.data.alignments import AlignedPair, Gold
 from tasks.data.cache import META, cached_folder, read_meta
 from tasks.data.dataset import DataSet
@@ -35,7 +36,6 @@ from tasks.data.progress import Progress
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
 from tasks.data.records import Pair
 from tasks.data.symbols import FIRST, SPECIAL, UNK
-from tasks.options import plain, read
 from tasks.seq2seq.learn import fits, learn, lines, subwords
 from tasks.seq2seq.options import Encode
 from tasks.seq2seq.tokenize import hide_digits, tokenizer

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from repro.protocol import Evaluation, Metric, Scores, scored
 from sparse_attention.quality import attention_statistics
-from sparse_attention.repro.protocol import Evaluation, Metric, Scores, scored
 from tasks.data.symbols import EOS, SPECIAL
 from tasks.seq2seq.bleu import References, bleu, multi_bleu
 from tasks.seq2seq.encode import Encoded

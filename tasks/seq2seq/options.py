@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.options import choice, flag, integer, listing, number, text
+from tasks.config.options import choice, flag, integer, listing, number, text
 
 KIND = "pairs"
 SCORES = ("bleu", "multi_bleu", "meteor", "rouge_f1", "rouge_recall75")

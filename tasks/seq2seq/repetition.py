@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from sparse_attention.repro.protocol import Metric
+from repro.protocol import Metric
 from tasks.seq2seq.aligner import Aligner
 from tasks.seq2seq.encode import Encoded
 from tasks.seq2seq.search import Hypothesis

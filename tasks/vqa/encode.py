@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.config.options import plain
 from tasks.data import DataError, DataSet, DataUnavailable, Progress, content_sha256, vectors
 from tasks.data.cache import cached_folder, read_meta, write_meta
 from tasks.data.dataset import fingerprint
@@ -34,7 +35,6 @@ from tasks.data.images import Images, open_images
 from tasks.data.ragged import Ragged
 from tasks.data.records import Question
 from tasks.data.symbols import FIRST, PAD, UNK
-from tasks.options import plain
 from tasks.vqa.answers import soft_scores, vocabulary
 from tasks.vqa.options import Encode
 from tasks.vqa.sizes import ImageSpec

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from sparse_attention.mappings.continuous import MultivariateBetaGaussian
+from tasks.config.models import mappings_at
 from tasks.data import DataUnavailable
 from tasks.data.images import ImageError, ImageInput, decode
 from tasks.layers import density_alpha
-from tasks.models import mappings_at
 from tasks.vqa.models.mcan import PLACES
 
 LARGEST = 448  # pixels of a side of images that the model saw as features

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sparse_attention.repro.protocol import Evaluation, Metric, Scorer, Scores, scored
+from repro.protocol import Evaluation, Metric, Scorer, Scores, scored
 from tasks.data.records import Question
 from tasks.vqa.answers import accuracy
 from tasks.vqa.predict import Answers

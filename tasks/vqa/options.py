@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks.options import flag, integer, listing, text
+from tasks.config.options import flag, integer, listing, text
 
 KIND = "questions"
 # Keys of the nodes that only scoring reads: a training does not depend on them.

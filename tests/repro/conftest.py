@@ -8,11 +8,11 @@ import fake_family  # registers itself as a family
 import pytest
 from made_table import made  # noqa: F401 a fixture
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro.experiment import read
-from sparse_attention.repro.files import write_json
-from sparse_attention.repro.plan import Tools
-from sparse_attention.repro.store import Store
+from repro import cell as cells
+from repro.files import write_json
+from repro.plan import Tools
+from repro.plan.experiment import read
+from repro.store import Store
 
 BASE = {
     "task": {"name": "fake", "family": "none", "scores": ["score"]},

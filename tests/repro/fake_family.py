@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from sparse_attention.repro import identity
-from sparse_attention.repro.protocol import Evaluation, Metric, Prepared, TestSet, Training
+from repro import identity
+from repro.protocol import Evaluation, Metric, Prepared, TestSet, Training
 
 identity.register(__name__)  # in this process: a name in a config.yaml alone would not do
 RECIPE = (1, 1)

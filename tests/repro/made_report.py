@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
-from sparse_attention.repro import report, table
-from sparse_attention.repro.cell import Cell
-from sparse_attention.repro.experiment import read
-from sparse_attention.repro.files import write_json
-from sparse_attention.repro.plan import Plan, Slot
-from sparse_attention.repro.protocol import Prepared, TestSet
-from sparse_attention.repro.store import Store
+from repro import report
+from repro.cell import Cell
+from repro.files import write_json
+from repro.plan import Plan, Slot
+from repro.plan.experiment import read
+from repro.protocol import Prepared, TestSet
+from repro.store import Store
+from repro.tables import build as tables
 
 ROWS = ("softmax", "sparsemax", "fusedmax")
 VOID = {"meta", "img", "br", "hr", "link", "input"}
@@ -159,6 +160,6 @@ class Made:
             self.entry(row).set_status("failed", **facts)
 
     def write(self, failed=None) -> str:
-        built = table.build(self.plan, self.store, self.records, failed)
+        built = tables.build(self.plan, self.store, self.records, failed)
         path = report.write([built], [self.plan], self.store, self.root / "report" / "r.html", failed)
         return path.read_text(encoding="utf-8")

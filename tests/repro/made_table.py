@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from sparse_attention.repro import table as tables
-from sparse_attention.repro.cell import Cell
-from sparse_attention.repro.experiment import read
-from sparse_attention.repro.plan import Plan, Slot
-from sparse_attention.repro.protocol import Prepared, TestSet
+from repro.cell import Cell
+from repro.plan import Plan, Slot
+from repro.plan.experiment import read
+from repro.protocol import Prepared, TestSet
+from repro.tables import build as tables
 
 COLUMN = {
     "label": "A | B & C_1", "grid": "g", "select": {"metric": "dev/accuracy", "mode": "max"},

@@ -22,9 +22,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from sparse_attention.repro import claims  # noqa: E402
-from sparse_attention.repro.files import read_json  # noqa: E402
-from sparse_attention.repro.store import Store  # noqa: E402
+from repro.files import read_json  # noqa: E402
+from repro.store import Store, locks  # noqa: E402
 
 TOY = ["task=toy", "data.limits={train: 64, dev: 16, test: 8}", "train.max_epochs=4", "train.batch_size=4", "model.embed_dim=8",
        "model.hidden_dim=8", "model.layers=1", "decode.beam=2", "decode.max_len_b=8", "runtime.save_minutes=0.005"]  # fmt: skip
@@ -42,7 +41,7 @@ PAGE = {
 EVERY, WORKERS, RETRIES = 1.0, 8, 2  # of `many`: seconds between kills
 COMMANDS = 40  # of `many`: so many kills of cells to one of the command
 COUNTING = """
-from sparse_attention.repro.store import Entry
+from repro.store import Entry
 
 finish = Entry.finish
 
@@ -71,8 +70,8 @@ def page(name: str, size: int) -> dict[str, Any]:
 
 def command(store: str, name: str, size: int) -> int:
     """One reproduce.py over a page."""
-    from sparse_attention.repro.experiment import read
-    from tasks import reproduce
+    from repro.plan.experiment import read
+    from tasks.commands import reproduce
 
     reproduce.POLL_SECONDS = 0.5
     overrides = [f"paths.outputs={store}", f"paths.data={Path(store).parent / 'data'}", "runtime.workers=1"]
@@ -150,7 +149,7 @@ class Storm:
     def _idle(self, pattern: str) -> Path | None:
         """A file of a cell that nobody works on."""
         found = [p for entry in self.store if not entry.busy() for p in entry.folder.glob(pattern) if p.is_file()]
-        found = [p for p in found if p.stat().st_size and "damaged-" not in str(p) and p.name != claims.NAME]
+        found = [p for p in found if p.stat().st_size and "damaged-" not in str(p) and p.name != locks.NAME]
         return self.rng.choice(found) if found else None
 
     def flip(self, pattern: str = "**/*") -> None:
@@ -168,7 +167,7 @@ class Storm:
         ahead = time.time() + self.rng.choice([3600.0, 3e8])
         for claim in self.store.root.glob("cells/*/*/*/claim"):
             holder = read_json(claim)
-            if holder and not claims.alive(claim.parent):
+            if holder and not locks.alive(claim.parent):
                 claim.write_text(json.dumps(holder | {"boot": "before"}))
             os.utime(claim, (ahead, ahead))
             self.done["clocks ahead"] += 1

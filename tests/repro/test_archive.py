@@ -8,12 +8,12 @@ import warnings
 
 import pytest
 
-from sparse_attention.repro import archive, render
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro import plan as plans
-from sparse_attention.repro import table as tables
-from sparse_attention.repro.convergence import CONVERGED, UNKNOWN
-from sparse_attention.repro.store import Store, StoreError
+from repro import cell as cells
+from repro import plan as plans
+from repro.store import Store, StoreError, archive
+from repro.tables import build as tables
+from repro.tables import render
+from repro.tables.convergence import CONVERGED, UNKNOWN
 
 
 @pytest.fixture

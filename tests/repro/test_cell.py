@@ -13,10 +13,10 @@ import fake_family
 import pytest
 import yaml
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro import files
-from sparse_attention.repro.protocol import Training
-from sparse_attention.repro.store import Damaged, StoreError
+from repro import cell as cells
+from repro import files
+from repro.protocol import Training
+from repro.store import Damaged, StoreError
 
 
 def runs(cell, store) -> list[str]:

@@ -13,8 +13,8 @@ import time
 
 import pytest
 
-from sparse_attention.repro import claims
-from sparse_attention.repro.claims import Busy, owner
+from repro.store import locks
+from repro.store.locks import Busy, owner
 
 FORK = mp.get_context("fork")
 
@@ -57,9 +57,9 @@ def test_of_many_claimants_exactly_one_wins(entry, stale):
 def test_late_successor_leaves_the_claim_that_another_made_since(entry):
     """Both saw the same dead process; the slower one still holds what it read then."""
     held(entry, pid=dead_pid())
-    seen_by_both = claims.look(entry.path("claim"))
+    seen_by_both = locks.look(entry.path("claim"))
     with entry.claimed():
-        claims._take_away(entry.path("claim"), seen_by_both)
+        locks._take_away(entry.path("claim"), seen_by_both)
         assert json.loads(entry.path("claim").read_text())["pid"] == os.getpid()
     assert list(entry.folder.glob("claim*")) == []
 
@@ -81,10 +81,10 @@ def test_claim_made_between_looking_and_taking_stays(entry):
     entry.folder.mkdir(parents=True)
     claim = entry.path("claim")
     claim.touch()
-    seen = claims.look(claim)
+    seen = locks.look(claim)
     entry.path("next").touch()
     os.replace(entry.path("next"), claim)
-    claims._take_away(claim, seen)
+    locks._take_away(claim, seen)
     assert claim.exists()
 
 
@@ -94,7 +94,7 @@ def test_claim_appears_whole(entry, monkeypatch):
 
     def linked(draft, claim):
         link(draft, claim)
-        seen.append(claims.look(claim).holder["pid"])
+        seen.append(locks.look(claim).holder["pid"])
 
     monkeypatch.setattr(os, "link", linked)
     with entry.claimed():
@@ -120,7 +120,7 @@ def test_file_system_without_links_is_named(entry, monkeypatch):
         raise PermissionError(1, "Operation not permitted", str(claim))
 
     monkeypatch.setattr(os, "link", refuse)
-    with pytest.raises(claims.StoreError, match="Operation not permitted"), entry.claimed():
+    with pytest.raises(locks.StoreError, match="Operation not permitted"), entry.claimed():
         pass
 
 
@@ -131,29 +131,29 @@ def test_process_that_cannot_be_asked_for_is_judged_by_its_heartbeat(entry, othe
     """Containers of one host share its boot and may share its name; a number is another process in each of them."""
     held(entry, pid=dead_pid(), **other)
     assert entry.busy()
-    old = time.time() - claims.STALE_SECONDS - 5
+    old = time.time() - locks.STALE_SECONDS - 5
     os.utime(entry.path("claim"), (old, old))
     assert not entry.busy()
 
 
 def test_machine_without_these_facts_asks_for_nobody(entry, monkeypatch):
-    monkeypatch.setattr(claims, "_here", lambda: {"host": "mac", "boot": None, "namespace": None})
+    monkeypatch.setattr(locks, "_here", lambda: {"host": "mac", "boot": None, "namespace": None})
     held(entry, pid=dead_pid())
     assert entry.busy()
 
 
 def test_owner_that_was_away_for_too_long_stops_without_writing(entry, monkeypatch):
     """Its machine slept; a successor has the folder by now."""
-    from sparse_attention.repro import stopping
+    from repro import signals
 
-    monkeypatch.setattr(claims, "HEARTBEAT_SECONDS", 0.05)
-    with pytest.raises(stopping.Stopped, match="was taken over"), stopping.listening(), entry.claimed() as check:
+    monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.05)
+    with pytest.raises(signals.Stopped, match="was taken over"), signals.listening(), entry.claimed() as check:
         check()
         entry.path("claim").write_text(json.dumps({"host": "elsewhere", "pid": 1, "token": "theirs"}))
         with pytest.raises(Busy, match="was taken over"):
             check()
         time.sleep(10)
-    assert stopping.asked().save is False
+    assert signals.asked().save is False
     assert json.loads(entry.path("claim").read_text())["token"] == "theirs"
 
 
@@ -191,7 +191,7 @@ def test_claim_whose_pid_is_no_process_is_judged_by_its_heartbeat(entry, pid):
     held(entry, pid=pid, token=["../no/name*"])
     with pytest.raises(Busy, match="is being worked on"), entry.claimed():
         pass
-    old = time.time() - claims.STALE_SECONDS - 5
+    old = time.time() - locks.STALE_SECONDS - 5
     os.utime(entry.path("claim"), (old, old))
     with entry.claimed():
         assert json.loads(entry.path("claim").read_text())["pid"] == os.getpid()
@@ -204,7 +204,7 @@ def test_claim_of_another_machine_is_judged_by_its_heartbeat(entry):
     with pytest.raises(Busy, match="elsewhere"), entry.claimed():
         pass
     assert json.loads(claim.read_text())["token"] == "theirs"
-    old = time.time() - claims.STALE_SECONDS - 5
+    old = time.time() - locks.STALE_SECONDS - 5
     os.utime(claim, (old, old))
     with entry.claimed():
         assert json.loads(claim.read_text())["host"] == socket.gethostname()
@@ -217,14 +217,14 @@ def test_empty_claim_is_respected_while_young(entry):
     claim.touch()
     with pytest.raises(Busy), entry.claimed():
         pass
-    old = time.time() - claims.HEARTBEAT_SECONDS - 5
+    old = time.time() - locks.HEARTBEAT_SECONDS - 5
     os.utime(claim, (old, old))
     with entry.claimed():
         pass
 
 
 def test_heartbeat_touches_the_claim(entry, monkeypatch):
-    monkeypatch.setattr(claims, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.05)
     with entry.claimed():
         claim = entry.path("claim")
         os.utime(claim, (0, 0))
@@ -249,7 +249,7 @@ def test_another_process_with_the_number_of_the_dead_one_does_not_keep_its_claim
 def test_this_machine_before_its_last_start_is_judged_by_its_heartbeat(entry):
     held(entry, boot="before", pid=dead_pid())
     assert entry.busy(), "it may be another machine that is called alike"
-    old = time.time() - claims.STALE_SECONDS - 5
+    old = time.time() - locks.STALE_SECONDS - 5
     os.utime(entry.path("claim"), (old, old))
     with entry.claimed():
         pass
@@ -258,7 +258,7 @@ def test_this_machine_before_its_last_start_is_judged_by_its_heartbeat(entry):
 @pytest.mark.parametrize("beating", [False, True])
 def test_a_claim_from_the_future_blocks_only_while_it_is_touched(entry, monkeypatch, beating):
     """A clock that was years ahead left its time there."""
-    monkeypatch.setattr(claims, "HEARTBEAT_SECONDS", 0.2)
+    monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.2)
     held(entry, boot="another")
     claim, future = entry.path("claim"), time.time() + 3e8
     os.utime(claim, (future, future))
@@ -275,5 +275,5 @@ def test_a_claim_from_the_future_blocks_only_while_it_is_touched(entry, monkeypa
 def test_ages_are_taken_by_the_clock_of_the_file_system(entry, monkeypatch):
     held(entry, host="elsewhere")
     monkeypatch.setattr(time, "time", lambda: 0.0)  # ours is decades behind
-    assert entry.busy() and abs(claims.now(entry.folder) - entry.path("claim").stat().st_mtime) < 60
+    assert entry.busy() and abs(locks.now(entry.folder) - entry.path("claim").stat().st_mtime) < 60
     assert sorted(p.name for p in entry.folder.iterdir()) == ["claim"]

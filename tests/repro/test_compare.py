@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro import compare, records, render
-from sparse_attention.repro.report import comparison, sweeps
+from repro import cell as cells
+from repro.report import comparison, sweeps
+from repro.store import records
+from repro.tables import compare, render
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from sparse_attention.repro.convergence import CONVERGED, LEARNING, UNKNOWN, Convergence, judge, noise, of, together
-from sparse_attention.repro.protocol import Metric
+from repro.protocol import Metric
+from repro.tables.convergence import CONVERGED, LEARNING, UNKNOWN, Convergence, judge, noise, of, together
 
 ACCURACY = Metric("accuracy", "%", 1, 1, 1.0, "", "mean")
 LOSS = replace(ACCURACY, name="loss", better=-1, decimals=3)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sparse_attention.repro import display
-from sparse_attention.repro import plan as plans
-from sparse_attention.repro.cell import Outcome
-from sparse_attention.repro.pool import Event
+from repro import plan as plans
+from repro.cell import Outcome
+from repro.launch import display
+from repro.launch.pool import Event
 
 
 @pytest.fixture

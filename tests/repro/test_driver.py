@@ -1,4 +1,4 @@
-"""`tasks.reproduce` around cells of the fake family: tables when complete, other processes waited for, Ctrl-C in one sentence."""
+"""`tasks.commands.reproduce` around cells of the fake family: tables when complete, other processes waited for, Ctrl-C in one sentence."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro import plan as plans
-from tasks import reproduce
+from repro import cell as cells
+from repro import plan as plans
+from tasks.commands import reproduce
 
 RUNTIME = {"workers": 2, "threads": 1, "device": "cpu", "devices": "all", "workers_per_device": 1}
 
@@ -104,8 +104,8 @@ COMMAND = """
 import sys
 sys.path[:0] = [{root!r}, {here!r}]
 import conftest, fake_family
-from sparse_attention.repro import plan as plans
-from sparse_attention.repro.experiment import read
+from repro import plan as plans
+from repro.plan.experiment import read
 from tasks import reproduce
 
 def plan(names, overrides):

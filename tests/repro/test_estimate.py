@@ -7,10 +7,10 @@ from dataclasses import replace
 import fake_family
 import pytest
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro import estimate as estimates
-from sparse_attention.repro import plan as plans
-from sparse_attention.repro.files import read_json, write_json
+from repro import cell as cells
+from repro import plan as plans
+from repro.files import read_json, write_json
+from repro.plan import estimate as estimates
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import fake_family
 import pytest
 
-from sparse_attention.repro import experiment as experiments
-from sparse_attention.repro.experiment import ExperimentError
+from repro.plan import experiment as experiments
+from repro.plan.experiment import ExperimentError
 
 
 def test_a_page_becomes_what_it_says(experiment):

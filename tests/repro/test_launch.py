@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from sparse_attention.repro import launch
-from sparse_attention.repro.files import StoreError
-from sparse_attention.repro.launch import devices
+from repro import launch
+from repro.files import StoreError
+from repro.launch import devices
 
 RUNTIME = {"device": "cpu", "threads": 1, "workers": 2, "devices": "all", "workers_per_device": 1}
 LAUNCHERS = ("local", "joblib")
@@ -109,8 +109,8 @@ import sys
 sys.path[:0] = {paths}
 if __name__ == "__main__":
     import pickle
-    from sparse_attention.repro import launch
-    from sparse_attention.repro.store import Store
+    from repro import launch
+    from repro.store import Store
     cell = pickle.load(sys.stdin.buffer)
     list(launch.run([cell], Store(sys.argv[1]), {{"name": "{name}"}}, {runtime}))
 """

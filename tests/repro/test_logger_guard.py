@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sparse_attention.repro import cell as cells
+from repro import cell as cells
 
 
 class Logger:

@@ -7,20 +7,10 @@ from dataclasses import replace
 import pytest
 from made_table import SOFTMAX, TUNED
 
-from sparse_attention.repro import table as tables
-from sparse_attention.repro.experiment import ExperimentError
-from sparse_attention.repro.paper_claims import (
-    CONTRADICTED,
-    OPEN,
-    SUPPORTED,
-    Claim,
-    decide,
-    differences,
-    outcomes,
-    read,
-    trend,
-)
-from tasks import compose
+from repro.plan.experiment import ExperimentError
+from repro.tables import build as tables
+from repro.tables.claims import CONTRADICTED, OPEN, SUPPORTED, Claim, decide, differences, outcomes, read, trend
+from tasks.config import compose
 
 BASE = Claim("as good", "section 4", "fake", ("tuned",), "test/bleu", "equivalence", "softmax", 1.0)
 

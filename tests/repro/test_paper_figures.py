@@ -7,7 +7,7 @@ import csv
 import numpy as np
 import pytest
 
-from sparse_attention.repro.paper_figures import FIGURES, page, write
+from tasks.commands.paper_figures import FIGURES, page, write
 
 BY_NAME = {figure.name: figure for figure in FIGURES}
 

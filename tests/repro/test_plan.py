@@ -8,7 +8,7 @@ from dataclasses import replace
 import fake_family
 import pytest
 
-from sparse_attention.repro import plan as plans
+from repro import plan as plans
 
 
 def made(one, tools, overrides=(), **options):

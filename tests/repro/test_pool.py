@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro import pool
+from repro import cell as cells
+from repro.launch import pool
 
 
 def outcomes(events) -> dict[int, object]:

@@ -8,7 +8,7 @@ from importlib import metadata
 
 import pytest
 
-from sparse_attention.repro import provenance
+from repro.store import provenance
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from made_report import ROWS, Made, Page
 
-from sparse_attention.repro import report, table
+from repro import report
+from repro.tables import build as tables
 
 pytest.importorskip("jinja2")
 
@@ -103,7 +104,7 @@ def test_missing_and_damaged_files_leave_a_report(tmp_path, level, name, how):
 
 def test_damage_after_the_table_was_built_leaves_a_report(tmp_path):
     made = Made(tmp_path)
-    built = table.build(made.plan, made.store, made.records)
+    built = tables.build(made.plan, made.store, made.records)
     made.level(1).path("predictions.jsonl.gz").write_bytes(b"\x1f\x8b broken")
     made.entry(0).path("curves.csv").unlink()
     text = report.write([built], [made.plan], made.store, tmp_path / "r.html").read_text()
@@ -128,7 +129,7 @@ def test_the_cells_have_their_scores(tmp_path):
 
 def test_several_tables_have_an_overview(tmp_path):
     made = Made(tmp_path, seeds=(1, 2, 3))
-    built = [table.build(made.plan, made.store, made.records) for _ in range(2)]
+    built = [tables.build(made.plan, made.store, made.records) for _ in range(2)]
     text = report.write(built, [made.plan] * 2, made.store, tmp_path / "r.html").read_text()
     page = Page(text)
     lines = [r for r in page.rows if r and r[0].startswith("column & one made_up")]
@@ -138,7 +139,7 @@ def test_several_tables_have_an_overview(tmp_path):
 
 def test_backticks_are_code_and_still_escaped(tmp_path):
     made = Made(tmp_path)
-    built = table.build(made.plan, made.store, made.records)
+    built = tables.build(made.plan, made.store, made.records)
     built.deviations.append(f"`mapping.mode=paper` {EVIL}")
     text = report.write([built], [made.plan], made.store, tmp_path / "r.html").read_text()
     assert "<code>mapping.mode=paper</code>" in text and "<img" not in text
@@ -167,7 +168,7 @@ def test_one_table_per_plan(tmp_path):
 
 
 def test_importing_the_report_is_light():
-    code = "import sys, sparse_attention.repro.report; print([m for m in ('matplotlib', 'jinja2', 'safetensors') if m in sys.modules])"
+    code = "import sys, repro.report; print([m for m in ('matplotlib', 'jinja2', 'safetensors') if m in sys.modules])"
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

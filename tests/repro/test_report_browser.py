@@ -6,7 +6,8 @@ import pytest
 from chromium import BINARY, Chromium
 from made_report import Made
 
-from sparse_attention.repro import report, table
+from repro import report
+from repro.tables import build as tables
 
 pytest.importorskip("jinja2")
 pytestmark = pytest.mark.skipif(BINARY is None, reason="no Chromium is installed (Debian: apt-get install chromium)")
@@ -19,7 +20,7 @@ def page(tmp_path_factory):
     """Two tables, three rows, two seeds, a sentence of ordinary words and a word that does not end."""
     root = tmp_path_factory.mktemp("report")
     made = Made(root, comparable=True, seeds=(1, 2), text="an ordinary sentence about attention " + "x" * 300)
-    built = [table.build(made.plan, made.store, made.records) for _ in range(2)]
+    built = [tables.build(made.plan, made.store, made.records) for _ in range(2)]
     built[0].deviations.append("`a.very.long.key.of.a.configuration.which.no.line.of.a.telephone.holds=true`")
     return report.write(built, [made.plan] * 2, made.store, root / "report" / "r.html")
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from made_report import ROWS, Made, Page
 
-from sparse_attention.repro.report.heat import groups, runs
-from sparse_attention.repro.report.samples import SAMPLES, choose
+from repro.report.heat import groups, runs
+from repro.report.samples import SAMPLES, choose
 
 pytest.importorskip("jinja2")
 

@@ -7,8 +7,8 @@ import os
 import pytest
 from made_report import Made, Page
 
-from sparse_attention.repro.report import unchanged
-from sparse_attention.repro.report.placed import LARGEST, note, placed
+from repro.report import unchanged
+from repro.report.placed import LARGEST, note, placed
 
 pytest.importorskip("jinja2")
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"><rect width="5" height="5"/></svg>'

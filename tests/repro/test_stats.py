@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sparse_attention.repro.stats import (
+from repro.tables.statistics import (
     Summary,
     holm,
     kendall,

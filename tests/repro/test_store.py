@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from sparse_attention.repro import files
-from sparse_attention.repro.files import write_atomic, write_json
-from sparse_attention.repro.store import Damaged, Store, StoreError
+from repro import files
+from repro.files import write_atomic, write_json
+from repro.store import Damaged, Store, StoreError
 
 FORK = mp.get_context("fork")
 
@@ -238,7 +238,7 @@ def test_full_file_system(small_disk):
     code = """
 import sys
 from pathlib import Path
-from sparse_attention.repro.store import Store, StoreError, write_json
+from repro.store import Store, StoreError, write_json
 entry = Store(sys.argv[1]).entry("toy", "softmax", "abc")
 write_json(entry.path("metrics.json"), {"metrics": {"dev/score": 1.0}})
 Path(sys.argv[1], "ballast").write_bytes(b"x" * 180_000)

@@ -8,8 +8,8 @@ import sys
 import pytest
 import storm
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro.files import read_json, write_json
+from repro import cell as cells
+from repro.files import read_json, write_json
 
 
 @pytest.mark.slow

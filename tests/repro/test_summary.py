@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro import plan as plans
-from sparse_attention.repro import provenance
-from sparse_attention.repro import table as tables
-from sparse_attention.repro.files import read_json, write_json
-from sparse_attention.repro.published import records
-from sparse_attention.repro.store import Store
-from sparse_attention.repro.summary import summary
+from repro import cell as cells
+from repro import plan as plans
+from repro.files import read_json, write_json
+from repro.plan.published import records
+from repro.store import Store, provenance
+from repro.tables import build as tables
+from repro.tables.summary import summary
 
 PRINTED = records({
     "rows": {"plain": {"mapping": "softmax"}, "tuned": {"mapping": "sparsegen_lin"}}, "chosen": ["mapping.lam"],

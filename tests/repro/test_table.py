@@ -7,10 +7,10 @@ import statistics
 import pytest
 from made_table import AMBIGUOUS, COLUMN, FACTS, ONE, RECORDS, SOFTMAX, TUNED, block, cell_of
 
-from sparse_attention.repro import render
-from sparse_attention.repro import table as tables
-from sparse_attention.repro.files import read_json, write_json
-from sparse_attention.repro.footers import Scope, of_settings, of_task
+from repro.files import read_json, write_json
+from repro.tables import build as tables
+from repro.tables import render
+from repro.tables.footers import Scope, of_settings, of_task
 
 
 def test_selection_takes_the_best_dev_point_over_seeds(made):
@@ -173,7 +173,7 @@ def test_deviations_come_from_the_task_s_page(tmp_path):
 @pytest.mark.parametrize(
     "text, concerned",
     [
-        ("softmax: scaled", True), ("**oscarmax**: exact", False), ("oscarmax, softmax: exact", True), ("laha2018: no file named", True),
+        ("with softmax: scaled", True), ("**with oscarmax**: exact", False), ("with oscarmax, with softmax: exact", True), ("laha2018: no file named", True),
         ("**martins2020**: code", False), ("demo, cpu: small", True), ("paper: large", False), ("cpu, laha2018: both", False),
         ("data: LibreOffice help, 12,000 paragraphs", False), ("model: one layer", True), ("on duc2004: digits", False), ("on own: mine", True),
         ("Word vectors: random, as softmax: not in the paper", True), ("no head at all", True),

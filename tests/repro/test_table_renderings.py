@@ -8,8 +8,8 @@ import io
 import pytest
 from made_table import AMBIGUOUS, BASELINES, RECORDS
 
-from sparse_attention.repro import render
-from sparse_attention.repro import table as tables
+from repro.tables import build as tables
+from repro.tables import render
 
 
 def test_text(made):

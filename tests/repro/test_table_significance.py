@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from made_table import BASELINES, ONE, RECORDS, SOFTMAX, block, cell_of, examples
 
-from sparse_attention.repro import table as tables
-from sparse_attention.repro.blocks import best_of
+from repro.tables import build as tables
+from repro.tables.blocks import best_of
 
 
 def test_significance_marks_a_row_that_differs_from_the_first(made):

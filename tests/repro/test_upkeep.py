@@ -9,10 +9,9 @@ import zipfile
 
 import pytest
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro import upkeep
-from sparse_attention.repro.files import StoreError
-from sparse_attention.repro.store import Store
+from repro import cell as cells
+from repro.files import StoreError
+from repro.store import Store, maintenance
 
 
 @pytest.fixture
@@ -34,12 +33,12 @@ def flip(path) -> None:
 
 
 def wrong(store) -> list[str]:
-    return [f"{s.place.rpartition('/')[2]}: {s.why}" for s in upkeep.verify(store) if s.state == "damaged"]
+    return [f"{s.place.rpartition('/')[2]}: {s.why}" for s in maintenance.verify(store) if s.state == "damaged"]
 
 
 def test_every_flipped_file_is_named(made, store):
-    assert wrong(store) == [] and {s.state for s in upkeep.verify(store)} == {"done"}
-    assert len(list(upkeep.verify(store))) == 5  # two trainings, three evaluations
+    assert wrong(store) == [] and {s.state for s in maintenance.verify(store)} == {"done"}
+    assert len(list(maintenance.verify(store))) == 5  # two trainings, three evaluations
     first, level = made[0].entry(store), made[1].evaluation(store, made[1].tests[1])
     flip(first.path("encoding/dict.txt"))
     flip(level.path("predictions.jsonl.gz"))
@@ -64,17 +63,17 @@ def test_cleaning_takes_leftovers_and_nothing_else(made, store):
     busy = made[1].entry(store)
     busy.path("checkpoints/saving.88.pt").write_bytes(b"being written")
     with busy.claimed():
-        assert sorted(upkeep.clean(store)) == sorted(str(entry.path(n).relative_to(store.root)) for n in left)
+        assert sorted(maintenance.clean(store)) == sorted(str(entry.path(n).relative_to(store.root)) for n in left)
         assert busy.path("checkpoints/saving.88.pt").exists()
-    assert len(upkeep.clean(store)) == 1
+    assert len(maintenance.clean(store)) == 1
     assert entry.path("checkpoints/best.pt").read_bytes() == b"kept"
     assert {k: v for k, v in content(store).items() if not k.endswith("best.pt")} == before
 
 
 def test_cells_travel_whole(made, store, tmp_path):
     file, there = tmp_path / "cells.tar", Store(tmp_path / "there")
-    assert [s.state for s in upkeep.export(store, file)] == ["exported"] * 2
-    assert [s.state for s in upkeep.take_in(there, file)] == [
+    assert [s.state for s in maintenance.export(store, file)] == ["exported"] * 2
+    assert [s.state for s in maintenance.take_in(there, file)] == [
         "imported",
         "imported",
         "imported",
@@ -82,7 +81,7 @@ def test_cells_travel_whole(made, store, tmp_path):
         "imported",
     ]
     assert all(c.found(there).metrics == c.found(store).metrics for c in made)
-    assert {s.state for s in upkeep.take_in(there, file)} == {"was here"}
+    assert {s.state for s in maintenance.take_in(there, file)} == {"was here"}
     assert not list(there.root.rglob(".*")) and not list(tmp_path.glob(".*"))
 
 
@@ -91,8 +90,8 @@ def test_a_cell_that_is_here_gets_the_evaluations_it_lacks(cell, store, tmp_path
     more = cell(tests=["further"])
     cells.run(more, store)
     cells.run(cell(), there)
-    upkeep.export(store, file, ["fake/softmax"])
-    assert [s.state for s in upkeep.take_in(there, file)] == ["was here", "imported"]
+    maintenance.export(store, file, ["fake/softmax"])
+    assert [s.state for s in maintenance.take_in(there, file)] == ["was here", "imported"]
     assert more.done(there)
 
 
@@ -101,7 +100,7 @@ def test_damaged_and_unfinished_cells_do_not_travel(made, cell, store, tmp_path)
     cells.run(cell(seed=3, task__behaviour="raise"), store)
     flip(made[0].entry(store).path("weights.safetensors"))
     flip(made[1].evaluation(store, made[1].tests[0]).path("metrics.json"))
-    said = sorted((s.state, s.why) for s in upkeep.export(store, file))
+    said = sorted((s.state, s.why) for s in maintenance.export(store, file))
     assert [s for s, _ in said] == ["exported", "left out", "left out", "left out"]
     assert {w for _, w in said} == {
         "",
@@ -109,17 +108,17 @@ def test_damaged_and_unfinished_cells_do_not_travel(made, cell, store, tmp_path)
         "weights.safetensors is not what was written",
         "metrics.json is not what was written",
     }
-    assert [s.state for s in upkeep.take_in(there, file)] == ["imported", "imported"]
+    assert [s.state for s in maintenance.take_in(there, file)] == ["imported", "imported"]
     assert cells.run(made[1], there).state == "done" and made[1].done(there)
 
 
 def test_a_tar_that_was_damaged_on_the_way_leaves_the_store_as_it_was(made, store, tmp_path):
     file, there = tmp_path / "cells.tar", Store(tmp_path / "there")
-    upkeep.export(store, file)
+    maintenance.export(store, file)
     whole = file.read_bytes()
     at = whole.index(b"word 1")
     file.write_bytes(whole[:at] + b"wore" + whole[at + 4 :])
-    said = {s.place.rpartition("/")[2]: s for s in upkeep.take_in(there, file)}
+    said = {s.place.rpartition("/")[2]: s for s in maintenance.take_in(there, file)}
     assert sorted(s.state for s in said.values()) == ["damaged", "imported", "imported", "imported"] or (
         sorted(s.state for s in said.values()) == ["damaged", "imported", "imported"]
     )
@@ -128,8 +127,8 @@ def test_a_tar_that_was_damaged_on_the_way_leaves_the_store_as_it_was(made, stor
         file.write_bytes(broken)
         there = Store(tmp_path / f"there{len(broken)}")
         with pytest.raises(StoreError, match="damaged or no tar") if not broken.startswith(whole[:10]) else _any():
-            upkeep.take_in(there, file)
-        assert all(s.state == "done" for s in upkeep.verify(there)) and not list(there.root.glob("cells/.*"))
+            maintenance.take_in(there, file)
+        assert all(s.state == "done" for s in maintenance.verify(there)) and not list(there.root.glob("cells/.*"))
 
 
 class _any:  # a tar that is cut may end between two members
@@ -146,12 +145,12 @@ def test_a_tar_that_reaches_out_of_the_store_is_refused(store, tmp_path):
     with tarfile.open(file, "w") as tar:
         tar.add(tmp_path / "x", "../../../out")
     with pytest.raises(StoreError):
-        upkeep.take_in(there, file)
+        maintenance.take_in(there, file)
     assert not list(tmp_path.rglob("out"))
 
 
 def test_sizes_count_everything_once(made, store):
-    found = upkeep.sizes(store)
+    found = maintenance.sizes(store)
     assert found["fake/softmax"] == (2, sum(len(v) for k, v in content(store).items() if k.startswith("cells")))
     assert found["of these, checkpoints of finished cells"][0] == 2
 

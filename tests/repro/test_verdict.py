@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from sparse_attention.repro import plan as plans
-from sparse_attention.repro import provenance
-from sparse_attention.repro.cell import run
-from sparse_attention.repro.files import read_json, write_json
-from sparse_attention.repro.protocol import Metric
-from sparse_attention.repro.published import Published, lookup
-from sparse_attention.repro.published import records as with_rows
-from sparse_attention.repro.stats import Summary, summarize, t_quantile
-from sparse_attention.repro.table import build
-from sparse_attention.repro.verdict import APART, MISSED, OPEN, REPRODUCED, Verdict, judge, seeds_needed
+from repro import plan as plans
+from repro.cell import run
+from repro.files import read_json, write_json
+from repro.plan.published import Published, lookup
+from repro.plan.published import records as with_rows
+from repro.protocol import Metric
+from repro.store import provenance
+from repro.tables.build import build
+from repro.tables.statistics import Summary, summarize, t_quantile
+from repro.tables.verdict import APART, MISSED, OPEN, REPRODUCED, Verdict, judge, seeds_needed
 
 BLEU = Metric("bleu", "BLEU points", 1, 2, 1.0, "", "bleu")
 PRINTED = Published(36.0, 2, "BLEU", "d")

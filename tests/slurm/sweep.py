@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 import sparse_attention as sa
-from sparse_attention.repro import stopping
+from repro import stopping
 
 FLAGS = Path({flags!r})
 CALLS = itertools.count()
@@ -58,12 +58,12 @@ def page(sharpness=SHARPNESS):
 
 
 def main(store: str, flags: str, *overrides: str) -> int:
-    from sparse_attention.repro.experiment import read
-    from sparse_attention.repro.store import Store
-    from tasks import reproduce
+    from repro.plan.experiment import read
+    from repro.store import Store
+    from tasks.commands import reproduce
 
     if any(o == "launcher=slurm" for o in overrides):
-        from sparse_attention.repro.launch import slurm
+        from repro.launch import slurm
 
         slurm.POLL_SECONDS, slurm.SETTLE_SECONDS = 1.0, 3.0
     reproduce.POLL_SECONDS = 0.5

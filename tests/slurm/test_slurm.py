@@ -15,8 +15,8 @@ import pytest
 import storm
 import sweep
 
-from sparse_attention.repro.files import read_json
-from sparse_attention.repro.store import Entry, Store
+from repro.files import read_json
+from repro.store import Entry, Store
 
 pytestmark = pytest.mark.slurm
 pytest.importorskip("submitit", reason="the extra [cluster] is not installed: pip install -e '.[cluster]'")

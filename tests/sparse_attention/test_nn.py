@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import sparse_attention as sa
+from tasks.layers import attention
 
 CONSTRUCTED = [
     {},
@@ -217,7 +218,7 @@ def test_what_is_refused():
 
 def test_a_mapping_along_another_dimension_than_the_keys_is_refused():
     mapping = sa.make("sparsemax", dim=1)
-    for build in (lambda: sa.nn.MultiheadAttention(8, 2, mapping=mapping), lambda: sa.attention.DotAttention(mapping)):
+    for build in (lambda: sa.nn.MultiheadAttention(8, 2, mapping=mapping), lambda: attention.DotAttention(mapping)):
         with pytest.raises(ValueError, match=r"maps along dim=1; attention's keys are the last"):
             build()
 

@@ -38,7 +38,7 @@ def test_names_and_specs():
 
 def test_the_package_shows_all_it_has_and_nothing_else():
     shown = dir(sa)
-    assert {"attention", "bench", "continuous", "kernels", "losses", "properties", "quality", "repro"} < set(shown)
+    assert {"continuous", "kernels", "losses", "properties", "quality"} < set(shown)
     rooms = {name for name in shown if inspect.ismodule(getattr(sa, name))}
     assert "registry" not in shown and len(rooms) == 14
     for name in set(shown) - rooms - {"__version__"}:

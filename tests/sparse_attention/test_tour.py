@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sparse_attention import registry
-from sparse_attention.repro import tour
+from tasks.commands import tour
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "library.md").read_text(encoding="utf-8")

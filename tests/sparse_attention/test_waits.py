@@ -7,7 +7,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import sparse_attention as sa
-from sparse_attention.bench.syncs import syncs
+from benchmarks.syncs import syncs
 from sparse_attention.mappings.continuous import (
     BetaGaussian,
     ContinuousAttention1d,

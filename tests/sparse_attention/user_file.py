@@ -12,13 +12,14 @@ class Reader(nn.Module):
     def __init__(self, width: int, classes: int, mapping: sa.Mapping) -> None:
         super().__init__()
         self.attend = sa.nn.MultiheadAttention(width, 2, batch_first=True, mapping="entmax", alpha="learned")
-        self.pool = sa.attention.AdditiveAttention(None, width, mapping=mapping)
+        self.score = nn.Linear(width, 1)
+        self.pool = mapping
         self.out = nn.Linear(width, classes)
 
     def forward(self, x: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         read, _ = self.attend(x, x, x, key_padding_mask=~keep, need_weights=False)
-        context, weights = self.pool(None, read, mask=keep)
-        return self.out(context.squeeze(1)), weights
+        weights: Tensor = self.pool(self.score(read).squeeze(-1), mask=keep)
+        return self.out((weights.unsqueeze(1) @ read).squeeze(1)), weights
 
 
 def mappings(scores: Tensor, keep: Tensor) -> list[Tensor]:
@@ -82,4 +83,4 @@ def main() -> dict[str, float]:
         sa.make(described.name + "x")
     except sa.UnknownMappingError as error:
         print(error)
-    return sa.quality.attention_statistics(weights.squeeze(1), keep)
+    return sa.quality.attention_statistics(weights, keep)

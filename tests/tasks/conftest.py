@@ -35,8 +35,8 @@ def vqa2_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def small_cell(prepared_cell, tiny, vqa2_folder, tmp_path_factory):
     """`small_cell(name)`: (cell, entry) of "pairs" or of one of CELLS, trained and scored once."""
-    from sparse_attention.repro import cell as cells
-    from sparse_attention.repro.store import Store
+    from repro import cell as cells
+    from repro.store import Store
 
     finished = {}
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from tasks import costs, models
-from tasks.compose import composer, page
-from tasks.options import plain
-from tasks.reproduce import asked, outline
+from tasks.commands import costs
+from tasks.commands.reproduce import asked, outline
+from tasks.config import models
+from tasks.config.compose import composer, page
+from tasks.config.options import plain
 
 S, T, V = 6, 5, 1000
 SOFTMAX = {"name": "softmax", "gamma": 1.0, "at": {}, "grid": {}}

@@ -13,8 +13,8 @@ import pytest
 import torch
 import yaml
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro.store import Damaged, Store, StoreError
+from repro import cell as cells
+from repro.store import Damaged, Store, StoreError
 from tasks.load import NoCell, evaluate, load_cell
 from tasks.load.export import export
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tasks import compose, figures, reproduce
+from tasks.commands import figures, reproduce
+from tasks.config import compose
 
 
 @pytest.mark.parametrize("name", figures.FIGURES)

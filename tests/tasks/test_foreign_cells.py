@@ -15,11 +15,10 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from sparse_attention.repro import upkeep
-from sparse_attention.repro.files import StoreError
-from sparse_attention.repro.plugins import Untrusted
-from sparse_attention.repro.store import Entry, Level, Store
-from tasks import comparing, summarize
+from repro.files import StoreError
+from repro.plugins import Untrusted
+from repro.store import Entry, Level, Store, maintenance
+from tasks.commands import compare, summary
 from tasks.load import evaluate, load_cell
 from tasks.load.export import export
 
@@ -139,7 +138,7 @@ def test_a_senseless_cell_is_named_in_one_sentence_and_stops_no_table(received, 
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a b\n")))
             assert script(name)([str(folder)]) == 1
             assert capsys.readouterr().err.startswith("error: ")
-    assert comparing.main({"task": "toy", "paths.outputs": str(store.root), "to": str(store.root / "c")}) == 0
+    assert compare.main({"task": "toy", "paths.outputs": str(store.root), "to": str(store.root / "c")}) == 0
     told = capsys.readouterr()
     assert "softmax" in told.out
     assert ("2 finished cells" in told.out) == shown
@@ -179,9 +178,11 @@ def test_code_of_a_received_cell_runs_only_when_it_is_trusted(received, place, t
     page(folder, lambda p: p.update(plugins=[named]))
 
     tar = tmp_path / "cells.tar"
-    upkeep.export(store, tar)
+    maintenance.export(store, tar)
     (seen,) = [
-        s for s in upkeep.take_in(Store(tmp_path / "other"), tar) if "sparsemax" in s.place and "/eval" not in s.place
+        s
+        for s in maintenance.take_in(Store(tmp_path / "other"), tar)
+        if "sparsemax" in s.place and "/eval" not in s.place
     ]
     assert seen.state == "imported" and "evil" in seen.why and "--trust-plugins" in seen.why
     place_of = (
@@ -192,8 +193,8 @@ def test_code_of_a_received_cell_runs_only_when_it_is_trusted(received, place, t
     for door in place_of:
         with pytest.raises(Untrusted, match=r"evil.*--trust-plugins"):
             door()
-    assert comparing.main({"task": "toy", "paths.outputs": str(store.root), "to": str(tmp_path / "c")}) == 0
-    summarize.summarize("laha2018_table2", [f"paths.outputs={store.root}", "columns=toy"][:1])
+    assert compare.main({"task": "toy", "paths.outputs": str(store.root), "to": str(tmp_path / "c")}) == 0
+    summary.summarize("laha2018_table2", [f"paths.outputs={store.root}", "columns=toy"][:1])
     assert not ran.exists()
     assert load_cell(folder, trust_plugins=True).config["plugins"] and ran.read_text()
     for name in [n for n in sys.modules if "evil" in n]:
@@ -211,17 +212,19 @@ def test_the_module_of_a_received_cell_is_not_imported(received, tmp_path, monke
     monkeypatch.syspath_prepend(str(tmp_path))
     page(folder, lambda p: p.update(module="evilmod"))
     tar = tmp_path / "cells.tar"
-    upkeep.export(store, tar)
-    seen = {s.place.split("/")[1]: s for s in upkeep.take_in(Store(tmp_path / "other"), tar) if "/eval" not in s.place}
+    maintenance.export(store, tar)
+    seen = {
+        s.place.split("/")[1]: s for s in maintenance.take_in(Store(tmp_path / "other"), tar) if "/eval" not in s.place
+    }
     assert (
         seen["softmax"].state == "imported"
         and seen["sparsemax"].state == "refused"
         and "evilmod" in seen["sparsemax"].why
     )
     assert not (tmp_path / "other" / "cells" / "toy" / "sparsemax").exists()
-    assert comparing.main({"task": "toy", "paths.outputs": str(store.root), "to": str(tmp_path / "c")}) == 0
+    assert compare.main({"task": "toy", "paths.outputs": str(store.root), "to": str(tmp_path / "c")}) == 0
     assert "evilmod" in capsys.readouterr().err
-    summarize.summarize("laha2018_table2", [f"paths.outputs={store.root}"])
+    summary.summarize("laha2018_table2", [f"paths.outputs={store.root}"])
     assert not ran.exists()
 
 
@@ -238,7 +241,7 @@ def test_a_manifest_that_names_files_elsewhere_is_damaged(received, tmp_path):
 
 def test_a_plugin_runs_for_the_user_who_named_it(prepared_cell, tiny, tmp_path, monkeypatch):
     """By path and content: the same cell in a new process, and its export, need no flag; another content does."""
-    from sparse_attention.repro import cell as cells
+    from repro import cell as cells
 
     plugin = tmp_path / "mine.py"
     plugin.write_text("import math\n")

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import sparse_attention as sa
-from tasks.language_model import report, training
-from tasks.language_model.data import window
-from tasks.language_model.model import Block, LanguageModel, rotated, turns
+from benchmarks.language_model import report, training
+from benchmarks.language_model.data import window
+from benchmarks.language_model.model import Block, LanguageModel, rotated, turns
 
 SMALL = {"width": 16, "layers": 2, "heads": 2, "length": 48, "every": 2, "windows": 1, "warmup": 2}
 

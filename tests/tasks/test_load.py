@@ -7,9 +7,9 @@ import shutil
 import pytest
 import torch
 
-from sparse_attention.repro.store import Store
-from tasks import compose
-from tasks.compose import ConfigError
+from repro.store import Store
+from tasks.config import compose
+from tasks.config.compose import ConfigError
 from tasks.load import NoCell, evaluate, evaluation_config, find_cell, load_cell
 
 

@@ -10,8 +10,8 @@ import sys
 import pytest
 import torch
 
-from sparse_attention.bench import proof as kernels
-from tasks import proof, wheels
+from benchmarks import gpu_proof, wheels
+from benchmarks import proof as kernels
 
 
 @pytest.mark.parametrize("part", ["kernels", "training"])
@@ -43,7 +43,7 @@ def test_a_part_runs_on_a_cpu_and_says_so(part, tmp_path, root):
         assert len(found["sparse_attention"]) == 12
         assert {row["label"] for row in found["speed"]} >= {"torch.softmax", *(label for label, *_ in kernels.MAPPINGS)}
     else:
-        assert [row["model"] for row in found["models"]] == list(proof.MODELS)
+        assert [row["model"] for row in found["models"]] == list(gpu_proof.MODELS)
         assert all(row["waits"] == [] and len(row["losses"]) >= 4 for row in found["models"])
 
 
@@ -58,7 +58,7 @@ def test_what_is_wrong_is_found(monkeypatch):
     found = {"agreement": kernels.compare("cpu", kernels.Sizes(((3, 1, 7),), (), (1, 1, 1, 1), 0.0))}
     assert [row["agrees"] for row in found["agreement"]] == [False, True, True]
     model = {"model": "LSTM", "agrees": False, "apart": 0.5, "waits": ["item"]}
-    wrong = proof.failures({**found, "models": [model], "table": {"table": "demo", "status": 124}})
+    wrong = gpu_proof.failures({**found, "models": [model], "table": {"table": "demo", "status": 124}})
     assert [w.partition(":")[0] for w in wrong] == [
         "sparsemax in float32 on [3, 1, 7]",
         "LSTM",

@@ -8,9 +8,10 @@ import shutil
 
 import pytest
 
-from sparse_attention.repro import archive, compare, records, render
-from sparse_attention.repro.store import Store
-from tasks import compose, recorded, rerun, verifying
+from repro.store import Store, archive, records
+from repro.tables import compare, render
+from tasks.commands import recorded, rerun, verify
+from tasks.config import compose
 
 PAGE = """# Results
 
@@ -27,7 +28,7 @@ EXPERIMENT = {
 @pytest.fixture(scope="module")
 def folder(learned, learning, tmp_path_factory):
     """A folder like docs/results of a repository: records of a table of two trained cells, and a page that prints it."""
-    from sparse_attention.repro import experiment
+    from repro.plan import experiment
 
     root = tmp_path_factory.mktemp("repository")
     outputs, results = root / "outputs", root / "docs" / "results"
@@ -40,19 +41,19 @@ def folder(learned, learning, tmp_path_factory):
         path, count, lost = recorded.record("pair", [f"paths.outputs={outputs}", "data.mirror=null"][:1], results)
         assert (path, count, lost) == (results / "records" / "pair_demo.jsonl", 2, [])
         (results / "pair.md").write_text(PAGE + render.to_markdown(recorded.of_file(path)))
-        verifying.write(results)  # the record's checksum is there since it was written
+        verify.write(results)  # the record's checksum is there since it was written
         yield results
 
 
 def test_a_page_is_what_its_records_give(folder):
-    done = verifying.check(folder)
+    done = verify.check(folder)
     assert (done.wrong, done.sections) == ([], 1) and done.sums >= 2
-    assert verifying.write(folder) == []
+    assert verify.write(folder) == []
 
 
 def test_every_altered_digit_is_caught(folder):
     """Each digit of each row of the table, one after the other."""
-    of = verifying.expected(folder)
+    of = verify.expected(folder)
     page = folder / "pair.md"
     text = page.read_text()
     begin = text.index("| softmax")
@@ -63,7 +64,7 @@ def test_every_altered_digit_is_caught(folder):
         for at in digits:
             changed = text[:at] + str((int(text[at]) + 1) % 10) + text[at + 1 :]
             page.write_text(changed)
-            assert verifying.check(folder, of).wrong, changed[at - 20 : at + 20]
+            assert verify.check(folder, of).wrong, changed[at - 20 : at + 20]
     finally:
         page.write_text(text)
 
@@ -77,9 +78,9 @@ def test_the_command_names_what_differs(folder, script, old, new, said):
     right = page.read_text()
     assert old in right
     page.write_text(right.replace(old, new))
-    done = verifying.check(folder)
+    done = verify.check(folder)
     assert len(done.wrong) >= 1 and said in done.text() and "docs/results/pair.md" in done.text()
-    assert verifying.write(folder) == ["docs/results/pair.md"] and page.read_text() == right
+    assert verify.write(folder) == ["docs/results/pair.md"] and page.read_text() == right
 
 
 def test_a_table_without_records_is_told(folder):
@@ -88,7 +89,7 @@ def test_a_table_without_records_is_told(folder):
         "## Another table\n\n*profile cpu*\n\n### words\n\n| mapping | a |\n|---|---:|\n| softmax | 1.0 |\n"
     )
     try:
-        (said, _) = verifying.check(folder).wrong
+        (said, _) = verify.check(folder).wrong
         assert said == "docs/results/other.md: Another table, profile cpu: there are no records of this table"
     finally:
         page.unlink()
@@ -144,8 +145,8 @@ def test_a_sweep_has_records_of_its_own(learned, tmp_path):
     path, count = recorded.record_sweep("two", store.root, results)
     assert count == len(read) >= 2 and str(tmp_path) not in path.read_text()
     (results / "two.md").write_text(printed)
-    verifying.write(results)
-    assert verifying.check(results).wrong == []
+    verify.write(results)
+    assert verify.check(results).wrong == []
     with pytest.raises(ValueError, match="sweep=too"):
         recorded.record_sweep("too", store.root, results)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tasks.options import OptionsError, read
-from tasks.schedules import SCHEDULES
+from tasks.config.options import OptionsError, read
+from tasks.config.schedules import SCHEDULES
 
 
 def make(name: str, lr: float = 1.0, total: int = 1000, per_epoch: int = 100, **options):
@@ -121,7 +121,7 @@ def test_state_survives_the_safe_unpickler(name, tmp_path):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_page_is_read_by_its_class(name, root):
-    from tasks.compose import page
+    from tasks.config.compose import page
 
     own = {k: v for k, v in page("schedule", name).items() if k != "name"}
     read(SCHEDULES[name].Options, own, "schedule")

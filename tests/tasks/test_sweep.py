@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from sparse_attention.repro.store import Store, StoreError
-from tasks import comparing, compose, reproduce, sweep
-from tasks.overrides import ConfigError
+from repro.store import Store, StoreError
+from tasks.commands import compare, reproduce, sweep
+from tasks.config import compose
+from tasks.config.overrides import ConfigError
 
 
 @pytest.fixture
@@ -135,7 +136,7 @@ def test_a_sweep_is_never_overwritten_by_another(tmp_path):
     asked = sweep.read(["task=toy", "mapping.gamma=1,2", "sweep=mine", "runtime.workers=2"])
     found = sweep.resolve(asked)
     folder = sweep.folder_of(store, asked, found)
-    comparing.write_manifest(folder, asked.lasting, [{"cell": "toy/softmax/0"}])
+    compare.write_manifest(folder, asked.lasting, [{"cell": "toy/softmax/0"}])
     again = sweep.read(["mapping.gamma=1,2", "task=toy", "sweep=mine", "runtime.workers=7"])
     assert sweep.folder_of(store, again, found) == folder
     with pytest.raises(ConfigError, match=r"is there already and was asked as: mapping\.gamma=1,2 task=toy"):
@@ -148,25 +149,25 @@ def test_a_sweep_is_never_overwritten_by_another(tmp_path):
 
 
 def test_the_manifest_of_a_sweep_is_what_was_written(tmp_path, capsys):
-    comparing.write_manifest(tmp_path, ["seed=1,2"], [{"cell": "toy/softmax/0123"}])
+    compare.write_manifest(tmp_path, ["seed=1,2"], [{"cell": "toy/softmax/0123"}])
     path = tmp_path / "manifest.json"
     whole = path.read_text()
     assert (
-        comparing.read_manifest(tmp_path)["cells"] == [{"cell": "toy/softmax/0123"}]
-        and comparing.read_manifest(tmp_path / "x") is None
+        compare.read_manifest(tmp_path)["cells"] == [{"cell": "toy/softmax/0123"}]
+        and compare.read_manifest(tmp_path / "x") is None
     )
     digits, draw = [i for i, c in enumerate(whole) if c.isdigit()], random.Random(0)
     for i in draw.sample(digits, 40):
         path.write_text(whole[:i] + str((int(whole[i]) + draw.randrange(1, 10)) % 10) + whole[i + 1 :])
         with pytest.raises(StoreError, match=r"manifest\.json is not what was written"):
-            comparing.read_manifest(tmp_path)
+            compare.read_manifest(tmp_path)
     path.write_text("{")
     with pytest.raises(StoreError, match="cannot be read"):
-        comparing.main({"sweep": tmp_path.name, "paths.outputs": str(placed(tmp_path))})
+        compare.main({"sweep": tmp_path.name, "paths.outputs": str(placed(tmp_path))})
     path.write_text(json.dumps({k: v for k, v in json.loads(whole).items() if k != "checksum"}))
-    assert comparing.read_manifest(tmp_path) and "has no checksum" in capsys.readouterr().err
-    comparing.write_manifest(tmp_path, ["seed=1,2"], [])
-    assert comparing.read_manifest(tmp_path) and capsys.readouterr().err == ""
+    assert compare.read_manifest(tmp_path) and "has no checksum" in capsys.readouterr().err
+    compare.write_manifest(tmp_path, ["seed=1,2"], [])
+    assert compare.read_manifest(tmp_path) and capsys.readouterr().err == ""
 
 
 def placed(folder):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tasks.fairseq_plugin  # noqa: F401  registers the models
-from tasks import throughput
+from benchmarks import throughput
 from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import open_encoded
 

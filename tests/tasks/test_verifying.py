@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from sparse_attention.repro import archive
-from tasks import recorded, verifying
+from repro.store import archive
+from tasks.commands import recorded, verify
 
-EXPECTED = verifying.expected  # the fixture puts what it computed once in its place
+EXPECTED = verify.expected  # the fixture puts what it computed once in its place
 NAMES = ("martins2020_nmt_cpu", "peters2018_snli_cpu")
 COPIED = (
     *(f"{name}.md" for name in NAMES), *(f"records/{name}.jsonl" for name in NAMES), "records/sweep_p.jsonl", "sweeps",
@@ -44,10 +44,10 @@ def honest(tmp_path_factory):
         shutil.rmtree(results / "sweeps" / name)
     shutil.copy(recorded.RESULTS.parents[1] / "README.md", root)
     shutil.copy(recorded.RESULTS.parent / "transformers_models.md", root / "docs")
-    of = verifying.expected(results)
+    of = verify.expected(results)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verifying, "expected", lambda results: of)
-        verifying.write(results, ["*"])
+        patch.setattr(verify, "expected", lambda results: of)
+        verify.write(results, ["*"])
         yield root, of
 
 
@@ -59,10 +59,10 @@ def found(honest, path, edit, renewed=False):
     try:
         file.write_bytes(edit(before))
         assert file.read_bytes() != before, "the forgery changes nothing"
-        of = replace(of, wrong=verifying.contradictions(results))
+        of = replace(of, wrong=verify.contradictions(results))
         if renewed:
-            (results / recorded.CHECKSUMS).write_text(json.dumps(verifying.sums(results, of)))
-        return verifying.check(results, of).wrong
+            (results / recorded.CHECKSUMS).write_text(json.dumps(verify.sums(results, of)))
+        return verify.check(results, of).wrong
     finally:
         file.write_bytes(before)
         (results / recorded.CHECKSUMS).write_bytes(listed)
@@ -192,10 +192,10 @@ SUMS = {  # what nothing here computes: a checksum alone
 
 def test_what_is_right_passes(honest):
     root, of = honest
-    done = verifying.check(root / "docs" / "results", of)
+    done = verify.check(root / "docs" / "results", of)
     assert done.wrong == [] and done.sections == 3 and done.files >= 10 and done.sums >= 20
     assert done.text().startswith("3 tables and ") and "Not covered: sentences outside tables" in done.text()
-    assert verifying.write(root / "docs" / "results") == []
+    assert verify.write(root / "docs" / "results") == []
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -219,7 +219,7 @@ def test_files_lost_and_added_are_found(honest):
     page.unlink()
     new.write_text("{}")
     try:
-        wrong = verifying.check(results, of).wrong
+        wrong = verify.check(results, of).wrong
         assert any("no page has the table" in one for one in wrong)
         assert {one.split(":")[0] for one in wrong} >= {"peters2018_snli_cpu.md", "records/more.json"}
     finally:
@@ -237,13 +237,13 @@ def test_writing_mends_pages_and_files(honest):
     ):  # fmt: skip
         assert old in kept[path]
         (root / path).write_text(kept[path].replace(old, new))
-    changed = verifying.write(results)
+    changed = verify.write(results)
     assert {*kept} <= set(changed)
     assert {path: (root / path).read_text() for path in kept} == kept
     (root / BLEU_PAGE).write_text(kept[BLEU_PAGE].replace("says nothing of", "says little of"))
-    assert verifying.write(results) == ["checksum of martins2020_nmt_cpu.md"]
+    assert verify.write(results) == ["checksum of martins2020_nmt_cpu.md"]
     (root / BLEU_PAGE).write_text(kept[BLEU_PAGE])
-    assert verifying.write(results) and verifying.check(results, of).wrong == []
+    assert verify.write(results) and verify.check(results, of).wrong == []
 
 
 @pytest.mark.parametrize("accept", [(), ("figures/*",)])
@@ -256,11 +256,11 @@ def test_writing_refuses_records_that_were_changed(honest, accept, monkeypatch):
     try:
         path.write_bytes(SUMS["a dev score of a record"][1](before[path]))
         with pytest.raises(ValueError, match=r"records/peters2018_snli_cpu\.jsonl is not as checksums\.json has it"):
-            verifying.write(results, accept)
+            verify.write(results, accept)
         path.write_bytes(NUMBERS["an accuracy raised"][1](before[path]))
-        monkeypatch.setattr(verifying, "expected", lambda results: replace(of, wrong=verifying.contradictions(results)))
+        monkeypatch.setattr(verify, "expected", lambda results: replace(of, wrong=verify.contradictions(results)))
         with pytest.raises(ValueError, match=r"test/accuracy is 73\.2.*, its 9,824 examples give 70\.2"):
-            verifying.write(results, ["*"])
+            verify.write(results, ["*"])
         now = {p: p.read_bytes() for p in results.rglob("*") if p.is_file()}
         assert {p for p in now if now[p] != before[p]} == {path}
     finally:
@@ -284,13 +284,13 @@ def test_bleu_without_a_hit_of_four_words_is_sacrebleus():
     "row", ["| softmax | 1.0 | 2.0 |", "| softmax | **1.0** | **2.0** |", "| softmax | 1.0 | **2.0** |"]
 )
 def test_bold_taken_away_given_and_moved(tmp_path, row):
-    of = verifying.Expected(sections={("T", "cpu"): "## T\n\n*profile cpu*\n\n| softmax | **1.0** | 2.0 |\n"})
+    of = verify.Expected(sections={("T", "cpu"): "## T\n\n*profile cpu*\n\n| softmax | **1.0** | 2.0 |\n"})
     results = tmp_path / "docs" / "results"
     results.mkdir(parents=True)
     page = results / "page.md"
     page.write_text(f"## T\n\n*profile cpu*\n\n{row}\n")
-    (results / recorded.CHECKSUMS).write_text(json.dumps(verifying.sums(results, of)))
-    assert ["page.md: T, line 5" in one for one in verifying.check(results, of).wrong] == [True]
+    (results / recorded.CHECKSUMS).write_text(json.dumps(verify.sums(results, of)))
+    assert ["page.md: T, line 5" in one for one in verify.check(results, of).wrong] == [True]
 
 
 def test_a_curve_has_the_score_of_the_best_epoch():
@@ -314,35 +314,35 @@ def test_a_curve_has_the_score_of_the_best_epoch():
 def test_a_section_may_be_followed_by_prose_and_only_its_beginning_is_computed(tmp_path):
     results = tmp_path / "docs" / "results"
     results.mkdir(parents=True)
-    of = verifying.Expected(openings={"Claims": "## Claims\n\n| a | b |\n|---|---|\n| x | 1 |"})
+    of = verify.Expected(openings={"Claims": "## Claims\n\n| a | b |\n|---|---|\n| x | 1 |"})
     page = results / "page.md"
     page.write_text("# Page\n\n## Claims\n\n| a | b |\n|---|---|\n| x | 2 |\n\nIn words.\n")
-    assert ["page.md: Claims, line 5" in one for one in verifying.check(results, of).wrong].count(True) == 1
-    assert verifying._renewed(page.read_text(), of).endswith("| x | 1 |\n\nIn words.\n")
+    assert ["page.md: Claims, line 5" in one for one in verify.check(results, of).wrong].count(True) == 1
+    assert verify._renewed(page.read_text(), of).endswith("| x | 1 |\n\nIn words.\n")
     longer = page.read_text().replace("| x | 2 |", "| x | 2 |\n| y | 3 |")
-    assert verifying._renewed(longer, of) == page.read_text().replace("| x | 2 |", "| x | 1 |")
+    assert verify._renewed(longer, of) == page.read_text().replace("| x | 2 |", "| x | 1 |")
     page.write_text("# Page\n")
-    assert any("no page has the table" in one for one in verifying.check(results, of).wrong)
+    assert any("no page has the table" in one for one in verify.check(results, of).wrong)
 
 
 def test_computed_points_leave_the_other_pages_alone(tmp_path, monkeypatch):
     """Sections of a page that the records give beside their table have an end each, and no section is the start of every page."""
-    from sparse_attention.repro.blocks import Table
+    from repro.tables.blocks import Table
 
     results = tmp_path / "docs" / "results"
     results.mkdir(parents=True)
     made = recorded.Made(Table("t", "T", "profile demo", [], []), "## One\n\nsaid\n\n## Two\n\n| a |\n")
     monkeypatch.setattr(recorded, "files", lambda results: [results / "records" / "t.jsonl"])
     monkeypatch.setattr(recorded, "read", lambda path: made)
-    monkeypatch.setattr(verifying, "contradictions", lambda results: [])
+    monkeypatch.setattr(verify, "contradictions", lambda results: [])
     of = EXPECTED(results)
     assert of.openings == {"One": "## One\n\nsaid", "Two": "## Two\n\n| a |"} and not of.sections
     (results / "page.md").write_text("# Page\n\nIn words.\n\n## One\n\nsai\n\n## Two\n\n| a |\n\nmore\n")
-    assert verifying._renewed((results / "page.md").read_text(), of) == (
+    assert verify._renewed((results / "page.md").read_text(), of) == (
         "# Page\n\nIn words.\n\n## One\n\nsaid\n\n## Two\n\n| a |\n\nmore\n"
     )
 
 
 @pytest.mark.slow
 def test_the_results_of_this_repository_are_right():
-    assert verifying.check(of=EXPECTED()).wrong == []
+    assert verify.check(of=EXPECTED()).wrong == []

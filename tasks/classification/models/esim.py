@@ -25,10 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from sparse_attention.structured.rows import Solution
+from tasks.config.models import Place
+from tasks.config.options import flag, integer, number
 from tasks.data.symbols import FIRST, PAD, UNK
 from tasks.layers import BiLstm, WordVectors
-from tasks.models import Place
-from tasks.options import flag, integer, number
 
 TEXTS = 2  # of an example
 PLACES = {"attention": Place(over=("row", "sequence", "matching"), provides=("transitions",))}
@@ -47,7 +47,7 @@ class Options:
     word_dropout: float = number(0.0, low=0, below=1, help="share of words read as unknown in training")
 
     def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
-        """At least so many parameters, and activations of a batch (see `tasks.memory`)."""
+        """At least so many parameters, and activations of a batch (see `tasks.config.memory`)."""
         e, h = self.embed_dim, self.hidden_dim
         table = 0 if self.fixed_vectors else words * e
         return table + 8 * h * (e + 4 * h), 2 * examples * tokens * (e + 24 * h)

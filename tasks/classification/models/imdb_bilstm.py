@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 import sparse_attention as sa
-from sparse_attention.attention import AdditiveAttention, AdditiveScores
 from sparse_attention.mappings.continuous import (
     ContinuousAttention1d,
     DiscreteContinuousAttention1d,
@@ -29,10 +28,11 @@ from sparse_attention.mappings.continuous import (
     matched_sigma_sq,
 )
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
+from tasks.config.models import Place, nodes_at
+from tasks.config.options import choice, flag, integer, listing, number
 from tasks.data.symbols import PAD
 from tasks.layers import BiLstm, WordVectors, density_alpha, density_on_words
-from tasks.models import Place, nodes_at
-from tasks.options import choice, flag, integer, listing, number
+from tasks.layers.attention import AdditiveAttention, AdditiveScores
 
 TEXTS = 1  # of an example
 PLACES = {"attention": Place(over=("row", "density"))}
@@ -80,7 +80,7 @@ class Options:
         return []
 
     def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
-        """At least so many parameters, and activations of a batch (see `tasks.memory`)."""
+        """At least so many parameters, and activations of a batch (see `tasks.config.memory`)."""
         e, h, s = self.embed_dim, self.hidden_dim, self.score_dim
         table = 0 if self.fixed_vectors else words * e
         return table + 8 * h * (e + h) + 2 * h * s, examples * tokens * (e + 12 * h + s)

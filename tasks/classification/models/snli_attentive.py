@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparse_attention.attention import AdditiveAttention
+from tasks.config.models import Place
+from tasks.config.options import flag, integer, number
 from tasks.data.symbols import EOS, FIRST, PAD, UNK
 from tasks.layers import WordVectors
-from tasks.models import Place
-from tasks.options import flag, integer, number
+from tasks.layers.attention import AdditiveAttention
 
 TEXTS = 2  # of an example
 PLACES = {"attention": Place(over=("row",))}
@@ -47,7 +47,7 @@ class Options:
     l2: float = number(1e-4, low=0, high=1000, help="(l2 / 2) |W|^2 in the loss; weights, not biases or word vectors")
 
     def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
-        """At least so many parameters, and activations of a batch (see `tasks.memory`)."""
+        """At least so many parameters, and activations of a batch (see `tasks.config.memory`)."""
         e, h = self.embed_dim, self.hidden_dim
         table = 0 if self.fixed_vectors else words * e
         return table + e * h + 12 * h * h, 2 * examples * tokens * (e + 6 * h)

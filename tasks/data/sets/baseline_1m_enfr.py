@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import text
 from tasks.data import sources
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.files import sha256_of
@@ -14,7 +15,6 @@ from tasks.data.manifests import load_manifest
 from tasks.data.pairs import language, languages, two_languages
 from tasks.data.progress import Progress
 from tasks.data.records import Pair
-from tasks.options import text
 
 KIND = "pairs"
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import choice
 from tasks.data.dataset import SPLITS, DataSet, Limits, fingerprint, limits, make
 from tasks.data.debian import load_descriptions
 from tasks.data.manifests import load_manifest
 from tasks.data.pairs import ENGLISH, bounds, within_bounds, word_bounds
 from tasks.data.progress import Progress
 from tasks.data.records import Pair
-from tasks.options import choice
 
 KIND = "pairs"
 

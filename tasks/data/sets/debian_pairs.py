@@ -16,12 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import integer
 from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
 from tasks.data.debian import Description, load_descriptions
 from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
 from tasks.data.records import Example
-from tasks.options import integer
 
 KIND = "texts"
 CLASSES = ("perl", "python", "program")

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import text
 from tasks.data import own
 from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
 from tasks.data.lines import LinePairs
@@ -19,7 +20,6 @@ from tasks.data.pairs import languages
 from tasks.data.progress import Progress
 from tasks.data.reading import count, damaged, numbered
 from tasks.data.records import Pair, Subset, clean
-from tasks.options import text
 
 KIND = "pairs"
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{1,8})*")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import text
 from tasks.data import hub
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.files import sha256_of
@@ -13,7 +14,6 @@ from tasks.data.manifests import load_manifest
 from tasks.data.pairs import ENGLISH
 from tasks.data.progress import Progress
 from tasks.data.records import Mapped, Pair, clean
-from tasks.options import text
 
 KIND = "pairs"
 # published layouts: the archive with folders train/ and Giga/, or all files in one folder

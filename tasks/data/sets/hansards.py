@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import text
 from tasks.data import reading
 from tasks.data.alignments import AlignedPair, aligned, read_pharaoh
 from tasks.data.dataset import DataSet, Limits, limits, make
@@ -13,7 +14,6 @@ from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
 from tasks.data.pairs import language, languages, two_languages
 from tasks.data.progress import Progress
 from tasks.data.records import clean
-from tasks.options import text
 
 KIND = "pairs"
 

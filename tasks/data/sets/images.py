@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from tasks.config.options import choice, integer, listing, text
 from tasks.data import own
 from tasks.data.answers import answer_type, normalized
 from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
@@ -15,7 +16,6 @@ from tasks.data.progress import Progress
 from tasks.data.questions import hold_out, limited
 from tasks.data.reading import damaged
 from tasks.data.records import Question
-from tasks.options import choice, integer, listing, text
 
 KIND = "questions"
 COLUMNS = ("image", "question", "answer")

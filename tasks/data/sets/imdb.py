@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import integer, number, text
 from tasks.data import hub, sources
 from tasks.data.archives import reading_archive, tar_members
 from tasks.data.dataset import DataSet, Limits, limits, make
@@ -18,7 +19,6 @@ from tasks.data.manifests import load_manifest, mirror_files
 from tasks.data.progress import Progress
 from tasks.data.reading import decode, read_text, size_of
 from tasks.data.records import Example
-from tasks.options import integer, number, text
 
 KIND = "texts"
 CLASSES = ("negative", "positive")

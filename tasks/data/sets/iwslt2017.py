@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.config.options import text
 from tasks.data import hub, sources
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.files import sha256_of
@@ -27,7 +28,6 @@ from tasks.data.pairs import (
 from tasks.data.progress import Progress
 from tasks.data.reading import damaged, read_lines, read_text
 from tasks.data.records import Mapped, Pair, clean
-from tasks.options import text
 
 KIND = "pairs"
 ARCHIVED = "de-en"  # the pair of the manifest's web address

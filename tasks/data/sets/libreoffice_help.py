@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
+from tasks.config.options import choice
 from tasks.data.apt import PrivateApt
 from tasks.data.dataset import SPLITS, DataSet, Limits, fingerprint, limits, make
 from tasks.data.manifests import load_manifest
@@ -26,7 +27,6 @@ from tasks.data.progress import Progress
 from tasks.data.reading import read_text
 from tasks.data.records import Pair, clean
 from tasks.data.splits import normalized, split_by_content
-from tasks.options import choice
 
 KIND = "pairs"
 RECIPE = 2  # raised when the same pages would give other pairs or splits

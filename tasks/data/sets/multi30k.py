@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import choice, text
 from tasks.data import hub, sources
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
@@ -22,7 +23,6 @@ from tasks.data.pairs import (
 from tasks.data.progress import Progress
 from tasks.data.reading import read_lines
 from tasks.data.records import Mapped, Pair, clean
-from tasks.options import choice, text
 
 KIND = "pairs"
 TEST_SETS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import choice, integer, listing, text
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.images import Files, ImageInput, stem_key
 from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.questions import limited, read_nlvr
 from tasks.data.records import Question
-from tasks.options import choice, integer, listing, text
 
 KIND = "questions"
 PARTS = {"train": "dev", "dev": "hidden", "test": "test"}

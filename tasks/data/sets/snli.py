@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import text
 from tasks.data import hub, sources
 from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
 from tasks.data.errors import DataError
@@ -17,7 +18,6 @@ from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
 from tasks.data.reading import TOO_LONG, count, damaged, json_lines, numbered, table, too_long
 from tasks.data.records import Example, Mapped, Subset
-from tasks.options import text
 
 KIND = "texts"
 CLASSES = ("entailment", "neutral", "contradiction")

@@ -25,11 +25,11 @@ from pathlib import Path
 
 import numpy as np
 
+from tasks.config.options import choice, integer, node
 from tasks.data.dataset import SPLITS, DataSet
 from tasks.data.labelled import labelled_set
 from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
-from tasks.options import choice, integer, node
 
 KIND = "features"
 SETTINGS = ("mean_labels", "label_range", "length")

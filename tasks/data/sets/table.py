@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.config.options import Kind, listing, near
+from tasks.config.options import text as word
 from tasks.data import own
 from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
 from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
 from tasks.data.reading import damaged
 from tasks.data.records import Example, Subset
-from tasks.options import Kind, listing, near
-from tasks.options import text as word
 
 KIND = "texts"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")

@@ -21,12 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
+from tasks.config.options import integer
 from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
 from tasks.data.errors import DataError
 from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
 from tasks.data.records import Pair
-from tasks.options import integer
 
 KIND = "pairs"
 SIZES = {"train": 12_000, "dev": 500, "test": 500}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import choice, integer, listing, number, text
 from tasks.data import sources
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.files import sha256_of
@@ -16,7 +17,6 @@ from tasks.data.progress import Progress
 from tasks.data.questions import hold_out, limited, read_vqa2
 from tasks.data.reading import read_text
 from tasks.data.records import Question
-from tasks.options import choice, integer, listing, number, text
 
 KIND = "questions"
 

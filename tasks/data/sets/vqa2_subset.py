@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import choice, text
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.images import ImageInput
 from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.questions import limited, read_vqa2
 from tasks.data.records import Question
-from tasks.options import choice, text
 
 KIND = "questions"
 PARTS = {"train": "train", "dev": "valid", "test": "test"}

@@ -1,1 +1,1 @@
-"""One file an architecture: `Options`, `Model`, `PLACES` (see `tasks.models`)."""
+"""One file an architecture: `Options`, `Model`, `PLACES` (see `tasks.config.models`)."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from tasks.models import Place
-from tasks.options import integer, number
+from tasks.config.models import Place
+from tasks.config.options import integer, number
 from tasks.seq2seq.tagger import Tagger
 
 PLACES: dict[str, Place] = {}

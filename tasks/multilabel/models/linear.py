@@ -30,7 +30,7 @@ from torch import Tensor
 
 import sparse_attention as sa
 from sparse_attention import losses
-from tasks.models import Place, nodes_at, parameters
+from tasks.config.models import Place, nodes_at, parameters
 from tasks.multilabel.options import Solver
 
 PLACES = {"output": Place(over=("row",), learned=False)}

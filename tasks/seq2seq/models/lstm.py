@@ -20,11 +20,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sparse_attention.attention import KINDS, Attention, make_scores
+from tasks.config.models import Place
+from tasks.config.options import choice, flag, integer, number
 from tasks.data.symbols import PAD
 from tasks.layers import Lstm, packed
-from tasks.models import Place
-from tasks.options import choice, flag, integer, number
+from tasks.layers.attention import KINDS, Attention, make_scores
 
 PLACES = {"cross": Place(over=("row",), provides=("lengths",), stateful=True)}
 STATE = "mapping."  # prefix of the mapping's own entries in the decoder's state
@@ -61,7 +61,7 @@ class Options:
         return found
 
     def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
-        """At least so many parameters, and activations of a batch (see `tasks.memory`)."""
+        """At least so many parameters, and activations of a batch (see `tasks.config.memory`)."""
         e, h = self.embed_dim, self.hidden_dim
         recurrent = 4 * h * (e + (2 * self.layers - 1) * h) * (1 if self.bidirectional else 2)
         tables = words * e if self.share_embeddings else words * (2 * e + h)

@@ -30,9 +30,9 @@ from sparse_attention.mappings.continuous import (
     position_weights,
 )
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
+from tasks.config.models import Place, nodes_at
+from tasks.config.options import choice, integer, listing, number
 from tasks.layers import density_alpha, density_on_words
-from tasks.models import Place, nodes_at
-from tasks.options import choice, integer, listing, number
 from tasks.seq2seq.models import lstm
 
 PLACES = {"cross": Place(over=("density",))}

@@ -21,9 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tasks.config.models import Place, nodes_at
+from tasks.config.options import choice, flag, integer, number
 from tasks.data.symbols import BOS, PAD
-from tasks.models import Place, nodes_at
-from tasks.options import choice, flag, integer, number
 from tasks.seq2seq.fertility import FERTILITIES, TAGGER, TYPES
 from tasks.seq2seq.models import lstm
 from tasks.seq2seq.tagger import Tagger

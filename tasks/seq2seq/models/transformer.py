@@ -23,10 +23,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sparse_attention.attention import MultiheadAttention
+from tasks.config.models import Place
+from tasks.config.options import flag, integer, number
 from tasks.data.symbols import PAD
-from tasks.models import Place
-from tasks.options import flag, integer, number
+from tasks.layers.attention import MultiheadAttention
 
 PLACES = {"encoder": Place(), "decoder": Place(), "cross": Place()}
 Tensors = dict[str, Tensor]  # batch-first tensors by name
@@ -61,7 +61,7 @@ class Options:
         return found
 
     def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
-        """At least so many parameters, and activations of a batch (see `tasks.memory`)."""
+        """At least so many parameters, and activations of a batch (see `tasks.config.memory`)."""
         h, f = self.hidden_dim, self.ff_dim
         tables = words * h * (1 if self.share_embeddings else 2 if self.share_output else 3)
         layers = self.layers * (12 * h * h + 4 * h * f)

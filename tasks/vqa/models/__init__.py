@@ -1,1 +1,1 @@
-"""Architectures that answer questions about images, found by file name (`tasks.models`)."""
+"""Architectures that answer questions about images, found by file name (`tasks.config.models`)."""

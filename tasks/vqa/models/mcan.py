@@ -24,10 +24,10 @@ from sparse_attention.mappings.continuous import GaussianBasis2d
 from sparse_attention.mappings.continuous.attention2d import check_quadrature
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES
 from sparse_attention.mappings.continuous.regression import PAD_POSITIONS
+from tasks.config.models import Place, mappings_at
+from tasks.config.options import choice, integer, listing, number
 from tasks.data.symbols import PAD
 from tasks.layers import Lstm, density_alpha
-from tasks.models import Place, mappings_at
-from tasks.options import choice, integer, listing, number
 from tasks.vqa.models._image import ImageReduction, Reduced
 from tasks.vqa.models._layers import Layer, QuestionReduction, Scorer, SmallCnn
 from tasks.vqa.sizes import Sizes
@@ -77,7 +77,7 @@ class Options:
         return found
 
     def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
-        """At least so many parameters, and activations of a batch (see `tasks.memory`): of the words, not of the images."""
+        """At least so many parameters, and activations of a batch (see `tasks.config.memory`): of the words, not of the images."""
         h, f, o = self.hidden_dim, self.ff_dim, self.flat_out_dim
         layers = self.layers * (12 * h * h + 4 * h * f)
         convolutions = sum(9 * a * b for a, b in zip(self.cnn_channels, self.cnn_channels[1:]))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparse_attention.bench import attention as bench
-from sparse_attention.bench import decoding
+from benchmarks import attention as bench
+from benchmarks import decoding
 from sparse_attention.kernels.native import attention as native
 
 pytestmark = pytest.mark.skipif(native._load() is None, reason=f"no native kernels: {native._failure}")

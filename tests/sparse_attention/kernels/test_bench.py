@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from sparse_attention.bench import (
+from benchmarks import (
     CASES,
     CONTINUOUS_CASES,
     SHAPES,

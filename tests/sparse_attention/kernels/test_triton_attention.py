@@ -79,7 +79,7 @@ def test_attention_compiles_ahead_of_time(cases: list, capability: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("alpha", [2.0, 1.5])
 def test_attention_on_a_gpu_equals_the_composition(dtype: torch.dtype, alpha: float) -> None:
-    from sparse_attention.bench import attention_proof
+    from benchmarks import attention_proof
 
     (row,) = attention_proof.compare("cuda", ((4, 2, 300, 500, 64, True),), (alpha,), (dtype,))
     assert row["agrees"], row

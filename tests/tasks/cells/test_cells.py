@@ -11,8 +11,8 @@ import pytest
 import torch
 from small_vqa2 import write_vqa2
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro.store import Store
+from repro import cell as cells
+from repro.store import Store
 
 SMALL = ("profile=demo", "runtime.device=cpu")
 TEXTS = (

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro.identity import as_named, scoring
-from sparse_attention.repro.store import Store
+from repro import cell as cells
+from repro.identity import as_named, scoring
+from repro.store import Store
 from tasks.cells import seq2seq
+from tasks.config.options import OptionsError, read
 from tasks.fertility.models import bilstm_tagger
-from tasks.options import OptionsError, read
 
 COVERAGE = '''
 """Softmax of the scores less what the position has received."""

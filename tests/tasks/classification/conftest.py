@@ -12,8 +12,8 @@ import torch
 from tasks.classification.encode import encode, encode_test
 from tasks.classification.options import Encode
 from tasks.classification.predict import collate, predict
+from tasks.config.models import build
 from tasks.data import open_data
-from tasks.models import build
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from tasks import reproduce
 from tasks.classification import figures
+from tasks.commands import reproduce
 from tasks.load import aligning, attending
 
 

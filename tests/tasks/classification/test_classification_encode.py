@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tasks.classification.encode import encode, encode_test, keep_encoding, open_encoded, vectors_shortfall
 from tasks.classification.options import Encode
 from tasks.classification.tokenize import wordpunct, wordpunct_br
+from tasks.config.options import OptionsError, read
 from tasks.data import DataError, DataSet
 from tasks.data.records import Example
 from tasks.data.symbols import EOS, FIRST, PAD, UNK
 from tasks.data.vectors import counted_vectors
-from tasks.options import OptionsError, read
 
 TEXTS = {
     "train": [("a b b", 0), ("b c!", 1), ("", 1)],

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_attention.repro.identity import Cell
-from sparse_attention.repro.protocol import Prepared, TestSet
+from repro.identity import Cell
+from repro.protocol import Prepared, TestSet
 from tasks.classification.faithfulness import SHARES, attended, faithfulness, further
 from tasks.classification.predict import predict
-from tasks.compose import module_of
+from tasks.config.compose import module_of
 
 
 class Spotter(torch.nn.Module):

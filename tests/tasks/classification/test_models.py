@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from tasks import models
 from tasks.classification.models import imdb_bilstm, snli_attentive
 from tasks.classification.models.imdb_bilstm import DocumentCnn
 from tasks.classification.models.snli_attentive import Gru
 from tasks.classification.predict import collate, predict
+from tasks.config import models
+from tasks.config.options import OptionsError, plain, read
 from tasks.data.symbols import EOS, PAD
 from tasks.layers import BiLstm, WordVectors, density_alpha
-from tasks.options import OptionsError, plain, read
 
 KINDS = [
     ("softmax", "none"), ("sparsemax", "none"), ("fusedmax", "none"), ("continuous_softmax", "none"),
@@ -274,8 +274,8 @@ TINY = """
 from dataclasses import dataclass
 from torch import nn
 from tasks.data.symbols import PAD
-from tasks.models import Place
-from tasks.options import integer
+from tasks.config.models import Place
+from tasks.config.options import integer
 
 PLACES = {"attention": Place()}
 

@@ -13,9 +13,9 @@ from torch import nn
 
 import sparse_attention as sa
 from tasks.classification.models.snli_attentive import Model, Options
+from tasks.config.options import read
 from tasks.data import DataError, NullProgress
 from tasks.data.symbols import FIRST, PAD, SPECIAL, UNK
-from tasks.options import read
 
 EPOCHS, BATCH, RATE = 4, 32, 0.003
 

@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from tasks import data
+from tasks.config.options import plain, read
 from tasks.data import DataError, DataUnavailable, NullProgress, content_sha256
 from tasks.data.dataset import SPLITS
 from tasks.data.manifests import load_manifest
 from tasks.data.records import Example, Pair
-from tasks.options import plain, read
 
 SETS = data.set_names()
 

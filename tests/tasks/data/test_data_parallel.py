@@ -9,9 +9,9 @@ import signal
 import numpy as np
 import pytest
 
+from tasks.config.options import read
 from tasks.data import DataError, NullProgress, open_data, parallel
 from tasks.data.ragged import open_tokens, write_tokens
-from tasks.options import read
 from tasks.seq2seq.encode import encode, encode_test
 from tasks.seq2seq.options import Encode
 

@@ -267,7 +267,7 @@ def test_a_root_that_is_no_folder_is_refused_before_anything(tmp_path):
 
 @pytest.mark.parametrize("key", ["outputs", "data"])
 def test_folders_that_cannot_be_written_are_refused_at_compose(key, composed, tmp_path):
-    from tasks.compose import ConfigError
+    from tasks.config.compose import ConfigError
 
     (tmp_path / "file").write_text("x")
     for folder in ("/proc/nothing", str(tmp_path / "file")):

@@ -13,10 +13,10 @@ import pytest
 from sklearn.datasets import dump_svmlight_file
 from small_vqa2 import COLOURS, picture
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro.store import Store
+from repro import cell as cells
+from repro.store import Store
 from tasks import load
-from tasks.compose import composer, module_of
+from tasks.config.compose import composer, module_of
 from tasks.data import NullProgress
 
 WORDS = [a + b for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u")]

@@ -10,10 +10,10 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 
-from tasks import models
+from tasks.config import models
+from tasks.config.options import REQUIRED, OptionsError, choice, flag, integer, listing, number, plain, read, text
 from tasks.fairseq_plugin import architectures
 from tasks.fairseq_plugin.architectures import config_class, entries, group, registered_name, values_of
-from tasks.options import REQUIRED, OptionsError, choice, flag, integer, listing, number, plain, read, text
 
 FAMILIES = ("seq2seq", "classification", "vqa")
 

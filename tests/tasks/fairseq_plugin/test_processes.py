@@ -10,9 +10,9 @@ import sys
 import pytest
 from test_training import assert_same_training, curves, scores
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro.store import Store
-from tasks.nodes import shares
+from repro import cell as cells
+from repro.store import Store
+from tasks.config.nodes import shares
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_the_shares_make_the_update(processes, every, batch, tokens, expected):
 
 
 def test_what_cannot_be_shared_evenly_is_refused(composed, tiny):
-    from tasks.compose import ConfigError
+    from tasks.config.compose import ConfigError
 
     with pytest.raises(
         ConfigError, match=r"train\.processes=3 cannot share .*update_freq=1 .*batch_size=16 .*possible are 1, 2"
@@ -126,7 +126,7 @@ def test_tasks_of_a_job_train_as_the_processes_of_one_machine(shared, two, tmp_p
     (tools / "scontrol").chmod(0o755)
     job = {"SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_LOCALID": "0",
            "SLURM_JOB_ID": str(os.getpid()), "PATH": f"{tools}:{os.environ['PATH']}"}  # fmt: skip
-    command = ["-m", "sparse_attention.repro.launch.ranks", str(folder)]
+    command = ["-m", "repro.launch.ranks", str(folder)]
     if by == "slurm":
         lines = [([sys.executable, *command], job | {"SLURM_PROCID": str(rank)}) for rank in range(2)]
     else:

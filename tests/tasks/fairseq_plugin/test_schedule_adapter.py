@@ -8,7 +8,7 @@ import pytest
 import torch
 from fairseq.optim.lr_scheduler import LR_SCHEDULER_DATACLASS_REGISTRY, LR_SCHEDULER_REGISTRY
 
-from tasks.schedules import SCHEDULES
+from tasks.config.schedules import SCHEDULES
 
 
 class Optimizer:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 
-from tasks.options import read
+from tasks.config.options import read
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import beam_search
 

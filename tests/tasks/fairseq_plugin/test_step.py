@@ -10,12 +10,12 @@ import pytest
 import safetensors.torch
 import torch
 
-from sparse_attention.bench.syncs import syncs
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro.store import Store
-from tasks.compose import composer, module_of
+from benchmarks.syncs import syncs
+from repro import cell as cells
+from repro.store import Store
+from tasks.config.compose import composer, module_of
+from tasks.config.overrides import ConfigError
 from tasks.data.progress import NullProgress
-from tasks.overrides import ConfigError
 
 SMALL = ["data.limits={train: 40, dev: 12, test: 12}", "train.max_epochs=1", "train.batch_size=8"]
 TEXTS = [*SMALL, "model.embed_dim=8", "model.hidden_dim=8", "mapping=softmax"]
@@ -161,7 +161,7 @@ def test_a_batch_without_a_bound_is_refused():
 def test_autocast_does_not_reach_into_a_mapping(kernels):
     """Nor its gradient: what products of matrices it has inside stay in float32."""
     import sparse_attention as sa
-    from tasks.throughput import names
+    from benchmarks.throughput import names
 
     torch.manual_seed(1)
     scores, weight = (

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro.store import Store
+from repro import cell as cells
+from repro.store import Store
 
 SPARSE = ("sparsemax", "fusedmax")
 TIMINGS = ("train/seconds", "train/epoch_seconds", "train/tokens_per_second")
@@ -146,9 +146,9 @@ INTERRUPTED = ["train.max_epochs=4", "data.limits={train: 64, dev: 16, test: 8}"
 RUN = """
 import json, os, signal, sys
 sys.path.insert(0, {root!r})
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro.store import Store
-from tasks.compose import composer, module_of
+from repro import cell as cells
+from repro.store import Store
+from tasks.config.compose import composer, module_of
 from tasks.data import NullProgress
 if __name__ == "__main__":
     overrides, out, update, dev = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

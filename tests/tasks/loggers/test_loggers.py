@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro import experiment
-from sparse_attention.repro.store import Store
-from tasks import compose
+from repro import cell as cells
+from repro.plan import experiment
+from repro.store import Store
+from tasks.config import compose
 from tasks.loggers import about, make_loggers
 
 pytest.importorskip("wandb")
@@ -346,7 +346,7 @@ def test_an_upload_without_a_server_says_so_and_ends(trained, outputs, online):
 
 def test_dashboard_has_the_rows_columns_and_metrics_of_the_experiment(online, server):
     pytest.importorskip("wandb_workspaces")
-    from tasks import compose
+    from tasks.config import compose
 
     server.views.clear()
     done = online("wandb_dashboard.py", "laha2018_table2", "entity=me")

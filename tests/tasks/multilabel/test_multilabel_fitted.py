@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tasks import models
+from tasks.config import models
+from tasks.config.options import OptionsError, plain, read
 from tasks.data import DataError, DataSet
 from tasks.data.records import Labelled
 from tasks.data.sets import synthetic
@@ -13,7 +14,6 @@ from tasks.multilabel import encode, fitted
 from tasks.multilabel.metrics import MEASURED
 from tasks.multilabel.models.linear import PLACES, problems
 from tasks.multilabel.options import Encode, Task
-from tasks.options import OptionsError, plain, read
 
 TINY = {"fit": {"iterations": 20}, "tune": {"penalties": [0.1, 0.001], "thresholds": [0.1, 0.2, 0.3], "folds": 2,
                                             "parameters": {"sparsehourglass": {"q": [0.1, 1.0]}}}}  # fmt: skip

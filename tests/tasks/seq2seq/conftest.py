@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import sparse_attention as sa
+from tasks.config.options import read
 from tasks.data.dataset import DataSet, content_sha256
 from tasks.data.records import Pair
 from tasks.data.symbols import EOS, FIRST, PAD
-from tasks.options import read
 from tasks.seq2seq.models import lstm
 
 WORDS = 20

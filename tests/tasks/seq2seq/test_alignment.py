@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.config.options import read
 from tasks.data import NullProgress, open_data
 from tasks.data.alignments import read_pharaoh
 from tasks.data.symbols import EOS
 from tasks.load import evaluate
-from tasks.options import read
 from tasks.seq2seq.alignment import alignment_metrics, error_rate, forced, merged, places
 from tasks.seq2seq.encode import encode, encode_test
 from tasks.seq2seq.options import Encode

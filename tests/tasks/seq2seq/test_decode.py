@@ -10,9 +10,9 @@ import torch
 from torch.nn import functional as F
 
 import sparse_attention as sa
+from tasks.config.options import read
 from tasks.data import NullProgress
 from tasks.data.symbols import EOS, PAD, UNK
-from tasks.options import read
 from tasks.seq2seq.decode import decode, decode_rows, padded
 from tasks.seq2seq.encode import encode, encode_test
 from tasks.seq2seq.metrics import evaluation

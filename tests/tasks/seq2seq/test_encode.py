@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tasks.config.options import OptionsError, read
 from tasks.data import DataError, NullProgress
 from tasks.data.symbols import FIRST, SPECIAL, UNK
-from tasks.options import OptionsError, read
 from tasks.seq2seq import encode as module
 from tasks.seq2seq.options import TOKENIZERS, Encode
 from tasks.seq2seq.subwords import join_subwords

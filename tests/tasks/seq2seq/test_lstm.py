@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import sparse_attention as sa
+from tasks.config.models import problems
+from tasks.config.options import OptionsError, read
 from tasks.data.symbols import PAD
-from tasks.models import problems
-from tasks.options import OptionsError, read
 from tasks.seq2seq.models import lstm
 from tasks.seq2seq.options import problems as between_nodes
 

@@ -9,9 +9,9 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 import sparse_attention as sa
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro.store import Store
-from tasks import compose
+from repro import cell as cells
+from repro.store import Store
+from tasks.config import compose
 from tasks.data.symbols import PAD
 from tasks.seq2seq.models import lstm_continuous
 from tasks.seq2seq.options import Decode

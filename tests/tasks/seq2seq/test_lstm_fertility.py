@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import sparse_attention as sa
+from tasks.config.models import problems
+from tasks.config.options import read
 from tasks.data.symbols import FIRST, PAD
-from tasks.models import problems
-from tasks.options import read
 from tasks.seq2seq.models import lstm, lstm_fertility
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.penalties import ranked

@@ -8,7 +8,8 @@ import json
 import numpy as np
 import pytest
 
-from tasks import data, reproduce
+from tasks import data
+from tasks.commands import reproduce
 from tasks.load import attending
 from tasks.seq2seq import figures
 

@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
+from tasks.config.options import read
 from tasks.data.symbols import EOS, PAD
-from tasks.options import read
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import beam_search
 

@@ -10,9 +10,9 @@ import pytest
 from rouge_score.rouge_scorer import RougeScorer
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from sparse_attention.repro.files import sealed
+from repro.files import sealed
+from tasks.config.options import read
 from tasks.data import NullProgress
-from tasks.options import read
 from tasks.seq2seq import baselines as module
 from tasks.seq2seq.baselines import baselines, most_central, nearest_neighbours
 from tasks.seq2seq.encode import encode, encode_test, keep_encoding, open_encoded

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.config.options import read
 from tasks.data import NullProgress
 from tasks.data.symbols import EOS, FIRST, UNK
-from tasks.options import read
 from tasks.seq2seq.encode import encode, encode_test
 from tasks.seq2seq.metrics import MEASURED, evaluation, score
 from tasks.seq2seq.options import SCORES, Encode

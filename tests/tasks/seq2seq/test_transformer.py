@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import sparse_attention as sa
-from tasks import models
+from tasks.config import models
+from tasks.config.options import OptionsError, read
+from tasks.config.overrides import ConfigError
 from tasks.data.symbols import EOS, FIRST, PAD
-from tasks.options import OptionsError, read
-from tasks.overrides import ConfigError
 from tasks.seq2seq.models import transformer
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import beam_search

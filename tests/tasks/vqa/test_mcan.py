@@ -11,10 +11,10 @@ import torch
 
 import sparse_attention as sa
 from sparse_attention.mappings.continuous import GaussianBasis2d
+from tasks.config.models import mappings_at, problems
+from tasks.config.options import OptionsError, plain, read
 from tasks.data.symbols import FIRST, PAD
 from tasks.layers import density_alpha
-from tasks.models import mappings_at, problems
-from tasks.options import OptionsError, plain, read
 from tasks.vqa.figures import ellipse
 from tasks.vqa.models import mcan
 from tasks.vqa.models._image import ImageReduction, Reduced, cell_weights

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.config.models import mappings_at
+from tasks.config.options import read
 from tasks.data import DataUnavailable
-from tasks.models import mappings_at
-from tasks.options import read
 from tasks.vqa import batches, figures, metrics, predict
 from tasks.vqa.models.mcan import PLACES, Model, Options
 

@@ -8,9 +8,9 @@ import json
 import numpy as np
 import pytest
 
-from sparse_attention.repro import cell as cells
-from sparse_attention.repro.store import Store
-from tasks.compose import ConfigError
+from repro import cell as cells
+from repro.store import Store
+from tasks.config.compose import ConfigError
 from tasks.data import DataUnavailable
 
 TINY = (

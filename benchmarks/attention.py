@@ -1,0 +1,220 @@
+"""Timing attention with exact zeros against torch's own, and against the composition; memory in processes of their own.
+
+Milliseconds of one thread's processor time, all contestants in turns. Queries are normal noise times what makes the wanted share of the visible
+pairs the support; d = e = 64. Peak memory is the kernel's count of a fresh process (VmHWM), above what it held before the call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import sparse_attention as sa
+from benchmarks.table import _processor, medians
+from sparse_attention.fused import composition
+from sparse_attention.kernels.native import attention as native
+
+LONGEST_COMPOSITION = 4096
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """Self-attention of ``heads`` over n positions; support: the wanted share of the visible pairs, in the forward of ``mapping``.
+
+    target: how many times faster than torch's attention, forward and forward+backward.
+    """
+
+    n: int
+    heads: int
+    support: float
+    causal: bool = False
+    mapping: str = "sparsemax"
+    target: tuple[float, float] | None = None
+
+
+def _cases() -> tuple[AttentionCase, ...]:
+    goals = {0.02: (2.5, 6.0), 0.1: (1.5, 2.7), 0.3: (0.95, 1.25)}
+    found = []
+    for n, heads in ((512, 8), (1024, 8), (4096, 1), (8192, 1)):
+        for support, long in goals.items():
+            short: tuple[float, float] | None = {512: (0.95, 2.3), 1024: (1.7, 4.0)}.get(n) if support == 0.02 else None
+            found.append(AttentionCase(n, heads, support, target=long if n >= 4096 else short))
+        for support in (0.02, 0.1):
+            goal = (2.2, 5.5) if n >= 4096 and support == 0.02 else None
+            found.append(AttentionCase(n, heads, support, causal=True, target=goal))
+        found.append(AttentionCase(n, heads, 0.02, mapping="entmax15"))
+        found.append(AttentionCase(n, heads, 0.1, causal=True, mapping="entmax15"))
+    return tuple(found)
+
+
+ATTENTION_CASES = _cases()
+ALPHA = {"sparsemax": 2.0, "entmax15": 1.5}
+
+
+@dataclass
+class AttentionRow:
+    """Measured support, and milliseconds by contestant: forward, forward+backward. ``label``: of trained tensors."""
+
+    case: AttentionCase
+    support: float
+    forward: dict[str, float]
+    both: dict[str, float]
+    label: str = ""
+
+
+def density(q: Tensor, k: Tensor, v: Tensor, alpha: float, causal: bool) -> float:
+    """The support's share of the visible pairs of q, k, v ``[H, n, d]``, scaled by d ** -0.5."""
+    _, saved = native.forward(q, k, v, alpha=alpha, scale=q.shape[-1] ** -0.5, causal=causal)
+    assert saved is not None
+    return saved.density
+
+
+def drawn(case: AttentionCase) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k, v ``[H, n, 64]`` with the support that the case wants, found by bisection on the first head."""
+    make = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(case.heads, case.n, 64, generator=make) for _ in range(3))
+    low, high = -14.0, 4.0  # of log2 of the queries' scale; the support falls with it
+    for _ in range(11):
+        middle = (low + high) / 2
+        found = density(q[:1] * 2**middle, k[:1], v[:1], ALPHA[case.mapping], case.causal)
+        low, high = (middle, high) if found > case.support else (low, middle)
+    return q * 2 ** ((low + high) / 2), k, v
+
+
+def contestants(
+    q: Tensor, k: Tensor, v: Tensor, mapping: str, causal: bool, composed: bool
+) -> dict[str, Callable[[], Tensor]]:
+    """Calls on q, k, v ``[H, n, d]``: torch's attention, sparse_attention, and the composition of matrix products and mapping."""
+    ours = sa.make("sparsemax") if mapping == "sparsemax" else sa.make("entmax", alpha=1.5)
+    found: dict[str, Callable[[], Tensor]] = {
+        "sdpa": lambda: F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=causal),
+        "ours": lambda: sa.sparse_attention(q[None], k[None], v[None], ours, causal=causal),
+    }
+    if composed:
+        keep = composition.visible(q.shape[1], k.shape[1], None, causal)
+        of = composition.of_alpha(ALPHA[mapping])
+        found["composition"] = lambda: composition.attend(q, k, v, q.shape[-1] ** -0.5, of, keep)[0]
+    return found
+
+
+def measure_attention(cases: tuple[AttentionCase, ...], seconds: float) -> list[AttentionRow]:
+    """Time ``cases``, about ``seconds`` for each direction (at least five turns)."""
+    return [_timed(case, *drawn(case), seconds) for case in cases]
+
+
+def measure_trained(file: Path, mapping: str, seconds: float) -> list[AttentionRow]:
+    """Time every layer of trained tensors: a file of ``{"q", "k", "v"}`` ``[layers, H, n, d]``, causal."""
+    kept = torch.load(file, weights_only=True)
+    rows = []
+    for layer, (q, k, v) in enumerate(zip(kept["q"], kept["k"], kept["v"]), 1):
+        case = AttentionCase(q.shape[1], q.shape[0], 0.0, True, mapping)
+        rows.append(
+            _timed(case, q.contiguous(), k.contiguous(), v.contiguous(), seconds, f"{file.stem}, layer {layer}")
+        )
+    return rows
+
+
+def _timed(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, seconds: float, label: str = "") -> AttentionRow:
+    support = density(q, k, v, ALPHA[case.mapping], case.causal)
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    g = torch.randn(*q.shape[:-1], v.shape[-1])
+    composed = case.n <= LONGEST_COMPOSITION and case.heads * case.n**2 <= 2**25
+    plain = contestants(q, k, v, case.mapping, case.causal, composed)
+    trained = contestants(leaves[0], leaves[1], leaves[2], case.mapping, case.causal, composed)
+
+    def both(call: Callable[[], Tensor]) -> Callable[[], Any]:
+        return lambda: torch.autograd.grad(call().view(g.shape), leaves, g)
+
+    forward = medians(dict(plain), seconds)
+    together = medians({name: both(call) for name, call in trained.items()}, seconds)
+    alone, both_ways = ({name: t / 1e6 for name, t in times.items()} for times in (forward, together))
+    return AttentionRow(case, support, alone, both_ways, label)
+
+
+def peak_memory(case: AttentionCase, contestant: str) -> float:
+    """MiB above what a fresh process held before forward+backward of ``contestant``: sdpa, ours or composition."""
+    words = [contestant, *(str(x) for x in (case.n, case.heads, case.support, int(case.causal), case.mapping))]
+    done = subprocess.run([sys.executable, "-m", __name__, *words], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def _peak_here(contestant: str, n: str, heads: str, support: str, causal: str, mapping: str) -> float:
+    torch.set_num_threads(1)
+    q, k, v = drawn(AttentionCase(int(n), int(heads), float(support), bool(int(causal)), mapping))
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    small = (x[:, :256].detach() for x in (q, k, v))
+    contestants(next(small), next(small), next(small), mapping, False, True)[contestant]()  # libraries are loaded
+    call = contestants(q, k, v, mapping, bool(int(causal)), True)[contestant]
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed would be used again, unseen
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark falls to what is held now
+    before = _high_water()
+    call().sum().backward()
+    return _high_water() - before
+
+
+def _high_water() -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+
+
+def measure_memory(cases: list[AttentionCase]) -> dict[AttentionCase, dict[str, float]]:
+    """`peak_memory` of the long sparsemax cases, MiB by contestant; the composition up to 4,096 positions."""
+    found = {}
+    for case in cases:
+        if case.mapping == "sparsemax" and case.n >= 4096 and not case.causal:
+            names = ("sdpa", "ours", "composition")[: 3 if case.n <= LONGEST_COMPOSITION else 2]
+            # the least of three: a kernel that takes idle pages away and gives them back counts them twice
+            found[case] = {name: min(peak_memory(case, name) for _ in range(3)) for name in names}
+    return found
+
+
+def write_section(page: Path, section: str) -> None:
+    """Put the section in its place in a page: in that of an older one, or before the section on training, or at the end."""
+    text = page.read_text() if page.exists() else "# Benchmarks\n"
+    before, mark, after = text.partition("\n## Training and decoding\n")
+    before = before.partition("\n## Fused attention\n")[0]
+    page.write_text(before.rstrip("\n") + "\n\n" + section + mark + after)
+
+
+def markdown_attention(rows: list[AttentionRow], memory: dict[AttentionCase, dict[str, float]]) -> str:
+    """The page's section; what misses its target is bold."""
+    lines = [
+        "## Fused attention",
+        "",
+        "`sa.sparse_attention` against `F.scaled_dot_product_attention` (softmax) and against the composition of matrix products and",
+        "mapping, which is what the same weights cost otherwise: milliseconds of processor time, one thread, d = 64, float32, all in turns. Support is the",
+        "measured share of visible pairs with weight; queries are normal noise scaled to it, or tensors of a trained model. Bold is below its target.",
+        f"Machine: {_processor()}; kernels: {native.instruction_set()}; torch {torch.__version__}.",
+        "",
+        "| n x heads | mapping | support | forward: SDPA, ours, composition | times SDPA | forward+backward: SDPA, ours, composition | times SDPA | target |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        case, goal = row.case, row.case.target
+        what = f"{case.mapping}{', causal' * case.causal}{f' ({row.label})' if row.label else ''}"
+        cells = [f"{case.n} x {case.heads}", what, f"{100 * row.support:.1f} %"]
+        for side, times in enumerate((row.forward, row.both)):
+            ratio = times["sdpa"] / times["ours"]
+            text = f"{ratio:.2f}"
+            three = (f"{times[who]:.1f}" if who in times else "-" for who in ("sdpa", "ours", "composition"))
+            cells += [", ".join(three), f"**{text}**" if goal and ratio < goal[side] else text]
+        lines.append("| " + " | ".join([*cells, f"{goal[0]:g}, {goal[1]:g}" if goal else ""]) + " |")
+    if memory:
+        lines += ["", "Peak memory of forward+backward above the inputs, MiB:", "", "| n x heads | mapping | support | SDPA | ours | composition |", "|---|---|---|---|---|---|"]  # fmt: skip
+        for case, taken in memory.items():
+            three = (f"{taken[who]:.0f}" if who in taken else "-" for who in ("sdpa", "ours", "composition"))
+            lines.append(f"| {case.n} x {case.heads} | {case.mapping}{', causal' * case.causal} | {100 * case.support:g} % | " + " | ".join(three) + " |")  # fmt: skip
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    print(_peak_here(*sys.argv[1:]))

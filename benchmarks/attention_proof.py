@@ -1,0 +1,107 @@
+"""Fused sparse attention on this machine: against the composition in float64 on the CPU, and its speed beside torch's attention."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import sparse_attention as sa
+from benchmarks.proof import Sizes, _in_turns
+from sparse_attention import kernels
+
+Shape = tuple[int, int, int, int, int, bool]  # H, G, n, m, d, causal
+COMPARED: tuple[Shape, ...] = (
+    (4, 4, 300, 500, 64, False),
+    (4, 2, 300, 500, 64, True),
+    (2, 1, 1, 700, 128, True),
+    (2, 2, 65, 30, 20, True),
+)
+COMPARED_TOY: tuple[Shape, ...] = ((2, 1, 9, 40, 4, True),)
+# Of the largest output, and of the largest entry of a gradient.
+TOLERANCE = {torch.float32: (1e-5, 1e-4), torch.float16: (2**-9, 2**-8), torch.bfloat16: (2**-6, 2**-5)}
+
+
+def _mapping(alpha: float) -> dict[str, Any]:
+    return {"mapping": "sparsemax"} if alpha == 2.0 else {"mapping": "entmax", "alpha": alpha}
+
+
+def compare(
+    device: str,
+    shapes: Sequence[Shape],
+    alphas: Sequence[float] = (2.0, 1.5),
+    dtypes: Sequence[torch.dtype] = tuple(TOLERANCE),
+) -> list[dict[str, Any]]:
+    """Largest error of the output, and the error that 99 % of a gradient's entries stay below: rounding may move a key that
+    lies at the threshold in or out of the support, and sparsemax's gradient jumps there. Half of the heads are padded.
+    """
+    found = []
+    for alpha, dtype, (heads, groups, n, m, d, causal) in itertools.product(alphas, dtypes, shapes):
+        torch.manual_seed(0)
+        sizes = ((heads, n, d), (groups, m, d), (groups, m, d), (heads, n, d))
+        q, k, v, g = (torch.randn(1, *size).to(dtype) for size in sizes)
+        lengths = torch.full((1, heads), m)
+        lengths[:, ::2] = m // 2
+        results: list[list[Tensor]] = []
+        for where, to, kernel in ((device, dtype, "auto"), ("cpu", torch.float64, "reference")):
+            leaves = [x.to(where, to, copy=True).requires_grad_() for x in (q, k, v)]
+            given: dict[str, Any] = {"causal": causal, "lengths": lengths.to(where), **_mapping(alpha)}
+            with kernels.use(kernel):
+                out: Tensor = sa.sparse_attention(leaves[0], leaves[1], leaves[2], **given)
+                path = sa.fused.plan(leaves[0], leaves[1], leaves[2], **given).path
+            gradients = torch.autograd.grad(out, leaves, g.to(where, to))
+            results.append([x.detach().cpu().double() for x in (out, *gradients)])
+            if kernel == "auto":
+                taken = path
+        apart = [(a - b).abs() / b.abs().max().clamp(min=1e-9) for a, b in zip(*results, strict=True)]
+        error, slip = float(apart[0].max()), max(float(x.flatten().quantile(0.99)) for x in apart[1:])
+        tolerance, slope = TOLERANCE[dtype]
+        found.append({
+            "mapping": f"attention, alpha {alpha:g}", "dtype": str(dtype)[6:], "shape": [heads, groups, n, m, d, int(causal)], "path": taken,
+            "error": error, "gradient_error": slip, "agrees": error <= tolerance and slip <= slope,
+        })  # fmt: skip
+    return found
+
+
+def _both(attend: Callable[..., Tensor], leaves: tuple[Tensor, ...], g: Tensor) -> None:
+    torch.autograd.grad(attend(*leaves), leaves, g)
+
+
+def speeds(device: str, sizes: Sizes) -> list[dict[str, Any]]:
+    """Microseconds of attention in bfloat16 forward, and forward with backward, beside torch's (flash attention on a GPU).
+
+    Densities are made by the size of the scores, and measured on the last 64 queries.
+    """
+    cuda = device == "cuda"
+    heads, d, lengths = (16, 64, (1024, 4096, 16384)) if cuda else (2, 8, (128,))
+    found = []
+    for n, sharpness, causal in itertools.product(lengths, (1.0, 4.0, 16.0) if cuda else (4.0,), (False, True)):
+        torch.manual_seed(0)
+        q, k, v, g = (torch.randn(1, heads, n, d, device=device, dtype=torch.bfloat16) for _ in range(4))
+        q = q * sharpness
+        attends: dict[str, Callable[..., Tensor]] = {
+            "scaled_dot_product_attention": partial(F.scaled_dot_product_attention, is_causal=causal)
+        }
+        density = {}
+        for alpha in (2.0, 1.5):
+            name = f"alpha {alpha:g}"
+            attends[name] = partial(sa.sparse_attention, causal=causal, **_mapping(alpha))
+            _, weights = sa.sparse_attention(q[:, :, -64:], k, v, causal=causal, need_weights=True, **_mapping(alpha))
+            density[name] = float((weights > 0).float().mean())
+        leaves = tuple(x.clone().requires_grad_() for x in (q, k, v))
+        ways: dict[str, dict[str, Callable[[], Any]]] = {
+            "forward": {name: partial(f, q, k, v) for name, f in attends.items()},
+            "both": {name: partial(_both, f, leaves, g) for name, f in attends.items()},
+        }
+        for way, works in ways.items():
+            for label, taken in _in_turns(works, device, sizes.seconds).items():
+                found.append({
+                    "n": n, "causal": causal, "way": way, "label": label, "density": density.get(label, 1.0),
+                    "microseconds": round(taken, 1),
+                })  # fmt: skip
+    return found

@@ -1,0 +1,120 @@
+"""Timing continuous attention: milliseconds of rho(mu, Sigma), forward and backward, beside the authors' rule.
+
+Absolute times, so each case runs on its own: taking turns, the large ones would empty the cache of the small. The authors' own code takes 36 ms (alpha = 1) and 2,500 ms (alpha = 2) a batch of 64
+for 100 basis functions on one thread of another machine; the targets are absolute and hold for a batch of 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from benchmarks.table import medians
+from sparse_attention.mappings.continuous import (
+    GaussianBasis1d,
+    GaussianBasis2d,
+    continuous_attention_1d,
+    continuous_attention_2d,
+)
+
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class ContinuousCase:
+    """Attention to `functions` basis functions; target in milliseconds, forward and backward, for a batch of 64."""
+
+    label: str
+    dim: int
+    alpha: float
+    functions: int
+    target: float | None = None
+    quadrature: str = "auto"
+
+    def function(self) -> Callable[[Tensor, Tensor], Tensor]:
+        if self.dim == 1:
+            line = GaussianBasis1d.linspaced(self.functions)
+            return lambda mu, sigma: continuous_attention_1d(mu, sigma, line, self.alpha)
+        side = round(self.functions**0.5)
+        plane = GaussianBasis2d.grid(side, side)
+        return lambda mu, sigma: continuous_attention_2d(mu, sigma, plane, self.alpha, quadrature=self.quadrature)
+
+
+CONTINUOUS_CASES = (
+    ContinuousCase("continuous softmax, 1-D, N = 64", 1, 1.0, 64),
+    ContinuousCase("continuous sparsemax, 1-D, N = 64", 1, 2.0, 64),
+    ContinuousCase("continuous softmax, 2-D, N = 100", 2, 1.0, 100, 1.0),
+    ContinuousCase("continuous sparsemax, 2-D, N = 100", 2, 2.0, 100, 40.0),
+    ContinuousCase("continuous sparsemax, 2-D, N = 100, any basis", 2, 2.0, 100, None, "angular"),
+    ContinuousCase("continuous sparsemax, 2-D, N = 100, the authors' 100 angles", 2, 2.0, 100, None, "paper-code"),
+)
+
+
+@dataclass
+class ContinuousRow:
+    """Median milliseconds of one case over the breadths of its densities."""
+
+    case: ContinuousCase
+    forward: list[float]
+    both: list[float]
+
+
+# Standard deviations of the densities that are timed: narrow ones ask for more angles.
+BREADTHS = (0.05, 0.15, 0.4)
+
+
+def measure_continuous(cases: tuple[ContinuousCase, ...], seconds: float) -> list[ContinuousRow]:
+    """Time `cases` for densities of every breadth, `seconds` for each breadth and direction."""
+    rows = [ContinuousRow(case, [], []) for case in cases]
+    for row in rows:
+        for breadth in BREADTHS:
+            for times, backward in ((row.forward, False), (row.both, True)):
+                times.append(medians({"": _run(row.case, breadth, backward)}, seconds)[""] / 1e6)
+    return rows
+
+
+def _run(case: ContinuousCase, breadth: float, backward: bool) -> Callable[[], None]:
+    generator = torch.Generator().manual_seed(0)
+    f = case.function()
+    mu = torch.rand(BATCH, *([2] if case.dim == 2 else []), generator=generator)
+    sigma = torch.full((BATCH,), breadth**2)
+    if case.dim == 2:
+        # Axes of ratio 1 to 2, turned by a random angle.
+        turn = torch.linalg.qr(torch.randn(BATCH, 2, 2, generator=generator)).Q
+        sigma = turn @ torch.diag(torch.tensor([1.0, 0.25]) * breadth**2) @ turn.mT
+    g = torch.randn(BATCH, case.functions, generator=generator)
+    if backward:
+        mu.requires_grad_()
+        sigma.requires_grad_()
+
+    def run() -> None:
+        mu.grad = sigma.grad = None
+        r = f(mu, sigma)
+        if backward:
+            r.backward(g)
+
+    return run
+
+
+def markdown_continuous(rows: list[ContinuousRow]) -> str:
+    """The page's section on continuous attention; times above a target are bold."""
+    breadths = [f"{side} {b:g}" for side in ("forward", "both") for b in BREADTHS]
+    lines = [
+        "## Continuous attention",
+        "",
+        f"Milliseconds (not ratios) for rho(mu, Sigma), a batch of {BATCH}, float32 in and out, float64 inside; columns name the",
+        "densities' standard deviation on the unit interval or square.",
+        "",
+        f"| attention | {' | '.join(breadths)} | target, both |",
+        "|---" * (2 * len(BREADTHS) + 2) + "|",
+    ]
+    for row in rows:
+        target = row.case.target
+        cells = [f"{v:.2f}" for v in row.forward]
+        cells += [f"**{v:.2f}**" if target is not None and v > target else f"{v:.2f}" for v in row.both]
+        goal = "" if target is None else f"{target:g}"
+        lines.append(f"| {row.case.label} | " + " | ".join(cells) + f" | {goal} |")
+    return "\n".join([*lines, ""])

@@ -1,0 +1,90 @@
+"""Timing a step of decoding: one query on a long cache, `sa.KeyCache` against torch's attention and the composition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import sparse_attention as sa
+from benchmarks.table import medians
+from sparse_attention.fused import composition
+
+
+@dataclass(frozen=True)
+class DecodingCase:
+    """Keys of ``heads`` heads of 64 channels; each follows the one before with correlation ``rho``, and a query looks like a key.
+
+    target: times faster than torch's attention.
+    """
+
+    n: int
+    heads: int = 8
+    rho: float = 0.0
+    mapping: str = "sparsemax"
+    target: float | None = None
+
+
+DECODING_CASES = tuple(
+    DecodingCase(n, rho=rho, mapping=mapping, target=(4.5 if n == 4096 else 5.0) if mapping == "sparsemax" else None)
+    for n in (4096, 16384)
+    for rho in (0.0, 0.9)
+    for mapping in ("sparsemax", "entmax15")
+)
+
+
+@dataclass
+class DecodingRow:
+    """The support of the query, and milliseconds of a step by contestant."""
+
+    case: DecodingCase
+    support: float
+    times: dict[str, float]
+
+
+def measure_decoding(cases: tuple[DecodingCase, ...], seconds: float) -> list[DecodingRow]:
+    """Time ``cases``, about ``seconds`` each."""
+    return [_timed(case, seconds) for case in cases]
+
+
+def _timed(case: DecodingCase, seconds: float) -> DecodingRow:
+    make = torch.Generator().manual_seed(0)
+    q, v = torch.randn(case.heads, 1, 64, generator=make), torch.randn(case.heads, case.n, 64, generator=make)
+    k = torch.randn(case.heads, case.n, 64, generator=make)
+    for t in range(1, case.n if case.rho else 0):
+        k[:, t] = case.rho * k[:, t - 1] + (1 - case.rho**2) ** 0.5 * k[:, t]
+    alpha, name = (2.0, "sparsemax") if case.mapping == "sparsemax" else (1.5, "entmax")
+    cache = sa.KeyCache(name, **({} if alpha == 2.0 else {"alpha": 1.5})).append(k, v)  # type: ignore[arg-type]
+    of: Any = composition.of_alpha(alpha)
+    support = (composition.attend(q, k, v, 0.125, of, None)[1] > 0).double().mean().item()
+    contestants = {
+        "sdpa": lambda: F.scaled_dot_product_attention(q[None], k[None], v[None]),
+        "ours": lambda: cache.attend(q),
+        "composition": lambda: composition.attend(q, k, v, 0.125, of, None)[0],
+    }
+    with torch.no_grad():
+        times = medians(dict(contestants), seconds)
+    return DecodingRow(case, support, {who: t / 1e6 for who, t in times.items()})
+
+
+def markdown_decoding(rows: list[DecodingRow]) -> str:
+    """The page's section; what misses its target is bold."""
+    lines = [
+        "### Decoding",
+        "",
+        "One query on a cache, `sa.KeyCache(...).attend(q)`: milliseconds of processor time, one thread, d = 64, float32, all in turns. Keys are normal noise, or",
+        "follow the key before with correlation .9.",
+        "",
+        "| keys x heads | mapping | support | SDPA, ours, composition | times SDPA | target |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        case, ratio = row.case, row.times["sdpa"] / row.times["ours"]
+        three = ", ".join(f"{row.times[who]:.2f}" for who in ("sdpa", "ours", "composition"))
+        missed = case.target is not None and ratio < case.target
+        what = f"{case.mapping}{f', correlated {case.rho:g}' if case.rho else ''}"
+        goal = f"{case.target:g}" if case.target else ""
+        lines.append(f"| {case.n} x {case.heads} | {what} | {100 * row.support:.2f} % | {three} | {f'**{ratio:.2f}**' if missed else f'{ratio:.2f}'} | {goal} |")  # fmt: skip
+    return "\n".join([*lines, ""])

@@ -1,0 +1,277 @@
+"""What `make gpu-proof` trains: a step of every model with mixed precision, losses on two devices, and one whole table.
+
+A part returns plain JSON values and a page; `write` puts both into the result folder, which names the machine. Without a GPU
+everything runs on the CPU at toy size, and every page says so first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import re
+import runpy
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from benchmarks import attention_proof, proof, throughput
+from benchmarks.syncs import syncs
+from repro import cell as cells
+from repro.store import Store
+from sparse_attention import kernels
+from tasks.config.compose import composer, module_of
+from tasks.data.progress import NullProgress
+from tasks.seq2seq.encode import open_encoded
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("kernels", "training", "table")
+LIMIT = 540  # seconds of a table; the same command goes on from there
+AGREE = 0.02  # of a loss: additions in another order, amplified by training
+COUNTED = (3, 4)  # updates whose waits are counted: the first ones allocate and compile
+TEXTS = ["data.limits={train: 600, dev: 60, test: 20}", "train.max_epochs=2"]
+TABLES = (("imdb", "martins2020_table1"), ("multi30k", "niculae2017_table2"), ("yeast", "laha2018_table3"))
+MODELS = {
+    "LSTM": ["task=toy", *TEXTS, "mapping=fusedmax"],
+    "transformer": ["task=toy", *TEXTS, "model=transformer_small", "encode.joint=true", "mapping=entmax"],
+    "IMDB": ["task=imdb", "data=toy_reviews", *TEXTS, "mapping=continuous_sparsemax", "model.discrete=softmax"],
+    "SNLI": ["task=snli", "data=toy_entailment", *TEXTS, "mapping=oscarmax"],
+    "VQA": ["task=vqa", "data=vqa2", "data.path={vqa2}", "data.input=pixels", "data.dev_share=0.2", "encode.min_answer_count=1",
+            "train.max_epochs=2", "train.batch_size=8", "mapping=sparsehourglass"],
+}  # fmt: skip
+SMALL = {
+    "LSTM": ["model.embed_dim=16", "model.hidden_dim=16"],
+    "transformer": ["model.hidden_dim=16", "model.ff_dim=16", "model.heads=2"],
+    "IMDB": ["model.embed_dim=16", "model.hidden_dim=16"],
+    "SNLI": ["model.embed_dim=16", "model.hidden_dim=16"],
+    "VQA": ["model.hidden_dim=16", "model.ff_dim=16"],
+}
+TOY = ["data.limits={train: 48, dev: 12, test: 12}", "train.batch_size=8"]
+TOY_TABLE = [*TOY, "rows=softmax", "train.max_epochs=1", "encode.subword=none", "encode.vocab_size=null"]  # of the demo
+
+
+def _run(overrides: list[str], folder: Path, device: str) -> tuple[dict[str, float], list[dict[str, str]], list[str]]:
+    """Train one cell: its metrics, the rows of its curves, what made the host wait in the updates COUNTED."""
+    from tasks.fairseq_plugin.trainer import Trainer
+
+    waits: list[str] = []
+    step, made = Trainer.train_step, [0]
+
+    def counted(self: Any, samples: Any) -> Any:
+        made[0] += 1
+        if made[0] not in COUNTED:
+            return step(self, samples)
+        host = [s["net_input"]["src_lengths"] for s in samples if "src_lengths" in s["net_input"]]
+        waits.extend(syncs(lambda: step(self, samples), self.device, host))
+
+    with composer() as compose:
+        config = compose(
+            [*overrides, f"runtime.device={device}", f"paths.data={folder / 'data'}", f"paths.outputs={folder}"]
+        )
+    cell, store = cells.prepare(config, module_of(config), progress=NullProgress()), Store(folder)
+    with mock.patch.object(Trainer, "train_step", counted):
+        outcome = cells.run(cell, store)
+    if outcome.state != "done":
+        raise RuntimeError(f"a training of the proof ended as {outcome.state}: {outcome.reason}")
+    entry = cell.entry(store)
+    with (entry.folder / "curves.csv").open(encoding="utf-8") as file:
+        return (entry.read() or {})["metrics"], list(csv.DictReader(file)), waits
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _losses(curve: list[dict[str, str]]) -> list[float]:
+    """Train and dev losses, epoch by epoch."""
+    return [float(row[key]) for row in curve for key in sorted(row) if key.endswith("/loss") and row[key]]
+
+
+def training(device: str, toy: bool, folder: Path) -> list[dict[str, Any]]:
+    """Every model, with mixed precision and in float32 on both sides of the comparison."""
+    runpy.run_path(str(ROOT / "tests" / "small_vqa2.py"))["write_vqa2"](folder / "vqa2")
+    found = []
+    for name, model in MODELS.items():
+        _tell(name)
+        small = [*SMALL[name], *([] if name == "VQA" else TOY)] if toy else []
+        overrides = [o.replace("{vqa2}", str(folder / "vqa2")) for o in [*model, *small]]
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        started = time.perf_counter()
+        metrics, _, waits = _run([*overrides, "train.precision=bf16"], folder / name / "half", device)
+        seconds = time.perf_counter() - started
+        memory = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None
+        losses = _losses(_run(overrides, folder / name / "full", device)[1])
+        with kernels.use("reference"):  # on the CPU; where that is the device too, other kernels at least
+            expected = _losses(_run(overrides, folder / name / "cpu", "cpu")[1])
+        apart = max(abs(a - b) / abs(b) for a, b in zip(losses, expected, strict=True))
+        rates = {key.removeprefix("train/"): value for key, value in metrics.items() if key.endswith("_per_second")}
+        found.append({
+            "model": name, "seconds": round(seconds, 1), **rates, "peak_mib": memory, "waits": waits, "losses": losses,
+            "reference_losses": expected, "apart": apart, "agrees": len(losses) > 0 and apart <= AGREE,
+        })  # fmt: skip
+    return found
+
+
+def speeds(device: str, toy: bool, folder: Path) -> list[dict[str, Any]]:
+    """Tokens a second in training a translation model, and every mapping beside softmax and a plain loop, in turns."""
+    import tasks.fairseq_plugin  # noqa: F401  registers the models
+
+    sizes = throughput.Sizes(60, 4, 3, 6) if toy else throughput.Sizes(words=10_000, batch=64)
+    chosen = ["Transformer 2x128"] if toy else ["LSTM 2x500 with input feeding", "Transformer 2x128"]
+    mappings = ["sparsemax"] if toy else ["sparsemax", "entmax", "fusedmax", "oscarmax", "sparsehourglass"]
+    found = []
+    for model in chosen:
+        _tell(model)
+        configs = {
+            m: throughput.configuration(throughput.MODELS[model], m, sizes, folder, device)
+            for m in ("softmax", *mappings)
+        }
+        path = throughput.encode(configs["softmax"])
+        encoded = open_encoded(path)
+        ours = {m: throughput.training(c, path, folder) for m, c in configs.items()}
+        plain = throughput.PlainTraining(configs["softmax"], encoded, ours["softmax"])
+        block = 1 if toy else throughput.READ_EVERY
+        ratios, seconds = throughput.turns({**ours, throughput.PLAIN: plain}, 2 if toy else 10, device, block)
+        target = encoded.splits["train"].target
+        tokens = statistics.mean(sum(len(target[int(i)]) + 1 for i in rows) for rows in ours["softmax"].rows)
+        medians = {label: statistics.median(values) for label, values in ratios.items()}
+        found.append({"model": model, "tokens_per_second": tokens / seconds, **medians})
+    return found
+
+
+def table(device: str, toy: bool, outputs: Path, name: str | None, rest: Sequence[str]) -> dict[str, Any]:
+    """One table, trained whole: `name`, or the first of TABLES whose data are here; else, and at toy size, the demo."""
+    name = name or (None if toy else _available())
+    chosen, profile = name or "demo", "cpu" if name and not toy else "demo"
+    command = [
+        sys.executable, str(ROOT / "scripts" / "reproduce.py"), chosen, f"profile={profile}", f"runtime.device={device}",
+        f"paths.outputs={outputs}", *(TOY_TABLE if toy and chosen == "demo" else []), *rest,
+    ]  # fmt: skip
+    started, late = time.perf_counter(), ""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
+        try:
+            out, err = running.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            running.terminate()  # it saves, and ends its workers
+            out, err = running.communicate()
+            late = f"\nNOT FINISHED after {LIMIT} s: the same command goes on from here"
+    said, code = out[-8000:] + err[-2000:] + late, 124 if late else running.returncode
+    return {
+        "table": chosen,
+        "profile": profile,
+        "status": code,
+        "seconds": round(time.perf_counter() - started, 1),
+        "said": said,
+    }
+
+
+def _available() -> str | None:
+    """The first table whose data set can be opened without fetching anything."""
+    from tasks.data import DataError, nothing_fetched, open_data
+
+    for data, experiment in TABLES:
+        with contextlib.suppress(DataError), nothing_fetched():
+            open_data({"name": data}, ROOT / "data", NullProgress())
+            return experiment
+    return None
+
+
+def run(
+    part: str,
+    device: str | None,
+    toy: bool,
+    results: Path,
+    outputs: Path,
+    name: str | None = None,
+    rest: Sequence[str] = (),
+) -> tuple[Path, list[str]]:
+    """One of PARTS: the page that was written, and what is wrong.
+
+    Args:
+        device: cuda or cpu, by default cuda where there is one; toy: the smallest sizes, which a CPU always gets.
+        results: a folder for this machine and day is made in it. outputs: the store of a table's cells.
+        name, rest: the table, and overrides for it.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    toy, machine = toy or device == "cpu", proof.machine(device)
+    where = f"{'CPU-' if device == 'cpu' else ''}{machine['name']}-{time.strftime('%Y-%m-%d')}"
+    with tempfile.TemporaryDirectory() as scratch:
+        if part == "kernels":
+            sizes = proof.TOY if toy else proof.FULL
+            found: dict[str, Any] = {
+                "agreement": proof.compare(device, sizes),
+                "attention_agreement": attention_proof.compare(
+                    device, attention_proof.COMPARED_TOY if toy else attention_proof.COMPARED
+                ),
+                "speed": proof.speeds(device, sizes),
+                "attention": proof.attention_speeds(device, sizes),
+                "sparse_attention": attention_proof.speeds(device, sizes),
+            }
+        elif part == "training":
+            found = {
+                "models": training(device, toy, Path(scratch)),
+                "speed": speeds(device, toy, Path(scratch) / "speed"),
+            }
+        else:
+            found = {"table": table(device, toy, outputs, name, rest)}
+    return write(part, found, machine, results / re.sub(r"[^\w.-]+", "-", where)), failures(found)
+
+
+def failures(found: dict[str, Any]) -> list[str]:
+    """What did not agree, waited for the device, or ended badly; one sentence each."""
+    wrong = [f"{row['mapping']} in {row['dtype']} on {row['shape']}: off by {row['error']:.2g}, gradient {row['gradient_error']:.2g}"
+             for row in [*found.get("agreement", []), *found.get("attention_agreement", [])] if not row["agrees"]]  # fmt: skip
+    for row in found.get("models", []):
+        wrong += [] if row["agrees"] else [f"{row['model']}: losses {row['apart']:.1%} apart"]
+        wrong += [f"{row['model']}: a training step waits: {wait}" for wait in row["waits"]]
+    if found.get("table", {}).get("status", 0):
+        wrong.append(f"{found['table']['table']} ended with {found['table']['status']}; its output stands in the page")
+    return wrong
+
+
+def write(part: str, found: dict[str, Any], machine: dict[str, Any], folder: Path) -> Path:
+    """`<part>.json` and `<part>.md` below the folder; the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{part}.json").write_text(json.dumps({"machine": machine, **found}, indent=1) + "\n", encoding="utf-8")
+    loud = "" if machine["device"] == "cuda" else "# DEVICE: CPU. NOTHING HERE WAS RUN ON A GPU.\n\n"
+    versions = ", ".join(f"{k} {v or '(not installed)'}" for k, v in machine["versions"].items())
+    lines = [
+        f"{loud}# {part}: {machine['name']}",
+        "",
+        f"device: {machine['device']}; {versions}.",
+        "",
+        f"```\n{machine['clocks']}\n```",
+        "",
+    ]
+    for title, value in found.items():
+        if isinstance(value, str):
+            lines += [value, ""]
+        elif isinstance(value, list) and value:
+            keys = list(value[0])
+            lines += [f"## {title}", "", "| " + " | ".join(keys) + " |", "|---" * len(keys) + "|"]
+            lines += ["| " + " | ".join(_text(row.get(k)) for k in keys) + " |" for row in value] + [""]
+        elif isinstance(value, dict):
+            lines += [
+                f"## {title}",
+                "",
+                *(f"- {k}: {v}" if k != "said" else f"\n```\n{v}\n```" for k, v in value.items()),
+                "",
+            ]
+    page = folder / f"{part}.md"
+    page.write_text("\n".join(lines), encoding="utf-8")
+    return page
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return ", ".join(map(_text, value)) if isinstance(value, list) else str(value)

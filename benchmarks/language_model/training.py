@@ -1,0 +1,141 @@
+"""Training the language model under a clock of processor time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.language_model.data import window
+from benchmarks.language_model.model import LanguageModel
+from sparse_attention.kernels.native import attention as native
+from tasks.data.files import publish_file
+
+MAPPINGS: dict[str, tuple[str, dict[str, float]]] = {
+    "softmax": ("softmax", {}), "sparsemax": ("sparsemax", {}), "entmax15": ("entmax", {"alpha": 1.5}),
+}  # fmt: skip
+
+
+@dataclass
+class Options:
+    """What is trained, and how long: ``seconds`` of processor time in training steps, evaluations not counted."""
+
+    mapping: str = "softmax"
+    width: int = 256
+    layers: int = 4
+    heads: int = 4
+    length: int = 4096
+    seconds: float = 600.0
+    learning_rate: float = 1e-3
+    warmup: int = 30
+    every: int = 20  # steps between evaluations
+    windows: int = 6  # of dev
+    seed: int = 1
+
+
+@dataclass
+class Record:
+    """What came out; losses in bits a byte. points: (step, seconds, dev loss)."""
+
+    options: dict[str, Any]
+    data: str
+    points: list[tuple[int, float, float]] = field(default_factory=list)
+    density: list[float] = field(default_factory=list)  # by layer, of the pairs that a causal mask leaves
+
+
+def build(options: Options) -> LanguageModel:
+    torch.manual_seed(options.seed)
+    name, params = MAPPINGS[options.mapping]
+    return LanguageModel(options.width, options.layers, options.heads, name, **params)
+
+
+def train(
+    options: Options, text: Tensor, dev: Tensor, source: str, folder: Path, say: Callable[[str], None]
+) -> tuple[LanguageModel, Record]:
+    """AdamW at one rate after a warm-up, a window a step; all mappings see the same windows in the same order.
+
+    ``folder`` keeps the training at every evaluation: the same options, with other seconds too, go on from there.
+    """
+    model, record = build(options), Record(asdict(options), source)
+    adam = torch.optim.AdamW(model.parameters(), options.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
+    draw, spent, step = torch.Generator().manual_seed(options.seed), 0.0, 0
+    kept = folder / f"{options.mapping}_training.pt"
+    if kept.exists() and (state := torch.load(kept, weights_only=True))["options"] == _lasting(options):
+        model.load_state_dict(state["model"])
+        adam.load_state_dict(state["adam"])
+        draw.set_state(state["draw"])
+        record.points, step, spent = [tuple(p) for p in state["points"]], state["step"], state["spent"]
+    while True:
+        if (step % options.every == 0 or spent >= options.seconds) and step not in [at for at, *_ in record.points]:
+            record.points.append((step, round(spent, 2), round(evaluate(model, dev, options), 4)))
+            say(f"{options.mapping}: step {step}, {spent:.0f} s, {record.points[-1][2]:.4f} bits a byte")
+            with publish_file(kept) as temporary:
+                state = {"model": model.state_dict(), "adam": adam.state_dict(), "draw": draw.get_state()}
+                rest = {"points": record.points, "step": step, "spent": spent, "options": _lasting(options)}
+                torch.save({**state, **rest}, temporary)
+        if spent >= options.seconds:
+            break
+        before = time.process_time()
+        for group in adam.param_groups:
+            group["lr"] = options.learning_rate * min(1.0, (step + 1) / options.warmup)
+        start = int(torch.randint(len(text) - options.length, (), generator=draw))
+        one_step(model, adam, *window(text, start, options.length))
+        spent, step = spent + time.process_time() - before, step + 1
+    record.density = densities(model, dev, options)
+    return model, record
+
+
+def _lasting(options: Options) -> dict[str, Any]:
+    return {name: value for name, value in asdict(options).items() if name != "seconds"}
+
+
+def one_step(model: LanguageModel, adam: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
+    adam.zero_grad()
+    F.cross_entropy(model(x).flatten(0, 1), y.flatten()).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    adam.step()
+
+
+@torch.no_grad()
+def evaluate(model: LanguageModel, dev: Tensor, options: Options) -> float:
+    """Bits a byte over the first windows of dev."""
+    total, n = 0.0, options.length
+    windows = min(options.windows, (len(dev) - 1) // n)
+    for i in range(windows):
+        x, y = window(dev, i * n, n)
+        total += F.cross_entropy(model(x).flatten(0, 1), y.flatten()).item()
+    return total / windows / math.log(2)
+
+
+def densities(model: LanguageModel, dev: Tensor, options: Options) -> list[float]:
+    """The support's share of the visible pairs, by layer, on the first window of dev."""
+    if options.mapping == "softmax":
+        return [1.0] * options.layers
+    x, _ = window(dev, 0, options.length)
+    alpha = 2.0 if options.mapping == "sparsemax" else 1.5
+    found = []
+    for q, k, v in model.attended(x):
+        flat = (t[0].contiguous() for t in (q, k, v))
+        _, saved = native.forward(*flat, alpha=alpha, scale=q.shape[-1] ** -0.5, causal=True)
+        assert saved is not None
+        found.append(round(saved.density, 5))
+    return found
+
+
+def keep_tensors(model: LanguageModel, dev: Tensor, options: Options, folder: Path) -> None:
+    """Save the weights, and q, k, v of every layer on the first window of dev, for benchmarks on trained tensors."""
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(model.state_dict(), folder / f"{options.mapping}_weights.pt")
+    x, _ = window(dev, 0, options.length)
+    stacked = [torch.stack([layer[i][0] for layer in model.attended(x)]) for i in range(3)]
+    torch.save(dict(zip("qkv", stacked)), folder / f"{options.mapping}_qkv.pt")  # [layers, heads, n, d] each
+
+
+__all__ = ["MAPPINGS", "Options", "Record", "build", "densities", "evaluate", "keep_tensors", "one_step", "train"]

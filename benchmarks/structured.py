@@ -1,0 +1,106 @@
+"""Timing attention over structures: milliseconds of a call, forward and backward, beside the solver in plain torch.
+
+That one is our reference, a Python loop over the batch and the oracle's calls: what a package of factors costs without a
+native batch. lp-sparsemap is not among the peers: version 1.0 does not build with the setuptools of today.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import sparse_attention as sa
+from benchmarks.table import medians
+
+
+@dataclass(frozen=True)
+class StructuredCase:
+    """Scores ``shape`` [batch, ...] of normal noise times ``scale``; target in milliseconds, forward and backward."""
+
+    label: str
+    name: str
+    shape: tuple[int, int, int]
+    target: float | None = None
+    scale: float = 1.0
+
+    def function(self) -> Callable[[Tensor], Tensor]:
+        mapping: Any = getattr(sa, self.name)
+        if sa.spec(self.name).over == "matching":
+            return lambda x: mapping(x)
+        states = self.shape[-1]
+        transitions = torch.randn(states, states, generator=torch.Generator().manual_seed(1))
+        return lambda x: mapping(x, transitions)
+
+
+STRUCTURED_CASES = (
+    StructuredCase("sparsemap_sequence, 1 of T = 30, S = 2", "sparsemap_sequence", (1, 30, 2), 0.15),
+    StructuredCase("sparsemap_sequence, 64 of T = 30, S = 2", "sparsemap_sequence", (64, 30, 2)),
+    StructuredCase("sparsemap_sequence, 64 of T = 30, S = 5", "sparsemap_sequence", (64, 30, 5)),
+    StructuredCase("softmax_sequence, 64 of T = 30, S = 2", "softmax_sequence", (64, 30, 2)),
+    StructuredCase("sparsemap_matching, 1 of 10 x 10", "sparsemap_matching", (1, 10, 10), 0.5),
+    StructuredCase("sparsemap_matching, 1 of 10 x 10, scores x.1", "sparsemap_matching", (1, 10, 10), 0.5, 0.1),
+    StructuredCase("sparsemap_matching, 64 of 10 x 10", "sparsemap_matching", (64, 10, 10)),
+    StructuredCase("sparsemap_matching, 1 of 40 x 40", "sparsemap_matching", (1, 40, 40)),
+)
+
+
+@dataclass
+class StructuredRow:
+    """Median milliseconds of one case; ``loop``: forward and backward by the reference."""
+
+    case: StructuredCase
+    forward: float
+    both: float
+    loop: float | None
+
+
+def measure_structured(cases: tuple[StructuredCase, ...], seconds: float) -> list[StructuredRow]:
+    """Time `cases`, `seconds` for each direction; the reference once, on one problem, times the batch."""
+    rows = []
+    for case in cases:
+        x = torch.randn(case.shape, generator=torch.Generator().manual_seed(0)) * case.scale
+        f = case.function()
+        times = [medians({"": _run(f, x, backward)}, seconds)[""] / 1e6 for backward in (False, True)]
+        loop = None
+        if case.name.startswith("sparsemap") and max(case.shape[1:]) <= 30:
+            with sa.kernels.use("reference"):
+                loop = medians({"": _run(f, x[:1], True)}, seconds)[""] / 1e6 * len(x)
+        rows.append(StructuredRow(case, times[0], times[1], loop))
+    return rows
+
+
+def _run(f: Callable[[Tensor], Tensor], x: Tensor, backward: bool) -> Callable[[], None]:
+    leaf = x.clone().requires_grad_(backward)
+    g = torch.randn(x.shape, generator=torch.Generator().manual_seed(2))
+
+    def run() -> None:
+        leaf.grad = None
+        p = f(leaf)
+        if backward:
+            p.backward(g)
+
+    return run
+
+
+def markdown_structured(rows: list[StructuredRow]) -> str:
+    """The page's section on structures; times above a target are bold."""
+    lines = [
+        "## Structured attention",
+        "",
+        "Milliseconds (not ratios) of a call, float32 in and out, float64 inside; beside it the reference, a Python loop over",
+        "the problems (forward and backward, measured on one and multiplied).",
+        "",
+        "| attention | forward | both | target, both | Python loop, both |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        target = row.case.target
+        both = f"{row.both:.3f}" if target is None or row.both <= target else f"**{row.both:.3f}**"
+        loop = "" if row.loop is None else f"{row.loop:.0f}"
+        goal = "" if target is None else f"{target:g}"
+        lines.append(f"| {row.case.label} | {row.forward:.3f} | {both} | {goal} | {loop} |")
+    return "\n".join([*lines, ""])

@@ -1,0 +1,296 @@
+"""How fast training and beam search are: every mapping against softmax, and softmax against plain loops.
+
+All contestants take turns on the same batch, so that what else runs on the machine slows them alike; a figure is the median,
+over turns, of a ratio within the turn. Clock: processor time of this process, all threads; on a GPU the wall, between two
+synchronizations.
+
+The plain loops have the same torch module, with torch.softmax over masked scores in place of the mapping. `PlainTraining` pads
+its own batches and has torch's AdamW; `plain_search` keeps no attention. Texts are random; nothing is learned that matters.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import sparse_attention as sa
+from tasks.config import models
+from tasks.config.compose import composer, module_of
+from tasks.config.options import read
+from tasks.data.progress import NullProgress
+from tasks.data.symbols import EOS, PAD
+from tasks.seq2seq.decode import padded
+from tasks.seq2seq.encode import Encoded, open_encoded
+from tasks.seq2seq.options import Decode
+from tasks.seq2seq.search import beam_search
+
+if TYPE_CHECKING:
+    from tasks.fairseq_plugin.updates import Updates
+
+MODELS = {
+    "LSTM 128": ("model=lstm_demo",),
+    "LSTM 256": ("model=lstm_demo", "model.embed_dim=256", "model.hidden_dim=256"),
+    "LSTM 2x500 with input feeding": ("model=lstm_opennmt",),
+    "Transformer 2x128": ("model=transformer_small",),
+}
+PLAIN = "plain loop"
+GOALS = {"mapping": 0.97, "training": 0.98, "search": 0.95}
+SECTION = "## Training and decoding"
+READ_EVERY = 20
+Work = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """words: of the vocabulary; batch: sentences; shortest, longest: words of a sentence; beam and output words of a search."""
+
+    words: int = 2000
+    batch: int = 32
+    shortest: int = 5
+    longest: int = 30
+    beam: int = 5
+    output: int = 25
+
+
+@dataclass
+class Table:
+    """Of one model: label -> ratios to softmax, one a turn; the median seconds of softmax and what a turn of it does."""
+
+    model: str
+    work: str
+    ratios: dict[str, list[float]] = field(default_factory=dict)
+    seconds: float = 0.0
+    tokens: float = 0.0
+
+
+def names() -> list[str]:
+    """Mappings that both architectures take without further inputs, softmax first."""
+    places = models.architecture("seq2seq", "transformer").PLACES
+    plain = [n for n in sa.names("simplex") if not models.problems({"name": n, "at": {}}, places)]
+    return ["softmax", *(n for n in plain if n != "softmax")]
+
+
+def configuration(model: Sequence[str], mapping: str, sizes: Sizes, folder: Path, device: str) -> dict[str, Any]:
+    """A configuration whose data are random pairs below `folder`; softmax and others differ in the mapping alone."""
+    files = folder / "pairs"
+    if not files.exists():
+        files.mkdir(parents=True)
+        rng = random.Random(1)
+        for split, count in (("train", 40 * sizes.batch), ("dev", sizes.batch), ("test", 1)):
+            for side in ("fr", "en"):
+                rows = (
+                    [f"w{rng.randrange(sizes.words)}" for _ in range(rng.randint(sizes.shortest, sizes.longest))]
+                    for _ in range(count)
+                )
+                (files / f"{split}.{side}").write_text("".join(f"{' '.join(row)}\n" for row in rows))
+    with composer() as compose:
+        return compose([
+            "task=toy", "data=files", f"data.path={files}", "data.source_lang=fr", "data.target_lang=en", "encode.joint=true", *model, f"mapping={mapping}",
+            "optim=adam", "optim.lr=0.0003", "schedule=fixed", f"train.batch_size={sizes.batch}", f"runtime.device={device}",
+            f"paths.data={folder / 'data'}", f"paths.outputs={folder / 'outputs'}",
+        ])  # fmt: skip
+
+
+def encode(config: Mapping[str, Any]) -> Path:
+    """The folder of the configuration's encoded data."""
+    return Path(importlib.import_module(module_of(config)).prepare(config, NullProgress()).folder)
+
+
+def training(config: dict[str, Any], encoded: Path, folder: Path) -> Updates:
+    """The project's training; a call makes one update."""
+    from tasks.fairseq_plugin.updates import Updates
+
+    return Updates(config, encoded, folder, READ_EVERY)
+
+
+class PlainSoftmax(nn.Module):
+    """torch.softmax over masked scores."""
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        return torch.softmax(scores if mask is None else scores.masked_fill(~mask, -torch.inf), -1)
+
+
+def plain_model(config: Mapping[str, Any], encoded: Encoded, like: nn.Module) -> nn.Module:
+    """The torch module of a configuration with softmax, its mappings replaced by `PlainSoftmax`, weights as `like`."""
+    model = models.build("seq2seq", config["model"], config["mapping"], *encoded.sizes)
+    model.load_state_dict(like.state_dict())
+    for part in list(model.modules()):
+        for name, child in list(part.named_children()):
+            if isinstance(child, sa.Mapping):
+                setattr(part, name, PlainSoftmax())
+    return model.to(next(like.parameters()).device)
+
+
+class PlainTraining:
+    """The loop that one writes by hand. A call makes one update; `loss` sums the token losses since it was last read."""
+
+    def __init__(self, config: Mapping[str, Any], encoded: Encoded, like: Updates) -> None:
+        optim, split = config["optim"], encoded.splits["train"]
+        self.model, self.clip = plain_model(config, encoded, like.net).train(), optim["clip"]
+        self.device, self.loss, self.updates = next(self.model.parameters()).device, 0.0, 0
+        self.total = torch.zeros((), device=self.device)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), optim["lr"], tuple(optim["betas"]), optim["eps"], optim["weight_decay"]
+        )
+        self.batches = itertools.cycle(like.rows)
+        self.source, self.target = split.source, split.target
+
+    def __call__(self) -> None:
+        rows = sorted(map(int, next(self.batches)), key=lambda i: -len(self.source[i]))
+        source, lengths = padded([self.source[i] for i in rows])
+        target, _ = padded([[*self.target[i], EOS] for i in rows])  # type: ignore[misc]
+        before, _ = padded([[EOS, *self.target[i]] for i in rows])  # type: ignore[misc]
+        source, target, before = (x.to(self.device, non_blocking=True) for x in (source, target, before))
+        self.optimizer.zero_grad()
+        logits, _ = self.model(source, lengths, before)
+        loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD, reduction="sum")
+        (loss / sum(len(self.target[i]) + 1 for i in rows)).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimizer.step()
+        self.total += loss.detach()
+        self.updates += 1
+        if self.updates % READ_EVERY == 0:
+            self.loss, self.total = float(self.total), torch.zeros((), device=self.device)
+
+
+@torch.no_grad()
+def plain_search(model: Any, source: Tensor, lengths: Tensor, K: int, longest: int) -> list[list[int]]:
+    """The best outputs by beam search as one writes it by hand: length average, stop all, no attention. [B, S] -> ids."""
+    B, device = len(source), source.device
+    memory = model.encode(source, lengths)
+    copies = torch.arange(B, device=device).repeat_interleave(K)
+    memory, state = ({k: v[copies] for k, v in x.items()} for x in (memory, model.start(memory)))
+    scores = torch.full((B, K), -torch.inf, device=device)
+    scores[:, 0] = 0
+    words, said = torch.full((B * K,), EOS, device=device), torch.empty(B, K, 0, dtype=torch.long, device=device)
+    done: list[list[tuple[float, list[int]]]] = [[] for _ in range(B)]
+    first = torch.arange(B, device=device).unsqueeze(1) * K
+    for t in range(longest + 1):
+        logits, _, state = model.step(words, memory, state)
+        log_p = torch.log_softmax(logits, -1).view(B, K, -1)
+        end = log_p[..., EOS].clone() if t else -torch.inf
+        if t == longest:
+            log_p.fill_(-torch.inf)
+        log_p[..., PAD], log_p[..., EOS] = -torch.inf, end
+        top, at = (scores.unsqueeze(2) + log_p).view(B, -1).topk(2 * K, 1)
+        origin, word = at // log_p.size(2), at % log_p.size(2)
+        ends = word.eq(EOS)
+        for b, rank in (ends[:, :K] & (top[:, :K] > -torch.inf)).nonzero().tolist():
+            if len(done[b]) < K:
+                done[b].append((float(top[b, rank]) / (t + 1), [*said[b, origin[b, rank]].tolist(), EOS]))
+        if t == longest or all(len(of) >= K for of in done):
+            break
+        scores, kept = top.masked_fill(ends, -torch.inf).topk(K, 1)
+        origin, word = origin.gather(1, kept), word.gather(1, kept)
+        rows, words = (first + origin).flatten(), word.flatten()
+        said = torch.cat((said.flatten(0, 1)[rows].view(B, K, -1), word.unsqueeze(2)), 2)
+        state = {k: v[rows] for k, v in state.items()}
+    return [max(of)[1] for of in done]
+
+
+def turns(
+    contestants: Mapping[str, Work], count: int, device: str, block: int = 1
+) -> tuple[dict[str, list[float]], float]:
+    """Ratios of softmax's time to each contestant's, one a turn, after a turn that does not count; the median seconds of softmax.
+
+    Args:
+        block: calls that are timed together.
+    """
+    cuda = torch.device(device).type == "cuda"
+    clock = time.perf_counter if cuda else time.process_time
+    ratios: dict[str, list[float]] = {name: [] for name in contestants if name != "softmax"}
+    base, order = [], list(contestants)
+    for turn in range(count + 1):
+        taken = {}
+        for name in order:
+            torch.cuda.synchronize() if cuda else None
+            before = clock()
+            for _ in range(block):
+                contestants[name]()
+            torch.cuda.synchronize() if cuda else None
+            taken[name] = (clock() - before) / block
+        order = order[1:] + order[:1]  # nobody always comes after the same one
+        if turn:
+            base.append(taken["softmax"])
+            for name, of in ratios.items():
+                of.append(taken["softmax"] / taken[name])
+    return ratios, statistics.median(base)
+
+
+def measure(
+    model: str, mappings: Sequence[str], sizes: Sizes, folder: Path, device: str, count: int, told: Callable[[str], None] = print
+) -> list[Table]:  # fmt: skip
+    """The tables of training and of beam search of one of `MODELS`."""
+    configs = {m: configuration(MODELS[model], m, sizes, folder, device) for m in ("softmax", *mappings)}
+    path = encode(configs["softmax"])
+    encoded = open_encoded(path)
+    told(f"{model}: {len(configs)} mappings, {encoded.sizes[1]} words")
+    ours = {m: training(c, path, folder) for m, c in configs.items()}
+    plain = PlainTraining(configs["softmax"], encoded, ours["softmax"])
+    block = READ_EVERY if torch.device(device).type == "cuda" else 1
+    ratios, seconds = turns({**ours, PLAIN: plain}, count, device, block)
+    tokens = statistics.mean(
+        sum(len(encoded.splits["train"].target[int(i)]) + 1 for i in rows) for rows in ours["softmax"].rows
+    )
+    tables = [Table(model, "training", ratios, seconds, tokens)]
+    options = read(Decode, {"beam": sizes.beam, "max_len_b": sizes.output}, "decode")
+    split = encoded.splits["dev"]
+    source, lengths = padded(sorted((split.source[i] for i in range(len(split))), key=lambda row: -len(row)))
+    source = source.to(device)
+    searches: dict[str, Work] = {}
+    for name, updates in ours.items():
+        net = updates.net.eval()
+        searches[name] = partial(beam_search, net, source, lengths, options, 1)  # type: ignore[arg-type]
+    bare = plain_model(configs["softmax"], encoded, ours["softmax"].net).eval()
+    searches[PLAIN] = lambda: plain_search(bare, source, lengths, sizes.beam, sizes.output)
+    ratios, seconds = turns(searches, count, device)
+    return [*tables, Table(model, "beam search", ratios, seconds, float(len(split)))]
+
+
+def markdown(tables: Sequence[Table], sizes: Sizes, device: str, machine: str) -> str:
+    """The section of docs/benchmarks.md; ratios below their goal are bold."""
+    lines = [
+        SECTION, "",
+        f"Speed as a ratio, higher is better: of each mapping to softmax (goal {GOALS['mapping']}), and in the last row of softmax to the loop that",
+        f"one writes by hand (goals {GOALS['training']} in training, {GOALS['search']} in beam search), which has the same torch module with torch.softmax. Median over",
+        "turns in one interleaved run, smallest and largest quartile in brackets; bold is below the goal. `make bench-training` makes this section anew.", "",
+        f"Machine: {machine}; {device}, torch {torch.__version__}, {torch.get_num_threads()} thread(s); {sizes.words} words, batches of {sizes.batch} sentences of "
+        f"{sizes.shortest} to {sizes.longest} words; beam {sizes.beam}, outputs of up to {sizes.output} words. Turns: {len(next(iter(tables[0].ratios.values())))}.",
+    ]  # fmt: skip
+    for work, unit in (("training", "tokens/s"), ("beam search", "sentences/s")):
+        those = [t for t in tables if t.work == work]
+        lines += [
+            "",
+            f"### {work.capitalize()}",
+            "",
+            "| | " + " | ".join(t.model for t in those) + " |",
+            "|---" * (len(those) + 1) + "|",
+        ]
+        lines.append(f"| softmax, {unit} | " + " | ".join(f"{t.tokens / t.seconds:,.0f}" for t in those) + " |")
+        for label in those[0].ratios:
+            goal = GOALS["mapping"] if label != PLAIN else GOALS["training" if work == "training" else "search"]
+            cells = []
+            for table in those:
+                # a contestant's speed in softmax's; of the plain loop the inverse
+                values = [1 / r if label == PLAIN else r for r in table.ratios[label]]
+                low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+                cells.append(f"{f'**{middle:.2f}**' if middle < goal else f'{middle:.2f}'} ({low:.2f}-{high:.2f})")
+            lines.append(f"| {'softmax to the ' + PLAIN if label == PLAIN else label} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, ""])
+
+
+def with_section(page: str, section: str) -> str:
+    """A page with its section of that title, the last one, replaced or added."""
+    return page.partition(f"\n{SECTION}\n")[0].rstrip("\n") + "\n\n" + section

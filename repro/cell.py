@@ -1,0 +1,372 @@
+"""Running a cell: train unless trained, evaluate what is not evaluated yet, record everything.
+
+Nothing that a cell does raises: it ends as an `Outcome`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import errno
+import io
+import json
+import logging
+import math
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from repro import plugins, signals
+from repro.files import StoreError, explain, read_json, usable, write_atomic, write_json
+from repro.identity import Cell, check_family, prepare
+from repro.identity import Found as Found
+from repro.loggers import Loggers
+from repro.plugins import load as load_plugins
+from repro.protocol import Prepared, TestSet
+from repro.store import Entry, Store, provenance
+from repro.store.locks import Busy
+
+ASKED = ("module", "overrides", "further", "test", "origin")  # what stands in a page besides the configuration
+NODES = ("task", "data", "encode", "decode", "model", "optim", "schedule", "train", "mapping", "profile", "runtime")
+TRAINING_SHARE = 0.85  # of a cell's time, roughly
+
+
+@dataclass
+class Outcome:
+    """How a run of a cell ended: done, skipped (was done already), failed, busy (another process has it), or queued (by a scheduler)."""
+
+    cell_id: str
+    state: str
+    seconds: float = 0.0
+    error: str | None = None  # what happened, then the traceback
+    machine: bool = False  # failed by no fault of the cell's: killed, asked to stop, its machine lost; it resumes
+
+    @property
+    def reason(self) -> str:
+        """The error without its traceback; status.json in the cell's folder has both."""
+        return (self.error or self.state).split("\nTraceback (most recent call last)", 1)[0]
+
+
+class CellMonitor:
+    """Writes status, curves and log of a running cell, and passes everything on to `forward`."""
+
+    def __init__(self, entry: Entry, forward: Callable[..., None] | None, loggers: Sequence[Loggers]) -> None:
+        self.entry, self.forward, self.loggers = entry, forward, loggers
+        self.start, self.share = 0.0, 1.0  # of the whole cell: where this part begins, how much it is
+        self._written = 0.0
+
+    def stage(self, name: str, fraction: float, **stats: float) -> None:
+        whole = self.start + self.share * fraction
+        if self.forward:
+            self.forward("stage", name, whole, stats)
+        if time.monotonic() - self._written > 5:
+            self._written = time.monotonic()
+            self.entry.set_status("running", stage=name, fraction=round(whole, 4), **stats)
+
+    def curve(self, rows: list[dict[str, float]]) -> None:
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({k: f"{v:.6g}" for k, v in row.items()} for row in rows)
+        write_atomic(self.entry.path("curves.csv"), text.getvalue().encode())
+        for logger in self.loggers:
+            logger.curve(rows)
+
+    def note(self, text: str) -> None:
+        logging.getLogger("cell").info(text)
+        if self.forward:
+            self.forward("note", text)
+
+
+def run(
+    cell: Cell, store: Store, *, forward: Callable[..., None] | None = None,
+    loggers: Callable[[Cell], list[Any]] | None = None,
+) -> Outcome:  # fmt: skip
+    """Do what a cell still lacks; a failure is recorded with its traceback.
+
+    Args:
+        forward: receives ("stage", name, fraction of the whole cell, stats) and ("note", text) while the cell runs.
+        loggers: makes the extra loggers (e.g. wandb) of this cell, as `repro.loggers` says; trouble with them never fails it.
+    """
+    entry = cell.entry(store)
+    started = time.monotonic()
+    active: list[Loggers] = []
+    try:
+        if cell.done(store):
+            return Outcome(cell.cell_id, "skipped")
+        aside = entry.set_aside()
+        with signals.listening(), entry.claimed() as check:
+            if cell.done(store):  # by another process while we waited
+                return Outcome(cell.cell_id, "skipped")
+            handler = _log_to(entry.path("log.txt"))
+            try:
+                load_plugins(cell.config.get("plugins") or [])
+                _run_claimed(cell, store, forward, loggers, active, aside, check)
+            finally:
+                logging.getLogger().removeHandler(handler)
+                handler.close()
+        return Outcome(cell.cell_id, "done", time.monotonic() - started)
+    except Busy as busy:
+        return Outcome(cell.cell_id, "busy", error=str(busy))
+    except signals.Stopped as stop:
+        _finish(active, None, "stopped")
+        error = f"{stop}; run the same command again to resume it"
+        return Outcome(cell.cell_id, "failed", time.monotonic() - started, error, machine=True)
+    except Exception as error:
+        trace = traceback.format_exc()
+        try:
+            entry.set_status("failed", error=f"{type(error).__name__}: {error}", traceback=trace)
+        except Exception as second:  # a full disk, usually the same as the first
+            trace += f"\n(the failure could not be recorded: {second})"
+        _finish(active, None, "failed")
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if full or "No space left on device" in str(error):  # safetensors has an error of its own
+            error = explain(OSError(errno.ENOSPC, ""), entry.folder)
+        return Outcome(cell.cell_id, "failed", time.monotonic() - started, f"{type(error).__name__}: {error}\n{trace}")
+
+
+def run_folder(folder: str | Path, progress: Any = None, **options: Any) -> Outcome:
+    """Run what the config.yaml of a folder asks for, in the store that the folder lies in. `options`: of `run`."""
+    folder = Path(folder).resolve()
+    root = folder.parents[5 if folder.parent.name == "evaluations" else 3]
+    return run(from_folder(folder, progress), Store(root), **options)
+
+
+def _run_claimed(
+    cell: Cell,
+    store: Store,
+    forward: Any,
+    loggers: Any,
+    active: list[Loggers],
+    aside: Path | None,
+    check: Callable[[], None],
+) -> None:
+    entry = cell.entry(store)
+    attempt = int(entry.status().get("attempt", 0)) + 1
+    entry.set_status("running", attempt=attempt)
+    record = provenance.collect() | {"attempt": attempt, "seed": cell.seed}
+    if named := cell.config.get("plugins"):
+        record["plugins"] = {plugin: plugins.content(plugin) for plugin in named}
+    for name in ("tf32", "compile"):  # what may change the last digits
+        record["machine"][name] = bool(cell.config.get("runtime", {}).get(name))
+    monitor = CellMonitor(entry, forward, active)
+    active.extend([Loggers(lambda: loggers(cell), monitor.note)] if loggers else [])
+    if aside:
+        monitor.note(f"the training that was here is damaged and lies in {aside} now")
+    whole = [t for t in cell.tests if (e := cell.evaluation(store, t)).finished() and not e.damage()]
+    missing = [t for t in cell.tests if t not in whole]
+    begin = 0.0 if entry.finished() else TRAINING_SHARE
+    if not entry.finished():
+        monitor.share = begin if missing else 1.0
+        _train(cell, entry, monitor, record, check)
+    for i, test in enumerate(missing):
+        monitor.share = (1 - begin) / len(missing)
+        monitor.start = begin + i * monitor.share
+        _evaluate(cell, store, test, monitor, record)
+    entry.set_status("done", attempt=attempt)
+    _finish(active, cell.found(store), "done")
+
+
+def _train(
+    cell: Cell, entry: Entry, monitor: CellMonitor, record: Mapping[str, Any], check: Callable[[], None]
+) -> None:
+    started = time.monotonic()
+    write_atomic(entry.path("config.yaml"), page(cell))
+    training = cell.family.train(cell.config, cell.prepared, entry.folder, monitor)
+    if not training.metrics:
+        raise ValueError(f"{cell.module}.train measured nothing")
+    if lost := [k for k, v in training.metrics.items() if k.endswith("/loss") and not math.isfinite(v)]:
+        raise FloatingPointError(f"{', '.join(lost)}: {training.metrics[lost[0]]}; lower optim.lr or set optim.clip")
+    told = {"seconds": round(time.monotonic() - started, 1), "data_sha256": cell.prepared.sha256}
+    write_json(entry.path("provenance.json"), {**record, **told})
+    write_json(
+        entry.path("metrics.json"),
+        told | {
+            "metrics": {k: float(v) for k, v in training.metrics.items()}, "signatures": training.signatures,
+            "facts": dict(cell.prepared.facts), "shortfalls": list(cell.prepared.shortfalls), "seed": cell.seed,
+            "recipe": cell.family.RECIPE[0],
+        },
+    )  # fmt: skip
+    check()
+    entry.finish(training=cell.training_id)
+    if not (cell.config.get("runtime") or {}).get("keep_checkpoints"):
+        _remove_checkpoints(entry)
+
+
+def _remove_checkpoints(entry: Entry) -> None:
+    """What a finished training needs no more: it is never resumed. What was put aside as damaged stays."""
+    folder = entry.path("checkpoints")
+    for path in folder.glob("*.pt"):
+        path.unlink()
+    with contextlib.suppress(OSError):  # there is something else in it, or there is none
+        folder.rmdir()
+
+
+def _evaluate(cell: Cell, store: Store, test: TestSet, monitor: CellMonitor, record: Mapping[str, Any]) -> None:
+    started = time.monotonic()
+    level = cell.evaluation(store, test)
+    level.clear()
+    write_atomic(level.path("config.yaml"), page(cell, test))
+    scored = cell.family.evaluate(cell.config_of(test), cell.entry(store).folder, test, monitor)
+    if not scored.metrics or any(not name.startswith(f"{test.name}/") for name in scored.metrics):
+        raise ValueError(
+            f"{cell.module}.evaluate gave {', '.join(scored.metrics) or 'nothing'}; {test.name}/... are due"
+        )
+    level.write_predictions(scored.predictions)
+    if scored.attention:
+        from safetensors.torch import save
+
+        write_atomic(level.path("attention.safetensors"), save(dict(scored.attention)))
+    for name, content in scored.files.items():
+        write_atomic(level.path(name), content)
+    seconds = round(time.monotonic() - started, 1)
+    write_json(level.path("provenance.json"), {**record, "seconds": seconds, "data_sha256": test.sha256})
+    write_json(
+        level.path("metrics.json"),
+        {
+            "metrics": {k: float(v) for k, v in scored.metrics.items()}, "signatures": scored.signatures,
+            "test": test.name, "data_sha256": test.sha256, "facts": dict(test.facts), "shortfalls": list(test.shortfalls),
+            "baselines": {k: dict(v) for k, v in test.baselines.items()}, "scoring": cell.scoring, "seconds": seconds,
+            "recipe": cell.family.RECIPE[1],
+        },
+    )  # fmt: skip
+    level.finish(training=cell.training_id, evaluation=level.folder.name)
+
+
+def _finish(active: Sequence[Loggers], found: Found | None, state: str) -> None:
+    for loggers in active:
+        loggers.finish(found, state)
+
+
+def _log_to(path: Path) -> logging.Handler:
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setLevel(logging.INFO)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    if root.level > logging.INFO or root.level == logging.NOTSET:
+        root.setLevel(logging.INFO)
+    return handler
+
+
+# ---- config.yaml of a folder
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """What the config.yaml of a folder says."""
+    path = folder / "config.yaml"
+    try:
+        page = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise StoreError(
+            f"{path} cannot be read ({' '.join(str(error).split())}); name the folder of a cell, outputs/cells/TASK/MAPPING/ID"
+        ) from error
+    if not isinstance(page, dict) or "module" not in page:
+        raise StoreError(f"{path} is not the page of a cell: it has no `module`")
+    try:
+        check_family(page["module"])
+    except ValueError as error:
+        raise StoreError(f"{path}: {error}") from error
+    return page
+
+
+def check_nodes(config: Mapping[str, Any]) -> None:
+    """What every configuration has, in the form it has it. Raises ValueError."""
+    if wrong := [k for k in NODES if not isinstance(config.get(k) or {}, Mapping)]:
+        raise ValueError(f"{wrong[0]} of its config.yaml is not a mapping of options")
+    if type(config.get("seed")) is not int or not isinstance((config.get("profile") or {}).get("name"), str):
+        raise ValueError("its config.yaml has no seed or no profile")
+
+
+def from_folder(folder: str | Path, progress: Any = None) -> Cell:
+    """The cell of a folder, from its config.yaml alone: a training with the evaluations asked first, or one evaluation.
+
+    Raises:
+        StoreError: no such page, plugins that its user never named (`plugins.Untrusted`), or the data or recipes are no longer
+            those that gave the folder its name.
+    """
+    folder = Path(folder).resolve()
+    config = _read(folder)
+    plugins.admit(config.get("plugins"), folder)
+    module, overrides, further, test, origin = (config.pop(key, None) for key in ASKED)
+    if test is None:
+        asked = [{**config, "data": node} for node in further.values()]
+        cell = prepare(config, module, asked, progress, overrides)
+        same = cell.training_id == folder.name
+    else:  # the training's page has the data, this one says how to score
+        data = _read(folder.parents[1])["data"]
+        cell = prepare({**config, "data": data}, module, [config] if test in further else [], progress, overrides)
+        cell = replace(cell, tests=tuple(t for t in cell.tests if t.name == test))
+        same = bool(cell.tests) and cell.evaluation_id(cell.tests[0]) == folder.name
+    if not same:
+        raise StoreError(f"{folder}: its data or its recipe have changed since it was named; plan the experiment again")
+    return _settled(replace(cell, origin=origin or {}))
+
+
+def _settled(cell: Cell) -> Cell:
+    """With a device: a page that was written for another machine leaves it open."""
+    runtime = cell.config["runtime"]
+    if runtime.get("device") != "auto":
+        return cell
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return replace(cell, config={**cell.config, "runtime": {**runtime, "device": device}})
+
+
+def finished(folder: str | Path) -> Cell:
+    """The cell of a finished training, without test sets and without its training data: enough to evaluate it.
+
+    Its encoding is that of the folder, its plugins are not imported: see `admit`. Raises StoreError: not finished, damaged, senseless.
+    """
+    folder = Path(folder).resolve()
+    config = _read(folder)
+    stored = Entry(folder).read()
+    if stored is None:
+        raise StoreError(f"{folder} holds no finished training (no manifest.json); run its command again")
+    module, *_, origin = (config.pop(key, None) for key in ASKED)
+    with usable(folder):
+        named = plugins.listed(config.get("plugins"))
+        config["plugins"] = [str(folder / p) if (folder / p).is_file() else p for p in named]
+        shortfalls = tuple(stored.get("shortfalls") or ())
+        prepared = Prepared(stored["data_sha256"], str(folder / "encoding"), stored.get("facts") or {}, shortfalls)
+        cell = Cell(config, module, prepared, known_id=folder.name, origin=origin or {})
+        check_nodes(config)
+        if folder.parts[-4:-3] == ("cells",) and folder.parts[-3:-1] != (cell.task, cell.mapping):
+            raise ValueError(f"its config.yaml is that of {cell.task}/{cell.mapping}")
+    return cell
+
+
+def admit(folder: Path, cell: Cell, trust: bool = False) -> None:
+    """Import the plugins of a finished cell if they are the user's own, or with `trust`. Raises StoreError."""
+    trained = (read_json(folder / "provenance.json") or {}).get("plugins")
+    with usable(folder):
+        plugins.admit(cell.config["plugins"], folder, trained if isinstance(trained, dict) else None, trust=trust)
+
+
+def enter(cell: Cell, store: Store) -> list[Path]:
+    """Write the pages of a cell that is to be run later; returns the folders for `run_folder`."""
+    entry, folders = cell.entry(store), []
+    if not entry.finished():
+        write_atomic(entry.path("config.yaml"), page(cell))
+        return [entry.folder]
+    for test in cell.tests:
+        level = cell.evaluation(store, test)
+        if not level.finished():
+            write_atomic(level.path("config.yaml"), page(cell, test))
+            folders.append(level.folder)
+    return folders
+
+
+def page(cell: Cell, test: TestSet | None = None) -> bytes:
+    """config.yaml: all that a worker needs to run the cell, or one evaluation of it; what is asked on top of the configuration."""
+    asked = {"module": cell.module, "overrides": list(cell.overrides), "further": cell.further, "origin": cell.origin}
+    one = {**asked, **cell.config} if test is None else {**asked, "test": test.name, **cell.config_of(test)}
+    plain = json.loads(json.dumps(one, default=str))
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120).encode()

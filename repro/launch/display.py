@@ -1,0 +1,126 @@
+"""Progress of many cells: a live display on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from repro.cell import Cell, Outcome
+from repro.launch.pool import Event
+
+INTERVAL = 10.0  # seconds between two plain lines
+
+
+class Display:
+    """Counts done, failed, running and left, and estimates the time that remains.
+
+    The estimate divides the seconds spent on cells by the fraction of them that is done: finished cells count whole,
+    running ones by their own progress.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.done = self.failed = 0
+        self.fractions: dict[str, float] = {}
+        self.stages: dict[str, str] = {}
+        self.started = time.monotonic()
+        self._last = time.monotonic()
+        self._live: Any = None
+
+    def __enter__(self) -> Display:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True, redirect_stdout=False)
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._live:
+            self._live.__exit__(*error)
+
+    def show(self, event: Event) -> None:
+        """Take an event of the pool into account."""
+        cell = event.cell
+        if event.kind == "stage":
+            stats = "".join(f", {k} {v:.3g}" for k, v in event.stats.items())
+            self.fractions[cell.cell_id], self.stages[cell.cell_id] = (
+                event.fraction,
+                f"{name(cell)}: {event.text}{stats}",
+            )
+            self._tick()
+        elif event.kind == "note":
+            self.say(f"  {name(cell)}: {event.text}")
+        elif event.outcome is not None:
+            self.fractions.pop(cell.cell_id, None)
+            self.stages.pop(cell.cell_id, None)
+            if event.outcome.state == "busy":
+                self.say(f"  {name(cell)}: {event.outcome.reason}; waiting for it")
+                return
+            if event.outcome.state == "queued":
+                self.say(f"  {name(cell)}: {event.outcome.reason}")
+                return
+            self.done += 1
+            self.failed += event.outcome.state == "failed"
+            self.say(f"[{self.done}/{self.total}] {self._ended(cell, event.outcome)}")
+
+    def _ended(self, cell: Cell, outcome: Outcome) -> str:
+        if outcome.state == "failed":
+            return f"FAILED {name(cell)}: {(outcome.error or 'unknown error').splitlines()[0]}"
+        took = f" in {outcome.seconds:.0f} s" if outcome.state == "done" else ""
+        return f"{outcome.state} {name(cell)}{took}{self._left_text()}"
+
+    def say(self, text: str) -> None:
+        if self._live:
+            self._live.console.print(text, highlight=False, markup=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def result(self, text: str) -> None:
+        """Print what was asked for, a finished table, to standard output."""
+        if self._live and sys.stdout.isatty():
+            self.say(text)
+        else:
+            print(text, flush=True)
+
+    def remaining(self) -> float | None:
+        """Estimated seconds until all cells are done; None before one has ended: nothing else tells how long a cell takes."""
+        if not self.done:
+            return None
+        finished = self.done + sum(self.fractions.values())
+        return (time.monotonic() - self.started) * (self.total - finished) / finished
+
+    def _left_text(self) -> str:
+        left = self.remaining()
+        return "" if left is None or self.done == self.total else f"; about {clock(left)} left"
+
+    def _tick(self) -> None:
+        if self._live:
+            from rich.text import Text
+
+            first = f"{self.done} of {self.total} cells done, {self.failed} failed{self._left_text()}"
+            self._live.update(Text("\n".join([first, *self.stages.values()])))
+        elif time.monotonic() - self._last > INTERVAL:
+            self._last = time.monotonic()
+            self.say(f"  {self.done}/{self.total} done{self._left_text()} | " + " | ".join(self.stages.values()))
+
+
+def setting(cell: Cell) -> str:
+    """Row and column of the table; outside a table the mapping with its parameters and the data."""
+    places = "".join(f", {at['name']} at {place}" for place, at in (cell.config["mapping"].get("at") or {}).items())
+    return cell.label or f"{cell.mapping}({cell.parameters}){places} on {cell.config['data']['name']}"
+
+
+def name(cell: Cell) -> str:
+    """Task, setting and seed."""
+    return f"{cell.task}: {setting(cell)}, seed {cell.seed}"
+
+
+def clock(seconds: float) -> str:
+    """`45 s`, `3 min`, `2 h 10 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

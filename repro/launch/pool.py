@@ -1,0 +1,145 @@
+"""Run many cells in isolated processes that share one expensive import.
+
+A fork server imports torch and fairseq once (`PRELOAD` of the families); every cell then runs in a child forked from it:
+isolation is complete (no library state leaks from one training into the next, a killed or crashed cell takes nothing
+with it) and the import is paid once, not per cell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing as mp
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any, cast
+
+from repro import cell as cells
+from repro import signals
+from repro.cell import Cell, Outcome
+from repro.store import Store
+
+Loggers = Callable[[Cell], list[Any]] | None
+STOP_SECONDS = 60.0  # for checkpoints to be written after Ctrl-C
+
+
+@dataclass
+class Event:
+    """Something a running cell said: kind "stage" (fraction done, stats), "note" or "end" (outcome)."""
+
+    cell: Cell
+    kind: str
+    text: str = ""
+    fraction: float = 0.0
+    stats: Mapping[str, float] = field(default_factory=dict)
+    outcome: Outcome | None = None
+
+
+def forks() -> bool:
+    """Whether pools of forked processes work here: they need `fork`, and locks, which a machine without /dev/shm has not."""
+    try:
+        mp.Lock()
+    except OSError:
+        return False
+    return "fork" in mp.get_all_start_methods()
+
+
+def run_here(
+    pending: Iterable[Cell], store: Store, show: Callable[[Event], None], loggers: Loggers = None
+) -> list[Outcome]:
+    """Run the cells one after another in this process (for one cell, and for schedulers that isolate by themselves)."""
+    outcomes = []
+    for cell in pending:
+        outcomes.append(cells.run(cell, store, forward=lambda *said, c=cell: show(Event(c, *said)), loggers=loggers))
+        show(Event(cell, "end", outcome=outcomes[-1]))
+    return outcomes
+
+
+def run(
+    pending: Iterable[Cell], store: Store, workers: int, threads: int, loggers: Loggers = None,
+    places: Sequence[str | None] = (),
+) -> Iterator[Event]:  # fmt: skip
+    """Run `pending` in order, `workers` at a time with `threads` threads each; yields events as they happen.
+
+    A cell whose process dies (killed, out of memory) ends as failed; the others go on, and running again resumes it.
+    `loggers` must be an importable function: it travels to the child by name. `places`: CUDA_VISIBLE_DEVICES of each
+    worker's cells, None: as it is here; they are then as many as the workers.
+    """
+    waiting, free = list(pending), list(places or [None] * max(workers, 1))
+    if not waiting:
+        return
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(sorted({m for c in waiting for m in c.family.PRELOAD}))
+    previous = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)  # inherited by the fork server
+    active: dict[Connection, tuple[Cell, Any, float, str | None]] = {}
+    try:
+        while waiting or active:
+            while waiting and free:
+                cell, place = waiting.pop(0), free.pop(0)
+                receiver, sender = context.Pipe(duplex=False)
+                arguments = (sender, cell, str(store.root), threads, loggers, place)
+                process = context.Process(target=_child, args=arguments, name=cell.cell_id)
+                process.start()
+                sender.close()
+                active[receiver] = (cell, process, time.monotonic(), place)
+            for ready in wait(list(active), timeout=1.0):
+                receiver = cast(Connection, ready)
+                cell, process, started, place = active[receiver]
+                try:
+                    kind, *rest = receiver.recv()
+                except (EOFError, OSError):
+                    process.join()
+                    kind, rest = "end", [_died(cell, store, process.exitcode, time.monotonic() - started)]
+                if kind != "end":
+                    yield Event(cell, kind, *rest)
+                    continue
+                process.join()
+                del active[receiver]
+                free.append(place)
+                receiver.close()
+                yield Event(cell, "end", outcome=rest[0])
+    finally:
+        for _, process, *_ in active.values():
+            process.terminate()  # it saves what it has
+        for _, process, *_ in active.values():
+            process.join(STOP_SECONDS)
+        for name, value in previous.items():
+            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+
+
+def _child(sender: Connection, cell: Cell, root: str, threads: int, loggers, place: str | None) -> None:
+    if place is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = place  # the fork server has not touched CUDA
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it too: the parent asks it to save and to end
+    torch.set_num_threads(threads)
+
+    def forward(*message: Any) -> None:
+        try:
+            sender.send(message)
+        except BrokenPipeError:
+            signals.ask("the command that started it is gone")
+
+    forward("end", cells.run(cell, Store(root), forward=forward, loggers=loggers))
+    sender.close()
+
+
+def _died(cell: Cell, store: Store, exitcode: int | None, seconds: float) -> Outcome:
+    if cell.done(store):  # it had only to say so
+        if not cell.entry(store).busy():
+            cell.entry(store).set_status("done")
+        return Outcome(cell.cell_id, "done", seconds)
+    if exitcode is not None and exitcode < 0:
+        why = f"its process was killed by signal {-exitcode}" + (" (out of memory?)" if exitcode == -9 else "")
+    else:
+        why = f"its process ended with exit code {exitcode}"
+    error = f"{why}; run the same command again to resume it from its last checkpoint"
+    with contextlib.suppress(Exception):  # the outcome below still reports it
+        if not cell.entry(store).busy():  # another process may have taken it over already
+            cell.entry(store).set_status("failed", error=error)
+    return Outcome(cell.cell_id, "failed", seconds, error, machine=True)

@@ -1,0 +1,233 @@
+"""Cells as one Slurm array job, by submitit: an element a cell, which runs the pages that the cell has written.
+
+What is queued stands in the cell's status ("queued", with its job), so that the same command submits nothing twice; what
+has become of a cell says its folder alone, so that a cell may end while nobody looks. Slurm is asked by squeue and scontrol:
+many clusters keep no accounts for sacct to read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import submitit
+
+from repro.cell import Cell, Outcome, enter
+from repro.files import StoreError
+from repro.launch.element import Element
+from repro.launch.pool import Event, Loggers
+from repro.store import Store
+from repro.store.locks import Busy
+
+POLL_SECONDS = 5.0
+SETTLE_SECONDS = 10.0  # between a job's end and what it wrote last, as another machine sees it
+REQUEUES = 1000  # of an element, after its time limit or for another's job
+NAME = "sparse-attention"
+
+
+def here() -> None:
+    """Raise StoreError unless jobs can be submitted from this machine."""
+    _ask("sinfo", "--version")
+
+
+def run(
+    pending: Sequence[Cell], store: Store, options: Mapping[str, Any], runtime: Mapping[str, Any], loggers: Loggers,
+    say: Callable[[str], None],
+) -> Iterator[Event]:  # fmt: skip
+    """Submit what no job has yet, and follow all jobs to their ends unless `wait` is false."""
+    here()
+    live, jobs, fresh = states(), {}, []
+    for cell in pending:
+        job = cell.entry(store).status().get("job")
+        if job in live:
+            jobs[cell.cell_id] = (cell, job)
+        elif cell.entry(store).busy():
+            state = "busy" if options["wait"] else "queued"
+            yield Event(
+                cell,
+                "end",
+                outcome=Outcome(cell.cell_id, state, error=f"{cell.entry(store).folder} is being worked on"),
+            )
+        else:
+            fresh.append(cell)
+    if jobs:
+        say(f"{len(jobs)} cell(s) are in the queue already: {', '.join(job for _, job in jobs.values())}")
+    if fresh:
+        jobs |= {cell.cell_id: (cell, job) for cell, job in submit(fresh, store, options, runtime, loggers, say)}
+    if not options["wait"]:
+        for cell, job in jobs.values():
+            told = f"job {job} is {live.get(job, 'PENDING').lower()}"
+            yield Event(cell, "end", outcome=Outcome(cell.cell_id, "queued", error=told))
+        return
+    yield from follow(jobs, store)
+
+
+def follow(jobs: dict[str, tuple[Cell, str]], store: Store) -> Iterator[Event]:
+    """Events of cells that are in the queue, from their folders, until none is left."""
+    gone: dict[str, float] = {}
+    shown: dict[str, str] = {}
+    began = time.monotonic()
+    while jobs:
+        live = states()
+        for key, (cell, job) in list(jobs.items()):
+            status = cell.entry(store).status()
+            outcome = None
+            if job in live:
+                gone.pop(key, None)
+                text = (
+                    f"{status.get('stage', 'starting')}" if live[job] == "RUNNING" else f"job {job} {live[job].lower()}"
+                )
+                if shown.get(key) != text or live[job] == "RUNNING":
+                    shown[key] = text
+                    yield Event(cell, "stage", text, float(status.get("fraction", 0.0)))
+                continue
+            if cell.done(store):
+                outcome = Outcome(key, "done", time.monotonic() - began)
+            elif status["state"] == "failed":
+                outcome = Outcome(
+                    key, "failed", error="\n".join(str(status[k]) for k in ("error", "traceback") if k in status)
+                )
+            elif cell.entry(store).busy():
+                outcome = Outcome(key, "busy", error=f"{cell.entry(store).folder} is being worked on")
+            elif time.monotonic() - gone.setdefault(key, time.monotonic()) > SETTLE_SECONDS:
+                outcome = _lost(cell, job, store)
+            if outcome:
+                del jobs[key]
+                yield Event(cell, "end", outcome=outcome)
+        if jobs:
+            time.sleep(POLL_SECONDS)
+
+
+def _lost(cell: Cell, job: str, store: Store) -> Outcome:
+    """The outcome of a cell whose job has ended without it."""
+    facts = _job(job)
+    state = facts.get("JobState", "gone")
+    code = f", exit code {facts['ExitCode']}" if "ExitCode" in facts else ""
+    error = f"job {job} on {facts.get('NodeList') or 'no node'} ended ({state}{code}); log: {_log(store, job)}"
+    cancelled = state == "CANCELLED"
+    cell.entry(store).set_status("failed" if cancelled else "lost", error=error)
+    return Outcome(cell.cell_id, "failed", error=f"{error}; the same command resumes it", machine=not cancelled)
+
+
+def submit(
+    fresh: Sequence[Cell], store: Store, options: Mapping[str, Any], runtime: Mapping[str, Any], loggers: Loggers,
+    say: Callable[[str], None],
+) -> list[tuple[Cell, str]]:  # fmt: skip
+    """One array job over cells; their jobs, which their statuses name from now on."""
+    folder = (store.root / "jobs").resolve()
+    executor = submitit.SlurmExecutor(folder, max_num_timeout=REQUEUES, python=options["python"])
+    executor.update_parameters(**parameters(fresh, store, options))
+    elements = []
+    for cell in fresh:
+        _room(cell, store)
+        pages = [str(page.resolve()) for page in enter(cell, store)]
+        cell.entry(store).set_status("queued")
+        elements.append(Element(pages, runtime["threads"], loggers))
+    try:
+        submitted = (
+            [job.job_id for job in executor.submit_array(elements)]
+            if len(elements) > 1
+            else [executor.submit(elements[0]).job_id]
+        )
+    except (
+        submitit.core.utils.FailedJobError,
+        submitit.core.utils.FailedSubmissionError,
+        subprocess.CalledProcessError,
+    ) as error:
+        raise StoreError(
+            f"sbatch refused the job: {str(error).strip()}; set launcher.partition, launcher.account, ..."
+        ) from error
+    for cell, job in zip(fresh, submitted):
+        if cell.entry(store).state() == "queued":  # it may have begun already, and says its job itself
+            cell.entry(store).set_status("queued", job=job)
+    array = submitted[0].split("_")[0]
+    say(
+        f"{len(fresh)} cell(s) submitted as job {array}"
+        + (f"_[0-{len(fresh) - 1}]" if len(fresh) > 1 else "")
+        + f"; logs: {folder}"
+    )
+    return list(zip(fresh, submitted))
+
+
+def _room(cell: Cell, store: Store) -> None:
+    """A damaged training is moved aside before its page is written anew."""
+    with contextlib.suppress(Busy):
+        cell.entry(store).set_aside()
+
+
+def parameters(fresh: Sequence[Cell], store: Store, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What submitit writes at the top of the batch file."""
+    given = {
+        "job_name": NAME, "partition": options["partition"], "account": options["account"], "qos": options["qos"],
+        "time": options["time"], "signal_delay_s": options["notice"], "mem": options["mem"], "cpus_per_task": options["cpus"],
+        "gres": options["gres"], "nodes": options["nodes"], "ntasks_per_node": options["tasks"],
+        "array_parallelism": options["parallel"], "exclude": _avoid(fresh, store, options),
+    }  # fmt: skip
+    known = {k: v for k, v in given.items() if v is not None}
+    known["setup"] = [*options["setup"], f"export PYTHONPATH={_import_path(fresh)}:$PYTHONPATH"]
+    known["additional_parameters"] = {"requeue": True, **dict(o.split("=", 1) for o in options["sbatch"])}
+    return known
+
+
+def _import_path(fresh: Sequence[Cell]) -> str:
+    """Where the families of the cells and this package are imported from."""
+    roots = {"sparse_attention", *(cell.module.split(".")[0] for cell in fresh)}
+    found = []
+    for name in sorted(roots):
+        spec = importlib.util.find_spec(name)
+        origin = Path(spec.origin if spec and spec.origin else sys.modules[name].__file__ or "").resolve()
+        found.append(origin.parents[1] if origin.name == "__init__.py" else origin.parent)
+    return ":".join(shlex.quote(str(path)) for path in dict.fromkeys(found))
+
+
+def _avoid(fresh: Sequence[Cell], store: Store, options: Mapping[str, Any]) -> str | None:
+    """Nodes that a machine's error was seen on, as long as others are left."""
+    bad = set((options["exclude"] or "").split(",")) - {""}
+    seen = {
+        n
+        for cell in fresh
+        for n in re.findall(r"job \S+ on (\S+) ended", str(cell.entry(store).status().get("error", "")))
+    }
+    where = ["-p", options["partition"]] if options["partition"] else []
+    there = set(_ask("sinfo", "-h", "-N", "-o", "%N", *where).split())
+    return ",".join(sorted(bad | (seen if there - bad - seen else set()))) or None
+
+
+def states() -> dict[str, str]:
+    """Job -> state of what is in the queue of this user; elements of an array one by one."""
+    listed = _ask("squeue", "-h", "-r", "-u", str(os.getuid()), "-o", "%i %T")
+    return dict(line.split() for line in listed.splitlines())
+
+
+def _job(job: str) -> dict[str, str]:
+    """What scontrol still knows of a job."""
+    shown = subprocess.run(["scontrol", "-o", "show", "job", job], capture_output=True, text=True, check=False).stdout
+    return dict(re.findall(r"(\w+)=(\S*)", shown.splitlines()[0])) if shown else {}
+
+
+def _log(store: Store, job: str) -> Path:
+    return store.root / "jobs" / f"{job}_0_log.err"
+
+
+def _ask(*command: str) -> str:
+    """What a command of Slurm's says. Raises StoreError."""
+    if shutil.which(command[0]) is None:
+        raise StoreError(
+            f"launcher=slurm: {command[0]} is not on the PATH; run this where jobs are submitted, or set launcher=local"
+        )
+    for attempt in range(5):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return done.stdout
+        time.sleep(2.0**attempt)  # the controller is busy, or is being restarted
+    raise StoreError(f"{shlex.join(command)} failed: {done.stderr.strip()}")

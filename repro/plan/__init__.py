@@ -1,0 +1,260 @@
+"""From experiments (rows x columns x grids x seeds) to the cells they need.
+
+Every configuration is resolved once and checked before any data are touched; then every data set is prepared once,
+several at a time in processes of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing as mp
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from repro import plugins
+from repro.identity import Cell, assemble, family
+from repro.launch import pool
+from repro.plan import experiment as experiments
+from repro.plan.experiment import Experiment
+from repro.protocol import Metric, Prepared, TestSet
+from repro.store import check_names
+
+Config = Mapping[str, Any]
+Point = tuple[tuple[str, Any], ...]
+READ_FOR_DATA = ("data", "encode", "task", "decode", "model", "plugins")  # what preparing a data set may look at
+
+
+class PlanError(ValueError):
+    """Everything that is wrong with some experiments, collected."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place in the table that a cell fills: one row, column, grid point and seed."""
+
+    row: int
+    column: int
+    point: Point
+    seed: int
+    cell: Cell
+
+
+@dataclass
+class Plan:
+    """An experiment with its cells; `unavailable`: column -> why it has no cells."""
+
+    experiment: Experiment
+    slots: list[Slot] = field(default_factory=list)
+    unavailable: dict[int, str] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def cells(self) -> dict[str, Cell]:
+        """Each piece of work once: slots with the same training and scoring share a cell, with the test sets of all."""
+        found: dict[str, Cell] = {}
+        for slot in self.slots:
+            known = found.get(slot.cell.cell_id)
+            found[slot.cell.cell_id] = known.with_tests(slot.cell) if known else slot.cell
+        return found
+
+    @cached_property
+    def _places(self) -> dict[tuple[int, int], list[Slot]]:
+        found: dict[tuple[int, int], list[Slot]] = {}
+        for slot in self.slots:
+            found.setdefault((slot.row, slot.column), []).append(slot)
+        return found
+
+    def at(self, row: int, column: int) -> list[Slot]:
+        """The slots of a place; they are settled by the first call."""
+        return self._places.get((row, column), [])
+
+    def metrics(self, column: int) -> Mapping[str, Metric]:
+        """What the family of a column measures."""
+        return next((s.cell.family.METRICS for s in self.slots if s.column == column), {})
+
+
+def _silent() -> None:
+    """No progress."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a plan is made with.
+
+    Attributes:
+        compose: (overrides, those of them that a person typed) -> resolved, checked configuration.
+        module_of: configuration -> name of its family's module.
+        with_data: (configuration, name of a data set) -> the same with that data node.
+        progress: makes what a loader tells its progress to.
+        unavailable: exceptions of a loader that mean "these data cannot be had": the column is left out and says why.
+    """
+
+    compose: Callable[[Sequence[str], Sequence[str]], Config]
+    module_of: Callable[[Config], str]
+    with_data: Callable[[Config, str], Config]
+    progress: Callable[[], Any] = _silent
+    unavailable: tuple[type[Exception], ...] = ()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A slot before its data are there."""
+
+    row: int
+    column: int
+    point: Point
+    seed: int
+    config: Config
+    module: str
+    tests: tuple[Config, ...] = ()
+
+    @cached_property
+    def data_key(self) -> str:
+        return _key(self.config)
+
+
+def points(grid: Mapping[str, Sequence[Any]] | None) -> list[Point]:
+    """The grid's points as tuples of (parameter, value); one empty point without a grid."""
+    if not grid:
+        return [()]
+    return [tuple(zip(grid, values)) for values in itertools.product(*grid.values())]
+
+
+def make(
+    loaded: Sequence[Experiment], tools: Tools, overrides: Sequence[str] = (), workers: int | None = None
+) -> list[Plan]:
+    """The plans of experiments under a person's `overrides`.
+
+    Raises:
+        PlanError: configurations that are not possible, metrics that nobody measures; all of them, before any data.
+    """
+    return fill(loaded, outline(loaded, tools, overrides), tools, overrides, workers)
+
+
+def outline(loaded: Sequence[Experiment], tools: Tools, overrides: Sequence[str] = ()) -> list[list[Wanted]]:
+    """The slots of each experiment, all configurations resolved and checked, no data looked at. Raises `PlanError`."""
+    problems: dict[str, list[str]] = {}  # what is wrong -> where
+    resolved = [_resolve(one, tools, overrides, problems) for one in loaded]
+    if problems:
+        listed = "\n  ".join(f"{', '.join(dict.fromkeys(where))}: {error}" for error, where in problems.items())
+        titles = ", ".join(one.title for one in loaded)
+        raise PlanError(f"{sum(map(len, problems.values()))} configuration(s) of {titles} cannot be used:\n  {listed}")
+    if not any(resolved):
+        raise PlanError("the experiment has no rows or columns")
+    return resolved
+
+
+def fill(
+    loaded: Sequence[Experiment], resolved: Sequence[Sequence[Wanted]], tools: Tools, overrides: Sequence[str] = (),
+    workers: int | None = None, sweep: str = "",
+) -> list[Plan]:  # fmt: skip
+    """The plans of experiments whose slots are `resolved`: every data set prepared once. `sweep`: whose they are."""
+    wanted = [w for group in resolved for w in group]
+    workers = workers or wanted[0].config["runtime"]["workers"]
+    first = {w.data_key: (w.module, w.config, None) for w in wanted}
+    ready = _prepare_all(first, tools, workers)
+    second = {
+        _key(test, found.folder): (w.module, test, found.folder)
+        for w in wanted for test in w.tests if isinstance(found := ready[w.data_key], Prepared)
+    }  # fmt: skip
+    ready |= _prepare_all(second, tools, workers)
+    return [_fill(one, group, ready, overrides, sweep) for one, group in zip(loaded, resolved)]
+
+
+def _resolve(one: Experiment, tools: Tools, overrides: Sequence[str], problems: dict[str, list[str]]) -> list[Wanted]:
+    found: list[Wanted] = []
+    checked: set[int] = set()
+    for (c, column), (r, row) in itertools.product(enumerate(one.columns), enumerate(one.rows)):
+        base = [*column.overrides, f"profile={one.profile}", *row.changes]
+        try:
+            grid = row.grids.get(column.grid)
+            if grid == "own":
+                grid = tools.compose([*base, *overrides], overrides)["mapping"].get("grid")
+            for point, seed in itertools.product(points(grid), one.seeds):
+                assigned = [f"{key if '.' in key else 'mapping.' + key}={text(value)}" for key, value in point]
+                config = tools.compose([*base, *assigned, f"seed={seed}", *overrides], overrides)
+                check_names(config["task"]["name"], config["mapping"]["name"])
+                tests = tuple(tools.with_data(config, name) for name in column.evaluate)
+                found.append(Wanted(r, c, point, seed, config, tools.module_of(config), tests))
+            if len(points(grid)) > 1 and column.select is None:
+                problems.setdefault("several grid points need a `select`", []).append(column.key)
+        except Exception as error:
+            problems.setdefault(str(error), []).append(row.label)
+            continue
+        if c not in checked:
+            checked.add(c)
+            for problem in experiments.check(column, family(found[-1].module).METRICS):
+                problems.setdefault(problem, []).append(f"column {column.key}")
+    return found
+
+
+def _fill(
+    one: Experiment, group: Sequence[Wanted], ready: Mapping[str, Any], overrides: Sequence[str], sweep: str
+) -> Plan:
+    plan = Plan(one, overrides=tuple(overrides))
+    seen: set[tuple[int, int, str]] = set()
+    for w in group:
+        prepared = ready[w.data_key]
+        others = [] if isinstance(prepared, Exception) else [ready[_key(t, prepared.folder)] for t in w.tests]
+        if lost := next((x for x in (prepared, *others) if isinstance(x, Exception)), None):
+            plan.unavailable.setdefault(w.column, str(lost))
+            continue
+        cell = assemble(w.config, w.module, prepared, list(zip(others, w.tests)), plan.overrides, origin(one, w, sweep))
+        # an override on the command line can make points and seeds equal: that is one run, not several
+        if (place := (w.row, w.column, cell.cell_id)) not in seen:
+            seen.add(place)
+            plan.slots.append(Slot(w.row, w.column, w.point, cell.seed, cell))
+    plan.slots = [s for s in plan.slots if s.column not in plan.unavailable]
+    return plan
+
+
+def origin(one: Experiment, w: Wanted, sweep: str = "") -> dict[str, str]:
+    """A slot in words, for `Cell.origin`: row with its point, column and its heading, and the experiment or sweep."""
+    point = "".join(f" {key}={value}" for key, value in w.point)
+    asked = {"sweep": sweep} if sweep else {"experiment": one.name}
+    column = one.columns[w.column]
+    return {**asked, "row": f"{one.rows[w.row].label}{point}", "column": column.key, "heading": column.label}
+
+
+def _key(config: Config, encoding: str = "") -> str:
+    read = [{k: config.get(k) for k in READ_FOR_DATA}, config["paths"]["data"], encoding]
+    return json.dumps(read, sort_keys=True, default=str)
+
+
+Job = tuple[str, Config, str | None]
+
+
+def _prepare_all(wanted: Mapping[str, Job], tools: Tools, workers: int) -> dict[str, Any]:
+    """Prepare each data set once; one that cannot be had gives its exception."""
+    if len(wanted) < 2 or workers == 1 or not pool.forks():
+        return {key: _prepare(job, tools.progress, tools.unavailable) for key, job in wanted.items()}
+    # forked from here: nothing runs beside this thread yet, and the loaders need none of what the cells preload
+    context = mp.get_context("fork")
+    quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches the workers too: they end without a word
+    with ProcessPoolExecutor(workers, context, signal.signal, quiet) as executor:
+        futures = {k: executor.submit(_prepare, job, tools.progress, tools.unavailable) for k, job in wanted.items()}
+        return {key: future.result() for key, future in futures.items()}
+
+
+def _prepare(job: Job, progress: Callable[[], Any], unavailable: tuple) -> Prepared | TestSet | Exception:
+    module, config, encoding = job
+    plugins.load(config.get("plugins") or [])
+    try:
+        if encoding is None:
+            return family(module).prepare(config, progress())
+        return family(module).prepare_test(config, Path(encoding), progress())
+    except unavailable as error:
+        return error
+
+
+def text(value: Any) -> str:
+    """A grid's value as an override says it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value)

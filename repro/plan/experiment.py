@@ -1,0 +1,248 @@
+"""An experiment as it stands in `configs/experiment/<name>.yaml`, typed and checked when it is read.
+
+    title, paper            what it repeats
+    published               name of the page with the printed numbers
+    rows:     - {label, published, mapping, overrides: [...], grids: {<column's grid>: own | {parameter: [values]}}}
+    columns:  key: {label, overrides: [...], grid, evaluate: [data sets], select: {metric, mode},
+                    show: [{metric, label, decimals, unit, better}], not_comparable: why,
+                    published: [{label, dataset, metrics, against, labels}]}
+    profiles: demo: {columns: [keys], rows: [labels], seeds: [1, 2], comparable: true, not_comparable: why,
+                     deviations: [...], footers: [...]}
+
+`overrides` are the configuration's. A row with a grid becomes one cell a point and column; `select` keeps, per column,
+the point with the best mean dev score over the seeds, as the papers did. `own` is the grid of the mapping's page.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from typing import Any, get_args, get_origin, get_type_hints
+
+from repro.protocol import Metric
+
+
+class ExperimentError(ValueError):
+    """Everything that is wrong with an experiment's page, collected."""
+
+
+@dataclass(frozen=True)
+class Show:
+    """A number of ours that a column shows; what is None here is as its `Metric` says."""
+
+    metric: str
+    label: str
+    decimals: int | None = None
+    unit: str | None = None
+    better: int | None = None
+
+
+@dataclass(frozen=True)
+class Select:
+    """What chooses among the points of a grid: the largest (`max`) or smallest (`min`) mean over seeds."""
+
+    metric: str
+    mode: str = "max"
+
+
+@dataclass(frozen=True)
+class PublishedGroup:
+    """Printed numbers shown beside ours: `metrics` of the printed `dataset`, each held `against` a metric of ours."""
+
+    label: str
+    dataset: str
+    metrics: tuple[str, ...]
+    against: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        return self.labels or self.metrics
+
+
+@dataclass(frozen=True)
+class Row:
+    """A mapping with its settings; `published` is its label in the paper ("": the paper has no such row)."""
+
+    label: str
+    mapping: str
+    published: str = ""
+    overrides: tuple[str, ...] = ()
+    grids: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        return (f"mapping={self.mapping}", *self.overrides)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A task and its data; `evaluate` names further test sets, `not_comparable` says why it never gets a verdict."""
+
+    key: str
+    label: str
+    show: tuple[Show, ...]
+    overrides: tuple[str, ...] = ()
+    grid: str = ""
+    evaluate: tuple[str, ...] = ()
+    select: Select | None = None
+    published: tuple[PublishedGroup, ...] = ()
+    not_comparable: str = ""
+
+    @property
+    def split(self) -> str:
+        """The test set whose scores come first, e.g. `test` or `duc2004`."""
+        return next((s.metric.partition("/")[0] for s in self.show), "test")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Rows by columns by seeds under one profile."""
+
+    name: str
+    profile: str
+    title: str
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    seeds: tuple[int, ...]
+    paper: str = ""
+    published: str = ""
+    comparable: bool = False
+    not_comparable: str = ""
+    deviations: tuple[str, ...] = ()
+    footers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Profile:
+    columns: tuple[str, ...]
+    seeds: tuple[int, ...]
+    rows: tuple[str, ...] = ()
+    comparable: bool = False
+    not_comparable: str = ""
+    deviations: tuple[str, ...] = ()
+    footers: tuple[str, ...] = ()
+
+
+def read(values: Mapping[str, Any], name: str, profile: str) -> Experiment:
+    """The experiment of a page (plain containers) under one of its profiles.
+
+    Raises:
+        ExperimentError: unknown keys (with the nearest known one), wrong types, names that point nowhere; all of them.
+    """
+    problems: list[str] = []
+    values = {"seeds": (), **values, "name": name, "profile": profile}
+    named = dict(values.pop("profiles", None) or {})
+    profiles = {k: _take(_Profile, v, f"profiles.{k}", problems) for k, v in named.items()}
+    columns = values.get("columns")
+    if isinstance(columns, Mapping):
+        values["columns"] = [{"key": k, **v} if isinstance(v, Mapping) else v for k, v in columns.items()]
+    page = _take(Experiment, values, "", problems)
+    if profile not in profiles:
+        problems.append(
+            f"there is no profile {profile!r}{near(profile, profiles)}; there are: {', '.join(profiles) or 'none'}"
+        )
+    if page is not None:
+        problems += _loose_ends(page, {k: v for k, v in profiles.items() if v is not None})
+    chosen = profiles.get(profile)
+    if problems or page is None or chosen is None:
+        raise ExperimentError(f"experiment {name}: " + "; ".join(problems))
+    by_key = {c.key: c for c in page.columns}
+    return replace(
+        page, rows=tuple(r for r in page.rows if not chosen.rows or r.label in chosen.rows), seeds=chosen.seeds,
+        columns=tuple(by_key[key] for key in chosen.columns), comparable=chosen.comparable or page.comparable,
+        not_comparable=chosen.not_comparable or page.not_comparable, deviations=page.deviations + chosen.deviations,
+        footers=page.footers + chosen.footers,
+    )  # fmt: skip
+
+
+def _loose_ends(page: Experiment, profiles: Mapping[str, _Profile]) -> list[str]:
+    """Names that a page uses and does not define."""
+    found = []
+    keys, labels = [c.key for c in page.columns], [r.label for r in page.rows]
+    for key, one in profiles.items():
+        found += [f"profiles.{key}.columns names {c!r}{near(c, keys)}" for c in one.columns if c not in keys]
+        found += [f"profiles.{key}.rows names {r!r}{near(r, labels)}" for r in one.rows if r not in labels]
+        if not one.seeds or not one.columns:
+            found.append(f"profiles.{key} needs at least one seed and one column")
+    found += [f"two rows are called {label!r}" for label in dict.fromkeys(labels) if labels.count(label) > 1]
+    grids = [c.grid for c in page.columns if c.grid]
+    for row in page.rows:
+        for grid, points in row.grids.items():
+            if grid not in grids:
+                found.append(f"rows.{row.label}.grids names {grid!r}, which is no column's grid{near(grid, grids)}")
+            lists = isinstance(points, Mapping) and all(isinstance(v, (list, tuple)) and v for v in points.values())
+            if points != "own" and not lists:
+                found.append(f"rows.{row.label}.grids.{grid}={points!r} must be `own` or {{parameter: [values]}}")
+    for column in page.columns:
+        shown = [s.metric for s in column.show]
+        if column.select is not None and column.select.mode not in ("max", "min"):
+            found.append(f"columns.{column.key}.select.mode={column.select.mode!r} is not possible; allowed: max, min")
+        for group in column.published:
+            where = f"columns.{column.key}.published.{group.label}"
+            if not len(group.metrics) == len(group.against) == len(group.headers):
+                found.append(f"{where} needs as many `against` and labels as metrics")
+            found += [
+                f"{where} is held against {a!r}, which is not shown{near(a, shown)}"
+                for a in group.against
+                if a not in shown
+            ]
+    return found
+
+
+def check(column: Column, metrics: Mapping[str, Metric]) -> list[str]:
+    """What is wrong with the metrics that a column names, given those of its family."""
+    sets = ("test", "dev", "train", *column.evaluate)
+    found = []
+    for full in dict.fromkeys([*(s.metric for s in column.show), *([column.select.metric] if column.select else [])]):
+        split, slash, name = full.rpartition("/")
+        if slash and split not in sets:
+            found.append(f"{full}: {split!r} is no set of this column{near(split, sets)}; allowed: {', '.join(sets)}")
+        if name not in metrics:
+            found.append(f"{full}: {name!r} is not measured{near(name, metrics)}; measured are: {', '.join(metrics)}")
+    return found
+
+
+def _take(cls: Any, values: Any, where: str, problems: list[str]) -> Any:
+    """An instance of `cls` from a plain mapping; None when something is wrong, which is then in `problems`."""
+    said = len(problems)
+    if not isinstance(values, Mapping):
+        problems.append(f"{where or 'the page'} must be a mapping, not {values!r}")
+        return None
+    known = {f.name: f for f in fields(cls)}
+    label = values.get("key") or values.get("label")
+    prefix = f"{where}.{label}." if label else f"{where}." if where else ""
+    problems += [
+        f"{prefix}{k} is unknown{near(k, known)}; allowed: {', '.join(known)}" for k in values if k not in known
+    ]
+    found, hints = {}, get_type_hints(cls)
+    for key, one in known.items():
+        if key in values:
+            found[key] = _value(hints[key], values[key], f"{prefix}{key}", problems)
+        elif one.default is MISSING and one.default_factory is MISSING:
+            problems.append(f"{prefix}{key} must be given")
+    return cls(**found) if len(problems) == said else None
+
+
+def _value(hint: Any, value: Any, where: str, problems: list[str]) -> Any:
+    """`value` as the type `hint` of a field: text, a number, tuple[..., ...], a mapping, another of these classes, or None."""
+    names = {str: "text", int: "a whole number", bool: "true or false", Mapping: "a mapping"}
+    inner = get_args(hint)
+    if get_origin(hint) is tuple:
+        if isinstance(value, (str, Mapping)) or not isinstance(value, Sequence):
+            problems.append(f"{where}={value!r} must be a list")
+            return ()
+        return tuple(_value(inner[0], v, where, problems) for v in value)
+    of = Mapping if get_origin(hint) is Mapping else inner[0] if inner else hint  # X | None
+    if is_dataclass(of):
+        return _take(of, value, where, problems)
+    if not isinstance(value, of) or (isinstance(value, bool) and of is int):
+        problems.append(f"{where}={value!r} must be {names[of]}")
+    return value
+
+
+def near(word: Any, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)`, or nothing."""
+    found = difflib.get_close_matches(str(word), list(known), n=1)
+    return f" (did you mean {found[0]!r}?)" if found else ""

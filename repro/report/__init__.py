@@ -1,0 +1,124 @@
+"""The report of one or more experiments: a single HTML file that a reader can keep, print and send.
+
+Everything is inline (style, drawings, a few lines of script that only sort tables); the file loads nothing. Meant for a
+reader who wants to believe or to doubt the numbers: tables beside the published ones, learning curves, what the attention
+looks like, sample outputs, every cell with its failure, and what produced it all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from repro.files import write_atomic
+from repro.plan import Plan
+from repro.report import cells as states
+from repro.report.data import Part, lines_of, link, part, predictions_of, styles, table_view
+from repro.report.overview import overview
+from repro.report.pages import environment
+from repro.report.placed import placed
+from repro.report.unchanged import content, holds
+from repro.store import Store
+from repro.store.records import of_cells
+from repro.tables.blocks import Block, Table
+from repro.tables.render import BEST
+
+
+def write(
+    built: Sequence[Table],
+    made: Sequence[Plan],
+    store: Store,
+    path: str | Path,
+    failed: Mapping[str, str] | None = None,
+) -> Path:
+    """Write the HTML file `path`: the report of `built[i]`, the table of the plan `made[i]`.
+
+    Args:
+        failed: cell id -> error of cells that failed in this run, beside what the store remembers.
+
+    Raises:
+        ValueError: not one table per plan. ModuleNotFoundError: jinja2 is not installed.
+        StoreError: the file cannot be written.
+
+    A missing or damaged piece (failed cell, no predictions, no matplotlib) becomes a note in its place. A file that holds
+    the report of the same content already is left as it is.
+    """
+    if len(built) != len(made):
+        raise ValueError(f"one table per plan is needed, got {len(built)} tables and {len(made)} plans")
+    path, palette = Path(path), styles(built)
+    if holds(path, made_of := content(built, made, store, failed or {})):
+        return path
+    template = environment().get_template("report.html.jinja")
+    sections = [
+        _experiment(f"e{i}", table, plan, store, palette, failed or {}, path.parent)
+        for i, (table, plan) in enumerate(zip(built, made), 1)
+    ]
+    page = template.render(
+        title=" · ".join(t.title for t in built), experiments=sections, palette=palette,
+        best=BEST, overview=overview(built, [s["anchor"] for s in sections], palette),
+        content=made_of, provenance=part(states.provenance, made, store), written=time.strftime("%Y-%m-%d %H:%M %Z"),
+    )  # fmt: skip
+    write_atomic(path, page.encode("utf-8", "replace"))
+    return path
+
+
+def _experiment(
+    anchor: str, table: Table, plan: Plan, store: Store, palette: Mapping[str, int], failed: Mapping[str, str], beside: Path
+) -> dict[str, Any]:  # fmt: skip
+    """What the template shows of one experiment; links are relative to the folder `beside`."""
+    cells = part(states.cell_views, plan, table, store, failed, beside)
+    # a cell that fills several slots is counted once
+    count = Counter({x["cell_id"]: x["state"] for column in cells.content or () for x in column["cells"]}.values())
+    forms = [
+        store.root / "tables" / f"{plan.experiment.name}_{plan.experiment.profile}{suffix}"
+        for suffix in (".txt", ".md", ".csv", ".tex")
+    ]
+    folder, known = store.root / "figures" / plan.experiment.name, {cell.training_id for cell in plan.cells.values()}
+    return {
+        "figures": part(placed, folder, plan.experiment.profile, known, beside),
+        "anchor": anchor, "table": table, "comparable": any(block.comparable for block in table.blocks),
+        "profile": plan.experiment.profile, "cells": cells, "states": dict(count),
+        "columns": [_column(f"{anchor}c{c}", c, block, plan, palette, store) for c, block in enumerate(table.blocks)],
+        "swept": any(slot.point for slot in plan.slots),
+        "files": [(p.name, link(p, beside)) for p in forms if p.is_file()],
+    }  # fmt: skip
+
+
+def _column(
+    anchor: str, number: int, block: Block, plan: Plan, palette: Mapping[str, int], store: Store
+) -> dict[str, Any]:  # fmt: skip
+    """A column of an experiment: its table and everything drawn below it."""
+    from repro.report import comparison, figures, heat
+    from repro.report.samples import image, samples
+
+    column = plan.experiment.columns[number]
+    if block.unavailable:
+        return {"anchor": anchor, "block": block, "table": Part(note="not run")}
+    lines = lines_of(block, palette)
+    swept = any(slot.point for slot in plan.slots)
+    cells = of_cells([slot.cell for slot in plan.slots if slot.column == number], store) if swept else []
+    records = predictions_of(lines, column.split)
+    picture = part(_pictures, plan, number).content
+    maps = part(heat.heat_maps, lines, records, column.split)
+    for example in maps.content or ():
+        example["image"] = image(picture, example["key"])
+    return {
+        "anchor": anchor, "block": block, "lines": lines,
+        "table": part(table_view, block, column, plan.metrics(number)),
+        "curves": part(figures.learning_curves, lines, column, f"{anchor}/curves"),
+        "quality": part(figures.attention_quality, lines, column, column.split, f"{anchor}/quality"),
+        "scatter": part(figures.against_published, block, lines, plan.metrics(number), f"{anchor}/published"),
+        "heat": maps,
+        "points": part(comparison.points, cells, f"{anchor}/points") if swept else None,
+        "samples": part(samples, lines, records, [s.metric for s in column.show], picture),
+    }  # fmt: skip
+
+
+def _pictures(plan: Plan, number: int) -> Any:
+    """What gives the image of a test record as PNG, of families whose examples have one; None of others."""
+    cell = next(slot.cell for slot in plan.slots if slot.column == number)
+    find = getattr(cell.family, "pictures", None)
+    return find(cell.config) if find else None

@@ -1,0 +1,279 @@
+"""Curves, dot plots and differences of a report, drawn by matplotlib as inline SVG that follows the page's colours.
+
+The drawings carry the palette's colours as placeholders; `_inline` turns them into the page's CSS variables, so that one
+drawing serves the light, the dark and the printed page.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from repro.plan.experiment import Column
+from repro.protocol import Metric
+from repro.report.data import Line, Missing, read_curves, scores
+from repro.tables.blocks import Block
+
+# Placeholders for --c0 ... --c7 (the page's CSS has the real colours: Okabe & Ito's, which colour-blind readers can tell
+# apart, darkened where they are faint on white), the text colour and the grid colour.
+COLOURS = ("#010000", "#010001", "#010002", "#010003", "#010004", "#010005", "#010006", "#010007")
+INK, GRID, PAPER = "#020001", "#020002", "#020003"
+# Colour is never the only difference: marker and dash differ too. The second item is the marker's path in a box of 10.
+MARKERS = (
+    ("o", "M1.6 5a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0-6.8 0z"), ("s", "M2 2h6v6h-6z"), ("^", "M5 1l4 7.5h-8z"),
+    ("D", "M5 .8l4.2 4.2l-4.2 4.2l-4.2-4.2z"), ("v", "M5 9l4-7.5h-8z"), ("P", "M3.5 1h3v2.5h2.5v3h-2.5v2.5h-3v-2.5h-2.5v-3h2.5z"),
+    ("X", "M1 3l2-2l2 2l2-2l2 2l-2 2l2 2l-2 2l-2-2l-2 2l-2-2l2-2z"), ("h", "M5 .8l3.7 2.1v4.2l-3.7 2.1l-3.7-2.1v-4.2z"),
+)  # fmt: skip
+DASHES: tuple[Any, ...] = ("-", (0, (4, 1.6)), (0, (1.2, 1.4)))
+
+
+def swatch(style: int) -> Markup:
+    """The legend entry of a row: its line and marker, in its colour."""
+    colour, mark = f"var(--c{style % 8})", MARKERS[style % 8][1]
+    dash = ("", ' stroke-dasharray="5 2"', ' stroke-dasharray="1.5 1.8"')[min(style // 4, 2)]
+    return Markup(
+        f'<svg class="swatch" viewBox="0 0 26 10" width="26" height="10" aria-hidden="true">'
+        f'<path d="M0 5h26" style="stroke:{colour}" stroke-width="1.6"{dash}/>'
+        f'<path transform="translate(8 0)" d="{mark}" style="fill:{colour}"/></svg>'
+    )
+
+
+@dataclass
+class Figure:
+    caption: str
+    svg: Markup
+
+
+@contextmanager
+def _matplotlib(salt: str) -> Iterator[Any]:
+    """matplotlib's Figure class under the report's settings, without pyplot: no global state, no display."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure as Drawing
+    except ImportError as error:
+        raise Missing(
+            f"No figures: matplotlib cannot be imported ({error}). `pip install matplotlib` and run the command again."
+        ) from error
+    settings: Any = {  # matplotlib types the keys one by one
+        "svg.fonttype": "none", "svg.hashsalt": salt, "font.size": 8.5, "text.parse_math": False, "font.sans-serif": ["DejaVu Sans"],
+        "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": INK, "axes.labelcolor": INK, "text.color": INK,
+        "xtick.color": INK, "ytick.color": INK, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.6,
+        "axes.axisbelow": True, "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "lines.linewidth": 1.3,
+    }  # fmt: skip
+    with matplotlib.rc_context(settings):
+        yield Drawing
+
+
+def _inline(drawing: Any, label: str) -> Markup:
+    """The drawing as an SVG element for the page: no prologue, no metadata, no fixed size, the page's colours."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    FigureCanvasSVG(drawing)
+    buffer = io.StringIO()
+    drawing.savefig(buffer, format="svg", transparent=True)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", "", text, flags=re.S)
+    text = re.sub(r'<g id="[^"]*"', "<g", text)  # they repeat from drawing to drawing; only <defs> are referred to
+    width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text).groups()  # type: ignore[union-attr]
+    head = f'<svg class="plot" role="img" viewBox="0 0 {width} {height}" style="max-width:{float(width) * 1.34:.0f}px">'
+    text = re.sub(r"^<svg[^>]*>", lambda _: f"{head}<title>{Markup.escape(label)}</title>", text, count=1)
+    names = dict(zip((*COLOURS, INK, GRID, PAPER), (*(f"c{i}" for i in range(8)), "ink", "grid", "paper")))
+    text = re.sub("|".join(names), lambda m: f"var(--{names[m[0]]})", text)
+    text = re.sub(r"\n\s*", "\n", text)
+    return Markup(re.sub(r"(\d\.\d{2})\d+", r"\1", text))
+
+
+# What the placeholders are in a file of its own, on white (report.css.jinja has them for pages).
+ON_WHITE = (
+    "#1f2328",
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#c05a94",
+    "#b98500",
+    "#3d9bd0",
+    "#7b3f98",
+    "#1f2328",
+    "#d8dee4",
+    "#ffffff",
+)
+
+
+def standalone(drawing: Any, label: str) -> str:
+    """The drawing as an SVG file, on white."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    FigureCanvasSVG(drawing)
+    buffer = io.StringIO()
+    drawing.savefig(buffer, format="svg", facecolor="white", metadata={"Date": None, "Title": label})
+    names = dict(zip((*COLOURS, INK, GRID, PAPER), ON_WHITE))
+    return re.sub("|".join(names), lambda m: names[m[0]], buffer.getvalue())
+
+
+def _style(index: int) -> dict[str, Any]:
+    return {"color": COLOURS[index % 8], "linestyle": DASHES[min(index // 4, 2)], "marker": MARKERS[index % 8][0]}
+
+
+NAMES = {
+    "accuracy": "accuracy", "ppl": "perplexity", "loss": "loss", "attention_zeros": "attention: share of exact zeros",
+    "attention_support": "attention: mean support", "seconds": "seconds of training an epoch",
+}  # fmt: skip
+
+
+def learning_curves(lines: Sequence[Line], column: Column, salt: str) -> list[Figure]:
+    """One panel for the selection metric, one for perplexity or loss, one for the attention's zeros, one for the time, over epochs.
+
+    A line is the mean over a row's seeds with their range as a band; large markers are the epochs that were kept.
+    """
+    curves = [[c for c in map(read_curves, line.found) if c.get("epoch")] for line in lines]
+    present = {key for group in curves for curve in group for key in curve}
+    wanted = [column.select.metric if column.select else "dev/accuracy", "dev/accuracy"]
+    first = next((m for m in wanted if m in present), None)
+    second = next((m for m in ("dev/ppl", "dev/loss") if m in present and m != first), None)
+    third = "dev/attention_zeros" if "dev/attention_zeros" in present else None
+    metrics = [m for m in (first, second, third, "seconds" if "seconds" in present else None) if m]
+    if not metrics:
+        raise Missing("No learning curves are stored for this column.")
+    kept = [[f.metrics.get("best_epoch") for f in line.found] for line in lines]
+    for line, group in zip(lines, curves):
+        for curve in group if third else ():
+            if _contradicts(scores(line, f"{column.split}/attention_zeros"), curve.get(third or "", [])):
+                del curve[third or ""]
+    return [_curve(lines, curves, kept, metric, f"{salt}/{metric}") for metric in metrics]
+
+
+def _contradicts(measured: Sequence[float], curve: Sequence[float]) -> bool:
+    """Whether training counted zeros of other weights than the table: none at all in one, some in the other."""
+    return bool(measured and curve) and any(v > 0 for v in measured) != any(v > 0 for v in curve)
+
+
+def _curve(lines, curves, kept, metric: str, salt: str) -> Figure:
+    split, _, name = metric.rpartition("/")
+    title = f"{split} {NAMES.get(name, name.replace('_', ' '))}".strip()
+    drawn: list[float] = []
+    with _matplotlib(salt) as drawing_of:
+        from matplotlib import ticker
+
+        drawing = drawing_of(figsize=(3.55, 2.5), layout="constrained")
+        axes = drawing.add_subplot()
+        for line, group, best in zip(lines, curves, kept):
+            series = [dict(zip(c["epoch"], c[metric])) for c in group if metric in c]
+            epochs = sorted({e for s in series for e, v in s.items() if math.isfinite(v)})
+            if not epochs:
+                continue
+            values = [[s[e] for s in series if math.isfinite(s.get(e, math.nan))] for e in epochs]
+            means = [sum(v) / len(v) for v in values]
+            style = _style(line.style)
+            axes.plot(epochs, means, markersize=2.8, **style)
+            if len(series) > 1:
+                band = [min(v) for v in values], [max(v) for v in values]
+                axes.fill_between(epochs, *band, color=style["color"], alpha=0.13, lw=0)
+            drawn += means
+            if marked := [(e, mean) for e, mean in zip(epochs, means) if e in best]:
+                look = {"color": style["color"], "marker": style["marker"], "edgecolors": PAPER}
+                axes.scatter(*zip(*marked), s=34, zorder=4, **look)
+        if name in ("ppl", "loss") and drawn and min(drawn) > 0 and max(drawn) / min(drawn) > 6:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda v, _: f"{v:g}"))
+            axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+        if name == "attention_zeros":
+            axes.set_ylim(-0.03, 1.03)
+        if metric == "seconds":
+            axes.set_ylim(bottom=0)
+        axes.set_xlabel("epoch")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        return Figure(title, _inline(drawing, title))
+
+
+def attention_quality(lines: Sequence[Line], column: Column, split: str, salt: str) -> Figure:
+    """Dots per row: share of exact zeros, mean support, and beside them the column's first score. Small dots are seeds."""
+    first = next((s for s in column.show if "/attention_" not in s.metric), column.show[0])
+    panels = [
+        ("share of exact zeros", [scores(line, f"{split}/attention_zeros") for line in lines]),
+        ("mean support (tokens)", [scores(line, f"{split}/attention_support") for line in lines]),
+    ]
+    panels = [(title, values) for title, values in panels if any(values)]
+    if not panels:
+        raise Missing("No attention statistics are stored for this column.")
+    panels.append((first.label, [scores(line, first.metric) for line in lines]))
+    with _matplotlib(salt) as drawing_of:
+        drawing = drawing_of(figsize=(8.6, 0.62 + 0.25 * len(lines)), layout="constrained")
+        drawing.get_layout_engine().set(wspace=0.06)
+        for i, (title, values) in enumerate(panels):
+            axes = drawing.add_subplot(1, len(panels), i + 1)
+            for y, (line, group) in enumerate(zip(lines, values)):
+                if not group:
+                    continue
+                style = _style(line.style)
+                dot = {"color": style["color"], "marker": style["marker"]}
+                axes.scatter(group, [y] * len(group), s=9, alpha=0.55, lw=0, **dot)
+                axes.scatter([sum(group) / len(group)], [y], s=34, lw=0, zorder=3, **dot)
+            axes.set_yticks(range(len(lines)), [line.label for line in lines] if i == 0 else [""] * len(lines))
+            axes.set_ylim(len(lines) - 0.5, -0.5)
+            axes.tick_params(axis="y", length=0)
+            axes.spines["left"].set_visible(False)
+            axes.set_xlabel(title)
+            if i == 0 and title.startswith("share"):
+                axes.set_xlim(-0.04, 1.04)
+            elif i < 2:
+                axes.set_xlim(left=0)
+            axes.margins(x=0.08)
+        return Figure("Attention in the test decoding, and the score beside it", _inline(drawing, "attention quality"))
+
+
+def against_published(block: Block, lines: Sequence[Line], metrics: Mapping[str, Metric], salt: str) -> list[Figure]:
+    """Ours minus the published number with its 95 % interval over seeds, a panel per published column.
+
+    Which of our metrics a published number is held against is the experiment's to say (`against`), as for the verdict.
+    Raises `Missing` where nothing is comparable.
+    """
+    if not block.comparable:
+        raise Missing("Not drawn: none of these numbers is comparable with the published ones.")
+    columns = [f"{name} {label}" for name, labels in block.published for label in labels]
+    rows = [row for row in block.rows if not row.baseline]
+    figures = []
+    for c, (title, metric) in enumerate(zip(columns, block.against)):
+        found = []
+        for row, line in zip(rows, lines):
+            ours, theirs, verdict = row.value(metric), row.theirs[c], row.verdicts[c]
+            if ours and ours.summary and theirs is not None and verdict is not None and verdict.comparable:
+                found.append((ours.summary.mean - theirs.value, ours.summary.half, line))
+        known = metrics.get(metric.rpartition("/")[2])
+        if found:
+            figures.append(
+                _differences(found, known.tolerance if known else None, f"{title}: ours minus published", f"{salt}/{c}")
+            )
+    if not figures:
+        raise Missing("No row has both a number of ours and a published one.")
+    return figures
+
+
+def _differences(
+    found: Sequence[tuple[float, float | None, Line]], tolerance: float | None, title: str, salt: str
+) -> Figure:
+    with _matplotlib(salt) as drawing_of:
+        drawing = drawing_of(figsize=(3.55, 0.75 + 0.25 * len(found)), layout="constrained")
+        axes = drawing.add_subplot()
+        axes.axvline(0, color=INK, lw=0.8)
+        if tolerance:
+            axes.axvspan(-tolerance, tolerance, color=GRID, alpha=0.5, lw=0)
+        for y, (difference, half, line) in enumerate(found):
+            style = _style(line.style)
+            if half is not None:
+                axes.plot([difference - half, difference + half], [y, y], color=style["color"], lw=1.4)
+            axes.scatter([difference], [y], s=34, lw=0, color=style["color"], marker=style["marker"], zorder=3)
+        axes.set_yticks(range(len(found)), [line.label for *_, line in found])
+        axes.set_ylim(len(found) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        axes.margins(x=0.1)
+        axes.set_xlabel("ours minus published")
+        return Figure(f"{title}; line: 95 % interval over seeds, band: tolerance", _inline(drawing, title))

@@ -1,0 +1,96 @@
+"""Sample outputs: which test examples are shown, and what each row of the table says to them."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from repro.report.data import Line, Missing, clip
+
+SAMPLES = 8
+EVEN = "Examples evenly spaced through the test set, not picked by hand."
+Records = Sequence[dict[int, dict[str, Any]] | None]
+Picture = Callable[[str], bytes]
+
+
+def spaced(indices: Sequence[int], count: int) -> list[int]:
+    """`count` of them, evenly spaced."""
+    count = min(count, len(indices))
+    return [indices[int(len(indices) / count * (i + 0.5))] for i in range(count)]
+
+
+def choose(common: Sequence[int], records: Records, names: Sequence[str]) -> tuple[list[int], str]:
+    """The examples that are shown, in order, and a sentence that says how they were chosen.
+
+    Half of them are failures, examples that some row scores zero on, where the first score of an example tells failures.
+    """
+    failed = [
+        i
+        for i in common
+        if any(score is not None and score[1] == 0 for r in records if r for score in [_score(r.get(i) or {}, names)])
+    ]
+    if not failed:
+        return spaced(common, SAMPLES), EVEN
+    wrong = spaced(failed, SAMPLES // 2)
+    others = [i for i in common if i not in set(wrong)]
+    right = spaced(others, SAMPLES - len(wrong)) if others else []
+    told = (
+        f"{len(wrong)} of these are failures, evenly spaced through the {len(failed):,} of {len(common):,} test examples that at least "
+        f"one row scores 0 on; the other {len(right)} are evenly spaced through the rest of the test set. None was picked by hand."
+    )
+    return sorted([*wrong, *right]), told
+
+
+def samples(
+    lines: Sequence[Line], records: Records, shown: Sequence[str], picture: Picture | None = None
+) -> dict[str, Any]:
+    """{"how": how they were chosen, "examples": [...]} with every row's output as [(word, in a reference)]."""
+    available = [r for r in records if r]
+    if not available:
+        raise Missing("No predictions are stored for this column.")
+    common = sorted(set.intersection(*(set(r) for r in available))) or sorted(available[0])
+    names = [metric.rpartition("/")[2] for metric in shown]
+    chosen, how = choose(common, records, names)
+    found = []
+    for index in chosen:
+        first = next(r[index] for r in available if index in r)
+        references = [str(r) for r in first.get("references", ())]
+        known = {_folded(word) for r in references for word in r.split()} - {""}
+        outputs = []
+        for line, by_index in zip(lines, records):
+            record = (by_index or {}).get(index)
+            text = str((record or {}).get("output", (record or {}).get("prediction", "")))
+            words = [(word, _folded(word) in known) for word in text.split()]
+            score = _score(record or {}, names)
+            one = {"label": line.label, "style": line.style, "words": words, "available": record is not None}
+            outputs.append(
+                one
+                | {
+                    "score": "" if score is None else f"{score[0]} {score[1]:.1f}",
+                    "failed": score is not None and score[1] == 0,
+                }
+            )
+        source = {"index": index, "source": clip(str(first.get("source", ""))), "outputs": outputs}
+        found.append(
+            source | {"references": [clip(r) for r in references], "image": image(picture, first.get("image"))}
+        )
+    return {"how": how, "examples": found}
+
+
+def image(picture: Picture | None, key: Any) -> str:
+    """A data URI; nothing without a picture."""
+    raw = picture(str(key)) if picture and key is not None else b""
+    return f"data:image/png;base64,{base64.b64encode(raw).decode()}" if raw else ""
+
+
+def _folded(word: str) -> str:
+    return re.sub(r"[^\w]+", "", word.casefold())
+
+
+def _score(record: Mapping[str, Any], names: Sequence[str]) -> tuple[str, float] | None:
+    """The first score that an example has of its own, among those shown where there is one."""
+    scores = {k: float(v) for k, v in (record.get("sentence") or {}).items() if isinstance(v, (int, float))}
+    name = next((n for n in [*names, *scores] if n in scores), None)
+    return None if name is None else (name, scores[name])

@@ -1,0 +1,187 @@
+"""Trainings and their evaluations on disk: safe with many writers, never half-written, checked when they are read.
+
+    <root>/cells/<task>/<mapping>/<cell_id>/          a training
+        config.yaml  weights.safetensors  encoding/  metrics.json  curves.csv  provenance.json  manifest.json
+        checkpoints/  status.json  log.txt  claim
+        evaluations/<id>/                             an evaluation of it
+            config.yaml  metrics.json  predictions.jsonl.gz  attention.safetensors  provenance.json  manifest.json
+
+`manifest.json` lists every file of its own level with its sha256 and is renamed into place last: its presence means
+done. A finished level whose files are not those of its manifest is damaged: it is named, moved aside and made again,
+never deleted. docs/store.md has the rules for several processes and machines.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from repro.files import StoreError, read_json, sha256_of, write_atomic, write_json
+from repro.store import locks
+
+# What changes after a training is done, or is no part of it.
+LOOSE = ("checkpoints", "evaluations", "logs", "log.txt", "status.json", "manifest.json")
+ASIDE = ".damaged-"
+
+
+def check_names(*names: str) -> None:
+    """Names of folders below the store. Raises StoreError for one that is none, or would leave it."""
+    for name in names:
+        if not isinstance(name, str) or not re.fullmatch(r"\w[\w.+-]{0,99}", name):
+            raise StoreError(f"{name!r} cannot name a folder of the store; use letters, digits, '_', '-', '+' and '.'")
+
+
+class Damaged(StoreError):
+    """A finished folder does not hold what was written there."""
+
+
+class Level:
+    """A folder that is finished when its manifest is there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+    def finished(self) -> bool:
+        """Whether the manifest is there; says nothing of the files, see `damage`."""
+        return self.path("manifest.json").is_file()
+
+    def finish(self, **facts: Any) -> None:
+        """Write the manifest of the files that are there now."""
+        files = {str(p.relative_to(self.folder)): sha256_of(p) for p in self._files()}
+        write_json(self.path("manifest.json"), {**facts, "files": files})
+
+    def _files(self) -> Iterator[Path]:
+        for top in sorted(self.folder.iterdir()):
+            if top.name not in LOOSE and not top.name.startswith((locks.NAME, ".")):
+                yield from sorted(p for p in top.rglob("*") if p.is_file()) if top.is_dir() else [top]
+
+    def files(self) -> dict[str, str]:
+        """Name -> sha256 as the manifest says; empty when there is none, or it is not a manifest."""
+        files = (read_json(self.path("manifest.json")) or {}).get("files")
+        return files if isinstance(files, dict) and "metrics.json" in files else {}
+
+    def damage(self) -> str | None:
+        """What is wrong with a finished level; None when it is whole, or not finished."""
+        if not self.finished():
+            return None
+        if not (files := self.files()):
+            return "manifest.json is not a manifest"
+        if outside := [name for name in files if Path(name).is_absolute() or ".." in Path(name).parts]:
+            return f"manifest.json names {outside[0]!r}, which is not in the folder"
+        for name, wanted in files.items():
+            try:
+                if sha256_of(self.path(name)) != wanted:
+                    return f"{name} is not what was written"
+            except OSError as error:
+                return f"{name} cannot be read ({error.strerror})"
+        measured = (read_json(self.path("metrics.json")) or {}).get("metrics")
+        return None if measured and isinstance(measured, dict) else "metrics.json holds no metrics"
+
+    def read(self) -> dict[str, Any] | None:
+        """What was measured, None unless finished. Raises `Damaged`, naming the file."""
+        if not self.finished():
+            return None
+        if why := self.damage():
+            raise Damaged(f"{self.folder} is damaged: {why}; run its command again: it is moved aside and made anew")
+        return read_json(self.path("metrics.json"))
+
+    def move_aside(self) -> Path:
+        """Rename the folder to the first free `<folder>.damaged-<n>`; its claim does not go along."""
+        number = 1
+        while (target := self.folder.with_name(f"{self.folder.name}{ASIDE}{number}")).exists():
+            number += 1
+        self.folder.rename(target)
+        (target / locks.NAME).unlink(missing_ok=True)
+        return target
+
+
+class Evaluation(Level):
+    """The folder of one evaluation."""
+
+    def clear(self) -> None:
+        """Make room for an evaluation: what is damaged goes aside, what was never finished goes."""
+        if self.finished():
+            self.move_aside()
+        elif self.folder.exists():
+            shutil.rmtree(self.folder)
+
+    def predictions(self) -> list[dict[str, Any]]:
+        """One record per test example; empty when there are none. Raises `Damaged`."""
+        path = self.path("predictions.jsonl.gz")
+        try:
+            with gzip.open(path, "rt", encoding="utf-8") as lines:
+                return [json.loads(line) for line in lines]
+        except FileNotFoundError:
+            return []
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise Damaged(f"{path} is damaged: {error}") from error
+
+    def write_predictions(self, records: Iterable[Mapping[str, Any]]) -> None:
+        text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        write_atomic(self.path("predictions.jsonl.gz"), gzip.compress(text.encode(), mtime=0))
+
+
+class Entry(Level):
+    """The folder of one training, with those of its evaluations."""
+
+    def evaluation(self, evaluation_id: str) -> Evaluation:
+        return Evaluation(self.path("evaluations") / evaluation_id)
+
+    def claimed(self) -> AbstractContextManager[Callable[[], None]]:
+        """Own the cell with its evaluations while the block runs, as `locks.claimed` says. Raises `Busy` when another live process does."""
+        return locks.claimed(self.folder)
+
+    def busy(self) -> bool:
+        """Whether a live process owns the cell."""
+        return locks.alive(self.folder)
+
+    def set_aside(self) -> Path | None:
+        """Move a damaged training away, with the evaluations of its weights; returns where to. Raises `Busy`."""
+        if self.damage() is None:
+            return None
+        with self.claimed():
+            return self.move_aside() if self.damage() else None
+
+    def state(self) -> str:
+        """Of the training, or what was asked last: queued, running, done, failed, lost (was running, its process is gone)."""
+        state = (read_json(self.path("status.json")) or {}).get("state")
+        if state == "running":
+            return "running" if self.busy() else "lost"
+        return state if state in ("failed", "lost") else "done" if self.finished() else "queued"
+
+    def status(self) -> dict[str, Any]:
+        return (read_json(self.path("status.json")) or {}) | {"state": self.state()}
+
+    def set_status(self, state: str, **facts: Any) -> None:
+        """Replace the status; the number of the attempt and the scheduler's job stay unless given."""
+        before = read_json(self.path("status.json")) or {}
+        kept = {key: before[key] for key in ("attempt", "job") if key in before}
+        write_json(self.path("status.json"), {"state": state, "time": time.time(), **kept, **facts})
+
+
+class Store:
+    """All cells below `root`."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+
+    def entry(self, task: str, mapping: str, cell_id: str) -> Entry:
+        """Raises StoreError when the names would leave the store."""
+        check_names(task, mapping, cell_id)
+        return Entry(self.root / "cells" / task / mapping / cell_id)
+
+    def __iter__(self) -> Iterator[Entry]:
+        for path in sorted((self.root / "cells").glob("*/*/*/config.yaml")):
+            if ASIDE not in path.parent.name:
+                yield Entry(path.parent)

@@ -1,0 +1,282 @@
+"""Small records of a table's cells: enough to print the table again and to check every printed number, without the cells.
+
+A file of JSON lines a table. The first line says what was asked (experiment, profile, arguments) and has a checksum of the file. Each further line is a cell: the
+hash of its configuration and scoring (`key`), its names in the store, what training and evaluations measured, the versions
+they were made with, the dev scores of all epochs by the metric that picks one (`curve`; older records have none), and the
+scores of single test examples, packed, on which the significance rests. No weights, no texts.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import warnings
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from repro.files import SEAL, StoreError, read_json, write_atomic, write_json
+from repro.identity import Cell, computed_from, digest, family, scoring
+from repro.plan import Plan, Slot, Wanted, origin
+from repro.plan.experiment import Experiment
+from repro.protocol import Family, Prepared, TestSet
+from repro.store import Evaluation, Level, Store, records
+from repro.tables import convergence
+
+VERSION = 1
+MADE_WITH = ("code", "kernels", "locked", "machine", "attempt")
+PLACES = ("mirror", "fallback")  # of the data node: where data lie, not what they are
+OWN = "test"  # what the data set's own test set is called
+
+
+def key(config: Mapping[str, Any], of: Family) -> str:
+    """Names what a slot of a table asks for by its configuration alone, wherever its data lie."""
+    data = {
+        k: Path(v).name if k == "path" else v for k, v in config["data"].items() if k not in PLACES and v is not None
+    }
+    return digest(*computed_from(config, of), data, scoring(config, of))
+
+
+def collect(wanted: Sequence[Wanted], store: Store) -> tuple[list[dict[str, Any]], list[str]]:
+    """A record for each slot that the store has finished, each cell once, and a sentence for each that it has not.
+
+    Raises:
+        Damaged: a cell whose files are not those that were written.
+    """
+    folders = {(w.config["task"]["name"], w.config["mapping"]["name"]) for w in wanted}
+    stored: dict[str, Path] = {}
+    for one in records.read(store, lambda task, mapping, _: (task, mapping) in folders, check=False).records:
+        named = key(one.config, one.family)
+        if named not in stored or _written(one.folder) > _written(stored[named]):
+            stored[named] = one.folder
+    asked: dict[str, tuple[Wanted, set[str]]] = {}
+    for w in wanted:
+        asked.setdefault(key(w.config, family(w.module)), (w, set()))[1].update(t["data"]["name"] for t in w.tests)
+    found, lost = [], []
+    for named, (w, tests) in asked.items():
+        made = _record(w, named, stored[named], tests) if named in stored else None
+        if made is None:
+            told = ", ".join(f"{k}={v}" for k, v in w.point)
+            lost.append(
+                f"{w.config['task']['name']}/{w.config['mapping']['name']} {told} seed {w.seed}: no finished cell"
+            )
+        else:
+            found.append(made)
+    return found, lost
+
+
+def _written(folder: Path) -> float:
+    return (folder / "manifest.json").stat().st_mtime
+
+
+def _record(w: Wanted, named: str, folder: Path, asked: set[str]) -> dict[str, Any] | None:
+    """None when one of the further test sets `asked` for was not scored this way."""
+    config, how = w.config, digest(scoring(w.config, family(w.module)))
+    tests = {}
+    for place in sorted((folder / "evaluations").glob("*")):
+        level = Evaluation(place)
+        scored = level.read() if level.finished() and ".damaged-" not in place.name else None
+        if scored is not None and digest(scored["scoring"]) == how:
+            tests[scored["test"]] = {
+                "evaluation": place.name, "scored": without_texts(scored), "made": _made(level), "examples": packed(level.predictions()),
+            }  # fmt: skip
+    trained = Level(folder).read()
+    if trained is None or not asked <= tests.keys() or not tests:
+        return None
+    by = str((config.get("train") or {}).get("best_metric"))
+    scores = convergence.dev_scores(folder, by)
+    curve = {"curve": {"metric": by, "dev": scores}} if scores and all(map(math.isfinite, scores)) else {}
+    return curve | {
+        "key": named, "task": config["task"]["name"], "mapping": config["mapping"]["name"], "seed": w.seed, "training": folder.name,
+        "trained": trained, "made": _made(Level(folder)), "tests": {k: v for k, v in tests.items() if k in asked | {OWN}},
+    }  # fmt: skip
+
+
+def without_texts(scored: Mapping[str, Any]) -> dict[str, Any]:
+    """What an evaluation measured; of a constant output, a sentence of the data set, the number of words alone."""
+    systems = {name: dict(values) for name, values in (scored.get("baselines") or {}).items()}
+    for name in [k for k in systems.get("constant", {}) if k.endswith("/text")]:
+        text = systems["constant"].pop(name)
+        systems["constant"][name.removesuffix("text") + "words"] = len(text.split())
+    return {**scored, "baselines": systems} if "baselines" in scored else dict(scored)
+
+
+def _made(level: Level) -> dict[str, Any]:
+    told = read_json(level.path("provenance.json")) or {}
+    kept = {k: told[k] for k in MADE_WITH if k in told}
+    return kept | {"packages": {"torch": (told.get("packages") or {}).get("torch")}}
+
+
+def packed(predictions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Score -> its values for all test examples, in their order."""
+    columns: dict[str, list[Any]] = {}
+    for record in predictions:
+        for name, value in record.get("sentence", {}).items():
+            columns.setdefault(name, []).append(value)
+    return {
+        name: base64.b64encode(zlib.compress(json.dumps(values).encode(), 9)).decode()
+        for name, values in columns.items()
+    }
+
+
+def _unpacked(examples: Mapping[str, str]) -> list[dict[str, Any]]:
+    columns = _columns(examples)
+    length = max(map(len, columns.values()), default=0)
+    return [{"index": i, "sentence": {k: v[i] for k, v in columns.items() if i < len(v)}} for i in range(length)]
+
+
+def write(path: Path, asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> None:
+    """Write the records of a table; `asked`: experiment, profile, arguments."""
+    head, cells = {"version": VERSION, **asked}, "".join(map(_line, found))
+    write_atomic(path, (_line(head | {SEAL: _checksum(head, cells)}) + cells).encode())
+
+
+def _line(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def _checksum(head: Mapping[str, Any], cells: str) -> str:
+    """sha256 of the file without its checksum."""
+    return hashlib.sha256((_line({k: v for k, v in head.items() if k != SEAL}) + cells).encode()).hexdigest()
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What was asked, and the cells; a file without a checksum, of an earlier version, is read with a warning.
+
+    Raises:
+        StoreError: there is no such file, or it is not what was written.
+    """
+    try:
+        first, _, cells = path.read_text(encoding="utf-8").partition("\n")
+        asked, *found = (
+            map(json.loads, (first, *cells.removesuffix("\n").split("\n"))) if cells else (json.loads(first),)
+        )
+        if (told := asked.pop(SEAL, None)) is None:
+            warnings.warn(f"{path} has no checksum; write it again: scripts/records.py", stacklevel=2)
+        elif told != _checksum(asked, cells):
+            raise ValueError("its checksum differs: it is not what was written")
+        if asked["version"] != VERSION or any("key" not in one for one in found):
+            raise ValueError(f"version {asked['version']} where {VERSION} is read")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(f"{path} holds no records of a table ({error}); write it again: scripts/records.py") from error
+    return asked, found
+
+
+def restore(
+    one: Experiment, wanted: Sequence[Wanted], found: Iterable[Mapping[str, Any]], store: Store, overrides: Sequence[str] = ()
+) -> Plan:  # fmt: skip
+    """The plan of an experiment whose finished cells are these records, unpacked into `store`; the others are missing there."""
+    known = {record["key"]: record for record in found}
+    plan = Plan(one, overrides=tuple(overrides))
+    seen = set()
+    for w in wanted:
+        named = key(w.config, family(w.module))
+        cell = _cell(w, known.get(named), origin(one, w), named)
+        if (place := (w.row, w.column, cell.cell_id)) in seen:
+            continue
+        seen.add(place)
+        plan.slots.append(Slot(w.row, w.column, w.point, w.seed, cell))
+        if named in known:
+            _unpack(cell, known[named], store)
+    return plan
+
+
+def _cell(w: Wanted, record: Mapping[str, Any] | None, told: Mapping[str, str], named: str) -> Cell:
+    if record is None:
+        return Cell(w.config, w.module, Prepared(named, ""), (TestSet(OWN, named, ""),), origin=told, known_id=named)
+    names = [n for n in (OWN, *(t["data"]["name"] for t in w.tests)) if n in record["tests"]]
+    tests = [_test(name, record["tests"][name]["scored"]) for name in names]
+    trained = record["trained"]
+    prepared = Prepared(trained["data_sha256"], "", trained["facts"], tuple(trained["shortfalls"]))
+    further = {t["data"]["name"]: t["data"] for t in w.tests}
+    return Cell(w.config, w.module, prepared, tuple(tests), (), further, told, record["training"])
+
+
+def _test(name: str, scored: Mapping[str, Any]) -> TestSet:
+    return TestSet(name, scored["data_sha256"], "", scored["facts"], tuple(scored["shortfalls"]), scored["baselines"])
+
+
+def _unpack(cell: Cell, record: Mapping[str, Any], store: Store) -> None:
+    entry = cell.entry(store)
+    if not entry.finished():
+        write_json(entry.path("metrics.json"), record["trained"])
+        write_json(entry.path("provenance.json"), record["made"])
+        if curve := record.get("curve"):
+            lines = [f"epoch,dev/{curve['metric']}", *(f"{i},{score!r}" for i, score in enumerate(curve["dev"], 1))]
+            entry.path("curves.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        entry.finish(training=record["training"])
+    for test in cell.tests:
+        level, of_test = cell.evaluation(store, test), record["tests"][test.name]
+        if not level.finished():
+            level.write_predictions({"set": test.name, **one} for one in _unpacked(of_test["examples"]))
+            write_json(level.path("metrics.json"), of_test["scored"])
+            write_json(level.path("provenance.json"), of_test["made"])
+            level.finish(training=record["training"], evaluation=of_test["evaluation"])
+
+
+def from_records(plan: Plan, where: str) -> Plan:
+    """The same plan, whose table says that nothing was run for it."""
+    one = plan.experiment
+    told = f"From records ({where}): nothing was run for this table."
+    return replace(plan, experiment=replace(one, footers=(told, *one.footers)))
+
+
+# ---- what a record says of itself
+
+ROUNDED = 1e-3  # per-example scores are stored with four decimals, ROUGE and METEOR in per cent
+
+
+def contradictions(record: Mapping[str, Any]) -> list[str]:
+    """Scores of a record that its own per-example scores, or its other numbers, do not give; a sentence each.
+
+    Checked are BLEU, every score that is a mean over examples, their number, and perplexities, which are 2 ** loss.
+    """
+    found = []
+    for name, of_test in (record.get("tests") or {}).items():
+        scored = of_test.get("scored") or {"metrics": record["metrics"], "facts": record.get("tested", {}).get(name)}
+        size = ((scored.get("facts") or {}).get("sizes") or {}).get(name)
+        for column, values in _columns(of_test.get("examples") or record.get("examples", {}).get(name) or {}).items():
+            score = f"{name}/{column.removesuffix('_statistics')}"
+            told = scored["metrics"].get(score)
+            given = (
+                _bleu_of(values) if column == "bleu_statistics" else [m * sum(values) / len(values) for m in (1, 100)]
+            )
+            if told is None or not any(abs(told - one) <= ROUNDED for one in given):
+                ours = " or ".join(f"{one:.4f}" for one in given[:1])
+                found.append(f"{score} is {told}, its {len(values):,} examples give {ours}")
+            by_type = column.startswith("accuracy_")  # of the questions of one type of answer
+            if size is not None and len(values) != size and not (by_type and len(values) < size):
+                found.append(f"{score} has {len(values):,} examples, the test set {size:,}")
+    trained = (record.get("trained") or record).get("metrics") or {}
+    for split in ("dev", "train"):
+        loss, ppl = trained.get(f"{split}/loss"), trained.get(f"{split}/ppl")
+        if loss is not None and ppl is not None and not abs(2**loss - ppl) <= 0.006 + 5e-5 * ppl:
+            found.append(f"{split}/ppl is {ppl}, 2 ** {split}/loss is {2**loss:.2f}")
+    curve = record.get("curve") or {}
+    if not isinstance(curve, Mapping):  # of a sweep
+        curve = {"dev": curve, "metric": ((record.get("config") or {}).get("train") or {}).get("best_metric")}
+    dev, epoch = trained.get(f"dev/{curve.get('metric')}"), int(trained.get("best_epoch", 0))
+    scores = curve.get("dev") or ()
+    if dev is not None and scores and not (1 <= epoch <= len(scores) and abs(scores[epoch - 1] - dev) <= ROUNDED):
+        found.append(f"dev/{curve['metric']} is {dev}; the curve has another score in the best epoch, {epoch}")
+    return found
+
+
+def _columns(examples: Mapping[str, str]) -> dict[str, list[Any]]:
+    return {name: json.loads(zlib.decompress(base64.b64decode(text))) for name, text in examples.items()}
+
+
+def _bleu_of(rows: Sequence[Sequence[float]]) -> list[float]:
+    """BLEU of summed statistics; an n-gram order without a hit halves its share anew, as sacrebleu's `exp` smoothing does."""
+    sums = [sum(column) for column in zip(*rows)]
+    logs, smooth = 0.0, 1.0
+    for hits, total in zip(sums[:4], sums[4:8]):
+        if total == 0 or not any(sums[:4]):
+            return [0.0]
+        smooth *= 1.0 if hits else 2.0
+        logs += math.log(hits / total if hits else 1 / (smooth * total)) / 4
+    return [100 * math.exp(logs + min(0.0, 1 - sums[9] / max(sums[8], 1)))]

@@ -1,0 +1,195 @@
+"""The store looked after: everything checked, leftovers of killed processes removed, cells moved between machines.
+
+What is finished is never deleted, and neither is what was moved aside as damaged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import tarfile
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro import plugins
+from repro.cell import finished
+from repro.files import StoreError, archive_damage, explain
+from repro.store import ASIDE, Entry, Evaluation, Level, Store
+
+PARTS = re.compile(
+    r"\.(.+)\.([0-9a-f]{8}|\d+)|saving\..+|best\.\d+\.pt|crash\.pt|claim\.stale\..+"
+)  # of what was not finished
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A folder of the store: its place below the root, done, damaged, or the state of what is not finished; what is wrong."""
+
+    place: str
+    state: str
+    why: str = ""
+
+
+def levels(entry: Entry) -> Iterator[Level]:
+    """A training and its evaluations."""
+    yield entry
+    for folder in sorted(entry.path("evaluations").glob("*")):
+        if folder.is_dir() and ASIDE not in folder.name:
+            yield Evaluation(folder)
+
+
+def verify(store: Store) -> Iterator[Seen]:
+    """Every training, evaluation and checkpoint, with what is wrong with it."""
+    for entry in store:
+        for level in levels(entry):
+            place, why = str(level.folder.relative_to(store.root)), level.damage()
+            state = "damaged" if why else "done" if level.finished() else "unfinished"
+            yield Seen(place, entry.state() if level is entry and state == "unfinished" else state, why or "")
+        for path in () if entry.busy() else sorted(entry.path("checkpoints").glob("*.pt")):
+            if (broken := archive_damage(path)) and not PARTS.fullmatch(path.name):
+                yield Seen(str(path.relative_to(store.root)), "damaged", broken)
+    for folder in sorted((store.root / "cells").rglob(f"*{ASIDE}*")):
+        yield Seen(
+            str(folder.relative_to(store.root)), "aside", "moved aside as damaged; delete it when nobody needs it"
+        )
+
+
+def clean(store: Store) -> list[str]:
+    """Remove what killed processes left behind in cells that nobody works on; the places."""
+    removed = []
+    for entry in store:
+        if entry.busy():
+            continue
+        with contextlib.suppress(StoreError), entry.claimed():  # a claim of a dead process goes too
+            for path in sorted(entry.folder.rglob("*")):
+                if PARTS.fullmatch(path.name) and path.is_file():
+                    path.unlink()
+                    removed.append(str(path.relative_to(store.root)))
+    for folder in (store.root / ".import", *(store.root / "cells").glob(".import-*")):
+        if folder.is_dir():
+            shutil.rmtree(folder)
+            removed.append(str(folder.relative_to(store.root)))
+    return removed
+
+
+def sizes(store: Store) -> dict[str, tuple[int, int]]:
+    """task/mapping, what was moved aside, and checkpoints of finished cells -> (folders, bytes)."""
+    found: dict[str, tuple[int, int]] = {}
+
+    def count(what: str, folder: Path) -> None:
+        n, size = found.get(what, (0, 0))
+        found[what] = (n + 1, size + sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()))
+
+    for entry in store:
+        count("/".join(entry.folder.parts[-3:-1]), entry.folder)
+        if entry.finished() and entry.path("checkpoints").is_dir():
+            count("of these, checkpoints of finished cells", entry.path("checkpoints"))
+    for folder in (store.root / "cells").rglob(f"*{ASIDE}*"):
+        count("moved aside as damaged", folder)
+    return found
+
+
+def _unfit(level: Level) -> str | None:
+    """Why a level cannot travel."""
+    return level.damage() if level.finished() else "not finished"
+
+
+def export(store: Store, file: Path, fitting: Sequence[str] = ()) -> list[Seen]:
+    """Write a tar of finished cells, each checked before; what became of every cell.
+
+    Args:
+        fitting: beginnings of `task/mapping/id` or of ids; empty: all.
+    """
+    told = []
+    temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        with tarfile.open(temporary, "w") as tar:
+            for entry in store:
+                place = "/".join(entry.folder.parts[-3:])
+                if fitting and not any(place.startswith(f) or entry.folder.name.startswith(f) for f in fitting):
+                    continue
+                if why := _unfit(entry):
+                    told.append(Seen(place, "left out", why))
+                    continue
+                for level in levels(entry):
+                    if why := _unfit(level):
+                        told.append(Seen(f"{place}/evaluations/{level.folder.name}", "left out", why))
+                        continue
+                    for path in map(level.path, [*level.files(), "manifest.json"]):
+                        tar.add(path, f"{place}/{path.relative_to(entry.folder)}", recursive=False)
+                told.append(Seen(place, "exported"))
+        temporary.replace(file)
+    except OSError as error:
+        raise explain(error, file) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return told
+
+
+def take_in(store: Store, file: Path) -> list[Seen]:
+    """Import the cells of a tar: unpacked beside, each file checked against its manifest, then renamed into place.
+
+    A cell that is finished here stays as it is and gets the evaluations that it lacks. Nothing of a cell is run; one of an unknown
+    family is refused, and plugins that are not the user's own are named.
+    """
+    beside = store.root / "cells" / f".import-{uuid.uuid4().hex[:8]}"
+    told: list[Seen] = []
+    try:
+        beside.mkdir(parents=True)
+        with tarfile.open(file) as tar:
+            tar.extractall(beside, filter="data")  # refuses members that would leave the folder
+        for page in sorted(beside.glob("*/*/*/config.yaml")):
+            told.extend(_put(store, Entry(page.parent)))
+    except (tarfile.TarError, EOFError) as error:
+        raise StoreError(f"{file} is damaged or no tar ({error}); export it again") from error
+    except OSError as error:
+        raise explain(error, beside) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return told
+
+
+def _put(store: Store, theirs: Entry) -> Iterator[Seen]:
+    names = theirs.folder.parts[-3:]
+    place, ours = "/".join(names), store.entry(*names)
+    if why := _unfit(theirs):
+        yield Seen(place, "damaged", why)
+        return
+    for level in list(levels(theirs))[1:]:
+        if why := _unfit(level):
+            yield Seen(f"{place}/evaluations/{level.folder.name}", "damaged", why)
+            shutil.rmtree(level.folder)
+    try:
+        foreign = plugins.untrusted(finished(theirs.folder).config["plugins"], theirs.folder)
+    except StoreError as error:
+        yield Seen(place, "refused", str(error))
+        return
+    ours.set_aside()
+    with ours.claimed():
+        if not ours.finished():
+            for path in theirs.folder.iterdir():
+                if path.name not in ("manifest.json", "evaluations"):
+                    _replace(path, ours.path(path.name))
+            theirs.path("manifest.json").replace(ours.path("manifest.json"))
+            told = ", ".join(f"{p} ({why})" for p, why in foreign.items())
+            yield Seen(
+                place, "imported", told and f"its plugins are not yours and will not be run: {told}; {plugins.TRUST}"
+            )
+        else:
+            yield Seen(place, "was here")
+        for level in list(levels(theirs))[1:]:
+            here = ours.evaluation(level.folder.name)
+            if not here.finished() or here.damage():
+                here.clear()
+                here.folder.parent.mkdir(exist_ok=True)
+                level.folder.replace(here.folder)
+                yield Seen(f"{place}/evaluations/{level.folder.name}", "imported")
+
+
+def _replace(path: Path, place: Path) -> None:
+    if place.is_dir():
+        shutil.rmtree(place)
+    path.replace(place)

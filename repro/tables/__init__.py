@@ -1,0 +1,1 @@
+"""Tables: scores into rows, statistics, verdicts, texts."""

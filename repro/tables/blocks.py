@@ -1,0 +1,144 @@
+"""What a table is made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from repro.identity import Found
+from repro.plan.published import Published
+from repro.tables.convergence import Convergence
+from repro.tables.statistics import FEWEST, Summary, kendall
+from repro.tables.verdict import Verdict
+
+SIGNIFICANT = 0.05
+CONVERGENCE = "convergence"  # the last value of a row, where its family has epochs: text, no number
+MARKS = {"examples": "*", "seeds": "†"}
+
+
+@dataclass
+class Value:
+    """One place of the table: our number (None: failed or missing), how it is shown, and what it is held against."""
+
+    metric: str
+    summary: Summary | None
+    decimals: int = 2
+    # against the first row, after Holm's correction over the rows: "examples", "seeds" -> p-value
+    p_values: dict[str, float] = field(default_factory=dict)
+    note: str = ""
+    best: bool = False  # of its column, and converged
+    runs: tuple[float, ...] = ()  # of `summary`, one a seed
+
+    @property
+    def marks(self) -> str:
+        """A sign for each kind of chance that hardly explains the difference from the first row."""
+        return "".join(mark for kind, mark in MARKS.items() if self.p_values.get(kind, 1.0) < SIGNIFICANT)
+
+    def text(self) -> str:
+        if self.summary is None:
+            return self.note or "-"
+        return self.summary.text(self.decimals) + self.marks
+
+    def spread(self) -> str:
+        """The 95 % interval over seeds; of too few seeds for one, the runs themselves; nothing for one seed."""
+        if self.summary is None or len(self.runs) < 2:
+            return ""
+        return self.summary.interval(self.decimals) or ", ".join(f"{run:.{self.decimals}f}" for run in self.runs)
+
+
+@dataclass
+class Row:
+    label: str
+    detail: str  # the selected hyperparameters
+    values: list[Value]
+    theirs: list[Published | None]
+    verdicts: list[Verdict | None]  # one for each of `theirs`
+    found: list[Found] = field(default_factory=list)  # the selected cells, one per seed
+    baseline: bool = False
+    convergence: Convergence = Convergence("")
+    seeds: list[int] = field(default_factory=list)  # of `found`
+
+    def value(self, metric: str) -> Value | None:
+        return next((v for v in self.values if v.metric == metric), None)
+
+    def difference(self, column: int, against: Sequence[str]) -> str:
+        """Ours minus the published number of a column, with its 95 % interval over seeds; nothing where one is missing."""
+        theirs, ours = self.theirs[column], self.value(against[column])
+        if theirs is None or ours is None or ours.summary is None:
+            return ""
+        interval = ours.summary.interval(ours.decimals, theirs.value, "+")
+        return f"{ours.summary.mean - theirs.value:+.{ours.decimals}f}" + (f" {interval}" if interval else "")
+
+
+@dataclass
+class Block:
+    """One column of the experiment with all its rows."""
+
+    label: str
+    headers: list[str] = field(default_factory=list)  # ours
+    published: list[tuple[str, list[str]]] = field(default_factory=list)  # (group, headers)
+    rows: list[Row] = field(default_factory=list)
+    footers: list[str] = field(default_factory=list)
+    unavailable: str = ""
+    against: list[str] = field(default_factory=list)  # the metric of ours that each published column is held against
+
+    @property
+    def comparable(self) -> bool:
+        """Whether any of its numbers has a verdict."""
+        return any(v is not None and v.comparable for row in self.rows for v in row.verdicts)
+
+
+@dataclass
+class Table:
+    name: str
+    title: str
+    subtitle: str
+    blocks: list[Block]
+    footers: list[str]
+    deviations: list[str] = field(default_factory=list)
+
+
+def rank_agreement(block: Block, column: int) -> tuple[float, int] | None:
+    """Kendall's tau-b between our order of the rows and the published one, and of how many rows; None for fewer than three.
+
+    Of rows that have converged and have `FEWEST` seeds or more: single runs have no order.
+    """
+    pairs = [
+        (ours.summary.mean, theirs.value)
+        for row in block.rows
+        if not row.baseline and row.convergence.converged and (theirs := row.theirs[column]) is not None
+        and (ours := row.value(block.against[column])) is not None and ours.summary is not None
+        and ours.summary.n >= FEWEST
+    ]  # fmt: skip
+    if len(pairs) < 3 or any(math.isnan(ours) for ours, _ in pairs):
+        return None
+    tau = kendall(*zip(*pairs))
+    return None if tau is None else (tau, len(pairs))
+
+
+def best_of(values: Sequence[float | None], sign: int, decimals: int) -> set[int]:
+    """Positions of the best values; ties as printed share the mark. Empty with fewer than two values or sign 0."""
+    known = [sign * round(v, decimals) for v in values if v is not None and not math.isnan(v)]
+    if sign == 0 or len(known) < 2:
+        return set()
+    return {i for i, v in enumerate(values) if v is not None and sign * round(v, decimals) == max(known)}
+
+
+def mark_best(rows: Sequence[Row], column: int, sign: int, decimals: int) -> None:
+    """Mark the best values of a column. Nothing is marked where a row that has not converged, or a baseline, is as good."""
+    means = [None if (v := row.values[column].summary) is None else v.mean for row in rows]
+    best = best_of(means, sign, decimals)
+    if sum(v is not None for v, row in zip(means, rows) if not row.baseline) > 1 and all(
+        rows[r].convergence.converged and not rows[r].baseline for r in best
+    ):
+        for r in best:
+            rows[r].values[column].best = True
+
+
+def add_converged(rows: Sequence[Row], headers: list[str]) -> None:
+    """A last column that says whether the trainings had converged, where a family has epochs."""
+    if any(row.convergence.state and row.found for row in rows):
+        headers.append("converged")
+        for row in rows:
+            row.values.append(Value(CONVERGENCE, None, note=row.convergence.text if row.found else ""))

@@ -1,0 +1,297 @@
+"""The table as data: ours beside the published numbers, per column of the experiment.
+
+Selection follows the papers: of a row's grid the point with the best mean dev score, per column; its test scores are
+shown. A number never travels alone: the footers carry data, seeds, signatures, deviations and code version. A row says
+whether its trainings had converged (`convergence`); one that has not, or of which it is not known, takes part in no comparison.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from repro.identity import Found
+from repro.plan import Plan, Point, Slot
+from repro.plan import published as pub
+from repro.plan.experiment import Column, Select, Show
+from repro.protocol import Metric
+from repro.store import Damaged, Evaluation, Store
+from repro.tables import claims as paper_claims
+from repro.tables import convergence, footers
+from repro.tables.blocks import Block, Row, Table, Value, add_converged, mark_best
+from repro.tables.claims import Claim
+from repro.tables.statistics import Summary, holm, paired_bleu_randomization, paired_randomization, paired_t, summarize
+from repro.tables.verdict import Verdict, barriers, doubts, judge
+
+
+def build(
+    plan: Plan, store: Store, records: Sequence[Mapping[str, Any]] = (), failed: Mapping[str, str] | None = None,
+    docs: Path | None = None, claims: Sequence[Claim] = (),
+) -> Table:  # fmt: skip
+    """Collect the finished cells of a plan; missing and damaged ones are shown as such, never silently left out.
+
+    Args:
+        records: the printed numbers. failed: cell id -> error of cells that failed in this run.
+        docs: the folder with a page per task, whose deviations the table lists beside those of experiment and setting.
+        claims: of the paper; those of this experiment are tested on its rows.
+    """
+    one = plan.experiment
+    blocks = [
+        Block(column.label, unavailable=plan.unavailable[c]) if c in plan.unavailable
+        else _Column(plan, store, records, failed or {}, c, column).block()
+        for c, column in enumerate(one.columns)
+    ]  # fmt: skip
+    deviations = list(dict.fromkeys([*one.deviations, *footers.of_settings(plan), *footers.of_tasks(docs, plan)]))
+    warning = "" if any(b.comparable for b in blocks) else "; its numbers are not comparable with the paper's"
+    last = [
+        *footers.seeds(plan, blocks),
+        *one.footers,
+        *footers.notes(blocks),
+        *_tested(claims, plan, blocks),
+        *footers.origin(blocks),
+    ]
+    return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, deviations)
+
+
+def _tested(claims: Sequence[Claim], plan: Plan, blocks: Sequence[Block]) -> list[str]:
+    """The paper's claims on these rows; a row that has not converged decides none."""
+    mine = [c for c in claims if c.experiment == plan.experiment.name]
+    at = {column.key: (column.label, block) for column, block in zip(plan.experiment.columns, blocks)}
+    scores: dict[str, dict[str, dict[str, dict[int, float]]]] = {c.metric: {} for c in mine}
+    for metric, (key, (_, block)) in itertools.product(scores, at.items()):
+        for row in block.rows:
+            runs = {s: f.metrics[metric] for s, f in zip(row.seeds, row.found) if metric in f.metrics}
+            if runs and not row.baseline:
+                scores[metric].setdefault(key, {})[row.label] = runs
+    unsure = {
+        key: {r.label: r.convergence.state for r in block.rows if r.found and not r.convergence.converged}
+        for key, (_, block) in at.items()
+    }
+    known = {name: m.decimals for c in range(len(blocks)) for name, m in plan.metrics(c).items()}
+    decimals = {metric: known.get(metric.rpartition("/")[2], 2) for metric in scores}
+    return paper_claims.lines(mine, scores, unsure, {key: label for key, (label, _) in at.items()}, decimals)
+
+
+class _Column:
+    """Builds one block."""
+
+    def __init__(
+        self, plan: Plan, store: Store, records, failed: Mapping[str, str], number: int, column: Column
+    ) -> None:
+        self.plan, self.store, self.records, self.failed = plan, store, records, failed
+        self.number, self.column = number, column
+        self.metrics = plan.metrics(number)
+        self.slots = [plan.at(r, number) for r in range(len(plan.experiment.rows))]
+        self.losses: list[str] = []
+        self.found = [self._read(row.label, slots) for row, slots in zip(plan.experiment.rows, self.slots)]
+        self.shown = list(column.show)
+
+    def block(self) -> Block:
+        rows: list[Row] = []
+        for r in range(len(self.slots)):
+            rows.append(self._row(r))
+        self._test(rows)
+        everything = rows + self._baselines(rows)
+        for i, show in enumerate(self.shown):
+            mark_best(everything, i, self.better(show), self._decimals(show))
+        headers = [s.label for s in self.shown]
+        add_converged(everything, headers)
+        reasons = dict.fromkeys(why for row in rows for v in row.verdicts if v and not v.comparable for why in v.why)
+        slot = next(s for group in self.slots for s in group)
+        facts = next((f.facts for row in rows for f in row.found), slot.cell.prepared.facts)
+        label = self.column.label
+        if facts.get("stands_for") == slot.cell.config["data"]["name"]:
+            label = f"GENERATED DATA ({facts.get('name')}; the real ones could not be had), instead of: {label}"
+        why = [f"Not comparable: {'; '.join(reasons)}."] if reasons else []
+        below = [*footers.of_data(rows, facts, self.shown, self.metrics), *why, *self.losses]
+        groups = [(g.label, list(g.headers)) for g in self.column.published]
+        against = [metric for group in self.column.published for metric in group.against]
+        block = Block(label, headers, groups, everything, below, against=against)
+        below += footers.of_comparison(block, self.metrics)
+        return block
+
+    def _test(self, rows: Sequence[Row]) -> None:
+        """Every row against the first, Holm's correction over the rows of each metric; one that has not converged is left out."""
+        compared = [row for row in rows[1:] if row.found and row.convergence.converged]
+        if not compared or not rows[0].found or not rows[0].convergence.converged:
+            return
+        for i, show in enumerate(self.shown):
+            known = self.metric(show.metric)
+            tests = (
+                {"examples": _by_examples, "seeds": _by_seeds} if known and known.better else {"examples": _by_examples}
+            )
+            for kind, test in tests.items():
+                found = {r: test(rows[0], row, show.metric, known) for r, row in enumerate(compared)}
+                for r, p in holm({r: p for r, p in found.items() if p is not None}).items():
+                    compared[r].values[i].p_values[kind] = p
+
+    def metric(self, full: str) -> Metric | None:
+        return self.metrics.get(full.rpartition("/")[2])
+
+    def better(self, show: Show) -> int:
+        known = self.metric(show.metric)
+        return show.better if show.better is not None else known.better if known else 0
+
+    def _decimals(self, show: Show) -> int:
+        known = self.metric(show.metric)
+        return show.decimals if show.decimals is not None else known.decimals if known else 2
+
+    def _read(self, label: str, slots: Sequence[Slot]) -> dict[str, Found]:
+        """Cell id -> what is stored; what is lost is said in `losses`."""
+        found: dict[str, Found] = {}
+        for slot in slots:
+            try:
+                stored = slot.cell.found(self.store)
+            except Damaged as error:
+                self.losses.append(f"{label}: {error}")
+                continue
+            if stored is not None:
+                found[slot.cell.cell_id] = stored
+        if lost := len(slots) - len(found):
+            how = "failed" if any(s.cell.cell_id in self.failed for s in slots) else "are missing"
+            self.losses.append(f"{label}: {lost} of {len(slots)} cells {how}.")
+        return found
+
+    def _row(self, r: int) -> Row:
+        row, slots, found = self.plan.experiment.rows[r], self.slots[r], self.found[r]
+        chosen, detail = select(slots, found, self.column.select)
+        finished = [found[s.cell.cell_id] for s in chosen]
+        broken = any(s.cell.cell_id in self.failed for s in slots)
+        values = []
+        for show in self.shown:
+            scores = [f.metrics[show.metric] for f in finished if show.metric in f.metrics]
+            note = "" if scores else "failed" if broken else "missing"
+            values.append(
+                Value(
+                    show.metric,
+                    summarize(scores) if scores else None,
+                    self._decimals(show),
+                    note=note,
+                    runs=tuple(scores),
+                )
+            )
+        trained = convergence.together(
+            [convergence.of(s.cell.config, f.metrics, f.folder, self.metrics) for s, f in zip(chosen, finished)]
+        )
+        theirs: list[pub.Published | None] = []
+        verdicts: list[Verdict | None] = []
+        for group in self.column.published:
+            for metric, against in zip(group.metrics, group.against):
+                printed = pub.lookup(self.records, row.published, group.dataset, metric)
+                ours = next((v.summary for v in values if v.metric == against), None)
+                theirs.append(printed)
+                if printed is None:
+                    verdicts.append(None)
+                    continue
+                one, by_hand = self.plan.experiment, self.plan.overrides
+                why = barriers(one, self.column, row, printed, against, slots, found, by_hand)
+                unsure = doubts(slots, chosen, found, against, trained)
+                verdicts.append(judge(ours, printed, self.metric(against), why, unsure))
+        return Row(
+            row.label, detail, values, theirs, verdicts, finished, convergence=trained, seeds=[s.seed for s in chosen]
+        )
+
+    def _baselines(self, rows: Sequence[Row]) -> list[Row]:
+        """Trivial systems, as the first finished cell has them."""
+        first = next((f for row in rows for f in row.found), None)
+        shown = {s.metric: self._decimals(s) for s in self.shown}
+        blanks = sum(len(g.metrics) for g in self.column.published)
+        return baselines(first, shown, self.column.split, blanks) if first else []
+
+
+def baselines(found: Found, shown: Mapping[str, int], split: str, blanks: int = 0) -> list[Row]:
+    """A row for each trivial system of a finished cell.
+
+    Args:
+        shown: `split/metric` -> decimals, in the order of the columns. split: the test set whose outputs are told.
+        blanks: how many printed numbers a row has.
+    """
+    made = []
+    for system, scores in found.baselines.items():
+        known = [None if (n := scores.get(metric)) is None else Summary(float(n), None, 1) for metric in shown]
+        values = [Value(metric, n, decimals) for (metric, decimals), n in zip(shown.items(), known)]
+        detail = _trivial(system, scores.get(f"{split}/text"), scores.get(f"{split}/words"))
+        nothing: list[Any] = [None] * blanks
+        made.append(Row(f"{system} baseline", detail, values, nothing, nothing, baseline=True))
+    return made
+
+
+def _trivial(system: str, text: str | None, words: int | None) -> str:
+    """What a trivial system gives. A constant output is a sentence of the data set: its words are counted, not quoted."""
+    if system == "constant" and (text is not None or words is not None):
+        count = len(text.split()) if words is None and text is not None else words
+        return f"always the same {count} words"
+    return f"“{text}”" if text is not None else f"first {words} words" if words is not None else ""
+
+
+def select(slots: Sequence[Slot], found: Mapping[str, Found], by: Select | None) -> tuple[list[Slot], str]:
+    """The finished slots of the best grid point, and that point in words."""
+    by_point: dict[Point, list[Slot]] = {}
+    for slot in slots:
+        by_point.setdefault(slot.point, []).append(slot)
+    best: tuple[float, Point] | None = None
+    for point, members in by_point.items():
+        finished = [found[s.cell.cell_id] for s in members if s.cell.cell_id in found]
+        scores = [f.metrics.get(by.metric, math.nan) for f in finished] if by else [0.0] * len(finished)
+        if not scores or (math.isnan(mean := summarize(scores).mean) and len(by_point) > 1):
+            continue
+        signed = -mean if by and by.mode == "min" else mean
+        if best is None or signed > best[0]:
+            best = (signed, point)
+    if best is None:
+        return [], ""
+    detail = ", ".join(f"{key}={value}" for key, value in best[1])
+    if len(by_point) > 1:
+        detail += f", best of {len(by_point)} on dev"
+    return [s for s in by_point[best[1]] if s.cell.cell_id in found], detail
+
+
+def _by_seeds(first: Row, other: Row, full: str, metric: Metric | None) -> float | None:
+    """p-value over the seeds that both rows have."""
+    a, b = ({s: f.metrics[full] for s, f in zip(row.seeds, row.found) if full in f.metrics} for row in (first, other))
+    common = sorted(a.keys() & b.keys())
+    return paired_t([b[s] for s in common], [a[s] for s in common]) if common else None
+
+
+def _by_examples(first: Row, other: Row, full: str, metric: Metric | None) -> float | None:
+    """p-value over test examples; None where per-example values do not give the metric.
+
+    An example counts once, whatever the number of seeds: its values are those of all seeds together.
+    """
+    split, _, name = full.partition("/")
+    if metric is None or metric.test is None:
+        return None
+    bleu = metric.test == "bleu"
+    a, b = (_examples(row.found, split, f"{name}_statistics" if bleu else name) for row in (first, other))
+    common = sorted(a.keys() & b.keys())
+    if not common or len(first.found) != len(other.found):
+        return None
+    if bleu:
+        return paired_bleu_randomization([_added(b[i]) for i in common], [_added(a[i]) for i in common])
+    return paired_randomization([sum(b[i]) for i in common], [sum(a[i]) for i in common])
+
+
+def _added(rows: Sequence[Sequence[float]]) -> list[float]:
+    return [sum(column) for column in zip(*rows)]
+
+
+def _examples(found: Sequence[Found], split: str, key: str) -> dict[int, list[Any]]:
+    """Index of a test example -> its value with every seed; examples that a seed lacks are left out."""
+    values: dict[int, list[Any]] = {}
+    for level in (f.evaluations[split] for f in found if split in f.evaluations):
+        for record in _predictions(level.folder, level.path("manifest.json").stat().st_mtime_ns):
+            if key in record.get("sentence", {}):
+                values.setdefault(int(record["index"]), []).append(record["sentence"][key])
+    return {i: of for i, of in values.items() if len(of) == len(found)}
+
+
+@lru_cache(maxsize=64)
+def _predictions(folder: Path, written: int) -> list[dict[str, Any]]:
+    try:
+        return Evaluation(folder).predictions()
+    except Damaged:
+        return []

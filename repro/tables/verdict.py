@@ -1,0 +1,246 @@
+"""Whether a number of ours may be held against a printed one, and what comes of it. Nothing else decides this.
+
+*Not comparable* (`barriers`): another profile, data, mapping, setting or measure than the printed number's. Else an equivalence
+test over seeds, two one-sided t-tests at 5 % each, which is to ask where the 90 % interval of our mean lies: *reproduced*
+within the tolerance of the printed number, *not reproduced* outside it, *inconclusive* across its edge, for one seed, and
+wherever the run itself leaves a doubt (`doubts`). The printed number is taken as it stands: no paper prints its spread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repro.files import read_json
+from repro.identity import Found
+from repro.plan import Slot
+from repro.plan.experiment import Column, Experiment, Row
+from repro.plan.published import Published
+from repro.protocol import Metric
+from repro.tables.convergence import Convergence
+from repro.tables.statistics import Summary, t_quantile
+
+REPRODUCED, MISSED, OPEN, APART = "reproduced", "not reproduced", "inconclusive", "not comparable"
+LEVEL = 0.90  # two one-sided tests at 5 % each
+MOST_SEEDS = 100
+# Overrides that say where, how and how often, not what.
+FREE = ("runtime", "paths", "seed", "seeds", "logger", "launcher")
+# What an experiment's rows and columns set, beside what the page of printed numbers states for the row.
+STATED = ("task", "data", "data.source_lang", "data.target_lang", "mapping")
+STANDS_FOR = " stands for "  # between a data set and the one it is used in place of: of loaders and labels of columns
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`word`: one of the four; `why`: its reasons, at least one."""
+
+    word: str
+    why: tuple[str, ...] = ()
+
+    @property
+    def comparable(self) -> bool:
+        return self.word != APART
+
+    @property
+    def text(self) -> str:
+        return f"{self.word}: {'; '.join(self.why)}" if self.why else self.word
+
+
+def judge(
+    ours: Summary | None, printed: Published, metric: Metric | None, why: Sequence[str] = (), doubt: Sequence[str] = ()
+) -> Verdict:
+    """The verdict on `ours`; `why`: what `barriers` found, `doubt`: what `doubts` found."""
+    reasons = list(why)
+    if printed.note:
+        reasons.append("the reading of the printed number is ambiguous")
+    if metric is None or metric.tolerance is None:
+        reasons.append(f"no tolerance is stated for {metric.name if metric else 'this metric'}")
+    elif unit := _units(ours, printed, metric):
+        reasons.append(unit)
+    if reasons or metric is None or metric.tolerance is None:
+        return Verdict(APART, tuple(dict.fromkeys(reasons)))
+    open_ = list(doubt)
+    if ours is None:
+        open_.append("no finished cell has this score")
+    elif not math.isfinite(ours.mean):
+        open_.append("the score is not a number")
+    elif ours.std is None:
+        open_.append("one seed has no spread; two or more are needed")
+    elif ours.std <= 1e-9 * abs(ours.mean):  # rounding is no spread
+        open_.append(f"all {ours.n} seeds have the same score: they are one run")
+    if open_ or ours is None or ours.std is None:
+        return Verdict(OPEN, tuple(dict.fromkeys(open_)))
+    return _equivalence(ours, ours.std, printed.value, metric)
+
+
+def _equivalence(ours: Summary, std: float, printed: float, metric: Metric) -> Verdict:
+    tolerance = metric.tolerance or 0.0
+    half = t_quantile(ours.n - 1, LEVEL) * std / math.sqrt(ours.n)
+    low, high = ours.mean - half, ours.mean + half
+    d = metric.decimals
+    told = f"{100 * LEVEL:.0f} % interval [{low:.{d}f}, {high:.{d}f}]"
+    band = f"{printed:.{d}f} ± {tolerance:g}"
+    if printed - tolerance < low and high < printed + tolerance:
+        return Verdict(REPRODUCED, (f"{told} within {band}",))
+    if high < printed - tolerance or low > printed + tolerance:
+        return Verdict(MISSED, (f"{told} outside {band}",))
+    needed = seeds_needed(std, abs(tolerance - abs(ours.mean - printed)))
+    more = f"about {needed} seeds of this spread would decide" if needed else f"over {MOST_SEEDS} seeds would be needed"
+    return Verdict(OPEN, (f"{told} crosses the edge of {band}; {more}",))
+
+
+def seeds_needed(std: float, margin: float) -> int | None:
+    """The fewest seeds whose interval's half is below `margin`, if the spread stays `std`; None above `MOST_SEEDS`."""
+    return next((n for n in range(2, MOST_SEEDS + 1) if t_quantile(n - 1, LEVEL) * std / math.sqrt(n) < margin), None)
+
+
+def _units(ours: Summary | None, printed: Published, metric: Metric) -> str:
+    """A share (0 to 1) beside a number in per cent or points (0 to 100), of ours or of the paper."""
+    if metric.unit == "share":
+        odd = [v for v in (printed.value, ours.mean if ours else 0.0) if abs(v) > 1]
+    elif metric.unit == "%" or metric.unit.endswith("points"):
+        odd = [v for v in (printed.value, ours.mean if ours else 0.0) if abs(v) > 100]
+        odd += [printed.value] if 0 < abs(printed.value) < 1 else []
+    else:
+        odd = []
+    return f"{odd[0]:g} is not in the unit of {metric.name} ({metric.unit})" if odd else ""
+
+
+def rule(metrics: Sequence[Metric | None]) -> str:
+    """How `judge` decides, in words."""
+    bands = {m.name: f"{m.tolerance:g} {m.unit}".strip() for m in metrics if m is not None and m.tolerance is not None}
+    told = "; ".join(f"{name}: {band}" for name, band in bands.items())
+    return (
+        "Verdict: `reproduced` where two one-sided t-tests over seeds (5 % each) put our mean within the tolerance of the published "
+        f"number{f' ({told})' if told else ''}, `not reproduced` where its 90 % interval is outside; `inconclusive` where neither is "
+        "shown; `not comparable` where the setting or the data are not the paper's."
+    )
+
+
+# ---- what stands in the way
+
+
+def barriers(
+    experiment: Experiment, column: Column, row: Row, printed: Published, against: str, slots: Sequence[Slot],
+    found: Mapping[str, Found], overrides: Sequence[str],
+) -> list[str]:  # fmt: skip
+    """Why a row's score `against` cannot be compared with `printed`, whatever its value; empty: it can.
+
+    Args:
+        slots: all of the row in this column. found: cell id -> what is stored.
+        overrides: what a person set by hand.
+    """
+    reasons = []
+    if experiment.profile != "paper":
+        reasons.append(f"profile {experiment.profile}")
+    if experiment.not_comparable:
+        reasons.append(experiment.not_comparable)
+    elif not experiment.comparable:
+        reasons.append("the experiment claims no comparison")
+    if column.not_comparable:
+        reasons.append(column.not_comparable)
+    reasons += [f"override {o}" for o in overrides if _head(o) not in FREE]
+    loaded = {Path(p).name for s in slots for p in s.cell.config.get("plugins") or []}
+    reasons += [f"plugin {name}" for name in sorted(loaded)]
+    split = against.partition("/")[0]
+    if split in ("dev", "train"):
+        reasons.append(f"a {split} score against a test number")
+    elif any(all(t.name != split for t in s.cell.tests) for s in slots):
+        reasons.append(f"there is no test set {split!r}")
+    for slot in slots:
+        stored = found.get(slot.cell.cell_id)
+        told = stored.shortfalls if stored else {"train": slot.cell.prepared.shortfalls}
+        reasons += [_standing(why, column.label) for why in (*told.get("train", ()), *told.get(split, ()))]
+    if experiment.profile == "paper":
+        reasons += _departures(column, row, printed, against, slots)
+    return list(dict.fromkeys(reasons))
+
+
+def _departures(column: Column, row: Row, printed: Published, against: str, slots: Sequence[Slot]) -> list[str]:
+    """Where an experiment's own rows and columns are not what the page of printed numbers says of this number."""
+    if not printed.mapping or not printed.data:
+        return [f"the page of printed numbers does not say what {row.published!r} on {printed.dataset!r} is"]
+    reasons = []
+    allowed = {*STATED, *printed.settings, *printed.chosen}
+    tuned = {k if "." in k else f"mapping.{k}" for s in slots for k, _ in s.point}
+    set_here = {*(_key(o) for o in (*column.overrides, *row.overrides)), *tuned}
+    reasons += [f"the experiment sets {key}" for key in sorted(set_here - allowed)]
+    if column.select and column.select.metric.partition("/")[0] != "dev":
+        reasons.append(f"the grid point is chosen by {column.select.metric}, not on dev")
+    split, _, name = against.partition("/")
+    for config in (s.cell.config for s in slots):
+        used, data = config["mapping"]["name"], config["data"]["name"] if split == "test" else split
+        if used != printed.mapping:
+            reasons.append(f"mapping {used} where the paper has {printed.mapping}")
+        elif config["mapping"].get("mode", "paper") != "paper":  # its formula is declared to differ
+            mode = config["mapping"]["mode"]
+            reasons.append(f"{used} is computed with mode={mode}; the printed numbers are of mode=paper (docs/errata)")
+        if printed.differs:
+            reasons.append(printed.differs)
+        for key, value in printed.settings.items():
+            if (ours := _at(config, key)) != value:
+                reasons.append(f"{key}={ours} where the paper has {value}")
+        if data != printed.data:
+            reasons.append(f"data set {data} where the paper has {printed.data}")
+    if printed.ours and name != printed.ours:
+        reasons.append(f"our {name} against the paper's {printed.metric}, which is {printed.ours}")
+    return reasons
+
+
+def doubts(
+    slots: Sequence[Slot], chosen: Sequence[Slot], found: Mapping[str, Found], against: str, trained: Convergence
+) -> list[str]:
+    """What keeps a comparable row from a verdict: cells that are missing, were not trained to the end, or are of unsure code.
+
+    Args:
+        slots: all of the row. chosen: those whose scores are shown. trained: whether these had converged.
+    """
+    reasons = []
+    if lost := sum(s.cell.cell_id not in found for s in slots):
+        reasons.append(f"{lost} of {len(slots)} cells are not there")
+    if chosen and not trained.converged:
+        reasons.append(trained.text)
+    seeds = [s.seed for s in chosen]
+    if len(set(seeds)) < len(seeds):
+        reasons.append("a seed occurs twice")
+    split = against.partition("/")[0]
+    for slot in chosen:
+        stored = found[slot.cell.cell_id]
+        if against not in stored.metrics:
+            reasons.append("a cell lacks this score")
+        folders = [stored.folder, *(e.folder for name, e in stored.evaluations.items() if name == split)]
+        for folder, what, recipe in zip(folders, ("training", "evaluation"), slot.cell.family.RECIPE):
+            code = (read_json(folder / "provenance.json") or {}).get("code") or {}
+            if not code.get("commit"):
+                reasons.append("the code's version is not recorded")
+            elif code.get("dirty"):
+                reasons.append("the code had uncommitted changes")
+            made = (read_json(folder / "metrics.json") or {}).get("recipe")
+            if made is not None and made != recipe:
+                reasons.append(f"{what} of recipe {made}, today's is {recipe}")
+    return list(dict.fromkeys(reasons))
+
+
+def _standing(why: str, label: str) -> str:
+    """A data set stands in for several papers' data: where a column's label says for which, that is said."""
+    name, stands, _ = why.partition(STANDS_FOR)
+    _, said, whose = label.rpartition(f";{STANDS_FOR}")
+    return f"{name}{STANDS_FOR}{whose}" if stands and said else why
+
+
+def _at(config: Mapping[str, Any], key: str) -> Any:
+    node: Any = config
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".")
+
+
+def _head(override: str) -> str:
+    return _key(override).split(".")[0]

@@ -1,0 +1,1 @@
+"""What the scripts call, a file a command."""

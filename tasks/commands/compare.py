@@ -1,0 +1,145 @@
+"""`scripts/compare.py`: from filters to the finished cells of the store that are meant, and their table and drawings.
+
+A sweep's cells are those that the manifest in its folder names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from repro.files import SEAL, StoreError, broken_seal, read_json, sealed, write_json
+from repro.identity import asked_id, family
+from repro.report import comparison
+from repro.store import Store, records
+from repro.store.provenance import code_version
+from repro.tables import compare, render
+from tasks.commands import reproduce
+from tasks.config import compose
+from tasks.config.options import near
+from tasks.load import outputs_folder
+
+OWN = ("experiment", "sweep", "to", "paths.outputs")
+
+
+def main(filters: Mapping[str, str]) -> int:
+    """Print and write the comparison; the exit status.
+
+    Raises:
+        FilterError, ConfigError: keys, values, experiments or sweeps that there are not.
+    """
+    store = Store(filters.get("paths.outputs") or outputs_folder())
+    found, lost = select(store, filters)
+    if not found:
+        return 1
+    folder = _folder(store, filters)
+    table, files = comparison.write(
+        found, folder, f"Comparison: {_words(filters)}", [f"Left out: {one}" for one in lost]
+    )
+    print(render.to_text(table, compare.WHOLE) + "\n")
+    for path in files:
+        if path.parent == folder or path.suffix == ".svg":
+            print(path)
+    return 0
+
+
+def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Record], list[str]]:
+    """The finished cells that filters mean, and what is damaged; says so where there is none, or one is left out.
+
+    Raises:
+        FilterError, ConfigError: see `main`.
+    """
+    read = records.read(store, _folders(filters), ids=_of_sweep(store, filters.get("sweep")))
+    for one in read.lost:
+        print(f"left out: {one}", file=sys.stderr)
+    found = read.records
+    if "experiment" in filters:
+        found = _of_experiment(found, filters["experiment"], filters.get("profile"))
+    plain = {k: v for k, v in filters.items() if k not in OWN}
+    if found:
+        return compare.fitting(found, plain), read.lost
+    everything = records.read(store, check=False).records  # names the filter that fits nothing
+    if everything:
+        compare.fitting(everything, plain)
+    print(f"no finished cell of {store.root / 'cells'} fits {_words(filters)}", file=sys.stderr)
+    return [], read.lost
+
+
+def _words(filters: Mapping[str, str]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in filters.items() if k not in ("to", "paths.outputs")) or "all cells"
+
+
+def _folder(store: Store, filters: Mapping[str, str]) -> Path:
+    asked = {k: v for k, v in filters.items() if k not in ("to", "paths.outputs")}
+    if "to" in filters:
+        return Path(filters["to"])
+    if set(asked) == {"sweep"}:
+        return store.root / "sweeps" / asked["sweep"]
+    name = re.sub(r"[^\w.=-]+", "_", ",".join(f"{k}={v}" for k, v in sorted(asked.items()))) or "all"
+    return (
+        store.root
+        / "compare"
+        / (name if len(name) <= 80 else f"{name[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}")
+    )
+
+
+def _folders(filters: Mapping[str, str]):
+    """Whether a cell's folders can fit: only its own task and mapping need reading."""
+    tests = {k: compare.conditions({k: filters[k]})[k] for k in ("task", "mapping") if k in filters}
+    return lambda task, mapping, _: all(
+        test(v) for v, test in zip((task, mapping), (tests.get("task"), tests.get("mapping"))) if test
+    )
+
+
+def _of_sweep(store: Store, name: str | None) -> set[str] | None:
+    if name is None:
+        return None
+    told = read_manifest(store.root / "sweeps" / name)
+    if told is None:
+        there = sorted(p.parent.name for p in (store.root / "sweeps").glob("*/manifest.json"))
+        raise compare.FilterError(
+            f"sweep={name} is not in {store.root / 'sweeps'}{near(name, there)}; there are: {', '.join(there) or 'none'}"
+        )
+    return {one["cell"].rpartition("/")[2] for one in told["cells"]}
+
+
+def _of_experiment(found: list[records.Record], name: str, profile: str | None) -> list[records.Record]:
+    """The cells that an experiment's page asks for, under `profile` or any of its profiles."""
+    page = compose.page("experiment", name)
+    wanted: set[str] = set()
+    for one in profile.split(",") if profile else page["profiles"]:
+        for group in reproduce.outline([compose.experiment(name, one)]):
+            wanted |= {asked_id(w.config, family(w.module)) for w in group}
+    return [r for r in found if r.asked_id() in wanted]
+
+
+def write_manifest(folder: Path, asked: Sequence[str], cells: Sequence[Mapping[str, Any]], **more: Any) -> None:
+    """manifest.json of a sweep's folder; the time of its start stays."""
+    before = read_manifest(folder, quiet=True) or {}
+    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    told = {"sweep": folder.name, "asked": list(asked), "started": before.get("started", now), "written": now}
+    told["code"] = code_version()
+    write_json(folder / "manifest.json", sealed({**told, **more, "cells": list(cells)}))
+
+
+def read_manifest(folder: Path, quiet: bool = False) -> dict[str, Any] | None:
+    """manifest.json of a sweep's folder; None where there is none.
+
+    One without a checksum is read, with a word on stderr unless `quiet`. Raises StoreError: it is not what was written.
+    """
+    path = folder / "manifest.json"
+    if (told := read_json(path)) is None and not path.is_file():
+        return None
+    if told is None or ((why := broken_seal(told)) and SEAL in told):
+        why = why if told else "cannot be read"
+        raise StoreError(
+            f"{path} {why}; rename it and run the sweep's command again: its finished cells are not trained again"
+        )
+    if why and not quiet:
+        print(f"note: {path} {why}; the sweep's command writes one", file=sys.stderr)
+    return told

@@ -1,0 +1,323 @@
+"""The papers' figures that need no data, computed by our own library: what is drawn, as numbers and as a picture.
+
+Each figure says what the published one shows and what of it the text does not state; the values that we chose are named in `chosen`.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import sparse_attention as sa
+from repro.files import write_atomic
+from sparse_attention.mappings import continuous
+
+Columns = dict[str, np.ndarray]
+COLOURS = 32  # of the pixels in an SVG
+MAP, SURFACE, WRITTEN = 161, 41, 21  # steps of a side: of a map, of a surface, of the numbers written of either
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One curve set or map: `columns` are its numbers; x first (then y for a map), then what is drawn."""
+
+    title: str
+    columns: Columns
+    kind: str = "curves"  # surface, map, contours
+
+    def written(self, column: np.ndarray) -> np.ndarray:
+        """Those of a column's numbers that go into the .csv."""
+        if self.kind == "curves":
+            return column
+        side = math.isqrt(len(column))
+        every = (side - 1) // (WRITTEN - 1)
+        return column.reshape(side, side)[::every, ::every].flatten()
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """`published`: what the paper's text says that its own shows; `chosen`: what its text does not state and we did."""
+
+    name: str
+    published: str
+    chosen: str
+    panels: Callable[[], Iterator[Panel]]
+
+
+def _entropies() -> dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]]:
+    """Label -> (mapping, Omega), gamma = 1, of Niculae & Blondel 2017."""
+
+    def variation(p: Tensor) -> Tensor:
+        return (p[..., 1:] - p[..., :-1]).abs().sum(-1)
+
+    def pairs(p: Tensor) -> Tensor:
+        return torch.maximum(p.unsqueeze(-1), p.unsqueeze(-2)).triu(1).sum((-2, -1))
+
+    half = lambda p: 0.5 * p.square().sum(-1)  # noqa: E731
+    return {
+        "softmax": (sa.softmax, lambda p: torch.special.xlogy(p, p).sum(-1)),
+        "sparsemax": (sa.sparsemax, half),
+        "sq-pnorm-max p=1.5": (lambda x: sa.pnormmax(x, p=1.5), lambda p: 0.5 * p.pow(1.5).sum(-1).pow(2 / 1.5)),
+        "fusedmax lambda=.1": (lambda x: sa.fusedmax(x, lam=0.1), lambda p: half(p) + 0.1 * variation(p)),
+        "fusedmax lambda=.5": (lambda x: sa.fusedmax(x, lam=0.5), lambda p: half(p) + 0.5 * variation(p)),
+        "oscarmax lambda=.1": (lambda x: sa.oscarmax(x, lam=0.1), lambda p: half(p) + 0.1 * pairs(p)),
+    }  # fmt: skip
+
+
+def _max(x: Tensor, mapping: Any, omega: Any) -> tuple[Tensor, Tensor]:
+    """max_Omega(x) = <p, x> - Omega(p), shifted by Omega(e_1) so that it is max(x) where p is a corner; and p = Pi_Omega(x)."""
+    p = mapping(x)
+    corner = torch.zeros_like(x[:1])
+    corner[..., 0] = 1
+    return (p * x).sum(-1) - omega(p) + omega(corner), p
+
+
+def _two() -> Iterator[Panel]:
+    t = torch.linspace(-4, 4, 401, dtype=torch.float64)
+    x = torch.stack((t, torch.zeros_like(t)), -1)
+    found = {name: _max(x, *of) for name, of in _entropies().items() if not name.startswith("oscarmax")}
+    yield Panel(
+        "max operator of [t, 0] plus Omega of a corner",
+        {"t": t.numpy()} | {k: v.numpy() for k, (v, _) in found.items()},
+    )
+    yield Panel(
+        "mapping of [t, 0], first weight", {"t": t.numpy()} | {k: p[:, 0].numpy() for k, (_, p) in found.items()}
+    )
+
+
+def _square(low: float, high: float, steps: int = MAP) -> tuple[Tensor, Tensor]:
+    side = torch.linspace(low, high, steps, dtype=torch.float64)
+    across, along = torch.meshgrid(side, side, indexing="xy")
+    return across, along
+
+
+def _three() -> Iterator[Panel]:
+    first, second = _square(-3, 3, SURFACE)
+    x = torch.stack((first, second, torch.zeros_like(first)), -1).flatten(0, 1)
+    at = {"t1": first.flatten().numpy(), "t2": second.flatten().numpy()}
+    found = {name: _max(x, *of) for name, of in _entropies().items()}
+    for name, (value, _) in found.items():
+        yield Panel(f"max, {name}", at | {"max": value.numpy()}, "surface")
+    for name, (_, p) in found.items():
+        yield Panel(f"first weight, {name}", at | {"weight": p[:, 0].numpy()}, "surface")
+
+
+def _regions(name: str, *points: tuple[str, float]) -> Callable[[], Iterator[Panel]]:
+    def panels() -> Iterator[Panel]:
+        first, second = _square(-2, 2)
+        z = torch.stack((first, second), -1).flatten(0, 1)
+        for parameter, value in points:
+            p = sa.make(name, **{parameter: value})(z)[:, 0]
+            columns = {"z1": first.flatten().numpy(), "z2": second.flatten().numpy(), "p1": p.numpy()}
+            yield Panel(f"{name} {parameter}={value:g}", columns, "map")
+
+    return panels
+
+
+def _contours() -> Iterator[Panel]:
+    first, second = _square(-2, 2)
+    z = torch.stack((first, second), -1).flatten(0, 1)
+    for name in ("softmax", "sparsemax", "sum_normalization"):
+        p = sa.make(name)(z)[:, 0]
+        yield Panel(name, {"z1": first.flatten().numpy(), "z2": second.flatten().numpy(), "p1": p.numpy()}, "contours")
+
+
+def _lambda() -> Iterator[Panel]:
+    z = torch.tensor([1.0, 0.8, 0.6, 0.2, -0.5], dtype=torch.float64)
+    lams = torch.linspace(-4, 0.95, 100, dtype=torch.float64)
+    p = torch.stack([sa.sparsegen_lin(z, lam=float(lam)) for lam in lams])
+    named = {f"p of z={value:g}": p[:, i].numpy() for i, value in enumerate(z.tolist())}
+    yield Panel("sparsegen-lin: weights", {"lambda": lams.numpy()} | named)
+    scores = torch.randn(2000, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    support = [float((sa.sparsegen_lin(scores, lam=float(lam)) > 0).sum(-1).double().mean()) for lam in lams]
+    yield Panel("mean support of 20 normal scores", {"lambda": lams.numpy(), "support": np.array(support)})
+
+
+def _line() -> Iterator[Panel]:
+    t = torch.linspace(-3, 3, 601, dtype=torch.float64)
+    one = torch.tensor(1.0, dtype=torch.float64)
+    zero = torch.zeros_like(one)
+    densities = {
+        "Gaussian (alpha = 1)": continuous.Gaussian(zero, one),
+        "truncated paraboloid (alpha = 2)": continuous.TruncatedParabola(zero, one),
+    }
+    yield Panel(
+        "densities of mu = 0, sigma^2 = 1", {"t": t.numpy()} | {k: d.pdf(t).numpy() for k, d in densities.items()}
+    )
+
+
+def _plane() -> Iterator[Panel]:
+    first, second = _square(-3, 3)
+    t = torch.stack((first, second), -1)
+    mu = torch.zeros(2, dtype=torch.float64)
+    sigma = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+    for title, of in (
+        ("Gaussian", continuous.MultivariateGaussian),
+        ("truncated paraboloid", continuous.TruncatedParaboloid),
+    ):
+        columns = {
+            "t1": first.flatten().numpy(),
+            "t2": second.flatten().numpy(),
+            "density": of(mu, sigma).pdf(t).flatten().numpy(),
+        }
+        yield Panel(title, columns, "map")
+
+
+FIGURES = [
+    PaperFigure(
+        "niculae2017_figure2", "Figure 2, max_Omega([t, 0]), shifted, and Pi_Omega([t, 0]) for softmax, sparsemax, sq-pnorm-max (p = 1.5), fusedmax; gamma = 1",
+        "lambda and the range of t are not stated: lambda .1 and .5, t from -4 to 4", _two,
+    ),
+    PaperFigure(
+        "niculae2017_appendix_c1", "appendix C.1, max operators and mappings in three dimensions; the text we have says no more of it",
+        "x = (t1, t2, 0), t from -3 to 3, with oscarmax too", _three,
+    ),
+    PaperFigure(
+        "laha2018_figure1", "Figure 1, contours of the first weight of two scores for softmax, sparsemax and sum normalisation, and the segment from (1, 0) to (0, 1), the simplex",
+        "contours at .1, .2, ... .9, the simplex in white; scores from -2 to 2; sum normalisation where no score is negative, its domain", _contours,
+    ),
+    PaperFigure(
+        "laha2018_figure2", "Figure 2, the regions of two scores in which sparsegen-lin is sparse, lambda = .5, beside those of sparsemax",
+        "p1 in colour, a panel for each lambda: -1, 0 (sparsemax), .5; scores from -2 to 2",
+        _regions("sparsegen_lin", ("lam", -1.0), ("lam", 0.0), ("lam", 0.5)),
+    ),
+    PaperFigure(
+        "laha2018_figure3a", "Figure 3 (a), the same of sparsecone, q = 1, and how a vector is mapped", "the regions, q .5, 1, 2", _regions("sparsecone", ("q", 0.5), ("q", 1.0), ("q", 2.0)),
+    ),
+    PaperFigure(
+        "laha2018_figure3b", "Figure 3 (b), how sparsehourglass maps a vector of either half-space", "the regions, q .1, 1, 10", _regions("sparsehourglass", ("q", 0.1), ("q", 1.0), ("q", 10.0)),
+    ),
+    PaperFigure(
+        "laha2018_lambda", "Figures 8 and 9 (appendix A.8), attention of trained sparsegen-lin models as lambda grows; only the sentence on them is in the text we have",
+        "the mapping alone: weights of five scores, support of random ones; models: docs/results/sweeps", _lambda,
+    ),
+    PaperFigure(
+        "martins2020_figure1_line", "Figure 1, left: Gaussian and truncated parabola, Laplace and triangular",
+        "the first two, mu = 0, sigma^2 = 1", _line,
+    ),
+    PaperFigure(
+        "martins2020_figure1_plane", "Figure 1, middle and right: Gaussian and truncated paraboloid of covariance I",
+        "variances 1, covariance .5", _plane,
+    ),
+]  # fmt: skip
+
+
+def write(figure: PaperFigure, folder: Path, endings: tuple[str, ...] = ("svg",)) -> list[Path]:
+    """Write <name>.csv (panel, column, numbers) and <name>.<ending>; the paths."""
+    made = []
+    for name, content in drawn(figure, endings).items():
+        made.append(folder / name)
+        write_atomic(made[-1], content)
+    return made
+
+
+def drawn(figure: PaperFigure, endings: tuple[str, ...] = ("svg",)) -> dict[str, bytes]:
+    """What `write` writes: file name -> content."""
+    panels = list(figure.panels())
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    for panel in panels:
+        out.writerow(["panel", *panel.columns])
+        out.writerows(
+            [panel.title, *(f"{v:.5g}" for v in row)] for row in zip(*map(panel.written, panel.columns.values()))
+        )
+    made = {f"{figure.name}.csv": text.getvalue().encode()}
+    drawing = draw(panels, figure.name)
+    for ending in endings:
+        buffer = io.BytesIO()
+        drawing.savefig(buffer, format=ending, dpi=110, metadata={"Date": None} if ending == "svg" else None)
+        made[f"{figure.name}.{ending}"] = _light(buffer.getvalue()) if ending == "svg" else buffer.getvalue()
+    return made
+
+
+def _light(svg: bytes) -> bytes:
+    """The pixels in an SVG in COLOURS colours, coordinates to a hundredth of a point, no indentation, no names of groups."""
+    from PIL import Image
+
+    def fewer(found: re.Match[bytes]) -> bytes:
+        out = io.BytesIO()
+        image = Image.open(io.BytesIO(base64.b64decode(found[1])))
+        image.quantize(COLOURS, Image.Quantize.FASTOCTREE).save(out, "png", optimize=True)
+        return b"base64," + base64.b64encode(out.getvalue())
+
+    parts = re.split(rb"(base64,[^\"]+)", svg)
+    parts[::2] = (re.sub(rb"(\d\.\d\d)\d+|(<g) id=\"[^\"]*\"|\n( )\s+", rb"\1\2\3", part) for part in parts[::2])
+    return b"".join(re.sub(rb"base64,([^\"]+)", fewer, part) for part in parts)
+
+
+def draw(panels: list[Panel], salt: str) -> Any:
+    """The panels side by side, at most six in a row. Needs matplotlib."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    matplotlib.rcParams.update(
+        {"svg.hashsalt": salt, "svg.fonttype": "none"}
+    )  # the same numbers give the same file; text stays text
+    across = min(len(panels), 6)
+    down = -(-len(panels) // across)
+    figure = Figure(figsize=(3.3 * across, 3.0 * down), layout="constrained")
+    for i, panel in enumerate(panels, 1):
+        axes: Any = figure.add_subplot(down, across, i, projection="3d" if panel.kind == "surface" else None)
+        names, values = list(panel.columns), list(panel.columns.values())
+        axes.set_title(panel.title, fontsize=8)
+        axes.tick_params(labelsize=7)
+        axes.set_xlabel(names[0], fontsize=8)
+        if panel.kind == "curves":
+            for name, value in zip(names[1:], values[1:]):
+                axes.plot(values[0], value, label=name, linewidth=1.2)
+            axes.legend(fontsize=6, frameon=False)
+            continue
+        axes.set_ylabel(names[1], fontsize=8)
+        first, second, height = (v.reshape(math.isqrt(len(v)), -1) for v in values)
+        if panel.kind == "surface":
+            axes.plot_surface(
+                first, second, height, cmap="viridis", rcount=SURFACE, ccount=SURFACE, linewidth=0, rasterized=True
+            )
+            axes.locator_params(nbins=3)
+            axes.view_init(28, -125)
+            continue
+        height = np.ma.masked_invalid(height)  # sparsecone has no value where the scores sum to zero or less
+        low, high = float(height.min()), float(height.max())
+        axes.pcolormesh(first, second, height, vmin=low, vmax=high, cmap="viridis", shading="gouraud", rasterized=True)
+        if panel.kind == "contours":
+            axes.contour(first, second, height, levels=np.arange(1, 10) / 10, colors="black", linewidths=0.7)
+            axes.plot([1, 0], [0, 1], color="white", linewidth=2)
+            axes.set_aspect("equal")
+            continue
+        zero = height.filled(np.nan) == 0
+        for corner in (zero, height.filled(np.nan) == 1) if names[2] == "p1" else (zero,):
+            if corner.any():  # a Gaussian is nowhere zero
+                axes.contour(first, second, corner.astype(float), levels=[0.5], colors="white", linewidths=1)
+        axes.set_aspect("equal")
+    return figure
+
+
+def page(figures: list[PaperFigure]) -> str:
+    """Markdown: each figure with what the published one shows."""
+    lines = ["# Figures of the papers, drawn by our own library", "", "    make paper-figures", ""]
+    lines += [
+        "White lines: where a weight becomes exactly 0 or 1, or a density 0. The numbers stand in the .csv beside each picture.",
+        "",
+    ]
+    for figure in figures:
+        lines += [
+            f"## {figure.name}",
+            "",
+            f"* published: {figure.published}",
+            f"* ours: {figure.chosen}",
+            "",
+            f"![{figure.name}]({figure.name}.svg)",
+            "",
+        ]
+    return "\n".join(lines)

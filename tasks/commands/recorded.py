@@ -1,0 +1,275 @@
+"""Tables from the small records of their cells (`repro.store.archive`): written, printed again, checked.
+
+`docs/results/records/<experiment>_<profile>.jsonl` holds the records of a table; the pages of docs/results and README print it.
+`check` builds each table from its records and holds every number of the pages against it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from repro.identity import family
+from repro.plan import Plan
+from repro.report import comparison
+from repro.store import Store, archive, records
+from repro.tables import build as tables
+from repro.tables import render
+from repro.tables.blocks import Table
+from tasks.commands import compare, reproduce
+from tasks.config import compose
+from tasks.multilabel import figures
+
+RESULTS = compose.ROOT / "docs" / "results"
+FOLDER = "records"
+CHECKSUMS = "checksums.json"  # of every file of the results; `tasks.commands.verify` holds them against it
+HERE = ("paths", "runtime", "launcher", "logger")  # arguments that say where and how; so do these two of data:
+OF_SWEEP = ("module", "metrics", "seconds", "data_sha256", "recipe")
+ABOUT = ("facts", "tested", "signatures")  # of sweeps, as of baselines, curve and examples: older records lack them
+MIRRORS = ("data.mirror=", "data.path=")
+
+
+def file_of(name: str, profile: str, results: Path = RESULTS) -> Path:
+    """Where the records of a table lie."""
+    return results / FOLDER / f"{name}_{profile}.jsonl"
+
+
+def record(name: str, overrides: Sequence[str], results: Path = RESULTS) -> tuple[Path, int, list[str]]:
+    """Write the records of an experiment's table from the store `paths.outputs`; reads no data.
+
+    Args:
+        overrides: those of scripts/reproduce.py.
+    Returns:
+        the file, how many cells it has, and a sentence for each cell that the store lacks.
+    Raises:
+        ValueError: wrong names or configurations. StoreError: a damaged cell.
+    """
+    (one,), rest = reproduce.asked([name], overrides)
+    (wanted,) = reproduce.outline([one], rest)
+    found, lost = archive.collect(wanted, Store(wanted[0].config["paths"]["outputs"]))
+    kept = [o for o in overrides if o.split("=")[0].split(".")[0] not in HERE and not o.startswith(MIRRORS)]
+    path = file_of(name, one.profile, results)
+    if found:
+        archive.write(path, {"experiment": name, "profile": one.profile, "arguments": kept}, found)
+        _sum(path, results)
+    return path, len(found), lost
+
+
+def _sum(path: Path, results: Path) -> None:
+    """Enter the checksum of a file of records that was written just now."""
+    listed = results / CHECKSUMS
+    known = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else {}
+    known[str(path.relative_to(results))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    listed.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Path, int]:
+    """Write the records of a sweep's table from a store; the file and how many cells it has. Raises ValueError: no such sweep."""
+    store = Store(outputs)
+    cells, _ = compare.select(store, {"sweep": name})
+    title = (store.root / "sweeps" / name / "table.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("## ")
+    found = [
+        {"key": one.cell_id, **{k: getattr(one, k) for k in OF_SWEEP}, "tests": {k: vars(v) for k, v in one.tests.items()},
+         **{k: getattr(one, k) for k in ABOUT}, "baselines": archive.without_texts({"baselines": one.baselines})["baselines"],
+         "curve": list(one.scores_by_epoch), "examples": {k: archive.packed(v.predictions()) for k, v in one.evaluations.items()},
+         "config": {k: v for k, v in one.config.items() if k not in HERE}} for one in cells
+    ]  # fmt: skip
+    path = results / FOLDER / f"sweep_{name}.jsonl"
+    archive.write(path, {"sweep": name, "title": title}, found)
+    _sum(path, results)
+    return path, len(found)
+
+
+def _of_sweep(asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> Made:
+    """What the records of a sweep give."""
+    cells = [
+        records.Record(Path(one["key"]), config=one["config"], tests={k: records.Scored(**v) for k, v in one["tests"].items()},
+                       **{k: one[k] for k in OF_SWEEP}, **{k: one[k] for k in (*ABOUT, "baselines") if k in one},
+                       curve=tuple(one.get("curve", ()))) for one in found
+    ]  # fmt: skip
+    table, made = comparison.contents(cells, asked["title"])
+    kept = {name: text for name, text in made.items() if name.endswith((".csv", ".svg"))}
+    return Made(table, sweep=asked["sweep"], files=kept)
+
+
+def build(name: str, overrides: Sequence[str], path: Path, say: bool = True) -> Table:
+    """The table of an experiment from the records of a file; what they lack is missing in it.
+
+    Args:
+        say: a line below the table that it comes from records.
+    """
+    with _restored(name, overrides, path) as (plan, store):
+        return _table(archive.from_records(plan, f"{FOLDER}/{path.name}") if say else plan, store)
+
+
+@contextmanager
+def _restored(name: str, overrides: Sequence[str], path: Path) -> Iterator[tuple[Plan, Store]]:
+    """The plan of an experiment and a store, for as long as the block runs, with what the records of a file hold of it."""
+    _, found = archive.read(path)
+    (one,), rest = reproduce.asked([name], overrides)
+    (wanted,) = reproduce.outline([one], rest)
+    with tempfile.TemporaryDirectory() as work:
+        store = Store(work)
+        yield archive.restore(one, wanted, found, store, rest), store
+
+
+def _table(plan: Plan, store: Store) -> Table:
+    one = plan.experiment
+    return tables.build(
+        plan, store, compose.published(one.published), docs=reproduce.DOCS, claims=compose.claims(one.paper)
+    )
+
+
+@dataclass
+class Made:
+    """What a file of records gives: its table, and what else pages and folders print of its cells.
+
+    Attributes:
+        more: sections of a page, the claims and points of Laha et al. 2018's generated documents.
+        sweep: its name, where the records are of one. files: of a sweep's folder, path -> content: numbers and drawings.
+    """
+
+    table: Table
+    more: str = ""
+    sweep: str = ""
+    files: dict[str, str] = field(default_factory=dict)
+
+
+def of_file(path: Path) -> Table:
+    """The table that a file of records was written for."""
+    return read(path).table
+
+
+def read(path: Path) -> Made:
+    """Everything that a file of records gives. Raises StoreError."""
+    asked, found = archive.read(path)
+    if "sweep" in asked:
+        return _of_sweep(asked, found)
+    arguments = [f"profile={asked['profile']}", *asked["arguments"]]
+    with _restored(asked["experiment"], arguments, path) as (plan, store):
+        cells = [(plan.experiment.rows[s.row].label, s.cell.config, s.cell.found(store)) for s in plan.slots]
+        points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
+        return Made(_table(plan, store), figures.page(points) if points else "")
+
+
+def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
+    """Print tables from their records and write them to <outputs>/tables/..._from_records; nothing is run.
+
+    Args:
+        overrides: those of scripts/reproduce.py; without any that say what to run, the table as it was recorded.
+        results: the folder with the records.
+    Returns:
+        exit status: 0, 1 when records of cells are missing.
+    Raises:
+        ValueError: wrong names or configurations. StoreError: no records.
+    """
+    status = 0
+    for name in names:
+        profile = next((o[8:] for o in reversed(overrides) if o.startswith("profile=")), "demo")
+        path = file_of(name, profile, results)
+        told, found = archive.read(path)
+        asks = any(o.split("=")[0].split(".")[0] not in (*HERE, "profile") for o in overrides)
+        given = [*overrides, *([] if asks else told["arguments"])]
+        (one,), rest = reproduce.asked([name], given)
+        (wanted,) = reproduce.outline([one], rest)
+        lost = len({archive.key(w.config, family(w.module)) for w in wanted} - {record["key"] for record in found})
+        made = build(name, given, path)
+        print(render.to_text(made))
+        if lost:
+            total = len({archive.key(w.config, family(w.module)) for w in wanted})
+            print(f"{lost} of {total} cells have no records; without records={results} they are run")
+        stem = Path(wanted[0].config["paths"]["outputs"]) / "tables" / f"{name}_{profile}_from_records"
+        print(f"table: {stem} ({', '.join(p.suffix for p in render.write(made, stem))})")
+        status |= bool(lost)
+    return status
+
+
+# ---- tables that pages show
+
+
+@dataclass
+class Printed:
+    """A block as a page prints it: `rows`: (line above the table, label) -> header -> text; `lines`: what stands below."""
+
+    page: str
+    title: str
+    profile: str
+    label: str
+    rows: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        return self.title, self.profile, self.label
+
+
+_CELLS = re.compile(r"(?<!\\)\|")
+_NUMBER = re.compile(r"\d[\d,]*\.?\d*|\.\d+")
+
+
+def blocks(text: str, page: str = "") -> Iterator[Printed]:
+    """The blocks of all tables that stand in a page as `render.to_markdown` writes them, and other tables with numbers."""
+    title, profile, block, headers, above = "", "", None, [], ""
+    for line in [*text.splitlines(), "## "]:
+        if line.startswith(("## ", "### ")) and block is not None:
+            if any(numbers(text) for cells in block.rows.values() for text in cells.values()):
+                yield block
+            block = None
+        if line.startswith("## "):
+            title, profile = line[3:], ""
+            block, headers, above = Printed(page, title, "", ""), [], ""
+        elif line.startswith("*profile ") and title:
+            profile = re.split(r"[;*]", line[9:])[0].strip()
+        elif line.startswith("### "):
+            block, headers, above = Printed(page, title, profile, line[4:]), [], ""
+        elif block is not None and line.startswith("|"):
+            cells = [c.strip().replace("**", "") for c in _CELLS.split(line)[1:-1]]
+            if headers and not line.startswith("|-"):
+                block.rows[above, cells[0]] = dict(zip(headers[1:], cells[1:]))
+            headers = headers or [c.removeprefix("ours ") for c in cells]
+        elif block is not None and line.strip():
+            headers = []
+            if line.startswith("- "):
+                block.lines.append(line)
+            else:
+                above = line
+
+
+def numbers(text: str) -> int:
+    """How many there are."""
+    return len(_NUMBER.findall(text))
+
+
+def excerpt(printed: Printed, computed: Iterable[Printed]) -> list[str] | None:
+    """What differs where a table of a page has some rows and columns of a computed one, marks of significance and spreads left out at will;
+    None: of none of them."""
+    wanted = {label: cells for (_, label), cells in printed.rows.items()}
+    for one in computed:
+        ours = {
+            label: cells for (_, label), cells in reversed(one.rows.items()) if label in wanted
+        }  # the main table comes first
+        if wanted.keys() <= ours.keys() and all(cells.keys() <= ours[label].keys() for label, cells in wanted.items()):
+            order = [label for label in dict.fromkeys(label for _, label in one.rows) if label in wanted]
+            moved = (
+                []
+                if order == list(wanted)
+                else [f"rows {', '.join(wanted)}: the records' table has {', '.join(order)}"]
+            )
+            return moved + [
+                f"{label}, {header}: the page has {text!r}, the records give {ours[label][header]!r}"
+                for label, cells in wanted.items() for header, text in cells.items()
+                if text and f"{ours[label][header].rstrip('*†')} ".find(f"{text} ") != 0
+            ]  # fmt: skip
+    return None
+
+
+def files(results: Path = RESULTS) -> list[Path]:
+    """Every file of records below `results`."""
+    return sorted((results / FOLDER).glob("*.jsonl"))

@@ -1,0 +1,320 @@
+"""Experiments from their names to printed tables: plan everything, run what is missing, print each complete table."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from repro import launch, report
+from repro import plan as plans
+from repro.cell import Cell
+from repro.launch.display import Display, name
+from repro.plan import estimate
+from repro.plan.experiment import Experiment, Row
+from repro.store import Store, StoreError
+from repro.tables import build as tables
+from repro.tables import render
+from repro.tables.blocks import Table
+from tasks.commands import costs
+from tasks.config import compose
+from tasks.data import DataError, Progress
+from tasks.loggers import make_loggers
+
+# What can be wrong before anything runs.
+ERRORS = (compose.ConfigError, plans.PlanError, DataError, StoreError, ValueError)
+OWN = ("profile", "seeds", "add", "rows", "columns")  # arguments of this command; everything else is Hydra's
+DOCS = compose.ROOT / "docs" / "tasks"
+TOOLS = plans.Tools(lambda overrides, user: {}, compose.module_of, compose.with_data, Progress, (DataError,))
+POLL_SECONDS = 5.0
+
+
+def experiments() -> dict[str, str]:
+    """Name -> title of every experiment."""
+    return {one: compose.page("experiment", one)["title"] for one in compose.names_in("experiment")}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Plans of the experiments with all their cells, and the options that the cells share."""
+
+    plans: list[plans.Plan]
+    profile: str
+    runtime: dict[str, Any]
+    outputs: str
+
+
+def asked(names: Sequence[str], overrides: Sequence[str]) -> tuple[list[Experiment], list[str]]:
+    """The experiments as `overrides` want them, and those of the overrides that are Hydra's. Raises ConfigError."""
+    own = {key: [o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")] for key in OWN}
+    rest = [o for o in overrides if o.split("=", 1)[0] not in OWN]
+    if options := [o for o in rest if o.startswith("-")]:
+        raise compose.ConfigError(
+            f"{options[0]} is not for this command, which knows --plan; scripts/train.py takes Hydra's own options"
+        )
+    profile = (own["profile"] or ["demo"])[-1]
+    read = [compose.experiment(one, profile) for one in names]
+    kept = [_part(one, own["rows"][-1:], own["columns"][-1:]) for one in read]
+    return [of_data(adapt(one, own["seeds"], own["add"]), rest) for one in kept], rest
+
+
+def plan(names: Sequence[str], overrides: Sequence[str]) -> Planned:
+    """The cells of experiments under `overrides`: this command's own (OWN) and Hydra's. Prepares every data set.
+
+    Raises:
+        ValueError: wrong names or configurations. DataError: data that cannot be had.
+    """
+    return planned(*asked(names, overrides))
+
+
+def planned(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> Planned:
+    """The cells of experiments that have been read."""
+    return filled(loaded, outline(loaded, rest), rest)
+
+
+def filled(
+    experiments: Sequence[Experiment], slots: list[list[plans.Wanted]], rest: Sequence[str], sweep: str = ""
+) -> Planned:
+    """The cells of slots, with their data. Raises StoreError, before any data are read, where the launcher cannot begin."""
+    first = next(w for group in slots for w in group).config
+    launch.ready(first["launcher"], first["runtime"])
+    return of_plans(plans.fill(experiments, slots, TOOLS, rest, sweep=sweep), experiments[0].profile)
+
+
+def outline(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> list[list[plans.Wanted]]:
+    """The slots of experiments, before any data are looked at."""
+    with compose.composer() as composed:
+        tools = replace(TOOLS, compose=composed, with_data=compose.further())
+        return plans.outline(loaded, tools, rest)
+
+
+def of_plans(made: list[plans.Plan], profile: str) -> Planned:
+    """Raises ConfigError when no data can be had."""
+    slot = next((slot for one in made for slot in one.slots), None)
+    if slot is None:
+        told = "; ".join(f"{p.experiment.columns[c].label}: {why}" for p in made for c, why in p.unavailable.items())
+        raise compose.ConfigError(f"no column can be run: {told}")
+    config = slot.cell.config
+    return Planned(made, profile, config["runtime"], config["paths"]["outputs"])
+
+
+def of_data(one: Experiment, overrides: Sequence[str]) -> Experiment:
+    """The experiment with the data that overrides put in the place of its columns' own: headings say so, no printed number stands beside."""
+    said = {o.lstrip("+").partition("=")[0]: o.partition("=")[2] for o in overrides}
+    if "data" not in said:
+        return one
+    place = Path(said["data.path"].strip("'\"")).name if "data.path" in said else ""
+    label = f"{place} (data={said['data']})" if place else f"data={said['data']}"
+    several = len(one.columns) > 1
+    columns = [
+        replace(c, label=f"{label}, {c.key}" if several else label, published=(), not_comparable="other data")
+        for c in one.columns
+    ]
+    return replace(one, columns=tuple(columns))
+
+
+def adapt(one: Experiment, seeds: Sequence[str], added: Sequence[str]) -> Experiment:
+    """`seeds=1,2,3` and `add=NAME,key=value` of the command line: more runs, more rows."""
+    if seeds:
+        try:
+            one = replace(one, seeds=tuple(dict.fromkeys(int(s) for s in seeds[-1].split(","))))
+        except ValueError:
+            raise compose.ConfigError(f"seeds={seeds[-1]} must be whole numbers, as in seeds=1,2,3") from None
+    return replace(one, rows=(*one.rows, *(row for text in added for row in _added(one, text))))
+
+
+def _part(one: Experiment, rows: Sequence[str], columns: Sequence[str]) -> Experiment:
+    """`rows=softmax|csparse*` and `columns=fren`: those whose label or name fits, in the page's order. Raises ConfigError."""
+
+    def fitting(
+        what: str, asked: Sequence[str], having: Sequence[Any], names: Callable[[Any], Sequence[str]]
+    ) -> tuple[Any, ...]:
+        patterns = [pattern for text in asked for pattern in text.split("|")]
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for each in having for name in names(each)):
+                told = "; ".join(names(each)[0] for each in having)
+                raise compose.ConfigError(
+                    f"{what}={pattern} is in no {what[:-1]} of {one.name} under profile {one.profile}: {told} (several: '{what}=ONE|OTHER')"
+                )
+        return tuple(e for e in having if not patterns or any(fnmatchcase(n, p) for p in patterns for n in names(e)))
+
+    kept = fitting("columns", columns, one.columns, lambda column: (column.key, column.label))
+    return replace(one, rows=fitting("rows", rows, one.rows, lambda row: (row.label,)), columns=kept)
+
+
+def _added(one: Experiment, text: str) -> list[Row]:
+    """The rows of `add=NAME,key=value,key=[values]`.
+
+    Several values are the grid of one row where every column selects a point on dev, and a row each elsewhere.
+    """
+    mapping, *parameters = re.split(r",(?![^\[]*\])", text)  # not at the commas of a list
+    lists = {k: v[1:-1].split(",") for k, _, v in (p.partition("=") for p in parameters) if v[:1] + v[-1:] == "[]"}
+    single = [p for p in parameters if p.partition("=")[0] not in lists]
+    if any(not v.strip() for values in lists.values() for v in values):
+        raise compose.ConfigError(f"add={text} has an empty value in a list; write add=fusedmax,lam=[0.01,0.1]")
+    points = [[f"{k}={v.strip()}" for k, v in point] for point in plans.points(lists)]
+    if len(points) == 1 or mapping not in compose.names_in("mapping") or any(c.select is None for c in one.columns):
+        return [compose.own_row(mapping, [*single, *point]) for point in points]
+    for point in points:
+        compose.own_row(mapping, point)  # refuses what is no parameter
+    grid = {k: [v.strip() for v in values] for k, values in lists.items()}
+    told = compose.own_row(mapping, [*single, *(p for p in parameters if p not in single)]).label
+    return [replace(compose.own_row(mapping, single), label=told, grids={c.grid: grid for c in one.columns})]
+
+
+def main(names: Sequence[str], overrides: Sequence[str]) -> int:
+    """Exit status: 0 when every table is complete, 1 when a cell failed, 2 for a wrong configuration, 130 after Ctrl-C."""
+    try:
+        if "--plan" in overrides:
+            print(_estimated(names, [o for o in overrides if o != "--plan"]))
+            return 0
+        todo = plan(names, overrides)
+        driver = Driver(todo, Store(todo.outputs))
+    except ERRORS as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped while the data were prepared; the same command goes on from there", file=sys.stderr)
+        return 130
+    return drive(driver)
+
+
+def _estimated(names: Sequence[str], overrides: Sequence[str]) -> str:
+    """`--plan`: cells, done, hours; of the paper profile what training takes on a GPU too."""
+    loaded, rest = asked(names, overrides)
+    slots = outline(loaded, rest)
+    labelled = [(one.columns[w.column].label, w) for one, group in zip(loaded, slots) for w in group]
+    store = Store(labelled[0][1].config["paths"]["outputs"])
+    title = f"Plan of {', '.join(names)}, profile {loaded[0].profile}"
+    if loaded[0].profile != "paper":
+        return estimate.estimate(labelled, store).text(title)
+    counter = costs.Counter()
+    made = estimate.estimate(labelled, store, counter.hours)
+    return f"{costs.text(made.cells, counter.of)}\n\n{made.text(title)}"
+
+
+def drive(driver: Driver) -> int:
+    """Run the cells and print the tables; the exit status."""
+    try:
+        return driver.run()
+    except StoreError as error:  # the launcher refuses, a disk is full
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(
+            f"stopped with {len(driver.done)} of {len(driver.cells)} cells done; the same command goes on from there",
+            file=sys.stderr,
+        )
+        return 130
+
+
+@dataclass
+class Driver:
+    """Runs the cells of some plans; a table is written and printed as soon as its last cell has ended."""
+
+    planned: Planned
+    store: Store
+    failed: dict[str, str] = field(default_factory=dict)  # cell id -> error with traceback
+    tables: dict[int, Table] = field(default_factory=dict)
+    written: list[Path] = field(default_factory=list)
+    queued: set[str] = field(default_factory=set)  # a scheduler has them, and nobody waits
+
+    def __post_init__(self) -> None:
+        self.cells: dict[str, Cell] = {}
+        for one in self.planned.plans:
+            for key, cell in one.cells.items():
+                self.cells[key] = self.cells[key].with_tests(cell) if key in self.cells else cell
+        states = {key: cell.state(self.store) for key, cell in self.cells.items()}
+        self.done = {key for key, state in states.items() if state == "done"}
+        self.reused = len(self.done)
+        self.launcher = next(iter(self.cells.values())).config["launcher"]
+        self.damaged = [cell for key, cell in self.cells.items() if states[key] == "damaged"]
+
+    def run(self) -> int:
+        """Everything that is missing, the tables, the report; the exit status."""
+        workers, reused = self.planned.runtime["workers"], self.reused
+        missing = [cell for key, cell in self.cells.items() if key not in self.done]
+        missing.sort(key=_work, reverse=True)  # the longest first: no worker waits long for the last one
+        print(
+            f"{len(self.cells)} cells: {reused} finished before, {len(missing)} to run "
+            + (f"on {workers} worker(s)" if self.launcher["name"] != "slurm" else "by Slurm"),
+            file=sys.stderr,
+        )
+        with Display(len(missing)) as display:
+            for cell in self.damaged:
+                display.say(f"{name(cell)}: what is stored is damaged; it is moved aside and run again")
+            self._print_complete(display)
+            self._run_all(missing, display)
+        # what failed here may have been finished by another process since
+        self.done |= {key for key in self.failed if self.cells[key].done(self.store)}
+        self.failed = {key: error for key, error in self.failed.items() if key not in self.done}
+        for key in self.failed:  # the error itself was printed when it happened
+            where = self.cells[key].entry(self.store).path("status.json")
+            print(f"{name(self.cells[key])} failed: traceback in {where} and in the report", file=sys.stderr)
+        if self.queued:
+            print("the same command shows what is done, and the tables when all is")
+            return self.count()
+        return self.conclude()
+
+    def conclude(self) -> int:
+        """The report, and where everything is; the exit status."""
+        titles = "+".join(one.experiment.name for one in self.planned.plans)
+        html = self.store.root / "report" / f"{titles}_{self.planned.profile}.html"
+        report.write(
+            [self.tables[n] for n in range(len(self.tables))], self.planned.plans, self.store, html, self.failed
+        )
+        print(f"tables: {', '.join(str(p.with_suffix('')) for p in self.written[::4])} (.txt .md .csv .tex)")
+        print(f"report: {html}")
+        return self.count()
+
+    def count(self) -> int:
+        """Say what became of the cells; the exit status."""
+        left = len(self.cells) - len(self.done) - len(self.failed)
+        more = f", {left} not finished" if left else ""
+        print(f"{len(self.done) - self.reused} cells run, {self.reused} reused, {len(self.failed)} failed{more}")
+        return 1 if self.failed else 0
+
+    def _run_all(self, pending: list[Cell], display: Display) -> None:
+        """Run cells; those that another process has are waited for, and finished here when it gives up."""
+        waiting: list[Cell] = []
+        runtime = self.planned.runtime
+        while pending or waiting:
+            for event in launch.run(pending, self.store, self.launcher, runtime, make_loggers, display.say):
+                display.show(event)
+                if event.outcome is None:
+                    continue
+                if event.outcome.state == "busy":
+                    waiting.append(event.cell)
+                elif event.outcome.state == "queued":
+                    self.queued.add(event.cell.cell_id)
+                elif event.outcome.state == "failed":
+                    self.failed[event.cell.cell_id] = event.outcome.error or "unknown error"
+                else:
+                    self.done.add(event.cell.cell_id)
+                self._print_complete(display)
+            pending = []
+            while waiting and not pending:
+                pending = [cell for cell in waiting if not cell.entry(self.store).busy()]
+                if not pending:
+                    time.sleep(POLL_SECONDS)
+            free = {cell.cell_id for cell in pending}
+            waiting = [cell for cell in waiting if cell.cell_id not in free]
+
+    def _print_complete(self, display: Display) -> None:
+        for number, one in enumerate(self.planned.plans):
+            if number not in self.tables and all(key in self.done or key in self.failed for key in one.cells):
+                records, claims = compose.published(one.experiment.published), compose.claims(one.experiment.paper)
+                self.tables[number] = built = tables.build(one, self.store, records, self.failed, DOCS, claims)
+                stem = self.store.root / "tables" / f"{one.experiment.name}_{one.experiment.profile}"
+                self.written.extend(render.write(built, stem))
+                display.result("\n" + render.to_text(built) + "\n")
+
+
+def _work(cell: Cell) -> float:
+    """Training examples read in all: what a cell takes, roughly."""
+    return (cell.prepared.facts.get("sizes") or {}).get("train", 0) * cell.config["train"]["max_epochs"]

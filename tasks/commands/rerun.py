@@ -1,0 +1,83 @@
+"""A random twentieth of recorded cells, trained anew and held against their records."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import random
+import tempfile
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from repro import cell as cells
+from repro.identity import family
+from repro.plan import Wanted
+from repro.store import Store, archive
+from tasks.commands import recorded, reproduce
+from tasks.data import Progress
+
+SHARE = 0.05
+TIMES_TOLERANCE = 2.0  # machines differ by up to 1.4 ROUGE points with the same seed
+
+
+def differences(results: Path, draw: str | None, say: Callable[[str], Any], of: str = "*_demo") -> list[str]:
+    """Train the cells that are drawn, in a folder of their own; a sentence for each score that is another.
+
+    Args:
+        draw: of the cells; None: today's date. of: which records, by the name of their file without `.jsonl`, as a pattern.
+    Raises:
+        RuntimeError: a cell that could not be run. ValueError: no such records.
+    """
+    drawn = random.Random(draw or datetime.datetime.now(datetime.UTC).date().isoformat())
+    paths = sorted(
+        p
+        for p in (results / recorded.FOLDER).glob("*.jsonl")
+        if fnmatchcase(p.stem, of) and not p.stem.startswith("sweep_")
+    )
+    if not paths:
+        raise ValueError(
+            f"of={of} is no table of {results / recorded.FOLDER}; name one without .jsonl, or a pattern as *_demo"
+        )
+    known = [one for path in paths for one in _recorded(path)]
+    chosen = drawn.sample(known, max(1, math.ceil(SHARE * len(known)))) if known else []
+    found = []
+    with tempfile.TemporaryDirectory() as work:
+        for number, (w, record) in enumerate(chosen, 1):
+            name = f"{record['task']}/{record['mapping']}, seed {record['seed']}"
+            say(f"{number} of {len(chosen)}, of {len(known)} cells: {name}")
+            found += [f"{name}: {one}" for one in _differences(w, record, Store(work), say)]
+    return found
+
+
+def _recorded(path: Path) -> list[tuple[Wanted, dict[str, Any]]]:
+    asked, found = archive.read(path)
+    (one,), rest = reproduce.asked([asked["experiment"]], [f"profile={asked['profile']}", *asked["arguments"]])
+    (wanted,) = reproduce.outline([one], rest)
+    by_key = {archive.key(w.config, family(w.module)): w for w in wanted}
+    return [(by_key[record["key"]], record) for record in found if record["key"] in by_key]
+
+
+def _differences(w: Wanted, record: dict[str, Any], store: Store, say: Callable[[str], Any]) -> list[str]:
+    cell = cells.prepare(w.config, w.module, w.tests, Progress(), ())
+    outcome = cells.run(cell, store)
+    made = cell.found(store) if outcome.state in ("done", "skipped") else None
+    if made is None:
+        raise RuntimeError(f"{record['training']} could not be trained anew: {outcome.reason}")
+    before = {k: v for test in record["tests"].values() for k, v in test["scored"]["metrics"].items()}
+    told, found = [], []
+    for full, value in before.items():
+        metric = cell.family.METRICS.get(full.rpartition("/")[2])
+        if metric is None or metric.tolerance is None:
+            continue
+        told.append(f"{full} {value:.{metric.decimals}f} -> {made.metrics[full]:.{metric.decimals}f}")
+        if not abs(made.metrics[full] - value) <= TIMES_TOLERANCE * metric.tolerance:
+            found.append(told[-1])
+    other = (
+        ""
+        if made.facts.get("sha256") == record["trained"]["facts"].get("sha256")
+        else "; other training data than then"
+    )
+    say(f"  {', '.join(told)}{other}")
+    return [one + other for one in found]

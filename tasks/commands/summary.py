@@ -1,0 +1,63 @@
+"""The reproducibility summary of an experiment, from the store or from records; reads no data and runs nothing."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from repro.files import StoreError, write_atomic
+from repro.identity import family
+from repro.plan import Wanted
+from repro.store import ASIDE, Entry, Store, archive, records
+from repro.tables import build as tables
+from repro.tables.summary import summary
+from tasks.commands import recorded, reproduce
+from tasks.config import compose
+
+
+def summarize(name: str, overrides: Sequence[str], results: Path | None = None) -> tuple[str, Path]:
+    """The summary of an experiment's table and the file it was written to, <outputs>/report/<name>_<profile>_summary.md.
+
+    Args:
+        overrides: those of scripts/reproduce.py. results: a folder with records to take the cells from; None: the store.
+    Raises:
+        ValueError: wrong names or configurations. StoreError: damaged cells, or a file without records.
+    """
+    (one,), rest = reproduce.asked([name], overrides)
+    (wanted,) = reproduce.outline([one], rest)
+    outputs = Path(wanted[0].config["paths"]["outputs"])
+    if results is None:
+        found, _ = archive.collect(wanted, Store(outputs))
+        troubles = list(_troubles(wanted, Store(outputs)))
+    else:
+        _, found = archive.read(recorded.file_of(name, one.profile, results))
+        troubles = []
+    with tempfile.TemporaryDirectory() as work:
+        store = Store(work)
+        plan = archive.restore(one, wanted, found, store, rest)
+        built = tables.build(
+            plan, store, compose.published(one.published), docs=reproduce.DOCS, claims=compose.claims(one.paper)
+        )
+        text = summary(plan, store, built, troubles)
+    path = outputs / "report" / f"{name}_{one.profile}_summary.md"
+    write_atomic(path, text.encode())
+    return text, path
+
+
+def _troubles(wanted: Sequence[Wanted], store: Store) -> Iterator[str]:
+    """A sentence for each cell of the slots that failed, and for each that was moved aside as damaged."""
+    names = {archive.key(w.config, family(w.module)): w for w in wanted}
+    for path in sorted((store.root / "cells").glob("*/*/*/config.yaml")):
+        try:
+            told = records.page(path.parent)
+            w = names.get(archive.key(told, family(told["module"])))
+        except (StoreError, KeyError, ValueError):
+            continue
+        if w is None:
+            continue
+        label = f"{told['task']['name']}/{told['mapping']['name']}, seed {told['seed']}"
+        if ASIDE in path.parent.name:
+            yield f"{label}: a finished cell was found damaged and made anew."
+        elif (status := Entry(path.parent).status())["state"] in ("failed", "lost"):
+            yield f"{label}: {status['state']}: {str(status.get('error', 'its process ended')).splitlines()[0]}"

@@ -1,0 +1,378 @@
+"""Sweeps: `scripts/train.py -m` and what Hydra's basic sweeper can write, as the cells of one driver.
+
+    task=toy mapping=sparsegen_lin,fusedmax seed=1,2,3 grid=paper       every mapping over its own grid (configs/mapping)
+    task=toy mapping=glob(*)                                            the mappings that fit; the others are named
+    experiment=laha2018_table2 seed=1,2                                 an experiment with its rows, grids and tables
+
+Each sweep has a folder `<outputs>/sweeps/<name>` with its manifest, table and drawings. Hydra's other sweepers and launchers
+stay Hydra's (`hydra/sweeper=optuna`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from repro import plan as plans
+from repro.launch.display import Display, name
+from repro.plan import Wanted, estimate
+from repro.plan.experiment import Column, Experiment, Row
+from repro.report import comparison
+from repro.store import Store, check_names, records
+from repro.tables import render
+from tasks.commands import compare, reproduce
+from tasks.config import compose
+from tasks.config.options import near, short
+from tasks.config.overrides import ConfigError, Swept, swept
+
+OWN = ("sweep", "grid", "experiment")
+FLAGS = ("-m", "--multirun", "--plan")
+GRIDS = ("paper",)  # the grid of each mapping's page
+WHERE = ("runtime", "paths", "logger", "launcher", "sweep")  # what may change when a sweep is taken up again
+SHOWN = 12  # wrong or unfitting configurations that are told one by one
+
+
+@dataclass
+class Asked:
+    """A command line: what is swept, by key, and the sweep's own arguments."""
+
+    arguments: list[str]
+    keys: dict[str, Swept]
+    sweep: str = ""
+    grid: str = ""
+    experiments: list[str] = field(default_factory=list)
+    only_plan: bool = False
+
+    @property
+    def lasting(self) -> list[str]:
+        """What makes it this sweep and not another."""
+        return sorted(a for a in self.arguments if a.lstrip("+~").split("=")[0].split(".")[0] not in WHERE)
+
+
+@dataclass
+class Resolved:
+    """What a sweep comes to, before its data: experiments, their slots; what does not fit, what is wrong (where -> why)."""
+
+    experiments: list[Experiment]
+    slots: list[list[Wanted]]
+    left_out: dict[str, str] = field(default_factory=dict)
+    wrong: dict[str, str] = field(default_factory=dict)
+
+
+def ours(arguments: Sequence[str]) -> bool:
+    """Whether a command line is a sweep or plan for this module; Hydra's flags, sweepers and launchers are Hydra's."""
+    flags = [a for a in arguments if a.startswith("-")]
+    hydras = [a for a in arguments if a.lstrip("+~").startswith(("hydra/", "hydra."))]
+    own = [a for a in arguments if a.split("=")[0] in OWN]
+    if own and (hydras or not set(FLAGS) & set(flags)):
+        why = f"{hydras[0]} gives the sweep to Hydra, which knows no" if hydras else "a sweep needs -m, for"
+        if not (hydras and all(a.startswith("sweep=") for a in own)):
+            raise ConfigError(f"{own[0]} is not possible here: {why} {own[0].split('=')[0]}=")
+    return bool(set(FLAGS) & set(flags)) and set(flags) <= set(FLAGS) and not hydras
+
+
+def read(arguments: Sequence[str]) -> Asked:
+    """Raises ConfigError: what cannot be parsed, wrong values of this module's own arguments."""
+    overrides = [a for a in arguments if a not in FLAGS]
+    asked = Asked(overrides, swept([o for o in overrides if o.split("=")[0] not in ("sweep", "grid")]))
+    asked.only_plan = "--plan" in arguments
+    for key in ("sweep", "grid"):
+        setattr(asked, key, next((o.split("=", 1)[1] for o in reversed(overrides) if o.startswith(f"{key}=")), ""))
+    if asked.grid and asked.grid not in GRIDS:
+        raise ConfigError(f"grid={asked.grid} is not possible{near(asked.grid, GRIDS)}; allowed: {', '.join(GRIDS)}")
+    if any(o.startswith("sweep=") for o in overrides):
+        check_name(asked.sweep)
+    if chosen := asked.keys.pop("experiment", None):
+        asked.experiments = [o.split("=", 1)[1] for o in chosen.overrides]
+        if asked.grid:
+            raise ConfigError(
+                "grid=paper is not possible with experiment=: an experiment's page says the grid of each of its rows"
+            )
+    return asked
+
+
+def check_name(text: str) -> None:
+    """Raises ConfigError for what names no folder of a sweep."""
+    if not compose.NAME.fullmatch(text):
+        raise ConfigError(
+            f"sweep={short(text)} must be a name of up to 64 letters, digits, - and _: its folder is called so"
+        )
+
+
+# ---- which cells
+
+
+def resolve(asked: Asked) -> Resolved:
+    """Every configuration composed and checked. Raises ConfigError, PlanError when none is possible."""
+    with compose.composer() as composed:
+        tools = replace(reproduce.TOOLS, compose=composed, with_data=compose.further())
+        return _of_experiments(asked, tools) if asked.experiments else _of_keys(asked, tools)
+
+
+def _combinations(keys: Mapping[str, Swept]) -> Iterator[tuple[str, ...]]:
+    return itertools.product(*(one.overrides for one in keys.values()))
+
+
+def _of_keys(asked: Asked, tools: plans.Tools) -> Resolved:
+    keys = dict(asked.keys)
+    seeds = keys.pop("seed").overrides if "seed" in keys else [""]
+    varied = [one for one in keys.values() if len(one.overrides) > 1 or one.glob]
+    globs = [i for i, one in enumerate(keys.values()) if one.glob]
+    rows: dict[str, int] = {}
+    columns: dict[str, int] = {}
+    labels: list[Column] = []
+    slots: list[Wanted] = []
+    found = Resolved([], [slots])
+    whole: dict[str, list[str]] = {}  # values of globs -> configurations that are not possible with them
+    fitting: set[str] = set()
+    for base in _combinations(keys):
+        told = ", ".join(o for o, one in zip(base, keys.values()) if one in varied) or ", ".join(base)
+        try:
+            point = tuple(
+                _pair(o)
+                for o, one in zip(base, keys.values())
+                if one in varied and o.split("=")[0] not in ("task", "mapping")
+            )
+            for more in _grid(base, tools) if asked.grid else [()]:
+                assigned = [f"mapping.{key}={plans.text(value)}" for key, value in more]
+                for seed in seeds:
+                    config = tools.compose([*base, *assigned, *([seed] if seed else [])], base)
+                    task, mapping = config["task"]["name"], config["mapping"]["name"]
+                    check_names(task, mapping)
+                    w = Wanted(
+                        rows.setdefault(mapping, len(rows)),
+                        0,
+                        (*point, *more),
+                        config["seed"],
+                        config,
+                        tools.module_of(config),
+                    )
+                    column = columns.setdefault(w.data_key, len(columns))
+                    if column == len(labels):
+                        labels.append(Column(task, task, ()))
+                    slots.append(replace(w, column=column) if column else w)
+                    fitting.add(", ".join(base[i] for i in globs))
+        except (ConfigError, ValueError) as error:
+            if globs:
+                found.left_out[told] = str(error)
+                whole.setdefault(", ".join(base[i] for i in globs), []).append(told)
+            else:
+                found.wrong[told] = str(error)
+    for values, places in whole.items():
+        if values not in fitting:
+            found.left_out = {k: v for k, v in found.left_out.items() if k not in places} | {
+                values: found.left_out[places[0]]
+            }
+    if not slots:
+        raise ConfigError("; ".join(dict.fromkeys([*found.wrong.values(), *found.left_out.values()])))
+    title = f"Sweep of {', '.join(one.text for one in asked.keys.values() if one in varied) or 'one setting'}"
+    profile = slots[0].config["profile"]["name"]
+    found.experiments = [Experiment("sweep", profile, title, tuple(Row(m, m) for m in rows), tuple(labels), ())]
+    return found
+
+
+def _pair(override: str) -> tuple[str, str]:
+    key, _, value = override.partition("=")
+    return key.lstrip("+").removeprefix("mapping."), value
+
+
+def _grid(base: Sequence[str], tools: plans.Tools) -> list[plans.Point]:
+    """The points of the mapping's own grid, but for parameters that the command line sets."""
+    given = {_pair(o)[0] for o in base if o.lstrip("+").startswith("mapping.")}
+    grid = tools.compose(base, base)["mapping"]["grid"]
+    return plans.points({k: v for k, v in grid.items() if k not in given})
+
+
+def _of_experiments(asked: Asked, tools: plans.Tools) -> Resolved:
+    keys = dict(asked.keys)
+    profiles = keys.pop("profile").overrides if "profile" in keys else ["profile=demo"]
+    seeds = [o.split("=", 1)[1] for o in keys.pop("seed").overrides] if "seed" in keys else []
+    mappings = [o.split("=", 1)[1] for o in keys.pop("mapping").overrides] if "mapping" in keys else []
+    combinations = list(_combinations(keys))
+    several = len(combinations) > 1
+    found = Resolved([], [])
+    for (n, more), profile, title in itertools.product(enumerate(combinations, 1), profiles, asked.experiments):
+        one = compose.experiment(title, profile.split("=", 1)[1])
+        one = reproduce.of_data(reproduce.adapt(one, [",".join(seeds)] if seeds else [], []), more)
+        if mappings:
+            there = [row.mapping for row in one.rows]
+            if lost := [m for m in mappings if m not in there]:
+                raise ConfigError(
+                    f"experiment={title} has no row of mapping={lost[0]}{near(lost[0], there)}; it has: {', '.join(dict.fromkeys(there))}"
+                )
+            one = replace(one, rows=tuple(row for row in one.rows if row.mapping in mappings))
+        if several:
+            one = replace(one, name=f"{one.name}_{n}", title=f"{one.title} ({', '.join(more)})")
+        found.experiments.append(one)
+        found.slots += plans.outline([one], tools, more)
+    return found
+
+
+# ---- the folder of a sweep
+
+
+def folder_of(store: Store, asked: Asked, resolved: Resolved) -> Path:
+    """A folder of its own, made here; that of an earlier sweep only by its name and with the same arguments. Raises ConfigError."""
+    root = store.root / "sweeps"
+    if asked.sweep:
+        folder = root / asked.sweep
+        before = compare.read_manifest(folder)
+        if before is not None and before.get("asked") != asked.lasting:
+            raise ConfigError(
+                f"sweep={asked.sweep} is there already and was asked as: {' '.join(before.get('asked') or ['?'])}; choose another name"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    return new_folder(root, _words(asked, resolved))
+
+
+def new_folder(root: Path, words: str) -> Path:
+    """`words` and the time, a name that no sweep has."""
+    stem = f"{words[:40].strip('-_')}_{time.strftime('%Y%m%d-%H%M%S')}"
+    for n in itertools.count(1):
+        folder = root / (stem if n == 1 else f"{stem}-{n}")
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            continue
+    raise AssertionError
+
+
+def _words(asked: Asked, resolved: Resolved) -> str:
+    if asked.experiments:
+        return "-".join(asked.experiments)
+    one = resolved.experiments[0]
+    mappings = [row.label for row in one.rows]
+    said = "-".join(mappings) if len(mappings) <= 3 else f"{len(mappings)}_mappings"
+    return "-".join([*dict.fromkeys(c.key for c in one.columns), said])
+
+
+# ---- running
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status: 0, 1 when a cell failed or nothing is possible, 130 after Ctrl-C."""
+    try:
+        asked = read(arguments)
+        resolved = resolve(asked)
+        tell(resolved)
+        first = next(w for group in resolved.slots for w in group).config
+        store = Store(first["paths"]["outputs"])
+        if asked.only_plan:
+            print(
+                estimate.estimate(labelled(resolved.experiments, resolved.slots), store).text(
+                    f"Plan of: {' '.join(asked.arguments)}"
+                )
+            )
+            return 1 if resolved.wrong else 0
+        refuse_wrong(resolved)
+        folder = folder_of(store, asked, resolved)
+        overrides = [o for o in asked.arguments if o.split("=")[0] not in OWN]
+        planned = reproduce.filled(resolved.experiments, resolved.slots, overrides, folder.name)
+    except reproduce.ERRORS as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped while the data were prepared; the same command goes on from there", file=sys.stderr)
+        return 130
+    return reproduce.drive(Sweep(planned, store, asked=asked, resolved=resolved, folder=folder))
+
+
+def labelled(experiments: Sequence[Experiment], slots: Sequence[Sequence[Wanted]]) -> Iterator[tuple[str, Wanted]]:
+    """Slots with the part of a plan that they belong to: column and mapping of a sweep, column of an experiment."""
+    for one, group in zip(experiments, slots):
+        for w in group:
+            label = one.columns[w.column].label
+            yield (f"{label}, {one.rows[w.row].label}" if one.name == "sweep" else label), w
+
+
+def refuse_wrong(resolved: Resolved) -> None:
+    """Raise ConfigError when a point that was named is wrong: a sweep starts when all of its points can be run."""
+    if resolved.wrong:
+        raise ConfigError(
+            f"nothing was run, because of {short(', '.join(resolved.wrong))}; correct the values, or name pages by glob(...), which "
+            "leaves out what does not fit"
+        )
+
+
+def tell(resolved: Resolved) -> None:
+    """Say what is left out and what is wrong, on stderr."""
+    for what, told in (("left out", resolved.left_out), ("cannot be run", resolved.wrong)):
+        for n, (where, why) in enumerate(told.items()):
+            if n < SHOWN or what == "left out":
+                print(f"{what}: {where}: {why}", file=sys.stderr)
+        if len(told) > SHOWN and what != "left out":
+            print(f"and {len(told) - SHOWN} more that cannot be run", file=sys.stderr)
+
+
+@dataclass
+class Sweep(reproduce.Driver):
+    """The driver of a sweep: one table of its cells at the end, and the tables of experiments."""
+
+    asked: Asked = field(default_factory=lambda: Asked([], {}))
+    resolved: Resolved = field(default_factory=lambda: Resolved([], []))
+    folder: Path = Path()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._manifest()
+
+    def _manifest(self) -> None:
+        compare.write_manifest(
+            self.folder, self.asked.lasting, [self._entry(cell) for cell in self.cells.values()],
+            command=self.asked.arguments, left_out=self.resolved.left_out,
+        )  # fmt: skip
+
+    def _entry(self, cell: Any) -> dict[str, Any]:
+        state = "failed" if cell.cell_id in self.failed else "done" if cell.cell_id in self.done else "queued"
+        return {
+            "cell": f"{cell.task}/{cell.mapping}/{cell.training_id}",
+            "setting": cell.label,
+            "seed": cell.seed,
+            "state": state,
+        }
+
+    def _print_complete(self, display: Display) -> None:
+        if self.asked.experiments:
+            super()._print_complete(display)
+
+    def conclude(self) -> int:
+        """The comparison, and the tables of experiments; the exit status."""
+        failed = super().conclude() if self.asked.experiments else self.count()
+        for one in self.planned.plans:
+            for c, why in one.unavailable.items():
+                print(f"not run: {one.experiment.columns[c].label}: {why}", file=sys.stderr)
+                failed = 1
+        self._manifest()
+        lost = [
+            f"{name(cell)} failed: {self.failed[key].splitlines()[0]}"
+            for key, cell in self.cells.items()
+            if key in self.failed
+        ]
+        notes = [*lost, *(f"Left out: {k}: {v}." for k, v in self.resolved.left_out.items())]
+        title = " and ".join(dict.fromkeys(e.title for e in self.resolved.experiments))
+        print_comparison(records.of_cells(self.cells.values(), self.store), self.folder, title, notes)
+        return 1 if failed else 0
+
+
+def print_comparison(found: Sequence[records.Record], folder: Path, title: str, notes: Sequence[str]) -> None:
+    """The table of some finished cells, printed and as files."""
+    if not found:
+        print(f"no cell of this sweep is finished; its manifest: {folder / 'manifest.json'}")
+        return
+    table, files = comparison.write(found, folder, title, notes)
+    print("\n" + render.to_text(table, comparison.compare.WHOLE) + "\n")
+    drawings = [f for f in files if f.suffix == ".svg"]
+    print(f"table: {folder / 'table'} (.txt .md .csv .html)")
+    print(
+        f"{len(drawings)} plots: {folder / comparison.DRAWN}"
+        if drawings
+        else f"no plots: {folder / 'table.html'} says why"
+    )
+    print(f"again at any time: python scripts/compare.py sweep={folder.name}")

@@ -1,0 +1,142 @@
+"""One cell as a job of Hydra's: `scripts/train.py` without -m, and each job of Hydra's own sweepers and launchers."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from repro import cell as cells
+from repro import launch
+from repro.launch import display
+from repro.store import Store, StoreError, records
+from tasks.commands import compare, sweep
+from tasks.config import compose
+from tasks.data import DataError, Progress
+from tasks.loggers import make_loggers
+
+JOBS = "SPARSE_ATTENTION_JOBS"  # folder where the jobs of a sweep, in whatever process, leave a file each when they end
+
+
+def run(config: DictConfig) -> float:
+    """Run the cell and return its dev score (for Hydra's sweepers); NaN when it failed, while a sweep goes on."""
+    import torch
+
+    try:
+        typed = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+        compose.own_limits(config, typed)
+        values = compose.checked(config, typed)
+        launch.ready(values["launcher"], values["runtime"])
+        torch.set_num_threads(values["runtime"]["threads"])
+        cell = cells.prepare(values, compose.module_of(values), progress=Progress())
+        store = Store(values["paths"]["outputs"])
+    except (compose.ConfigError, DataError, StoreError, ValueError) as error:
+        return _ended(f"error: {error}")
+    for note in cell.prepared.facts.get("notes", ()):
+        print(f"note: {note}", file=sys.stderr)
+    try:
+        with display.Display(1) as shown:
+            outcome = launch.one(cell, store, shown.show, make_loggers)
+    except StoreError as error:  # the launcher refuses
+        return _ended(f"error: {error}")
+    if outcome.state == "queued":  # launcher.wait=false
+        return math.nan
+    found = cell.found(store)
+    told = {
+        "cell": f"{cell.task}/{cell.mapping}/{cell.training_id}",
+        "setting": cell.parameters,
+        "seed": cell.seed,
+        "root": str(store.root),
+    }
+    if found is None:
+        if outcome.state != "failed":
+            return _ended(outcome.reason or outcome.state, told)
+        if values["runtime"]["verbose"]:  # the reason was printed when it happened
+            print((outcome.error or "").partition("\n")[2], file=sys.stderr)
+        return _ended("failed", told, said=True)
+    print(f"{display.name(cell)}: {cell.prepared.facts.get('provenance', '')}")
+    for key, value in sorted(found.metrics.items()):
+        print(f"  {key:32s} {value:.4f}")
+    print(f"cell {cell.training_id} {outcome.state}: {cell.entry(store).folder}")
+    _ended("", told)
+    return float(found.metrics.get(f"dev/{values['train']['best_metric']}", math.nan))
+
+
+@contextlib.contextmanager
+def _help_made_late() -> Iterator[None]:
+    """argparse of Python 3.14 reads help texts when options are added; one of Hydra 1.3's is an object that writes itself later."""
+    parser: Any = argparse.ArgumentParser
+    check = getattr(parser, "_check_help", None)
+    if check is not None:
+        parser._check_help = lambda self, action: check(self, action) if isinstance(action.help, str) else None
+    try:
+        yield
+    finally:
+        if check is not None:
+            parser._check_help = check
+
+
+def _ended(reason: str, told: dict[str, Any] | None = None, said: bool = False) -> float:
+    """Say why this job failed, if it did and nobody has yet, and leave a mark for the process that started it."""
+    if reason and not said:
+        print(reason, file=sys.stderr)
+    handle, _ = tempfile.mkstemp(".json", dir=os.environ[JOBS])
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump({**(told or {}), "state": "failed" if reason else "done"}, file)
+    return math.nan
+
+
+def main(arguments: Sequence[str], configs: Path) -> int:
+    """Hydra's command line; the exit status: 1 when a job failed. A sweep of Hydra's gets its folder and table too."""
+    import hydra
+
+    own = next((a.partition("=")[2] for a in arguments if a.startswith("sweep=")), "")
+    if own:
+        sweep.check_name(own)
+    rest = [a for a in arguments if not a.startswith("sweep=")]
+    sweeping = {"-m", "--multirun"} & set(rest)
+    chosen = any(a.startswith("hydra.sweep.dir=") for a in rest)
+    if sweeping and not any(a.lstrip("+").startswith("hydra/sweeper=") for a in rest):  # its points can be listed
+        resolved = sweep.resolve(sweep.read([a for a in rest if not a.startswith(("-", "hydra", "+hydra"))]))
+        sweep.tell(resolved)
+        sweep.refuse_wrong(resolved)
+    if sweeping and not chosen:
+        root = Path(
+            next(
+                (a.partition("=")[2] for a in rest if a.startswith("paths.outputs=")),
+                os.environ.get("SPARSE_ATTENTION_OUTPUTS", "outputs"),
+            )
+        )
+        folder = root / "sweeps" / own if own else sweep.new_folder(root / "sweeps", "hydra")
+        rest.append(f"hydra.sweep.dir={folder}")
+    sys.argv[1:] = rest
+    with tempfile.TemporaryDirectory() as jobs:
+        os.environ[JOBS] = jobs
+        with _help_made_late():
+            hydra.main(version_base="1.3", config_path=str(configs), config_name="main")(run)()
+        ended = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(jobs).glob("*.json"))]
+    if sweeping and not chosen:
+        if ended:
+            _conclude(folder, rest, ended)
+        elif not any(folder.iterdir()):
+            folder.rmdir()  # --help, --cfg
+    return int(any(one["state"] == "failed" for one in ended))
+
+
+def _conclude(folder: Path, arguments: Sequence[str], ended: Sequence[dict[str, Any]]) -> None:
+    known = {one["cell"]: {k: v for k, v in one.items() if k != "root"} for one in ended if "cell" in one}
+    compare.write_manifest(folder, sorted(arguments), list(known.values()))
+    roots = {one["root"] for one in ended if "root" in one}
+    ids = {key.rpartition("/")[2] for key in known}
+    found = [r for root in sorted(roots) for r in records.read(Store(root), ids=ids).records]
+    sweep.print_comparison(found, folder, f"Sweep {folder.name}", [])

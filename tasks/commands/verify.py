@@ -1,0 +1,383 @@
+"""The pages and files of docs/results held against the records and the code that they come from; what neither gives, against checksums.
+
+A table is computed from its records and compared whole, line by line, with all that stands below it. Sweeps' csv and drawings, the papers'
+drawings, the properties of the mappings, the page of the language model and README's sentence on it are computed anew. A record is held
+against its own per-example scores. `checksums.json` has the sha256 of every file, of a page without its computed parts, so that a file
+that nothing here can compute is not changed, added or lost unseen.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from benchmarks.language_model import report
+from repro.store import archive
+from repro.tables import render
+from sparse_attention import properties
+from tasks.commands import paper_figures, recorded
+from tasks.commands.recorded import CHECKSUMS, RESULTS, Printed
+
+README = "README.md"
+NOT_COVERED = (
+    "Not covered: sentences outside tables and the tables made by hand (whether they follow from the numbers; in docs/results a checksum "
+    "shows that they were changed, --write renews it), of README all but its table of results and two numbers that it quotes, and numbers "
+    "that no per-example score determines (dev scores, zeros, support, seconds) and drawings of trained models' attention, which have a "
+    "checksum alone."
+)
+
+
+@dataclass
+class Expected:
+    """What a folder of results must hold, as far as records and code determine it.
+
+    Attributes:
+        sections: (title, profile) -> a section of a page, whole. openings: title -> how a section begins; the rest is prose.
+        files: path below the folder -> content, to the letter. drawn: the same, whose numbers may differ by rounding.
+        quoted: sentences of README. tables: of which README shows a part. wrong: what records say against themselves.
+    """
+
+    sections: dict[tuple[str, str], str] = field(default_factory=dict)
+    openings: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    drawn: dict[str, str] = field(default_factory=dict)
+    quoted: list[str] = field(default_factory=list)
+    tables: list[Printed] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Checked:
+    """What became of a folder of results: sentences on what is wrong, and how much was compared."""
+
+    wrong: list[str] = field(default_factory=list)
+    sections: int = 0
+    files: int = 0
+    sums: int = 0
+
+    def text(self) -> str:
+        done = f"{self.sections} tables and {self.files} files computed anew, {self.sums} checksums held: {len(self.wrong)} differences."
+        return "\n".join([*(f"WRONG {one}" for one in self.wrong), done, NOT_COVERED])
+
+
+# ---- what must be there
+
+
+def expected(results: Path = RESULTS) -> Expected:
+    """Compute all of it. Raises StoreError: a file of records that cannot be read."""
+    found = Expected(wrong=contradictions(results))
+    for path in recorded.files(results):
+        made = recorded.read(path)
+        text = render.to_markdown(made.table)
+        found.tables += recorded.blocks(text)
+        if made.more:  # pages print this in place of the table
+            found.openings |= {_key(part)[0]: part.rstrip("\n") for part in _parts(made.more) if part}
+        else:
+            found.sections[_key(text)] = text
+        if made.sweep and (results / "sweeps" / made.sweep).is_dir():
+            for name, content in made.files.items():
+                (found.drawn if name.endswith(".svg") else found.files)[f"sweeps/{made.sweep}/{name}"] = content
+    _of_code(results, found)
+    return found
+
+
+def _of_code(results: Path, found: Expected) -> None:
+    if (measured := results / "language_model.json").is_file():
+        told = json.loads(measured.read_text(encoding="utf-8"))
+        found.files["language_model.md"] = report.page(told)
+        sentence = report.sentence(told)
+        found.quoted += [sentence] if sentence else []
+        if sentence is None and "A causal language model" in _readme(results):
+            found.wrong.append(f"{README}: language_model.json does not give what is said of the causal language model")
+    if (results / "properties.md").is_file():
+        found.drawn["properties.md"] = properties.page()
+    if (results / "figures" / README).is_file():
+        found.files[f"figures/{README}"] = paper_figures.page(paper_figures.FIGURES)
+        for figure in paper_figures.FIGURES:
+            if (results / "figures" / f"{figure.name}.csv").is_file():
+                drawn = paper_figures.drawn(figure).items()
+                found.drawn |= {f"figures/{name}": content.decode() for name, content in drawn}
+    models = results.parent / "transformers_models.md"
+    if models.is_file() and (passed := re.search(r"(\d+) of \d+ pass", models.read_text(encoding="utf-8"))):
+        found.quoted.append(f"tried with {passed[1]} architectures")
+
+
+def contradictions(results: Path = RESULTS) -> list[str]:
+    """What records say against their own examples, against each other, and drawn attention that does not sum to 1."""
+    found: list[str] = []
+    known: dict[tuple[str, ...], tuple[str, str]] = {}
+    for path in recorded.files(results):
+        for one in archive.read(path)[1]:
+            where = f"{_named(path, results)}, {one.get('training') or one['key']}"
+            found += [f"{where}: {what}" for what in archive.contradictions(one)]
+            for thing, key, said in _shared(one):
+                first, before = known.setdefault((thing, *key), (where, said))
+                if said != before:
+                    found.append(f"{where}: its {thing} is not that of {first}")
+    for path in sorted((results / "figures").glob("*.json")):
+        for n, example in enumerate(json.loads(path.read_text(encoding="utf-8")).get("examples", ()), 1):
+            for row in example["rows"]:
+                weights = [*row.get("weights", ()), [s["weight"] for s in row.get("structures", ())] or [1.0]]
+                if any(abs(sum(w) - 1) > 1e-4 for w in weights):
+                    found.append(f"{_named(path, results)}: example {n}, {row['label']}: weights that do not sum to 1")
+    return found
+
+
+def _shared(one: dict) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """(what, of what, its value) for what several tables' records have of the same cell or test set."""
+    if "trained" in one:
+        yield "training", (one["training"],), json.dumps(one["trained"], sort_keys=True)
+    for name, test in one["tests"].items():
+        if "scored" not in test:
+            continue
+        scored = test["scored"]
+        how = json.dumps(scored["scoring"], sort_keys=True)
+        yield "evaluation", (one["training"], test["evaluation"]), json.dumps(scored, sort_keys=True)
+        for thing in ("baselines", "facts"):
+            yield (
+                f"test set's {thing}",
+                (name, scored["data_sha256"], how),
+                json.dumps(scored.get(thing), sort_keys=True),
+            )
+
+
+# ---- pages
+
+
+def _parts(text: str) -> list[str]:
+    """A page before its first heading of the second rank, and its sections."""
+    return re.split(r"(?m)^(?=## )", text)
+
+
+def _key(part: str) -> tuple[str, str]:
+    """(title, profile) of a section."""
+    title, profile = re.match(r"## (.*)", part), re.search(r"(?m)^\*profile (\w+)", part)
+    return title[1] if title else "", profile[1] if profile else ""
+
+
+def _pages(results: Path) -> list[Path]:
+    return sorted(results.rglob("*.md"))
+
+
+def _readme(results: Path) -> str:
+    path = results.parents[1] / README
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _named(path: Path, results: Path) -> str:
+    return str(path.relative_to(results.parents[1]))
+
+
+def _rest(text: str, of: Expected) -> str:
+    """A page without its computed parts."""
+    kept = []
+    for part in _parts(text):
+        key = _key(part)
+        if key not in of.sections:
+            opening = of.openings.get(key[0])
+            kept.append(part if opening is None else _opened(part, opening)[1])
+    return "".join(kept).rstrip("\n")
+
+
+def _opened(part: str, opening: str) -> tuple[str, str]:
+    """A section's computed beginning, as many paragraphs as it must have, and the prose that follows."""
+    paragraphs, count = re.split(r"(?=\n\n)", part), len(re.split(r"(?=\n\n)", opening))
+    return "".join(paragraphs[:count]), "".join(paragraphs[count:]) or "\n"
+
+
+def _mine(path: Path, results: Path, of: Expected) -> str:
+    """What of a file its checksum is of."""
+    text = path.read_bytes()
+    if path.suffix == ".md":
+        text = _rest(text.decode(errors="replace"), of).encode()
+    return hashlib.sha256(text).hexdigest()
+
+
+def _tables(readme: str) -> str:
+    """README's lines of tables with numbers, and of pictures."""
+    return "\n".join(
+        x for x in readme.splitlines() if x.startswith("![") or (x.startswith("|") and re.search(r"\d", x))
+    )
+
+
+def check(results: Path = RESULTS, of: Expected | None = None) -> Checked:
+    """Hold a folder of results, and the README two folders above it, against what must be there.
+
+    Args:
+        of: what must be there; computed where it is not given.
+    """
+    of = of or expected(results)
+    done = Checked(list(of.wrong))
+    seen: set[object] = set()
+    for path in _pages(results):
+        for part in _parts(path.read_text(encoding="utf-8", errors="replace")):
+            key = _key(part)
+            if (whole := of.sections.get(key)) is not None:
+                done.wrong += _differ(f"{_named(path, results)}: {key[0]}", part, whole)
+            elif (opening := of.openings.get(key[0])) is not None:
+                done.wrong += _differ(f"{_named(path, results)}: {key[0]}", _opened(part, opening)[0], opening)
+            elif re.search(r"(?m)^\*profile ", part):
+                done.wrong.append(
+                    f"{_named(path, results)}: {key[0]}, profile {key[1]}: there are no records of this table"
+                )
+            seen |= {key, key[0]}
+    lost = [key for key in of.sections if key not in seen] + [(title, "") for title in of.openings if title not in seen]
+    done.wrong += [f"{' '.join(key).strip()}: its records are there, no page has the table" for key in lost]
+    done.sections, done.files = len(of.sections) + len(of.openings), len(of.files) + len(of.drawn)
+    for name, content in (of.files | of.drawn).items():
+        path = results / name
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        if name in of.files or not alike(text, content):
+            done.wrong += _differ(_named(path, results), text, content)
+    _check_readme(results, of, done)
+    changed = sums(results, of).items() ^ known(results).items()
+    done.sums = len(known(results))
+    done.wrong += [
+        f"{name}: not as {CHECKSUMS} has it; where that is meant: scripts/verify.py --write"
+        + (f" accept={name}" if measured(name) else "")
+        for name in sorted({name for name, _ in changed})
+    ]
+    return done
+
+
+def _check_readme(results: Path, of: Expected, done: Checked) -> None:
+    readme = _readme(results)
+    flat = " ".join(readme.split())
+    done.wrong += [f"{README}: it does not say {one!r}" for one in of.quoted if readme and one not in flat]
+    for block in recorded.blocks(readme, README):
+        differ = recorded.excerpt(block, of.tables)
+        none = [f"a table with numbers that no records give: {', '.join(label for _, label in block.rows)}"]
+        done.wrong += [f"{README}: {block.title}: {one}" for one in (none if differ is None else differ)]
+
+
+def _differ(where: str, text: str, wanted: str) -> list[str]:
+    """A sentence for each run of lines that are not the wanted ones."""
+    have, want = text.rstrip("\n").split("\n"), wanted.rstrip("\n").split("\n")
+    found = []
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, have, want, autojunk=False).get_opcodes():
+        if kind != "equal":
+            ours, theirs = "\n".join(have[a:b]), "\n".join(want[c:d])
+            first = next((i for i, (x, y) in enumerate(zip(ours, theirs)) if x != y), min(len(ours), len(theirs)))
+            start = max(0, first - 60)
+            cut = [("..." if start else "") + x[start : first + 60] for x in (ours, theirs)]
+            found.append(f"{where}, line {a + 1}: there is {cut[0]!r}, it must be {cut[1]!r}")
+    return found
+
+
+_NUMBER = re.compile(r"(-?\d+\.?\d*(?:e[+-]?\d+)?)")
+_UNSTABLE = re.compile(r'base64,[^"]*|url\(#[^)]*\)|(?:id|href)="[^"]*"')
+
+
+def alike(text: str, wanted: str) -> bool:
+    """Whether two texts are the same but for rounding: of drawings by a fiftieth of a point, else of the fifth digit, or of
+    a number with an exponent (how steep a function was found to be) by half."""
+    drawing = wanted.startswith("<?xml")
+    slack = 0.02 if drawing else 0.0
+    parts = [_NUMBER.split(_UNSTABLE.sub("", one)) if drawing else _NUMBER.split(one) for one in (text, wanted)]
+    if len(parts[0]) != len(parts[1]) or parts[0][::2] != parts[1][::2]:
+        return False
+    return all(
+        abs(float(a) - float(b)) <= slack + (0.5 if "e" in b else 2e-5) * abs(float(b))
+        for a, b in zip(parts[0][1::2], parts[1][1::2])
+        if a != b
+    )
+
+
+# ---- checksums
+
+
+def known(results: Path) -> dict[str, str]:
+    """The checksums of a folder of results: path -> sha256."""
+    path = results / CHECKSUMS
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+
+def sums(results: Path, of: Expected) -> dict[str, str]:
+    """The checksums as the files have them now; README's is of its table of results."""
+    files = [p for p in sorted(results.rglob("*")) if p.is_file() and p.name != CHECKSUMS]
+    found = {str(p.relative_to(results)): _mine(p, results, of) for p in files}
+    readme = _tables(_readme(results))
+    return found | ({f"../../{README}": hashlib.sha256(readme.encode()).hexdigest()} if readme else {})
+
+
+def measured(name: str) -> bool:
+    """Whether a file holds what was measured, which `--write` never blesses by itself; pages hold prose."""
+    return not name.endswith(".md")
+
+
+def write(results: Path = RESULTS, accept: Sequence[str] = ()) -> list[str]:
+    """Put what records and code give into pages and files, and renew the checksums; the names of what changed.
+
+    Args:
+        accept: patterns of measured files, as `records/*`, whose new content is meant.
+    Raises:
+        ValueError: records that contradict themselves, or measured files that are not those of the checksums. Nothing is written.
+    """
+    of = expected(results)
+    before, now = known(results), sums(results, of)
+    computed = of.files.keys() | of.drawn.keys()
+    foreign = sorted(
+        name for name, _ in before.items() ^ now.items()
+        if measured(name) and name not in computed and not any(fnmatchcase(name, one) for one in accept)
+    ) if before else []  # fmt: skip
+    told = [
+        *of.wrong,
+        *(
+            f"{name} is not as {CHECKSUMS} has it; where that is meant: accept={name}"
+            for name in dict.fromkeys(foreign)
+        ),
+    ]
+    if told:
+        raise ValueError("nothing is written:\n" + "\n".join(told))
+    changed = []
+    for path in [*_pages(results), results.parents[1] / README]:
+        old = path.read_text(encoding="utf-8") if path.is_file() else ""
+        new = (
+            _renewed(old, of) if path.name != README or path.parent != results.parents[1] else _quoting(old, of.quoted)
+        )
+        if new != old:
+            path.write_text(new, encoding="utf-8")
+            changed.append(_named(path, results))
+    for name, content in (of.files | of.drawn).items():
+        path = results / name
+        old = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if old != content and (name in of.files or not alike(old, content)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
+            changed.append(_named(path, results))
+    after = sums(results, of)
+    if after != before:
+        (results / CHECKSUMS).write_text(json.dumps(after, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        changed += [f"checksum of {name}" for name in sorted({n for n, _ in after.items() ^ before.items()})]
+    return changed
+
+
+def _renewed(text: str, of: Expected) -> str:
+    parts = []
+    for part in _parts(text):
+        key = _key(part)
+        if key in of.sections:
+            part = of.sections[key] + ("\n" if part.endswith("\n\n") else "")
+        elif key[0] in of.openings:
+            part = of.openings[key[0]] + _opened(part, of.openings[key[0]])[1]
+        parts.append(part)
+    return "".join(parts)
+
+
+def _quoting(text: str, sentences: Iterable[str]) -> str:
+    """README with the numbers of sentences that it has in other numbers."""
+    for one in sentences:
+        words = [
+            re.escape(w) if not i % 2 else r"(\d+(?:\.\d+)?)" for i, w in enumerate(re.split(r"(\d+(?:\.\d+)?)", one))
+        ]
+        pattern = re.sub(r"(?:\\ )+", r"\\s+", "".join(words))
+        if found := re.search(pattern, text):
+            for n, number in reversed(list(enumerate(re.findall(r"\d+(?:\.\d+)?", one), 1))):
+                text = text[: found.start(n)] + number + text[found.end(n) :]
+    return text

@@ -1,0 +1,112 @@
+"""An experiment as wandb workspaces, one a column, and a report of all: rows, columns and metrics are those of its page.
+
+As in the HTML report a column has its scores, the dev curve that selects, score against zeros, heat maps and samples, and
+beside them what the paper prints. Runs are found by `tasks.loggers.about`: group, `row` and `column`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from repro.plan import published as pub
+from repro.plan.experiment import Column, Experiment
+
+ROW, COLUMN, EXPERIMENT = "row", "column", "experiment"  # keys of a run's configuration
+CURVE, ZEROS = "curve/", "attention_zeros"
+
+
+def make(
+    one: Experiment, entity: str, project: str, records: Sequence[Mapping[str, Any]] = (), url: str = ""
+) -> tuple[list[Any], Any]:
+    """The workspaces and the report, not saved yet.
+
+    Args:
+        records: the printed numbers of the experiment's paper. url: of the HTML report, for a reader who wants the tables.
+
+    Raises:
+        ModuleNotFoundError: wandb-workspaces is not installed.
+    """
+    import wandb_workspaces.reports.v2 as wr
+    import wandb_workspaces.workspaces as ws
+    from wandb_workspaces import expr
+
+    workspaces, blocks = [], [wr.MarkdownBlock(_about(one, url)), wr.TableOfContents()]
+    for column in one.columns:
+        wanted = {EXPERIMENT: one.name, COLUMN: column.key, "profile/name": one.profile}
+        filters = [expr.Config(key) == value for key, value in wanted.items()]
+        order = [expr.Ordering(expr.Summary(column.show[0].metric), ascending=False)]
+        workspaces.append(
+            ws.Workspace(
+                entity=entity, project=project, name=f"{one.name} {one.profile}: {column.key}",
+                sections=[ws.Section(name=column.label, panels=panels(column), is_open=True)],
+                settings=ws.WorkspaceSettings(x_axis="epoch"),
+                runset_settings=ws.RunsetSettings(
+                    filters=filters, groupby=[expr.Config(ROW)], order=order,
+                    pinned_columns=[f"summary:{show.metric}" for show in column.show],
+                ),
+            )
+        )  # fmt: skip
+        said = " and ".join(f"Config('{key}') = '{value}'" for key, value in wanted.items())
+        runs = wr.Runset(entity=entity, project=project, name=column.label, filters=said, groupby=[f"config.{ROW}"])
+        blocks += [
+            wr.H1(column.label),
+            wr.MarkdownBlock(printed(one, column, records)),
+            wr.PanelGrid(runsets=[runs], panels=panels(column)),
+        ]
+    report = wr.Report(
+        entity=entity, project=project, title=f"{one.title[:100]} ({one.profile})", blocks=blocks, width="fluid"
+    )
+    return workspaces, report
+
+
+def panels(column: Column) -> list[Any]:
+    """What is drawn of a column: mean and deviation over seeds of each score by row, curve, score against zeros, heat maps, samples."""
+    import wandb_workspaces.reports.v2 as wr
+
+    by_row = {"groupby": wr.Config(ROW), "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
+    scores: list[Any] = [
+        wr.BarPlot(title=show.label, metrics=[wr.SummaryMetric(show.metric)], title_x=show.unit, **by_row)
+        for show in column.show
+    ]
+    if column.select:
+        scores.append(
+            wr.LinePlot(title=column.select.metric, x="epoch", y=[f"{CURVE}{column.select.metric}"], **by_row)
+        )
+    zeros = next((show.metric for show in column.show if show.metric.endswith(ZEROS)), None)
+    if zeros and column.show[0].metric != zeros:
+        first = column.show[0]
+        scores.append(
+            wr.ScatterPlot(
+                title=f"{first.label} against zeros", x=wr.SummaryMetric(zeros), y=wr.SummaryMetric(first.metric)
+            )
+        )
+    media = [f"{kind}/{column.split}" for kind in ("attention", "samples")]
+    return [*scores, wr.MediaBrowser(title="attention", media_keys=media[:1]), wr.MediaBrowser(title="samples", media_keys=media[1:]),
+            wr.RunComparer(diff_only="split")]  # fmt: skip
+
+
+def _about(one: Experiment, url: str) -> str:
+    """What a reader must know before the numbers."""
+    said = [f"Profile {one.profile}, seeds {', '.join(map(str, one.seeds))}."]
+    said += [
+        "" if one.comparable else "Its numbers are not comparable with the paper's.",
+        one.not_comparable,
+        *one.deviations,
+    ]
+    told = "\n".join(f"* {line}" for line in said if line)
+    return f"{told}\n\nTables with verdicts: {url}" if url else told
+
+
+def printed(one: Experiment, column: Column, records: Sequence[Mapping[str, Any]]) -> str:
+    """The paper's numbers for the rows of a column, as a Markdown table."""
+    groups = [
+        (group, metric, header) for group in column.published for metric, header in zip(group.metrics, group.headers)
+    ]
+    if not groups or not records:
+        return "The paper prints no number for this column."
+    lines = [["row", *(f"{group.label}: {header}" for group, _, header in groups)], ["---"] * (1 + len(groups))]
+    for row in one.rows:
+        theirs = [pub.lookup(records, row.published, group.dataset, metric) for group, metric, _ in groups]
+        lines.append([row.label, *("–" if number is None else number.text() for number in theirs)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

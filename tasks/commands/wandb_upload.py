@@ -1,0 +1,92 @@
+"""Finished cells of the store as wandb runs: those of offline nodes, those that were reused, those trained without wandb."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from repro import cell as cells
+from repro.cell import Cell, Found
+from repro.files import read_json
+from repro.identity import asked_id, family
+from repro.plan import origin
+from repro.store import ASIDE, Evaluation
+from repro.store.records import Record
+from tasks.commands import reproduce
+from tasks.config import compose
+from tasks.loggers import about
+from tasks.loggers.wandb import RECEIPT, SENT, Logger, evaluations, mode
+
+
+def origins(found: Sequence[Record], filters: Mapping[str, str]) -> dict[Path, dict[str, str]]:
+    """Folder -> who asks for the cell (`Cell.origin`), by filters; empty: nobody but its first."""
+    places: dict[str, dict[str, str]] = {}
+    if name := filters.get("experiment"):
+        profiles = (
+            filters["profile"].split(",") if "profile" in filters else compose.page("experiment", name)["profiles"]
+        )
+        for one in (compose.experiment(name, profile) for profile in profiles):
+            for w in reproduce.outline([one])[0]:
+                places.setdefault(asked_id(w.config, family(w.module)), origin(one, w))
+    of_sweep = {"sweep": filters["sweep"]} if "sweep" in filters else {}
+    return {r.folder: places.get(r.asked_id() or "", of_sweep) for r in found}
+
+
+def send(folder: Path, outputs: str, options: Mapping[str, Any], asked: Mapping[str, str]) -> str:
+    """Make a run of a finished cell, or complete the one that is there: "sent", or "there already" with all its evaluations.
+
+    Args:
+        outputs: below which offline runs are written, unless WANDB_DIR says otherwise.
+        options: of the logger wandb. asked: see `origins`.
+
+    Raises:
+        StoreError: the cell is not finished, or damaged. wandb.Error: the server cannot be reached, or refuses.
+    """
+    cell = cells.finished(folder)
+    asker = cell.origin if asked.items() <= cell.origin.items() else asked
+    cell = replace(cell, origin=asker, config={**cell.config, "paths": {**cell.config["paths"], "outputs": outputs}})
+    found = stored(cell, folder)
+    logger = Logger(cell, options)
+    if (os.environ.get("WANDB_MODE") or mode(options["mode"])) == "offline" and _lies_here(cell, found):
+        return "there already"
+    logger.start()
+    if logger.run.summary.get(SENT) == evaluations(found):
+        logger.run.finish()
+        return "there already"
+    logger.curve(about.rows(found))
+    logger.finish(found, "done")
+    return "sent"
+
+
+def stored(cell: Cell, folder: Path) -> Found:
+    """A finished training with its evaluations; of those that score one test set in several ways, the one as it was trained with.
+
+    Raises:
+        Damaged: one of them is.
+    """
+    found = replace(cell, tests=()).found(cells.Store(folder.parents[3]))
+    assert found is not None  # `cells.finished` has read it
+    metrics, signatures = dict(found.metrics), dict(found.signatures)
+    baselines: dict[str, dict[str, Any]] = {}
+    chosen: dict[str, Evaluation] = {}
+    levels = [(level, read) for path in sorted((folder / "evaluations").glob("*"))
+              if ASIDE not in path.name and (read := (level := Evaluation(path)).read())]  # fmt: skip
+    for level, read in sorted(levels, key=lambda one: one[1].get("scoring") != cell.scoring):
+        if read["test"] in chosen:
+            continue
+        chosen[read["test"]] = level
+        metrics |= read["metrics"]
+        signatures |= read.get("signatures") or {}
+        for system, values in (read.get("baselines") or {}).items():
+            baselines.setdefault(system, {}).update(values)
+    return replace(found, metrics=metrics, signatures=signatures, baselines=baselines, evaluations=chosen)
+
+
+def _lies_here(cell: Cell, found: Found) -> bool:
+    """Whether an offline run has all of it: a second one would be sent twice by `wandb sync`."""
+    root = Path(os.environ.get("WANDB_DIR") or cell.config["paths"]["outputs"])
+    receipts = root.glob(f"wandb/offline-run-*-{cell.training_id}/{RECEIPT}")
+    return any((read_json(path) or {}).get(SENT) == evaluations(found) for path in receipts)

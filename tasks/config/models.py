@@ -1,0 +1,135 @@
+"""Architectures by file name, and the mappings at their places.
+
+A family keeps each architecture in `tasks/<family>/models/<name>.py` with `Options` (see `tasks.config.options`), `Model` (a plain
+torch module) and `PLACES`, the places where the model attends. `mapping` fills every place that `mapping.at.<place>` does not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+import sparse_attention as sa
+from tasks.config.options import OptionsError, near, read, short
+
+NOT_PARAMETERS = ("name", "at", "grid")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place where a model attends.
+
+    over: what the model can attend over there: "row", "grid", "sequence", "matching", "density". provides: inputs that the
+    model can hand to the mapping besides scores and mask. stateful: whether the model carries a mapping's state over steps.
+    learned: whether the training finds what a mapping is to learn. signed: whether scores may be negative there.
+    """
+
+    over: tuple[str, ...] = ("row",)
+    provides: tuple[str, ...] = ()
+    stateful: bool = False
+    learned: bool = True
+    signed: bool = True
+
+
+def names(family: str) -> list[str]:
+    """Architectures of a family."""
+    package = importlib.import_module(f"tasks.{family}.models")
+    return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
+
+
+def architecture(family: str, name: str) -> ModuleType:
+    """The module of an architecture. Raises OptionsError naming the nearest one."""
+    known = names(family)
+    if name not in known:
+        raise OptionsError(
+            [f"model.name={short(name)} is no model for this task{near(name, known)}; allowed: {', '.join(known)}"]
+        )
+    return importlib.import_module(f"tasks.{family}.models.{name}")
+
+
+def options(family: str, model: Mapping[str, Any]) -> Any:
+    """The `Options` of the node `model`."""
+    values = {k: v for k, v in model.items() if k != "name"}
+    return read(architecture(family, model["name"]).Options, values, "model")
+
+
+def nodes_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, dict[str, Any]]:
+    """Place -> {"name": ..., parameters}. Raises OptionsError for a place that the model does not have."""
+    own = mapping.get("at") or {}
+    if unknown := [place for place in own if place not in places]:
+        raise OptionsError(
+            [f"mapping.at.{p} is no place of this model; it attends at: {', '.join(places)}" for p in unknown]
+        )
+    return {
+        place: dict(own.get(place) or {k: v for k, v in mapping.items() if k not in ("at", "grid")}) for place in places
+    }
+
+
+def problems(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> list[str]:
+    """What is wrong with the mappings at a model's places, one sentence each."""
+    found = []
+    try:
+        nodes = nodes_at(mapping, places)
+    except OptionsError as error:
+        return error.problems
+    for place, node in nodes.items():
+        try:
+            spec = sa.spec(node["name"])
+            to_learn = sa.make(node["name"], **parameters(node)).learned()
+        except (ValueError, TypeError) as error:
+            found.append(str(error))
+            continue
+        where = places[place]
+        if spec.over not in where.over:
+            found.append(
+                f"mapping={spec.name} works over a {spec.over}; this model attends over a {' or '.join(where.over)} at {place!r}"
+            )
+        if missing := [i for i in spec.inputs if i not in where.provides]:
+            told = f"mapping={spec.name} needs {', '.join(missing)}, which this model does not give at {place!r}"
+            rest = (s for s in map(sa.spec, sa.names()) if s.inputs and s.over in where.over)
+            able = [s.name for s in rest if {*s.inputs} <= {*where.provides}]
+            found.append(told + (f"; with what it gives go {', '.join(able)}" if able else ""))
+        if spec.stateful and not where.stateful:
+            found.append(f"mapping={spec.name} has a state; this model keeps none at {place!r}")
+        if spec.domain == "nonnegative" and where.signed:
+            found.append(
+                f"mapping={spec.name} has no value where a score is negative, and this model's scores are at {place!r}; "
+                "sum_normalization_pp and sparsehourglass take any scores"
+            )
+        if to_learn and not where.learned:
+            found.append(
+                f"mapping.{next(iter(to_learn))}=learned is not possible here: this model trains weights alone; give a number"
+            )
+    return list(dict.fromkeys(found))
+
+
+def parameters(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a mapping's node."""
+    return {k: v for k, v in node.items() if k not in NOT_PARAMETERS}
+
+
+def mappings_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, nn.Module]:
+    """Place -> the mapping's module."""
+    return {place: sa.make(node["name"], **parameters(node)) for place, node in nodes_at(mapping, places).items()}
+
+
+def build(family: str, model: Mapping[str, Any], mapping: Mapping[str, Any], *given: Any) -> nn.Module:
+    """The torch model of the nodes `model` and `mapping`; `given`: what the family's models are built from (sizes, encoded data)."""
+    module = architecture(family, model["name"])
+    return module.Model(options(family, model), *given, mappings_at(mapping, module.PLACES))
+
+
+def learned(model: nn.Module) -> dict[str, float]:
+    """Hyperparameters of a model's mappings that were given as "learned": name -> mean over places, layers and heads."""
+    found: dict[str, list[torch.Tensor]] = {}
+    for part in model.modules():
+        for name, value in part.learned().items() if isinstance(part, sa.Mapping) else ():
+            found.setdefault(name, []).append(value.detach().flatten())
+    return {name: float(torch.cat(values).mean()) for name, values in found.items()}

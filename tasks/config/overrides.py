@@ -1,0 +1,207 @@
+"""Hydra: from the overrides of a command line to our pages, merged; every refusal as one sentence.
+
+A page with the groups chosen in it is composed once; the other overrides are set in a copy of it, by Hydra's own function.
+That is what Hydra does itself, at a tenth of the time: most configurations of an experiment differ in values alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override
+from hydra.errors import ConfigCompositionException, HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from tasks.config.options import near, short
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+# Keys below these are names of one's own, which can be taken away; every other key is needed.
+DELETABLE = ("mapping.at.", "mapping.grid.", "task.tune.parameters.")
+SEVERAL = ("logger",)  # groups of which several pages may be chosen
+HYDRA = (HydraException, OmegaConfBaseException)
+UNREADABLE = (
+    "cannot be read; write KEY=VALUE, +KEY=VALUE or GROUP=PAGE, and lists, mappings and odd characters in quotes"
+)
+
+
+class ConfigError(ValueError):
+    """Everything that is wrong with a configuration, collected before any data is read."""
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Hydra reads our configs; one that does already goes on."""
+    if GlobalHydra.instance().is_initialized():
+        yield
+        return
+    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
+        yield
+
+
+def merged(page: str, overrides: Sequence[str]) -> DictConfig:
+    """A page of configs with the pages that it and `overrides` choose, and the values that `overrides` set. Raises ConfigError."""
+    refuse(overrides)
+    parsed = [_parsed(one) for one in overrides]
+    if sweeps := [one.input_line for one in parsed if one.is_sweep_override()]:
+        raise ConfigError(f"{sweeps[0]!r} names several values; scripts/train.py -m runs one after the other")
+    chosen = tuple(o for o, one in zip(overrides, parsed) if _chooses(one))
+    try:
+        config = copy.deepcopy(_pages(page, chosen))
+        ConfigLoaderImpl._apply_overrides_to_config([one for one in parsed if not _chooses(one)], config)
+    except HYDRA as error:
+        raise ConfigError(sentence(error)) from error
+    return config
+
+
+def refuse(overrides: Sequence[str]) -> None:
+    """Raise ConfigError for overrides that take away what every configuration has, or choose a page that is not there."""
+    keys = [o[1:].partition("=")[0] for o in overrides if o.startswith("~")]
+    found = [
+        f"~{key} is not possible: a configuration has all its keys; set it, as {key}=..."
+        for key in keys if not key.startswith((*DELETABLE, "hydra"))
+    ]  # fmt: skip
+    for one in map(_parsed, overrides):
+        if one.is_delete() or one.is_hydra_override() or not _chooses(one):
+            continue
+        group, known = one.key_or_group, sorted(path.stem for path in (CONFIGS / one.key_or_group).glob("*.yaml"))
+        values = one.sweep_iterator() if one.is_sweep_override() else (one.value(),)
+        several = (
+            name for value in values for name in (value if isinstance(value, list) and group in SEVERAL else [value])
+        )
+        for name in several:
+            if one.package is None and (not isinstance(name, str) or name not in known):
+                found.append(no_page(group, name, known))
+    if found:
+        raise ConfigError("; ".join(found))
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Refuse what Hydra's command line would end on with a traceback; values are checked by `tasks.config.compose`. Raises ConfigError."""
+    overrides = [a for a in arguments if ("=" in a and not a.startswith("-")) or a.startswith("~")]
+    if {"-m", "--multirun", "--plan"} & set(arguments):
+        refuse(overrides)
+    else:
+        merged("main", overrides)
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A key of a command line with all its values, each as the override that sets it; `glob`: values that nobody named."""
+
+    text: str
+    overrides: tuple[str, ...]
+    glob: bool = False
+
+
+def swept(overrides: Sequence[str]) -> dict[str, Swept]:
+    """Key -> its values, in the syntax of Hydra's basic sweeper: a,b choice(a,b) range(1,5) glob(*) sort(...) shuffle(...).
+
+    Raises:
+        ConfigError: what cannot be parsed, pages that do not exist, intervals.
+    """
+    refuse(overrides)
+    found: dict[str, Swept] = {}
+    for text, one in zip(overrides, map(_parsed, overrides)):
+        if not one.is_sweep_override():
+            values = [text]
+        elif not one.is_discrete_sweep():
+            raise ConfigError(f"{text!r} has no values that could be counted; an interval is for hydra/sweeper=optuna")
+        else:
+            values = [f"{one.get_key_element()}={value}" for value in one.sweep_string_iterator()]
+        if not values:
+            raise ConfigError(
+                f"{text!r} fits nothing; there are: {', '.join(_Pages.get_group_options(one.key_or_group))}"
+            )
+        found.pop(key := one.get_key_element(), None)
+        found[key] = Swept(text, tuple(dict.fromkeys(values)), isinstance(one._value, Glob))
+    return found
+
+
+class _Pages:
+    """What Hydra's parser asks of our pages for a glob."""
+
+    @staticmethod
+    def get_group_options(group_name: str, results_filter: object = None) -> list[str]:
+        return sorted(path.stem for path in (CONFIGS / group_name).glob("*.yaml"))
+
+
+@lru_cache(4096)
+def _parsed(override: str) -> Override:
+    """An override as Hydra reads it."""
+    try:
+        (one,) = OverridesParser.create(config_loader=_Pages()).parse_overrides([override])  # type: ignore[arg-type]
+    except (HydraException, ValueError, OverflowError, RecursionError) as error:
+        raise ConfigError(f"{override[:200]!r} {UNREADABLE}") from error
+    if not one.key_or_group:
+        raise ConfigError(f"{override[:200]!r} {UNREADABLE}")
+    return one
+
+
+def _chooses(one: Override) -> bool:
+    """Whether an override chooses a page, or sets how Hydra itself works."""
+    group = (CONFIGS / one.key_or_group).is_dir() and (one.is_sweep_override() or not isinstance(one.value(), dict))
+    return group or one.package is not None or one.is_hydra_override()
+
+
+@lru_cache(512)
+def _pages(page: str, chosen: tuple[str, ...]) -> DictConfig:
+    """Hydra's `compose` of our files alone: it would merge them with what fairseq, once imported, registers as `task/translation`."""
+    store = ConfigStore.instance()
+    registered = store.repo
+    store.repo = {"hydra": registered["hydra"]} | {k: v for k, v in registered.items() if k.startswith("_")}
+    try:
+        with reading():
+            return compose(page, overrides=list(chosen))
+    finally:
+        store.repo = registered
+
+
+def no_page(group: str, name: object, known: Sequence[str]) -> str:
+    """That a group has no such page."""
+    return f"{group}={short(name)} is no page of configs/{group}{near(name, known)}; there are: {', '.join(known) or 'none'}"
+
+
+def sentence(error: Exception) -> str:
+    """What Hydra refuses, in a sentence that names the override, what there is and the nearest of it."""
+    text = str(error)
+    if isinstance(error, ConfigError):
+        return text
+    if page := re.match(r"(?:In '[^']*': )?Could not find '([^']+)/([^/']*)'", text):
+        group, name = page.groups()
+        known = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+        if group == "setting":
+            task, _, profile = name.rpartition("_")
+            there = [one.rpartition("_")[2] for one in known if one.startswith(f"{task}_")]
+            return f"profile={profile} is not possible with task={task}; it has: {', '.join(there)}"
+        return no_page(group, name, known)
+    if key := re.match(r"Could not override '([^']+)'", text):
+        return f"{key[1]} is not in the configuration{_nearest(key[1])}; --cfg job shows all keys, +{key[1]} adds to those of one's own"
+    lines = [line.strip() for line in text.splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
+    cause = (
+        str(error.__cause__).splitlines()[:1]
+        if isinstance(error, ConfigCompositionException) and error.__cause__
+        else []
+    )
+    key = getattr(error, "full_key", None)
+    return ": ".join([*([key] if key else []), *lines[:1], *cause])
+
+
+def _nearest(key: str) -> str:
+    """The key of configs/main.yaml that a wrong one may mean."""
+    known = OmegaConf.to_container(_pages("main", ()), resolve=False)
+    *path, last = key.split(".")
+    for part in path:
+        known = known.get(part) if isinstance(known, dict) else None
+    return near(last, map(str, known)) if isinstance(known, dict) else ""

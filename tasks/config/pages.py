@@ -1,0 +1,76 @@
+"""The pages of configs/ that experiments are made of: names, contents, experiments, printed numbers, rows of one's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from repro.plan import experiment as experiments
+from repro.plan.experiment import Experiment, Row
+from repro.plan.published import records
+from repro.tables import claims as paper_claims
+from repro.tables.claims import Claim
+from tasks.config.options import near
+from tasks.config.overrides import CONFIGS, ConfigError
+
+
+def names_in(group: str) -> list[str]:
+    """The pages of a group of configs."""
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+
+
+def page(group: str, name: str) -> dict[str, Any]:
+    """`configs/<group>/<name>.yaml` as plain containers. Raises ConfigError naming the nearest page."""
+    if name not in (known := names_in(group)):
+        raise ConfigError(f"{group} {name!r} is unknown{near(name, known)}; there are: {', '.join(known)}")
+    return OmegaConf.to_container(OmegaConf.load(CONFIGS / group / f"{name}.yaml"), resolve=True)  # type: ignore[return-value]
+
+
+def experiment(name: str, profile: str) -> Experiment:
+    """`configs/experiment/<name>.yaml` under one of its profiles. Raises ConfigError."""
+    try:
+        return experiments.read(page("experiment", name), name, profile)
+    except experiments.ExperimentError as error:
+        raise ConfigError(str(error)) from error
+
+
+def published(name: str) -> list[dict[str, Any]]:
+    """The records of `configs/published/<name>.yaml`, with what its labels stand for; none for no name."""
+    return records(page("published", name)) if name else []
+
+
+def claims(paper: str) -> list[Claim]:
+    """The claims of `configs/claims/<paper>.yaml`; none where there is no such page."""
+    return paper_claims.read(page("claims", paper), paper) if paper in names_in("claims") else []
+
+
+def own_row(name: str, parameters: Sequence[str]) -> Row:
+    """A row for a mapping that the paper does not have: by its page in configs/mapping, or registered by a plugin."""
+    if not name or not all(re.fullmatch(r"\w+=.+", one) for one in parameters):
+        raise ConfigError(
+            f"add={','.join((name, *parameters))} must be a mapping's name, then its parameters: add=entmax,alpha=1.5"
+        )
+    label = f"{name}({', '.join(parameters)})" if parameters else name
+    if name in names_in("mapping"):
+        return Row(label, name, overrides=tuple(f"mapping.{p}" for p in parameters))
+    return Row(label, "custom", overrides=(f"mapping.name={name}", *(f"+mapping.{p}" for p in parameters)))
+
+
+def parameters(arguments: Iterable[str]) -> str:
+    """For --help: the hyperparameters of the mappings that a command line names, `mapping=NAME` or `add=NAME,...`."""
+    import sparse_attention as sa
+
+    typed = [a.partition("=")[2] for a in arguments if a.startswith(("mapping=", "add="))]
+    named = [word for text in typed for word in text.split(",") if word in sa.names()] or ["softmax"]
+    lines = []
+    for name in named:
+        spec = sa.spec(name)
+        lines.append(f"parameters of mapping={name} ({spec.summary})")
+        for one in spec.params:
+            told = "required" if one.required else f"default {one.default}"
+            lines.append(f"    mapping.{one.name:12s} {one.range}; {told}{f'; {one.meaning}' if one.meaning else ''}")
+        lines += ["    none"] * (not spec.params)
+    return "\n".join([*lines, f"of another mapping: --help mapping=NAME; there are: {', '.join(sa.names())}"])

@@ -1,0 +1,168 @@
+"""Learning-rate schedules: plain classes that give the rate of an update; `SCHEDULES` is what `schedule.name` can be.
+
+    latched_halving   lr, halved after every epoch once the dev loss rose or epoch `start_decay_at` has ended
+    inverse_sqrt      lr min(n / w, sqrt(w / n))                                n = 1, 2, ... the update, w = warmup_updates
+    epoch_steps       lr min(e / (w + 1), 1) decay^(number of decay_epochs < e)  e = 1, 2, ... the epoch, w = warmup_epochs
+    plateau           lr, halved after every `patience` epochs without a new lowest dev loss
+    linear            lr min(n / w, (N - n) / (N - w))                          N = updates in all
+    fixed             lr
+
+A new one is a class here and a page in configs/schedule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.config.options import integer, listing, number
+
+
+class Schedule:
+    """A schedule of a training of `total_updates` updates, `updates_per_epoch` to an epoch, with the base rate `lr`."""
+
+    @dataclass
+    class Options:
+        pass
+
+    def __init__(self, options: Any, lr: float, total_updates: int, updates_per_epoch: int) -> None:
+        self.options, self.lr = options, lr
+        self.total_updates, self.updates_per_epoch = total_updates, updates_per_epoch
+
+    def rate(self, update: int) -> float:
+        """The rate of the next update, after `update` (0, 1, ...) have been made."""
+        raise NotImplementedError
+
+    def epoch_ended(self, epoch: int, dev_loss: float) -> None:
+        """Epoch `epoch` (1, 2, ...) has ended with this dev loss."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed training needs besides the number of updates."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+
+
+class Fixed(Schedule):
+    """The same rate throughout."""
+
+    def rate(self, update: int) -> float:
+        return self.lr
+
+
+class LatchedHalving(Schedule):
+    """OpenNMT-py of May 2017: decay after every epoch once the dev perplexity rose or epoch `start_decay_at` has ended.
+
+    Its `updateLearningRate(ppl, epoch)` runs after the epoch and tests `epoch >= start_decay_at`: with 8, epoch 9 is the
+    first with a smaller rate. Latched: decay goes on when the perplexity falls again.
+    """
+
+    @dataclass
+    class Options:
+        start_decay_at: int = integer(8, low=1, high=10_000, help="epoch after which the rate decays in any case")
+        decay: float = number(0.5, above=0, high=1, help="factor an epoch")
+
+    def __init__(self, options: Any, lr: float, total_updates: int, updates_per_epoch: int) -> None:
+        super().__init__(options, lr, total_updates, updates_per_epoch)
+        self.latched = False
+        self.last_loss: float | None = None
+
+    def rate(self, update: int) -> float:
+        return self.lr
+
+    def epoch_ended(self, epoch: int, dev_loss: float) -> None:
+        rose = self.last_loss is not None and dev_loss > self.last_loss
+        self.latched = self.latched or rose or epoch >= self.options.start_decay_at
+        if self.latched:
+            self.lr *= self.options.decay
+        self.last_loss = dev_loss
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"lr": self.lr, "latched": self.latched, "last_loss": self.last_loss}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.lr, self.latched, self.last_loss = state["lr"], state["latched"], state["last_loss"]
+
+
+class Plateau(Schedule):
+    """Decay after every `patience` epochs in a row without a new lowest dev loss, down to `least` (JoeyNMT's "plateau")."""
+
+    @dataclass
+    class Options:
+        patience: int = integer(
+            3, low=1, high=10_000, help="epochs without a new lowest dev loss before the rate decays"
+        )
+        decay: float = number(0.5, above=0, high=1, help="factor of each decay")
+        least: float = number(0.0, low=0, high=1, help="the rate does not fall below it")
+
+    def __init__(self, options: Any, lr: float, total_updates: int, updates_per_epoch: int) -> None:
+        super().__init__(options, lr, total_updates, updates_per_epoch)
+        self.lowest: float | None = None
+        self.waited = 0
+
+    def rate(self, update: int) -> float:
+        return self.lr
+
+    def epoch_ended(self, epoch: int, dev_loss: float) -> None:
+        if self.lowest is None or dev_loss < self.lowest:
+            self.lowest, self.waited = dev_loss, 0
+            return
+        self.waited += 1
+        if self.waited == self.options.patience:
+            self.lr, self.waited = max(self.lr * self.options.decay, min(self.options.least, self.lr)), 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"lr": self.lr, "lowest": self.lowest, "waited": self.waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.lr, self.lowest, self.waited = state["lr"], state["lowest"], state["waited"]
+
+
+class InverseSqrt(Schedule):
+    """Linear warm-up, then decay with the inverse square root of the update (Vaswani et al. 2017)."""
+
+    @dataclass
+    class Options:
+        warmup_updates: int = integer(200, low=1, high=100_000_000, help="updates of linear warm-up")
+
+    def rate(self, update: int) -> float:
+        n, warm = update + 1, self.options.warmup_updates
+        return self.lr * min(n / warm, (warm / n) ** 0.5)
+
+
+class EpochSteps(Schedule):
+    """MCAN's: 1/4, 1/2, 3/4 of the rate in epochs 1 to 3, then the rate, times .2 after epochs 10 and 12 (Yu et al. 2019)."""
+
+    @dataclass
+    class Options:
+        warmup_epochs: int = integer(3, low=0, high=10_000, help="epoch e of these trains at e / (warmup_epochs + 1)")
+        decay_epochs: list = listing([10, 12], integer(low=1, high=10_000), help="epochs after which the rate decays")
+        decay: float = number(0.2, above=0, high=1, help="factor of each decay")
+
+    def rate(self, update: int) -> float:
+        epoch, options = update // self.updates_per_epoch + 1, self.options
+        warm = min(epoch / (options.warmup_epochs + 1), 1.0)
+        return self.lr * warm * options.decay ** sum(epoch > e for e in options.decay_epochs)
+
+
+class Linear(Schedule):
+    """Linear warm-up, then linear decay to zero over all updates: a short training comes to rest."""
+
+    @dataclass
+    class Options:
+        warmup_updates: int = integer(200, low=1, high=100_000_000, help="updates of linear warm-up")
+
+    def rate(self, update: int) -> float:
+        n, warm, total = update + 1, self.options.warmup_updates, self.total_updates
+        return self.lr * max(min(n / warm, (total - n) / max(total - warm, 1)), 0.0)
+
+
+SCHEDULES: dict[str, type[Schedule]] = {
+    "latched_halving": LatchedHalving,
+    "plateau": Plateau,
+    "inverse_sqrt": InverseSqrt,
+    "epoch_steps": EpochSteps,
+    "linear": Linear,
+    "fixed": Fixed,
+}
