@@ -72,7 +72,7 @@ gpu-wheels: setup ## collect into WHEELS (default wheels) what a machine with to
 	@$(RUN)/gpu_proof.py collect --wheels $(or $(WHEELS),wheels) $(ARGS)
 gpu-proof: ## PART=kernels|training|table on a machine with a GPU; WHEELS=folder PYTHON=python3 where there is no .venv (docs/gpu.md)
 	@$(if $(WHEELS),$(PYTHON),$(BIN)/python) scripts/gpu_proof.py $(or $(PART),kernels) $(if $(WHEELS),--wheels $(WHEELS)) $(ARGS)
-wheel: setup ## a wheel into dist/ that carries the CPU kernels compiled, for x86-64 Linux: pip install without a compiler
+wheel: setup ## a wheel into dist/ that carries the CPU kernels compiled, for Linux: pip install without a compiler
 	@$(RUN)/wheel.py $(ARGS)
 pages: setup ## write the mappings' pages and type stubs from the registry
 	@$(RUN)/pages.py

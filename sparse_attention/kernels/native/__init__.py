@@ -12,6 +12,7 @@ work. Importing this module builds nothing.
 from __future__ import annotations
 
 import ctypes
+import platform
 import threading
 import warnings
 from collections.abc import Callable
@@ -72,7 +73,8 @@ def _load(dtype: torch.dtype) -> bool:
 
 def _say_what_is_missing(library: ctypes.CDLL) -> None:
     """Once per process: what makes this machine's kernels slower than docs/benchmarks.md."""
-    if library.sparse_attention_isa() == b"portable" and build.requested_isa() == "auto":
+    x86 = platform.machine() in ("x86_64", "AMD64")  # elsewhere the portable kernels are the only ones
+    if x86 and library.sparse_attention_isa() == b"portable" and build.requested_isa() == "auto":
         build.say("no AVX2 here or in this compiler: portable CPU kernels, up to twice as slow (docs/kernels.md)")
     if not library.sparse_attention_openmp() and _threads() > 1:
         build.say(f"the compiler has no OpenMP: CPU kernels use 1 thread of {_threads()}; g++ has it (set CXX=g++)")

@@ -8,8 +8,9 @@ Safe for many processes at once: one compiles under a file lock, the others wait
 them compile, and the last rename wins, because a file appears under its final name only when complete. The file ends
 with a checksum, so one that was cut short or damaged later is noticed and built again.
 
-A wheel made by ``make wheel`` carries libraries compiled for four kinds of x86-64 Linux machines (`VARIANTS`). One is
-used where its name holds the hash of the sources beside it and the processor has what it needs; otherwise all is as above.
+A wheel made by ``make wheel`` carries libraries compiled for Linux on x86-64, in four variants, or on aarch64, in one
+(`VARIANTS`). One is used where its name holds the hash of the sources beside it and the processor has what it needs;
+otherwise all is as above.
 
 Environment:
     SPARSE_ATTENTION_CACHE       directory for the libraries (default ``$XDG_CACHE_HOME`` or ``~/.cache``, then a private
@@ -41,12 +42,14 @@ ISA_FLAGS = {"auto": (), "avx2": ("-DSPARSE_ATTENTION_NO_AVX512",), "portable": 
 PREBUILT = Path(__file__).parent / "prebuilt"
 _AVX2 = ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
-# variant, best first -> (SPARSE_ATTENTION_NATIVE_ISA that allows it, flags, what /proc/cpuinfo must list, units it is for)
-VARIANTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
-    "avx512vnni": ("auto", ("-march=x86-64-v4", "-mavx512vnni"), (*_AVX512, "avx512_vnni"), ("attention",)),
-    "avx512": ("auto", ("-march=x86-64-v4",), _AVX512, tuple(UNITS)),
-    "avx2": ("avx2", ("-march=x86-64-v3", *ISA_FLAGS["avx2"]), _AVX2, tuple(UNITS)),
-    "portable": ("portable", ("-march=x86-64", *ISA_FLAGS["portable"]), (), tuple(UNITS)),
+# variant, best first -> (machine, SPARSE_ATTENTION_NATIVE_ISA that allows it, flags, what /proc/cpuinfo must list, units
+# it is for). aarch64 has the portable code alone; its baseline includes Neon, so every such processor runs it.
+VARIANTS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "avx512vnni": ("x86_64", "auto", ("-march=x86-64-v4", "-mavx512vnni"), (*_AVX512, "avx512_vnni"), ("attention",)),
+    "avx512": ("x86_64", "auto", ("-march=x86-64-v4",), _AVX512, tuple(UNITS)),
+    "avx2": ("x86_64", "avx2", ("-march=x86-64-v3", *ISA_FLAGS["avx2"]), _AVX2, tuple(UNITS)),
+    "portable": ("x86_64", "portable", ("-march=x86-64", *ISA_FLAGS["portable"]), (), tuple(UNITS)),
+    "aarch64": ("aarch64", "portable", ("-march=armv8-a",), (), tuple(UNITS)),
 }
 BASE_FLAGS = (
     "-std=c++17",
@@ -140,7 +143,7 @@ def cache_key(compiler: list[str], version: str, isa: str, ctype: str) -> str:
 
 def prebuilt_name(unit: str, variant: str) -> str:
     """The file of a unit for a variant: a hash of its sources and of how they are compiled."""
-    digest = hashlib.sha256(repr((BASE_FLAGS, VARIANTS[variant][1])).encode())
+    digest = hashlib.sha256(repr((BASE_FLAGS, VARIANTS[variant][2])).encode())
     for source in sources(unit):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return f"{unit}-{variant}-{digest.hexdigest()[:32]}.so"
@@ -148,11 +151,12 @@ def prebuilt_name(unit: str, variant: str) -> str:
 
 def prebuilt(unit: str, isa: str) -> Path | None:
     """The best library that came with the package for this unit and processor, if there is one."""
-    if not PREBUILT.is_dir() or platform.system() != "Linux" or platform.machine() != "x86_64":
+    if not PREBUILT.is_dir() or platform.system() != "Linux":
         return None
     features = next((line.split() for line in _processor().splitlines() if line.startswith("flags")), [])
-    for variant, (allowed, _, needed, units) in VARIANTS.items():
-        if isa in ("auto", allowed) and unit in units and set(needed) <= set(features):
+    for variant, (machine, allowed, _, needed, units) in VARIANTS.items():
+        runs = machine == platform.machine() and set(needed) <= set(features)
+        if runs and isa in ("auto", allowed) and unit in units:
             library = PREBUILT / prebuilt_name(unit, variant)
             if is_intact(library):
                 return library

@@ -1,11 +1,13 @@
 """Compile the kernels for other machines than this one: what ``make wheel`` puts into a wheel (see `build.VARIANTS`).
 
-Nothing of the C++ runtime or of OpenMP is linked: libm and libc by versions that glibc 2.28 has, OpenMP is torch's own.
+The compiler decides for which machine: a cross compiler makes that machine's wheel. Nothing of the C++ runtime or of
+OpenMP is linked: libm and libc by versions that glibc 2.28 has, OpenMP is torch's own.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -14,18 +16,33 @@ from pathlib import Path
 from . import build
 
 GLIBC = (2, 28)
-# The newer versions of these need glibc 2.29; the older ones differ in errno alone.
-OLDER = "".join(f'__asm__(".symver {f},{f}@GLIBC_2.2.5");\n' for f in ("pow", "exp", "log", "log2"))
+# The newer versions of these need glibc 2.29; the older ones, each machine's first, differ in errno alone.
+FIRST = {"x86_64": "2.2.5", "aarch64": "2.17"}
+OLDER = ("pow", "exp", "log", "log2")
 
 
-def compile_all(folder: Path, compiler: str) -> None:
-    """Every unit in every variant, sealed as `build` expects it."""
+def machine_of(compiler: list[str]) -> str:
+    """What the compiler compiles for, as ``platform.machine()`` says it there. Raises SystemExit unless `FIRST` has it."""
+    try:
+        said = subprocess.run([*compiler, "-dumpmachine"], capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        sys.exit(f"{shlex.join(compiler)} does not run: {error}; install g++, or set CXX to a compiler")
+    machine = said.partition("-")[0]
+    if machine not in FIRST or "-linux" not in said:
+        wanted = f"set CXX to a compiler for Linux on {' or '.join(FIRST)}, such as aarch64-linux-gnu-g++"
+        sys.exit(f"{shlex.join(compiler)} compiles for {said!r}; {wanted}")
+    return machine
+
+
+def compile_all(folder: Path, compiler: list[str]) -> str:
+    """Every unit in every variant of the compiler's machine, sealed as `build` expects it; returns the machine."""
+    machine = machine_of(compiler)
     folder.mkdir()
     with tempfile.TemporaryDirectory() as scratch:
         older, unit_object = Path(scratch, "older.h"), str(Path(scratch, "unit.o"))
-        older.write_text(OLDER)
-        for variant, (_, flags, _, units) in build.VARIANTS.items():
-            for unit in units:
+        older.write_text("".join(f'__asm__(".symver {f},{f}@GLIBC_{FIRST[machine]}");\n' for f in OLDER))
+        for variant, (runs_on, _, flags, _, units) in build.VARIANTS.items():
+            for unit in units if runs_on == machine else ():
                 source, scalar = build.UNITS[unit]
                 how = [f for f in build.BASE_FLAGS if f != "-shared"] + [
                     "-O3",
@@ -37,14 +54,15 @@ def compile_all(folder: Path, compiler: str) -> None:
                 ]
                 how += [f"-DSPARSE_ATTENTION_TYPE={scalar}", "-x", "c++", "-c", str(build.SOURCES / source)]
                 library = folder / build.prebuilt_name(unit, variant)
-                subprocess.run([compiler, *how, "-o", unit_object], check=True)
+                subprocess.run([*compiler, *how, "-o", unit_object], check=True)
                 linked = str(Path(scratch, "linked.so"))
                 subprocess.run(
-                    [compiler, "-shared", "-s", "-static-libgcc", unit_object, "-o", linked, "-lm"], check=True
+                    [*compiler, "-shared", "-s", "-static-libgcc", unit_object, "-o", linked, "-lm"], check=True
                 )
                 check(linked)
                 build._seal(linked, library)
                 print(f"{library.name}: {library.stat().st_size >> 10} KB", flush=True)
+    return machine
 
 
 def check(library: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sparse_attention.kernels.native import build
+from sparse_attention.kernels.native import build, carry
 
 USE = """
 import sys, warnings, torch
@@ -26,15 +28,33 @@ assert sa.fused.plan(q, q, q).path == "fused"
 sa.sparse_attention(q, q, q).sum().backward()
 print(sa.kernels.select("sparsemax", x).__name__, sa.kernels.native.instruction_set())
 """
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or os.uname().machine != "x86_64", reason="the wheel is for x86-64 Linux"
-)
+CROSS = "aarch64-linux-gnu-g++"
+# Says what it is asked for and compiles nothing: the arguments of each call, and the file that -include names.
+STAND_IN = """#!{python}
+import pathlib, sys
+asked, log = sys.argv[1:], pathlib.Path(__file__).with_name("log")
+if asked == ["-dumpmachine"]:
+    print("{triple}")
+else:
+    older = pathlib.Path(asked[asked.index("-include") + 1]).read_text() if "-include" in asked else ""
+    log.open("a").write(" ".join(asked) + older.replace(chr(10), "") + chr(10))
+    pathlib.Path(asked[asked.index("-o") + 1]).write_bytes(b"library")
+"""
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
+
+
+def compiler_for(triple: str, folder: Path) -> list[str]:
+    script = folder / "g++"
+    script.write_text(STAND_IN.format(python=sys.executable, triple=triple))
+    script.chmod(0o700)
+    return [str(script)]
 
 
 def test_a_prebuilt_library_is_taken_only_whole_for_these_sources_and_this_processor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "PREBUILT", tmp_path)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(build, "_processor", lambda: "flags\t: " + " ".join(build._AVX2))
     names = {variant: build.prebuilt_name("float", variant) for variant in ("avx512", "avx2", "portable")}
     assert build.prebuilt("float", "auto") is None
@@ -53,17 +73,78 @@ def test_a_prebuilt_library_is_taken_only_whole_for_these_sources_and_this_proce
     assert build.prebuilt("float", "auto") is None
 
 
+def test_a_prebuilt_library_is_taken_on_its_machine_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "PREBUILT", tmp_path)
+    monkeypatch.setattr(build, "_processor", lambda: "flags\t: " + " ".join(build._AVX512))
+    taken = {}
+    for variant in ("portable", "aarch64"):
+        library = tmp_path / build.prebuilt_name("double", variant)
+        library.write_bytes(b"library" + build._checksum(b"library"))
+        taken[variant] = library
+    for machine, library in {"x86_64": taken["portable"], "aarch64": taken["aarch64"], "riscv64": None}.items():
+        monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
+        assert build.prebuilt("double", "auto") == build.prebuilt("double", "portable") == library
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    assert build.prebuilt("double", "auto") is None
+
+
+def test_the_compiler_decides_for_which_machine_the_wheel_is(tmp_path: Path) -> None:
+    for triple in ("aarch64-linux-gnu", "aarch64-redhat-linux", "x86_64-pc-linux-gnu"):
+        assert carry.machine_of(compiler_for(triple, tmp_path)) == triple.partition("-")[0]
+    for triple in ("arm64-apple-darwin23", "x86_64-apple-darwin23", "aarch64-apple-darwin", "riscv64-linux-gnu"):
+        with pytest.raises(SystemExit, match=f"{triple}.*set CXX.*x86_64 or aarch64"):
+            carry.machine_of(compiler_for(triple, tmp_path))
+    with pytest.raises(SystemExit, match=r"nowhere does not run.*set CXX"):
+        carry.machine_of([str(tmp_path / "nowhere")])
+
+
+@pytest.mark.parametrize(("machine", "first"), [("aarch64", "2.17"), ("x86_64", "2.2.5")])
+def test_a_wheel_is_compiled_with_the_flags_of_its_machine(
+    machine: str, first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flag of the other processor is an error of the compiler, a symbol's version of the other one of the linker."""
+    monkeypatch.setattr(carry, "check", lambda library: None)
+    assert carry.compile_all(tmp_path / "prebuilt", compiler_for(f"{machine}-linux-gnu", tmp_path)) == machine
+    variants = ["aarch64"] if machine == "aarch64" else ["avx512vnni", "avx512", "avx2", "portable"]
+    names = {build.prebuilt_name(u, v) for v in variants for u in build.UNITS if v != "avx512vnni" or u == "attention"}
+    assert {path.name for path in (tmp_path / "prebuilt").iterdir()} == names
+    compiled = [line for line in (tmp_path / "log").read_text().splitlines() if " -c " in line]
+    assert len(compiled) == len(names)
+    for line in compiled:
+        assert f"pow,pow@GLIBC_{first}" in line and line.count("GLIBC") == len(carry.OLDER) == 4
+        march = "-march=armv8-a" if machine == "aarch64" else "-march=x86-64"
+        assert next(word for word in line.split() if word.startswith("-m")).startswith(march)
+
+
 @pytest.mark.slow
+@pytest.mark.skipif(shutil.which(CROSS) is None, reason=f"no {CROSS} here (apt-get install g++-aarch64-linux-gnu)")
+def test_a_cross_compiler_makes_the_wheel_of_aarch64(root: Path, tmp_path: Path) -> None:
+    script = [sys.executable, str(root / "scripts/wheel.py"), "--to", str(tmp_path)]
+    subprocess.run(script, check=True, env=os.environ | {"PYTHONPATH": str(root), "CXX": CROSS})
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-manylinux_2_28_aarch64.whl")
+    with zipfile.ZipFile(wheel) as files:
+        (tag,) = (files.read(n).decode() for n in files.namelist() if n.endswith(".dist-info/WHEEL"))
+        libraries = {Path(n).name: files.read(n) for n in files.namelist() if "/prebuilt/" in n}
+    assert "Tag: py3-none-manylinux_2_28_aarch64" in tag.splitlines()
+    assert set(libraries) == {build.prebuilt_name(unit, "aarch64") for unit in build.UNITS}
+    for content in libraries.values():
+        assert content[:4] == b"\x7fELF" and int.from_bytes(content[18:20], "little") == 183  # EM_AARCH64
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() not in carry.FIRST, reason="there is no wheel for this machine")
 def test_the_wheel_works_without_a_compiler(root: Path, tmp_path: Path) -> None:
     """The wheel's files alone on the path, an empty PATH and home: native at once, nothing compiled, no warning."""
     if not build.compilers():
         pytest.skip("no C++ compiler here to make the wheel with")
     script = [sys.executable, str(root / "scripts/wheel.py"), "--to", str(tmp_path)]
     subprocess.run(script, check=True, env=os.environ | {"PYTHONPATH": str(root)})
-    (wheel,) = tmp_path.glob("*-manylinux_2_28_x86_64.whl")
+    (wheel,) = tmp_path.glob(f"*-manylinux_2_28_{platform.machine()}.whl")
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
-    for isa in ("auto", "avx2", "portable"):
+    for isa in ("auto", "avx2", "portable") if platform.machine() == "x86_64" else ("auto", "portable"):
         environment = {"PATH": "", "HOME": str(tmp_path / "home"), "PYTHONPATH": str(site), "OMP_NUM_THREADS": "2"}
         done = subprocess.run(
             [sys.executable, "-c", USE, str(site)], env=environment | {"SPARSE_ATTENTION_NATIVE_ISA": isa},
