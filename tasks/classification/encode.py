@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from tasks.classification.options import Encode
-from tasks.classification.tokenize import cutter
 from tasks.config.options import plain, read
 from tasks.data import DataError, DataSet, NullProgress, Progress, content_sha256
 from tasks.data.cache import cached_folder, read_meta, write_meta
@@ -27,6 +27,39 @@ from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
 from tasks.data.records import Example
 from tasks.data.symbols import FIRST, SPECIAL, UNK
 from tasks.data.vectors import COUNTED, counted_vectors, read_vectors
+
+# NLTK's WordPunctTokenizer: runs of letters, digits and underscores, or runs of other visible characters.
+_WORD_PUNCT = re.compile(r"\w+|[^\w\s]+")
+_BREAK = re.compile(r"<\s*br\s*/?\s*>", re.I)
+
+
+def wordpunct(text: str) -> list[str]:
+    """Words and runs of punctuation, as NLTK's WordPunctTokenizer cuts them."""
+    return _WORD_PUNCT.findall(text)
+
+
+def wordpunct_br(text: str) -> list[str]:
+    """`wordpunct` with HTML line breaks kept as one token `<br>`."""
+    first, *rest = (wordpunct(part) for part in _BREAK.split(text))
+    return first + [token for part in rest for token in ("<br>", *part)]
+
+
+TOKENIZERS: dict[str, Callable[[str], list[str]]] = {
+    "whitespace": str.split,
+    "wordpunct": wordpunct,
+    "wordpunct_br": wordpunct_br,
+}
+
+
+def cutter(options: Encode) -> Callable[[str], list[str]]:
+    """text -> tokens as the options say; a text without any is one `<empty>`: there must be something to attend to."""
+    tokenize, limit = TOKENIZERS[options.tokenizer], options.max_tokens
+
+    def cut(text: str) -> list[str]:
+        return tokenize(text.lower() if options.lowercase else text)[:limit] or ["<empty>"]
+
+    return cut
+
 
 RECIPE = 3  # raise when the same options would give other ids or vectors
 DICT, VECTORS, ROWS = "dict.txt", "vectors.npy", "vector_rows.npy"

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from tasks.fairseq_plugin.architectures import DataModel, config_class, entry, register
 from tasks.fairseq_plugin.folder import FolderTask
 from tasks.layers import widened
-from tasks.vqa.batches import inputs_of, order, targets_of
 from tasks.vqa.encode import Encoded, Split, open_encoded
+from tasks.vqa.predict import inputs_of, order, targets_of
 
 
 class QuestionsModel(DataModel):

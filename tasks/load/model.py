@@ -90,7 +90,7 @@ class Loaded:
         """
         self._must_be("seq2seq")
         from tasks.seq2seq.decode import nbest_rows
-        from tasks.seq2seq.texts import output_text
+        from tasks.seq2seq.tokenize import output_text
 
         decoding = _training.options_of(importlib.import_module("tasks.seq2seq.options"), self.config, "decode")
         if nbest > decoding.beam:

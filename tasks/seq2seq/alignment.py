@@ -21,7 +21,7 @@ from tasks.data.alignments import Gold
 from tasks.data.symbols import EOS
 from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import Encoded, Split
-from tasks.seq2seq.subwords import join_subwords
+from tasks.seq2seq.vocabulary import join_subwords
 
 DASH = "@-@"  # what Moses makes of a dash inside a word
 

@@ -14,9 +14,9 @@ from repro.files import broken_seal, sealed
 from tasks.data.files import publish_file
 from tasks.seq2seq.encode import Encoded, Split
 from tasks.seq2seq.metrics import references, score
-from tasks.seq2seq.rouge import rouge_tokenizer
-from tasks.seq2seq.subwords import join_subwords
-from tasks.seq2seq.texts import output_text, reference_text
+from tasks.seq2seq.scores import rouge_tokenizer
+from tasks.seq2seq.tokenize import output_text, reference_text
+from tasks.seq2seq.vocabulary import join_subwords
 
 RECIPE = 2
 NEIGHBOURS = (

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from tasks.data.symbols import FIRST, PAD, SPECIAL, UNK
 from tasks.seq2seq.encode import Encoded
 from tasks.seq2seq.options import Decode
-from tasks.seq2seq.penalties import ranked, ranks_again
-from tasks.seq2seq.search import Hypothesis, beam_search
+from tasks.seq2seq.search import Hypothesis, beam_search, ranked, ranks_again
 
 
 def decode(

@@ -11,9 +11,8 @@ from tasks.data.parallel import batches, chosen, mapped, ranges
 from tasks.data.progress import Progress
 from tasks.data.records import Pair
 from tasks.seq2seq.options import Encode
-from tasks.seq2seq.subwords import learn_subwords, load_subwords
 from tasks.seq2seq.tokenize import tokenizer
-from tasks.seq2seq.vocabulary import SIDES, ranked
+from tasks.seq2seq.vocabulary import SIDES, learn_subwords, load_subwords, ranked
 
 Segment = Callable[[list[str]], list[str]]
 

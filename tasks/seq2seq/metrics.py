@@ -11,13 +11,11 @@ import numpy as np
 from repro.protocol import Evaluation, Metric, Scores, scored
 from sparse_attention.quality import attention_statistics
 from tasks.data.symbols import EOS, SPECIAL
-from tasks.seq2seq.bleu import References, bleu, multi_bleu
 from tasks.seq2seq.encode import Encoded
-from tasks.seq2seq.meteor import meteor
 from tasks.seq2seq.options import LOOKS, Encode
-from tasks.seq2seq.rouge import rouge_f1, rouge_recall75
+from tasks.seq2seq.scores import References, bleu, meteor, multi_bleu, rouge_f1, rouge_recall75
 from tasks.seq2seq.search import Hypothesis
-from tasks.seq2seq.texts import output_text, reference_text, tokenized
+from tasks.seq2seq.tokenize import output_text, reference_text, tokenized
 
 # of `attention_statistics`, where task.scores names `attention`
 SHAPES = (

@@ -14,11 +14,19 @@ is each sentence's own, so that outputs do not depend on what else is in the bat
 
 A step ranks on the model's device; what is kept of it, 2 * beam scores and words a sentence, is chosen on the host: one transfer
 there and one back. Words and attention of an output are gathered at the end, along the rows that led to it.
+
+Outputs that have ended can be ranked by other scores (Wu et al. 2016, GNMT): score = log p / lp + coverage_penalty * cp, with
+
+    lp = ((5 + T) / 6) ** len_penalty             with decode.length=wu; T tokens, end of sentence included
+    cp = sum_i log min(max(sum_t p_ti, .1), 1)    over source words; .1 as in the code of Malaviya et al. 2018
+
+As in OpenNMT, the search itself uses log p. With decode.stop=all more outputs end, so that a penalty has more to choose from.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -194,3 +202,25 @@ def _allowed(log_p: Tensor, limits: np.ndarray, t: int) -> Tensor:
 def _rows(tensors: Tensors, rows: Tensor) -> Tensors:
     """The given rows of every tensor."""
     return {name: tensor.index_select(0, rows) for name, tensor in tensors.items()}
+
+
+LEAST = 0.1  # attention of a source word that counts at least
+
+
+def ranks_again(options: Decode) -> bool:
+    """Whether outputs are ranked by other scores than the search's."""
+    return options.length == "wu" or options.coverage_penalty != 0
+
+
+def ranked(results: Sequence[Hypothesis], options: Decode) -> list[Hypothesis]:
+    """The results of a source with the scores above, best first; as they are where no penalty is asked for."""
+    if not ranks_again(options):
+        return list(results)
+    return sorted((replace(h, score=score(h, options)) for h in results), key=lambda h: -h.score)
+
+
+def score(h: Hypothesis, options: Decode) -> float:
+    """Of an output whose `score` is the search's."""
+    divisor = ((5 + len(h.ids)) / 6) ** options.len_penalty if options.length == "wu" else 1.0
+    coverage = float(h.attention.sum(0).clamp(LEAST, 1.0).log().sum())
+    return h.score / divisor + options.coverage_penalty * coverage

@@ -7,13 +7,19 @@
 | moses_lower | the same on lower-cased text | small models |
 | ptb_lower | Penn Treebank tokens, lower case, brackets as -lrb- and so on | summarization of raw text |
 | ptb_gigaword | ptb_lower with every digit as `#`, as in the release of Rush et al. 2015 | Gigaword, DUC |
+
+Where a model reads every digit of its source as `#` (`digits`: DUC after training on Gigaword), its outputs get their numbers back from the
+source before they are scored, and the references keep theirs, as in the authors' evaluation (NAMAS).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+
+from tasks.seq2seq.options import Encode
+from tasks.seq2seq.vocabulary import join_subwords
 
 BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}
 
@@ -92,3 +98,35 @@ def restore_digits(tokens: list[str], source: list[str]) -> list[str]:
     """
     numbers = {len(word): word for word in source if word[0].isdigit()}
     return [numbers.get(len(token), token) if token[0] == "#" else token for token in tokens]
+
+
+def output_text(
+    tokens: Sequence[str], options: Encode, language: str | None = None, *, source: str = "", digits: str | None = None
+) -> str:
+    """Text of output tokens: subwords joined, numbers restored, words detokenised.
+
+    Args:
+        tokens: without special symbols.
+        language: of the text, for the rules of Moses.
+        source: the raw source text, where numbers come from.
+        digits: the sign that stands for digits in the output, or None.
+    """
+    words = join_subwords(list(tokens), options.subword)
+    if digits:
+        words = restore_digits(words, tokenizer(_keeping_digits(options), language)(source))
+    return detokenizer(options.tokenizer, language)(words)
+
+
+def reference_text(text: str, options: Encode, *, digits: str | None = None) -> str:
+    """What an output is compared with: the published text, or its tokenised form where outputs stay tokenised."""
+    name = _keeping_digits(options) if digits else options.tokenizer
+    return " ".join(tokenizer(name)(text)) if name.startswith("ptb") else text
+
+
+def tokenized(text: str, options: Encode, language: str | None = None) -> str:
+    """`text` as words joined by spaces, for scores of tokenised text."""
+    return " ".join(tokenizer(options.tokenizer, language)(text))
+
+
+def _keeping_digits(options: Encode) -> str:
+    return "ptb_lower" if options.tokenizer == "ptb_gigaword" else options.tokenizer

@@ -8,6 +8,13 @@
     meta.json                         options, images, counts of what was handled, sha256 of everything
 
 Images stay where they are, decoded once into the cache or in a feature store, and are mapped into memory.
+
+Answers are scored as in the VQA challenge (Antol et al. 2015): one is fully right when at least three of ten annotators gave it. The
+official accuracy averages over the ten ways to leave one annotator out,
+
+    acc(a) = mean_i min(#{j != i : answer_j = a} / 3, 1)      0, .3, .6, .9, 1 for 0, 1, 2, 3, 4 or more of ten,
+
+and the same values are the training targets.
 """
 
 from __future__ import annotations
@@ -17,7 +24,7 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -35,9 +42,32 @@ from tasks.data.images import Images, open_images
 from tasks.data.ragged import Ragged
 from tasks.data.records import Question
 from tasks.data.symbols import FIRST, PAD, UNK
-from tasks.vqa.answers import soft_scores, vocabulary
 from tasks.vqa.options import Encode
 from tasks.vqa.sizes import ImageSpec
+
+
+def soft_scores(answers: Sequence[str]) -> dict[str, float]:
+    """Each different answer with its accuracy, see the module; a single answer (one gold label) counts fully."""
+    if len(answers) == 1:
+        return {answers[0]: 1.0}
+    n = len(answers)
+    scores = {}
+    for answer, count in Counter(answers).items():
+        without = count * min((count - 1) / 3, 1.0) + (n - count) * min(count / 3, 1.0)
+        scores[answer] = without / n
+    return scores
+
+
+def accuracy(answer: str, answers: Sequence[str]) -> float:
+    """Accuracy in 0 .. 1 of `answer` against the annotators' (all normalised)."""
+    return soft_scores(answers).get(answer, 0.0)
+
+
+def vocabulary(most_given: Iterable[str], min_count: int) -> list[str]:
+    """Answers given at least `min_count` times, the most frequent first, ties by name."""
+    counts = Counter(most_given)
+    return sorted((a for a, n in counts.items() if n >= min_count), key=lambda a: (-counts[a], a))
+
 
 RECIPE = 2  # raised when the same questions and options would give other numbers
 VOCABULARY = ("dict.txt", "answers.json")

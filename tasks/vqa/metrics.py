@@ -9,7 +9,7 @@ from typing import Any
 
 from repro.protocol import Evaluation, Metric, Scorer, Scores, scored
 from tasks.data.records import Question
-from tasks.vqa.answers import accuracy
+from tasks.vqa.encode import accuracy
 from tasks.vqa.predict import Answers
 
 KEYS = {"yes/no": "accuracy_yes_no", "number": "accuracy_number", "other": "accuracy_other"}

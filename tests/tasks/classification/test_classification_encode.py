@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.classification.encode import encode, encode_test, keep_encoding, open_encoded, vectors_shortfall
+from tasks.classification.encode import (
+    encode,
+    encode_test,
+    keep_encoding,
+    open_encoded,
+    vectors_shortfall,
+    wordpunct,
+    wordpunct_br,
+)
 from tasks.classification.options import Encode
-from tasks.classification.tokenize import wordpunct, wordpunct_br
 from tasks.config.options import OptionsError, read
 from tasks.data import DataError, DataSet
 from tasks.data.records import Example

@@ -13,8 +13,8 @@ from tasks.data.errors import DataError
 from tasks.seq2seq import aligner
 from tasks.seq2seq.aligner import grow_diag_final_and
 from tasks.seq2seq.alignment import error_rate
-from tasks.seq2seq.meteor import meteor
 from tasks.seq2seq.repetition import drop_score, loops, rep_score
+from tasks.seq2seq.scores import meteor
 
 
 def planted(sentences: int, words: int = 30, seed: int = 1):

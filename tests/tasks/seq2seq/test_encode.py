@@ -17,9 +17,8 @@ from tasks.data import DataError, NullProgress
 from tasks.data.symbols import FIRST, SPECIAL, UNK
 from tasks.seq2seq import encode as module
 from tasks.seq2seq.options import TOKENIZERS, Encode
-from tasks.seq2seq.subwords import join_subwords
-from tasks.seq2seq.texts import output_text, reference_text, tokenized
-from tasks.seq2seq.tokenize import restore_digits, tokenizer
+from tasks.seq2seq.tokenize import output_text, reference_text, restore_digits, tokenized, tokenizer
+from tasks.seq2seq.vocabulary import join_subwords
 
 REPO = Path(__file__).resolve().parents[3]
 

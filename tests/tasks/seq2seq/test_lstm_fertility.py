@@ -12,8 +12,7 @@ from tasks.config.options import read
 from tasks.data.symbols import FIRST, PAD
 from tasks.seq2seq.models import lstm, lstm_fertility
 from tasks.seq2seq.options import Decode
-from tasks.seq2seq.penalties import ranked
-from tasks.seq2seq.search import Hypothesis, beam_search
+from tasks.seq2seq.search import Hypothesis, beam_search, ranked
 
 WORDS = 20
 MAPPINGS = ["fertility_softmax", "fertility_sparsemax"]

@@ -8,8 +8,7 @@ from nltk.translate.bleu_score import corpus_bleu as nltk_bleu
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU
 
-from tasks.seq2seq.bleu import bleu, multi_bleu
-from tasks.seq2seq.rouge import cut_bytes, rouge_f1, rouge_recall75
+from tasks.seq2seq.scores import bleu, cut_bytes, multi_bleu, rouge_f1, rouge_recall75
 
 WORDS = ["the", "a", "cat", "dogs", "sat", "running", "on", "mats", "happily", ",", ".", "police", "U.S.", "don't"]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tasks.data.answers import normalized
 from tasks.data.records import Question
 from tasks.vqa import metrics
-from tasks.vqa.answers import accuracy, soft_scores, vocabulary
+from tasks.vqa.encode import accuracy, soft_scores, vocabulary
 
 
 def by_definition(answer: str, answers: list[str]) -> float:

@@ -11,7 +11,7 @@ import torch
 from tasks.config.models import mappings_at
 from tasks.config.options import read
 from tasks.data import DataUnavailable
-from tasks.vqa import batches, figures, metrics, predict
+from tasks.vqa import figures, metrics, predict
 from tasks.vqa.models.mcan import PLACES, Model, Options
 
 SMALL = {
@@ -43,7 +43,7 @@ def test_it_learns_a_colour_from_pixels(encoded):
     """Sixty pictures by heart: the loss falls far below that of the answers' frequencies."""
     part = encoded.splits["train"]
     model, numbers = model_of(encoded, "continuous_sparsemax").train(), range(len(part))
-    inputs, target = batches.inputs_of(encoded, part, numbers), batches.targets_of(encoded, part, numbers)
+    inputs, target = predict.inputs_of(encoded, part, numbers), predict.targets_of(encoded, part, numbers)
     rate = target.mean(0).clamp(1e-4, 1 - 1e-4)
     blind = torch.nn.functional.binary_cross_entropy(rate.expand_as(target), target)
     floor = torch.nn.functional.binary_cross_entropy(target.clamp(1e-6, 1 - 1e-6), target)  # soft targets have entropy

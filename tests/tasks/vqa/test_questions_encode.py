@@ -12,9 +12,9 @@ import pytest
 
 from tasks.data import DataError, DataUnavailable, NullProgress, open_data
 from tasks.data.symbols import FIRST, PAD, UNK
-from tasks.vqa import batches
-from tasks.vqa.answers import accuracy
+from tasks.vqa import predict
 from tasks.vqa.encode import (
+    accuracy,
     encode,
     encode_test,
     features_shortfall,
@@ -45,7 +45,7 @@ def test_damage_is_counted_and_left_out_of_training(node, cache, encoded):
 
 def test_soft_targets_are_the_accuracy_each_answer_would_get(encoded):
     part = encoded.splits["train"]
-    targets = batches.targets_of(encoded, part, range(len(part)))
+    targets = predict.targets_of(encoded, part, range(len(part)))
     for q, row in zip(part.questions, targets):
         assert row.tolist() == pytest.approx([accuracy(a, q.answers) for a in encoded.answers])
     assert max(part.answers.lengths) > 1  # the dissenting colour is in the vocabulary too
@@ -176,7 +176,7 @@ def test_what_falls_short_of_the_papers_inputs():
 
 def test_a_batch_holds_each_image_once(encoded):
     part = encoded.splits["train"]
-    inputs = batches.inputs_of(encoded, part, [0, 5, 0, 9])
+    inputs = predict.inputs_of(encoded, part, [0, 5, 0, 9])
     assert len(inputs["images"]) == 3 and inputs["images"].shape[1:] == (32, 32, 3)
     for row, i in enumerate([0, 5, 0, 9]):
         pixels = inputs["images"][inputs["image_of"][row]].numpy()
@@ -189,7 +189,7 @@ def test_an_unreadable_image_is_black(encoded_test):
     part = encoded_test.splits["test"]
     part.image = np.where(np.arange(len(part)) == 3, -1, part.image)
     try:
-        inputs = batches.inputs_of(encoded_test, part, [2, 3])
+        inputs = predict.inputs_of(encoded_test, part, [2, 3])
     finally:
         part.image = open_encoded(encoded_test.folder).splits["test"].image
     assert not inputs["images"][inputs["image_of"][1]].any() and inputs["images"][inputs["image_of"][0]].any()
@@ -197,11 +197,11 @@ def test_an_unreadable_image_is_black(encoded_test):
 
 def test_order_is_new_each_epoch_the_same_when_resumed_and_keeps_images_together():
     image = np.arange(60) // 3
-    orders = [batches.order(image, 1, epoch, True) for epoch in (1, 2, 1)]
+    orders = [predict.order(image, 1, epoch, True) for epoch in (1, 2, 1)]
     assert np.array_equal(orders[0], orders[2]) and not np.array_equal(orders[0], orders[1])
     assert np.array_equal(np.sort(orders[1]), np.arange(60))
     assert 1 + np.count_nonzero(np.diff(image[orders[0]])) == 20
-    loose = batches.order(image, 1, 1, False)
+    loose = predict.order(image, 1, 1, False)
     assert np.array_equal(np.sort(loose), np.arange(60)) and np.count_nonzero(np.diff(image[loose])) > 40
 
 
