@@ -19,15 +19,16 @@ from types import ModuleType
 from typing import Any
 
 from repro.files import SEAL, broken_seal, sealed
-from tasks.config.options import OptionsError, near, read
-from tasks.data import sources
+from tasks.config.options import OptionsError, near
+from tasks.config.options import read as read_options
+from tasks.data.acquire import sources
+from tasks.data.acquire.download import nothing_fetched
 from tasks.data.dataset import SPLITS, DataSet, content_sha256, fingerprint
-from tasks.data.download import nothing_fetched
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import check_folder, publish_file
 from tasks.data.manifests import load_manifest, manifest_names
 from tasks.data.progress import NullProgress, Progress
-from tasks.data.reading import counting
+from tasks.data.read.formats import counting
 from tasks.data.records import KINDS
 
 __all__ = [
@@ -76,7 +77,7 @@ def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:
 
 
 def _options(module: ModuleType, node: Mapping[str, Any]) -> Any:
-    return read(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
+    return read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
 
 
 def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | None = None) -> DataSet:

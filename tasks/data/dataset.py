@@ -13,7 +13,7 @@ import numpy as np
 
 from tasks.config.options import integer, node
 from tasks.data.progress import Progress
-from tasks.data.reading import TOO_LONG, count, too_long
+from tasks.data.read.formats import TOO_LONG, count, too_long
 from tasks.data.records import Labelled, Subset, first, texts_of
 
 SPLITS = ("train", "dev", "test")
@@ -111,7 +111,7 @@ def make(
 
 
 def _readable(records: Sequence[Any], what: str) -> Sequence[Any]:
-    """The records whose texts are within the limits of `tasks.data.reading`; the others are counted."""
+    """The records whose texts are within the limits of `tasks.data.read.formats`; the others are counted."""
     if isinstance(records, Labelled):
         return records
     long = {i for i, record in enumerate(records) if any(map(too_long, texts_of(record)))}

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.data.apt import PrivateApt
+from tasks.data.acquire.apt import PrivateApt
 from tasks.data.errors import DataUnavailable
-from tasks.data.pairs import cached_parts, cached_rows
 from tasks.data.progress import Progress
+from tasks.data.read.pairs import cached_parts, cached_rows
+from tasks.data.read.splits import Parts, normalized, split_by_content
 from tasks.data.records import clean
-from tasks.data.splits import Parts, normalized, split_by_content
 
 RECIPE = 2  # raised when the same lists would give other rows or splits
 LEAST_WORDS = 10  # of a paragraph

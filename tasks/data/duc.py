@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from tasks.config.options import text
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.files import sha256_of
-from tasks.data.lines import LinePairs, find_file, folder_of
 from tasks.data.manifests import load_manifest
-from tasks.data.pairs import ENGLISH
+from tasks.data.read.lines import LinePairs, find_file, folder_of
+from tasks.data.read.pairs import ENGLISH
 
 
 @dataclass

@@ -26,7 +26,7 @@ import numpy as np
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import locked, publish_file, sha256_of
 from tasks.data.progress import NullProgress, Progress
-from tasks.data.reading import check_fields, damaged, parse_json, read_text
+from tasks.data.read.formats import check_fields, damaged, parse_json, read_text
 
 FORMAT = 1
 STAMPS = ".verified.json"

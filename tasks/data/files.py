@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tasks.data.errors import DataError, DataUnavailable
-from tasks.data.reading import opened
+from tasks.data.read.formats import opened
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 _NOT_WRITABLE = {errno.EACCES, errno.EROFS, errno.EPERM}

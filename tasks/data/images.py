@@ -21,7 +21,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tasks.data import archives
+from tasks.data.acquire import archives
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.feature_store import verified
 from tasks.data.files import locked, publish_file, sha256_of

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import text
-from tasks.data import sources
+from tasks.data.acquire import sources
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.files import sha256_of
-from tasks.data.lines import LinePairs, find_file, folder_of
 from tasks.data.manifests import load_manifest
-from tasks.data.pairs import language, languages, two_languages
 from tasks.data.progress import Progress
+from tasks.data.read.lines import LinePairs, find_file, folder_of
+from tasks.data.read.pairs import language, languages, two_languages
 from tasks.data.records import Pair
 
 KIND = "pairs"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tasks.data.dataset import DataSet
-from tasks.data.labelled import MulanOptions as Options
-from tasks.data.labelled import load_mulan
 from tasks.data.progress import Progress
+from tasks.data.read.labelled import MulanOptions as Options
+from tasks.data.read.labelled import load_mulan
 
 KIND = "features"
 

@@ -10,8 +10,8 @@ from tasks.config.options import choice
 from tasks.data.dataset import SPLITS, DataSet, Limits, fingerprint, limits, make
 from tasks.data.debian import load_descriptions
 from tasks.data.manifests import load_manifest
-from tasks.data.pairs import ENGLISH, bounds, within_bounds, word_bounds
 from tasks.data.progress import Progress
+from tasks.data.read.pairs import ENGLISH, bounds, within_bounds, word_bounds
 from tasks.data.records import Pair
 
 KIND = "pairs"

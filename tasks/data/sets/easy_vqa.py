@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import choice, integer, listing, number
+from tasks.data.acquire.pip import fetch_wheel
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.images import Files, ImageInput, path_key
 from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
-from tasks.data.questions import hold_out, limited, read_easy_vqa
+from tasks.data.read.questions import hold_out, limited, read_easy_vqa
 from tasks.data.records import Question
-from tasks.data.wheels import fetch_wheel
 
 KIND = "questions"
 

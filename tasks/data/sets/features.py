@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from tasks.config.options import listing, text
-from tasks.data import own
 from tasks.data.dataset import SPLITS, DataSet, fingerprint
-from tasks.data.labelled import NUMBER, finite, labelled_set, read_arff
 from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
-from tasks.data.reading import damaged, numbered, table
-from tasks.data.splits import split_by_content
+from tasks.data.read import own
+from tasks.data.read.formats import damaged, numbered, table
+from tasks.data.read.labelled import NUMBER, finite, labelled_set, read_arff
+from tasks.data.read.splits import split_by_content
 
 KIND = "features"
 LAYOUTS = ((".arff",), (".csv",), (".tsv",), (".svmlight",), (".svm",))

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import text
-from tasks.data import own
 from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
-from tasks.data.lines import LinePairs
 from tasks.data.manifests import load_manifest
-from tasks.data.pairs import languages
 from tasks.data.progress import Progress
-from tasks.data.reading import count, damaged, numbered
+from tasks.data.read import own
+from tasks.data.read.formats import count, damaged, numbered
+from tasks.data.read.lines import LinePairs
+from tasks.data.read.pairs import languages
 from tasks.data.records import Pair, Subset, clean
 
 KIND = "pairs"

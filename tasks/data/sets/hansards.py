@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import text
-from tasks.data import reading
-from tasks.data.alignments import AlignedPair, aligned, read_pharaoh
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
-from tasks.data.pairs import language, languages, two_languages
 from tasks.data.progress import Progress
+from tasks.data.read import formats
+from tasks.data.read.alignments import AlignedPair, aligned, read_pharaoh
+from tasks.data.read.pairs import language, languages, two_languages
 from tasks.data.records import clean
 
 KIND = "pairs"
@@ -38,9 +38,9 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
 
     def read(progress: Progress) -> Mapping[str, Sequence[AlignedPair]]:
         path = files["enfr.src-tgt"]
-        sides = [[clean(side) for side in line.split("|||")] for line in reading.read_lines(path)]
+        sides = [[clean(side) for side in line.split("|||")] for line in formats.read_lines(path)]
         if wrong := next((i for i, line in enumerate(sides, 1) if len(line) != 2), None):
-            raise reading.damaged(path, "not two sides", "English ||| French", line=wrong)
+            raise formats.damaged(path, "not two sides", "English ||| French", line=wrong)
         golds = read_pharaoh(files["enfr.gold"], first=1)
         return {"test": aligned(*map(list, zip(*sides)), golds, swap=options.source_lang == "fr")}
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tasks.config.options import choice, integer, listing, text
-from tasks.data import own
-from tasks.data.answers import answer_type, normalized
 from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
 from tasks.data.images import SUFFIXES, Files, ImageInput
 from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
-from tasks.data.questions import hold_out, limited
-from tasks.data.reading import damaged
+from tasks.data.read import own
+from tasks.data.read.answers import answer_type, normalized
+from tasks.data.read.formats import damaged
+from tasks.data.read.questions import hold_out, limited
 from tasks.data.records import Question
 
 KIND = "questions"

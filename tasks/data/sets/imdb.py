@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import integer, number, text
-from tasks.data import hub, sources
-from tasks.data.archives import reading_archive, tar_members
+from tasks.data.acquire import hub, sources
+from tasks.data.acquire.archives import reading_archive, tar_members
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
 from tasks.data.manifests import load_manifest, mirror_files
 from tasks.data.progress import Progress
-from tasks.data.reading import decode, read_text, size_of
+from tasks.data.read.formats import decode, read_text, size_of
 from tasks.data.records import Example
 
 KIND = "texts"

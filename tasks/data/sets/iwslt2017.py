@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config.options import text
-from tasks.data import hub, sources
+from tasks.data.acquire import hub, sources
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.files import sha256_of
-from tasks.data.lines import find_file, folder_of
 from tasks.data.manifests import load_manifest
-from tasks.data.pairs import (
+from tasks.data.progress import Progress
+from tasks.data.read.formats import damaged, read_lines, read_text
+from tasks.data.read.lines import find_file, folder_of
+from tasks.data.read.pairs import (
     bounds,
     bounds_shortfall,
     language,
@@ -25,8 +27,6 @@ from tasks.data.pairs import (
     within_bounds,
     word_bounds,
 )
-from tasks.data.progress import Progress
-from tasks.data.reading import damaged, read_lines, read_text
 from tasks.data.records import Mapped, Pair, clean
 
 KIND = "pairs"

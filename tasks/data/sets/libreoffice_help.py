@@ -10,10 +10,12 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from tasks.config.options import choice
-from tasks.data.apt import PrivateApt
+from tasks.data.acquire.apt import PrivateApt
 from tasks.data.dataset import SPLITS, DataSet, Limits, fingerprint, limits, make
 from tasks.data.manifests import load_manifest
-from tasks.data.pairs import (
+from tasks.data.progress import Progress
+from tasks.data.read.formats import read_text
+from tasks.data.read.pairs import (
     bounds,
     cached_parts,
     cached_rows,
@@ -23,10 +25,8 @@ from tasks.data.pairs import (
     within_bounds,
     word_bounds,
 )
-from tasks.data.progress import Progress
-from tasks.data.reading import read_text
+from tasks.data.read.splits import normalized, split_by_content
 from tasks.data.records import Pair, clean
-from tasks.data.splits import normalized, split_by_content
 
 KIND = "pairs"
 RECIPE = 2  # raised when the same pages would give other pairs or splits

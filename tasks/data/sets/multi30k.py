@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import choice, text
-from tasks.data import hub, sources
+from tasks.data.acquire import hub, sources
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
-from tasks.data.pairs import (
+from tasks.data.progress import Progress
+from tasks.data.read.formats import read_lines
+from tasks.data.read.pairs import (
     bounds,
     bounds_shortfall,
     language,
@@ -20,8 +22,6 @@ from tasks.data.pairs import (
     within_bounds,
     word_bounds,
 )
-from tasks.data.progress import Progress
-from tasks.data.reading import read_lines
 from tasks.data.records import Mapped, Pair, clean
 
 KIND = "pairs"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tasks.data.alignments import AlignedPair, aligned, read_pud
 from tasks.data.dataset import DataSet, make
 from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
-from tasks.data.pairs import languages
 from tasks.data.progress import Progress
+from tasks.data.read.alignments import AlignedPair, aligned, read_pud
+from tasks.data.read.pairs import languages
 from tasks.data.sets.hansards import Options as Options
 
 KIND = "pairs"

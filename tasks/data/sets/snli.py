@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import text
-from tasks.data import hub, sources
+from tasks.data.acquire import hub, sources
 from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
 from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
-from tasks.data.reading import TOO_LONG, count, damaged, json_lines, numbered, table, too_long
+from tasks.data.read.formats import TOO_LONG, count, damaged, json_lines, numbered, table, too_long
 from tasks.data.records import Example, Mapped, Subset
 
 KIND = "texts"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tasks.config.options import text
 from tasks.data.dataset import DataSet, Limits, limits, make
-from tasks.data.lines import same_length
 from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
-from tasks.data.reading import damaged, numbered, read_lines
+from tasks.data.read.formats import damaged, numbered, read_lines
+from tasks.data.read.lines import same_length
 from tasks.data.records import Example
 
 KIND = "texts"

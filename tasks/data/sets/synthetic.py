@@ -27,9 +27,9 @@ import numpy as np
 
 from tasks.config.options import choice, integer, node
 from tasks.data.dataset import SPLITS, DataSet
-from tasks.data.labelled import labelled_set
 from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
+from tasks.data.read.labelled import labelled_set
 
 KIND = "features"
 SETTINGS = ("mean_labels", "label_range", "length")

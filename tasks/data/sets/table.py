@@ -11,11 +11,11 @@ from typing import Any
 
 from tasks.config.options import Kind, listing, near
 from tasks.config.options import text as word
-from tasks.data import own
 from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
 from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
-from tasks.data.reading import damaged
+from tasks.data.read import own
+from tasks.data.read.formats import damaged
 from tasks.data.records import Example, Subset
 
 KIND = "texts"

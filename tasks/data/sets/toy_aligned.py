@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import integer
-from tasks.data.alignments import AlignedPair
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
+from tasks.data.read.alignments import AlignedPair
 from tasks.data.sets.toy import generate, translate
 
 KIND = "pairs"

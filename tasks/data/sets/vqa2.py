@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import choice, integer, listing, number, text
-from tasks.data import sources
+from tasks.data.acquire import sources
 from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.files import sha256_of
 from tasks.data.images import Files, ImageInput, coco_key
-from tasks.data.lines import find_file, folder_of
 from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
-from tasks.data.questions import hold_out, limited, read_vqa2
-from tasks.data.reading import read_text
+from tasks.data.read.formats import read_text
+from tasks.data.read.lines import find_file, folder_of
+from tasks.data.read.questions import hold_out, limited, read_vqa2
 from tasks.data.records import Question
 
 KIND = "questions"

@@ -11,7 +11,7 @@ from tasks.data.dataset import DataSet, Limits, limits, make
 from tasks.data.images import ImageInput
 from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
-from tasks.data.questions import limited, read_vqa2
+from tasks.data.read.questions import limited, read_vqa2
 from tasks.data.records import Question
 
 KIND = "questions"

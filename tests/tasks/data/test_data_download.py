@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from tasks.data import DataError, NullProgress
-from tasks.data.download import download, unpack_archive
+from tasks.data.acquire.download import download, unpack_archive
 
 BODY = bytes(range(256)) * 2000
 SHA = hashlib.sha256(BODY).hexdigest()

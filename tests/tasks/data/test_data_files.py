@@ -9,7 +9,7 @@ import pytest
 
 from tasks.data import DataError, NullProgress, Progress
 from tasks.data.files import publish_file, publish_folder, sha256_of, verify, writing_to
-from tasks.data.pairs import bounds, bounds_shortfall, cached_rows, within_bounds
+from tasks.data.read.pairs import bounds, bounds_shortfall, cached_rows, within_bounds
 from tasks.data.records import Pair
 
 

@@ -10,7 +10,7 @@ from hub_stand_in import COMMIT, PATHS, SIZES, parquet, serving
 
 from tasks import data
 from tasks.data import DataError, DataUnavailable, NullProgress, manifests
-from tasks.data.hub import _Hub
+from tasks.data.acquire.hub import _Hub
 
 pytest.importorskip("datasets", reason="the hub needs the package datasets (the extra `repro`)")
 SETS = {"imdb": "stanfordnlp/imdb", "snli": "stanfordnlp/snli", "gigaword": "Harvard/gigaword", "iwslt2017": "IWSLT/iwslt2017", "multi30k": "bentrevett/multi30k"}  # fmt: skip

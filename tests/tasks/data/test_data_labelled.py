@@ -10,7 +10,7 @@ import pytest
 from made_mirror import LABELS
 
 from tasks.data import DataError, NullProgress
-from tasks.data.labelled import label_names, read_arff
+from tasks.data.read.labelled import label_names, read_arff
 from tasks.data.sets import yeast_river
 
 

@@ -14,8 +14,8 @@ from small_vqa2 import picture
 
 from tasks.data import DataError, DataUnavailable, NullProgress
 from tasks.data.images import Files, ImageError, coco_key, decode, decode_all, open_images, path_key, stem_key
-from tasks.data.questions import hold_out, limited, read_nlvr, read_vqa2
-from tasks.data.reading import counting
+from tasks.data.read.formats import counting
+from tasks.data.read.questions import hold_out, limited, read_nlvr, read_vqa2
 from tasks.data.records import Question
 
 QUIET = NullProgress()

@@ -12,8 +12,9 @@ import pytest
 from hub_stand_in import serving
 
 from tasks import data
-from tasks.data import DataError, DataUnavailable, NullProgress, manifests, sources
-from tasks.data.download import download
+from tasks.data import DataError, DataUnavailable, NullProgress, manifests
+from tasks.data.acquire import sources
+from tasks.data.acquire.download import download
 
 ROW = {
     "gold_label": "neutral",

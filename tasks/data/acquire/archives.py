@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import publish_folder
-from tasks.data.reading import damaged
+from tasks.data.read.formats import damaged
 
 LONGEST_NAME, LONGEST_PATH = 255, 4000  # bytes of a file's name and of its path, as file systems have it
 # What the standard library raises for damaged, encrypted or oddly compressed archives.

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.data import reading
 from tasks.data.errors import DataError, DataUnavailable
+from tasks.data.read import formats
 from tasks.data.records import Pair, clean
 
 _BLOCK = 1 << 24
@@ -23,7 +23,7 @@ class Lines(Sequence[str]):
     """The lines of a UTF-8 file by number; the file is mapped, not read (a packed file is read into memory).
 
     Raises:
-        DataError: a file that `tasks.data.reading.numbered` would refuse; all of it is checked at once.
+        DataError: a file that `tasks.data.read.formats.numbered` would refuse; all of it is checked at once.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,7 +43,7 @@ class Lines(Sequence[str]):
         self._starts = np.concatenate([[0], found[:-1] + 1]) if len(found) else found
 
     def _load(self) -> mmap.mmap | bytes:
-        with reading.opened(self.path) as stream:
+        with formats.opened(self.path) as stream:
             if isinstance(stream, io.BufferedReader) and stream.peek(1):  # a plain file that is not empty
                 return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             return stream.read()
@@ -54,7 +54,7 @@ class Lines(Sequence[str]):
 
     def _check(self) -> None:
         decoder, met, held = codecs.getincrementaldecoder("utf-8")(), Counter[str](), ""
-        reading.check_kind(self.path, self._bytes[:8])
+        formats.check_kind(self.path, self._bytes[:8])
         for start, block in self._blocks():
             try:
                 text = held + decoder.decode(block, final=start + len(block) == len(self._bytes))
@@ -64,10 +64,10 @@ class Lines(Sequence[str]):
                 for i in range(max(int(np.searchsorted(self._ends, start)) - 1, 0), len(self)):
                     self[i]
             held = "\r" if text.endswith("\r") else ""  # perhaps the first half of a line end
-            met.update(reading.odd(text.removesuffix("\r")))
-        met.update(reading.odd(held))
+            met.update(formats.odd(text.removesuffix("\r")))
+        met.update(formats.odd(held))
         blank = re.search(rb"[^\s]", self._bytes) is None
-        reading.check_lines(self.path, len(self), blank, met)
+        formats.check_lines(self.path, len(self), blank, met)
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -79,7 +79,7 @@ class Lines(Sequence[str]):
             raise IndexError(i)
         i %= len(self)
         start = int(self._starts[i])
-        return reading.decode(self._bytes[start : self._ends[i]], self.path, line=i + 1, byte=start).removesuffix("\r")
+        return formats.decode(self._bytes[start : self._ends[i]], self.path, line=i + 1, byte=start).removesuffix("\r")
 
     def __getstate__(self):  # a map cannot travel to a worker process; it is opened again there
         return {"path": self.path}

@@ -16,11 +16,11 @@ from typing import Any
 from tasks.data.dataset import SPLITS, fingerprint
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
-from tasks.data.pairs import cached_parts
 from tasks.data.progress import Progress
-from tasks.data.reading import check_fields, count, damaged, json_lines, parse_json, read_text, table
+from tasks.data.read.formats import check_fields, count, damaged, json_lines, parse_json, read_text, table
+from tasks.data.read.pairs import cached_parts
+from tasks.data.read.splits import Parts, normalized, split_by_content
 from tasks.data.records import clean
-from tasks.data.splits import Parts, normalized, split_by_content
 
 RECIPE = 1  # raised when the same files would give other records or splits
 WHOLE = ""  # instead of a split: the one file that is still to be split

@@ -2,7 +2,7 @@
 
     sources:
       - {kind: mirror}                                        data.mirror=FOLDER, the files under `files`
-      - {kind: hub, repo: .., revision: .., files: .., fields: ..}      see `tasks.data.hub`
+      - {kind: hub, repo: .., revision: .., files: .., fields: ..}      see `tasks.data.acquire.hub`
       - {kind: url, base: ..}                                 the same files by name, below <root>/<name> as in a mirror
       - kind: url
         files: [{url: .., bytes: .., sha256: .., unpack: true}]         into <root>/<name>; unpacked, into a folder there
@@ -17,9 +17,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from tasks.data import archives
+from tasks.data.acquire import archives
+from tasks.data.acquire.download import download
 from tasks.data.cache import META, is_whole, write_meta
-from tasks.data.download import download
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
@@ -60,7 +60,7 @@ def fetched(manifest: Mapping[str, Any], root: Path, progress: Progress) -> Path
     An unpacked folder has `meta.json` with the sha256 of its files; its archive is removed.
 
     Raises:
-        DataUnavailable, DataError: as `tasks.data.download.download`; a damaged archive.
+        DataUnavailable, DataError: as `tasks.data.acquire.download.download`; a damaged archive.
     """
     folder = root / manifest["name"]
     for entry in _entries(manifest):

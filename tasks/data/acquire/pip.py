@@ -12,11 +12,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tasks.data import archives
+from tasks.data.acquire import archives
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import locked, sha256_of, writing_to
 from tasks.data.progress import NullProgress, Progress
-from tasks.data.reading import check_fields, parse_json, read_text
+from tasks.data.read.formats import check_fields, parse_json, read_text
 
 
 def fetch_wheel(

@@ -1,6 +1,6 @@
 """Data sets of the Hugging Face hub: Parquet files of one revision, verified, and read as a stream into a cache of our own.
 
-No script of the hub is run. The files come by `tasks.data.download` (resumed, held against the sha256 that the hub or the
+No script of the hub is run. The files come by `tasks.data.acquire.download` (resumed, held against the sha256 that the hub or the
 manifest states) and are read by the `datasets` package, row group by row group, so that memory does not grow with the set.
 The rows then lie below `<root>/encoded` with their sha256, a JSON object a line, and nothing more is asked of the hub.
 
@@ -19,12 +19,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tasks.data.acquire.download import download, fetching_is_off
 from tasks.data.cache import cached_folder, read_meta
-from tasks.data.download import download, fetching_is_off
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import publish_file
-from tasks.data.lines import Lines
 from tasks.data.progress import Progress
+from tasks.data.read.lines import Lines
 from tasks.data.records import Mapped
 
 RECIPE = 1  # raised when the same files give other rows

@@ -9,7 +9,7 @@ import numpy as np
 
 from tasks.data.errors import DataError
 from tasks.data.progress import Progress
-from tasks.data.reading import LONGEST_TEXT, check_kind, damaged, decode, opened
+from tasks.data.read.formats import LONGEST_TEXT, check_kind, damaged, decode, opened
 
 COUNTED = "ppmi"  # in place of a file's name
 _WINDOW = 5

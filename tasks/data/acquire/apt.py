@@ -21,11 +21,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tasks.data.archives import BROKEN
+from tasks.data.acquire.archives import BROKEN
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import locked, publish_file, publish_folder, writing_to
 from tasks.data.progress import Progress
-from tasks.data.reading import check_fields, count, damaged, parse_json, read_text
+from tasks.data.read.formats import check_fields, count, damaged, parse_json, read_text
 
 _CARRIED = re.compile(r"^Acquire::(http|https|ftp|tor|ForceIPv4|ForceIPv6|Check-Valid-Until|Check-Date|By-Hash)\b")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of other bytes

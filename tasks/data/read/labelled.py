@@ -16,10 +16,10 @@ from xml.etree import ElementTree
 import numpy as np
 
 from tasks.config.options import text
-from tasks.data import sources
+from tasks.data.acquire import sources
 from tasks.data.dataset import DataSet, make
 from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
-from tasks.data.reading import damaged, numbered, read_text
+from tasks.data.read.formats import damaged, numbered, read_text
 from tasks.data.records import Labelled
 
 Arrays = Mapping[str, tuple[np.ndarray, np.ndarray]]  # split -> features [n, d], labels [n, K]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
-from tasks.data import archives
+from tasks.data.acquire import archives
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import locked, sha256_of, verify, writing_to
 from tasks.data.progress import Progress
