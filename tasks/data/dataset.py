@@ -17,6 +17,8 @@ from tasks.data.read.formats import TOO_LONG, count, too_long
 from tasks.data.records import Labelled, Subset, first, texts_of
 
 SPLITS = ("train", "dev", "test")
+Splits = Mapping[str, Sequence[Any]]  # split -> its records
+Manifest = Mapping[str, Any]
 NOUNS = {"pairs": "pairs", "texts": "examples", "questions": "questions", "features": "documents"}
 _SPLIT_WORDS = {"train": "training", "dev": "dev", "test": "test"}
 
@@ -43,7 +45,7 @@ class DataSet:
     name: str
     kind: str
     fingerprint: Mapping[str, str]
-    read: Callable[[Progress], Mapping[str, Sequence[Any]]]
+    read: Callable[[Progress], Splits]
     provenance: str
     notes: tuple[str, ...] = ()
     shortfalls: tuple[str, ...] = ()
@@ -70,9 +72,9 @@ def limits() -> Any:
 
 
 def make(
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     kind: str,
-    read: Callable[[Progress], Mapping[str, Sequence[Any]]],
+    read: Callable[[Progress], Splits],
     provenance: str,
     *,
     sources: Mapping[str, Any],
@@ -119,7 +121,7 @@ def _readable(records: Sequence[Any], what: str) -> Sequence[Any]:
     return Subset(records, [i for i in range(len(records)) if i not in long]) if long else records
 
 
-def _shortfalls(manifest: Mapping[str, Any], noun: str, limits: Limits, found: Mapping[str, int]) -> list[str]:
+def _shortfalls(manifest: Manifest, noun: str, limits: Limits, found: Mapping[str, int]) -> list[str]:
     told = list(manifest.get("shortfalls", ()))
     if manifest.get("kind") == "own":
         told.append("own data")

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from tasks.config.options import near
+from tasks.config.options import near, text
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import verify
 
@@ -35,6 +35,11 @@ def load_manifest(name: str) -> dict[str, Any]:
             f"unknown data set {name!r}{near(name, known)}", f"{FOLDER}: {', '.join(known)}", "choose one of these"
         )
     return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def mirror() -> Any:
+    """The option `mirror` of a data set."""
+    return text(None, optional=True, help="folder of local copies, laid out as the manifest says")
 
 
 def mirror_files(manifest: Mapping[str, Any], mirror: str | Path | None, only: tuple[str, ...] = ()) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""Documents as vectors with labels: Mulan's ARFF files, and the form that every such set is given in.
+"""Documents as vectors with labels: ARFF files, and the form of every such set.
 
 Features have mean 0 and variance 1 on train, constant ones are left out; so are examples without a label, as in Laha et al.
 """
@@ -8,17 +8,13 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 
-from tasks.config.options import text
-from tasks.data.acquire import sources
-from tasks.data.dataset import DataSet, make
-from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
+from tasks.data.dataset import DataSet, Manifest, make
 from tasks.data.read.formats import damaged, numbered, read_text
 from tasks.data.records import Labelled
 
@@ -27,26 +23,8 @@ LARGEST = 1e150  # of a feature: a column's variance sums its values' squares
 NUMBER = f"a number between -{LARGEST:g} and {LARGEST:g}"
 
 
-@dataclass
-class MulanOptions:
-    """Mulan's published train and test files."""
-
-    mirror: str | None = text(None, optional=True, help="folder of local copies, laid out as the manifest says")
-
-
-def load_mulan(name: str, options: MulanOptions, root: Path) -> DataSet:
-    """A set of Mulan's collection: <name>-train.arff, <name>-test.arff, <name>.xml with the names of the labels."""
-    manifest = load_manifest(name)
-    mirror = options.mirror or sources.found(manifest, root)
-    files, hashes = mirror_files(manifest, mirror), mirror_hashes(manifest)
-    names = label_names(files[f"{name}.xml"])
-    splits = {s: read_arff(files[f"{name}-{s}.arff"], names) for s in ("train", "test")}
-    train, test = (hashes[f"{name}-{s}.arff"] for s in ("train", "test"))
-    return labelled_set(manifest, manifest["title"], splits, names, {"train": train, "test": [train, test]})
-
-
 def labelled_set(
-    manifest: Mapping[str, Any], provenance: str, splits: Arrays, names: tuple[str, ...], sources: Mapping[str, Any]
+    manifest: Manifest, provenance: str, splits: Arrays, names: tuple[str, ...], sources: Mapping[str, Any]
 ) -> DataSet:
     """A data set of arrays.
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks.config.options import listing, text
-from tasks.data.dataset import SPLITS, DataSet, fingerprint
-from tasks.data.manifests import load_manifest
+from tasks.data.dataset import SPLITS, DataSet, Manifest, fingerprint
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import damaged, numbered, table
@@ -35,7 +34,7 @@ class Options:
         return [f"label={self.label} must be at least two different names"]
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Without dev, penalties are chosen by cross-validation; of one file, every tenth document by its hash is test."""
     files = own.find(options.path, LAYOUTS, ("train", "test"))
     if "train" not in files and own.WHOLE not in files:
@@ -74,9 +73,7 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
         sources |= {"dev": [sources["train"], sources["dev"]]} if "dev" in sources else {}
     place = Path(str(options.path)).name
     given = {s: arrays[s] for s in SPLITS if s in arrays}
-    return labelled_set(
-        load_manifest("features"), f"own features, {place}", given, tuple(names), {s: sources[s] for s in given}
-    )
+    return labelled_set(manifest, f"own features, {place}", given, tuple(names), {s: sources[s] for s in given})
 
 
 def _tables(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str], dict[str, Arrays]]:

@@ -7,13 +7,12 @@ A folder has, for each of train, dev and test, `train.en` and `train.fr` with a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import text
-from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
-from tasks.data.manifests import load_manifest
+from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import count, damaged, numbered
@@ -46,7 +45,7 @@ class Options:
         return found
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Pairs with a blank side are left out and counted."""
     names = sides(options)
     layouts = ((f".{names[0]}", f".{names[1]}"), *own.TABLES)
@@ -58,14 +57,14 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
         parts, note = own.split_rows(files, [pair.source for pair in pairs], sources["train"], root, progress)
         notes.append(note.replace("split by content: texts", "split by content: sources", 1))
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
+    def read(progress: Progress) -> Splits:
         if parts is not None:
             return {split: Subset(pairs, getattr(parts, split)) for split in SPLITS}
         return {split: _pairs(paths, names, headed) for split, paths in files.items()}
 
     place = Path(str(options.path)).name
     return make(
-        load_manifest("files"), KIND, read, f"own pairs of texts, {place}", sources=sources, limits=options.limits, notes=notes,
+        manifest, KIND, read, f"own pairs of texts, {place}", sources=sources, limits=options.limits, notes=notes,
         about=languages(options),
     )  # fmt: skip
 

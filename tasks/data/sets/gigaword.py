@@ -7,9 +7,8 @@ from pathlib import Path
 
 from tasks.config.options import text
 from tasks.data.acquire import hub
-from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
 from tasks.data.files import sha256_of
-from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
 from tasks.data.read.lines import LinePairs, find_file, folder_of
 from tasks.data.read.pairs import ENGLISH
@@ -32,9 +31,8 @@ class Options:
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Lines are read on demand."""
-    manifest = load_manifest("gigaword")
     title = "Gigaword (Rush et al. 2015), "
     if options.path is None:
         rows = hub.load(manifest, root, progress)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tasks.config.options import choice, integer, listing, text
-from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
+from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.images import SUFFIXES, Files, ImageInput
-from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.answers import answer_type, normalized
@@ -35,7 +33,7 @@ class Options:
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """An image that a question names must be there; one that cannot be decoded is black and counted."""
     folder = Path(options.path or ".")
     named = options.path if options.questions is None else str(folder / options.questions)
@@ -62,11 +60,11 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
                 step="set data.path to a folder with a list for each split",
             )  # fmt: skip
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Question]]:
+    def read(progress: Progress) -> Splits:
         return splits
 
     return make(
-        load_manifest("images"), KIND, read, f"own questions about images, {folder.name}", sources=sources, limits=options.limits,
+        manifest, KIND, read, f"own questions about images, {folder.name}", sources=sources, limits=options.limits,
         cut=limited, notes=notes, about={"images": ImageInput(options.input, (options.image_size[0], options.image_size[1]), images)},
     )  # fmt: skip
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import integer, number, text
 from tasks.data.acquire import hub, sources
 from tasks.data.acquire.archives import reading_archive, tar_members
-from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
-from tasks.data.manifests import load_manifest, mirror_files
+from tasks.data.manifests import mirror_files
 from tasks.data.progress import Progress
 from tasks.data.read.formats import decode, read_text, size_of
 from tasks.data.records import Example
@@ -41,12 +41,11 @@ class Options:
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Read from `path`, else from `mirror` (one archive), else what was fetched, else the hub."""
-    manifest = load_manifest("imdb")
     read, stamps, counts, provenance = _found(options, manifest, root, progress)
 
-    def splits(progress: Progress) -> Mapping[str, Sequence[Example]]:
+    def splits(progress: Progress) -> Splits:
         reviews: dict[str, list[tuple[str, Example]]] = {"train": [], "test": []}
         for split, label, name, review in read(progress):
             if not review.strip():

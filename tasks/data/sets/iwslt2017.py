@@ -11,9 +11,8 @@ from typing import Any
 
 from tasks.config.options import text
 from tasks.data.acquire import hub, sources
-from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
 from tasks.data.files import sha256_of
-from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, read_lines, read_text
 from tasks.data.read.lines import find_file, folder_of
@@ -50,9 +49,9 @@ class Options:
         return two_languages(self)
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """`path` holds train.tags.de-en.de, IWSLT17.TED.dev2010.de-en.de.xml and so on, or a folder de-en that does."""
-    manifest, about = load_manifest("iwslt2017"), languages(options)
+    about = languages(options)
     stem = "-".join(about.values())
     title = f"IWSLT 2017 {stem}, dev2010, tst2010-2015"
     if options.path is None:

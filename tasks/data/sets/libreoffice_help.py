@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
 from tasks.config.options import choice
 from tasks.data.acquire.apt import PrivateApt
-from tasks.data.dataset import SPLITS, DataSet, Limits, fingerprint, limits, make
-from tasks.data.manifests import load_manifest
+from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, fingerprint, limits, make
 from tasks.data.progress import Progress
 from tasks.data.read.formats import read_text
 from tasks.data.read.pairs import (
@@ -56,9 +55,9 @@ class Options:
         return two_languages(self)
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Fetched by a private apt from the packages libreoffice-help-*; no near-duplicate of a source or a target in two splits."""
-    manifest, about = load_manifest("libreoffice_help"), languages(options)
+    about = languages(options)
     first, second = sorted(about.values())
 
     def make_rows() -> tuple[list[list[str]], dict]:
@@ -82,7 +81,7 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
 
     parts = cached_parts(path.with_suffix(".split.json"), f"{RECIPE} {known['sha256']}", split, progress)
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
+    def read(progress: Progress) -> Splits:
         order = 1 if options.source_lang == first else -1
         ordered = {s: (rows[i][::order] for i in getattr(parts, s)) for s in SPLITS}
         return {s: within_bounds((Pair(one, (two,)) for one, two in pairs), options) for s, pairs in ordered.items()}

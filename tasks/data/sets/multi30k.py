@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import choice, text
+from tasks.config.options import choice
 from tasks.data.acquire import hub, sources
-from tasks.data.dataset import DataSet, Limits, limits, make
-from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
+from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.manifests import mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read.formats import read_lines
 from tasks.data.read.pairs import (
@@ -37,16 +37,15 @@ class Options:
     test_set: str = choice(TEST_SETS[0], *TEST_SETS, help="which of the four test sets")
     min_words: dict = word_bounds(None, None, "fewest words of a text")
     max_words: dict = word_bounds(None, None, "most words of a text")
-    mirror: str | None = text(None, optional=True, help="folder of local copies, laid out as the manifest says")
+    mirror: str | None = mirror()
     limits: Limits = limits()
 
     def problems(self) -> list[str]:
         return two_languages(self)
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Raw text as published."""
-    manifest = load_manifest("multi30k")
     names = {
         split: [f"{stem}.{lang}.gz" for lang in (options.source_lang, options.target_lang)]
         for split, stem in (("train", "train"), ("dev", "val"), ("test", options.test_set))
@@ -62,7 +61,7 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
         def pair(row: Mapping[str, str]) -> Pair:
             return Pair(clean(row[options.source_lang]), (clean(row[options.target_lang]),))
 
-        def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
+        def read(progress: Progress) -> Splits:
             return {split: within_bounds(Mapped(r, pair), options) for split, r in rows.items()}
 
     else:
@@ -70,7 +69,7 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
         hashes = mirror_hashes(manifest)
         stamps = {split: [hashes[name] for name in pair] for split, pair in names.items()}
 
-        def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
+        def read(progress: Progress) -> Splits:
             sides = {split: [files[name] for name in pair] for split, pair in names.items()}
             return {split: within_bounds(parallel(paths, read_lines), options) for split, paths in sides.items()}
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tasks.config.options import Kind, listing, near
 from tasks.config.options import text as word
-from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
-from tasks.data.manifests import load_manifest
+from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import damaged
@@ -56,7 +55,7 @@ class Options:
         return found
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Rows with a blank text are left out and counted."""
     files, fields = own.find(options.path, own.TABLES), len(options.text)
     rows = {
@@ -79,14 +78,14 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
         parts, note = own.split_rows(files, texts, sources["train"], root, progress)
         notes.append(note)
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Example]]:
+    def read(progress: Progress) -> Splits:
         examples = {
             s: [Example(row.cells[:fields], number[row.cells[-1]]) for row in found] for s, found in rows.items()
         }
         return examples if parts is None else {s: Subset(examples[own.WHOLE], getattr(parts, s)) for s in SPLITS}
 
     return make(
-        load_manifest("table"), KIND, read, f"own table, {Path(str(options.path)).name}", sources=sources, limits=options.limits,
+        manifest, KIND, read, f"own table, {Path(str(options.path)).name}", sources=sources, limits=options.limits,
         notes=notes, about={"classes": classes, "fields": list(options.text)},
     )  # fmt: skip
 

