@@ -42,20 +42,17 @@ def reading_archive(path: Path) -> Iterator[None]:
     """Context in which what a damaged archive raises becomes a DataError that names it."""
     try:
         if not path.is_file():
-            there = path.exists() or path.is_symlink()
-            if not there:
-                raise DataUnavailable(
-                    f"{path.name} is missing", str(path), "fetch it, or correct data.path or data.mirror"
-                )
-            raise damaged(path, "it is no file", "a zip or tar archive")
+            if path.exists() or path.is_symlink():
+                raise damaged(path, "it is not a file", "a zip or tar archive")
+            step = "fetch it, or correct data.path or data.mirror"
+            raise DataUnavailable(f"{path.name} is missing", str(path), step)
         yield
     except DataError:
         raise
     except BROKEN as error:
         why = " ".join(str(error).split())  # tarfile says it for every compression, in lines
-        raise damaged(
-            path, f"the archive is damaged ({type(error).__name__}: {why})", "a whole zip or tar archive"
-        ) from error
+        problem = f"the archive is damaged ({type(error).__name__}: {why})"
+        raise damaged(path, problem, "a whole zip or tar archive") from error
 
 
 def open_archive(path: Path) -> zipfile.ZipFile | tarfile.TarFile:

@@ -1,8 +1,9 @@
 """Data sets of the Hugging Face hub: Parquet files of one revision, verified, and read as a stream into a cache of our own.
 
-No script of the hub is run. The files come by `tasks.data.acquire.download` (resumed, held against the sha256 that the hub or the
-manifest states) and are read by the `datasets` package, row group by row group, so that memory does not grow with the set.
-The rows then lie below `<root>/encoded` with their sha256, a JSON object a line, and nothing more is asked of the hub.
+No script of the hub is run. `tasks.data.acquire.download` fetches the files (huggingface_hub does not resume an interrupted one)
+and checks them against the sha256 of the hub or the manifest. The `datasets` package reads them row group by row group, so
+memory does not grow with the set. The rows are then kept below `<root>/encoded` with their sha256, one JSON object a line, and
+nothing more is asked of the hub.
 
 A source of a manifest: `kind: hub`, `repo`, `revision`, `files` (split -> pattern), `fields` (name -> type), `sha256` of files
 where they are known. `revision` is a commit, or a name such as refs/convert/parquet, whose commit is kept at first use.

@@ -14,12 +14,12 @@ import numpy as np
 
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.read import formats
-from tasks.data.records import Pair, clean
+from tasks.data.records import Pair, View, clean
 
 _BLOCK = 1 << 24
 
 
-class Lines(Sequence[str]):
+class Lines(View):
     """The lines of a UTF-8 file by number; the file is mapped, not read (a packed file is read into memory).
 
     Raises:
@@ -72,12 +72,7 @@ class Lines(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def __getitem__(self, i):
-        if isinstance(i, slice):
-            return [self[j] for j in range(*i.indices(len(self)))]
-        if not -len(self) <= i < len(self):
-            raise IndexError(i)
-        i %= len(self)
+    def record(self, i: int) -> str:
         start = int(self._starts[i])
         return formats.decode(self._bytes[start : self._ends[i]], self.path, line=i + 1, byte=start).removesuffix("\r")
 
@@ -99,7 +94,7 @@ def same_length(files: Sequence[Path], lines: Sequence[Sequence[str]]) -> None:
         )
 
 
-class LinePairs(Sequence[Pair]):
+class LinePairs(View):
     """Pairs from parallel files.
 
     Args:
@@ -117,9 +112,7 @@ class LinePairs(Sequence[Pair]):
     def __len__(self) -> int:
         return len(self.source)
 
-    def __getitem__(self, i):
-        if isinstance(i, slice):
-            return [self[j] for j in range(*i.indices(len(self)))]
+    def record(self, i: int) -> Pair:
         texts = [clean(lines[i]) for lines in self.references]
         return Pair(clean(self.source[i]), tuple(t for t in texts if t) or ("",))
 

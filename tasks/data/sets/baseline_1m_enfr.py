@@ -11,13 +11,13 @@ from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
 from tasks.data.read.lines import LinePairs, find_file, folder_of
-from tasks.data.read.pairs import language, languages, two_languages
+from tasks.data.read.pairs import Translated, language
 
 KIND = "pairs"
 
 
 @dataclass
-class Options:
+class Options(Translated):
     """Either direction; the generic test set of the archive."""
 
     source_lang: str = language("fr", "en", "fr")
@@ -27,15 +27,12 @@ class Options:
     )
     limits: Limits = limits()
 
-    def problems(self) -> list[str]:
-        return two_languages(self)
-
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Files baseline-1M_train.en, baseline-1M_valid.fr and so on; lines are read on demand."""
     folder = root / manifest["name"] if options.path is None else folder_of(options.path, manifest["get"])
     places = sources.folders_in(folder)
-    about, splits, hashes = languages(options), {}, {}
+    about, splits, hashes = options.about(), {}, {}
     for split, part in {"train": "train", "dev": "valid", "test": "test"}.items():
         files = [find_file(places, (f"baseline-1M_{part}.{lang}",), manifest["get"]) for lang in about.values()]
         splits[split] = LinePairs(files[0], files[1:])

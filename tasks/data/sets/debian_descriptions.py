@@ -17,7 +17,7 @@ from tasks.data.acquire.apt import PrivateApt
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, fingerprint, limits, make
 from tasks.data.errors import DataUnavailable
 from tasks.data.progress import Progress
-from tasks.data.read.pairs import ENGLISH, bounds, cached_parts, cached_rows, within_bounds, word_bounds
+from tasks.data.read.pairs import ENGLISH, Bounded, cached_parts, cached_rows, word_bounds
 from tasks.data.read.splits import Parts, normalized, split_by_content
 from tasks.data.records import Pair, clean
 
@@ -32,13 +32,13 @@ _EMPTY_PARAGRAPH = re.compile(
 
 
 @dataclass
-class Options:
+class Options(Bounded):
     """About 36,000 pairs; paragraphs have ten words or more."""
 
     min_words: dict = word_bounds(10, 1, "fewest words of a text")
     max_words: dict = word_bounds(1000, 100, "most words of a text")
     fallback: str | None = choice(
-        "toy", "toy", optional=True, help="generated pairs when the text cannot be had; null: an error"
+        "toy", "toy", optional=True, help="generated pairs when the text is unavailable; null: an error"
     )
     limits: Limits = limits()
 
@@ -48,13 +48,11 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     found = load_descriptions(root, progress)
 
     def read(progress: Progress) -> Splits:
-        return {
-            s: within_bounds((Pair(row.paragraph, (row.synopsis,)) for row in found.of(s)), options) for s in SPLITS
-        }
+        return {s: options.within(Pair(row.paragraph, (row.synopsis,)) for row in found.of(s)) for s in SPLITS}
 
     return make(
         manifest, KIND, read, f"{found.provenance}, first paragraph to synopsis",
-        sources=dict.fromkeys(SPLITS, fingerprint(found.sha256, bounds(options))), limits=options.limits, notes=[found.parts.note("paragraphs")],
+        sources=dict.fromkeys(SPLITS, fingerprint(found.sha256, options.bounds())), limits=options.limits, notes=[found.parts.note("paragraphs")],
         about=ENGLISH,
     )  # fmt: skip
 

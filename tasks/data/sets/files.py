@@ -1,4 +1,4 @@
-"""Pairs of texts from files of one's own, for translation and summarization.
+"""Pairs of texts from your own files, for translation and summarization.
 
 A folder has, for each of train, dev and test, `train.en` and `train.fr` with a text a line, or `train.tsv` (source, tab, target), or
 `train.jsonl`, `train.csv` with the names of the languages as keys or columns. One tsv, csv or jsonl file is split by content.
@@ -17,7 +17,7 @@ from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import count, damaged, numbered
 from tasks.data.read.lines import LinePairs
-from tasks.data.read.pairs import languages
+from tasks.data.read.pairs import Translated
 from tasks.data.records import Pair, Subset, clean
 
 KIND = "pairs"
@@ -25,7 +25,7 @@ LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{1,8})*")
 
 
 @dataclass
-class Options:
+class Options(Translated):
     """Names of the two sides; where both languages are the same they are called source and target."""
 
     path: str | None = text(None, optional=True, help="folder with files for train, dev and test, or one file to split")
@@ -65,7 +65,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     place = Path(str(options.path)).name
     return make(
         manifest, KIND, read, f"own pairs of texts, {place}", sources=sources, limits=options.limits, notes=notes,
-        about=languages(options),
+        about=options.about(),
     )  # fmt: skip
 
 
@@ -99,8 +99,8 @@ def _two_columns(path: Path) -> Iterator[own.Row]:
             continue  # as in tables, a blank line is no row
         row = own.Row(tuple(map(clean, line.split("\t"))), path, number)
         if len(row.cells) != 2:
-            raise row.wrong(
-                f"{len(row.cells)} column(s)",
-                "source, tab, target and no head line; for a head line set data.source and data.target to its names",
+            expected = (
+                "source, tab, target and no head line; for a head line set data.source and data.target to its names"
             )
+            raise row.wrong(f"{len(row.cells)} column(s)", expected)
         yield row

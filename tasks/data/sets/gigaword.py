@@ -48,15 +48,8 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         title += "released pairs"
     found = {split: len(pairs) for split, pairs in splits.items()}
     return make(
-        manifest,
-        KIND,
-        lambda progress: splits,
-        title,
-        sources=stamps,
-        limits=options.limits,
-        found=found,
-        about=ENGLISH,
-    )
+        manifest, KIND, lambda progress: splits, title, sources=stamps, limits=options.limits, found=found, about=ENGLISH
+    )  # fmt: skip
 
 
 def _pair(row: dict[str, str]) -> Pair:

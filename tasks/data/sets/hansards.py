@@ -10,23 +10,20 @@ from tasks.data.manifests import mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read import formats
 from tasks.data.read.alignments import aligned, read_pharaoh
-from tasks.data.read.pairs import language, languages, two_languages
+from tasks.data.read.pairs import Translated, language
 from tasks.data.records import clean
 
 KIND = "pairs"
 
 
 @dataclass
-class Options:
+class Options(Translated):
     """447 pairs, a test set alone; tokenised text in lower case."""
 
     source_lang: str = language("fr", "en", "fr")
     target_lang: str = language("en", "en", "fr")
     mirror: str | None = mirror()
     limits: Limits = limits()
-
-    def problems(self) -> list[str]:
-        return two_languages(self)
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
@@ -41,7 +38,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         golds = read_pharaoh(files["enfr.gold"], first=1)
         return {"test": aligned(*map(list, zip(*sides)), golds, swap=options.source_lang == "fr")}
 
-    about = languages(options)
+    about = options.about()
     return make(
         manifest, KIND, read, f"Hansards {'-'.join(about.values())}, links of Och & Ney 2003",
         sources={"test": [mirror_hashes(manifest), about]}, limits=options.limits, about=about,

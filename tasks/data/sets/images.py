@@ -1,4 +1,4 @@
-"""Questions about images of one's own: a folder of images and a list of questions, or one for each split."""
+"""Questions about your own images: a folder of images and a list of questions, or one for each split."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     named = options.path if options.questions is None else str(folder / options.questions)
     files = own.find(named if options.path else None, own.TABLES)
     if not folder.is_dir():
-        raise damaged(
-            folder, "it is a file", "a folder with images", step="set data.path to it and data.questions to the list"
-        )
+        step = "set data.path to it and data.questions to the list"
+        raise damaged(folder, "it is a file", "a folder with images", step=step)
     images = Files([folder.absolute()], below)
     there = set(images.keys())
     splits = {
@@ -56,7 +55,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         notes.append("split by image: about 5 % of the images each are dev and test")
         if few := [s for s in SPLITS if not splits[s]]:
             raise damaged(
-                files[own.WHOLE][0], f"it asks about too few images to be split: none for {' and '.join(few)}", "some hundreds of images",
+                files[own.WHOLE][0], f"its images are too few to be split: none for {' and '.join(few)}", "some hundreds of images",
                 step="set data.path to a folder with a list for each split",
             )  # fmt: skip
 
@@ -77,9 +76,8 @@ def below(name: str) -> str | None:
 def _question(row: own.Row, number: int, split: str, images: set[str]) -> Question:
     image, question, answer = row.cells
     if image not in images:
-        raise row.wrong(
-            f"there is no image {image[:80]!r}", f"the path of a {', '.join(SUFFIXES)} file below data.path"
-        )
+        expected = f"the path of a {', '.join(SUFFIXES)} file below data.path"
+        raise row.wrong(f"there is no image {image[:80]!r}", expected)
     if not question or not (answer := normalized(answer)):
         raise row.wrong("a blank question or answer", "both")
     return Question(f"{split}{number}", image, question, (answer,), answer, answer_type(answer))

@@ -16,16 +16,7 @@ from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, read_lines, read_text
 from tasks.data.read.lines import find_file, folder_of
-from tasks.data.read.pairs import (
-    bounds,
-    bounds_shortfall,
-    language,
-    languages,
-    parallel,
-    two_languages,
-    within_bounds,
-    word_bounds,
-)
+from tasks.data.read.pairs import Bounded, Translated, language, parallel, word_bounds
 from tasks.data.records import Mapped, Pair, clean
 
 KIND = "pairs"
@@ -35,7 +26,7 @@ EVALUATION = {"dev": ("dev2010",), "test": ("tst2010", "tst2011", "tst2012", "ts
 
 
 @dataclass
-class Options:
+class Options(Translated, Bounded):
     """206,112 / 888 (dev2010) / 8,079 (tst2010 to tst2015) pairs DE-EN."""
 
     source_lang: str = language("de", *LANGUAGES)
@@ -45,13 +36,10 @@ class Options:
     path: str | None = text(None, optional=True, help="folder of the language pair as in its archive; null: the hub")
     limits: Limits = limits()
 
-    def problems(self) -> list[str]:
-        return two_languages(self)
-
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """`path` holds train.tags.de-en.de, IWSLT17.TED.dev2010.de-en.de.xml and so on, or a folder de-en that does."""
-    about = languages(options)
+    about = options.about()
     stem = "-".join(about.values())
     title = f"IWSLT 2017 {stem}, dev2010, tst2010-2015"
     if options.path is None:
@@ -66,9 +54,9 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     if stem != "de-en":
         manifest = manifest | {"sizes": {}}
     return make(
-        manifest, KIND, lambda progress: {s: within_bounds(pairs, options) for s, pairs in splits.items()}, title,
-        sources={split: [stamp, bounds(options)] for split, stamp in stamps.items()}, limits=options.limits,
-        found={split: len(pairs) for split, pairs in splits.items()}, shortfalls=bounds_shortfall(options), about=about,
+        manifest, KIND, lambda progress: {s: options.within(pairs) for s, pairs in splits.items()}, title,
+        sources={split: [stamp, options.bounds()] for split, stamp in stamps.items()}, limits=options.limits,
+        found={split: len(pairs) for split, pairs in splits.items()}, shortfalls=options.shortfall(), about=about,
     )  # fmt: skip
 
 

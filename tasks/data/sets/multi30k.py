@@ -12,16 +12,7 @@ from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.manifests import mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read.formats import read_lines
-from tasks.data.read.pairs import (
-    bounds,
-    bounds_shortfall,
-    language,
-    languages,
-    parallel,
-    two_languages,
-    within_bounds,
-    word_bounds,
-)
+from tasks.data.read.pairs import Bounded, Translated, language, parallel, word_bounds
 from tasks.data.records import Mapped, Pair, clean
 
 KIND = "pairs"
@@ -29,7 +20,7 @@ TEST_SETS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2
 
 
 @dataclass
-class Options:
+class Options(Translated, Bounded):
     """29,000 / 1,014 / 1,000 pairs."""
 
     source_lang: str = language("fr", "en", "fr", "de")
@@ -40,9 +31,6 @@ class Options:
     mirror: str | None = mirror()
     limits: Limits = limits()
 
-    def problems(self) -> list[str]:
-        return two_languages(self)
-
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Raw text as published."""
@@ -50,7 +38,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         split: [f"{stem}.{lang}.gz" for lang in (options.source_lang, options.target_lang)]
         for split, stem in (("train", "train"), ("dev", "val"), ("test", options.test_set))
     }
-    about, short = languages(options), bounds_shortfall(options)
+    about, short = options.about(), options.shortfall()
     title = f"Multi30k {'-'.join(about.values())}, test set {options.test_set}"
     mirror = options.mirror or sources.found(manifest, root)
     if mirror is None and {*about.values()} == {"en", "de"} and options.test_set == TEST_SETS[0]:
@@ -62,7 +50,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
             return Pair(clean(row[options.source_lang]), (clean(row[options.target_lang]),))
 
         def read(progress: Progress) -> Splits:
-            return {split: within_bounds(Mapped(r, pair), options) for split, r in rows.items()}
+            return {split: options.within(Mapped(r, pair)) for split, r in rows.items()}
 
     else:
         files = mirror_files(manifest, mirror, tuple(name for pair in names.values() for name in pair))
@@ -71,9 +59,9 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
 
         def read(progress: Progress) -> Splits:
             sides = {split: [files[name] for name in pair] for split, pair in names.items()}
-            return {split: within_bounds(parallel(paths, read_lines), options) for split, paths in sides.items()}
+            return {split: options.within(parallel(paths, read_lines)) for split, paths in sides.items()}
 
     return make(
-        manifest, KIND, read, title, sources={split: [stamp, bounds(options)] for split, stamp in stamps.items()},
+        manifest, KIND, read, title, sources={split: [stamp, options.bounds()] for split, stamp in stamps.items()},
         limits=options.limits, shortfalls=short, about=about,
     )  # fmt: skip

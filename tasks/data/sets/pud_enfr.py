@@ -8,7 +8,6 @@ from tasks.data.dataset import DataSet, Manifest, Splits, make
 from tasks.data.manifests import mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read.alignments import aligned, read_pud
-from tasks.data.read.pairs import languages
 from tasks.data.sets.hansards import Options as Options
 
 KIND = "pairs"
@@ -23,7 +22,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         sides = [[" ".join(words) for words in side] for side in (english, french)]
         return {"test": aligned(*sides, golds, swap=options.source_lang == "fr")}
 
-    about = languages(options)
+    about = options.about()
     return make(
         manifest, KIND, read, f"PUD {'-'.join(about.values())}, content words linked (Nikolaev et al. 2020)",
         sources={"test": [mirror_hashes(manifest), about]}, limits=options.limits, about=about,

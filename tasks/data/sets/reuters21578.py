@@ -11,7 +11,7 @@ from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, finger
 from tasks.data.manifests import mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, read_text
-from tasks.data.read.pairs import ENGLISH, bounds, cached_parts, within_bounds, word_bounds
+from tasks.data.read.pairs import ENGLISH, Bounded, cached_parts, word_bounds
 from tasks.data.read.splits import normalized, split_by_content
 from tasks.data.records import Pair, clean
 
@@ -20,7 +20,7 @@ RECIPE = 2  # raised when the same files would give other pairs or splits
 
 
 @dataclass
-class Options:
+class Options(Bounded):
     """About 15,500 articles."""
 
     min_words: dict = word_bounds(10, 2, "fewest words of a text")
@@ -43,11 +43,11 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     parts = cached_parts(root / "reuters21578" / "split.json", fingerprint(RECIPE, hashes), split, progress)
 
     def read(progress: Progress) -> Splits:
-        return {s: within_bounds((pairs[i] for i in getattr(parts, s)), options) for s in SPLITS}
+        return {s: options.within(pairs[i] for i in getattr(parts, s)) for s in SPLITS}
 
     return make(
         manifest, KIND, read, "Reuters-21578, first paragraph to title",
-        sources=dict.fromkeys(SPLITS, fingerprint(RECIPE, hashes, bounds(options))), limits=options.limits, notes=[parts.note("articles")],
+        sources=dict.fromkeys(SPLITS, fingerprint(RECIPE, hashes, options.bounds())), limits=options.limits, notes=[parts.note("articles")],
         about=ENGLISH,
     )  # fmt: skip
 

@@ -9,14 +9,14 @@ from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits
 from tasks.data.manifests import mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read.formats import count, damaged, json_lines
-from tasks.data.read.pairs import ENGLISH, bounds, bounds_shortfall, within_bounds, word_bounds
+from tasks.data.read.pairs import ENGLISH, Bounded, word_bounds
 from tasks.data.records import Pair, clean
 
 KIND = "pairs"
 
 
 @dataclass
-class Options:
+class Options(Bounded):
     """1,992 / 619 / 618 papers, in the published splits."""
 
     min_words: dict = word_bounds(None, None, "fewest words of a text")
@@ -30,11 +30,11 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
 
     def read(progress: Progress) -> Splits:
-        return {s: within_bounds(_pairs(files[f"{s}.jsonl"]), options) for s in SPLITS}
+        return {s: options.within(_pairs(files[f"{s}.jsonl"])) for s in SPLITS}
 
     return make(
-        manifest, KIND, read, "SciTLDR-A, abstract to one sentence", sources={s: [hashes[f"{s}.jsonl"], bounds(options)] for s in SPLITS},
-        limits=options.limits, shortfalls=bounds_shortfall(options), about=ENGLISH,
+        manifest, KIND, read, "SciTLDR-A, abstract to one sentence", sources={s: [hashes[f"{s}.jsonl"], options.bounds()] for s in SPLITS},
+        limits=options.limits, shortfalls=options.shortfall(), about=ENGLISH,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Texts with a class from a table of one's own: csv, tsv or JSON, one file or one for each split."""
+"""Texts with a class from your own table: csv, tsv or JSON, one file or one for each split."""
 
 from __future__ import annotations
 
@@ -58,20 +58,15 @@ class Options:
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Rows with a blank text are left out and counted."""
     files, fields = own.find(options.path, own.TABLES), len(options.text)
-    rows = {
-        split: list(own.filled(own.rows(path, [*options.text, options.label]), slice(fields)))
-        for split, (path,) in files.items()
-    }
-    classes = list(options.classes) or _classes(
-        next(iter(rows.values())), options
-    )  # of train, of the one file, of a test set alone
+    names = [*options.text, options.label]
+    rows = {split: list(own.filled(own.rows(path, names), slice(fields))) for split, (path,) in files.items()}
+    first = next(iter(rows.values()))  # of train, of the one file, of a test set alone
+    classes = list(options.classes) or _classes(first, options)
     number = {name: i for i, name in enumerate(classes)}
     for row in (row for found in rows.values() for row in found):
         if row.cells[-1] not in number:
-            raise row.wrong(
-                f"{options.label} is {row.cells[-1][:40]!r}{near(row.cells[-1], classes)}",
-                f"one of {', '.join(classes)[:400]}",
-            )
+            found = f"{options.label} is {row.cells[-1][:40]!r}{near(row.cells[-1], classes)}"
+            raise row.wrong(found, f"one of {', '.join(classes)[:400]}")
     sources, notes, parts = own.sources(files, options.text, options.label, classes), [], None
     if own.WHOLE in files:
         texts = [" ".join(row.cells[:fields]) for row in rows[own.WHOLE]]

@@ -118,7 +118,7 @@ def test_word_vectors_are_fetched_and_say_how_to_use_them(server, tmp_path):
 
 def test_when_no_source_has_it_all_reasons_are_told(server, tmp_path):
     server.files.clear()
-    with pytest.raises(DataUnavailable, match=r"imdb cannot be had: .*not in the cache.*; imdb: aclImdb_v1") as caught:
+    with pytest.raises(DataUnavailable, match=r"imdb is unavailable: .*not in the cache.*; imdb: aclImdb_v1") as caught:
         data.fetch("imdb", tmp_path)
     assert "HTTP 404" in caught.value.where and "moved or was withdrawn" in caught.value.next_step
 
