@@ -100,10 +100,10 @@ def _write_shard(folder: Path, layout: Layout, number: int, compute: Compute) ->
 
 
 def verified(folder: Path) -> FeatureStore:
-    """An opened store none of whose bytes has changed since it was written.
+    """An opened store whose bytes have not changed since it was written.
 
-    Every array is hashed once; later only those whose size, times or inode differ from `.verified.json`. In a folder that cannot
-    be written they are hashed each time. Raises as `FeatureStore`.
+    Every array is hashed once; later only those whose size, times or inode differ from `.verified.json`. In a read-only folder
+    they are hashed each time. Raises as `FeatureStore`.
     """
     stamps, path = {}, Path(folder) / STAMPS
     with contextlib.suppress(OSError, ValueError, TypeError):
@@ -120,17 +120,14 @@ class FeatureStore:
 
     Args:
         folder: of `write`.
-        allow_missing: treat images of missing shards as unreadable (zeros, counted) instead of raising.
         verify: check every shard's sha256 (reads everything), else its size only. stamps: see `verified`, which is what to call.
     Raises:
-        DataUnavailable: there is no store, or shards are missing and `allow_missing` is off. DataError: a shard is damaged.
+        DataUnavailable: there is no store. DataError: a shard is damaged. Images of missing shards are unreadable: zeros, counted.
     """
 
     kind = "features"
 
-    def __init__(
-        self, folder: Path, allow_missing: bool = True, verify: bool = False, stamps: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, folder: Path, verify: bool = False, stamps: Mapping[str, Any] | None = None) -> None:
         self.folder = Path(folder)
         self.path = str(self.folder.resolve())
         if not (self.folder / "store.json").exists():
@@ -156,10 +153,6 @@ class FeatureStore:
                 self.bad |= record["bad"]
             digest.update((record["sha256"] if record else "missing").encode())
         self.sha256 = digest.hexdigest()
-        if self.missing and not allow_missing:
-            what = f"{len(self.missing)} of {self.layout.shards} shards are missing"
-            where = f"{folder}: {', '.join(map(_name, self.missing[:5]))}"
-            raise DataUnavailable(what, where, "run the extraction again: it computes what is missing")
 
     def _check(self, number: int, verify: bool) -> dict[str, Any] | None:
         path, record = self.folder / f"{_name(number)}.npy", _record(self.folder, number)

@@ -1,4 +1,4 @@
-"""Zip and tar archives that somebody else made: listed, read and unpacked; damage and names that leave the folder are errors."""
+"""Untrusted zip and tar archives: listed, read and unpacked; damage and names that leave the folder are errors."""
 
 from __future__ import annotations
 

@@ -33,16 +33,14 @@ def labelled_set(
     """
     kept = {s: (x[y.any(1)], y[y.any(1)]) for s, (x, y) in splits.items()}
     dropped = {s: len(splits[s][1]) - len(y) for s, (_, y) in kept.items()}
-    notes = (
-        [f"Examples without a label left out: {', '.join(f'{n} {s}' for s, n in dropped.items())}."]
-        if any(dropped.values())
-        else []
-    )
+    left_out = f"Examples without a label left out: {', '.join(f'{n} {s}' for s, n in dropped.items())}."
+    notes = [left_out] if any(dropped.values()) else []
     notes += [manifest["note"]] if manifest.get("note") else []
     records = standardised(kept)
+    found = {s: len(y) for s, (_, y) in kept.items()}
     return make(
-        manifest, "features", lambda progress: records, provenance, sources=sources, found={s: len(y) for s, (_, y) in kept.items()},
-        notes=notes, about={"labels": list(names)},
+        manifest, "features", lambda progress: records, provenance, sources=sources, found=found, notes=notes,
+        about={"labels": list(names)},
     )  # fmt: skip
 
 
@@ -63,7 +61,7 @@ def standardised(splits: Arrays) -> dict[str, Labelled]:
 
 
 def label_names(path: Path) -> tuple[str, ...]:
-    """Names of the classes in Mulan's XML file, in its order. Raises DataError when it is none, or has none."""
+    """Names of the classes in Mulan's XML file, in its order. Raises DataError when it is not XML or has no labels."""
     expected = "<labels> with <label name=..> elements"
     try:
         root = ElementTree.fromstring(read_text(path))
@@ -144,9 +142,8 @@ def _attributes(lines: Iterator[tuple[int, str]], path: Path) -> dict[str, list[
         elif kind.lower() in ("numeric", "real", "integer"):
             kinds[name] = None
         else:
-            raise damaged(
-                path, f"an attribute of type {kind[:40]!r}", "numeric, real, integer or {values}", line=number
-            )
+            expected = "numeric, real, integer or {values}"
+            raise damaged(path, f"an attribute of type {kind[:40]!r}", expected, line=number)
     raise damaged(path, "there is no @data", "@attribute lines, then @data and a row a line")
 
 

@@ -28,13 +28,10 @@ def word_bounds(source: int | None, target: int | None, help: str) -> Any:
 
     def read(value: Any) -> dict[str, int | None]:
         bounds = dict(value) if isinstance(value, Mapping) else dict.fromkeys(SIDES, value)
-        whole = all(
-            n is None or (isinstance(n, int) and not isinstance(n, bool) and 1 <= n <= LARGEST) for n in bounds.values()
-        )
+        whole = all(n is None or (type(n) is int and 1 <= n <= LARGEST) for n in bounds.values())
         if not whole or set(bounds) - set(SIDES):
-            raise ValueError(
-                f"must be a whole number from 1 to {LARGEST:,}, null, or {{source: .., target: ..}} of these"
-            )
+            what = f"must be a whole number from 1 to {LARGEST:,}, null, or {{source: .., target: ..}} of these"
+            raise ValueError(what)
         return {side: bounds.get(side) for side in SIDES}
 
     default = {"source": source, "target": target}
@@ -141,9 +138,7 @@ def cached_parts(path: Path, key: str, make: Callable[[], Parts], progress: Prog
     if before and before.get("parts") != made["parts"]:
         aside = path.with_name(f"{path.name}.unused")
         path.replace(aside)
-        progress.say(
-            f"it held another split than these data give, kept as {aside}; cells that were trained with it have other ids"
-        )
+        progress.say(f"it held another split, which is kept as {aside}; cells that were trained with it have other ids")
     with publish_file(path) as temporary:
         temporary.write_text(json.dumps(made), encoding="utf-8")
     return parts
