@@ -36,9 +36,14 @@ def load_manifest(name: str) -> dict[str, Any]:
     return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
-def mirror() -> Any:
+def mirror(more: str = "") -> Any:
     """The option `mirror` of a data set."""
-    return text(None, optional=True, help="folder of local copies, laid out as the manifest says")
+    return local("folder of local copies, laid out as the manifest says" + more)
+
+
+def local(help: str) -> Any:
+    """An option: a file or folder of a data set, or null."""
+    return text(None, optional=True, help=help)
 
 
 def mirror_files(manifest: Mapping[str, Any], mirror: str | Path | None, only: tuple[str, ...] = ()) -> dict[str, Path]:

@@ -87,11 +87,9 @@ class Lines(View):
 def same_length(files: Sequence[Path], lines: Sequence[Sequence[str]]) -> None:
     """Raise DataError, naming the files, when their lines do not pair."""
     if len({len(one) for one in lines}) > 1:
-        raise DataError(
-            "parallel files have different numbers of lines",
-            "; ".join(f"{path}: {len(one):,}" for path, one in zip(files, lines)),
-            "get all of them again, from the same release",
-        )
+        counts = "; ".join(f"{path}: {len(one):,}" for path, one in zip(files, lines))
+        step = "get all of them again, from the same release"
+        raise DataError("parallel files have different numbers of lines", counts, step)
 
 
 class LinePairs(View):
@@ -134,8 +132,8 @@ def find_file(places: Sequence[Path], names: Sequence[str], get: str) -> Path:
 def folder_of(path: str | None, get: str) -> Path:
     """`data.path` as a folder that exists; DataUnavailable saying what to `get` when it is not set or missing."""
     if path is None:
-        raise DataUnavailable("the set has to be got by hand", "data.path is not set", get)
+        raise DataUnavailable("this set must be downloaded by hand", "data.path is not set", get)
     if not Path(path).is_dir():
-        there = "is no folder" if Path(path).exists() else "does not exist"
+        there = "is not a folder" if Path(path).exists() else "does not exist"
         raise DataUnavailable(f"the folder {path} {there}", f"data.path={path}", get)
     return Path(path)

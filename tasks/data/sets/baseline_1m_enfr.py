@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import text
 from tasks.data.acquire import sources
 from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.files import sha256_of
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read.lines import LinePairs, find_file, folder_of
 from tasks.data.read.pairs import Translated, language
@@ -22,9 +22,7 @@ class Options(Translated):
 
     source_lang: str = language("fr", "en", "fr")
     target_lang: str = language("en", "en", "fr")
-    path: str | None = text(
-        None, optional=True, help="folder of the unpacked archive; null: where scripts/data.py fetch puts it"
-    )
+    path: str | None = local("folder of the unpacked archive; null: where scripts/data.py fetch puts it")
     limits: Limits = limits()
 
 

@@ -93,11 +93,9 @@ def load_descriptions(root: Path, progress: Progress) -> Descriptions:
         day = apt.update()
         rows = description_rows([*apt.stanzas("Translation-en")], [*apt.stanzas("Packages")])
         if not rows:
-            raise DataUnavailable(
-                "the package lists hold no descriptions",
-                f"{apt.folder / 'lists'}: no *_Translation-en",
-                f"delete {apt.folder} and try again; if it stays so, the sources of this machine carry no translations",
-            )
+            where = f"{apt.folder / 'lists'}: no *_Translation-en"
+            step = f"delete {apt.folder} and try again; if it fails again, this machine's sources carry no translations"
+            raise DataUnavailable("the package lists hold no descriptions", where, step)
         return rows, {"release": apt.release(), "day": day}
 
     path = root / "debian_descriptions" / f"rows-{RECIPE}.jsonl"

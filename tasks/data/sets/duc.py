@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import text
 from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
 from tasks.data.files import sha256_of
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read.lines import LinePairs, find_file, folder_of
 from tasks.data.read.pairs import ENGLISH
@@ -19,9 +19,7 @@ KIND = "pairs"
 class Options:
     """Documents with four references; nothing to train on."""
 
-    path: str | None = text(
-        None, optional=True, help="folder with input.txt and task1_ref0.txt to task1_ref3.txt, or one that holds it"
-    )
+    path: str | None = local("folder with input.txt and task1_ref0.txt to task1_ref3.txt, or one that holds it")
     limits: Limits = limits()
 
 

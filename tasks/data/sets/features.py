@@ -10,6 +10,7 @@ import numpy as np
 
 from tasks.config.options import listing, text
 from tasks.data.dataset import SPLITS, DataSet, Manifest, fingerprint
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import damaged, numbered, table
@@ -25,7 +26,7 @@ Arrays = tuple[np.ndarray, np.ndarray]  # features [n, d], labels bool [n, K]
 class Options:
     """Columns of 0 and 1 are labels, all others features; in svmlight labels are words before the features."""
 
-    path: str | None = text(None, optional=True, help="folder with files for train and test, or one file to split")
+    path: str | None = local("folder with files for train and test, or one file to split")
     label: list = listing([], text(), help="names of the labels; []: svmlight only, those of the training documents")
 
     def problems(self) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tasks.config.options import text
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import count, damaged, numbered
@@ -28,7 +29,7 @@ LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{1,8})*")
 class Options(Translated):
     """Names of the two sides; where both languages are the same they are called source and target."""
 
-    path: str | None = text(None, optional=True, help="folder with files for train, dev and test, or one file to split")
+    path: str | None = local("folder with files for train, dev and test, or one file to split")
     source_lang: str = text("en", help="language code: the rules of Moses, and what the files or columns are called")
     target_lang: str = text("en", help="as source_lang")
     source: str | None = text(None, optional=True, help="what they are called instead; a tsv file then has a head line")

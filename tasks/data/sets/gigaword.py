@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import text
 from tasks.data.acquire import hub
 from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
 from tasks.data.files import sha256_of
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read.lines import LinePairs, find_file, folder_of
 from tasks.data.read.pairs import ENGLISH
@@ -27,7 +27,7 @@ NAMES = {
 class Options:
     """3,803,957 / 189,651 / 1,951 pairs, tokenised, lower-cased and with # for digits as released."""
 
-    path: str | None = text(None, optional=True, help="folder of the authors' archive; null: the hub")
+    path: str | None = local("folder of the authors' archive; null: the hub")
     limits: Limits = limits()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from tasks.config.options import choice, integer, listing, text
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.images import SUFFIXES, Files, ImageInput
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.answers import answer_type, normalized
@@ -24,9 +25,7 @@ HELD_OUT = {"dev and test": 0.1, "test": 0.05}  # shares of the images of one li
 class Options:
     """Records with image (a file's path below the folder), question and answer."""
 
-    path: str | None = text(
-        None, optional=True, help="folder with images, and train, dev, test or one list of questions"
-    )
+    path: str | None = local("folder with images, and train, dev, test or one list of questions")
     questions: str | None = text(None, optional=True, help="one list in that folder, to be split by image")
     input: str = choice("pixels", "pixels", "none", help="pixels: a CNN of the model reads them; none: questions alone")
     image_size: list = listing([64, 64], integer(low=1), length=2, help="height and width that pixels are resized to")

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import text
 from tasks.data.acquire import hub, sources
 from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
 from tasks.data.files import sha256_of
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, read_lines, read_text
 from tasks.data.read.lines import find_file, folder_of
@@ -33,7 +33,7 @@ class Options(Translated, Bounded):
     target_lang: str = language("en", *LANGUAGES)
     min_words: dict = word_bounds(None, None, "fewest words of a text")
     max_words: dict = word_bounds(None, None, "most words of a text")
-    path: str | None = text(None, optional=True, help="folder of the language pair as in its archive; null: the hub")
+    path: str | None = local("folder of the language pair as in its archive; null: the hub")
     limits: Limits = limits()
 
 
@@ -100,7 +100,6 @@ def segments(path: Path) -> list[str]:
     page = read_text(path)
     found = re.findall(r"<seg\b[^>]*>(.*?)</seg>", page, re.S)
     if not found or len(found) != page.count("<seg"):
-        raise damaged(
-            path, f"{len(found):,} whole segments of {page.count('<seg'):,}", '<seg id="..">text</seg> elements'
-        )
+        problem = f"{len(found):,} whole segments of {page.count('<seg'):,}"
+        raise damaged(path, problem, '<seg id="..">text</seg> elements')
     return [html.unescape(text) for text in found]

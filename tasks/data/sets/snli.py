@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import text
 from tasks.data.acquire import hub, sources
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, damaged, json_lines, numbered, table, too_long
 from tasks.data.records import Example, Mapped, Subset
@@ -31,10 +31,8 @@ _STARRED = re.compile(r"\*([^*]+)\*")
 class Options:
     """549,367 / 9,842 / 9,824 pairs with a gold label."""
 
-    path: str | None = text(
-        None,
-        optional=True,
-        help="folder of snli_1.0_*.jsonl or .txt; null: what was fetched, else the hub, which has no parses",
+    path: str | None = local(
+        "folder of snli_1.0_*.jsonl or .txt; null: what was fetched, else the hub, which has no parses"
     )
     limits: Limits = limits()
 

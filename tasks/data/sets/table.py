@@ -12,6 +12,7 @@ from typing import Any
 from tasks.config.options import Kind, listing, near
 from tasks.config.options import text as word
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import damaged
@@ -42,7 +43,7 @@ def columns(*default: str) -> Any:
 class Options:
     """Columns of a table."""
 
-    path: str | None = word(None, optional=True, help="folder with files for train, dev and test, or one file to split")
+    path: str | None = local("folder with files for train, dev and test, or one file to split")
     text: list = columns("text")
     label: str = word("label", help="column of the class")
     classes: list = listing([], word(), help="the classes in their order; []: those of the training examples")

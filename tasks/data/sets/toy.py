@@ -118,11 +118,9 @@ def generate(count: int, seed: int, longest: int = 12, shortest: int = 3) -> lis
             words.append(by_kind[kind][bisect_right(zipf[kind], rng.random())])
         if translate(words)[0]:
             sentences.setdefault(" ".join(words))
-    raise DataError(
-        f"there are not {count:,} different toy sentences of {shortest} to {longest} words",
-        f"found {len(sentences):,}",
-        "ask for fewer pairs (data.limits) or longer ones (data.max_words)",
-    )
+    what = f"there are fewer than {count:,} different toy sentences of {shortest} to {longest} words"
+    step = "ask for fewer pairs (data.limits) or longer ones (data.max_words)"
+    raise DataError(what, f"found {len(sentences):,}", step)
 
 
 def _cumulative(weights) -> list[float]:

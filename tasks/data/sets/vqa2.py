@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import choice, integer, listing, number, text
+from tasks.config.options import choice, integer, listing, number
 from tasks.data.acquire import sources
 from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.files import sha256_of
 from tasks.data.images import Files, ImageInput, coco_key
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read.formats import read_text
 from tasks.data.read.lines import find_file, folder_of
@@ -22,9 +23,7 @@ KIND = "questions"
 class Options:
     """Trained on train, less dev; scored on val: the answers of the challenge's test sets are not public."""
 
-    path: str | None = text(
-        None, optional=True, help="folder with the four JSON files, the images, features/; null: what was fetched"
-    )
+    path: str | None = local("folder with the four JSON files, the images, features/; null: what was fetched")
     input: str = choice(
         "features",
         "features",
