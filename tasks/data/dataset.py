@@ -35,8 +35,8 @@ class DataSet:
         read: gives split -> records; a split that the set does not have is absent or empty.
         provenance: one line for the footer of a table.
         notes: what a reader of the numbers must know. Reading may add to them and to the shortfalls (`tasks.data.open_data`).
-        shortfalls: why this is not a paper's data in full, a sentence each; empty: it is.
-        demo: True when it stands in for a data set of a paper in the demo.
+        shortfalls: why this is not all of a paper's data, a sentence each; empty: it is all of them.
+        demo: True when it replaces a data set of a paper in the demo.
         stands_for: the data set it stands in for.
         about: by kind. pairs: source_lang, target_lang; digits when the model's training text has every digit as this sign.
             texts: classes, fields. questions: images (`tasks.data.images.Images`). features: labels.
@@ -88,7 +88,7 @@ def make(
     """Finish a loader: apply the limits, fingerprint every split, say what is short of the paper's data.
 
     Args:
-        manifest: the set's page; its `sizes`, `tables`, `stands_for` and `shortfalls` decide what is missing.
+        manifest: of the set; its `sizes`, `tables`, `stands_for` and `shortfalls` decide what is missing.
         sources: split -> what it is read from, as JSON: hashes of files and options that matter to the split.
         found: split -> number of records there are, where that is known before reading.
         cut: how a split is limited (default: its first records).
@@ -128,7 +128,7 @@ def _shortfalls(manifest: Manifest, noun: str, limits: Limits, found: Mapping[st
     elif manifest.get("stands_for"):
         told.append(f"{manifest['name']} stands for {manifest['stands_for']}")
     elif not manifest.get("tables"):
-        told.append(f"{manifest['name']} is no data set of the papers' tables")
+        told.append(f"{manifest['name']} is not in the papers' tables")
     for split in SPLITS:
         full, limit = manifest.get("sizes", {}).get(split), limits.of(split)
         released = full if isinstance(full, list) else [full] if full else []

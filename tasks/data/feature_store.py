@@ -194,7 +194,7 @@ class FeatureStore:
             try:
                 array = np.load(path, mmap_mode="r")
             except (OSError, ValueError, EOFError) as error:
-                raise damaged(path, f"no array ({error})", expected, step=step) from error
+                raise damaged(path, f"not an array ({error})", expected, step=step) from error
             if array.shape != shape or array.dtype != layout.dtype:
                 raise damaged(path, f"an array {array.dtype} {list(array.shape)}", expected, step=step)
             self._maps[shard] = array

@@ -139,7 +139,11 @@ class _Hub:
             read: Iterable[Mapping[str, Any]] = stream.reshard()  # a row group each: else Arrow holds all of a file
             for i, row in enumerate(read):
                 wrong = [k for k, kind in self.fields.items() if not isinstance(row.get(k), kind)]
-                problem = f"no {wrong[0]}, or one that is no {self.fields[wrong[0]].__name__}" if wrong else check(row)
+                problem = (
+                    f"no {wrong[0]}, or one that is not of type {self.fields[wrong[0]].__name__}"
+                    if wrong
+                    else check(row)
+                )
                 if problem:
                     raise DataError(
                         f"{self.name}: {self.repo}, {split}, row {i}: it has {problem}", f"{place}: expected {expected}", again

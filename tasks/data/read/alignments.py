@@ -38,12 +38,12 @@ def aligned(sources: Sequence[str], targets: Sequence[str], golds: Sequence[Gold
 
 
 def read_pharaoh(path: Path, first: int = 0) -> list[Gold]:
-    """A line a sentence: `i-j` is a sure link, `i?j` or `ipj` a possible one.
+    """One sentence in each line: `i-j` is a sure link, `i?j` or `ipj` a possible one.
 
     Args:
         first: the number of the first word (awesome-align's Hansards count from 1).
     Raises:
-        DataError: a word of a line that is no link, or a number below `first`.
+        DataError: a word that is not a link, or a number below `first`.
     """
     golds = []
     for number, line in formats.numbered(path):
@@ -52,27 +52,27 @@ def read_pharaoh(path: Path, first: int = 0) -> list[Gold]:
             found = _PHARAOH.fullmatch(word)
             if found is None or min(int(found[1]), int(found[3])) < first:
                 expected = f"links as 3-4 (sure) or 3?4 (possible), counted from {first}"
-                raise formats.damaged(path, f"{word[:40]!a} is no link", expected, line=number, step=CORRECT)
+                raise formats.damaged(path, f"{word[:40]!a} is not a link", expected, line=number, step=CORRECT)
             links.append((found[2] == "-", (int(found[1]) - first, int(found[3]) - first)))
         golds.append(gold(links))
     return golds
 
 
 def read_naacl(path: Path, sentences: int) -> list[Gold]:
-    """The format of the NAACL 2003 workshop: `sentence source target [S|P] [confidence]` a line, all counted from 1.
+    """The format of the NAACL 2003 workshop: `sentence source target [S|P] [confidence]` in each line, all counted from 1.
 
     A link without S or P is sure. A word linked to 0 is linked to nothing.
 
     Args:
         sentences: how many there are; one that no line names has no links.
     Raises:
-        DataError: a line that is no link, or a sentence that is not there.
+        DataError: a line that is not a link, or an unknown sentence.
     """
     links: list[list[tuple[bool, tuple[int, int]]]] = [[] for _ in range(sentences)]
     for number, line in formats.numbered(path):
         found = _NAACL.fullmatch(line.strip())
         if found is None or not 1 <= int(found[1]) <= sentences:
-            problem = f"{line[:40]!a} is no link of a sentence"
+            problem = f"{line[:40]!a} is not a link of a sentence"
             expected = f"sentence (1 to {sentences:,}), source, target, S or P"
             raise formats.damaged(path, problem, expected, line=number, step=CORRECT)
         source, target = int(found[2]), int(found[3])

@@ -170,7 +170,7 @@ def numbered(path: Path, unpack: bool = True) -> Iterator[tuple[int, str]]:
 
 
 def check_lines(path: Path, lines: int, blank: bool, met: Mapping[str, int]) -> None:
-    """What can be said of a text file when its lines have been read: DataError when there is no text; odd signs are counted."""
+    """Check a text file when its lines have been read: DataError when there is no text; odd characters are counted."""
     if blank:
         raise damaged(path, f"all {lines:,} lines are blank" if lines else "it is empty", "at least one line of text")
     if lines == 1 and met.get("\r"):
@@ -186,17 +186,17 @@ def read_lines(path: Path) -> list[str]:
 
 
 def parse_json(text: str, path: Path, line: int = 1) -> Any:
-    """A JSON text of a file, beginning at `line`; DataError for what is no JSON or holds characters that are no text."""
+    """A JSON text of a file, beginning at `line`; DataError for invalid JSON and for characters that are not text."""
     try:
         loaded = json.loads(text, object_pairs_hook=_object)
     except _Twice as error:
         at, key = _second(text)
         raise damaged(path, f"the key {key[:40]!r} twice in one object", "different keys", line=line + at) from error
     except json.JSONDecodeError as error:
-        problem, line = f"no JSON ({error.msg}, column {error.colno:,})", line + error.lineno - 1
+        problem, line = f"not valid JSON ({error.msg}, column {error.colno:,})", line + error.lineno - 1
         raise damaged(path, problem, "JSON", line=line) from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets in brackets
-        raise damaged(path, f"no JSON that can be read ({error})", "JSON", line=line) from error
+        raise damaged(path, f"not readable JSON ({error})", "JSON", line=line) from error
     if _BAD_ESCAPE.search(text) and (bad := next(filter(_no_text, _strings(loaded)), None)) is not None:
         raise damaged(path, f"{bad[:40]!a} holds NUL or half a character", "text", line=line)
     return loaded
@@ -246,7 +246,9 @@ def _no_text(text: str) -> bool:
 def check_fields(entry: Any, fields: Mapping[str, type | tuple[type, ...]], path: Path, where: str = "", line: int | None = None) -> dict:  # fmt: skip
     """A JSON object that has these fields, of these types."""
     if not isinstance(entry, dict):
-        raise damaged(path, f"{where}{_short(entry)} is no object", f"an object with {', '.join(fields)}", line=line)
+        raise damaged(
+            path, f"{where}{_short(entry)} is not an object", f"an object with {', '.join(fields)}", line=line
+        )
     if missing := [name for name in fields if name not in entry]:
         raise damaged(path, f"{where}has no {', '.join(missing)}", f"an object with {', '.join(fields)}", line=line)
     for name, kind in fields.items():
@@ -289,11 +291,11 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
         if twice := [name for name, times in Counter(head).items() if times > 1 and name]:
             raise damaged(path, f"the head line has {', '.join(twice)[:200]} twice", "different columns", line=1)
         needed = max(map(head.index, columns), default=len(head) - 1) + 1
-        for cells in filter(None, reader):  # a blank line is no row
+        for cells in filter(None, reader):  # blank lines are skipped
             if not needed <= len(cells) <= len(head):
                 raise damaged(path, f"{len(cells)} cells", f"{len(head)} as in the head line", line=reader.line_num)
             yield reader.line_num, dict(zip(head, cells))
         if reader.line_num < 2:
             raise damaged(path, "a head line alone", f"rows of {expected}")
     except csv.Error as error:
-        raise damaged(path, f"no row of a table ({error})", expected, line=max(reader.line_num, 1)) from error
+        raise damaged(path, f"not a row of a table ({error})", expected, line=max(reader.line_num, 1)) from error

@@ -66,7 +66,7 @@ def label_names(path: Path) -> tuple[str, ...]:
     try:
         root = ElementTree.fromstring(read_text(path))
     except ElementTree.ParseError as error:
-        raise damaged(path, f"no XML ({error})", expected, line=error.position[0]) from error
+        raise damaged(path, f"not valid XML ({error})", expected, line=error.position[0]) from error
     names = [_plain(node.get("name", "")) for node in root.iter() if node.tag.endswith("label")]
     if not names or not all(names) or len(set(names)) < len(names):
         raise damaged(path, f"{len(names)} labels, {len(set(filter(None, names)))} different names", expected)
@@ -77,7 +77,7 @@ def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarr
     """Features `[n, d]` (nominal ones as indicators, two-valued 0/1 ones as numbers) and labels `[n, K]` of a dense ARFF file.
 
     Raises:
-        DataError: not of this format, a label that is no attribute 0/1, missing values, no row.
+        DataError: another format, a label without a 0/1 attribute, missing values, or no row.
     """
     lines = ((n, row) for n, line in numbered(path) if (row := line.strip()) and not row.startswith("%"))
     kinds = _attributes(lines, path)  # name -> values, None: numbers
@@ -116,7 +116,7 @@ def _cells(row: str, path: Path, number: int) -> list[str]:
     try:
         return [cell.strip() for cell in next(csv.reader([row], quotechar="'", escapechar="\\", skipinitialspace=True))]
     except csv.Error as error:
-        raise damaged(path, f"no row ({error})", "values with commas between them", line=number) from error
+        raise damaged(path, f"not a row ({error})", "values with commas between them", line=number) from error
 
 
 _ATTRIBUTE = re.compile(r"""@attribute\s+('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s'"]\S*)\s+(.+)""", re.I)
@@ -144,7 +144,7 @@ def _attributes(lines: Iterator[tuple[int, str]], path: Path) -> dict[str, list[
         else:
             expected = "numeric, real, integer or {values}"
             raise damaged(path, f"an attribute of type {kind[:40]!r}", expected, line=number)
-    raise damaged(path, "there is no @data", "@attribute lines, then @data and a row a line")
+    raise damaged(path, "there is no @data", "@attribute lines, then @data and one row in each line")
 
 
 def _plain(name: str) -> str:

@@ -30,8 +30,8 @@ TABLES = ((".csv",), (".tsv",), (".jsonl",), (".json",))
 DIALECTS: Mapping[str, dict[str, Any]] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
 WARNED = 0.1  # share of the texts left out above which the footer warns
 STEP = "correct the file, or the options data.* that say how it is read"
-BY_HEART = "its scores say what was learned by heart"
-EQUAL = (("dev", "train", BY_HEART), ("test", "train", BY_HEART), ("test", "dev", "its scores chose the model"))
+MEMORISED = "its scores show what was memorised"
+EQUAL = (("dev", "train", MEMORISED), ("test", "train", MEMORISED), ("test", "dev", "its scores chose the model"))
 Files = Mapping[str, tuple[Path, ...]]
 
 
@@ -107,7 +107,7 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     """The cells of `columns` in every record of a csv or tsv file with a head line, a jsonl file, or a JSON list of objects.
 
     Raises:
-        DataError: a line that is no record, or a column that is not there.
+        DataError: a line that is not a record, or a missing column.
     """
     kind, fields = ending(path), dict.fromkeys(columns, (str, int))
     if kind in DIALECTS:

@@ -60,7 +60,7 @@ def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tupl
             except ValueError:
                 whole = False
             if not whole:
-                raise damaged(path, f"no vector of {dim} numbers", f"a word and {dim} numbers", line=number)
+                raise damaged(path, f"not a vector of {dim} numbers", f"a word and {dim} numbers", line=number)
             words.append(word)
             seen.add(word)
     if not words:

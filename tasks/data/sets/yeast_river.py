@@ -35,7 +35,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         try:
             rows.append([float(cell) for cell in row.values()])
         except ValueError as error:
-            raise damaged(path, f"no row of numbers ({error})", "numbers", line=number) from error
+            raise damaged(path, f"not a row of numbers ({error})", "numbers", line=number) from error
     header = list(row)
     is_label = np.array([name.startswith("Class") for name in header])
     genes = np.array(rows)[np.random.default_rng(SPLIT_SEED).permutation(len(rows))]

@@ -90,7 +90,7 @@ def test_nlvr_sentences_and_images(mirror, opened, tmp_path):
 def test_every_reader_names_the_file_it_cannot_read(tmp_path):
     path = tmp_path / "questions.json"
     for text, what in (
-        ("{", "no JSON"),
+        ("{", "not valid JSON"),
         ("[]", "no list 'questions'"),
         ('{"questions": [{"image_id": 1}]}', "has no question, question_id"),
     ):

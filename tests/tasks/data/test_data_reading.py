@@ -228,7 +228,7 @@ def test_a_feature_store_that_is_damaged_is_named(damage, tmp_path):
     assert FeatureStore(tmp_path).missing == [0]
     write(tmp_path, layout, lambda keys: (np.ones((len(keys), 2, 3)), {}))
     shard.write_bytes(b"\x93NUMPX" + shard.read_bytes()[6:])
-    with pytest.raises(DataError, match=r"shard-00000\.npy: no array"):
+    with pytest.raises(DataError, match=r"shard-00000\.npy: not an array"):
         FeatureStore(tmp_path).rows(np.array([0]))
     raw = np.ones((2, 3, 2), np.float16)
     np.save(shard, raw)
@@ -288,8 +288,8 @@ def test_vectors_of_the_words_that_are_wanted(tmp_path):
         and rows.tolist() == [[1, 2], [3, 4], [5, 6]]
         and rows.dtype == np.float32
     )
-    for text, line, told in (("the 1 2\n3 2\n", 2, "a word and 2 numbers"), ("the 1 x\n", 1, "no vector of 2 numbers"),
-                             ("dog 1 2\nthe 1 inf\n", 2, "no vector of 2 numbers"), ("the 1 1e99\n", 1, "no vector"), ("the\n", 1, "0 numbers")):  # fmt: skip
+    for text, line, told in (("the 1 2\n3 2\n", 2, "a word and 2 numbers"), ("the 1 x\n", 1, "not a vector of 2 numbers"),
+                             ("dog 1 2\nthe 1 inf\n", 2, "not a vector of 2 numbers"), ("the 1 1e99\n", 1, "not a vector"), ("the\n", 1, "0 numbers")):  # fmt: skip
         path.write_text(text)
         with pytest.raises(DataError, match=told) as caught:
             read_vectors(path, {"the"}, NullProgress())
