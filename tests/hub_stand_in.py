@@ -1,6 +1,6 @@
 """A stand-in of the Hugging Face hub on the loopback: small Parquet files in the schemas of the real sets, and its faults.
 
-It answers what `huggingface_hub` and `tasks.data.download` ask: /api/datasets/<repo>/revision/<revision>, and
+It answers what `huggingface_hub` and `tasks.data.acquire.download` ask: /api/datasets/<repo>/revision/<revision>, and
 /datasets/<repo>/resolve/<revision>/<file>, which redirects to another address as the hub does to its storage. It also serves
 plain files under /files, with ETag, Range and If-Range.
 """

@@ -317,7 +317,7 @@ TEXT = [n for n in pages("experiment") if not any(t in n for t in OTHERS)]
 def test_experiment_runs_at_toy_size(name, tiny, tmp_path, capsys, isolated, monkeypatch):
     """Plan, fork server, cells, table, report, on generated pairs; and again, when nothing is left to do."""
 
-    def generated(options, root, progress):
+    def generated(manifest, options, root, progress):
         return data.open_data({"name": "toy", "limits": dataclasses.asdict(options.limits)}, root, progress)
 
     for name_of_set in ("libreoffice_help", "debian_descriptions"):

@@ -68,9 +68,8 @@ def stand_ins(tmp_path_factory):
 
     with serving() as server, pytest.MonkeyPatch.context() as patch:
         server.repos = {repo: parquet(repo, folder) for repo in PATHS}
-        for module in [*map(data.set_module, data.set_names()), data, manifests]:
-            if hasattr(module, "load_manifest"):
-                patch.setattr(module, "load_manifest", load_manifest)
+        for module in (data, manifests):
+            patch.setattr(module, "load_manifest", load_manifest)
         patch.setattr(manifests, "verify", lambda *a, **k: None)  # a mirror's files have one sha256, the real one
         patch.setattr(yeast_river, "verify", lambda *a, **k: None)
         patch.setattr(yeast_river, "TRAIN", 24)
@@ -89,7 +88,7 @@ def stand_ins(tmp_path_factory):
 
 
 def _generated(name):
-    def load(options, root, progress):
+    def load(manifest, options, root, progress):
         return data.open_data({"name": name, "limits": dataclasses.asdict(options.limits)}, root, progress)
 
     return load

@@ -14,7 +14,7 @@ from tasks.classification.faithfulness import further
 from tasks.classification.metrics import MEASURED, baselines, score
 from tasks.classification.predict import predict
 from tasks.data import DataError, DataSet
-from tasks.data.vectors import COUNTED
+from tasks.data.read.vectors import COUNTED
 
 RECIPE = (2, 1)
 METRICS = _training.TRAINING | metrics_of(MEASURED) | FURTHER

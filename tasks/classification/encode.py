@@ -24,9 +24,9 @@ from tasks.config.options import plain, read
 from tasks.data import DataError, DataSet, NullProgress, Progress, content_sha256
 from tasks.data.cache import cached_folder, read_meta, write_meta
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
+from tasks.data.read.vectors import COUNTED, counted_vectors, read_vectors
 from tasks.data.records import Example
 from tasks.data.symbols import FIRST, SPECIAL, UNK
-from tasks.data.vectors import COUNTED, counted_vectors, read_vectors
 
 # NLTK's WordPunctTokenizer: runs of letters, digits and underscores, or runs of other visible characters.
 _WORD_PUNCT = re.compile(r"\w+|[^\w\s]+")

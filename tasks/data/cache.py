@@ -25,7 +25,7 @@ def cached_folder(
     Args:
         name: for people.
         key: what the content depends on, as JSON.
-        build: fills an empty folder and returns what `read_meta` shall give.
+        build: fills an empty folder and returns what `read_meta` gives.
 
     Raises:
         DataError: three builds in a row were damaged, the disk is full; what `build` raises.
@@ -40,23 +40,19 @@ def cached_folder(
                 return folder
             if folder.exists():
                 progress.say(f"the encoded copy {folder} is damaged; building it again")
-                _set_aside(folder)
+                doomed = folder.with_name(f".{folder.name}.damaged.{os.getpid()}")
+                os.rename(folder, doomed)  # nobody sees it half deleted
+                shutil.rmtree(doomed, ignore_errors=True)
             with publish_folder(folder) as temporary:
                 write_meta(temporary, build(temporary))
-    raise DataError(
-        f"{name} could not be encoded: three copies in a row were damaged",
-        str(folder),
-        "check the disk, or set paths.data=FOLDER",
-    )
+    what = f"{name} could not be encoded: three copies in a row were damaged"
+    raise DataError(what, str(folder), "check the disk, or set paths.data=FOLDER")
 
 
 def write_meta(folder: Path, facts: dict[str, Any]) -> None:
     """Write `facts` and the sha256 of every other file of `folder` into its meta.json."""
-    files = {
-        _relative(folder, path): sha256_of(path)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != META
-    }
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != META]
+    files = {path.relative_to(folder).as_posix(): sha256_of(path) for path in paths}
     (folder / META).write_text(json.dumps(facts | {"files": files}, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
@@ -66,9 +62,8 @@ def read_meta(folder: str | Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"{folder} is no folder of encoded data", f"{path}: {error}", "encode the data again"
-        ) from error
+        what = f"{folder} is not a folder of encoded data"
+        raise DataError(what, f"{path}: {error}", "encode the data again") from error
 
 
 def is_whole(folder: Path) -> bool:
@@ -77,14 +72,3 @@ def is_whole(folder: Path) -> bool:
         return all(sha256_of(folder / name) == digest for name, digest in read_meta(folder)["files"].items())
     except (DataError, OSError, KeyError, AttributeError, TypeError):
         return False
-
-
-def _relative(folder: Path, path: Path) -> str:
-    return path.relative_to(folder).as_posix()
-
-
-def _set_aside(folder: Path) -> None:
-    """Move a damaged entry away before deleting it, so that nobody sees it half deleted."""
-    doomed = folder.with_name(f".{folder.name}.damaged.{os.getpid()}")
-    os.rename(folder, doomed)
-    shutil.rmtree(doomed, ignore_errors=True)

@@ -13,10 +13,12 @@ import numpy as np
 
 from tasks.config.options import integer, node
 from tasks.data.progress import Progress
-from tasks.data.reading import TOO_LONG, count, too_long
+from tasks.data.read.formats import TOO_LONG, count, too_long
 from tasks.data.records import Labelled, Subset, first, texts_of
 
 SPLITS = ("train", "dev", "test")
+Splits = Mapping[str, Sequence[Any]]  # split -> its records
+Manifest = Mapping[str, Any]
 NOUNS = {"pairs": "pairs", "texts": "examples", "questions": "questions", "features": "documents"}
 _SPLIT_WORDS = {"train": "training", "dev": "dev", "test": "test"}
 
@@ -33,8 +35,8 @@ class DataSet:
         read: gives split -> records; a split that the set does not have is absent or empty.
         provenance: one line for the footer of a table.
         notes: what a reader of the numbers must know. Reading may add to them and to the shortfalls (`tasks.data.open_data`).
-        shortfalls: why this is not a paper's data in full, a sentence each; empty: it is.
-        demo: True when it stands in for a data set of a paper in the demo.
+        shortfalls: why this is not all of a paper's data, a sentence each; empty: it is all of them.
+        demo: True when it replaces a data set of a paper in the demo.
         stands_for: the data set it stands in for.
         about: by kind. pairs: source_lang, target_lang; digits when the model's training text has every digit as this sign.
             texts: classes, fields. questions: images (`tasks.data.images.Images`). features: labels.
@@ -43,7 +45,7 @@ class DataSet:
     name: str
     kind: str
     fingerprint: Mapping[str, str]
-    read: Callable[[Progress], Mapping[str, Sequence[Any]]]
+    read: Callable[[Progress], Splits]
     provenance: str
     notes: tuple[str, ...] = ()
     shortfalls: tuple[str, ...] = ()
@@ -70,9 +72,9 @@ def limits() -> Any:
 
 
 def make(
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     kind: str,
-    read: Callable[[Progress], Mapping[str, Sequence[Any]]],
+    read: Callable[[Progress], Splits],
     provenance: str,
     *,
     sources: Mapping[str, Any],
@@ -86,7 +88,7 @@ def make(
     """Finish a loader: apply the limits, fingerprint every split, say what is short of the paper's data.
 
     Args:
-        manifest: the set's page; its `sizes`, `tables`, `stands_for` and `shortfalls` decide what is missing.
+        manifest: of the set; its `sizes`, `tables`, `stands_for` and `shortfalls` decide what is missing.
         sources: split -> what it is read from, as JSON: hashes of files and options that matter to the split.
         found: split -> number of records there are, where that is known before reading.
         cut: how a split is limited (default: its first records).
@@ -111,7 +113,7 @@ def make(
 
 
 def _readable(records: Sequence[Any], what: str) -> Sequence[Any]:
-    """The records whose texts are within the limits of `tasks.data.reading`; the others are counted."""
+    """The records whose texts are within the limits of `tasks.data.read.formats`; the others are counted."""
     if isinstance(records, Labelled):
         return records
     long = {i for i, record in enumerate(records) if any(map(too_long, texts_of(record)))}
@@ -119,14 +121,14 @@ def _readable(records: Sequence[Any], what: str) -> Sequence[Any]:
     return Subset(records, [i for i in range(len(records)) if i not in long]) if long else records
 
 
-def _shortfalls(manifest: Mapping[str, Any], noun: str, limits: Limits, found: Mapping[str, int]) -> list[str]:
+def _shortfalls(manifest: Manifest, noun: str, limits: Limits, found: Mapping[str, int]) -> list[str]:
     told = list(manifest.get("shortfalls", ()))
     if manifest.get("kind") == "own":
         told.append("own data")
     elif manifest.get("stands_for"):
         told.append(f"{manifest['name']} stands for {manifest['stands_for']}")
     elif not manifest.get("tables"):
-        told.append(f"{manifest['name']} is no data set of the papers' tables")
+        told.append(f"{manifest['name']} is not in the papers' tables")
     for split in SPLITS:
         full, limit = manifest.get("sizes", {}).get(split), limits.of(split)
         released = full if isinstance(full, list) else [full] if full else []

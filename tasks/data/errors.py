@@ -23,7 +23,7 @@ class DataError(RuntimeError):
 
 
 class DataUnavailable(DataError):
-    """Data that cannot be had here and now: missing or unreachable. Only this kind lets a fallback step in.
+    """Data that are missing or unreachable here and now. Only this kind lets a fallback step in.
 
     Damaged data, a full disk and a wrong config are not of this kind: going on without them would hide a mistake.
     """

@@ -26,7 +26,7 @@ import numpy as np
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import locked, publish_file, sha256_of
 from tasks.data.progress import NullProgress, Progress
-from tasks.data.reading import check_fields, damaged, parse_json, read_text
+from tasks.data.read.formats import check_fields, damaged, parse_json, read_text
 
 FORMAT = 1
 STAMPS = ".verified.json"
@@ -66,11 +66,8 @@ def write(folder: Path, layout: Layout, compute: Compute, progress: Progress | N
             known = _head(folder)
             if known != head:
                 differs = ", ".join(k for k in head if known.get(k) != head[k])
-                raise DataError(
-                    "the folder holds features of another kind",
-                    f"{folder}: {differs} differ",
-                    "choose an empty folder, or delete this one",
-                )
+                step = "choose an empty folder, or delete this one"
+                raise DataError("the folder holds features of another kind", f"{folder}: {differs} differ", step)
         else:
             with publish_file(folder / "store.json") as temporary:
                 temporary.write_text(json.dumps(head), encoding="utf-8")
@@ -91,9 +88,8 @@ def _write_shard(folder: Path, layout: Layout, number: int, compute: Compute) ->
     features, bad = compute(keys)
     expected = (len(keys), layout.grid[0] * layout.grid[1], layout.channels)
     if features.shape != expected:
-        raise DataError(
-            f"features of shape {features.shape}", f"expected {expected}", "correct the layout or the extractor"
-        )
+        step = "correct the layout or the extractor"
+        raise DataError(f"features of shape {features.shape}", f"expected {expected}", step)
     with publish_file(folder / f"{_name(number)}.npy") as temporary:
         with open(temporary, "wb") as stream:
             np.save(stream, features.astype(layout.dtype))
@@ -104,10 +100,10 @@ def _write_shard(folder: Path, layout: Layout, number: int, compute: Compute) ->
 
 
 def verified(folder: Path) -> FeatureStore:
-    """An opened store none of whose bytes has changed since it was written.
+    """An opened store whose bytes have not changed since it was written.
 
-    Every array is hashed once; later only those whose size, times or inode differ from `.verified.json`. In a folder that cannot
-    be written they are hashed each time. Raises as `FeatureStore`.
+    Every array is hashed once; later only those whose size, times or inode differ from `.verified.json`. In a read-only folder
+    they are hashed each time. Raises as `FeatureStore`.
     """
     stamps, path = {}, Path(folder) / STAMPS
     with contextlib.suppress(OSError, ValueError, TypeError):
@@ -124,23 +120,19 @@ class FeatureStore:
 
     Args:
         folder: of `write`.
-        allow_missing: treat images of missing shards as unreadable (zeros, counted) instead of raising.
         verify: check every shard's sha256 (reads everything), else its size only. stamps: see `verified`, which is what to call.
     Raises:
-        DataUnavailable: there is no store, or shards are missing and `allow_missing` is off. DataError: a shard is damaged.
+        DataUnavailable: there is no store. DataError: a shard is damaged. Images of missing shards are unreadable: zeros, counted.
     """
 
     kind = "features"
 
-    def __init__(
-        self, folder: Path, allow_missing: bool = True, verify: bool = False, stamps: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, folder: Path, verify: bool = False, stamps: Mapping[str, Any] | None = None) -> None:
         self.folder = Path(folder)
         self.path = str(self.folder.resolve())
         if not (self.folder / "store.json").exists():
-            raise DataUnavailable(
-                "there is no feature store", str(folder), "make one: python scripts/extract_features.py --help"
-            )
+            step = "make one: python scripts/extract_features.py --help"
+            raise DataUnavailable("there is no feature store", str(folder), step)
         head = _head(self.folder)
         if head.pop("format") != FORMAT:
             raise DataError("the feature store is of another format", str(folder), "extract the features again")
@@ -161,24 +153,15 @@ class FeatureStore:
                 self.bad |= record["bad"]
             digest.update((record["sha256"] if record else "missing").encode())
         self.sha256 = digest.hexdigest()
-        if self.missing and not allow_missing:
-            raise DataUnavailable(
-                f"{len(self.missing)} of {self.layout.shards} shards are missing",
-                f"{folder}: {', '.join(map(_name, self.missing[:5]))}",
-                "run the extraction again: it computes what is missing",
-            )
 
     def _check(self, number: int, verify: bool) -> dict[str, Any] | None:
         path, record = self.folder / f"{_name(number)}.npy", _record(self.folder, number)
         if record is None:
             return None
-        retry = f"delete {path.with_suffix('.json')} and run the extraction again"
+        retry = _again(path)
         if path.stat().st_size != record["bytes"]:
-            raise DataError(
-                f"{path.name} is damaged",
-                f"{path}: expected {record['bytes']:,} bytes, got {path.stat().st_size:,}",
-                retry,
-            )
+            where = f"{path}: expected {record['bytes']:,} bytes, got {path.stat().st_size:,}"
+            raise DataError(f"{path.name} is damaged", where, retry)
         if record.get("record") not in (None, _checksum(self.layout, number, record)):
             what = f"{path.with_suffix('.json')} or store.json is not what was written"
             raise DataError(f"the record of {path.name} is damaged", what, retry)
@@ -207,18 +190,19 @@ class FeatureStore:
         if shard not in self._maps:
             path, layout = self.folder / f"{_name(shard)}.npy", self.layout
             shape = (len(layout.shard_keys(shard)), self.grid[0] * self.grid[1], self.channels)
-            expected, step = (
-                f"{layout.dtype} {list(shape)}",
-                f"delete {path.with_suffix('.json')} and run the extraction again",
-            )
+            expected, step = f"{layout.dtype} {list(shape)}", _again(path)
             try:
                 array = np.load(path, mmap_mode="r")
             except (OSError, ValueError, EOFError) as error:
-                raise damaged(path, f"no array ({error})", expected, step=step) from error
+                raise damaged(path, f"not an array ({error})", expected, step=step) from error
             if array.shape != shape or array.dtype != layout.dtype:
                 raise damaged(path, f"an array {array.dtype} {list(array.shape)}", expected, step=step)
             self._maps[shard] = array
         return self._maps[shard]
+
+
+def _again(path: Path) -> str:
+    return f"delete {path.with_suffix('.json')} and run the extraction again"
 
 
 def _stamp(path: Path, sha256: str) -> list[Any]:
@@ -235,15 +219,8 @@ def _checksum(layout: Layout, number: int, record: Mapping[str, Any]) -> str:
 
 def _head(folder: Path) -> dict[str, Any]:
     path = folder / "store.json"
-    fields = {
-        "format": int,
-        "extractor": str,
-        "grid": list,
-        "channels": int,
-        "keys": list,
-        "shard_size": int,
-        "dtype": str,
-    }
+    fields = {"format": int, "extractor": str, "dtype": str, **dict.fromkeys(("grid", "keys"), list)}
+    fields |= dict.fromkeys(("channels", "shard_size"), int)
     head = check_fields(parse_json(read_text(path), path), fields, path)
     sizes = (*head["grid"], head["channels"], head["shard_size"])
     whole = set(head) == set(fields) and len(head["grid"]) == 2 and all(isinstance(n, int) and n > 0 for n in sizes)

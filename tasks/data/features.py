@@ -42,8 +42,8 @@ def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone
         weights: file of a state dict, or None for torchvision's own (ResNet152_Weights.IMAGENET1K_V1, 230 MB by download).
         size: pixels of a side.
     Raises:
-        ValueError: an unknown name. DataUnavailable: torchvision is not installed, or the weights cannot be had.
-            DataError: the file is damaged or of another network.
+        ValueError: an unknown name. DataUnavailable: torchvision is not installed, or the weights are unavailable.
+        DataError: the file is damaged or of another network.
     """
     if name == "tiny":
         return _tiny(size)
@@ -52,40 +52,35 @@ def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone
     try:
         from torchvision.models import ResNet152_Weights, resnet152
     except ImportError as error:
-        raise DataUnavailable(
-            "torchvision is not installed",
-            str(error),
-            "pip install 'sparse-attention[repro]', or use --backbone tiny for a trial",
-        ) from error
+        step = "pip install 'sparse-attention[repro]', or use --backbone tiny for a trial"
+        raise DataUnavailable("torchvision is not installed", str(error), step) from error
     net = resnet152(weights=None)
     if weights is not None:
         path = Path(weights)
         if not path.is_file():
-            raise DataUnavailable(
-                "the weights of resnet152 are missing", str(path), "give the path of a .pth file by --weights"
-            )
+            step = "give the path of a .pth file by --weights"
+            raise DataUnavailable("the weights of resnet152 are missing", str(path), step)
         try:
             state, origin = torch.load(path, map_location="cpu", weights_only=True), sha256_of(path)[:16]
         except Exception as error:  # cut short, no checkpoint at all, or one that holds code
-            raise DataError(
-                f"{path.name} is no file of weights that can be read", f"{path}: {type(error).__name__}: {error}",
-                "fetch the file again",
-            ) from error  # fmt: skip
+            what = f"{path.name} is not a readable file of weights"
+            raise DataError(what, f"{path}: {type(error).__name__}: {error}", "fetch the file again") from error
     else:
         preset = ResNet152_Weights.IMAGENET1K_V1
         try:
             state, origin = preset.get_state_dict(progress=True, check_hash=True), str(preset)
         except Exception as error:  # urllib, ssl, a wrong hash: all mean that there are no weights
-            raise DataUnavailable(
-                "the weights of resnet152 cannot be downloaded", f"{preset.url}: {type(error).__name__}: {error}",
-                "fetch that file on another machine and give its path by --weights",
-            ) from error  # fmt: skip
+            what, where = (
+                "the weights of resnet152 cannot be downloaded",
+                f"{preset.url}: {type(error).__name__}: {error}",
+            )
+            step = "fetch that file on another machine and give its path by --weights"
+            raise DataUnavailable(what, where, step) from error
     try:
         net.load_state_dict(state)
     except (RuntimeError, TypeError) as error:
-        raise DataError(
-            f"the weights ({origin}) are not those of resnet152", str(error).split("\n", 1)[0], "give resnet152's file"
-        ) from error
+        what = f"the weights ({origin}) are not those of resnet152"
+        raise DataError(what, str(error).split("\n", 1)[0], "give resnet152's file") from error
     cut = nn.Sequential(*list(net.children())[:-2]).eval()  # without pooling and classifier
     return Backbone(cut, f"resnet152|weights:{origin}|size:{size}", size, (size // 32, size // 32), 2048)
 
@@ -143,7 +138,6 @@ def extract(
     layout = Layout(model.name, model.grid, model.channels, tuple(keys), shard_size)
     store = write(folder, layout, compute, progress)
     if store.bad:
-        progress.say(
-            f"{len(store.bad)} of {len(keys)} images have no features, zeros stand for them: {', '.join(list(store.bad)[:5])}"
-        )
+        some = ", ".join(list(store.bad)[:5])
+        progress.say(f"{len(store.bad)} of {len(keys)} images have no features; zeros take their place: {some}")
     return store

@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tasks.data.errors import DataError, DataUnavailable
-from tasks.data.reading import opened
+from tasks.data.read.formats import opened
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+NO_SPACE = "free some space or set another folder for the downloads (paths.data=FOLDER), then run the same command"
 _NOT_WRITABLE = {errno.EACCES, errno.EROFS, errno.EPERM}
 
 
@@ -28,7 +29,7 @@ def sha256_of(path: Path) -> str:
 
 
 def verify(path: Path, sha256: str | None = None, size: int | None = None, retry: str = "", name: str = "") -> None:
-    """Raise `DataError`, naming the file or `name`, when `path` has not the expected sha256 or bytes (None: not known)."""
+    """Raise `DataError`, naming the file or `name`, when `path` lacks the expected sha256 or bytes (None: not known)."""
     what, retry = name or path.name, retry or f"delete {path} and fetch it again"
     if not path.is_file():
         raise DataUnavailable(f"the file {what} is missing", str(path), retry)
@@ -41,18 +42,15 @@ def verify(path: Path, sha256: str | None = None, size: int | None = None, retry
 
 
 def check_folder(folder: Path, write: bool = False) -> None:
-    """Make a folder for downloads; DataError when that cannot be, or with `write` when nothing can be written there."""
+    """Make a folder for downloads; DataError when it cannot be made, or with `write` when nothing can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if write:
             tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        what = "cannot be written" if folder.is_dir() else "is no folder" if folder.exists() else "cannot be made"
-        raise DataError(
-            f"the folder {folder} {what}",
-            str(error),
-            "set another folder for the downloads (paths.data=FOLDER, --root FOLDER)",
-        ) from error
+        what = "cannot be written" if folder.is_dir() else "is not a folder" if folder.exists() else "cannot be made"
+        step = "set another folder for the downloads (paths.data=FOLDER, --root FOLDER)"
+        raise DataError(f"the folder {folder} {what}", str(error), step) from error
 
 
 @contextmanager
@@ -62,23 +60,13 @@ def writing_to(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _DISK_FULL:
-            free = _free_megabytes(folder)
-            raise DataError(
-                "the disk is full",
-                f"{folder} ({free} free): {error}",
-                "free some space or set another folder for the downloads (paths.data=FOLDER), then run the same command",
-            ) from error
+            there = next(place for place in (folder, *folder.parents) if place.exists())
+            where = f"{folder} ({shutil.disk_usage(there).free / 1e6:,.0f} MB free): {error}"
+            raise DataError("the disk is full", where, NO_SPACE) from error
         if error.errno in _NOT_WRITABLE:
-            raise DataError(
-                f"the folder {folder} cannot be written", str(error), "set another folder (paths.data=FOLDER)"
-            ) from error
+            what = f"the folder {folder} cannot be written"
+            raise DataError(what, str(error), "set another folder (paths.data=FOLDER)") from error
         raise
-
-
-def _free_megabytes(folder: Path) -> str:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return f"{shutil.disk_usage(folder).free / 1e6:,.0f} MB"
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Where images come from, and images as a model gets them: pixels decoded once into one array, features, or none.
 
-A source lists keys and gives an image per key. What cannot be read is an `ImageError`; whoever reads many images counts
-those and goes on: a million-image set has a few truncated files.
+A source lists keys and gives an image for each. An image that cannot be read raises `ImageError`; code that reads many images
+counts these errors and goes on, since a set of a million images has a few truncated files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tasks.data import archives
+from tasks.data.acquire import archives
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.feature_store import verified
 from tasks.data.files import locked, publish_file, sha256_of
@@ -99,11 +99,8 @@ class Files:
                 if found is not None:
                     self._where.setdefault(found, (place, name, size))
         if not self._where:
-            raise DataError(
-                "there is no image",
-                ", ".join(map(str, places)) or "no folder given",
-                "correct data.path, or see the data set's page",
-            )
+            where = ", ".join(map(str, places)) or "no folder given"
+            raise DataError("there is no image", where, "correct data.path, or see the manifest of the data set")
 
     @staticmethod
     def _list(place: Path) -> list[tuple[str, int]]:
@@ -180,7 +177,7 @@ class Pixels:
 
 
 class Blank:
-    """No images: every one is four cells of zeros. What questions alone tell."""
+    """No images: each is four positions of zeros. It shows what the questions alone tell."""
 
     kind, grid, channels, sha256, path = "features", (2, 2), 1, "blank", "none"
 
@@ -236,15 +233,13 @@ def decode_all(
 ) -> Pixels:
     """Decode `keys` once; the array is kept under `folder` and verified by its checksum when it is used again.
 
-    Corrupt and missing images become black, are listed in `bad` and said once. Raises DataError when more than half of
+    Corrupt and missing images become black, are listed in `bad` and reported once. Raises DataError when more than half of
     the images cannot be read: then something else is wrong.
     """
     name = hashlib.sha256(json.dumps([source.fingerprint(), list(keys), list(size), 2]).encode()).hexdigest()[:16]
     path, record = folder / f"pixels-{name}.npy", folder / f"pixels-{name}.json"
     with locked(folder / f".pixels-{name}.lock"):
-        known = _known(path, record)
-        if known is None:
-            known = _decode_all(source, keys, size, path, record, progress)
+        known = _known(path, record) or _decode_all(source, keys, size, path, record, progress)
     return Pixels(path, known)
 
 
@@ -271,11 +266,8 @@ def _decode_all(source, keys, size, path: Path, record: Path, progress: Progress
         del array
         if 2 * len(bad) > len(keys):
             first = next(iter(bad.items()))
-            raise DataError(
-                f"{len(bad)} of {len(keys)} images cannot be read",
-                f"{first[0]}: {first[1]}",
-                "check data.path and the archives",
-            )
+            what = f"{len(bad)} of {len(keys)} images cannot be read"
+            raise DataError(what, f"{first[0]}: {first[1]}", "check data.path and the archives")
         known = {"sha256": sha256_of(temporary), "bad": bad, "keys": list(keys)}
     with publish_file(record) as temporary:
         temporary.write_text(json.dumps(known), encoding="utf-8")

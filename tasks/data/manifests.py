@@ -1,9 +1,9 @@
-"""Manifests: one YAML page per data set, saying what it is, where it comes from and what its files must be.
+"""Manifests: a YAML file for each data set, saying what it is, where it comes from and what its files must be.
 
 Keys: `name`, `title`, `kind` (apt, wheel, mirror, files, http, generated, own), `licence`, `source`, `get` (what a person does to
-get it), and as the kind needs: `files` (path, sha256, bytes; relative to the mirror), `layout`, `packages`, `version`. What a
-comparison with a paper needs: `tables` (those whose data it is), `sizes` (full numbers of records; a list where releases
-differ), `shortfalls` (what is always missing), `stands_for`, `demo`.
+get it), `loader` (its file in `tasks/data/sets`, where that has another name), and as the kind needs: `files` (path, sha256,
+bytes; relative to the mirror), `layout`, `packages`, `version`. For a comparison with a paper: `tables` (which tables use this
+set), `sizes` (full numbers of records; a list where releases differ), `shortfalls` (what is always missing), `stands_for`, `demo`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from tasks.config.options import near
+from tasks.config.options import near, text
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import verify
 
@@ -31,10 +31,19 @@ def load_manifest(name: str) -> dict[str, Any]:
     path = FOLDER / f"{name}.yaml"
     if not path.is_file():
         known = manifest_names()
-        raise DataError(
-            f"unknown data set {name!r}{near(name, known)}", f"{FOLDER}: {', '.join(known)}", "choose one of these"
-        )
+        what = f"unknown data set {name!r}{near(name, known)}"
+        raise DataError(what, f"{FOLDER}: {', '.join(known)}", "choose one of these")
     return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def mirror(more: str = "") -> Any:
+    """The option `mirror` of a data set."""
+    return local("folder of local copies, laid out as the manifest says" + more)
+
+
+def local(help: str) -> Any:
+    """An option: a file or folder of a data set, or null."""
+    return text(None, optional=True, help=help)
 
 
 def mirror_files(manifest: Mapping[str, Any], mirror: str | Path | None, only: tuple[str, ...] = ()) -> dict[str, Path]:
@@ -50,11 +59,8 @@ def mirror_files(manifest: Mapping[str, Any], mirror: str | Path | None, only: t
     """
     name = manifest["name"]
     if mirror is None:
-        raise DataUnavailable(
-            f"{name} is read from a local mirror and none is set",
-            "data.mirror is empty",
-            f"set data.mirror=FOLDER to a folder that holds {manifest['files'][0]['path']}; {manifest['get']}",
-        )
+        step = f"set data.mirror=FOLDER to a folder that holds {manifest['files'][0]['path']}; {manifest['get']}"
+        raise DataUnavailable(f"{name} is read from a local mirror and none is set", "data.mirror is empty", step)
     found = {}
     for entry in manifest["files"]:
         path = Path(mirror) / entry["path"]

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Protocol, TextIO
 
 
@@ -44,14 +45,6 @@ class _PlainBar:
             self._say(f"{self._label}: {self._done:,.0f}")
 
 
-class _RichBar:
-    def __init__(self, display, task) -> None:
-        self._display, self._task = display, task
-
-    def advance(self, amount: float = 1) -> None:
-        self._display.advance(self._task, amount)
-
-
 class Progress:
     """Progress on `stream` (default stderr): rich bars when it is a terminal, plain lines when not.
 
@@ -74,17 +67,13 @@ class Progress:
         if not self._stream.isatty():
             yield _PlainBar(self.say, total, label, self._interval)
             return
-        from rich import progress as rich_progress
+        from rich import progress as rich
         from rich.console import Console
 
-        columns = (
-            rich_progress.TextColumn("{task.description}"),
-            rich_progress.BarColumn(),
-            rich_progress.MofNCompleteColumn(),
-            rich_progress.TimeRemainingColumn(),
-        )
-        with rich_progress.Progress(*columns, console=Console(file=self._stream), transient=True) as display:
-            yield _RichBar(display, display.add_task(label, total=total))
+        columns = ("{task.description}", rich.BarColumn(), rich.MofNCompleteColumn(), rich.TimeRemainingColumn())
+        with rich.Progress(*columns, console=Console(file=self._stream), transient=True) as display:
+            task = display.add_task(label, total=total)
+            yield SimpleNamespace(advance=lambda amount=1: display.advance(task, amount))
 
 
 class NullProgress(Progress):

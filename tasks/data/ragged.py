@@ -12,9 +12,10 @@ from typing import IO
 import numpy as np
 
 from tasks.data.parallel import batches, mapped
+from tasks.data.records import View
 
 
-class Ragged:
+class Ragged(View):
     """Rows of ids of different lengths: `flat` [sum of lengths] and `offsets` [rows + 1]."""
 
     def __init__(self, flat: np.ndarray, offsets: np.ndarray) -> None:
@@ -23,11 +24,8 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, i: int) -> np.ndarray:
+    def record(self, i: int) -> np.ndarray:
         """Row i, [length]; a view of the array on disk."""
-        if not -len(self) <= i < len(self):
-            raise IndexError(i)
-        i %= len(self)
         return self.flat[self.offsets[i] : self.offsets[i + 1]]
 
     @property
@@ -36,7 +34,7 @@ class Ragged:
         return np.diff(self.offsets)
 
 
-class TokenLines:
+class TokenLines(View):
     """Lines of space-separated tokens in a file, read on demand; `offsets` [rows + 1] are the bytes where lines start."""
 
     def __init__(self, path: Path, offsets: np.ndarray) -> None:
@@ -46,10 +44,7 @@ class TokenLines:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, i: int) -> list[str]:
-        if not -len(self) <= i < len(self):
-            raise IndexError(i)
-        i %= len(self)
+    def record(self, i: int) -> list[str]:
         start, end = int(self.offsets[i]), int(self.offsets[i + 1]) - 1
         if start == end:
             return []

@@ -77,7 +77,22 @@ def texts_of(record: Pair | Example | Question) -> tuple[str, ...]:
     return record.texts if isinstance(record, Example) else (record.text, *record.answers)
 
 
-class Subset(Sequence[Any]):
+class View(Sequence[Any]):
+    """Records made when they are asked for, by number from 0; a subclass has `__len__` and `record`."""
+
+    def record(self, i: int) -> Any:
+        """Record i, 0 <= i < length."""
+        raise NotImplementedError
+
+    def __getitem__(self, i):
+        if isinstance(i, slice):
+            return [self.record(j) for j in range(*i.indices(len(self)))]
+        if not -len(self) <= i < len(self):
+            raise IndexError(i)
+        return self.record(i % len(self))
+
+
+class Subset(View):
     """A view of `records` at `indices`, without copying them."""
 
     def __init__(self, records: Sequence[Any], indices: Sequence[int]) -> None:
@@ -86,13 +101,11 @@ class Subset(Sequence[Any]):
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, i):
-        if isinstance(i, slice):
-            return [self.records[int(j)] for j in self.indices[i]]
+    def record(self, i: int) -> Any:
         return self.records[int(self.indices[i])]
 
 
-class Mapped(Sequence[Any]):
+class Mapped(View):
     """Records made from `rows` when they are asked for."""
 
     def __init__(self, rows: Sequence[Any], make: Callable[[Any], Any]) -> None:
@@ -101,12 +114,8 @@ class Mapped(Sequence[Any]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, i):
-        if isinstance(i, slice):
-            return [self[j] for j in range(*i.indices(len(self)))]
-        if not -len(self) <= i < len(self):
-            raise IndexError(i)
-        return self.make(self.rows[i % len(self)])
+    def record(self, i: int) -> Any:
+        return self.make(self.rows[i])
 
 
 def first(records: Sequence[Any], limit: int | None) -> Sequence[Any]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sparse_attention.quality import alignment_error_rate, links
-from tasks.data.alignments import Gold
+from tasks.data.read.alignments import Gold
 from tasks.data.symbols import EOS
 from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import Encoded, Split

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config.options import plain, read
-from tasks.data.alignments import AlignedPair, Gold
 from tasks.data.cache import META, cached_folder, read_meta
 from tasks.data.dataset import DataSet
 from tasks.data.errors import DataError
@@ -34,6 +33,7 @@ from tasks.data.files import sha256_of
 from tasks.data.parallel import chosen, mapped, ranges, worth
 from tasks.data.progress import Progress
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
+from tasks.data.read.alignments import AlignedPair, Gold
 from tasks.data.records import Pair
 from tasks.data.symbols import FIRST, SPECIAL, UNK
 from tasks.seq2seq.learn import fits, learn, lines, subwords

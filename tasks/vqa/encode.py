@@ -34,12 +34,13 @@ from typing import Any
 import numpy as np
 
 from tasks.config.options import plain
-from tasks.data import DataError, DataSet, DataUnavailable, Progress, content_sha256, vectors
+from tasks.data import DataError, DataSet, DataUnavailable, Progress, content_sha256
 from tasks.data.cache import cached_folder, read_meta, write_meta
 from tasks.data.dataset import fingerprint
 from tasks.data.files import sha256_of
 from tasks.data.images import Images, open_images
 from tasks.data.ragged import Ragged
+from tasks.data.read import vectors
 from tasks.data.records import Question
 from tasks.data.symbols import FIRST, PAD, UNK
 from tasks.vqa.options import Encode
@@ -231,7 +232,7 @@ def features_shortfall(spec: ImageSpec) -> tuple[str, ...]:
 
 
 def starting_vectors(path: Path, words: Sequence[str], progress: Progress) -> tuple[np.ndarray, int]:
-    """A file of word vectors (`tasks.data.vectors`) -> float32 [4 + words, dim], and how many words it does not have.
+    """A file of word vectors (`tasks.data.read.vectors`) -> float32 [4 + words, dim], and how many words it does not have.
 
     Those get small random rows. Raises DataError when the file is damaged or has none of the words.
     """

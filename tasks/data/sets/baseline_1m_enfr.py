@@ -2,50 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import text
-from tasks.data import sources
-from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.data.acquire import sources
+from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.files import sha256_of
-from tasks.data.lines import LinePairs, find_file, folder_of
-from tasks.data.manifests import load_manifest
-from tasks.data.pairs import language, languages, two_languages
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
-from tasks.data.records import Pair
+from tasks.data.read.lines import LinePairs, find_file, folder_of
+from tasks.data.read.pairs import Translated, language
 
 KIND = "pairs"
 
 
 @dataclass
-class Options:
+class Options(Translated):
     """Either direction; the generic test set of the archive."""
 
     source_lang: str = language("fr", "en", "fr")
     target_lang: str = language("en", "en", "fr")
-    path: str | None = text(
-        None, optional=True, help="folder of the unpacked archive; null: where scripts/data.py fetch puts it"
-    )
+    path: str | None = local("folder of the unpacked archive; null: where scripts/data.py fetch puts it")
     limits: Limits = limits()
 
-    def problems(self) -> list[str]:
-        return two_languages(self)
 
-
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Files baseline-1M_train.en, baseline-1M_valid.fr and so on; lines are read on demand."""
-    manifest = load_manifest("baseline_1m_enfr")
     folder = root / manifest["name"] if options.path is None else folder_of(options.path, manifest["get"])
     places = sources.folders_in(folder)
-    about, splits, hashes = languages(options), {}, {}
+    about, splits, hashes = options.about(), {}, {}
     for split, part in {"train": "train", "dev": "valid", "test": "test"}.items():
         files = [find_file(places, (f"baseline-1M_{part}.{lang}",), manifest["get"]) for lang in about.values()]
         splits[split] = LinePairs(files[0], files[1:])
         hashes[split] = [sha256_of(path) for path in files]
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
+    def read(progress: Progress) -> Splits:
         return splits
 
     return make(

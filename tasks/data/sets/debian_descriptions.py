@@ -1,45 +1,162 @@
-"""Debian package descriptions: first paragraph to synopsis; stands for Gigaword and DUC in the demo."""
+"""Descriptions of Debian packages: first paragraph to synopsis; stands for Gigaword and DUC in the demo.
+
+A private apt fetches them from the machine's own sources. There is one row for each paragraph: packages built from one source
+share theirs, and the one with the source package's name stands for all of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tasks.config.options import choice
-from tasks.data.dataset import SPLITS, DataSet, Limits, fingerprint, limits, make
-from tasks.data.debian import load_descriptions
-from tasks.data.manifests import load_manifest
-from tasks.data.pairs import ENGLISH, bounds, within_bounds, word_bounds
+from tasks.data.acquire.apt import PrivateApt
+from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, fingerprint, limits, make
+from tasks.data.errors import DataUnavailable
 from tasks.data.progress import Progress
-from tasks.data.records import Pair
+from tasks.data.read.pairs import ENGLISH, Bounded, cached_parts, cached_rows, word_bounds
+from tasks.data.read.splits import Parts, normalized, split_by_content
+from tasks.data.records import Pair, clean
 
 KIND = "pairs"
+RECIPE = 2  # raised when the same lists would give other rows or splits
+LEAST_WORDS = 10  # of a paragraph
+# packages whose description says nothing of their own
+_EMPTY_SYNOPSIS = re.compile(r"\b(transitional|dummy) (dummy |transitional )?package\b|^dummy\b", re.I)
+_EMPTY_PARAGRAPH = re.compile(
+    r"^This package (is a transitional|contains the source for the Rust)|\bdummy package\b", re.I
+)
 
 
 @dataclass
-class Options:
+class Options(Bounded):
     """About 36,000 pairs; paragraphs have ten words or more."""
 
     min_words: dict = word_bounds(10, 1, "fewest words of a text")
     max_words: dict = word_bounds(1000, 100, "most words of a text")
     fallback: str | None = choice(
-        "toy", "toy", optional=True, help="generated pairs when the text cannot be had; null: an error"
+        "toy", "toy", optional=True, help="generated pairs when the text is unavailable; null: an error"
     )
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Fetched by a private apt from the machine's own sources."""
     found = load_descriptions(root, progress)
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
-        return {
-            s: within_bounds((Pair(row.paragraph, (row.synopsis,)) for row in found.of(s)), options) for s in SPLITS
-        }
+    def read(progress: Progress) -> Splits:
+        return {s: options.within(Pair(row.paragraph, (row.synopsis,)) for row in found.of(s)) for s in SPLITS}
 
     return make(
-        load_manifest("debian_descriptions"), KIND, read, f"{found.provenance}, first paragraph to synopsis",
-        sources=dict.fromkeys(SPLITS, fingerprint(found.sha256, bounds(options))), limits=options.limits, notes=[found.parts.note("paragraphs")],
+        manifest, KIND, read, f"{found.provenance}, first paragraph to synopsis",
+        sources=dict.fromkeys(SPLITS, fingerprint(found.sha256, options.bounds())), limits=options.limits, notes=[found.parts.note("paragraphs")],
         about=ENGLISH,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Description:
+    """What the lists say of a package: its source package, its section, first paragraph and synopsis."""
+
+    source: str
+    package: str
+    section: str
+    paragraph: str
+    synopsis: str
+
+
+@dataclass(frozen=True)
+class Descriptions:
+    """All descriptions, which of them are in which split, and what they are made from (`sha256`)."""
+
+    rows: list[Description]
+    parts: Parts
+    sha256: str
+    provenance: str
+
+    def of(self, split: str) -> list[Description]:
+        return [self.rows[i] for i in getattr(self.parts, split)]
+
+
+def load_descriptions(root: Path, progress: Progress) -> Descriptions:
+    """No source package, no synopsis and no near-duplicate of a paragraph is in two splits.
+
+    Raises:
+        DataUnavailable: there is no apt here, or it cannot reach its sources.
+    """
+
+    def make() -> tuple[list[list[str]], dict[str, Any]]:
+        apt = PrivateApt(root, progress)
+        day = apt.update()
+        rows = description_rows([*apt.stanzas("Translation-en")], [*apt.stanzas("Packages")])
+        if not rows:
+            where = f"{apt.folder / 'lists'}: no *_Translation-en"
+            step = f"delete {apt.folder} and try again; if it fails again, this machine's sources carry no translations"
+            raise DataUnavailable("the package lists hold no descriptions", where, step)
+        return rows, {"release": apt.release(), "day": day}
+
+    path = root / "debian_descriptions" / f"rows-{RECIPE}.jsonl"
+    cached, about = cached_rows(path, make, progress)
+    rows = [Description(*row) for row in cached]
+
+    def split() -> Parts:
+        keys = [
+            [("package", row.source), ("paragraph", normalized(row.paragraph)), ("synopsis", normalized(row.synopsis))]
+            for row in rows
+        ]
+        return split_by_content(
+            keys, [f"{row.source} {row.paragraph}" for row in rows], [[row.paragraph for row in rows]]
+        )
+
+    parts = cached_parts(path.with_suffix(".split.json"), f"{RECIPE} {about['sha256']}", split, progress)
+    return Descriptions(rows, parts, about["sha256"], f"package descriptions of {about['release']} ({about['day']})")
+
+
+def description_rows(translations: Iterable[str], packages: Iterable[str]) -> list[list[str]]:
+    """Rows of the fields of `Description`, one per different paragraph, sorted by package.
+
+    Args:
+        translations: stanzas of the Translation-en lists.
+        packages: stanzas of the Packages lists, for the names of source packages and for descriptions that are there
+            in full (sources without translation lists).
+    """
+    origin: dict[str, tuple[str, str]] = {}  # package -> source package, section
+    described: dict[str, tuple[str, str]] = {}
+    for stanza in packages:
+        fields = _fields(stanza)
+        name = fields.get("Package", "")
+        section = fields.get("Section", "").rpartition("/")[2]  # "contrib/net" -> "net"
+        origin[name] = ((fields.get("Source") or name).split(" ")[0], section)
+        _describe(described, name, fields.get("Description", ""))
+    for stanza in translations:
+        fields = _fields(stanza)
+        _describe(described, fields.get("Package", ""), fields.get("Description-en", ""))
+    best: dict[str, list[str]] = {}
+    for name, (paragraph, synopsis) in sorted(described.items()):
+        source, section = origin.get(name, (name, ""))
+        if _EMPTY_SYNOPSIS.search(synopsis) or _EMPTY_PARAGRAPH.search(paragraph):
+            continue
+        if paragraph not in best or (name == source and best[paragraph][1] != best[paragraph][0]):
+            best[paragraph] = [source, name, section, paragraph, synopsis]
+    return sorted(best.values(), key=lambda row: row[1])
+
+
+def _fields(stanza: str) -> dict[str, str]:
+    """Field -> value of a stanza; continuation lines keep their line ends."""
+    fields: dict[str, str] = {}
+    for block in re.split(r"\n(?=\S)", stanza.strip("\n")):
+        key, colon, value = block.partition(":")
+        if colon:
+            fields[key] = value.strip()
+    return fields
+
+
+def _describe(described: dict[str, tuple[str, str]], name: str, description: str) -> None:
+    """Note a package's (first paragraph, synopsis) when its description has both and the paragraph is long enough."""
+    synopsis, _, body = description.partition("\n")
+    paragraph = clean(re.split(r"\n\s*\.\s*(?:\n|$)", "\n" + body + "\n")[0])
+    if name and synopsis.strip() and len(paragraph.split()) >= LEAST_WORDS:
+        described[name] = (paragraph, clean(synopsis))

@@ -12,16 +12,15 @@ in the first. After five epochs the demo's model has 84 % of the test examples r
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import integer
-from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
-from tasks.data.debian import Description, load_descriptions
-from tasks.data.manifests import load_manifest
+from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.progress import Progress
 from tasks.data.records import Example
+from tasks.data.sets.debian_descriptions import Description, load_descriptions
 
 KIND = "texts"
 CLASSES = ("perl", "python", "program")
@@ -43,16 +42,16 @@ class Options:
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """The packages of an example are of one split of `debian_descriptions`, so no synopsis is in two splits."""
     found = load_descriptions(root, progress)
     sizes = {split: options.limits.of(split) or SIZES[split] for split in SPLITS}
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Example]]:
+    def read(progress: Progress) -> Splits:
         return {s: list(examples(found.of(s), n, options.packages, s)) for s, n in sizes.items()}
 
     return make(
-        load_manifest("debian_pairs"), KIND, read, f"{found.provenance}, {options.packages} synopses at a time",
+        manifest, KIND, read, f"{found.provenance}, {options.packages} synopses at a time",
         sources={s: [found.sha256, options.packages, n] for s, n in sizes.items()}, notes=[found.parts.note("paragraphs")],
         about={"classes": list(CLASSES), "fields": list(FIELDS)},
     )  # fmt: skip

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import choice, integer, listing, number
-from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.data.acquire.pip import fetch_wheel
+from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.images import Files, ImageInput, path_key
-from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
-from tasks.data.questions import hold_out, limited, read_easy_vqa
-from tasks.data.records import Question
-from tasks.data.wheels import fetch_wheel
+from tasks.data.read.questions import hold_out, limited, read_easy_vqa
 
 KIND = "questions"
 
@@ -28,13 +25,12 @@ class Options:
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """38,575 + 9,673 questions on 4,000 + 1,000 images."""
-    manifest = load_manifest("easy_vqa")
     wheel = fetch_wheel(manifest["package"], str(manifest["version"]), root, progress, manifest["sha256"])
     folder = wheel / "easy_vqa" / "data"
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Question]]:
+    def read(progress: Progress) -> Splits:
         train, dev = hold_out(read_easy_vqa(folder / "train" / "questions.json", "train"), options.dev_share)
         return {"train": train, "dev": dev, "test": read_easy_vqa(folder / "test" / "questions.json", "test")}
 

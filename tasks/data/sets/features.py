@@ -1,4 +1,4 @@
-"""Features with labels from files of one's own: ARFF, csv, tsv or svmlight; one file, or train and test (dev if there is one)."""
+"""Features with labels from your own files: ARFF, csv, tsv or svmlight; one file, or train and test (dev if there is one)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from tasks.config.options import listing, text
-from tasks.data import own
-from tasks.data.dataset import SPLITS, DataSet, fingerprint
-from tasks.data.labelled import NUMBER, finite, labelled_set, read_arff
-from tasks.data.manifests import load_manifest
+from tasks.data.dataset import SPLITS, DataSet, Manifest, fingerprint
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
-from tasks.data.reading import damaged, numbered, table
-from tasks.data.splits import split_by_content
+from tasks.data.read import own
+from tasks.data.read.formats import damaged, numbered, table
+from tasks.data.read.labelled import NUMBER, finite, labelled_set, read_arff
+from tasks.data.read.splits import split_by_content
 
 KIND = "features"
 LAYOUTS = ((".arff",), (".csv",), (".tsv",), (".svmlight",), (".svm",))
@@ -26,7 +26,7 @@ Arrays = tuple[np.ndarray, np.ndarray]  # features [n, d], labels bool [n, K]
 class Options:
     """Columns of 0 and 1 are labels, all others features; in svmlight labels are words before the features."""
 
-    path: str | None = text(None, optional=True, help="folder with files for train and test, or one file to split")
+    path: str | None = local("folder with files for train and test, or one file to split")
     label: list = listing([], text(), help="names of the labels; []: svmlight only, those of the training documents")
 
     def problems(self) -> list[str]:
@@ -35,23 +35,18 @@ class Options:
         return [f"label={self.label} must be at least two different names"]
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Without dev, penalties are chosen by cross-validation; of one file, every tenth document by its hash is test."""
     files = own.find(options.path, LAYOUTS, ("train", "test"))
     if "train" not in files and own.WHOLE not in files:
-        raise damaged(
-            files["test"][0], "a test set alone", "train and test: features are standardised by train", step=own.STEP
-        )
+        expected = "train and test: features are standardised by train"
+        raise damaged(files["test"][0], "a test set alone", expected, step=own.STEP)
     sparse = {split: own.ending(path) in (".svmlight", ".svm") for split, (path,) in files.items()}
     if len(set(sparse.values())) > 1:
         raise damaged(Path(str(options.path)), "svmlight beside tables", "one format for all splits", step=own.STEP)
     if not options.label and not all(sparse.values()):
-        raise damaged(
-            next(iter(files.values()))[0],
-            "nobody says which columns are labels",
-            "names",
-            step="set data.label=[NAME,NAME,..]",
-        )
+        path, step = next(iter(files.values()))[0], "set data.label=[NAME,NAME,..]"
+        raise damaged(path, "it is not known which columns are labels", "names", step=step)
     paths = {split: path for split, (path,) in files.items()}
     names, arrays = _svmlight(paths, options.label) if all(sparse.values()) else _tables(paths, options.label)
     for split, (_, y) in arrays.items():
@@ -74,9 +69,7 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
         sources |= {"dev": [sources["train"], sources["dev"]]} if "dev" in sources else {}
     place = Path(str(options.path)).name
     given = {s: arrays[s] for s in SPLITS if s in arrays}
-    return labelled_set(
-        load_manifest("features"), f"own features, {place}", given, tuple(names), {s: sources[s] for s in given}
-    )
+    return labelled_set(manifest, f"own features, {place}", given, tuple(names), {s: sources[s] for s in given})
 
 
 def _tables(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str], dict[str, Arrays]]:
@@ -122,22 +115,16 @@ def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[s
     """Lines as `sports,news 3:0.5 17:1 # comment`. Features are counted from 0 or 1: a column that is constant on train is left out."""
     documents = {split: list(_documents(path)) for split, path in paths.items()}
     first = next(iter(documents.values()))
-    names = list(labels) or sorted(
-        {name for _, own_labels, _ in first for name in own_labels}, key=lambda n: (len(n), n)
-    )
+    met = {name for _, own_labels, _ in first for name in own_labels}
+    names = list(labels) or sorted(met, key=lambda name: (len(name), name))
     width = 1 + max(i for found in documents.values() for _, _, row in found for i in (0, *row))
     arrays = {}
     for split, found in documents.items():
         x, y = np.zeros((len(found), width)), np.zeros((len(found), len(names)), bool)
         for n, (line, own_labels, row) in enumerate(found):
             if unknown := [name for name in own_labels if name not in names]:
-                raise damaged(
-                    paths[split],
-                    f"the label {unknown[0][:40]!r}",
-                    f"one of {', '.join(names)[:400]}",
-                    line=line,
-                    step=own.STEP,
-                )
+                problem, expected = f"the label {unknown[0][:40]!r}", f"one of {', '.join(names)[:400]}"
+                raise damaged(paths[split], problem, expected, line=line, step=own.STEP)
             y[n, [names.index(name) for name in own_labels]] = True
             x[n, list(row)] = list(row.values())
         arrays[split] = (x, y)
@@ -162,12 +149,7 @@ def _documents(path: Path) -> list[tuple[int, list[str], dict[int, float]]]:
             except ValueError:
                 right = False
             if not right:
-                raise damaged(
-                    path,
-                    f"{one[:40]!r}",
-                    f"labels with commas, then NUMBER:VALUE, a value being {NUMBER}",
-                    line=number,
-                    step=own.STEP,
-                )
+                expected = f"labels with commas, then NUMBER:VALUE, a value being {NUMBER}"
+                raise damaged(path, f"{one[:40]!r}", expected, line=number, step=own.STEP)
         found.append((number, words[0].split(",") if has_labels else [], row))
     return found

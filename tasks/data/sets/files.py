@@ -1,4 +1,4 @@
-"""Pairs of texts from files of one's own, for translation and summarization.
+"""Pairs of texts from your own files, for translation and summarization.
 
 A folder has, for each of train, dev and test, `train.en` and `train.fr` with a text a line, or `train.tsv` (source, tab, target), or
 `train.jsonl`, `train.csv` with the names of the languages as keys or columns. One tsv, csv or jsonl file is split by content.
@@ -7,18 +7,18 @@ A folder has, for each of train, dev and test, `train.en` and `train.fr` with a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import text
-from tasks.data import own
-from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
-from tasks.data.lines import LinePairs
-from tasks.data.manifests import load_manifest
-from tasks.data.pairs import languages
+from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
-from tasks.data.reading import count, damaged, numbered
+from tasks.data.read import own
+from tasks.data.read.formats import count, damaged, numbered
+from tasks.data.read.lines import LinePairs
+from tasks.data.read.pairs import Translated
 from tasks.data.records import Pair, Subset, clean
 
 KIND = "pairs"
@@ -26,10 +26,10 @@ LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{1,8})*")
 
 
 @dataclass
-class Options:
+class Options(Translated):
     """Names of the two sides; where both languages are the same they are called source and target."""
 
-    path: str | None = text(None, optional=True, help="folder with files for train, dev and test, or one file to split")
+    path: str | None = local("folder with files for train, dev and test, or one file to split")
     source_lang: str = text("en", help="language code: the rules of Moses, and what the files or columns are called")
     target_lang: str = text("en", help="as source_lang")
     source: str | None = text(None, optional=True, help="what they are called instead; a tsv file then has a head line")
@@ -46,7 +46,7 @@ class Options:
         return found
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Pairs with a blank side are left out and counted."""
     names = sides(options)
     layouts = ((f".{names[0]}", f".{names[1]}"), *own.TABLES)
@@ -58,15 +58,15 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
         parts, note = own.split_rows(files, [pair.source for pair in pairs], sources["train"], root, progress)
         notes.append(note.replace("split by content: texts", "split by content: sources", 1))
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
+    def read(progress: Progress) -> Splits:
         if parts is not None:
             return {split: Subset(pairs, getattr(parts, split)) for split in SPLITS}
         return {split: _pairs(paths, names, headed) for split, paths in files.items()}
 
     place = Path(str(options.path)).name
     return make(
-        load_manifest("files"), KIND, read, f"own pairs of texts, {place}", sources=sources, limits=options.limits, notes=notes,
-        about=languages(options),
+        manifest, KIND, read, f"own pairs of texts, {place}", sources=sources, limits=options.limits, notes=notes,
+        about=options.about(),
     )  # fmt: skip
 
 
@@ -100,8 +100,8 @@ def _two_columns(path: Path) -> Iterator[own.Row]:
             continue  # as in tables, a blank line is no row
         row = own.Row(tuple(map(clean, line.split("\t"))), path, number)
         if len(row.cells) != 2:
-            raise row.wrong(
-                f"{len(row.cells)} column(s)",
-                "source, tab, target and no head line; for a head line set data.source and data.target to its names",
+            expected = (
+                "source, tab, target and no head line; for a head line set data.source and data.target to its names"
             )
+            raise row.wrong(f"{len(row.cells)} column(s)", expected)
         yield row

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import text
-from tasks.data import hub
-from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.data.acquire import hub
+from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
 from tasks.data.files import sha256_of
-from tasks.data.lines import LinePairs, find_file, folder_of
-from tasks.data.manifests import load_manifest
-from tasks.data.pairs import ENGLISH
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
+from tasks.data.read.lines import LinePairs, find_file, folder_of
+from tasks.data.read.pairs import ENGLISH
 from tasks.data.records import Mapped, Pair, clean
 
 KIND = "pairs"
@@ -28,13 +27,12 @@ NAMES = {
 class Options:
     """3,803,957 / 189,651 / 1,951 pairs, tokenised, lower-cased and with # for digits as released."""
 
-    path: str | None = text(None, optional=True, help="folder of the authors' archive; null: the hub")
+    path: str | None = local("folder of the authors' archive; null: the hub")
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Lines are read on demand."""
-    manifest = load_manifest("gigaword")
     title = "Gigaword (Rush et al. 2015), "
     if options.path is None:
         rows = hub.load(manifest, root, progress)
@@ -50,15 +48,8 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
         title += "released pairs"
     found = {split: len(pairs) for split, pairs in splits.items()}
     return make(
-        manifest,
-        KIND,
-        lambda progress: splits,
-        title,
-        sources=stamps,
-        limits=options.limits,
-        found=found,
-        about=ENGLISH,
-    )
+        manifest, KIND, lambda progress: splits, title, sources=stamps, limits=options.limits, found=found, about=ENGLISH
+    )  # fmt: skip
 
 
 def _pair(row: dict[str, str]) -> Pair:

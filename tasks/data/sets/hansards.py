@@ -2,49 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import text
-from tasks.data import reading
-from tasks.data.alignments import AlignedPair, aligned, read_pharaoh
-from tasks.data.dataset import DataSet, Limits, limits, make
-from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
-from tasks.data.pairs import language, languages, two_languages
+from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.manifests import mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
+from tasks.data.read import formats
+from tasks.data.read.alignments import aligned, read_pharaoh
+from tasks.data.read.pairs import Translated, language
 from tasks.data.records import clean
 
 KIND = "pairs"
 
 
 @dataclass
-class Options:
+class Options(Translated):
     """447 pairs, a test set alone; tokenised text in lower case."""
 
     source_lang: str = language("fr", "en", "fr")
     target_lang: str = language("en", "en", "fr")
-    mirror: str | None = text(None, optional=True, help="folder of local copies, laid out as the manifest says")
+    mirror: str | None = mirror()
     limits: Limits = limits()
 
-    def problems(self) -> list[str]:
-        return two_languages(self)
 
-
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """The copy of awesome-align: English-French, counted from 1."""
-    manifest = load_manifest("hansards")
     files = mirror_files(manifest, options.mirror)
 
-    def read(progress: Progress) -> Mapping[str, Sequence[AlignedPair]]:
+    def read(progress: Progress) -> Splits:
         path = files["enfr.src-tgt"]
-        sides = [[clean(side) for side in line.split("|||")] for line in reading.read_lines(path)]
+        sides = [[clean(side) for side in line.split("|||")] for line in formats.read_lines(path)]
         if wrong := next((i for i, line in enumerate(sides, 1) if len(line) != 2), None):
-            raise reading.damaged(path, "not two sides", "English ||| French", line=wrong)
+            raise formats.damaged(path, "not two sides", "English ||| French", line=wrong)
         golds = read_pharaoh(files["enfr.gold"], first=1)
         return {"test": aligned(*map(list, zip(*sides)), golds, swap=options.source_lang == "fr")}
 
-    about = languages(options)
+    about = options.about()
     return make(
         manifest, KIND, read, f"Hansards {'-'.join(about.values())}, links of Och & Ney 2003",
         sources={"test": [mirror_hashes(manifest), about]}, limits=options.limits, about=about,

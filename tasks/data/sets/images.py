@@ -1,20 +1,19 @@
-"""Questions about images of one's own: a folder of images and a list of questions, or one for each split."""
+"""Questions about your own images: a folder of images and a list of questions, or one for each split."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tasks.config.options import choice, integer, listing, text
-from tasks.data import own
-from tasks.data.answers import answer_type, normalized
-from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
+from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.images import SUFFIXES, Files, ImageInput
-from tasks.data.manifests import load_manifest
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
-from tasks.data.questions import hold_out, limited
-from tasks.data.reading import damaged
+from tasks.data.read import own
+from tasks.data.read.answers import answer_type, normalized
+from tasks.data.read.formats import damaged
+from tasks.data.read.questions import hold_out, limited
 from tasks.data.records import Question
 
 KIND = "questions"
@@ -26,24 +25,21 @@ HELD_OUT = {"dev and test": 0.1, "test": 0.05}  # shares of the images of one li
 class Options:
     """Records with image (a file's path below the folder), question and answer."""
 
-    path: str | None = text(
-        None, optional=True, help="folder with images, and train, dev, test or one list of questions"
-    )
+    path: str | None = local("folder with images, and train, dev, test or one list of questions")
     questions: str | None = text(None, optional=True, help="one list in that folder, to be split by image")
     input: str = choice("pixels", "pixels", "none", help="pixels: a CNN of the model reads them; none: questions alone")
     image_size: list = listing([64, 64], integer(low=1), length=2, help="height and width that pixels are resized to")
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """An image that a question names must be there; one that cannot be decoded is black and counted."""
     folder = Path(options.path or ".")
     named = options.path if options.questions is None else str(folder / options.questions)
     files = own.find(named if options.path else None, own.TABLES)
     if not folder.is_dir():
-        raise damaged(
-            folder, "it is a file", "a folder with images", step="set data.path to it and data.questions to the list"
-        )
+        step = "set data.path to it and data.questions to the list"
+        raise damaged(folder, "it is a file", "a folder with images", step=step)
     images = Files([folder.absolute()], below)
     there = set(images.keys())
     splits = {
@@ -58,15 +54,15 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
         notes.append("split by image: about 5 % of the images each are dev and test")
         if few := [s for s in SPLITS if not splits[s]]:
             raise damaged(
-                files[own.WHOLE][0], f"it asks about too few images to be split: none for {' and '.join(few)}", "some hundreds of images",
+                files[own.WHOLE][0], f"its images are too few to be split: none for {' and '.join(few)}", "some hundreds of images",
                 step="set data.path to a folder with a list for each split",
             )  # fmt: skip
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Question]]:
+    def read(progress: Progress) -> Splits:
         return splits
 
     return make(
-        load_manifest("images"), KIND, read, f"own questions about images, {folder.name}", sources=sources, limits=options.limits,
+        manifest, KIND, read, f"own questions about images, {folder.name}", sources=sources, limits=options.limits,
         cut=limited, notes=notes, about={"images": ImageInput(options.input, (options.image_size[0], options.image_size[1]), images)},
     )  # fmt: skip
 
@@ -79,9 +75,8 @@ def below(name: str) -> str | None:
 def _question(row: own.Row, number: int, split: str, images: set[str]) -> Question:
     image, question, answer = row.cells
     if image not in images:
-        raise row.wrong(
-            f"there is no image {image[:80]!r}", f"the path of a {', '.join(SUFFIXES)} file below data.path"
-        )
+        expected = f"the path of a {', '.join(SUFFIXES)} file below data.path"
+        raise row.wrong(f"there is no image {image[:80]!r}", expected)
     if not question or not (answer := normalized(answer)):
         raise row.wrong("a blank question or answer", "both")
     return Question(f"{split}{number}", image, question, (answer,), answer, answer_type(answer))

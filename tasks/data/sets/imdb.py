@@ -5,19 +5,19 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import integer, number, text
-from tasks.data import hub, sources
-from tasks.data.archives import reading_archive, tar_members
-from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.config.options import integer, number
+from tasks.data.acquire import hub, sources
+from tasks.data.acquire.archives import reading_archive, tar_members
+from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
-from tasks.data.manifests import load_manifest, mirror_files
+from tasks.data.manifests import local, mirror, mirror_files
 from tasks.data.progress import Progress
-from tasks.data.reading import decode, read_text, size_of
+from tasks.data.read.formats import decode, read_text, size_of
 from tasks.data.records import Example
 
 KIND = "texts"
@@ -32,21 +32,18 @@ Reviews = Iterator[tuple[str, str, str, str]]  # split, neg or pos, name, text
 class Options:
     """25,000 training and 25,000 test reviews, half of each positive; dev is a share of the training reviews."""
 
-    path: str | None = text(None, optional=True, help="the original archive, or its unpacked folder aclImdb")
-    mirror: str | None = text(
-        None, optional=True, help="folder of local copies, laid out as the manifest says; path goes first"
-    )
+    path: str | None = local("the original archive, or its unpacked folder aclImdb")
+    mirror: str | None = mirror("; path goes first")
     dev_share: float = number(0.1, above=0, below=1, help="share of the training reviews that are dev")
     split_seed: int = integer(42, low=0, help="of that choice, among the reviews ordered by name")
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Read from `path`, else from `mirror` (one archive), else what was fetched, else the hub."""
-    manifest = load_manifest("imdb")
     read, stamps, counts, provenance = _found(options, manifest, root, progress)
 
-    def splits(progress: Progress) -> Mapping[str, Sequence[Example]]:
+    def splits(progress: Progress) -> Splits:
         reviews: dict[str, list[tuple[str, Example]]] = {"train": [], "test": []}
         for split, label, name, review in read(progress):
             if not review.strip():
@@ -83,28 +80,22 @@ def _found(
         }
         counts = {s: len(stamp) for s, stamp in stamps.items()}
         return lambda progress: _read_folder(members, progress), stamps, counts, f"folder {Path(options.path).name}"
-    if options.path is None and options.mirror is None and sources.found(manifest, root) is None:
-        splits = hub.load(manifest, root, progress, check=_wrong_label)
-        counts = {s: len(r) for s, r in splits.items()}
-        return lambda progress: _read_hub(splits), hub.stamps(splits), counts, f"hub, {splits['train'].stamp[1]}"
-    if options.path is None and options.mirror is None:
-        archive = sources.fetched(manifest, root, progress) / "aclImdb_v1.tar.gz"
-        counts = {}
-    elif options.path is None:
-        (archive,) = mirror_files(manifest, options.mirror).values()
-        counts = {}  # the manifest's hash says that it is whole
-    else:
+    counts: dict[str, int] = {}  # of a mirror or a download the manifest's hash says that it is whole
+    if options.path is not None:
         archive = Path(options.path)
         if not archive.exists():
             raise DataError(f"imdb: {archive.name} does not exist", str(archive), manifest["get"])
         counts = _count(archive)
-    stamp = sha256_of(archive)
-    return (
-        lambda progress: _read_archive(archive, progress),
-        dict.fromkeys(("train", "test"), stamp),
-        counts,
-        f"archive {archive.name}",
-    )
+    elif options.mirror is not None:
+        (archive,) = mirror_files(manifest, options.mirror).values()
+    elif sources.found(manifest, root) is not None:
+        archive = sources.fetched(manifest, root, progress) / "aclImdb_v1.tar.gz"
+    else:
+        splits = hub.load(manifest, root, progress, check=_wrong_label)
+        counts = {s: len(r) for s, r in splits.items()}
+        return lambda progress: _read_hub(splits), hub.stamps(splits), counts, f"hub, {splits['train'].stamp[1]}"
+    stamps = dict.fromkeys(("train", "test"), sha256_of(archive))
+    return lambda progress: _read_archive(archive, progress), stamps, counts, f"archive {archive.name}"
 
 
 def _count(archive: Path) -> dict[str, int]:
@@ -128,11 +119,8 @@ def _folder_members(folder: Path) -> list[tuple[str, str, Path]]:
     top = folder / "aclImdb" if (folder / "aclImdb").is_dir() else folder
     found = [(s, c, p) for s in ("train", "test") for c in _LABELS for p in sorted((top / s / c).glob("*.txt"))]
     if not found:
-        raise DataError(
-            f"{folder} holds no reviews",
-            f"{top}/{{train,test}}/{{pos,neg}}/*.txt",
-            "set data.path to the folder aclImdb",
-        )
+        where = f"{top}/{{train,test}}/{{pos,neg}}/*.txt"
+        raise DataError(f"{folder} holds no reviews", where, "set data.path to the folder aclImdb")
     return found
 
 

@@ -9,24 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import text
-from tasks.data import hub, sources
-from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.data.acquire import hub, sources
+from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
 from tasks.data.files import sha256_of
-from tasks.data.lines import find_file, folder_of
-from tasks.data.manifests import load_manifest
-from tasks.data.pairs import (
-    bounds,
-    bounds_shortfall,
-    language,
-    languages,
-    parallel,
-    two_languages,
-    within_bounds,
-    word_bounds,
-)
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
-from tasks.data.reading import damaged, read_lines, read_text
+from tasks.data.read.formats import damaged, read_lines, read_text
+from tasks.data.read.lines import find_file, folder_of
+from tasks.data.read.pairs import Bounded, Translated, language, parallel, word_bounds
 from tasks.data.records import Mapped, Pair, clean
 
 KIND = "pairs"
@@ -36,23 +26,20 @@ EVALUATION = {"dev": ("dev2010",), "test": ("tst2010", "tst2011", "tst2012", "ts
 
 
 @dataclass
-class Options:
+class Options(Translated, Bounded):
     """206,112 / 888 (dev2010) / 8,079 (tst2010 to tst2015) pairs DE-EN."""
 
     source_lang: str = language("de", *LANGUAGES)
     target_lang: str = language("en", *LANGUAGES)
     min_words: dict = word_bounds(None, None, "fewest words of a text")
     max_words: dict = word_bounds(None, None, "most words of a text")
-    path: str | None = text(None, optional=True, help="folder of the language pair as in its archive; null: the hub")
+    path: str | None = local("folder of the language pair as in its archive; null: the hub")
     limits: Limits = limits()
 
-    def problems(self) -> list[str]:
-        return two_languages(self)
 
-
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """`path` holds train.tags.de-en.de, IWSLT17.TED.dev2010.de-en.de.xml and so on, or a folder de-en that does."""
-    manifest, about = load_manifest("iwslt2017"), languages(options)
+    about = options.about()
     stem = "-".join(about.values())
     title = f"IWSLT 2017 {stem}, dev2010, tst2010-2015"
     if options.path is None:
@@ -67,9 +54,9 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
     if stem != "de-en":
         manifest = manifest | {"sizes": {}}
     return make(
-        manifest, KIND, lambda progress: {s: within_bounds(pairs, options) for s, pairs in splits.items()}, title,
-        sources={split: [stamp, bounds(options)] for split, stamp in stamps.items()}, limits=options.limits,
-        found={split: len(pairs) for split, pairs in splits.items()}, shortfalls=bounds_shortfall(options), about=about,
+        manifest, KIND, lambda progress: {s: options.within(pairs) for s, pairs in splits.items()}, title,
+        sources={split: [stamp, options.bounds()] for split, stamp in stamps.items()}, limits=options.limits,
+        found={split: len(pairs) for split, pairs in splits.items()}, shortfalls=options.shortfall(), about=about,
     )  # fmt: skip
 
 
@@ -113,7 +100,6 @@ def segments(path: Path) -> list[str]:
     page = read_text(path)
     found = re.findall(r"<seg\b[^>]*>(.*?)</seg>", page, re.S)
     if not found or len(found) != page.count("<seg"):
-        raise damaged(
-            path, f"{len(found):,} whole segments of {page.count('<seg'):,}", '<seg id="..">text</seg> elements'
-        )
+        problem = f"{len(found):,} whole segments of {page.count('<seg'):,}"
+        raise damaged(path, problem, '<seg id="..">text</seg> elements')
     return [html.unescape(text) for text in found]

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
 from tasks.config.options import choice
-from tasks.data.apt import PrivateApt
-from tasks.data.dataset import SPLITS, DataSet, Limits, fingerprint, limits, make
-from tasks.data.manifests import load_manifest
-from tasks.data.pairs import (
-    bounds,
-    cached_parts,
-    cached_rows,
-    language,
-    languages,
-    two_languages,
-    within_bounds,
-    word_bounds,
-)
+from tasks.data.acquire.apt import PrivateApt
+from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, fingerprint, limits, make
 from tasks.data.progress import Progress
-from tasks.data.reading import read_text
+from tasks.data.read.formats import read_text
+from tasks.data.read.pairs import Bounded, Translated, cached_parts, cached_rows, language, word_bounds
+from tasks.data.read.splits import normalized, split_by_content
 from tasks.data.records import Pair, clean
-from tasks.data.splits import normalized, split_by_content
 
 KIND = "pairs"
 RECIPE = 2  # raised when the same pages would give other pairs or splits
@@ -40,7 +30,7 @@ _HELP_BLOCK = re.compile(r'<(p|h[1-6])\b([^>]*?)\bid="((?:par_|hd_|bm_|tit)[^"]*
 
 
 @dataclass
-class Options:
+class Options(Translated, Bounded):
     """About 28,000 pairs FR-EN of 4 to 60 words; both directions have the same splits."""
 
     source_lang: str = language("fr", *HELP_LANGUAGES)
@@ -48,17 +38,14 @@ class Options:
     min_words: dict = word_bounds(4, 4, "fewest words of a text")
     max_words: dict = word_bounds(60, 60, "most words of a text")
     fallback: str | None = choice(
-        "toy", "toy", optional=True, help="generated pairs when the text cannot be had; null: an error"
+        "toy", "toy", optional=True, help="generated pairs when the text is unavailable; null: an error"
     )
     limits: Limits = limits()
 
-    def problems(self) -> list[str]:
-        return two_languages(self)
 
-
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Fetched by a private apt from the packages libreoffice-help-*; no near-duplicate of a source or a target in two splits."""
-    manifest, about = load_manifest("libreoffice_help"), languages(options)
+    about = options.about()
     first, second = sorted(about.values())
 
     def make_rows() -> tuple[list[list[str]], dict]:
@@ -82,15 +69,15 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
 
     parts = cached_parts(path.with_suffix(".split.json"), f"{RECIPE} {known['sha256']}", split, progress)
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
+    def read(progress: Progress) -> Splits:
         order = 1 if options.source_lang == first else -1
         ordered = {s: (rows[i][::order] for i in getattr(parts, s)) for s in SPLITS}
-        return {s: within_bounds((Pair(one, (two,)) for one, two in pairs), options) for s, pairs in ordered.items()}
+        return {s: options.within((Pair(one, (two,)) for one, two in pairs)) for s, pairs in ordered.items()}
 
     version = unquote(known["packages"][0].split("_")[1])
     return make(
         manifest, KIND, read, f"LibreOffice help {version}, {'-'.join(about.values())}, aligned by paragraph id",
-        sources=dict.fromkeys(SPLITS, fingerprint(RECIPE, known["sha256"], about, bounds(options))), limits=options.limits,
+        sources=dict.fromkeys(SPLITS, fingerprint(RECIPE, known["sha256"], about, options.bounds())), limits=options.limits,
         notes=[parts.note("paragraphs")], about=about,
     )  # fmt: skip
 

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import choice, text
-from tasks.data import hub, sources
-from tasks.data.dataset import DataSet, Limits, limits, make
-from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
-from tasks.data.pairs import (
-    bounds,
-    bounds_shortfall,
-    language,
-    languages,
-    parallel,
-    two_languages,
-    within_bounds,
-    word_bounds,
-)
+from tasks.config.options import choice
+from tasks.data.acquire import hub, sources
+from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.manifests import mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
-from tasks.data.reading import read_lines
+from tasks.data.read.formats import read_lines
+from tasks.data.read.pairs import Bounded, Translated, language, parallel, word_bounds
 from tasks.data.records import Mapped, Pair, clean
 
 KIND = "pairs"
@@ -29,7 +20,7 @@ TEST_SETS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2
 
 
 @dataclass
-class Options:
+class Options(Translated, Bounded):
     """29,000 / 1,014 / 1,000 pairs."""
 
     source_lang: str = language("fr", "en", "fr", "de")
@@ -37,21 +28,17 @@ class Options:
     test_set: str = choice(TEST_SETS[0], *TEST_SETS, help="which of the four test sets")
     min_words: dict = word_bounds(None, None, "fewest words of a text")
     max_words: dict = word_bounds(None, None, "most words of a text")
-    mirror: str | None = text(None, optional=True, help="folder of local copies, laid out as the manifest says")
+    mirror: str | None = mirror()
     limits: Limits = limits()
 
-    def problems(self) -> list[str]:
-        return two_languages(self)
 
-
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Raw text as published."""
-    manifest = load_manifest("multi30k")
     names = {
         split: [f"{stem}.{lang}.gz" for lang in (options.source_lang, options.target_lang)]
         for split, stem in (("train", "train"), ("dev", "val"), ("test", options.test_set))
     }
-    about, short = languages(options), bounds_shortfall(options)
+    about, short = options.about(), options.shortfall()
     title = f"Multi30k {'-'.join(about.values())}, test set {options.test_set}"
     mirror = options.mirror or sources.found(manifest, root)
     if mirror is None and {*about.values()} == {"en", "de"} and options.test_set == TEST_SETS[0]:
@@ -62,19 +49,19 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
         def pair(row: Mapping[str, str]) -> Pair:
             return Pair(clean(row[options.source_lang]), (clean(row[options.target_lang]),))
 
-        def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
-            return {split: within_bounds(Mapped(r, pair), options) for split, r in rows.items()}
+        def read(progress: Progress) -> Splits:
+            return {split: options.within(Mapped(r, pair)) for split, r in rows.items()}
 
     else:
         files = mirror_files(manifest, mirror, tuple(name for pair in names.values() for name in pair))
         hashes = mirror_hashes(manifest)
         stamps = {split: [hashes[name] for name in pair] for split, pair in names.items()}
 
-        def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
+        def read(progress: Progress) -> Splits:
             sides = {split: [files[name] for name in pair] for split, pair in names.items()}
-            return {split: within_bounds(parallel(paths, read_lines), options) for split, paths in sides.items()}
+            return {split: options.within(parallel(paths, read_lines)) for split, paths in sides.items()}
 
     return make(
-        manifest, KIND, read, title, sources={split: [stamp, bounds(options)] for split, stamp in stamps.items()},
+        manifest, KIND, read, title, sources={split: [stamp, options.bounds()] for split, stamp in stamps.items()},
         limits=options.limits, shortfalls=short, about=about,
     )  # fmt: skip

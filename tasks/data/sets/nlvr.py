@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import choice, integer, listing, text
-from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.config.options import choice, integer, listing
+from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.images import Files, ImageInput, stem_key
-from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
+from tasks.data.manifests import mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
-from tasks.data.questions import limited, read_nlvr
-from tasks.data.records import Question
+from tasks.data.read.questions import limited, read_nlvr
 
 KIND = "questions"
 PARTS = {"train": "dev", "dev": "hidden", "test": "test"}
@@ -22,18 +20,17 @@ PARTS = {"train": "dev", "dev": "hidden", "test": "test"}
 class Options:
     """989 / 985 / 990 sentences: NLVR's dev split is trained on, its hidden split selects."""
 
-    mirror: str | None = text(None, optional=True, help="folder of local copies, laid out as the manifest says")
+    mirror: str | None = mirror()
     input: str = choice("pixels", "pixels", "none", help="pixels: a CNN of the model reads them; none: sentences alone")
     image_size: list = listing([25, 100], integer(low=1), length=2, help="height and width that pixels are resized to")
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Permutation 0 of the boxes of every image."""
-    manifest = load_manifest("nlvr")
     files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Question]]:
+    def read(progress: Progress) -> Splits:
         return {split: read_nlvr(files[f"{part}.json"], part) for split, part in PARTS.items()}
 
     source = Files([files[f"{part}_images_perm0.tar"] for part in PARTS.values()], stem_key)

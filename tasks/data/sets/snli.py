@@ -5,18 +5,17 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import text
-from tasks.data import hub, sources
-from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
+from tasks.data.acquire import hub, sources
+from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
-from tasks.data.manifests import load_manifest
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
-from tasks.data.reading import TOO_LONG, count, damaged, json_lines, numbered, table, too_long
+from tasks.data.read.formats import TOO_LONG, count, damaged, json_lines, numbered, table, too_long
 from tasks.data.records import Example, Mapped, Subset
 
 KIND = "texts"
@@ -32,27 +31,24 @@ _STARRED = re.compile(r"\*([^*]+)\*")
 class Options:
     """549,367 / 9,842 / 9,824 pairs with a gold label."""
 
-    path: str | None = text(
-        None,
-        optional=True,
-        help="folder of snli_1.0_*.jsonl or .txt; null: what was fetched, else the hub, which has no parses",
+    path: str | None = local(
+        "folder of snli_1.0_*.jsonl or .txt; null: what was fetched, else the hub, which has no parses"
     )
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Tokens are the leaves of sentence1_parse and sentence2_parse, as in the paper.
 
     Where e-SNLI's csv files lie beside the set's, the words that its annotators highlighted in the premise are marked.
     """
-    manifest = load_manifest("snli")
     if options.path is None and sources.found(manifest, root) is None:
         return _from_hub(manifest, options, root, progress)
     folder = root / manifest["name"] / "snli_1.0" if options.path is None else Path(options.path)
     files = {split: _published_file(folder, split, manifest["get"]) for split in SPLITS}
     highlights = {split: path for split in SPLITS if os.path.lexists(path := folder / f"esnli_{split}.csv")}
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Example]]:
+    def read(progress: Progress) -> Splits:
         splits = {}
         for split, path in files.items():
             progress.say(f"reading {path.name}")
@@ -75,7 +71,7 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
 def _from_hub(manifest: Mapping, options: Options, root: Path, progress: Progress) -> DataSet:
     rows = hub.load(manifest, root, progress, check=_wrong_label)
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Example]]:
+    def read(progress: Progress) -> Splits:
         labels = {split: [row["label"] for row in r] for split, r in rows.items()}
         labelled = {s: Subset(r, [i for i, label in enumerate(labels[s]) if label >= 0]) for s, r in rows.items()}
         return {

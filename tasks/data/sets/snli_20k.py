@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import text
-from tasks.data.dataset import DataSet, Limits, limits, make
-from tasks.data.lines import same_length
-from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
+from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.manifests import mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
-from tasks.data.reading import damaged, numbered, read_lines
+from tasks.data.read.formats import damaged, numbered, read_lines
+from tasks.data.read.lines import same_length
 from tasks.data.records import Example
 
 KIND = "texts"
@@ -35,20 +34,19 @@ _FUNCTION_WORDS = frozenset(
 class Options:
     """About 20,000 / 9,842 / 9,824 pairs."""
 
-    mirror: str | None = text(None, optional=True, help="folder of local copies, laid out as the manifest says")
+    mirror: str | None = mirror()
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Marked are premise words that the e-SNLI explanations of dev and test pairs mention.
 
     That is a stand-in for the highlights, which the mirror does not have.
     """
-    manifest = load_manifest("snli_20k")
     files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
     names = {"train": TRAIN} | {split: tuple(f"{column}.{split}" for column in COLUMNS) for split in ("dev", "test")}
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Example]]:
+    def read(progress: Progress) -> Splits:
         train = dict.fromkeys(row for name in TRAIN for row in _subset_rows(files[name]))
         return {"train": list(train)} | {
             split: _explained([files[name] for name in names[split]]) for split in ("dev", "test")

@@ -26,10 +26,9 @@ from pathlib import Path
 import numpy as np
 
 from tasks.config.options import choice, integer, node
-from tasks.data.dataset import SPLITS, DataSet
-from tasks.data.labelled import labelled_set
-from tasks.data.manifests import load_manifest
+from tasks.data.dataset import SPLITS, DataSet, Manifest
 from tasks.data.progress import Progress
+from tasks.data.read.labelled import labelled_set
 
 KIND = "features"
 SETTINGS = ("mean_labels", "label_range", "length")
@@ -67,7 +66,7 @@ class Options:
         )
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Nothing is fetched."""
     chosen = {key: getattr(options, key) for key in ("setting", "value", "classes", "features", "length", "seed")}
     sizes = {split: getattr(options.sizes, split) for split in SPLITS}
@@ -78,9 +77,7 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
     # drawn one after the other: a split depends on the sizes of those before it
     sources = {split: [chosen, [sizes[s] for s in SPLITS[: i + 1]]] for i, split in enumerate(SPLITS)}
     splits = generate(sizes=sizes, **chosen)
-    return labelled_set(
-        load_manifest("synthetic"), title, splits, tuple(f"class {i}" for i in range(options.classes)), sources
-    )
+    return labelled_set(manifest, title, splits, tuple(f"class {i}" for i in range(options.classes)), sources)
 
 
 def label_counts(setting: str, value: int, n: int, classes: int, random: np.random.Generator) -> np.ndarray:

@@ -1,21 +1,21 @@
-"""Texts with a class from a table of one's own: csv, tsv or JSON, one file or one for each split."""
+"""Texts with a class from your own table: csv, tsv or JSON, one file or one for each split."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tasks.config.options import Kind, listing, near
 from tasks.config.options import text as word
-from tasks.data import own
-from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
-from tasks.data.manifests import load_manifest
+from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
-from tasks.data.reading import damaged
+from tasks.data.read import own
+from tasks.data.read.formats import damaged
 from tasks.data.records import Example, Subset
 
 KIND = "texts"
@@ -43,7 +43,7 @@ def columns(*default: str) -> Any:
 class Options:
     """Columns of a table."""
 
-    path: str | None = word(None, optional=True, help="folder with files for train, dev and test, or one file to split")
+    path: str | None = local("folder with files for train, dev and test, or one file to split")
     text: list = columns("text")
     label: str = word("label", help="column of the class")
     classes: list = listing([], word(), help="the classes in their order; []: those of the training examples")
@@ -56,37 +56,32 @@ class Options:
         return found
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Rows with a blank text are left out and counted."""
     files, fields = own.find(options.path, own.TABLES), len(options.text)
-    rows = {
-        split: list(own.filled(own.rows(path, [*options.text, options.label]), slice(fields)))
-        for split, (path,) in files.items()
-    }
-    classes = list(options.classes) or _classes(
-        next(iter(rows.values())), options
-    )  # of train, of the one file, of a test set alone
+    names = [*options.text, options.label]
+    rows = {split: list(own.filled(own.rows(path, names), slice(fields))) for split, (path,) in files.items()}
+    first = next(iter(rows.values()))  # of train, of the one file, of a test set alone
+    classes = list(options.classes) or _classes(first, options)
     number = {name: i for i, name in enumerate(classes)}
     for row in (row for found in rows.values() for row in found):
         if row.cells[-1] not in number:
-            raise row.wrong(
-                f"{options.label} is {row.cells[-1][:40]!r}{near(row.cells[-1], classes)}",
-                f"one of {', '.join(classes)[:400]}",
-            )
+            found = f"{options.label} is {row.cells[-1][:40]!r}{near(row.cells[-1], classes)}"
+            raise row.wrong(found, f"one of {', '.join(classes)[:400]}")
     sources, notes, parts = own.sources(files, options.text, options.label, classes), [], None
     if own.WHOLE in files:
         texts = [" ".join(row.cells[:fields]) for row in rows[own.WHOLE]]
         parts, note = own.split_rows(files, texts, sources["train"], root, progress)
         notes.append(note)
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Example]]:
+    def read(progress: Progress) -> Splits:
         examples = {
             s: [Example(row.cells[:fields], number[row.cells[-1]]) for row in found] for s, found in rows.items()
         }
         return examples if parts is None else {s: Subset(examples[own.WHOLE], getattr(parts, s)) for s in SPLITS}
 
     return make(
-        load_manifest("table"), KIND, read, f"own table, {Path(str(options.path)).name}", sources=sources, limits=options.limits,
+        manifest, KIND, read, f"own table, {Path(str(options.path)).name}", sources=sources, limits=options.limits,
         notes=notes, about={"classes": classes, "fields": list(options.text)},
     )  # fmt: skip
 

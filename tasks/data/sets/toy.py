@@ -13,7 +13,6 @@ It needs nothing from outside and stands in for a translation corpus where none 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -22,9 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from tasks.config.options import integer
-from tasks.data.dataset import SPLITS, DataSet, Limits, limits, make
+from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.errors import DataError
-from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
 from tasks.data.records import Pair
 
@@ -120,11 +118,9 @@ def generate(count: int, seed: int, longest: int = 12, shortest: int = 3) -> lis
             words.append(by_kind[kind][bisect_right(zipf[kind], rng.random())])
         if translate(words)[0]:
             sentences.setdefault(" ".join(words))
-    raise DataError(
-        f"there are not {count:,} different toy sentences of {shortest} to {longest} words",
-        f"found {len(sentences):,}",
-        "ask for fewer pairs (data.limits) or longer ones (data.max_words)",
-    )
+    what = f"there are fewer than {count:,} different toy sentences of {shortest} to {longest} words"
+    step = "ask for fewer pairs (data.limits) or longer ones (data.max_words)"
+    raise DataError(what, f"found {len(sentences):,}", step)
 
 
 def _cumulative(weights) -> list[float]:
@@ -155,12 +151,12 @@ class Options:
         )
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Sentences are drawn for train, then dev, then test: a split depends on the sizes of those before it alone."""
     sizes = {split: options.limits.of(split) or SIZES[split] for split in SPLITS}
     drawn = [options.seed, options.min_words, options.max_words]
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
+    def read(progress: Progress) -> Splits:
         sources = iter(generate(sum(sizes.values()), options.seed, options.max_words, options.min_words))
         return {
             s: [Pair(text, (" ".join(translate(text.split())[0]),)) for text in islice(sources, n)]
@@ -168,7 +164,7 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
         }
 
     return make(
-        load_manifest("toy"), KIND, read, f"generated pairs with a planted alignment, seed {options.seed}",
+        manifest, KIND, read, f"generated pairs with a planted alignment, seed {options.seed}",
         sources={split: [drawn, [sizes[s] for s in SPLITS[: i + 1]]] for i, split in enumerate(SPLITS)},
         about={"source_lang": None, "target_lang": None},
     )  # fmt: skip

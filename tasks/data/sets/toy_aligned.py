@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import integer
-from tasks.data.alignments import AlignedPair
-from tasks.data.dataset import DataSet, Limits, limits, make
-from tasks.data.manifests import load_manifest
+from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.progress import Progress
+from tasks.data.read.alignments import AlignedPair
 from tasks.data.sets.toy import generate, translate
 
 KIND = "pairs"
@@ -25,15 +23,15 @@ class Options:
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Every link is sure."""
     count = options.limits.test or SIZE
 
-    def read(progress: Progress) -> Mapping[str, Sequence[AlignedPair]]:
+    def read(progress: Progress) -> Splits:
         made = ((text, *translate(text.split())) for text in generate(count, options.seed))
         return {"test": [AlignedPair(text, (" ".join(words),), links, links) for text, words, links in made]}
 
     return make(
-        load_manifest("toy_aligned"), KIND, read, f"generated pairs with their planted alignment, seed {options.seed}",
+        manifest, KIND, read, f"generated pairs with their planted alignment, seed {options.seed}",
         sources={"test": [options.seed, count]}, about={"source_lang": None, "target_lang": None},
     )  # fmt: skip

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import choice, integer, listing, number, text
-from tasks.data import sources
-from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.config.options import choice, integer, listing, number
+from tasks.data.acquire import sources
+from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.files import sha256_of
 from tasks.data.images import Files, ImageInput, coco_key
-from tasks.data.lines import find_file, folder_of
-from tasks.data.manifests import load_manifest
+from tasks.data.manifests import local
 from tasks.data.progress import Progress
-from tasks.data.questions import hold_out, limited, read_vqa2
-from tasks.data.reading import read_text
-from tasks.data.records import Question
+from tasks.data.read.formats import read_text
+from tasks.data.read.lines import find_file, folder_of
+from tasks.data.read.questions import hold_out, limited, read_vqa2
 
 KIND = "questions"
 
@@ -25,9 +23,7 @@ KIND = "questions"
 class Options:
     """Trained on train, less dev; scored on val: the answers of the challenge's test sets are not public."""
 
-    path: str | None = text(
-        None, optional=True, help="folder with the four JSON files, the images, features/; null: what was fetched"
-    )
+    path: str | None = local("folder with the four JSON files, the images, features/; null: what was fetched")
     input: str = choice(
         "features",
         "features",
@@ -40,9 +36,8 @@ class Options:
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """443,757 training questions and 214,354 of val, ten answers each; gzipped JSON is read too."""
-    manifest = load_manifest("vqa2")
     fetched = sources.found(manifest, root) if options.path is None else None
     folder = fetched or folder_of(options.path, manifest["get"])
     within = sources.folders_in(folder) if fetched else [folder]
@@ -55,7 +50,7 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
     }
     asked = {part: read_text(pair[0]).count('"question_id"') for part, pair in files.items()}
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Question]]:
+    def read(progress: Progress) -> Splits:
         parts = {}
         for part, pair in files.items():
             progress.say(f"reading VQA v2 {part}")

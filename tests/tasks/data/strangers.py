@@ -17,8 +17,8 @@ from typing import Any
 from small_vqa2 import picture
 
 from tasks.data import NullProgress, load_manifest, open_data
+from tasks.data.read.vectors import read_vectors
 from tasks.data.sets import libreoffice_help
-from tasks.data.vectors import read_vectors
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.data.alignments import read_naacl, read_pharaoh, read_pud
 from tasks.data.errors import DataError
+from tasks.data.read.alignments import read_naacl, read_pharaoh, read_pud
 
 
 def test_the_two_formats_say_the_same(tmp_path):
@@ -15,7 +15,7 @@ def test_the_two_formats_say_the_same(tmp_path):
     assert read_naacl(tmp_path / "b", 3) == got
 
 
-@pytest.mark.parametrize(("text", "first", "told"), [("1-1 1:2\n", 0, "'1:2' is no link"), ("0-1\n", 1, "from 1")])
+@pytest.mark.parametrize(("text", "first", "told"), [("1-1 1:2\n", 0, "'1:2' is not a link"), ("0-1\n", 1, "from 1")])
 def test_a_word_that_is_no_link_is_named(tmp_path, text, first, told):
     (tmp_path / "a").write_text("1-1\n" + text)
     with pytest.raises(DataError, match=told) as caught:
@@ -26,7 +26,7 @@ def test_a_word_that_is_no_link_is_named(tmp_path, text, first, told):
 @pytest.mark.parametrize("line", ["4 1 1 S", "1 1", "1 1 1 X"])
 def test_a_line_that_is_no_link_of_a_sentence_is_named(tmp_path, line):
     (tmp_path / "a").write_text("1 1 1 S\n" + line + "\n")
-    with pytest.raises(DataError, match=r"line 2.*is no link of a sentence"):
+    with pytest.raises(DataError, match=r"line 2.*is not a link of a sentence"):
         read_naacl(tmp_path / "a", 3)
 
 

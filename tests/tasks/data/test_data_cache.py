@@ -76,7 +76,7 @@ def test_many_at_once_build_one_entry(build):
 
 
 def test_a_folder_that_is_no_entry_is_named(tmp_path):
-    with pytest.raises(DataError, match="no folder of encoded data"):
+    with pytest.raises(DataError, match="not a folder of encoded data"):
         read_meta(tmp_path)
     write_meta(tmp_path, {"a": 1})
     assert read_meta(tmp_path) == {"a": 1, "files": {}}

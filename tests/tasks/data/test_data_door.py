@@ -95,7 +95,7 @@ def test_generated_pairs_come_only_where_the_page_says_so_and_are_marked(no_apt,
     assert found.name == "toy" and found.demo and found.stands_for == "libreoffice_help"
     assert found.shortfalls[0] == "generated text instead of libreoffice_help" and "GENERATED TEXT" in found.notes[0]
     assert [len(found.read(progress)[s]) for s in SPLITS] == [50, 5, 7]
-    assert "going on with generated pairs" in progress.lines[0]
+    assert "generated pairs take its place" in progress.lines[0]
     assert [n for n in SETS if hasattr(data.set_module(n).Options, "fallback")] == [
         "debian_descriptions",
         "libreoffice_help",

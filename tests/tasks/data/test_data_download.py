@@ -9,7 +9,8 @@ import threading
 import pytest
 
 from tasks.data import DataError, NullProgress
-from tasks.data.download import download, unpack_archive
+from tasks.data.acquire.archives import unpack
+from tasks.data.acquire.download import download
 
 BODY = bytes(range(256)) * 2000
 SHA = hashlib.sha256(BODY).hexdigest()
@@ -123,6 +124,7 @@ def test_a_truncated_archive_leaves_no_folder(tmp_path):
     whole = (tmp_path / "a.tgz").read_bytes()
     (tmp_path / "b.tgz").write_bytes(whole[:20_000])
     with pytest.raises(DataError, match=r"b\.tgz: the archive is damaged"):
-        unpack_archive(tmp_path / "b.tgz", tmp_path / "b")
+        unpack(tmp_path / "b.tgz", tmp_path / "b")
     assert not (tmp_path / "b").exists()
-    assert (unpack_archive(tmp_path / "a.tgz", tmp_path / "a") / "text").stat().st_size == 50_000
+    unpack(tmp_path / "a.tgz", tmp_path / "a")
+    assert (tmp_path / "a" / "text").stat().st_size == 50_000

@@ -3,13 +3,12 @@
 import errno
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from tasks.data import DataError, NullProgress, Progress
 from tasks.data.files import publish_file, publish_folder, sha256_of, verify, writing_to
-from tasks.data.pairs import bounds, bounds_shortfall, cached_rows, within_bounds
+from tasks.data.read.pairs import Bounded, cached_rows
 from tasks.data.records import Pair
 
 
@@ -98,13 +97,13 @@ def test_plain_progress_writes_lines_with_counts(tmp_path):
 
 def test_pairs_keep_to_their_bounds():
     """Both bounds are allowed numbers of words themselves; the first reference alone counts; None is no bound."""
-    allowed = SimpleNamespace(min_words={"source": 2, "target": 3}, max_words={"source": 4, "target": None})
+    allowed, free = Bounded(), Bounded()
+    allowed.min_words, allowed.max_words = {"source": 2, "target": 3}, {"source": 4, "target": None}
+    free.min_words = free.max_words = {"source": None, "target": None}
     pairs = {(s, t): Pair(" a" * s, (" b" * t, "c")) for s in range(1, 7) for t in range(1, 6)}
-    kept = within_bounds(pairs.values(), allowed)
-    assert kept == [pairs[s, t] for s in (2, 3, 4) for t in (3, 4, 5)]
-    assert bounds(allowed) == [allowed.min_words, allowed.max_words]
-    assert bounds_shortfall(allowed) == [
+    assert allowed.within(pairs.values()) == [pairs[s, t] for s in (2, 3, 4) for t in (3, 4, 5)]
+    assert allowed.bounds() == [allowed.min_words, allowed.max_words]
+    assert allowed.shortfall() == [
         "only pairs of at least 2 words a source, at least 3 words a target, at most 4 words a source"
     ]
-    free = SimpleNamespace(min_words={"source": None, "target": None}, max_words={"source": None, "target": None})
-    assert within_bounds(pairs.values(), free) == list(pairs.values()) and bounds_shortfall(free) == []
+    assert free.within(pairs.values()) == list(pairs.values()) and free.shortfall() == []

@@ -10,7 +10,7 @@ from hub_stand_in import COMMIT, PATHS, SIZES, parquet, serving
 
 from tasks import data
 from tasks.data import DataError, DataUnavailable, NullProgress, manifests
-from tasks.data.hub import _Hub
+from tasks.data.acquire.hub import _Hub
 
 pytest.importorskip("datasets", reason="the hub needs the package datasets (the extra `repro`)")
 SETS = {"imdb": "stanfordnlp/imdb", "snli": "stanfordnlp/snli", "gigaword": "Harvard/gigaword", "iwslt2017": "IWSLT/iwslt2017", "multi30k": "bentrevett/multi30k"}  # fmt: skip
@@ -32,7 +32,7 @@ def hub(repos, monkeypatch):
         page["sources"] = [s | {"sha256": {}} if s["kind"] == "hub" else s for s in page.get("sources", ())]
         return page
 
-    for module in (*map(data.set_module, SETS), data, manifests):
+    for module in (data, manifests):
         monkeypatch.setattr(module, "load_manifest", unknown)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
@@ -105,7 +105,7 @@ def test_a_corrupted_file_is_refused_and_removed(hub, opened, tmp_path, fault):
 def test_what_the_manifest_knows_goes_before_what_the_hub_says(hub, opened, monkeypatch):
     real = manifests.load_manifest("gigaword")
     real["sources"][0]["sha256"] = {"default/train/0000.parquet": "0" * 64}
-    monkeypatch.setattr(data.set_module("gigaword"), "load_manifest", lambda name: real)
+    monkeypatch.setattr(data, "load_manifest", lambda name: real)
     with pytest.raises(DataError, match="damaged") as caught:
         opened("gigaword")
     assert "0" * 64 in caught.value.where

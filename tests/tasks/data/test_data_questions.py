@@ -14,8 +14,8 @@ from small_vqa2 import picture
 
 from tasks.data import DataError, DataUnavailable, NullProgress
 from tasks.data.images import Files, ImageError, coco_key, decode, decode_all, open_images, path_key, stem_key
-from tasks.data.questions import hold_out, limited, read_nlvr, read_vqa2
-from tasks.data.reading import counting
+from tasks.data.read.formats import counting
+from tasks.data.read.questions import hold_out, limited, read_nlvr, read_vqa2
 from tasks.data.records import Question
 
 QUIET = NullProgress()
@@ -90,7 +90,7 @@ def test_nlvr_sentences_and_images(mirror, opened, tmp_path):
 def test_every_reader_names_the_file_it_cannot_read(tmp_path):
     path = tmp_path / "questions.json"
     for text, what in (
-        ("{", "no JSON"),
+        ("{", "not valid JSON"),
         ("[]", "no list 'questions'"),
         ('{"questions": [{"image_id": 1}]}', "has no question, question_id"),
     ):

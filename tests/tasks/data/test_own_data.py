@@ -13,8 +13,8 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from small_vqa2 import COLOURS, picture
 
 from tasks.data import DataError, DataUnavailable
+from tasks.data.read.splits import near_pairs
 from tasks.data.records import Example, Pair
-from tasks.data.splits import near_pairs
 
 PAIRS = [("un chat", "a cat"), ('il dit "non', 'he says "no'), ("deux, trois", "two, three")]
 SPLITS = ("train", "dev", "test")
@@ -187,7 +187,7 @@ def test_equal_splits_are_a_note_under_the_table(tmp_path, opened):
         write_table(tmp_path / "own", split, [*TABLE, (f"Of {split}", "x", "2")])
     assert notes() == []
     write_table(tmp_path / "own", "test", TABLE)
-    assert notes() == ["1 split has the same content as train (test.csv): its scores say what was learned by heart"]
+    assert notes() == ["1 split has the same content as train (test.csv): its scores show what was memorised"]
     write_table(tmp_path / "own", "dev", TABLE)
     assert len(notes()) == 3
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tasks.data.alignments import read_pharaoh
 from tasks.data.errors import DataError
+from tasks.data.read.alignments import read_pharaoh
 from tasks.seq2seq import aligner
 from tasks.seq2seq.aligner import grow_diag_final_and
 from tasks.seq2seq.alignment import error_rate

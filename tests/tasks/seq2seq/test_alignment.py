@@ -6,7 +6,7 @@ import torch
 
 from tasks.config.options import read
 from tasks.data import NullProgress, open_data
-from tasks.data.alignments import read_pharaoh
+from tasks.data.read.alignments import read_pharaoh
 from tasks.data.symbols import EOS
 from tasks.load import evaluate
 from tasks.seq2seq.alignment import alignment_metrics, error_rate, forced, merged, places

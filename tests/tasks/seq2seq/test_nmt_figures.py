@@ -66,7 +66,7 @@ def test_a_figure_shows_the_density_where_there_is_one(tmp_path):
 def test_a_sentence_of_ones_own_goes_through_every_row(tiny, tmp_path, isolated, monkeypatch):
     """Train the three rows at toy size; a stored sentence, given again, comes out again."""
 
-    def generated(options, root, progress):
+    def generated(manifest, options, root, progress):
         return data.open_data({"name": "toy", "limits": dataclasses.asdict(options.limits)}, root, progress)
 
     monkeypatch.setattr(data.set_module("libreoffice_help"), "load", generated)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.data.answers import normalized
+from tasks.data.read.answers import normalized
 from tasks.data.records import Question
 from tasks.vqa import metrics
 from tasks.vqa.encode import accuracy, soft_scores, vocabulary

@@ -101,7 +101,7 @@ def test_what_a_cell_keeps_is_enough_to_encode_and_to_build_the_model(node, cach
     assert (kept.words, kept.answers, kept.options) == (encoded.words, encoded.answers, encoded.options)
     again = encode_test(open_data(node, cache), tmp_path / "kept", cache, QUIET)
     assert again.folder == encoded_test.folder
-    with pytest.raises(DataError, match="no folder of encoded data"):
+    with pytest.raises(DataError, match="not a folder of encoded data"):
         open_encoded(tmp_path)
 
 

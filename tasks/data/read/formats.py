@@ -1,10 +1,10 @@
-"""Files that somebody else made: the one place where their bytes become text, lines, records of JSON and rows of tables.
+"""Untrusted files: the one place where their bytes become text, lines, records of JSON and rows of tables.
 
 Text is UTF-8, with or without its mark (BOM), plain, gzip or bzip2 by content. A line ends at "\\n" or "\\r\\n" and nowhere else:
 U+2028, U+2029, NEL, VT, FF and a lone "\\r" are white space inside a line, and are counted. What cannot be read is a
 `DataError` that names the file, the line or the byte (from 0), and what was expected. Nothing is replaced or cut.
 
-A text that is too long is no error: a record with one is left out and counted, by `tasks.data.dataset`. The limits stand here.
+A text that is too long is not an error: `tasks.data.dataset` leaves its record out and counts it. The limits are here.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def counting() -> Iterator[Counter[str]]:
 
 
 def count(what: str, n: int = 1) -> None:
-    """Count something for whoever is `counting`."""
+    """Count something for the code that is `counting`."""
     if n and (counts := _counts.get()) is not None:
         counts[what] += n
 
@@ -123,9 +123,8 @@ def check_kind(path: Path, head: bytes) -> None:
     """Raise DataError when a file begins as something else than UTF-8 text does."""
     for mark, name in _MARKS.items():
         if head.startswith(mark):
-            raise damaged(
-                path, f"it is {name} text", "UTF-8 text", byte=0, step=f"convert it: iconv -f {name} -t UTF-8"
-            )
+            step = f"convert it: iconv -f {name} -t UTF-8"
+            raise damaged(path, f"it is {name} text", "UTF-8 text", byte=0, step=step)
     for magic, kind in _KINDS.items():
         if head.startswith(magic):
             raise damaged(path, f"it is {kind}", "UTF-8 text", byte=0, step="unpack or convert it, or correct the path")
@@ -171,13 +170,12 @@ def numbered(path: Path, unpack: bool = True) -> Iterator[tuple[int, str]]:
 
 
 def check_lines(path: Path, lines: int, blank: bool, met: Mapping[str, int]) -> None:
-    """What can be said of a text file when its lines have been read: DataError when there is no text; odd signs are counted."""
+    """Check a text file when its lines have been read: DataError when there is no text; odd characters are counted."""
     if blank:
         raise damaged(path, f"all {lines:,} lines are blank" if lines else "it is empty", "at least one line of text")
     if lines == 1 and met.get("\r"):
-        raise damaged(
-            path, "its lines end in CR alone", "lines that end in LF", line=1, step="convert it: tr '\\r' '\\n'"
-        )
+        step = "convert it: tr '\\r' '\\n'"
+        raise damaged(path, "its lines end in CR alone", "lines that end in LF", line=1, step=step)
     for sign, n in met.items():
         count(f"{_ODD[sign]} in {path.name}, read as white space inside a line", n)
 
@@ -188,18 +186,17 @@ def read_lines(path: Path) -> list[str]:
 
 
 def parse_json(text: str, path: Path, line: int = 1) -> Any:
-    """A JSON text of a file, beginning at `line`; DataError for what is no JSON or holds characters that are no text."""
+    """A JSON text of a file, beginning at `line`; DataError for invalid JSON and for characters that are not text."""
     try:
         loaded = json.loads(text, object_pairs_hook=_object)
     except _Twice as error:
         at, key = _second(text)
         raise damaged(path, f"the key {key[:40]!r} twice in one object", "different keys", line=line + at) from error
     except json.JSONDecodeError as error:
-        raise damaged(
-            path, f"no JSON ({error.msg}, column {error.colno:,})", "JSON", line=line + error.lineno - 1
-        ) from error
+        problem, line = f"not valid JSON ({error.msg}, column {error.colno:,})", line + error.lineno - 1
+        raise damaged(path, problem, "JSON", line=line) from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets in brackets
-        raise damaged(path, f"no JSON that can be read ({error})", "JSON", line=line) from error
+        raise damaged(path, f"not readable JSON ({error})", "JSON", line=line) from error
     if _BAD_ESCAPE.search(text) and (bad := next(filter(_no_text, _strings(loaded)), None)) is not None:
         raise damaged(path, f"{bad[:40]!a} holds NUL or half a character", "text", line=line)
     return loaded
@@ -249,15 +246,16 @@ def _no_text(text: str) -> bool:
 def check_fields(entry: Any, fields: Mapping[str, type | tuple[type, ...]], path: Path, where: str = "", line: int | None = None) -> dict:  # fmt: skip
     """A JSON object that has these fields, of these types."""
     if not isinstance(entry, dict):
-        raise damaged(path, f"{where}{_short(entry)} is no object", f"an object with {', '.join(fields)}", line=line)
+        raise damaged(
+            path, f"{where}{_short(entry)} is not an object", f"an object with {', '.join(fields)}", line=line
+        )
     if missing := [name for name in fields if name not in entry]:
         raise damaged(path, f"{where}has no {', '.join(missing)}", f"an object with {', '.join(fields)}", line=line)
     for name, kind in fields.items():
         if not isinstance(entry[name], kind) or isinstance(entry[name], bool):
             kinds = kind if isinstance(kind, tuple) else (kind,)
-            raise damaged(
-                path, f"{where}{name} is {_short(entry[name])}", " or ".join(k.__name__ for k in kinds), line=line
-            )
+            expected = " or ".join(k.__name__ for k in kinds)
+            raise damaged(path, f"{where}{name} is {_short(entry[name])}", expected, line=line)
     return entry
 
 
@@ -293,11 +291,11 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
         if twice := [name for name, times in Counter(head).items() if times > 1 and name]:
             raise damaged(path, f"the head line has {', '.join(twice)[:200]} twice", "different columns", line=1)
         needed = max(map(head.index, columns), default=len(head) - 1) + 1
-        for cells in filter(None, reader):  # a blank line is no row
+        for cells in filter(None, reader):  # blank lines are skipped
             if not needed <= len(cells) <= len(head):
                 raise damaged(path, f"{len(cells)} cells", f"{len(head)} as in the head line", line=reader.line_num)
             yield reader.line_num, dict(zip(head, cells))
         if reader.line_num < 2:
             raise damaged(path, "a head line alone", f"rows of {expected}")
     except csv.Error as error:
-        raise damaged(path, f"no row of a table ({error})", expected, line=max(reader.line_num, 1)) from error
+        raise damaged(path, f"not a row of a table ({error})", expected, line=max(reader.line_num, 1)) from error

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.data import reading
 from tasks.data.errors import DataError
+from tasks.data.read import formats
 from tasks.data.records import Pair
 
 Gold = tuple[frozenset[tuple[int, int]], frozenset[tuple[int, int]]]
@@ -38,43 +38,43 @@ def aligned(sources: Sequence[str], targets: Sequence[str], golds: Sequence[Gold
 
 
 def read_pharaoh(path: Path, first: int = 0) -> list[Gold]:
-    """A line a sentence: `i-j` is a sure link, `i?j` or `ipj` a possible one.
+    """One sentence in each line: `i-j` is a sure link, `i?j` or `ipj` a possible one.
 
     Args:
         first: the number of the first word (awesome-align's Hansards count from 1).
     Raises:
-        DataError: a word of a line that is no link, or a number below `first`.
+        DataError: a word that is not a link, or a number below `first`.
     """
     golds = []
-    for number, line in reading.numbered(path):
+    for number, line in formats.numbered(path):
         links = []
         for word in line.split():
             found = _PHARAOH.fullmatch(word)
             if found is None or min(int(found[1]), int(found[3])) < first:
                 expected = f"links as 3-4 (sure) or 3?4 (possible), counted from {first}"
-                raise reading.damaged(path, f"{word[:40]!a} is no link", expected, line=number, step=CORRECT)
+                raise formats.damaged(path, f"{word[:40]!a} is not a link", expected, line=number, step=CORRECT)
             links.append((found[2] == "-", (int(found[1]) - first, int(found[3]) - first)))
         golds.append(gold(links))
     return golds
 
 
 def read_naacl(path: Path, sentences: int) -> list[Gold]:
-    """The format of the NAACL 2003 workshop: `sentence source target [S|P] [confidence]` a line, all counted from 1.
+    """The format of the NAACL 2003 workshop: `sentence source target [S|P] [confidence]` in each line, all counted from 1.
 
     A link without S or P is sure. A word linked to 0 is linked to nothing.
 
     Args:
         sentences: how many there are; one that no line names has no links.
     Raises:
-        DataError: a line that is no link, or a sentence that is not there.
+        DataError: a line that is not a link, or an unknown sentence.
     """
     links: list[list[tuple[bool, tuple[int, int]]]] = [[] for _ in range(sentences)]
-    for number, line in reading.numbered(path):
+    for number, line in formats.numbered(path):
         found = _NAACL.fullmatch(line.strip())
         if found is None or not 1 <= int(found[1]) <= sentences:
-            problem = f"{line[:40]!a} is no link of a sentence"
+            problem = f"{line[:40]!a} is not a link of a sentence"
             expected = f"sentence (1 to {sentences:,}), source, target, S or P"
-            raise reading.damaged(path, problem, expected, line=number, step=CORRECT)
+            raise formats.damaged(path, problem, expected, line=number, step=CORRECT)
         source, target = int(found[2]), int(found[3])
         if source and target:
             links[int(found[1]) - 1].append((found[4] != "P", (source - 1, target - 1)))
@@ -98,7 +98,7 @@ def read_pud(links: Path, source: Path, target: Path) -> tuple[list[list[str]], 
     Raises:
         DataError: sides of different lengths, or a link to a word that is not there.
     """
-    table = reading.parse_json(reading.read_text(links), links)
+    table = formats.parse_json(formats.read_text(links), links)
     sides = [list(_conllu(source)), list(_conllu(target))]
     if not isinstance(table, list) or {len(side) for side in sides} != {len(table)}:
         counts = f"{len(sides[0]):,} source and {len(sides[1]):,} target sentences"
@@ -108,7 +108,7 @@ def read_pud(links: Path, source: Path, target: Path) -> tuple[list[list[str]], 
         places = [side[number - 1][1] for side in sides]
         pairs = [(s, t) for s, found in entry.items() for t in found if "X" not in (s, t)]
         if lost := [pair for pair in pairs if not (pair[0] in places[0] and pair[1] in places[1])]:
-            raise reading.damaged(
+            raise formats.damaged(
                 links, f"sentence {number:,}: link {lost[0]}", "numbers of words of the treebanks", step=CORRECT
             )
         golds.append(gold([(True, (places[0][s], places[1][t])) for s, t in pairs]))
@@ -120,7 +120,7 @@ def _conllu(path: Path) -> Iterator[tuple[list[str], dict[str, int]]]:
     words: list[str] = []
     places: dict[str, int] = {}
     contracted = 0
-    for _, line in reading.numbered(path):
+    for _, line in formats.numbered(path):
         cells = line.split("\t")
         if not line.strip() and words:
             yield words, places

@@ -7,30 +7,25 @@ and to hook deletions into every update; only its network settings (proxies and 
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import io
 import json
-import lzma
 import os
 import re
 import shutil
 import subprocess
-import tarfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tasks.data.archives import BROKEN
 from tasks.data.errors import DataError, DataUnavailable
-from tasks.data.files import locked, publish_file, publish_folder, writing_to
+from tasks.data.files import NO_SPACE, locked, publish_file, publish_folder, writing_to
 from tasks.data.progress import Progress
-from tasks.data.reading import check_fields, count, damaged, parse_json, read_text
+from tasks.data.read.formats import check_fields, count, damaged, parse_json, read_text
 
 _CARRIED = re.compile(r"^Acquire::(http|https|ftp|tor|ForceIPv4|ForceIPv6|Check-Valid-Until|Check-Date|By-Hash)\b")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of other bytes
 _NO_ROOM = re.compile(r"no space left|not enough free|don't have enough", re.I)
 RETRY_SECONDS = 300
+_HELPER = "/usr/lib/apt/apt-helper"  # part of apt
 _COMPRESSED = (".lz4", ".gz", ".xz", ".bz2", ".zst", ".lzma")
 
 
@@ -48,11 +43,8 @@ class PrivateApt:
 
     def __init__(self, root: str | Path, progress: Progress, languages: Sequence[str] = ("en",)) -> None:
         if shutil.which("apt-get") is None:
-            raise DataUnavailable(
-                "there is no apt-get on this machine",
-                "PATH",
-                "run on Debian or Ubuntu (a container will do), or use another data set (data=NAME)",
-            )
+            step = "run on Debian or Ubuntu (a container will do), or use another data set (data=NAME)"
+            raise DataUnavailable("there is no apt-get on this machine", "PATH", step)
         self.folder = Path(root).resolve() / "apt"
         self.progress = progress
         self.languages = tuple(languages)
@@ -99,12 +91,9 @@ class PrivateApt:
             raise self._unreachable(f"{complaint} ({age:.0f} s ago)")
 
     def _unreachable(self, complaint: str) -> DataUnavailable:
-        return DataUnavailable(
-            "apt could not fetch the package lists",
-            complaint,
-            "check the network and the proxy (http_proxy, /etc/apt), then run the same command again "
-            f"(to try again within {RETRY_SECONDS} s, delete {self._failure})",
-        )
+        step = "check the network and the proxy (http_proxy, /etc/apt), then run the same command again"
+        step += f" (to try again within {RETRY_SECONDS} s, delete {self._failure})"
+        return DataUnavailable("apt could not fetch the package lists", complaint, step)
 
     def stanzas(self, kind: str) -> Iterator[str]:
         """Every stanza of the lists of a kind: "Packages" or "Translation-<language>". Call `update` first."""
@@ -148,12 +137,9 @@ class PrivateApt:
             log = self._run(["apt-get", "download", "-q", package], f"downloading {package}", cwd=downloads)
             debs = sorted(downloads.glob("*.deb"))
             if not debs:
-                raise DataUnavailable(
-                    f"apt could not download {package}",
-                    _complaint(log),
-                    "check the network, then run the same command again; "
-                    f"if the lists are old, delete {self.folder / 'updated.json'} first",
-                )
+                step = "check the network, then run the same command again; "
+                step += f"if the lists are old, delete {self.folder / 'updated.json'} first"
+                raise DataUnavailable(f"apt could not download {package}", _complaint(log), step)
             with publish_folder(folder) as temporary:
                 extract_deb(debs[0], temporary)
                 (temporary / "PACKAGE_VERSION.txt").write_text(debs[0].stem + "\n")
@@ -169,6 +155,8 @@ class PrivateApt:
         with writing_to(self.folder):
             for name in ("lists/partial", "cache/archives/partial", "parts"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
+        found = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=False)
+        architecture = found.stdout.strip() or "amd64"
         lines = [
             f'Dir::State::lists "{self.folder}/lists";',
             f'Dir::Cache "{self.folder}/cache";',
@@ -178,7 +166,7 @@ class PrivateApt:
             'Acquire::Retries "2";',
             'Acquire::http::Timeout "20";',
             'Acquire::https::Timeout "20";',
-            f'APT::Architectures {{ "{self._architecture()}"; }};',
+            f'APT::Architectures {{ "{architecture}"; }};',
         ]
         if os.geteuid() == 0:
             lines.append('APT::Sandbox::User "root";')  # the unprivileged fetcher cannot write into our folders
@@ -187,112 +175,41 @@ class PrivateApt:
         with publish_file(self._config) as temporary:
             temporary.write_text("\n".join(lines) + "\n")
 
-    @staticmethod
-    def _architecture() -> str:
-        found = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=False)
-        return found.stdout.strip() or "amd64"
-
     def _run(self, command: list[str], label: str, cwd: Path | None = None) -> str:
         """Run an apt command with our configuration and return its output; failures show in what it leaves behind."""
-        environment = os.environ | {
-            "APT_CONFIG": str(self._config),
-            "LC_ALL": "C.UTF-8",
-            "DEBIAN_FRONTEND": "noninteractive",
-        }
+        ours = {"APT_CONFIG": str(self._config), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         output = []
         with (
             self.progress.bar(None, label) as bar,
-            subprocess.Popen(
-                command, cwd=cwd, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            ) as process,
+            subprocess.Popen(command, cwd=cwd, env=os.environ | ours, **pipes) as process,
         ):
-            assert process.stdout is not None
             for line in process.stdout:
                 output.append(line.rstrip())
                 bar.advance()
         log = "\n".join(output)
         if process.returncode and _NO_ROOM.search(log):
-            raise DataError(
-                "the disk is full",
-                f"{self.folder}: {_complaint(log)}",
-                "free some space or set another folder for the downloads (paths.data=FOLDER), then run the same command",
-            )
+            raise DataError("the disk is full", f"{self.folder}: {_complaint(log)}", NO_SPACE)
         return log
 
 
 def extract_deb(deb: Path, folder: Path) -> None:
-    """Extract the files of a .deb into `folder`, by dpkg-deb or, where it is missing, by reading the archive.
-
-    Raises:
-        DataError: the file is damaged.
-    """
-    if shutil.which("dpkg-deb"):
-        done = subprocess.run(["dpkg-deb", "-x", str(deb), str(folder)], capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            return
-        problem = done.stderr.strip()
-    else:
-        try:
-            extract_deb_by_hand(deb, folder)
-            return
-        except (*BROKEN, subprocess.SubprocessError) as error:
-            problem = str(error)
-    raise DataError(f"{deb.name} is damaged", f"{deb}: {problem}", f"delete {deb} and run the same command again")
-
-
-def extract_deb_by_hand(deb: Path, folder: Path) -> None:
-    """Extract a .deb without dpkg: an `ar` archive that holds a compressed tar file `data.tar.*`."""
-    for name, data in _ar_members(deb.read_bytes()):
-        if name.startswith("data.tar"):
-            with tarfile.open(fileobj=io.BytesIO(_decompress(name, data))) as tar:
-                tar.extractall(folder, filter="data")
-            return
-    raise ValueError("no data.tar in the archive")
-
-
-def _ar_members(archive: bytes) -> Iterator[tuple[str, bytes]]:
-    if not archive.startswith(b"!<arch>\n"):
-        raise ValueError("not an ar archive")
-    position = 8
-    while position + 60 <= len(archive):
-        header = archive[position : position + 60]
-        name, size = header[:16].decode("ascii").strip().rstrip("/"), int(header[48:58])
-        body = archive[position + 60 : position + 60 + size]
-        if len(body) < size:
-            raise ValueError(f"truncated in {name}: expected {size:,} bytes, got {len(body):,}")
-        yield name, body
-        position += 60 + size + size % 2
-
-
-def _decompress(name: str, data: bytes) -> bytes:
-    suffix = Path(name).suffix
-    if suffix == ".tar":
-        return data
-    if suffix in (".xz", ".lzma"):
-        return lzma.decompress(data)
-    if suffix in (".gz", ".bz2"):
-        return gzip.decompress(data) if suffix == ".gz" else bz2.decompress(data)
-    tool = {".zst": ["zstd", "-dc"], ".lz4": ["lz4", "-dc"]}.get(suffix)
-    if tool is None or shutil.which(tool[0]) is None:
-        raise DataError(f"{name} cannot be unpacked", f"no tool for {suffix} on PATH", f"install {suffix.lstrip('.')}")
-    return subprocess.run(tool, input=data, capture_output=True, check=True).stdout
+    """Extract the files of a .deb into `folder` by dpkg-deb. Raises DataError when the file is damaged."""
+    done = subprocess.run(["dpkg-deb", "-x", str(deb), str(folder)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        step = f"delete {deb} and run the same command again"
+        raise DataError(f"{deb.name} is damaged", f"{deb}: {done.stderr.strip()}", step)
 
 
 def _read_list(path: Path) -> str:
     """A package list as text; apt may keep it compressed, most often as lz4."""
     if path.suffix not in _COMPRESSED:
         return path.read_bytes().decode("utf-8", "surrogateescape")
-    helper = Path("/usr/lib/apt/apt-helper")
-    if helper.exists():
-        done = subprocess.run([str(helper), "cat-file", str(path)], capture_output=True, check=False)
-        if done.returncode == 0 and done.stdout:
-            return done.stdout.decode("utf-8", "surrogateescape")
-    try:
-        return _decompress(path.name, path.read_bytes()).decode("utf-8", "surrogateescape")
-    except (*BROKEN, subprocess.SubprocessError) as error:
-        raise damaged(
-            path, f"its data are damaged ({error})", "a package list", step=f"delete {path.parent}"
-        ) from error
+    done = subprocess.run([_HELPER, "cat-file", str(path)], capture_output=True, check=False)
+    if done.returncode or not done.stdout:
+        why = done.stderr.decode("utf-8", "replace").strip()
+        raise damaged(path, f"its data are damaged ({why})", "a package list", step=f"delete {path.parent}")
+    return done.stdout.decode("utf-8", "surrogateescape")
 
 
 def _complaint(log: str) -> str:

@@ -1,4 +1,7 @@
-"""Files from a web address: resumed where the server allows it, verified, in place only when whole."""
+"""Files from a web address: resumed where the server allows it, verified, in place only when whole.
+
+Our own because pooch and huggingface_hub (2.4) start an interrupted file again from its first byte; some of ours have 13 GB.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
-from tasks.data import archives
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import locked, sha256_of, verify, writing_to
 from tasks.data.progress import Progress
@@ -41,9 +43,9 @@ def download(
 ) -> Path:  # fmt: skip
     """Fetch `url` to `path` unless a verified copy is there.
 
-    What has arrived is kept as `path`.part when the connection breaks, beside it what the server said of its version (ETag),
-    and the next call asks for the rest of that version (Range, If-Range). Without either, and without a sha256 to hold the
-    whole against, it begins again. A file that is complete but wrong is deleted.
+    When the connection breaks, what has arrived is kept as `path`.part, with the server's version of the file (ETag) beside it,
+    and the next call asks for the rest of that version (Range, If-Range). Without a version and without a sha256 to check the
+    whole by, the download starts again. A file that is complete but wrong is deleted.
 
     Args:
         sha256, size: expected hash and bytes; unknown ones are taken from the server's answer (size) or not checked.
@@ -72,10 +74,9 @@ def download(
             raise DataUnavailable(f"{what} could not be fetched", f"{url}: {_why(error)}", step) from error
         found = part.stat().st_size
         if expected is not None and found < expected:
+            got = f"{url}: expected {expected:,} bytes, got {found:,}"
             raise DataError(
-                f"{what} is truncated",
-                f"{url}: expected {expected:,} bytes, got {found:,}",
-                "run the same command again; it resumes where this one stopped",
+                f"{what} is truncated", got, "run the same command again; it resumes where this one stopped"
             )
         problem = None
         if expected is not None and found != expected:
@@ -85,17 +86,14 @@ def download(
         _version(part).unlink(missing_ok=True)
         if problem:
             part.unlink()
-            raise DataError(
-                f"{what} is damaged",
-                f"{url}: {problem}",
-                "run the same command again; if it stays so the file has changed at its source",
-            )
+            step = "run the same command again; if it fails again, the file has changed at its source"
+            raise DataError(f"{what} is damaged", f"{url}: {problem}", step)
         os.replace(part, path)
     return path
 
 
 _REFUSED = (
-    "accept the data set's terms on its page, set HF_TOKEN where it is on the hub, and run the same command again"
+    "accept the terms of the data set on its page, set HF_TOKEN if it is on the hub, and run the same command again"
 )
 _GONE = "it has moved or was withdrawn: see `source` in its manifest (data/manifests), or get the file elsewhere"
 _ANSWERS = {401: _REFUSED, 403: _REFUSED, 404: _GONE, 410: _GONE}
@@ -154,10 +152,3 @@ def _receive(
                 stream.write(block)
                 bar.advance(len(block))
     return size if size is not None else total
-
-
-def unpack_archive(archive: Path, folder: Path) -> Path:
-    """Extract a zip or tar file into `folder` once; `DataError` when the archive is damaged."""
-    if not folder.is_dir():
-        archives.unpack(archive, folder)
-    return folder

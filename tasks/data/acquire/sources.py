@@ -2,24 +2,24 @@
 
     sources:
       - {kind: mirror}                                        data.mirror=FOLDER, the files under `files`
-      - {kind: hub, repo: .., revision: .., files: .., fields: ..}      see `tasks.data.hub`
+      - {kind: hub, repo: .., revision: .., files: .., fields: ..}      see `tasks.data.acquire.hub`
       - {kind: url, base: ..}                                 the same files by name, below <root>/<name> as in a mirror
       - kind: url
         files: [{url: .., bytes: .., sha256: .., unpack: true}]         into <root>/<name>; unpacked, into a folder there
 
-A page without `sources` is of one kind, which `kind` and `get` describe.
+A manifest without `sources` has one source, which `kind` and `get` describe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from tasks.data import archives
+from tasks.data.acquire import archives
+from tasks.data.acquire.download import download
 from tasks.data.cache import META, is_whole, write_meta
-from tasks.data.download import download
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
@@ -33,10 +33,10 @@ def of_kind(manifest: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
 
 
 def first(manifest: Mapping[str, Any], progress: Progress, ways: Mapping[str, Callable[[Any], T]]) -> T:
-    """What the first source gives that can be had; `ways`: kind -> how it is read.
+    """What the first available source gives; `ways`: kind -> how it is read.
 
     Raises:
-        DataUnavailable: none can be had; every one's reason. DataError: what one gives is damaged: the next is not tried.
+        DataUnavailable: none is available; it gives every reason. DataError: the data of one are damaged; the next is not tried.
     """
     failed: list[DataUnavailable] = []
     for source in (s for s in manifest["sources"] if s["kind"] in ways):
@@ -48,10 +48,9 @@ def first(manifest: Mapping[str, Any], progress: Progress, ways: Mapping[str, Ca
             failed.append(error)
     if len(failed) == 1:
         raise failed[0]
-    raise DataUnavailable(
-        f"{manifest['name']} cannot be had: {'; '.join(e.what for e in failed)}", "; ".join(e.where for e in failed),
-        "; ".join(dict.fromkeys(e.next_step for e in failed)),
-    )  # fmt: skip
+    what, where = "; ".join(e.what for e in failed), "; ".join(e.where for e in failed)
+    steps = "; ".join(dict.fromkeys(e.next_step for e in failed))
+    raise DataUnavailable(f"{manifest['name']} is unavailable: {what}", where, steps)
 
 
 def fetched(manifest: Mapping[str, Any], root: Path, progress: Progress) -> Path:
@@ -60,7 +59,7 @@ def fetched(manifest: Mapping[str, Any], root: Path, progress: Progress) -> Path
     An unpacked folder has `meta.json` with the sha256 of its files; its archive is removed.
 
     Raises:
-        DataUnavailable, DataError: as `tasks.data.download.download`; a damaged archive.
+        DataUnavailable, DataError: as `tasks.data.acquire.download.download`; a damaged archive.
     """
     folder = root / manifest["name"]
     for entry in _entries(manifest):
@@ -69,9 +68,8 @@ def fetched(manifest: Mapping[str, Any], root: Path, progress: Progress) -> Path
             continue
         said = {"sha256": entry.get("sha256"), "size": entry.get("bytes")}
         if "sha256" not in entry:
-            progress.say(
-                f"{manifest['name']}: no sha256 of {archive.name} is known; its length and its own checks are used"
-            )
+            said_of = f"{manifest['name']}: no sha256 of {archive.name} is known"
+            progress.say(f"{said_of}; its length and its own checks are used")
         download(entry["url"], archive, progress, **said, name=manifest["name"])
         if unpacked is not None:
             progress.say(f"unpacking {archive.name}")
@@ -93,16 +91,17 @@ BY_SIZE = "content not verified: {} is known by its size only"  # a shortfall: n
 
 
 def unverified(manifest: Mapping[str, Any], node: Mapping[str, Any], root: Path) -> str | None:
-    """Why data of a paper's table may not be what their name says; None where the manifest's sha256 vouch for them.
+    """Why data of a paper's table may not be what their name says; None where the manifest's sha256 covers them.
 
-    A mirror and what was downloaded are held against these when they are read. A folder or file of `path` is known by its
-    size only, unless it is an archive that the manifest knows; so are downloads whose sha256 nobody here has seen.
+    A mirror and downloads are checked against the manifest when they are read. A folder or file of `path` is known by its
+    size only, unless it is an archive that the manifest knows; so are downloads whose sha256 is unknown.
     """
     if not manifest.get("tables") or manifest["kind"] not in ("mirror", "files", "http"):
         return None
     if node.get("path") is not None:
         path = Path(node["path"])
-        vouched = path.is_file() and sha256_of(path) in set(_hashes(manifest))
+        stated = [e for s in (manifest, *manifest.get("sources", ())) if isinstance(e := s.get("files"), list)]
+        vouched = path.is_file() and sha256_of(path) in {e.get("sha256") for files in stated for e in files}
     elif node.get("mirror") is not None and manifest.get("files"):
         vouched = all(entry.get("sha256") for entry in manifest["files"])
     else:
@@ -119,29 +118,12 @@ def _known(manifest: Mapping[str, Any], source: Mapping[str, Any]) -> bool:
     return source["kind"] == "url" and bool(files) and all(entry.get("sha256") for entry in files or ())
 
 
-def _hashes(node: Any) -> Iterator[str]:
-    """Every sha256 that a manifest states."""
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from (
-                (value.values() if isinstance(value, Mapping) else [value]) if key == "sha256" else _hashes(value)
-            )
-    elif isinstance(node, list):
-        for value in node:
-            yield from _hashes(value)
-
-
-def verify_fetched(manifest: Mapping[str, Any], root: Path) -> int:
-    """Hold every file of `fetched` that was unpacked against its sha256; how many folders. Raises DataError."""
-    folders = [u for e in _entries(manifest) if (u := _places(root / manifest["name"], e)[1])]
-    for folder in folders:
-        if not is_whole(folder):
-            raise DataError(
-                f"{manifest['name']}: {folder.name} is damaged",
-                f"{folder}/{META}",
-                f"delete {folder} and fetch it again",
-            )
-    return len(folders)
+def verify_fetched(manifest: Mapping[str, Any], root: Path) -> None:
+    """Check every unpacked file of `fetched` against its sha256. Raises DataError."""
+    for folder in (_places(root / manifest["name"], entry)[1] for entry in _entries(manifest)):
+        if folder and not is_whole(folder):
+            what, step = f"{manifest['name']}: {folder.name} is damaged", f"delete {folder} and fetch it again"
+            raise DataError(what, f"{folder}/{META}", step)
 
 
 def _entries(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
+from scipy.cluster.hierarchy import DisjointSet
 
 SHARES = {"dev": 0.05, "test": 0.05}
 NEAR = 0.5
@@ -65,49 +66,28 @@ def split_by_content(
     Returns:
         about 5 % of the items each in dev and test.
     """
-    groups = _Groups(len(keys))
+    groups = DisjointSet(range(len(keys)))
     first: dict[Hashable, int] = {}
     for i, own in enumerate(keys):
         for key in own:
-            groups.join(i, first.setdefault(key, i))
+            groups.merge(i, first.setdefault(key, i))
     found = [near_pairs(side) for side in texts]
     near = np.concatenate([pairs for pairs, _ in found], axis=1) if found else np.empty((2, 0), dtype=np.int64)
     nearness = np.concatenate([j for _, j in found]) if found else np.empty(0)
     largest = max(LARGEST_SHARE * len(keys), 2)
     for i, k in near[:, np.argsort(-nearness, kind="stable")].T.tolist():
-        groups.join(i, k, largest)
+        if groups.subset_size(i) + groups.subset_size(k) <= largest:
+            groups.merge(i, k)
     smallest: dict[int, str] = {}
     for i, name in enumerate(names):
-        root = groups.find(i)
-        smallest[root] = min(name, smallest.get(root, name))
-    place = np.array(
-        [_place(smallest[groups.find(i)]) for i in range(len(keys))], dtype=np.int64
-    )  # 0 test, 1 dev, 2 train
+        smallest[groups[i]] = min(name, smallest.get(groups[i], name))
+    place = np.array([_place(smallest[groups[i]]) for i in range(len(keys))], dtype=np.int64)  # 0 test, 1 dev, 2 train
     left_out = np.zeros(len(keys), dtype=bool)
     for one, other in ((near[0], near[1]), (near[1], near[0])):
         left_out[one[place[one] > place[other]]] = True
     order = sorted(range(len(names)), key=lambda i: (_digest(names[i]), names[i]))
     test, dev, train = ([i for i in order if place[i] == p and not left_out[i]] for p in range(3))
-    return Parts(train, dev, test, [i for i in order if left_out[i]], max(groups.size, default=0))
-
-
-class _Groups:
-    """Disjoint sets of numbers below `n`."""
-
-    def __init__(self, n: int) -> None:
-        self.leader, self.size = list(range(n)), [1] * n
-
-    def find(self, i: int) -> int:
-        while self.leader[i] != i:
-            self.leader[i] = self.leader[self.leader[i]]
-            i = self.leader[i]
-        return i
-
-    def join(self, i: int, k: int, largest: float = float("inf")) -> None:
-        i, k = self.find(i), self.find(k)
-        if i != k and self.size[i] + self.size[k] <= largest:
-            self.leader[i] = k
-            self.size[k] += self.size[i]
+    return Parts(train, dev, test, [i for i in order if left_out[i]], max(map(len, groups.subsets()), default=0))
 
 
 def near_pairs(texts: Sequence[str], least: float = NEAR) -> tuple[np.ndarray, np.ndarray]:
@@ -126,9 +106,8 @@ def near_pairs(texts: Sequence[str], least: float = NEAR) -> tuple[np.ndarray, n
     for start in range(0, len(texts), 2048):
         found = (heads[start : start + 2048] @ columns).tocoo()
         i, k = found.row.astype(np.int64) + start, found.col.astype(np.int64)
-        most = found.data + np.maximum(size - head, 0)[np.stack([i, k])].max(
-            0
-        )  # shared words: those seen, and one text's rest
+        rest = np.maximum(size - head, 0)[np.stack([i, k])].max(0)
+        most = found.data + rest  # shared words: those seen, and one text's rest
         fits = (i < k) & (np.minimum(size[i], size[k]) >= least * np.maximum(size[i], size[k]))
         fits &= most * (1 + least) >= least * (size[i] + size[k]) - 1e-9
         i, k = i[fits], k[fits]

@@ -1,4 +1,4 @@
-"""Documents as vectors with labels: Mulan's ARFF files, and the form that every such set is given in.
+"""Documents as vectors with labels: ARFF files, and the form of every such set.
 
 Features have mean 0 and variance 1 on train, constant ones are left out; so are examples without a label, as in Laha et al.
 """
@@ -8,18 +8,14 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 
-from tasks.config.options import text
-from tasks.data import sources
-from tasks.data.dataset import DataSet, make
-from tasks.data.manifests import load_manifest, mirror_files, mirror_hashes
-from tasks.data.reading import damaged, numbered, read_text
+from tasks.data.dataset import DataSet, Manifest, make
+from tasks.data.read.formats import damaged, numbered, read_text
 from tasks.data.records import Labelled
 
 Arrays = Mapping[str, tuple[np.ndarray, np.ndarray]]  # split -> features [n, d], labels [n, K]
@@ -27,26 +23,8 @@ LARGEST = 1e150  # of a feature: a column's variance sums its values' squares
 NUMBER = f"a number between -{LARGEST:g} and {LARGEST:g}"
 
 
-@dataclass
-class MulanOptions:
-    """Mulan's published train and test files."""
-
-    mirror: str | None = text(None, optional=True, help="folder of local copies, laid out as the manifest says")
-
-
-def load_mulan(name: str, options: MulanOptions, root: Path) -> DataSet:
-    """A set of Mulan's collection: <name>-train.arff, <name>-test.arff, <name>.xml with the names of the labels."""
-    manifest = load_manifest(name)
-    mirror = options.mirror or sources.found(manifest, root)
-    files, hashes = mirror_files(manifest, mirror), mirror_hashes(manifest)
-    names = label_names(files[f"{name}.xml"])
-    splits = {s: read_arff(files[f"{name}-{s}.arff"], names) for s in ("train", "test")}
-    train, test = (hashes[f"{name}-{s}.arff"] for s in ("train", "test"))
-    return labelled_set(manifest, manifest["title"], splits, names, {"train": train, "test": [train, test]})
-
-
 def labelled_set(
-    manifest: Mapping[str, Any], provenance: str, splits: Arrays, names: tuple[str, ...], sources: Mapping[str, Any]
+    manifest: Manifest, provenance: str, splits: Arrays, names: tuple[str, ...], sources: Mapping[str, Any]
 ) -> DataSet:
     """A data set of arrays.
 
@@ -55,16 +33,14 @@ def labelled_set(
     """
     kept = {s: (x[y.any(1)], y[y.any(1)]) for s, (x, y) in splits.items()}
     dropped = {s: len(splits[s][1]) - len(y) for s, (_, y) in kept.items()}
-    notes = (
-        [f"Examples without a label left out: {', '.join(f'{n} {s}' for s, n in dropped.items())}."]
-        if any(dropped.values())
-        else []
-    )
+    left_out = f"Examples without a label left out: {', '.join(f'{n} {s}' for s, n in dropped.items())}."
+    notes = [left_out] if any(dropped.values()) else []
     notes += [manifest["note"]] if manifest.get("note") else []
     records = standardised(kept)
+    found = {s: len(y) for s, (_, y) in kept.items()}
     return make(
-        manifest, "features", lambda progress: records, provenance, sources=sources, found={s: len(y) for s, (_, y) in kept.items()},
-        notes=notes, about={"labels": list(names)},
+        manifest, "features", lambda progress: records, provenance, sources=sources, found=found, notes=notes,
+        about={"labels": list(names)},
     )  # fmt: skip
 
 
@@ -85,12 +61,12 @@ def standardised(splits: Arrays) -> dict[str, Labelled]:
 
 
 def label_names(path: Path) -> tuple[str, ...]:
-    """Names of the classes in Mulan's XML file, in its order. Raises DataError when it is none, or has none."""
+    """Names of the classes in Mulan's XML file, in its order. Raises DataError when it is not XML or has no labels."""
     expected = "<labels> with <label name=..> elements"
     try:
         root = ElementTree.fromstring(read_text(path))
     except ElementTree.ParseError as error:
-        raise damaged(path, f"no XML ({error})", expected, line=error.position[0]) from error
+        raise damaged(path, f"not valid XML ({error})", expected, line=error.position[0]) from error
     names = [_plain(node.get("name", "")) for node in root.iter() if node.tag.endswith("label")]
     if not names or not all(names) or len(set(names)) < len(names):
         raise damaged(path, f"{len(names)} labels, {len(set(filter(None, names)))} different names", expected)
@@ -101,7 +77,7 @@ def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarr
     """Features `[n, d]` (nominal ones as indicators, two-valued 0/1 ones as numbers) and labels `[n, K]` of a dense ARFF file.
 
     Raises:
-        DataError: not of this format, a label that is no attribute 0/1, missing values, no row.
+        DataError: another format, a label without a 0/1 attribute, missing values, or no row.
     """
     lines = ((n, row) for n, line in numbered(path) if (row := line.strip()) and not row.startswith("%"))
     kinds = _attributes(lines, path)  # name -> values, None: numbers
@@ -140,7 +116,7 @@ def _cells(row: str, path: Path, number: int) -> list[str]:
     try:
         return [cell.strip() for cell in next(csv.reader([row], quotechar="'", escapechar="\\", skipinitialspace=True))]
     except csv.Error as error:
-        raise damaged(path, f"no row ({error})", "values with commas between them", line=number) from error
+        raise damaged(path, f"not a row ({error})", "values with commas between them", line=number) from error
 
 
 _ATTRIBUTE = re.compile(r"""@attribute\s+('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s'"]\S*)\s+(.+)""", re.I)
@@ -166,10 +142,9 @@ def _attributes(lines: Iterator[tuple[int, str]], path: Path) -> dict[str, list[
         elif kind.lower() in ("numeric", "real", "integer"):
             kinds[name] = None
         else:
-            raise damaged(
-                path, f"an attribute of type {kind[:40]!r}", "numeric, real, integer or {values}", line=number
-            )
-    raise damaged(path, "there is no @data", "@attribute lines, then @data and a row a line")
+            expected = "numeric, real, integer or {values}"
+            raise damaged(path, f"an attribute of type {kind[:40]!r}", expected, line=number)
+    raise damaged(path, "there is no @data", "@attribute lines, then @data and one row in each line")
 
 
 def _plain(name: str) -> str:

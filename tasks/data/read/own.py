@@ -1,4 +1,4 @@
-"""Files of one's own: which there are, their rows by the names of their columns, and one file split by content.
+"""Your own files: which there are, their rows by the names of their columns, and one file split by content.
 
 A path is a folder with the files of each split, `train.csv`, `dev.csv` and `test.csv` (or `test.csv` alone, to score a model on),
 or one file. Files may be packed by gzip or bzip2. A tsv file has no quotes: a cell is what stands between two tabs.
@@ -16,11 +16,11 @@ from typing import Any
 from tasks.data.dataset import SPLITS, fingerprint
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
-from tasks.data.pairs import cached_parts
 from tasks.data.progress import Progress
-from tasks.data.reading import check_fields, count, damaged, json_lines, parse_json, read_text, table
+from tasks.data.read.formats import check_fields, count, damaged, json_lines, parse_json, read_text, table
+from tasks.data.read.pairs import cached_parts
+from tasks.data.read.splits import Parts, normalized, split_by_content
 from tasks.data.records import clean
-from tasks.data.splits import Parts, normalized, split_by_content
 
 RECIPE = 1  # raised when the same files would give other records or splits
 WHOLE = ""  # instead of a split: the one file that is still to be split
@@ -30,8 +30,8 @@ TABLES = ((".csv",), (".tsv",), (".jsonl",), (".json",))
 DIALECTS: Mapping[str, dict[str, Any]] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
 WARNED = 0.1  # share of the texts left out above which the footer warns
 STEP = "correct the file, or the options data.* that say how it is read"
-BY_HEART = "its scores say what was learned by heart"
-EQUAL = (("dev", "train", BY_HEART), ("test", "train", BY_HEART), ("test", "dev", "its scores chose the model"))
+MEMORISED = "its scores show what was memorised"
+EQUAL = (("dev", "train", MEMORISED), ("test", "train", MEMORISED), ("test", "dev", "its scores chose the model"))
 Files = Mapping[str, tuple[Path, ...]]
 
 
@@ -60,16 +60,14 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
     """
     wanted = ", ".join(" and ".join(f"*{end}" for end in layout) for layout in layouts)
     if path is None:
-        raise DataUnavailable(
-            "no data of one's own are named", "data.path is not set", f"set data.path to a file or folder ({wanted})"
-        )
+        step = f"set data.path to a file or folder ({wanted})"
+        raise DataUnavailable("no file or folder of your own is given", "data.path is not set", step)
     place = Path(path)
     if place.is_file():
         if (ending(place),) not in layouts:
             formats = ", ".join(layout[0] for layout in layouts if len(layout) == 1)
-            raise DataError(
-                f"{place.name} ends in none of {formats}", f"data.path={path}", "rename or convert it, or set a folder"
-            )
+            step = "rename or convert it, or set a folder"
+            raise DataError(f"{place.name} ends in none of {formats}", f"data.path={path}", step)
         return {WHOLE: (place,)}
     if not place.is_dir():
         raise DataUnavailable(
@@ -85,16 +83,12 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
             found[split] = there[0][1]
     missing = [split for split in needed if split not in found]
     if missing and set(found) != {"test"}:
-        looked = "; ".join(
-            f"{split}: "
-            + ", or ".join(" and ".join(stem + end for end in layout) for stem in STEMS[split] for layout in layouts)
-            for split in missing
-        )
+        names = {s: [" and ".join(stem + end for end in one) for stem in STEMS[s] for one in layouts] for s in missing}
+        looked = "; ".join(f"{split}: {', or '.join(any_of)}" for split, any_of in names.items())
         held = ", ".join(sorted(file.name for file in place.iterdir())[:12]) or "nothing"
-        step = "name the files so; or set data.path to one file, which is split by content"
-        raise DataUnavailable(
-            f"{place}: no file for {' and '.join(missing)}", f"looked for {looked}. The folder holds {held}", step
-        )
+        what, where = f"{place}: no file for {' and '.join(missing)}", f"looked for {looked}. The folder holds {held}"
+        step = "use one of these names; or set data.path to one file, which is split by content"
+        raise DataUnavailable(what, where, step)
     return found
 
 
@@ -113,7 +107,7 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     """The cells of `columns` in every record of a csv or tsv file with a head line, a jsonl file, or a JSON list of objects.
 
     Raises:
-        DataError: a line that is no record, or a column that is not there.
+        DataError: a line that is not a record, or a missing column.
     """
     kind, fields = ending(path), dict.fromkeys(columns, (str, int))
     if kind in DIALECTS:

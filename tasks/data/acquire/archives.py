@@ -1,4 +1,4 @@
-"""Zip and tar archives that somebody else made: listed, read and unpacked; damage and names that leave the folder are errors."""
+"""Untrusted zip and tar archives: listed, read and unpacked; damage and names that leave the folder are errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import publish_folder
-from tasks.data.reading import damaged
+from tasks.data.read.formats import damaged
 
 LONGEST_NAME, LONGEST_PATH = 255, 4000  # bytes of a file's name and of its path, as file systems have it
 # What the standard library raises for damaged, encrypted or oddly compressed archives.
@@ -42,20 +42,17 @@ def reading_archive(path: Path) -> Iterator[None]:
     """Context in which what a damaged archive raises becomes a DataError that names it."""
     try:
         if not path.is_file():
-            there = path.exists() or path.is_symlink()
-            if not there:
-                raise DataUnavailable(
-                    f"{path.name} is missing", str(path), "fetch it, or correct data.path or data.mirror"
-                )
-            raise damaged(path, "it is no file", "a zip or tar archive")
+            if path.exists() or path.is_symlink():
+                raise damaged(path, "it is not a file", "a zip or tar archive")
+            step = "fetch it, or correct data.path or data.mirror"
+            raise DataUnavailable(f"{path.name} is missing", str(path), step)
         yield
     except DataError:
         raise
     except BROKEN as error:
         why = " ".join(str(error).split())  # tarfile says it for every compression, in lines
-        raise damaged(
-            path, f"the archive is damaged ({type(error).__name__}: {why})", "a whole zip or tar archive"
-        ) from error
+        problem = f"the archive is damaged ({type(error).__name__}: {why})"
+        raise damaged(path, problem, "a whole zip or tar archive") from error
 
 
 def open_archive(path: Path) -> zipfile.ZipFile | tarfile.TarFile:

@@ -1,8 +1,9 @@
 """Data sets of the Hugging Face hub: Parquet files of one revision, verified, and read as a stream into a cache of our own.
 
-No script of the hub is run. The files come by `tasks.data.download` (resumed, held against the sha256 that the hub or the
-manifest states) and are read by the `datasets` package, row group by row group, so that memory does not grow with the set.
-The rows then lie below `<root>/encoded` with their sha256, a JSON object a line, and nothing more is asked of the hub.
+No script of the hub is run. `tasks.data.acquire.download` fetches the files (huggingface_hub does not resume an interrupted one)
+and checks them against the sha256 of the hub or the manifest. The `datasets` package reads them row group by row group, so
+memory does not grow with the set. The rows are then kept below `<root>/encoded` with their sha256, one JSON object a line, and
+nothing more is asked of the hub.
 
 A source of a manifest: `kind: hub`, `repo`, `revision`, `files` (split -> pattern), `fields` (name -> type), `sha256` of files
 where they are known. `revision` is a commit, or a name such as refs/convert/parquet, whose commit is kept at first use.
@@ -19,12 +20,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tasks.data.acquire.download import download, fetching_is_off
 from tasks.data.cache import cached_folder, read_meta
-from tasks.data.download import download, fetching_is_off
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import publish_file
-from tasks.data.lines import Lines
 from tasks.data.progress import Progress
+from tasks.data.read.lines import Lines
 from tasks.data.records import Mapped
 
 RECIPE = 1  # raised when the same files give other rows
@@ -138,7 +139,11 @@ class _Hub:
             read: Iterable[Mapping[str, Any]] = stream.reshard()  # a row group each: else Arrow holds all of a file
             for i, row in enumerate(read):
                 wrong = [k for k, kind in self.fields.items() if not isinstance(row.get(k), kind)]
-                problem = f"no {wrong[0]}, or one that is no {self.fields[wrong[0]].__name__}" if wrong else check(row)
+                problem = (
+                    f"no {wrong[0]}, or one that is not of type {self.fields[wrong[0]].__name__}"
+                    if wrong
+                    else check(row)
+                )
                 if problem:
                     raise DataError(
                         f"{self.name}: {self.repo}, {split}, row {i}: it has {problem}", f"{place}: expected {expected}", again

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.data import reading
 from tasks.data.errors import DataError, DataUnavailable
-from tasks.data.records import Pair, clean
+from tasks.data.read import formats
+from tasks.data.records import Pair, View, clean
 
 _BLOCK = 1 << 24
 
 
-class Lines(Sequence[str]):
+class Lines(View):
     """The lines of a UTF-8 file by number; the file is mapped, not read (a packed file is read into memory).
 
     Raises:
-        DataError: a file that `tasks.data.reading.numbered` would refuse; all of it is checked at once.
+        DataError: a file that `tasks.data.read.formats.numbered` would refuse; all of it is checked at once.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,7 +43,7 @@ class Lines(Sequence[str]):
         self._starts = np.concatenate([[0], found[:-1] + 1]) if len(found) else found
 
     def _load(self) -> mmap.mmap | bytes:
-        with reading.opened(self.path) as stream:
+        with formats.opened(self.path) as stream:
             if isinstance(stream, io.BufferedReader) and stream.peek(1):  # a plain file that is not empty
                 return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             return stream.read()
@@ -54,7 +54,7 @@ class Lines(Sequence[str]):
 
     def _check(self) -> None:
         decoder, met, held = codecs.getincrementaldecoder("utf-8")(), Counter[str](), ""
-        reading.check_kind(self.path, self._bytes[:8])
+        formats.check_kind(self.path, self._bytes[:8])
         for start, block in self._blocks():
             try:
                 text = held + decoder.decode(block, final=start + len(block) == len(self._bytes))
@@ -64,22 +64,17 @@ class Lines(Sequence[str]):
                 for i in range(max(int(np.searchsorted(self._ends, start)) - 1, 0), len(self)):
                     self[i]
             held = "\r" if text.endswith("\r") else ""  # perhaps the first half of a line end
-            met.update(reading.odd(text.removesuffix("\r")))
-        met.update(reading.odd(held))
+            met.update(formats.odd(text.removesuffix("\r")))
+        met.update(formats.odd(held))
         blank = re.search(rb"[^\s]", self._bytes) is None
-        reading.check_lines(self.path, len(self), blank, met)
+        formats.check_lines(self.path, len(self), blank, met)
 
     def __len__(self) -> int:
         return len(self._ends)
 
-    def __getitem__(self, i):
-        if isinstance(i, slice):
-            return [self[j] for j in range(*i.indices(len(self)))]
-        if not -len(self) <= i < len(self):
-            raise IndexError(i)
-        i %= len(self)
+    def record(self, i: int) -> str:
         start = int(self._starts[i])
-        return reading.decode(self._bytes[start : self._ends[i]], self.path, line=i + 1, byte=start).removesuffix("\r")
+        return formats.decode(self._bytes[start : self._ends[i]], self.path, line=i + 1, byte=start).removesuffix("\r")
 
     def __getstate__(self):  # a map cannot travel to a worker process; it is opened again there
         return {"path": self.path}
@@ -92,14 +87,12 @@ class Lines(Sequence[str]):
 def same_length(files: Sequence[Path], lines: Sequence[Sequence[str]]) -> None:
     """Raise DataError, naming the files, when their lines do not pair."""
     if len({len(one) for one in lines}) > 1:
-        raise DataError(
-            "parallel files have different numbers of lines",
-            "; ".join(f"{path}: {len(one):,}" for path, one in zip(files, lines)),
-            "get all of them again, from the same release",
-        )
+        counts = "; ".join(f"{path}: {len(one):,}" for path, one in zip(files, lines))
+        step = "get all of them again, from the same release"
+        raise DataError("parallel files have different numbers of lines", counts, step)
 
 
-class LinePairs(Sequence[Pair]):
+class LinePairs(View):
     """Pairs from parallel files.
 
     Args:
@@ -117,9 +110,7 @@ class LinePairs(Sequence[Pair]):
     def __len__(self) -> int:
         return len(self.source)
 
-    def __getitem__(self, i):
-        if isinstance(i, slice):
-            return [self[j] for j in range(*i.indices(len(self)))]
+    def record(self, i: int) -> Pair:
         texts = [clean(lines[i]) for lines in self.references]
         return Pair(clean(self.source[i]), tuple(t for t in texts if t) or ("",))
 
@@ -141,8 +132,8 @@ def find_file(places: Sequence[Path], names: Sequence[str], get: str) -> Path:
 def folder_of(path: str | None, get: str) -> Path:
     """`data.path` as a folder that exists; DataUnavailable saying what to `get` when it is not set or missing."""
     if path is None:
-        raise DataUnavailable("the set has to be got by hand", "data.path is not set", get)
+        raise DataUnavailable("this set must be downloaded by hand", "data.path is not set", get)
     if not Path(path).is_dir():
-        there = "is no folder" if Path(path).exists() else "does not exist"
+        there = "is not a folder" if Path(path).exists() else "does not exist"
         raise DataUnavailable(f"the folder {path} {there}", f"data.path={path}", get)
     return Path(path)

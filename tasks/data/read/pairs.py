@@ -13,10 +13,10 @@ from repro.files import broken_seal, sealed
 from tasks.config.options import LARGEST, Kind, choice
 from tasks.data.errors import DataError
 from tasks.data.files import publish_file
-from tasks.data.lines import same_length
 from tasks.data.progress import Progress
+from tasks.data.read.lines import same_length
+from tasks.data.read.splits import Parts
 from tasks.data.records import Pair, clean
-from tasks.data.splits import Parts
 
 Rows = list[list[str]]
 SIDES = ("source", "target")
@@ -28,13 +28,10 @@ def word_bounds(source: int | None, target: int | None, help: str) -> Any:
 
     def read(value: Any) -> dict[str, int | None]:
         bounds = dict(value) if isinstance(value, Mapping) else dict.fromkeys(SIDES, value)
-        whole = all(
-            n is None or (isinstance(n, int) and not isinstance(n, bool) and 1 <= n <= LARGEST) for n in bounds.values()
-        )
+        whole = all(n is None or (type(n) is int and 1 <= n <= LARGEST) for n in bounds.values())
         if not whole or set(bounds) - set(SIDES):
-            raise ValueError(
-                f"must be a whole number from 1 to {LARGEST:,}, null, or {{source: .., target: ..}} of these"
-            )
+            what = f"must be a whole number from 1 to {LARGEST:,}, null, or {{source: .., target: ..}} of these"
+            raise ValueError(what)
         return {side: bounds.get(side) for side in SIDES}
 
     default = {"source": source, "target": target}
@@ -46,45 +43,44 @@ def language(default: str, *allowed: str) -> Any:
     return choice(default, *allowed, help="language code")
 
 
-def two_languages(options: Any) -> list[str]:
-    """What is wrong with source_lang and target_lang together."""
-    if options.source_lang != options.target_lang:
-        return []
-    return [
-        f"target_lang={options.target_lang!r} is the source's language too; set source_lang and target_lang to two different ones"
-    ]
+class Translated:
+    """Options of a set with `source_lang` and `target_lang`."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with the two languages together."""
+        if self.source_lang != self.target_lang:
+            return []
+        return [f"target_lang={self.target_lang!r} is the source's language too; set two different languages"]
+
+    def about(self) -> dict[str, str]:
+        """What `about` says of a translation set."""
+        return {"source_lang": self.source_lang, "target_lang": self.target_lang}
 
 
-def languages(options: Any) -> dict[str, str]:
-    """What `about` says of a translation set."""
-    return {"source_lang": options.source_lang, "target_lang": options.target_lang}
+class Bounded:
+    """Options of a set with `min_words` and `max_words`, each {source: .., target: ..}."""
 
+    def bounds(self) -> list[Any]:
+        """The word bounds, for a fingerprint."""
+        return [self.min_words, self.max_words]
 
-def bounds(options: Any) -> list[Any]:
-    """The word bounds, for a fingerprint."""
-    return [options.min_words, options.max_words]
+    def within(self, pairs: Iterable[Pair]) -> list[Pair]:
+        """The pairs whose two sides (the first reference) have an allowed number of whitespace words."""
 
+        def fits(text: str, side: str) -> bool:
+            low, high = self.min_words[side], self.max_words[side]
+            n = len(text.split())
+            return (low is None or n >= low) and (high is None or n <= high)
 
-def within_bounds(pairs: Iterable[Pair], options: Any) -> list[Pair]:
-    """The pairs of which both sides (the first reference) have an allowed number of whitespace words."""
+        return [p for p in pairs if fits(p.source, "source") and fits(p.references[0], "target")]
 
-    def fits(text: str, side: str) -> bool:
-        low, high = options.min_words[side], options.max_words[side]
-        n = len(text.split())
-        return (low is None or n >= low) and (high is None or n <= high)
-
-    return [p for p in pairs if fits(p.source, "source") and fits(p.references[0], "target")]
-
-
-def bounds_shortfall(options: Any) -> list[str]:
-    """A shortfall when pairs are left out by their number of words."""
-    parts = [
-        f"{what} {bound[side]} words a {side}"
-        for what, bound in (("at least", options.min_words), ("at most", options.max_words))
-        for side in SIDES
-        if bound[side] is not None
-    ]
-    return [f"only pairs of {', '.join(parts)}"] if parts else []
+    def shortfall(self) -> list[str]:
+        """A shortfall when pairs are left out by their number of words."""
+        each = (("at least", self.min_words), ("at most", self.max_words))
+        parts = [
+            f"{what} {bound[side]} words a {side}" for what, bound in each for side in SIDES if bound[side] is not None
+        ]
+        return [f"only pairs of {', '.join(parts)}"] if parts else []
 
 
 def parallel(files: Sequence[Path], read: Callable[[Path], Sequence[str]]) -> list[Pair]:
@@ -142,9 +138,7 @@ def cached_parts(path: Path, key: str, make: Callable[[], Parts], progress: Prog
     if before and before.get("parts") != made["parts"]:
         aside = path.with_name(f"{path.name}.unused")
         path.replace(aside)
-        progress.say(
-            f"it held another split than these data give, kept as {aside}; cells that were trained with it have other ids"
-        )
+        progress.say(f"it held another split, which is kept as {aside}; cells that were trained with it have other ids")
     with publish_file(path) as temporary:
         temporary.write_text(json.dumps(made), encoding="utf-8")
     return parts

@@ -1,6 +1,6 @@
 """The formats that questions about images come in: VQA v2, easy-VQA, NLVR.
 
-Readers return questions in the file's order and never skip silently: what is left out is counted (`tasks.data.reading`).
+Readers return questions in the file's order and never skip silently: what is left out is counted (`tasks.data.read.formats`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.data.answers import answer_type, normalized
-from tasks.data.reading import check_fields, count, damaged, json_lines, parse_json, read_text
+from tasks.data.read.answers import answer_type, normalized
+from tasks.data.read.formats import check_fields, count, damaged, json_lines, parse_json, read_text
 from tasks.data.records import Question
 
 TYPES = ("yes/no", "number", "other")

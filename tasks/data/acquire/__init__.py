@@ -1,0 +1,1 @@
+"""How data sets come here: mirrors, the hub, apt, pip and web addresses."""

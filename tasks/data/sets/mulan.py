@@ -1,0 +1,31 @@
+"""Birds, Emotions, Scene and Yeast: sets of Mulan's collection, in its published train and test files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.data.acquire import sources
+from tasks.data.dataset import DataSet, Manifest
+from tasks.data.manifests import mirror, mirror_files, mirror_hashes
+from tasks.data.progress import Progress
+from tasks.data.read.labelled import label_names, labelled_set, read_arff
+
+KIND = "features"
+
+
+@dataclass
+class Options:
+    """Mulan's published train and test files."""
+
+    mirror: str | None = mirror()
+
+
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
+    """<name>-train.arff, <name>-test.arff, and <name>.xml with the names of the labels."""
+    name, hashes = manifest["name"], mirror_hashes(manifest)
+    files = mirror_files(manifest, options.mirror or sources.found(manifest, root))
+    labels = label_names(files[f"{name}.xml"])
+    splits = {s: read_arff(files[f"{name}-{s}.arff"], labels) for s in ("train", "test")}
+    train, test = (hashes[f"{name}-{s}.arff"] for s in splits)
+    return labelled_set(manifest, manifest["title"], splits, labels, {"train": train, "test": [train, test]})
