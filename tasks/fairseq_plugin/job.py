@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from fairseq import tasks
 from fairseq.data.data_utils import numpy_seed
 from omegaconf import DictConfig, OmegaConf
@@ -47,6 +48,11 @@ class Job:
     @property
     def checkpoints(self) -> Path:
         return self.folder / "checkpoints"
+
+    @property
+    def cuda(self) -> bool:
+        """Whether it trains on GPUs."""
+        return torch.cuda.is_available() and self.config["runtime"]["device"] != "cpu"
 
     @cached_property
     def groups(self) -> DictConfig:

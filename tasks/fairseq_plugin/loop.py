@@ -52,7 +52,7 @@ class Batches:
     def __init__(self, job: Job, split: str, rank: int, world: int) -> None:
         self.data, self.rows = job.batches(split)
         self.training, self.rank, self.world = split == "train", rank, world
-        self.seed, self.workers = job.config["seed"], job.config["runtime"]["data_workers"]
+        self.seed, self.workers, self.pin = job.config["seed"], job.config["runtime"]["data_workers"], job.cuda
         self.every = shares(job.config["train"])[2] if self.training else 1
 
     def __len__(self) -> int:
@@ -72,7 +72,7 @@ class Batches:
         self.data.set_epoch(epoch)
         loader = torch.utils.data.DataLoader(
             self.data, batch_sampler=self.order(epoch)[done * self.every :], collate_fn=self.data.collater,
-            num_workers=self.workers, pin_memory=torch.cuda.is_available(),
+            num_workers=self.workers, pin_memory=self.pin,
         )  # fmt: skip
         batches = BufferedIterator(AHEAD, loader)
         for _ in range(done, len(self)):

@@ -39,7 +39,7 @@ def spread(job: Job, monitor: Monitor) -> None:
     monitor.note(f"{processes} processes x {every} batches x {size} {unit} make an update of {whole}")
     rank = ranks.current()
     here = processes if rank is None else rank.here
-    if _cuda(job) and here > torch.cuda.device_count():
+    if job.cuda and here > torch.cuda.device_count():
         raise ValueError(
             f"train.processes={processes}: {here} on this machine, but there are {torch.cuda.device_count()} GPUs"
         )
@@ -55,10 +55,6 @@ def spread(job: Job, monitor: Monitor) -> None:
     else:
         _share(job, Telling(), rank.number, rank.local, rank.method)
         raise signals.Stopped("its share of the training is done")
-
-
-def _cuda(job: Job) -> bool:
-    return torch.cuda.is_available() and job.config["runtime"]["device"] != "cpu"
 
 
 def _free_port() -> int:
@@ -129,9 +125,9 @@ def _worker(rank: int, job: Job, said: Any, threads: int, tf32: bool, method: st
 
 def _share(job: Job, monitor: Monitor, rank: int, local: int, method: str) -> None:
     """One process's part. rank: among all; local: among those of this machine; method: where they meet."""
-    world, cuda = job.config["train"]["processes"], _cuda(job)
-    if cuda:
+    world = job.config["train"]["processes"]
+    if job.cuda:
         torch.cuda.set_device(local)
-    torch.distributed.init_process_group("nccl" if cuda else "gloo", method, world_size=world, rank=rank)
+    torch.distributed.init_process_group("nccl" if job.cuda else "gloo", method, world_size=world, rank=rank)
     run(job, monitor, rank, world)
     torch.distributed.destroy_process_group()

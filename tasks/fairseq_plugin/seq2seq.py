@@ -28,8 +28,6 @@ from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import Split, open_encoded
 from tasks.seq2seq.fertility import stored
 
-LONGEST = 100_000  # tokens; the models themselves have no limit
-
 
 def padded_right(tokens: Tensor) -> tuple[Tensor, Tensor | None]:
     """tokens [B, S], padded on either side -> the same padded on the right, and where each column came from [B, S] or None."""
@@ -58,9 +56,6 @@ class Encoder(FairseqEncoder):
 
     def reorder_encoder_out(self, encoder_out: dict[str, Tensor], new_order: Tensor) -> dict[str, Tensor]:
         return {k: v.index_select(0, new_order) for k, v in encoder_out.items()}
-
-    def max_positions(self) -> int:
-        return LONGEST
 
 
 class Decoder(FairseqIncrementalDecoder):
@@ -93,9 +88,6 @@ class Decoder(FairseqIncrementalDecoder):
         if state is not None:
             state = {k: v.index_select(0, new_order) for k, v in state.items()}
             self.set_incremental_state(incremental_state, "state", state)
-
-    def max_positions(self) -> int:
-        return LONGEST
 
 
 class PairsModel(Wrapped, FairseqEncoderDecoderModel):

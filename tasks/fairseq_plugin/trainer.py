@@ -77,14 +77,13 @@ class Trainer:
     def __init__(self, job: Job, epoch_updates: int, world: int = 1) -> None:
         config = job.config
         self.seed, self.clip, self.world = config["seed"], float(config["optim"]["clip"]), world
-        cuda = torch.cuda.is_available() and config["runtime"]["device"] != "cpu"
-        self.device = torch.device("cuda" if cuda else "cpu")
+        self.device = torch.device("cuda" if job.cuda else "cpu")
         torch.manual_seed(self.seed)
         self.model, self.criterion = job.model().to(self.device), job.criterion()
         self.half = HALF.get(config["train"]["precision"])
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.half is torch.float16)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = optimizer_of(config["optim"], self.parameters, cuda or self.scaler.is_enabled())
+        self.optimizer = optimizer_of(config["optim"], self.parameters, job.cuda or self.scaler.is_enabled())
         made = SCHEDULES[config["schedule"]["name"]]
         options = read(made.Options, {k: v for k, v in config["schedule"].items() if k != "name"}, "schedule")
         self.schedule = made(
