@@ -1,4 +1,4 @@
-"""Cells: what is trained and scored once, a file a family, each as `repro.protocol.Family` asks.
+"""Cells: what one cell does, a module per family, each a `repro.protocol.Family`.
 
-`prepare` and `train` of what is trained by gradients go through fairseq; `evaluate` needs the cell's folder alone and no fairseq.
+`train` goes through the fairseq plugin, except for multilabel models; `evaluate` needs only the cell's folder, and no fairseq.
 """

@@ -1,4 +1,4 @@
-"""The tagger that a translation with predicted fertilities depends on: a cell of its own, in the same store."""
+"""The tagger of fertilities that `model.fertility=predicted` needs: a cell of its own, in the same store."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def named(config: Mapping[str, Any], prepared: Prepared) -> Prepared:
 
 
 def tagged(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Prepared:
-    """`prepared` with the trained tagger beside its pairs; it is trained, scored and stored unless it has been.
+    """`prepared` with the trained tagger beside its pairs; it is trained, scored and stored if that has not been done yet.
 
     Args:
         folder: of the translation's cell; the tagger goes into the same store.
@@ -63,7 +63,7 @@ def tagged(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor:
             raise RuntimeError(f"the tagger of fertilities, {cell.entry(store).folder}, failed: {outcome.reason}")
         if outcome.state != "busy":
             break
-        time.sleep(POLL_SECONDS)  # another process trains it
+        time.sleep(POLL_SECONDS)  # another process is training it
     weights = cell.entry(store).folder / WEIGHTS
     pairs = encode.open_encoded(prepared.folder)
     made = fertility.with_tagger(pairs, weights, config["paths"]["data"], NullProgress())

@@ -20,6 +20,8 @@ from tasks.data import DataSet, open_data
 
 log = logging.getLogger(__name__)
 WEIGHTS, ENCODING = "weights.safetensors", "encoding"
+# Imported once for all cells of a run; torch._dynamo is what torch's optimisers import when first used.
+PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "torch._dynamo")
 WARNED = 0.1  # share of unknown tokens above which the footer warns
 REMEDY = "Raise encode.vocab_size, lower encode.min_count, choose encode.subword=bpe for pairs of texts, or add training texts."
 TRAINING_SHARE = 0.97  # of a training's time as a progress bar shows it; then the best weights are written
@@ -63,7 +65,7 @@ def train(
     family: str, config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor, metrics: Mapping[str, Metric],
     units: tuple[str, int], keep_encoding: Callable[[str, Path], None],
 ) -> Training:  # fmt: skip
-    """Train through fairseq, or resume; leave the best weights and the encoding in `folder`.
+    """Train with the fairseq plugin, or resume; leave the best weights and the encoding in `folder`.
 
     Args:
         metrics: the family's; they say which way `train.best_metric` is better.
@@ -120,9 +122,18 @@ def opened(config: Mapping[str, Any], progress: Any) -> DataSet:
     return open_data(config["data"], config["paths"]["data"], progress)
 
 
-def has_test(data: DataSet) -> bool:
-    """Whether the data set has a test split of its own."""
-    return data.fingerprint.get("test") is not None
+def prepared(
+    config: Mapping[str, Any], data: DataSet, encoded: Any, facts: Mapping[str, Any], test: Callable[..., TestSet], progress: Any,
+    shortfalls: Sequence[str] = (),
+) -> Prepared:  # fmt: skip
+    """Train and dev data of `data`, `encoded`, with its own test set where it has one.
+
+    Args:
+        test: the family's: config, data, encoding, name, progress -> test set.
+        shortfalls: of the encoding, beside those of the data.
+    """
+    own = test(config, data, encoded, "test", progress) if data.fingerprint.get("test") is not None else None
+    return Prepared(encoded.sha256, str(encoded.folder), facts, (*data.shortfalls, *shortfalls), own)
 
 
 def options_of(family: ModuleType, config: Mapping[str, Any], node: str) -> Any:

@@ -20,7 +20,7 @@ RECIPE = (2, 1)
 METRICS = _training.TRAINING | metrics_of(MEASURED) | FURTHER
 EVALUATION_KEYS = _training.evaluation_keys(options)
 LATER_KEYS = ("task.scores",)  # came when cells had names already: no part of them while empty
-PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "torch._dynamo")
+PRELOAD = _training.PRELOAD
 
 
 def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
@@ -38,14 +38,7 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
         unknown=encoded.report["unknown"],
     )  # fmt: skip
     short = encode.vectors_shortfall(settings, encoded)
-    shortfalls = (*data.shortfalls, *([short] if short else ()))
-    return Prepared(
-        encoded.sha256,
-        str(encoded.folder),
-        facts,
-        shortfalls,
-        _test(config, data, encoded, "test", progress) if _training.has_test(data) else None,
-    )
+    return _training.prepared(config, data, encoded, facts, _test, progress, [short] if short else [])
 
 
 def _vectors(config: Mapping[str, Any], encoded: encode.Encoded) -> str:

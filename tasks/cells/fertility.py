@@ -17,7 +17,7 @@ from tasks.seq2seq import encode, fertility
 RECIPE = (1, 1)
 METRICS = _training.TRAINING | metrics_of(metrics.MEASURED)
 EVALUATION_KEYS = _training.evaluation_keys(options)
-PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "torch._dynamo")
+PRELOAD = _training.PRELOAD
 
 
 def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
@@ -25,8 +25,7 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     pairs = encode.encode(data, _training.options_of(options, config, "encode"), root, progress)
     aligned = fertility.aligned(pairs, root, progress)
     facts = _training.facts(data, aligned.sha256, {s: len(part) for s, part in aligned.splits.items()})
-    test = _test(config, data, aligned, "test", progress) if _training.has_test(data) else None
-    return Prepared(aligned.sha256, str(aligned.folder), facts, data.shortfalls, test)
+    return _training.prepared(config, data, aligned, facts, _test, progress)
 
 
 def prepare_test(config: Mapping[str, Any], encoding: Path, progress: Any, name: str | None = None) -> TestSet:

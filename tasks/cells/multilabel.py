@@ -22,13 +22,7 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     data = _training.opened(config, progress)
     encoded = encode.encode(data, _training.options_of(options, config, "encode"), config["paths"]["data"], progress)
     facts = _facts(data, encoded) | {"classes": len(encoded.labels), "features": encoded.features}
-    return Prepared(
-        encoded.sha256,
-        str(encoded.folder),
-        facts,
-        data.shortfalls,
-        _test(config, data, encoded, "test", progress) if _training.has_test(data) else None,
-    )
+    return _training.prepared(config, data, encoded, facts, _test, progress)
 
 
 def _facts(data: DataSet, encoded: encode.Encoded) -> dict[str, Any]:

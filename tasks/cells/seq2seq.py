@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +22,15 @@ RECIPE = (2, 1)
 METRICS = _training.TRAINING | metrics_of(MEASURED) | REPETITION
 EVALUATION_KEYS = _training.evaluation_keys(options)
 LATER_KEYS = ("decode.coverage_penalty",)  # came when cells had names already: no part of them while 0
-# Imported once for all cells of a run; torch._dynamo is what torch's optimisers import when first used.
-PRELOAD = (
-    "tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "torch._dynamo", "sacrebleu.metrics",
-    "rouge_score.rouge_scorer", "sacremoses",
-)  # fmt: skip
+PRELOAD = (*_training.PRELOAD, "sacrebleu.metrics", "rouge_score.rouge_scorer", "sacremoses")
 
 
 def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     data = _training.opened(config, progress)
     settings, root = _training.options_of(options, config, "encode"), config["paths"]["data"]
     encoded = encode.encode(data, settings, root, progress, config["runtime"]["workers"])
-    pairs, encoded = encoded, _aligned(config, encoded, progress)
-    if fertility.needed(config):
-        pairs = encoded
+    aligned = _aligned(config, encoded, progress)
+    pairs = aligned if fertility.needed(config) else encoded  # alignments that a score alone reads name no training
     sizes, report = {s: len(part) for s, part in encoded.splits.items()}, encoded.report
     left_out = ", ".join(f"{n:,} {split}" for split, n in report["left_out"].items() if n)
     facts = _training.facts(
@@ -42,8 +38,8 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
         vocabulary=[len(encoded.source_vocab), len(encoded.target_vocab)],
         unknown={k: round(v, 4) for k, v in report["unknown"].items()},
     )  # fmt: skip
-    test = _test(config, data, encoded, "test", progress) if _training.has_test(data) else None
-    found = Prepared(pairs.sha256, str(pairs.folder), facts, data.shortfalls, test)
+    found = _training.prepared(config, data, aligned, facts, _test, progress)
+    found = replace(found, sha256=pairs.sha256, folder=str(pairs.folder))
     return _tagging.named(config, found) if config["model"].get("fertility") == "predicted" else found
 
 

@@ -19,22 +19,16 @@ RECIPE = (2, 1)
 METRICS = _training.TRAINING | metrics_of(MEASURED)
 EVALUATION_KEYS = _training.evaluation_keys(options)
 SHOWN = 160  # pixels of an image in a report, at most
-PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "torch._dynamo", "PIL.Image")
+PRELOAD = (*_training.PRELOAD, "PIL.Image")
 
 
 def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     data = _training.opened(config, progress)
     settings = _training.options_of(options, config, "encode")
     encoded = encode.encode(data, settings, config["paths"]["data"], progress)
-    short = (*data.shortfalls, *encode.vectors_shortfall(settings), *encode.features_shortfall(encoded.image_spec))
+    short = (*encode.vectors_shortfall(settings), *encode.features_shortfall(encoded.image_spec))
     facts = _facts(data, encoded) | {"vocabulary": [len(encoded.words), len(encoded.answers)]}
-    return Prepared(
-        encoded.sha256,
-        str(encoded.folder),
-        facts,
-        short,
-        _test(config, data, encoded, "test", progress) if _training.has_test(data) else None,
-    )
+    return _training.prepared(config, data, encoded, facts, _test, progress, short)
 
 
 def _facts(data: DataSet, encoded: encode.Encoded) -> dict[str, Any]:

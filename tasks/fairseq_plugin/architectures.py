@@ -111,9 +111,6 @@ class DataModel(Wrapped, BaseFairseqModel):
     def build_model(cls, cfg: Any, task: Any) -> DataModel:
         return cls(cls.build_net(cfg, task.encoded))
 
-    def max_positions(self) -> None:
-        return None
-
 
 def register(family: str, base: type) -> None:
     """Register every architecture of a family as a subclass of the fairseq model `base`."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from fairseq.criterions import FairseqCriterion, register_criterion
-from fairseq.data import FairseqDataset
+from fairseq.criterions import register_criterion
 from fairseq.dataclass import FairseqDataclass
-from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from torch import Tensor, nn
 
@@ -19,7 +16,7 @@ from tasks.classification.encode import EncodedSplit, open_encoded
 from tasks.classification.predict import collate
 from tasks.data.symbols import PAD
 from tasks.fairseq_plugin.architectures import DataModel, config_class, entry, register
-from tasks.fairseq_plugin.folder import FolderTask
+from tasks.fairseq_plugin.bases import Examples, FolderTask, SummedCriterion
 from tasks.layers import widened
 
 
@@ -31,28 +28,8 @@ class TextsModel(DataModel):
 register("classification", TextsModel)
 
 
-class Texts(FairseqDataset):
-    """Texts and labels of a split; batches hold texts of like length, so that little of them is padding."""
-
-    def __init__(self, split: EncodedSplit, training: bool) -> None:
-        self.split, self.training = split, training
-        self.sizes = split.fields[0].lengths
-
-    def __len__(self) -> int:
-        return len(self.split)
-
-    def __getitem__(self, i: int) -> int:
-        return int(i)
-
-    def num_tokens(self, index: int) -> int:
-        return int(self.sizes[index])
-
-    size = num_tokens
-
-    def ordered_indices(self) -> np.ndarray:
-        """By length; texts of one length in random order when training (fairseq seeds numpy before the call)."""
-        order = np.random.permutation(len(self)) if self.training else np.arange(len(self))
-        return order[np.argsort(self.sizes[order], kind="stable")]
+class Texts(Examples):
+    """Texts and labels of a split."""
 
     def collater(self, samples: list[int]) -> dict[str, Any]:
         """net_input: texts [fields][B, L] padded on the right and lengths [fields][B]; target [B]."""
@@ -70,17 +47,17 @@ class TextsTask(FolderTask):
     open = staticmethod(open_encoded)
 
     def dataset_of(self, part: EncodedSplit, training: bool) -> Texts:
-        return Texts(part, training)
+        return Texts(part, part.fields[0].lengths, training)
 
 
 @register_criterion("sa_classes", dataclass=FairseqDataclass)
-class Classes(FairseqCriterion):
+class Classes(SummedCriterion):
     """Cross-entropy of the classes; reports accuracy (in %) and the sparsity of the first attention.
 
     The gradient is that of the mean over examples, plus the model's own `penalty()`, where it has one, once per update.
     """
 
-    SUMMED = ("loss", "nsentences", "ncorrect", "zeros", "kept")
+    SUMMED = ("loss", "nsentences", "sample_size", "ntokens", "ncorrect", "zeros", "kept")
 
     def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True):
         logits, extra = model(**sample["net_input"])
@@ -99,17 +76,12 @@ class Classes(FairseqCriterion):
         return loss, size, log
 
     @staticmethod
-    def reduce_metrics(logging_outputs) -> None:
-        total = {k: float(sum(log.get(k, 0) for log in logging_outputs)) for k in Classes.SUMMED}
+    def measured(total):
         n, kept = total["nsentences"], max(total["kept"], 1)
-        metrics.log_scalar("loss", total["loss"] / n, n, round=4)
-        metrics.log_scalar("accuracy", 100 * total["ncorrect"] / n, n, round=3)
-        metrics.log_scalar("attention_zeros", total["zeros"] / kept, n, round=4)
-        metrics.log_scalar("attention_support", (kept - total["zeros"]) / n, n, round=3)
-
-    @staticmethod
-    def logging_outputs_can_be_summed() -> bool:
-        return True
+        return {
+            "loss": (total["loss"] / n, n), "accuracy": (100 * total["ncorrect"] / n, n), "attention_zeros": (total["zeros"] / kept, n),
+            "attention_support": ((kept - total["zeros"]) / n, n),
+        }  # fmt: skip
 
 
 def groups(config: Any, encoded: Path) -> dict[str, Any]:

@@ -11,9 +11,7 @@ What is repaired, and why:
 * its compiled extensions are not installed: `uncompiled` takes their place;
 * importing `fairseq.pdb` makes a lock between processes, which needs a writable /dev/shm: where there is none, a lock between
   threads is made, and only fairseq's own debugger would notice;
-* Python 3.14 writes `Optional[X]` as `X | None`, which fairseq's reading of its options does not know;
-* fairseq keeps the best score and the early-stopping counter in function attributes: `reset_run_state` forgets them
-  between two trainings in one process.
+* Python 3.14 writes `Optional[X]` as `X | None`, which fairseq's reading of its options does not know.
 """
 
 from __future__ import annotations
@@ -98,22 +96,6 @@ def install() -> None:
     warnings.filterwarnings("ignore", message=".*'pin_memory' argument is set as true but no accelerator.*")
     if not hasattr(np, "compat"):  # numpy >= 2; fairseq still says np.compat.long in two corners
         np.compat = argparse.Namespace(long=int)  # type: ignore[attr-defined]
-
-
-def reset_run_state() -> None:
-    """Forget what fairseq keeps in module globals between two trainings in one process."""
-    import fairseq_cli.train as train
-    from fairseq import checkpoint_utils
-    from fairseq.logging import metrics
-
-    for function, names in (
-        (checkpoint_utils.save_checkpoint, ("best",)),
-        (train.should_stop_early, ("best", "num_runs")),
-    ):
-        for name in names:
-            if hasattr(function, name):
-                delattr(function, name)
-    metrics.reset()
 
 
 def detach_config_store() -> None:

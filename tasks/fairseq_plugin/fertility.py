@@ -6,19 +6,16 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from fairseq.criterions import FairseqCriterion, register_criterion
-from fairseq.data import FairseqDataset
+from fairseq.criterions import register_criterion
 from fairseq.dataclass import FairseqDataclass
-from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from torch import Tensor, nn
 
 from tasks.data.symbols import PAD
 from tasks.fairseq_plugin.architectures import DataModel, config_class, entry, register
-from tasks.fairseq_plugin.folder import FolderTask
+from tasks.fairseq_plugin.bases import Examples, FolderTask, SummedCriterion
 from tasks.layers import widened
 from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import Split, open_encoded
@@ -34,28 +31,12 @@ class TaggerModel(DataModel):
 register("fertility", TaggerModel)
 
 
-class Sources(FairseqDataset):
-    """Sources of a split with their fertilities; batches hold sources of like length."""
+class Sources(Examples):
+    """Sources of a split with their fertilities."""
 
     def __init__(self, split: Split, training: bool) -> None:
-        self.split, self.training, self.fertility = split, training, stored(split)
-        self.sizes = split.source.lengths
-
-    def __len__(self) -> int:
-        return len(self.split)
-
-    def __getitem__(self, i: int) -> int:
-        return int(i)
-
-    def num_tokens(self, index: int) -> int:
-        return int(self.sizes[index])
-
-    size = num_tokens
-
-    def ordered_indices(self) -> np.ndarray:
-        """By length; in random order within a length when training (fairseq seeds numpy before the call)."""
-        order = np.random.permutation(len(self)) if self.training else np.arange(len(self))
-        return order[np.argsort(self.sizes[order], kind="stable")]
+        super().__init__(split, split.source.lengths, training)
+        self.fertility = stored(split)
 
     def collater(self, samples: list[int]) -> dict[str, Any]:
         """net_input: src_tokens [B, S], src_lengths [B]; target [B, S], at most MOST."""
@@ -80,10 +61,10 @@ class FertilityTask(FolderTask):
 
 
 @register_criterion("sa_tags", dataclass=FairseqDataclass)
-class Tags(FairseqCriterion):
+class Tags(SummedCriterion):
     """Cross-entropy of the fertilities of all words, their mean; reports accuracy (in %)."""
 
-    SUMMED = ("loss", "ntokens", "ncorrect")
+    SUMMED = ("loss", "nsentences", "sample_size", "ntokens", "ncorrect")
 
     def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True):
         real = sample["net_input"]["src_tokens"].ne(PAD)
@@ -96,15 +77,9 @@ class Tags(FairseqCriterion):
         return loss, size, log
 
     @staticmethod
-    def reduce_metrics(logging_outputs) -> None:
-        total = {k: float(sum(log.get(k, 0) for log in logging_outputs)) for k in Tags.SUMMED}
+    def measured(total):
         n = total["ntokens"]
-        metrics.log_scalar("loss", total["loss"] / n / math.log(2), n, round=4)
-        metrics.log_scalar("accuracy", 100 * total["ncorrect"] / n, n, round=3)
-
-    @staticmethod
-    def logging_outputs_can_be_summed() -> bool:
-        return True
+        return {"loss": (total["loss"] / n / math.log(2), n), "accuracy": (100 * total["ncorrect"] / n, n)}
 
 
 def groups(config: Any, encoded: Path) -> dict[str, Any]:

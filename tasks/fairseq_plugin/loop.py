@@ -1,37 +1,31 @@
-"""One training with fairseq's Trainer in this process; it resumes exactly where a killed run stopped.
+"""One training in this process: epochs, dev, checkpoints, progress. It resumes exactly where a killed run stopped.
 
-fairseq's own loop (`fairseq_cli.train.main`) writes its checkpoints in place, forgets the dev loss that a schedule needs,
-and reports through its logger only. This loop uses fairseq's Trainer with a step of its own (`trainer`), the same tasks,
-criterions and checkpoint contents, and differs in three points: a checkpoint is renamed into place (a kill never leaves half
-of one), the schedule's step belongs to the checkpoint, and progress goes to a `Monitor`.
-
-An interrupted run ends with the same weights as an uninterrupted one: fairseq seeds every update from
-(seed, number of updates), and the position in the shuffled epoch is part of the checkpoint.
+An interrupted run ends with the same weights as an uninterrupted one: every update is seeded with (seed, number of updates), the
+order of the batches with (seed, epoch), and a checkpoint says how many updates of the epoch have been made.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
-from fairseq import tasks, utils
-from fairseq.data import iterators
-from fairseq.logging import metrics
-from omegaconf import DictConfig
+from fairseq.data.iterators import BufferedIterator
 
 from repro import signals
 from tasks.config.models import learned
-from tasks.fairseq_plugin import checkpoints, compat
+from tasks.config.nodes import shares
+from tasks.fairseq_plugin import checkpoints
+from tasks.fairseq_plugin.bases import Means
+from tasks.fairseq_plugin.job import Job
 from tasks.fairseq_plugin.trainer import READ_EVERY, Trainer
 
+AHEAD = 10  # batches that a thread collates while an update is computed
 EXPLODED = 1e4  # bits a token: guessing among a million words costs 20
-MEASURED = ("loss", "ppl", "accuracy", "attention_zeros", "attention_support", "gnorm")
 
 
 class Monitor(Protocol):
@@ -42,172 +36,199 @@ class Monitor(Protocol):
     def note(self, text: str) -> None: ...
 
 
-@dataclass(frozen=True)
-class Selection:
-    """Which epoch is kept: that with the best dev `metric`; `better` is 1 where higher is better, -1 where lower is."""
-
-    metric: str
-    better: int
-
-    def value(self, row: Mapping[str, float]) -> float:
-        """The larger, the better. Raises ValueError when there is no such dev metric."""
-        if f"dev/{self.metric}" not in row:
-            known = ", ".join(k.removeprefix("dev/") for k in row if k.startswith("dev/"))
-            raise ValueError(f"train.best_metric={self.metric!r} is not measured on dev; there are: {known}")
-        return self.better * row[f"dev/{self.metric}"]
-
-
-def run(
-    config: DictConfig, monitor: Monitor, selection: Selection, save_minutes: float
-) -> tuple[Any, list[dict[str, float]]]:
-    """Train in this process, keeping the best and the last checkpoints; the task, and the history: one row an epoch.
+def run(job: Job, monitor: Monitor, rank: int = 0, world: int = 1) -> None:
+    """Train in this process, the one of number `rank` of `world`; the outcome is in the last checkpoint.
 
     Raises:
         Stopped: the process was asked to stop; everything up to the last update is saved.
     """
     with signals.deferred():
-        return _run(config, monitor, selection, save_minutes)
+        Training(job, monitor, rank, world).run()
 
 
-def _run(
-    config: DictConfig, monitor: Monitor, selection: Selection, save_minutes: float
-) -> tuple[Any, list[dict[str, float]]]:
-    compat.reset_run_state()
-    np.random.seed(config.common.seed)
-    utils.set_torch_seed(config.common.seed)
-    task = tasks.setup_task(config.task)
-    model = task.build_model(config.model)
-    criterion = task.build_criterion(config.criterion)
-    task.load_dataset("valid")
-    trainer = Trainer(config, task, model, criterion)
-    folder = Path(config.checkpoint.save_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    state, batches = checkpoints.resume(trainer, folder, selection.value, monitor)
-    history: list[dict[str, float]] = state.get("history", [])
-    if history:
-        monitor.epoch_done(history)  # what was written of it may be damaged
-    watch = Watch(trainer, history)
-    max_epoch, every = config.optimization.max_epoch, config.optimization.update_freq[0]
-    updates = math.ceil(len(batches) / every)
-    trainer.lr_scheduler.set_length(updates * max_epoch, updates)
-    saved = time.monotonic()
+class Batches:
+    """The batches of a split. Each of `world` processes has every world-th, or {} where none is left."""
 
-    while batches.next_epoch_idx <= max_epoch:
-        epoch = batches.next_epoch_idx
-        grouped = iterators.GroupedIterator(batches.next_epoch_itr(shuffle=True), every)
-        trainer.begin_epoch(epoch)
-        started, total = time.monotonic(), len(grouped)
-        with metrics.aggregate("train"):
-            for i, samples in enumerate(grouped, start=grouped.n):
-                with metrics.aggregate("train_inner"):
-                    watch.step(samples, epoch)
-                    due = i % READ_EVERY == 0
-                    if due:
-                        watch.read(epoch)
-                inside = (
-                    i + 1 < total
-                )  # a checkpoint after the last update would pass over the epoch's end: dev is measured first
-                if inside and (asked := _asked(trainer, due)):
-                    watch.read(epoch)
-                    if asked.save:
-                        checkpoints.save(trainer, batches, history, folder)
-                    raise signals.Stopped(asked.why)
-                if due:
-                    loss = metrics.get_smoothed_values("train_inner").get("loss", math.nan)
-                    metrics.reset_meters("train_inner")
-                    monitor.updated(epoch - 1 + (i + 1) / total, max_epoch, {"loss": float(loss)})
-                if inside and time.monotonic() - saved > 60 * save_minutes:
-                    watch.read(epoch)
-                    checkpoints.save(trainer, batches, history, folder)
-                    saved = time.monotonic()
-            watch.read(epoch)
-            train_stats = metrics.get_smoothed_values("train")
-        metrics.reset_meters("train")
-        row = {
-            "epoch": float(epoch), "updates": float(trainer.get_num_updates()), "lr": trainer.get_lr(),
-            "seconds": time.monotonic() - started,
-        } | _measured("train", train_stats)  # fmt: skip
-        row |= _measured("dev", _validate(trainer, epoch))
-        row |= {f"dev/learned_{name}": value for name, value in learned(trainer.model).items()}
-        watch.epoch(row)
-        if history and history[-1]["dev/loss"] > 0:
-            row["dev/last_gain"] = 100 * (1 - row["dev/loss"] / history[-1]["dev/loss"])
-        better = not history or selection.value(row) > max(map(selection.value, history))
-        history.append(row)
-        trainer.lr_step(epoch, row["dev/loss"])  # before saving, so that the schedule's state is complete
-        checkpoints.save(trainer, batches, history, folder, best=better)
-        saved = time.monotonic()
-        monitor.epoch_done(history)
-        if asked := _asked(trainer):
-            raise signals.Stopped(asked.why)
-        batches = trainer.get_train_iterator(batches.next_epoch_idx, load_dataset=False)
+    def __init__(self, job: Job, split: str, rank: int, world: int) -> None:
+        self.data, self.rows = job.batches(split)
+        self.training, self.rank, self.world = split == "train", rank, world
+        self.seed, self.workers, self.pin = job.config["seed"], job.config["runtime"]["data_workers"], job.cuda
+        self.every = shares(job.config["train"])[2] if self.training else 1
 
-    if not history:
-        raise ValueError(f"nothing to train: max_epoch={max_epoch}")
-    return task, history
+    def __len__(self) -> int:
+        """Updates of an epoch."""
+        return math.ceil(math.ceil(len(self.rows) / self.world) / self.every)
+
+    def order(self, epoch: int) -> list[Any]:
+        """The examples of each batch of this process in that epoch."""
+        rows = list(self.rows)
+        if self.training:
+            np.random.RandomState(self.seed + epoch).shuffle(rows)
+        rows += [[]] * (-len(rows) % self.world)
+        return rows[self.rank :: self.world]
+
+    def updates(self, epoch: int = 1, done: int = 0) -> Iterator[list[Any]]:
+        """The batches of each update of an epoch that is left when `done` have been made."""
+        self.data.set_epoch(epoch)
+        loader = torch.utils.data.DataLoader(
+            self.data, batch_sampler=self.order(epoch)[done * self.every :], collate_fn=self.data.collater,
+            num_workers=self.workers, pin_memory=self.pin,
+        )  # fmt: skip
+        batches = BufferedIterator(AHEAD, loader)
+        for _ in range(done, len(self)):
+            yield list(itertools.islice(batches, self.every))
 
 
-def _asked(trainer: Trainer, due: bool = True) -> signals.Asked | None:
-    """Whether to stop after this update; every process of a training gets the same answer, on GPUs only where one is due."""
-    asked = signals.asked()
-    if trainer.data_parallel_world_size == 1:
-        return asked
-    if trainer.cuda and not due:
-        return None
-    votes = torch.tensor(
-        [asked is not None, asked is not None and not asked.save], dtype=torch.int32, device=trainer.device
-    )
-    torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MAX)
-    stop, lost = votes.tolist()
-    return asked or signals.Asked("another process of the training was asked to stop", not lost) if stop else None
+class Training:
+    """The state of a training.
 
+    Attributes:
+        history: one row an epoch.
+        best: the model's weights after the best epoch, on the CPU.
+        epoch, done: of the next update: its epoch, from 1, and the updates made before it there.
+        means: of what the epoch's updates have logged; recent: of those since the monitor was last told.
+        good: the last good values, for an error message.
+    """
 
-class Watch:
-    """Ends a training whose loss is no number or has exploded: where, the last good values, what to try."""
+    def __init__(self, job: Job, monitor: Monitor, rank: int = 0, world: int = 1) -> None:
+        self.job, self.monitor, self.rank, self.world = job, monitor, rank, world
+        self.train, self.dev = (Batches(job, split, rank, world) for split in ("train", "valid"))
+        self.trainer = Trainer(job, len(self.train), world)
+        self.history: list[dict[str, float]] = []
+        self.best: dict[str, torch.Tensor] = {}
+        self.epoch, self.done = 1, 0
+        self.means, self.recent = Means(), Means()
+        self.good, self.saved = "none", time.monotonic()
 
-    def __init__(self, trainer: Trainer, history: Sequence[Mapping[str, float]]) -> None:
-        self.trainer = trainer
-        self.good = f"epoch {history[-1]['epoch']:.0f}: dev/loss {history[-1]['dev/loss']:.4g}" if history else "none"
+    def run(self) -> None:
+        """Train to the end."""
+        self._resume()
+        while self.epoch <= self.job.config["train"]["max_epochs"]:
+            started = time.monotonic()
+            self._train()
+            self._end_epoch(time.monotonic() - started)
+            if asked := self._asked():
+                raise signals.Stopped(asked.why)
 
-    def step(self, samples: list[Any], epoch: int) -> None:
-        """One update. One that fails is told after those before it, which may be why."""
+    def update(self, samples: list[Any]) -> None:
+        """One update. When it fails, those before it are looked at first: one of them may be why."""
         try:
             self.trainer.train_step(samples)
         except Exception:
-            self.read(epoch)
+            self.read()
             raise
 
-    def read(self, epoch: int) -> None:
-        """What the updates since the last time have logged."""
-        for one in self.trainer.read():
-            where, norm = f"epoch {epoch}, update {one.update}", float("nan") if one.norm is None else float(one.norm)
-            if not (math.isfinite(norm) or self.trainer.scaler.is_enabled()):  # fp16 leaves such an update out
-                self._end(f"{where}: the loss is {one.loss:g} and the gradient's norm {norm:g}", one.lr)
-            if not abs(one.loss) < EXPLODED:
-                self._end(f"{where}: the loss is {one.loss:g}", one.lr)
-            self.good = f"update {one.update}: loss {one.loss:.4g}, gradient norm {norm:.4g}"
+    def read(self) -> None:
+        """Read what the updates since the last time have logged.
 
-    def epoch(self, row: Mapping[str, float]) -> None:
-        """The losses of an epoch that has ended."""
+        Raises:
+            FloatingPointError: a loss is not finite or has exploded: where, the last good values, what to try.
+        """
+        for one in self.trainer.read():
+            where, loss, norm = f"epoch {self.epoch}, update {one.update}", one.measured["loss"][0], one.norm
+            if not (math.isfinite(norm) or self.trainer.scaler.is_enabled()):  # fp16 leaves such an update out
+                self._diverged(f"{where}: the loss is {loss:g} and the gradient's norm {norm:g}", one.lr)
+            if not abs(loss) < EXPLODED:
+                self._diverged(f"{where}: the loss is {loss:g}", one.lr)
+            self.good = f"update {one.update}: loss {loss:.4g}, gradient norm {norm:.4g}"
+            for means in (self.means, self.recent):
+                means.add(one.measured)
+
+    def _train(self) -> None:
+        """The updates of the epoch that are left."""
+        max_epochs, minutes = self.job.config["train"]["max_epochs"], self.job.config["runtime"]["save_minutes"]
+        total = len(self.train)
+        for samples in self.train.updates(self.epoch, self.done):
+            self.update(samples)
+            due, self.done = self.done % READ_EVERY == 0, self.done + 1
+            if due:
+                self.read()
+            if self.done < total:  # after the last update dev is measured before anything is saved
+                if asked := self._asked(due):
+                    if asked.save:
+                        self._save()
+                    raise signals.Stopped(asked.why)
+                if time.monotonic() - self.saved > 60 * minutes:
+                    self._save()
+            if due:
+                weighted, weight = self.recent.get("loss", (math.nan, 1))
+                self.recent.clear()
+                share = self.epoch - 1 + self.done / total
+                self.monitor.updated(share, max_epochs, {"loss": weighted / weight})
+        self.read()
+
+    def _end_epoch(self, seconds: float) -> None:
+        """Measure dev, add the epoch's row to the history, save."""
+        trainer, criterion = self.trainer, self.trainer.criterion
+        row = {
+            "epoch": float(self.epoch), "updates": float(trainer.updates), "lr": trainer.schedule.rate(trainer.updates),
+            "seconds": seconds,
+        } | self.means.values_of(criterion, "train")  # fmt: skip
+        row |= self._measure().values_of(criterion, "dev")
+        row |= {f"dev/learned_{name}": value for name, value in learned(trainer.model).items()}
         for key in ("train/loss", "dev/loss"):
             if not abs(row.get(key, 0.0)) < EXPLODED:
-                self._end(f"epoch {row['epoch']:.0f}, update {row['updates']:.0f}: {key} is {row[key]:g}", row["lr"])
+                self._diverged(f"epoch {self.epoch}, update {trainer.updates}: {key} is {row[key]:g}", row["lr"])
+        if self.history and self.history[-1]["dev/loss"] > 0:
+            row["dev/last_gain"] = 100 * (1 - row["dev/loss"] / self.history[-1]["dev/loss"])
+        if not self.history or self.job.value(row) > max(map(self.job.value, self.history)):
+            self.best = {name: value.to("cpu", copy=True) for name, value in trainer.model.state_dict().items()}
+        self.history.append(row)
+        trainer.schedule.epoch_ended(self.epoch, row["dev/loss"])
+        self.epoch, self.done = self.epoch + 1, 0
+        self.means.clear()
+        self.recent.clear()
+        self._save()
+        self.monitor.epoch_done(self.history)
 
-    def _end(self, what: str, rate: float) -> NoReturn:
-        clip = self.trainer.cfg.optimization.clip_norm
+    def _measure(self) -> Means:
+        """The means over dev."""
+        means = Means()
+        for samples in self.dev.updates():
+            self.trainer.valid_step(samples[0])
+        for one in self.trainer.read():
+            means.add(one.measured)
+        return means
+
+    def _resume(self) -> None:
+        """Resume from the newest whole checkpoint. The first process chooses it for all."""
+        folder = self.job.checkpoints
+        folder.mkdir(parents=True, exist_ok=True)
+        chosen = [checkpoints.newest(folder, self.monitor) if self.rank == 0 else None]
+        if self.world > 1:
+            torch.distributed.broadcast_object_list(chosen)
+        if chosen[0] is None:
+            return
+        state = checkpoints.read(folder / chosen[0])
+        self.trainer.load_state_dict(state)
+        self.history, self.best, self.means = state["history"], state["best"], Means(state["means"])
+        self.epoch, self.done = state["epoch"], state["done"]
+        if self.history:
+            self.good = f"epoch {self.history[-1]['epoch']:.0f}: dev/loss {self.history[-1]['dev/loss']:.4g}"
+            self.monitor.epoch_done(self.history)  # the file of the curves may be damaged
+        self.monitor.note(f"resuming from epoch {self.epoch}, update {self.trainer.updates}")
+
+    def _save(self) -> None:
+        self.read()
+        if self.rank == 0:
+            place = {name: getattr(self, name) for name in ("history", "best", "epoch", "done")}
+            state = self.trainer.state_dict() | place | {"means": dict(self.means)}
+            checkpoints.save(state, self.job.checkpoints)
+        self.saved = time.monotonic()
+
+    def _asked(self, due: bool = True) -> signals.Asked | None:
+        """Whether to stop after this update; every process of a training gets the same answer, on GPUs only where one is due."""
+        asked = signals.asked()
+        if self.world == 1 or (self.trainer.device.type == "cuda" and not due):
+            return asked if self.world == 1 else None
+        votes = torch.tensor(
+            [asked is not None, asked is not None and not asked.save], device=self.trainer.device
+        ).int()
+        torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MAX)
+        stop, lost = votes.tolist()
+        return asked or signals.Asked("another process of the training was asked to stop", not lost) if stop else None
+
+    def _diverged(self, what: str, rate: float) -> NoReturn:
+        clip = self.job.config["optim"]["clip"]
         advice = f"lower optim.lr (it was {rate:g}) or set optim.clip (it was {clip:g})"
         raise FloatingPointError(f"{what}; last good values: {self.good}; {advice}")
-
-
-def _validate(trainer: Trainer, epoch: int) -> dict[str, Any]:
-    trainer.begin_valid_epoch(epoch)
-    with metrics.aggregate(new_root=True) as totals:
-        for sample in trainer.get_valid_iterator("valid").next_epoch_itr(shuffle=False, set_dataset_epoch=False):
-            trainer.valid_step(sample)
-        for _ in trainer.read():
-            pass
-    return totals.get_smoothed_values()
-
-
-def _measured(split: str, stats: Mapping[str, Any]) -> dict[str, float]:
-    return {f"{split}/{k}": float(stats[k]) for k in MEASURED if k in stats}

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import tasks
+from fairseq.dataclass.configs import FairseqConfig
 from omegaconf import OmegaConf
 from torch import nn
 
-from tasks.fairseq_plugin import compat
-from tasks.fairseq_plugin.groups import fairseq_config, groups_of
+from tasks.fairseq_plugin.job import Job
 
 
 def write(family: str, config: Mapping[str, Any], encoded: Path, model: nn.Module, path: Path) -> None:
@@ -23,14 +22,14 @@ def write(family: str, config: Mapping[str, Any], encoded: Path, model: nn.Modul
         encoded: folder with its encoding; the path is not stored, fairseq is given one when it reads.
         model: the plain torch model.
     """
-    compat.detach_config_store()
-    made = fairseq_config(groups_of(family, config, encoded, path.parent))
-    made.model.compile_step = False
-    wrapped = tasks.setup_task(made.task).build_model(made.model)
+    job = Job(family, dict(config), encoded, path.parent, 1)
+    job.groups.model.compile_step = False
+    wrapped = job.model()
     wrapped.net.load_state_dict(model.state_dict())
+    made = OmegaConf.merge(OmegaConf.structured(FairseqConfig), job.groups)
     told: Any = OmegaConf.to_container(made, resolve=True, enum_to_str=True)
     told["task"]["data"], told["checkpoint"]["save_dir"] = "data", "checkpoints"
-    last = {"criterion_name": told["criterion"]["_name"], "optimizer_name": told["optimizer"]["_name"]}
+    last = {"criterion_name": told["criterion"]["_name"], "optimizer_name": config["optim"]["name"]}
     state = {
         "args": None, "cfg": told, "model": wrapped.state_dict(), "task_state": {}, "extra_state": {"train_iterator": None},
         "optimizer_history": [last | {"lr_scheduler_state": {}, "num_updates": 0}], "last_optimizer_state": None,

@@ -1,7 +1,7 @@
-"""The schedules of `tasks.config.schedules` as fairseq's, each registered as `sa_<name>`.
+"""The schedules of `tasks.config.schedules` for fairseq's own commands, each registered as `sa_<name>`.
 
-They need to know how long an epoch and the training are. Our own training says so (`set_length`). fairseq's commands do not:
-an epoch's updates are then counted in the first one, and a schedule that needs the end takes `--max-update`.
+They need to know how long an epoch and the training are, which fairseq's commands do not say: an epoch's updates are counted in the
+first one, and a schedule that needs the end takes `--max-update`. Our own training uses the schedules directly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LENGTH = (entry("lr", list[float], II("optimization.lr")), entry("max_update", i
 
 
 class Adapter(FairseqLRScheduler):
-    """fairseq tells of updates and epochs; the schedule says the rate."""
+    """A schedule behind fairseq's interface."""
 
     made: type[Schedule]
 
@@ -31,18 +31,13 @@ class Adapter(FairseqLRScheduler):
         self.schedule = self.made(options, float(cfg.lr[0]), int(cfg.max_update or 0), sys.maxsize)
         self.updates = 0
 
-    def set_length(self, total_updates: int, updates_per_epoch: int) -> None:
-        """How long the training and its epochs are."""
-        self.schedule.total_updates, self.schedule.updates_per_epoch = total_updates, updates_per_epoch
-        self._set()
-
     def _set(self) -> float:
         self.optimizer.set_lr(self.schedule.rate(self.updates))
         return self.optimizer.get_lr()
 
     def step_begin_epoch(self, epoch: int) -> float:
         if not self.schedule.total_updates and self.made is SCHEDULES["linear"]:
-            raise ValueError("sa_linear falls to zero at the last update: say which that is by --max-update")
+            raise ValueError("sa_linear falls to zero at the last update; set --max-update")
         if self.schedule.updates_per_epoch == sys.maxsize and epoch > 1:
             self.schedule.updates_per_epoch = max(self.updates // (epoch - 1), 1)
         return self._set()

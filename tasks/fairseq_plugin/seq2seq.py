@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from fairseq.criterions import FairseqCriterion, register_criterion
-from fairseq.data import Dictionary, LanguagePairDataset
-from fairseq.logging import metrics
+from fairseq.criterions import register_criterion
+from fairseq.data import Dictionary
 from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, FairseqIncrementalDecoder
 from fairseq.tasks import register_task
 from omegaconf import II
@@ -23,13 +22,11 @@ from torch import Tensor, nn
 
 from tasks.data.symbols import EOS, PAD, UNK
 from tasks.fairseq_plugin.architectures import Wrapped, config_class, entry, register
-from tasks.fairseq_plugin.folder import FolderTask
+from tasks.fairseq_plugin.bases import Examples, FolderTask, SummedCriterion
 from tasks.layers import widened
 from tasks.seq2seq.decode import padded
-from tasks.seq2seq.encode import open_encoded
+from tasks.seq2seq.encode import Split, open_encoded
 from tasks.seq2seq.fertility import stored
-
-LONGEST = 100_000  # tokens; the models themselves have no limit
 
 
 def padded_right(tokens: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -59,9 +56,6 @@ class Encoder(FairseqEncoder):
 
     def reorder_encoder_out(self, encoder_out: dict[str, Tensor], new_order: Tensor) -> dict[str, Tensor]:
         return {k: v.index_select(0, new_order) for k, v in encoder_out.items()}
-
-    def max_positions(self) -> int:
-        return LONGEST
 
 
 class Decoder(FairseqIncrementalDecoder):
@@ -95,9 +89,6 @@ class Decoder(FairseqIncrementalDecoder):
             state = {k: v.index_select(0, new_order) for k, v in state.items()}
             self.set_incremental_state(incremental_state, "state", state)
 
-    def max_positions(self) -> int:
-        return LONGEST
-
 
 class PairsModel(Wrapped, FairseqEncoderDecoderModel):
     def __init__(self, net: nn.Module, source: Dictionary, target: Dictionary) -> None:
@@ -109,7 +100,7 @@ class PairsModel(Wrapped, FairseqEncoderDecoderModel):
         source, target = task.source_dictionary, task.target_dictionary
         for symbols in (source, target):
             if (symbols.pad(), symbols.eos(), symbols.unk()) != (PAD, EOS, UNK):
-                raise ValueError("dictionaries must begin with <s> <pad> </s> <unk>, as those of fairseq-preprocess do")
+                raise ValueError("dictionaries must begin with <s> <pad> </s> <unk>, as fairseq-preprocess writes them")
         if getattr(cfg, "share_embeddings", False) and source != target:
             raise ValueError(
                 "share_embeddings needs one vocabulary for both sides: encode.joint=true, or --joined-dictionary"
@@ -117,7 +108,9 @@ class PairsModel(Wrapped, FairseqEncoderDecoderModel):
         made = cls(cls.build_net(cfg, len(source), len(target)), source, target)
         if hasattr(made.net, "adopt"):
             made.net.adopt(task.encoded.folder if isinstance(task, PairsTask) else None)
-        made.padded_right = isinstance(task, PairsTask)  # then nobody looks: a GPU would have to be waited for
+        made.padded_right = isinstance(
+            task, PairsTask
+        )  # then `forward` does not look for padding, which would wait for a GPU
         return made
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, fertility=None, **_):
@@ -130,55 +123,40 @@ class PairsModel(Wrapped, FairseqEncoderDecoderModel):
 register("seq2seq", PairsModel)
 
 
-class Rows:
-    """Rows of an encoded side as fairseq reads them: int64, targets with the end of the sentence."""
+class Pairs(Examples):
+    """Pairs of a split: fairseq's batches, made from the encoded rows at once."""
 
-    def __init__(self, rows: Any, eos: bool) -> None:
-        self.rows, self.eos = rows, eos
-        self.sizes = rows.lengths + int(eos)
+    def __init__(self, split: Split, training: bool) -> None:
+        self.lengths = split.source.lengths, split.target.lengths + 1  # with the end of the sentence
+        super().__init__(split, np.maximum(*self.lengths), training)
+        self.fertility = stored(split)
 
-    def __len__(self) -> int:
-        return len(self.rows)
+    def size(self, index: int) -> tuple[int, int]:
+        return int(self.lengths[0][index]), int(self.lengths[1][index])
 
-    def __getitem__(self, i: int) -> Tensor:
-        """[size]"""
-        ids = self.rows[i].astype(np.int64)
-        return torch.from_numpy(np.append(ids, EOS) if self.eos else ids)
+    def ordered_indices(self) -> np.ndarray:
+        """By the source's length, then the target's; as fairseq's own pairs."""
+        order = np.random.permutation(len(self)) if self.training else np.arange(len(self))
+        for lengths in reversed(self.lengths):
+            order = order[np.argsort(lengths[order], kind="stable")]
+        return order
 
-
-class Pairs(LanguagePairDataset):
-    """fairseq's batches, made at once from the rows; with the fertilities of the source words where they lie beside the pairs."""
-
-    fertility: Any = None
-
-    def __getitem__(self, i: int) -> int:
-        return int(i)
-
-    def _batch(self, samples: list[int]) -> dict[str, Any]:
-        """What fairseq's collater makes of these pairs, longest source first."""
+    def collater(self, samples: list[int], pad_to_length: Any = None) -> dict[str, Any]:
+        """As fairseq's, longest source first; net_input also has fertility [B, S], where the pairs have been aligned."""
         if not samples:
             return {}
-        _, order = torch.tensor(self.src_sizes[samples]).long().sort(descending=True)
+        _, order = torch.tensor(self.lengths[0][samples]).long().sort(descending=True)
         rows = [samples[i] for i in order.tolist()]
-        source, lengths = padded([self.src.rows[i] for i in rows])
-        targets = [self.tgt.rows[i] for i in rows]
+        source, lengths = padded([self.split.source[i] for i in rows])
+        targets = [self.split.target[i] for i in rows]
         before, _ = padded([np.concatenate(([EOS], row)) for row in targets])
         target, sizes = padded([np.concatenate((row, [EOS])) for row in targets])
         inputs = {"src_tokens": source, "src_lengths": lengths, "prev_output_tokens": before}
+        if self.fertility is not None:
+            inputs["fertility"] = padded([self.fertility[i] for i in rows])[0]
         return {
-            "id": torch.tensor(rows),
-            "nsentences": len(rows),
-            "ntokens": int(sizes.sum()),
-            "net_input": inputs,
-            "target": target,
-        }
-
-    def collater(self, samples: list[int], pad_to_length: Any = None) -> dict[str, Any]:
-        """As fairseq's; net_input: fertility [B, S] too."""
-        batch = self._batch(samples)
-        if batch and self.fertility is not None:
-            batch["net_input"]["fertility"] = padded([self.fertility[i] for i in batch["id"].tolist()])[0]
-        return batch
+            "id": torch.tensor(rows), "nsentences": len(rows), "ntokens": int(sizes.sum()), "net_input": inputs, "target": target,
+        }  # fmt: skip
 
 
 def dictionary(words: list[str]) -> Dictionary:
@@ -197,29 +175,11 @@ class PairsTask(FolderTask):
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
-        self._source, self._target = (
-            dictionary(words) for words in (self.encoded.source_vocab, self.encoded.target_vocab)
-        )
+        self.source_dictionary = dictionary(self.encoded.source_vocab)
+        self.target_dictionary = dictionary(self.encoded.target_vocab)
 
-    def dataset_of(self, part: Any, training: bool) -> LanguagePairDataset:
-        source, target = Rows(part.source, eos=False), Rows(part.target, eos=True)
-        made = Pairs(
-            source, source.sizes, self._source, target, target.sizes, self._target,
-            left_pad_source=False, left_pad_target=False, shuffle=training,
-        )  # fmt: skip
-        made.fertility = stored(part)
-        return made
-
-    def max_positions(self) -> tuple[int, int]:
-        return (LONGEST, LONGEST)
-
-    @property
-    def source_dictionary(self) -> Dictionary:
-        return self._source
-
-    @property
-    def target_dictionary(self) -> Dictionary:
-        return self._target
+    def dataset_of(self, part: Split, training: bool) -> Pairs:
+        return Pairs(part, training)
 
 
 @register_criterion(
@@ -230,13 +190,14 @@ class PairsTask(FolderTask):
         entry("sentence_avg", bool, II("optimization.sentence_avg")),
     ),
 )
-class Tokens(FairseqCriterion):
+class Tokens(SummedCriterion):
     """Token cross-entropy that also reports token accuracy and the sparsity of the attention.
 
     Normalised by tokens, or by sentences as OpenNMT-py does (`optimization.sentence_avg=true`: summed NLL / batch size).
     """
 
     SUMMED = ("loss", "ntokens", "nsentences", "sample_size", "ncorrect", "zeros", "kept", "steps")
+    PERPLEXITY = True
 
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(task)
@@ -263,25 +224,22 @@ class Tokens(FairseqCriterion):
         return loss, size, log
 
     @staticmethod
-    def reduce_metrics(logging_outputs) -> None:
-        total = {k: float(sum(log.get(k, 0) for log in logging_outputs)) for k in Tokens.SUMMED}
-        tokens = total["ntokens"]
-        metrics.log_scalar("loss", total["loss"] / tokens / math.log(2), tokens, round=4)
-        metrics.log_derived("ppl", lambda meters: round(2 ** min(meters["loss"].avg, 60.0), 2))
-        metrics.log_scalar("accuracy", 100 * total["ncorrect"] / tokens, tokens, round=3)
-        metrics.log_scalar("attention_zeros", total["zeros"] / max(total["kept"], 1), tokens, round=4)
-        metrics.log_scalar(
-            "attention_support", (total["kept"] - total["zeros"]) / max(total["steps"], 1), tokens, round=3
-        )
-
-    @staticmethod
-    def logging_outputs_can_be_summed() -> bool:
-        return True
+    def measured(total):
+        n, zeros = total["ntokens"], total["zeros"]
+        return {
+            "loss": (total["loss"] / n / math.log(2), n), "accuracy": (100 * total["ncorrect"] / n, n),
+            "attention_zeros": (zeros / max(total["kept"], 1), n),
+            "attention_support": ((total["kept"] - zeros) / max(total["steps"], 1), n),
+        }  # fmt: skip
 
 
 def groups(config: Any, encoded: Path) -> dict[str, Any]:
     """fairseq's groups `task` and `criterion` of our configuration."""
     return {
         "task": {"_name": "sa_pairs", "data": str(encoded)},
-        "criterion": {"_name": "sa_tokens", "smoothing": config["optim"]["label_smoothing"]},
+        "criterion": {
+            "_name": "sa_tokens",
+            "smoothing": config["optim"]["label_smoothing"],
+            "sentence_avg": config["optim"]["normalize"] == "sentences",
+        },
     }

@@ -1,31 +1,35 @@
-"""fairseq's Trainer with a step of its own, which never waits for the GPU.
+"""One update of a model: forward, backward, clip, step. On a CPU it gives the weights of fairseq's Trainer to the last bit.
 
-Of fairseq's step it keeps the order of what is computed, so that on a CPU the weights are the same to the last bit. What
-differs:
+This is a plain torch loop over fairseq's models, criterions and data. fairseq's Trainer (1,600 lines) does more, and what it does
+differently is why it is not used here:
 
-* nothing of an update is read by the host. What the criterion logs, and the gradient's norm, stay on the device until `read`,
-  which fetches those of all updates since in one transfer. A norm that is no number is therefore told up to READ_EVERY
-  updates later, under its own number; nothing is saved in between.
-* mixed precision is torch's autocast over weights, gradients and optimiser in float32. fp16 scales the loss; an update whose
-  gradient overflows changes no weight, lowers the scale and counts as an update (fairseq repeats the batch).
-* on a GPU the optimisers are torch's fused ones. Adam's epsilon then stands beside the corrected root of the second moment.
-* running out of memory ends the training (fairseq leaves the batch out and says so in its log alone).
+* it reads the gradient's norm in every update, and so waits for the GPU. Here what the criterion logs, and the norm, stay on the
+  device until `read` fetches those of all updates since in one transfer. A norm that is not finite is therefore reported up to
+  READ_EVERY updates later, with its update's number; nothing is saved in between.
+* it converts the weights to half precision. Here mixed precision is torch's autocast: weights, gradients and optimiser are
+  float32. fp16 scales the loss; an update whose gradient overflows changes no weight, lowers the scale and counts as an update.
+* when memory runs out it leaves the batch out. Here the training ends.
 
-With several processes fairseq's exchange of the logged sums remains as it is; it waits.
+On a GPU the optimisers are torch's fused ones, where Adam's epsilon is added to the corrected root of the second moment.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from fairseq import trainer
-from fairseq.logging import metrics
+import torch.distributed
+from fairseq import utils
+from fairseq.optim.adam import Adam
 from torch import Tensor
+
+from tasks.config.options import read
+from tasks.config.schedules import SCHEDULES
+from tasks.fairseq_plugin.job import Job
 
 READ_EVERY = 20  # updates
 SMALLEST_SCALE = 1e-4  # of the loss in fp16: below it no gradient is finite
@@ -37,78 +41,97 @@ class Logged:
     """What one update, or one batch of dev, has logged; tensors until it is read.
 
     Attributes:
-        update: its number, 0 in dev. lr: the rate it was made with.
+        update: its number, 0 in dev. lr: its learning rate.
         log: the criterion's sums. norm: of the gradient; None in dev.
-        loss: as the criterion reduces it, known after `Trainer.read`.
+        measured: the means that the criterion makes of the sums, with their weights; known after `Trainer.read`.
     """
 
     update: int
     lr: float
     log: dict[str, Any]
-    norm: Tensor | None = None
-    loss: float = 0.0
+    norm: Any = None
+    measured: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
-class Trainer(trainer.Trainer):
-    """See above. `common.fp16` and `common.bf16` of the configuration mean autocast."""
+def optimizer_of(optim: Mapping[str, Any], parameters: list[Tensor], fused: bool) -> torch.optim.Optimizer:
+    """The optimiser of the node `optim`: torch's where it is fused, else the one that fairseq has."""
+    if optim["name"] == "sgd":
+        return torch.optim.SGD(parameters, optim["lr"], weight_decay=optim["weight_decay"], fused=fused or None)
+    options = {
+        "lr": optim["lr"],
+        "betas": tuple(optim["betas"]),
+        "eps": optim["eps"],
+        "weight_decay": optim["weight_decay"],
+    }
+    return torch.optim.AdamW(parameters, **options, fused=True) if fused else Adam(parameters, **options)
 
-    def __init__(self, config: Any, task: Any, model: Any, criterion: Any) -> None:
-        self.half = next((dtype for name, dtype in HALF.items() if config.common[name]), None)
-        config.common.fp16 = config.common.bf16 = False  # fairseq would convert the weights
-        super().__init__(config, task, model, criterion)
+
+class Trainer:
+    """The model of a job with its criterion, optimiser and schedule.
+
+    Args:
+        epoch_updates: updates of an epoch.
+        world: processes that share every update; torch's process group is theirs.
+    """
+
+    def __init__(self, job: Job, epoch_updates: int, world: int = 1) -> None:
+        config = job.config
+        self.seed, self.clip, self.world = config["seed"], float(config["optim"]["clip"]), world
+        self.device = torch.device("cuda" if job.cuda else "cpu")
+        torch.manual_seed(self.seed)
+        self.model, self.criterion = job.model().to(self.device), job.criterion()
+        self.half = HALF.get(config["train"]["precision"])
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.half is torch.float16)
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = optimizer_of(config["optim"], self.parameters, job.cuda or self.scaler.is_enabled())
+        made = SCHEDULES[config["schedule"]["name"]]
+        options = read(made.Options, {k: v for k, v in config["schedule"].items() if k != "name"}, "schedule")
+        self.schedule = made(
+            options, config["optim"]["lr"], epoch_updates * config["train"]["max_epochs"], epoch_updates
+        )
+        self.updates = 0
         self.pending: list[Logged] = []
 
-    def _build_optimizer(self) -> None:
-        super()._build_optimizer()
-        if not (self.cuda or self.scaler.is_enabled()):
-            return
-        wrapper, rate = self._optimizer, self._optimizer.get_lr()
-        made = {"adam": torch.optim.AdamW, "sgd": torch.optim.SGD}[self.cfg.optimizer._name]
-        wrapper._optimizer = made(list(wrapper.params), **wrapper.optimizer_config, fused=True)
-        wrapper.set_lr(rate)
-
-    def _prepare_sample(self, sample: Any, is_dummy: bool = False) -> tuple[Any, bool]:
-        """On the device, but for the lengths of sources: packing a sequence takes them on the host."""
-        lengths = sample["net_input"].get("src_lengths") if sample else None
-        prepared, dummy = super()._prepare_sample(sample, is_dummy)
-        if lengths is not None and not dummy:
-            prepared["net_input"]["src_lengths"] = lengths
-        return prepared, dummy
-
-    def train_step(self, samples: list[Any], raise_oom: bool = False) -> None:
+    def train_step(self, samples: list[Any]) -> None:
         """One update from the gradients of all `samples`; what it logs is in `pending`."""
-        self._set_seed()
+        torch.manual_seed(self.seed + self.updates)  # a resumed training draws what an uninterrupted one does
+        rate = self.schedule.rate(self.updates)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
         self.model.train()
-        self.criterion.train()
-        self.zero_grad()
-        logs, size, dummy = [], 0, False
-        for i, sample in enumerate(samples):
-            sample, dummy = self._prepare_sample(sample)
-            several = self.data_parallel_world_size > 1 and hasattr(self.model, "no_sync") and i + 1 < len(samples)
-            with self.model.no_sync() if several else contextlib.nullcontext():
-                with self._precision():
-                    loss, one, log = self.criterion(self.model, sample)
-                self.scaler.scale(loss * 0 if dummy else loss).backward()
+        self.optimizer.zero_grad()
+        logs = []
+        for sample in filter(None, samples):
+            with self._precision():
+                loss, _, log = self.criterion(self.model, self._moved(sample))
+            self.scaler.scale(loss).backward()
             logs.append(log)
-            size += one
-        size = float(0 if dummy else size)
-        if self._sync_stats():
-            logs, (size,) = self._aggregate_logging_outputs(logs, size, ignore=dummy)
-        self.optimizer.all_reduce_grads(self.model)
-        self.scaler.unscale_(self.optimizer.optimizer)
-        self.optimizer.multiply_grads(self.data_parallel_world_size / (size or 1.0))
-        norm = self.clip_grad_norm(self.cfg.optimization.clip_norm)
-        update, rate = self.get_num_updates() + 1, self.get_lr()
-        if update % READ_EVERY == 0:
-            self._check_grad_norms(norm)
-        if self.scaler.is_enabled():
-            self.scaler.step(self.optimizer.optimizer)
-            self.scaler.update()
-        else:
-            self.optimizer.step()
-        self.set_num_updates(update)
-        self.pending.append(Logged(update, rate, _summed(logs), norm))
+        log = self._total(logs)
+        self._share_gradients()
+        self.scaler.unscale_(self.optimizer)
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        share = self.world / log["sample_size"]
+        torch._foreach_mul_(gradients, share.float() if isinstance(share, Tensor) else share)
+        norm = utils.clip_grad_norm_(self.parameters, self.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.updates += 1
+        self.pending.append(Logged(self.updates, rate, log, norm))
+
+    @torch.no_grad()
+    def valid_step(self, sample: Any) -> None:
+        """The losses of a batch of dev, in float32; what it logs is in `pending`."""
+        self.model.eval()
+        logs = [self.criterion(self.model, self._moved(sample))[2]] if sample else []
+        self.pending.append(Logged(0, 0.0, self._total(logs)))
+
+    def _moved(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """On the device, but for the lengths of sources: packing a sequence takes them on the host."""
+        lengths = sample["net_input"].get("src_lengths")
+        moved = utils.apply_to_sample(lambda x: x.to(self.device, non_blocking=True), sample)
+        if lengths is not None:
+            moved["net_input"]["src_lengths"] = lengths
+        return moved
 
     @contextlib.contextmanager
     def _precision(self) -> Iterator[None]:
@@ -116,31 +139,42 @@ class Trainer(trainer.Trainer):
             yield
             return
         # oneDNN, on a CPU, has half precision for some processors and sizes only (see also tasks.layers.Lstm)
-        plain = contextlib.nullcontext() if self.cuda else torch.backends.mkldnn.flags(enabled=False)
+        plain = contextlib.nullcontext() if self.device.type == "cuda" else torch.backends.mkldnn.flags(enabled=False)
         with plain, torch.autocast(self.device.type, self.half):
             yield
 
-    @torch.no_grad()
-    def valid_step(self, sample: Any, raise_oom: bool = False) -> None:
-        """The losses of a batch of dev, in float32; what it logs is in `pending`."""
-        self.model.eval()
-        self.criterion.eval()
-        sample, dummy = self._prepare_sample(sample)
-        _, _, log = self.criterion(self.model, sample)
-        logs = [log]
-        if self.data_parallel_world_size > 1:
-            logs, _ = self._aggregate_logging_outputs(logs, 0.0, ignore=dummy)
-        self.pending.append(Logged(0, 0.0, _summed(logs)))
+    def _total(self, logs: list[dict[str, Any]]) -> dict[str, Any]:
+        """The sums of all batches, and of all processes; a process may have no batch left at an epoch's end."""
+        names = self.criterion.SUMMED
+        total = {name: logs[0][name] if len(logs) == 1 else sum(log[name] for log in logs) for name in names}
+        if self.world == 1:
+            return total
+        sums = torch.stack([
+            v.double() if isinstance(v, Tensor) else torch.full((), v, dtype=torch.double, device=self.device) for v in total.values()
+        ])  # fmt: skip
+        torch.distributed.all_reduce(sums)
+        return dict(zip(names, sums.unbind()))
 
-    def read(self) -> Iterator[Logged]:
-        """What has been logged since the last time, in order, entered into fairseq's meters one by one; waits for the device.
+    def _share_gradients(self) -> None:
+        """Each process's gradient becomes the mean over the processes."""
+        if self.world == 1:
+            return
+        for p in self.parameters:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        flat = torch.cat([p.grad.flatten() for p in self.parameters]) / self.world
+        torch.distributed.all_reduce(flat)
+        for p, part in zip(self.parameters, flat.split([p.numel() for p in self.parameters])):
+            p.grad.copy_(part.view_as(p))
+
+    def read(self) -> list[Logged]:
+        """What has been logged since the last time, in order; waits for the device.
 
         Raises:
             FloatingPointError: the scale of the loss in fp16 has fallen so low that every gradient overflows.
         """
         pending, self.pending = self.pending, []
         if not pending:
-            return
+            return []
         names = [name for name, value in pending[0].log.items() if isinstance(value, Tensor)]
         columns = [torch.stack([one.log[name].detach() for one in pending]).double() for name in names]
         norms = [one.norm.detach() for one in pending if one.norm is not None]
@@ -152,31 +186,20 @@ class Trainer(trainer.Trainer):
             raise FloatingPointError(
                 f"the loss was scaled down to {SMALLEST_SCALE:g} and fp16 still overflows; try bf16"
             )
-        criterion = self.get_criterion()
         for i, one in enumerate(pending):
             one.log |= {name: column[i] for name, column in zip(names, values)}
-            with metrics.aggregate() as own:
-                criterion.reduce_metrics([one.log])
-            one.loss = float(own.get_smoothed_value("loss"))
+            one.measured = self.criterion.measured({name: float(value) for name, value in one.log.items()})
             if norms:
-                one.norm = torch.tensor(values[-1][i], dtype=torch.float32)
-                if math.isfinite(values[-1][i]):
-                    metrics.log_scalar("gnorm", one.norm, round=3)
-            yield one
+                one.norm = values[-1][i]
+                if math.isfinite(one.norm):
+                    one.measured["gnorm"] = (one.norm, 1)
+        return pending
 
     def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
-        if self.scaler.is_enabled():
-            state["extra_state"]["scaler"] = self.scaler.state_dict()
-        return state
+        parts = {name: getattr(self, name).state_dict() for name in ("model", "optimizer", "scaler", "schedule")}
+        return parts | {"updates": self.updates}
 
-    def load_checkpoint(self, *given: Any, **named: Any) -> Any:
-        extra = super().load_checkpoint(*given, **named)
-        if self.scaler.is_enabled() and extra is not None:
-            self.scaler.load_state_dict(extra["scaler"])
-        return extra
-
-
-def _summed(logs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sums of what several batches have logged."""
-    return logs[0] if len(logs) == 1 else {name: sum(log.get(name, 0) for log in logs) for name in logs[0]}
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in ("model", "optimizer", "scaler", "schedule"):
+            getattr(self, name).load_state_dict(state[name])
+        self.updates = state["updates"]

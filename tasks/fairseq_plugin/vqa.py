@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from fairseq.criterions import FairseqCriterion, register_criterion
-from fairseq.data import FairseqDataset
+from fairseq.criterions import register_criterion
 from fairseq.dataclass import FairseqDataclass
-from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from omegaconf import II
 from torch import Tensor, nn
 
 from tasks.fairseq_plugin.architectures import DataModel, config_class, entry, register
-from tasks.fairseq_plugin.folder import FolderTask
+from tasks.fairseq_plugin.bases import Examples, FolderTask, SummedCriterion
 from tasks.layers import widened
 from tasks.vqa.encode import Encoded, Split, open_encoded
 from tasks.vqa.predict import inputs_of, order, targets_of
@@ -31,23 +29,19 @@ class QuestionsModel(DataModel):
 register("vqa", QuestionsModel)
 
 
-class Questions(FairseqDataset):
+class Questions(Examples):
     """Questions of a split.
 
-    fairseq composes batches of places once; which question stands at a place depends on (seed, epoch), so that every epoch
-    has new batches and a resumed one has those of an uninterrupted run. The epoch lies in shared memory, for data workers
-    that outlive an epoch.
+    Batches of places are made once. Which question is at a place depends on (seed, epoch), so that every epoch has new batches and
+    a resumed one has those of an uninterrupted run. The epoch is in shared memory, for fairseq's data workers, which outlive an epoch.
     """
 
     def __init__(self, encoded: Encoded, split: Split, training: bool, by_image: bool, seed: int) -> None:
-        self.encoded, self.split = encoded, split
-        self.training, self.by_image, self.seed = training, by_image, seed
-        self.longest = int(split.tokens.lengths.max(initial=1))
+        longest = int(split.tokens.lengths.max(initial=1))  # of any question that may stand at a place
+        super().__init__(split, np.full(len(split), longest), training)
+        self.encoded, self.by_image, self.seed = encoded, by_image, seed
         self._epoch = torch.ones(1, dtype=torch.int64).share_memory_()
         self._order: tuple[int, np.ndarray] | None = None
-
-    def __len__(self) -> int:
-        return len(self.split)
 
     def __getitem__(self, place: int) -> int:
         """Number of the question at a place of this epoch."""
@@ -63,11 +57,6 @@ class Questions(FairseqDataset):
 
     def ordered_indices(self) -> np.ndarray:
         return np.arange(len(self))
-
-    def num_tokens(self, index: int) -> int:
-        return self.longest  # of any question that may stand there
-
-    size = num_tokens
 
     def collater(self, samples: list[int]) -> dict[str, Any]:
         """Tensors of a batch of question numbers: see `Model.forward`; `target` [B, A] soft scores."""
@@ -97,11 +86,13 @@ class QuestionsTask(FolderTask):
 
 
 @register_criterion("sa_soft_answers", dataclass=FairseqDataclass)
-class SoftAnswers(FairseqCriterion):
+class SoftAnswers(SummedCriterion):
     """Binary cross-entropy with soft targets (Teney et al. 2018), summed over the answers.
 
     accuracy: VQA accuracy of the highest logit, percent.
     """
+
+    SUMMED = ("loss", "nsentences", "sample_size", "ntokens", "right", "weights", "zeros")
 
     def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True):
         logits, reduced = model(**sample["net_input"])
@@ -117,18 +108,13 @@ class SoftAnswers(FairseqCriterion):
         return loss, len(target), log
 
     @staticmethod
-    def reduce_metrics(logging_outputs) -> None:
-        def total(key: str) -> float:
-            return float(sum(log.get(key, 0) for log in logging_outputs))
-
-        n = max(total("sample_size"), 1.0)
-        metrics.log_scalar("loss", total("loss") / n, n, round=4)
-        metrics.log_scalar("accuracy", 100 * total("right") / n, n, round=3)
-        metrics.log_scalar("attention_zeros", total("zeros") / max(total("weights"), 1.0), n, round=4)
-
-    @staticmethod
-    def logging_outputs_can_be_summed() -> bool:
-        return True
+    def measured(total):
+        n, zeros = max(total["sample_size"], 1.0), total["zeros"] / max(total["weights"], 1.0)
+        return {
+            "loss": (total["loss"] / n, n),
+            "accuracy": (100 * total["right"] / n, n),
+            "attention_zeros": (zeros, n),
+        }
 
 
 def groups(config: Any, encoded: Path) -> dict[str, Any]:

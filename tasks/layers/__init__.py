@@ -90,7 +90,7 @@ def _half_on_cpu(weight: Tensor) -> bool:
 class BiLstm(nn.Module):
     """Bidirectional LSTM over texts padded on the right: words [B, L, E], lengths [B] -> states [B, L, 2 * hidden].
 
-    Each text is turned round within its own length, so padding never reaches a state of a real word and both directions
+    Each text is reversed within its own length, so padding never reaches a state of a real word and both directions
     run on plain tensors: on a CPU torch's packed sequences take about twenty times as long.
     """
 

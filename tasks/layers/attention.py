@@ -12,7 +12,6 @@ or, step by step, ``context, weights, state = attend.step(query, ready, values, 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -49,15 +48,10 @@ class Scores(nn.Module):
 
 
 class DotScores(Scores):
-    """``q . k`` (Luong et al. 2015), over ``sqrt(d)`` with ``scaled`` (Vaswani et al. 2017)."""
-
-    def __init__(self, scaled: bool = False, scale: float = 1.0):
-        super().__init__(scale)
-        self.scaled = scaled
+    """``q . k`` (Luong et al. 2015)."""
 
     def unscaled(self, query: Tensor, ready: Tensor) -> Tensor:  # type: ignore[override]
-        scores = query @ ready.transpose(1, 2)  # [B, T, S]
-        return scores * (1.0 / math.sqrt(query.shape[-1])) if self.scaled else scores
+        return query @ ready.transpose(1, 2)  # [B, T, S]
 
 
 class GeneralScores(Scores):
@@ -104,7 +98,7 @@ def make_scores(
         ValueError: another kind, dimensions that it cannot take.
     """
     if kind not in KINDS:
-        raise ValueError(f"scores {kind!r} do not exist; choose one of {', '.join(KINDS)}")
+        raise ValueError(f"unknown scores {kind!r}; choose one of {', '.join(KINDS)}")
     if kind == "additive":
         return AdditiveScores(query_dim, key_dim, hidden_dim, scale)
     if query_dim is None:
@@ -191,32 +185,13 @@ def expand_mask(mask: Tensor | None, scores: Tensor) -> Tensor | None:
     raise ValueError(f"mask of shape {tuple(mask.shape)} fits neither [B, S] = {(B, S)} nor [B, T, S] = {(B, T, S)}")
 
 
-class DotAttention(Attention):
-    """Attention with `DotScores`."""
-
-    def __init__(self, mapping: str | nn.Module = "softmax", scaled: bool = False, scale: float = 1.0):
-        super().__init__(DotScores(scaled, scale), mapping)
-
-
-class GeneralAttention(Attention):
-    """Attention with `GeneralScores`."""
-
-    def __init__(self, query_dim: int, key_dim: int, mapping: str | nn.Module = "softmax", scale: float = 1.0):
-        super().__init__(GeneralScores(query_dim, key_dim, scale), mapping)
-
-
 class AdditiveAttention(Attention):
     """Attention with `AdditiveScores`."""
 
     def __init__(
-        self,
-        query_dim: int | None,
-        key_dim: int,
-        hidden_dim: int | None = None,
-        mapping: str | nn.Module = "softmax",
-        scale: float = 1.0,
+        self, query_dim: int | None, key_dim: int, hidden_dim: int | None = None, mapping: str | nn.Module = "softmax"
     ):
-        super().__init__(AdditiveScores(query_dim, key_dim, hidden_dim, scale), mapping)
+        super().__init__(AdditiveScores(query_dim, key_dim, hidden_dim), mapping)
 
 
 class MultiheadAttention(nn_like_torch.MultiheadAttention):
@@ -268,19 +243,3 @@ class MultiheadAttention(nn_like_torch.MultiheadAttention):
         weights = self.mapping(scores, mask=mask)
         read = F.dropout(weights, self.dropout, self.training) @ values  # [B, H, T, d]
         return self.out_proj(read.transpose(1, 2).flatten(2)), weights
-
-
-__all__ = [
-    "AdditiveAttention",
-    "AdditiveScores",
-    "Attention",
-    "DotAttention",
-    "DotScores",
-    "GeneralAttention",
-    "GeneralScores",
-    "KINDS",
-    "MultiheadAttention",
-    "Scores",
-    "expand_mask",
-    "make_scores",
-]

@@ -218,7 +218,10 @@ def test_what_is_refused():
 
 def test_a_mapping_along_another_dimension_than_the_keys_is_refused():
     mapping = sa.make("sparsemax", dim=1)
-    for build in (lambda: sa.nn.MultiheadAttention(8, 2, mapping=mapping), lambda: attention.DotAttention(mapping)):
+    for build in (
+        lambda: sa.nn.MultiheadAttention(8, 2, mapping=mapping),
+        lambda: attention.Attention(attention.DotScores(), mapping),
+    ):
         with pytest.raises(ValueError, match=r"maps along dim=1; attention's keys are the last"):
             build()
 

@@ -168,4 +168,4 @@ def test_the_best_weights_alone_stay(small_cell, prepared_cell, tiny, tmp_path):
     assert kept.training_id == cell.training_id, "it says nothing of what is computed"
     assert cells.run(kept, Store(tmp_path)).state == "done"
     names = sorted(p.name for p in kept.entry(Store(tmp_path)).path("checkpoints").iterdir())
-    assert names == ["best.pt", "last.pt"]
+    assert names == ["last.pt"]

@@ -39,7 +39,7 @@ def test_the_plain_loops_do_what_ours_do(model, tmp_path):
     ours = throughput.training(config, path, tmp_path)
     plain = throughput.PlainTraining(config, encoded, ours)
     losses = []
-    ours.watch.read = lambda epoch: losses.extend(one.log["loss"] for one in ours.trainer.read())
+    ours.training.read = lambda: losses.extend(one.log["loss"] for one in ours.training.trainer.read())
     for _ in range(throughput.READ_EVERY):
         ours()
         plain()

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from tasks.data.ragged import Ragged
 from tasks.data.symbols import EOS, FIRST, PAD
-from tasks.fairseq_plugin.seq2seq import Pairs, Rows, Tokens, columns_back, dictionary, padded_right
+from tasks.fairseq_plugin.seq2seq import Pairs, Tokens, columns_back, dictionary, padded_right
+from tasks.seq2seq.encode import Split
 
 # Small gamma: untrained scores are flat, and the sparse mappings shall have zeros here.
 MAPPINGS = [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"lam": 0.1, "gamma": 0.1})]
@@ -157,14 +158,6 @@ def test_the_places_of_a_transformer_travel_through_fairseq(build, sentences):
     assert model.net.encoder[0].own.mapping.alpha_logit.grad.abs().min() > 0
 
 
-def test_targets_end_sources_do_not():
-    rows = Ragged(np.array([5, 6, 7], dtype=np.int32), np.array([0, 2, 3]))
-    targets, sources = Rows(rows, eos=True), Rows(rows, eos=False)
-    assert [targets[i].tolist() for i in range(2)] == [[5, 6, EOS], [7, EOS]] and targets.sizes.tolist() == [3, 2]
-    assert [sources[i].tolist() for i in range(2)] == [[5, 6], [7]] and sources.sizes.tolist() == [2, 1]
-    assert sources[0].dtype == torch.int64
-
-
 def test_the_dictionary_numbers_words_as_the_encoding_does():
     symbols = dictionary(["the", "cat"])
     assert (symbols.pad(), symbols.eos(), symbols.index("the"), symbols.index("cat")) == (PAD, EOS, FIRST, FIRST + 1)
@@ -178,19 +171,23 @@ def test_parameters_are_stored_once(build):
     )
 
 
-def test_batches_are_those_of_fairseqs_collater(symbols):
+def test_batches_are_those_of_fairseqs_pairs(symbols, tmp_path):
     from fairseq.data import LanguagePairDataset
 
-    class Sides(list):
-        @property
-        def lengths(self):
-            return np.array([len(row) for row in self])
-
     rng = np.random.default_rng(1)
-    sides = [Sides(rng.integers(4, 24, rng.integers(1, 9)).astype(np.int32) for _ in range(40)) for _ in range(2)]
-    source, target = Rows(sides[0], eos=False), Rows(sides[1], eos=True)
-    given = (source, source.sizes, symbols, target, target.sizes, symbols)
-    theirs, ours = (kind(*given, left_pad_source=False, left_pad_target=False) for kind in (LanguagePairDataset, Pairs))
+    sides = [[rng.integers(4, 24, rng.integers(1, 9)).astype(np.int32) for _ in range(40)] for _ in range(2)]
+    source, target = (Ragged(np.concatenate(rows), np.cumsum([0, *map(len, rows)])) for rows in sides)
+    ours = Pairs(Split(source, target, {}, tmp_path / "train.pairs.jsonl"), training=True)
+    sides = [[torch.tensor(np.append(row, [EOS] * end)).long() for row in rows] for end, rows in enumerate(sides)]
+    given = [part for rows in sides for part in (rows, np.array([len(row) for row in rows]), symbols)]
+    theirs = LanguagePairDataset(*given, left_pad_source=False, left_pad_target=False)
+    orders = []
+    for data in (ours, theirs):
+        np.random.seed(3)
+        orders.append(data.ordered_indices().tolist())
+    assert orders[0] == orders[1] != list(range(40))
+    for i in range(40):
+        assert (ours.num_tokens(i), ours.size(i)) == (theirs.num_tokens(i), theirs.size(i))
     for rows in ([3], list(range(40)), [5, 9, 0, 31, 30]):
         mine, expected = ours.collater([ours[i] for i in rows]), theirs.collater([theirs[i] for i in rows])
         flat = [{**batch, **batch["net_input"]} for batch in (mine, expected)]

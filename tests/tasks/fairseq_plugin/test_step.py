@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from omegaconf import OmegaConf
 
 from benchmarks.syncs import syncs
 from repro import cell as cells
@@ -51,6 +53,45 @@ def test_the_counter_sees_every_way_of_waiting():
     assert syncs(lambda: x.cpu(), host=[x]) == []
 
 
+@pytest.mark.parametrize("name", ["lstm", "additive", "snli"])
+def test_an_epoch_gives_the_weights_of_fairseqs_trainer_to_the_bit(name, tmp_path):
+    """Its batches and updates: Adam over two batches an update, SGD, a criterion of examples."""
+    from fairseq.data.iterators import GroupedIterator
+    from fairseq.dataclass.configs import FairseqConfig
+    from fairseq.trainer import Trainer
+
+    from tasks.fairseq_plugin.job import Job
+    from tasks.fairseq_plugin.loop import Training
+
+    config = config_of([*CELLS[name], "optim.clip=0.5"], tmp_path)
+    cell = cells.prepare(config, module_of(config), progress=NullProgress())
+    job = Job(config["task"]["family"], config, Path(cell.prepared.folder), tmp_path, 1)
+    ours, optim, rate = Training(job, None), config["optim"], [config["optim"]["lr"]]
+    adam = {"adam_betas": str(tuple(optim.get("betas", ()))), "adam_eps": optim.get("eps")}
+    asked = {
+        "common": {"cpu": True, "seed": config["seed"]},
+        "dataset": {"batch_size": 8, "required_batch_size_multiple": 1, "num_workers": 0},
+        "optimization": {"clip_norm": 0.5, "lr": rate},
+        "optimizer": {"_name": optim["name"], "lr": rate, "weight_decay": optim["weight_decay"]}
+        | ({"momentum": 0.0} if optim["name"] == "sgd" else adam),
+        "lr_scheduler": {"_name": "sa_fixed", "lr": rate, "max_update": 0},
+    }
+    given = OmegaConf.merge(OmegaConf.structured(FairseqConfig), job.groups, asked)
+    torch.manual_seed(config["seed"])
+    model = job.model()
+    theirs = Trainer(OmegaConf.create(OmegaConf.to_container(given)), job.task, model, job.criterion())
+    start = {key: value.clone() for key, value in model.state_dict().items()}
+    for samples in GroupedIterator(theirs.get_train_iterator(epoch=1).next_epoch_itr(), ours.train.every):
+        theirs.train_step(samples)
+    ours.trainer.schedule.rate = lambda update: rate[0]
+    for samples in ours.train.updates():
+        ours.trainer.train_step(samples)
+    assert ours.trainer.updates == theirs.get_num_updates() == len(ours.train) >= 3
+    assert not all(torch.equal(value, start[key]) for key, value in model.state_dict().items())
+    for key, value in ours.trainer.model.state_dict().items():
+        assert torch.equal(value, model.state_dict()[key]), key
+
+
 @pytest.mark.parametrize("name", CELLS)
 def test_no_step_waits_and_what_is_logged_is_read_at_once(name, tmp_path, monkeypatch):
     from tasks.fairseq_plugin.trainer import Trainer
@@ -69,7 +110,7 @@ def test_no_step_waits_and_what_is_logged_is_read_at_once(name, tmp_path, monkey
     def counting(self):
         pending, told = len(self.pending), []
         reads.append((pending, syncs(lambda: told.extend(read(self)), self.device)))
-        return iter(told)
+        return told
 
     monkeypatch.setattr(Trainer, "train_step", counted(step))
     monkeypatch.setattr(Trainer, "valid_step", counted(valid))
@@ -85,10 +126,10 @@ def test_weights_and_gradients_stay_in_float32_and_the_matrix_products_do_not(tm
     step, seen = Trainer.train_step, []
 
     def watched(self, samples):
-        kept = self.get_model().net.generator.register_forward_hook(lambda m, i, out: seen.append(out.dtype))
+        kept = self.model.net.generator.register_forward_hook(lambda m, i, out: seen.append(out.dtype))
         step(self, samples)
         kept.remove()
-        for parameter in self.get_model().parameters():
+        for parameter in self.model.parameters():
             assert parameter.dtype == torch.float32 == parameter.grad.dtype
 
     monkeypatch.setattr(Trainer, "train_step", watched)
@@ -109,11 +150,11 @@ def test_an_overflow_in_fp16_changes_no_weight_and_lowers_the_scale(optim, tmp_p
     step, made = Trainer.train_step, []
 
     def overflowing(self, samples):
-        before = [p.detach().clone() for p in self.get_model().parameters()]
+        before = [p.detach().clone() for p in self.model.parameters()]
         if not made:
             self.scaler._init_scale = 1e30
         step(self, samples)
-        same = [torch.equal(a, b) for a, b in zip(before, self.get_model().parameters())]
+        same = [torch.equal(a, b) for a, b in zip(before, self.model.parameters())]
         made.append((all(same), self.scaler.get_scale()))
 
     config = config_of([*CELLS["lstm"], f"optim={optim}", "optim.lr=0.01"], tmp_path)

@@ -1,4 +1,4 @@
-"""Training by fairseq's Trainer: what was learned is sparse where it should be, and a kill changes nothing."""
+"""Training: what was learned is sparse where it should be, and a kill changes nothing."""
 
 from __future__ import annotations
 
@@ -42,19 +42,17 @@ def curves(entry) -> list[dict[str, str]]:
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
-def weights(entry, name: str = "last.pt") -> dict[str, torch.Tensor]:
-    import tasks.fairseq_plugin  # noqa: F401  declares the checkpoint's containers safe
-
-    return torch.load(entry.path(f"checkpoints/{name}"), weights_only=True)["model"]
+def weights(entry, which: str = "model") -> dict[str, torch.Tensor]:
+    return torch.load(entry.path("checkpoints/last.pt"), weights_only=True)[which]
 
 
 def assert_same_training(cell, entry, reference) -> None:
     assert scores(cell, entry) == scores(cell, reference)
     assert curves(entry) == curves(reference)
-    for name in ("last.pt", "best.pt"):
-        mine, theirs = weights(entry, name), weights(reference, name)
+    for which in ("model", "best"):
+        mine, theirs = weights(entry, which), weights(reference, which)
         assert mine.keys() == theirs.keys()
-        assert all(torch.equal(mine[k], theirs[k]) for k in mine), name
+        assert all(torch.equal(mine[k], theirs[k]) for k in mine), which
     mine, theirs = (scored(cell, e).predictions() for e in (entry, reference))
     assert [p["output"] for p in mine] == [p["output"] for p in theirs]
     assert entry.path("weights.safetensors").read_bytes() == reference.path("weights.safetensors").read_bytes()
@@ -153,19 +151,18 @@ from tasks.data import NullProgress
 if __name__ == "__main__":
     overrides, out, update, dev = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     if dev:
-        import tasks.fairseq_plugin
-        from fairseq.trainer import Trainer
-        begin = Trainer.begin_valid_epoch
-        def dying(self, epoch):
-            if epoch == dev:
+        from tasks.fairseq_plugin.loop import Training
+        measure = Training._measure
+        def dying(self):
+            if self.epoch == dev:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return begin(self, epoch)
-        Trainer.begin_valid_epoch = dying
+            return measure(self)
+        Training._measure = dying
     if update:
         from tasks.fairseq_plugin.trainer import Trainer
         step = Trainer.train_step
         def dying(self, *args, **kwargs):
-            if self.get_num_updates() == update:
+            if self.updates == update:
                 os.kill(os.getpid(), signal.SIGKILL)
             return step(self, *args, **kwargs)
         Trainer.train_step = dying
@@ -252,7 +249,7 @@ def test_asked_to_stop_it_saves_the_last_update_and_ends_the_same(
     store, step = Store(tmp_path), Trainer.train_step
 
     def warned(self, *args, **kwargs):
-        if self.get_num_updates() == update:
+        if self.updates == update:
             os.kill(os.getpid(), signal.SIGUSR1)
         return step(self, *args, **kwargs)
 
@@ -285,7 +282,6 @@ def test_truncated_checkpoint_falls_back_to_the_one_before(uninterrupted, proces
     entry = next(iter(Store(tmp_path)))
     last = entry.path("checkpoints/last.pt")
     whole = last.read_bytes()
-    last.unlink()  # best.pt may be the same file
     last.write_bytes(whole[: len(whole) // 2])
     assert process(overrides, tmp_path).returncode == 0
     log = entry.path("log.txt").read_text()
@@ -300,7 +296,6 @@ def test_no_readable_checkpoint_starts_again(uninterrupted, process, tiny, tmp_p
     assert process(overrides, tmp_path, kill_at_update=40).returncode == -signal.SIGKILL
     entry = next(iter(Store(tmp_path)))
     for name in ("last.pt", "previous.pt"):
-        entry.path(f"checkpoints/{name}").unlink()
         entry.path(f"checkpoints/{name}").write_bytes(b"")
     assert process(overrides, tmp_path).returncode == 0
     assert "previous.pt cannot be read" in entry.path("log.txt").read_text()
@@ -309,23 +304,21 @@ def test_no_readable_checkpoint_starts_again(uninterrupted, process, tiny, tmp_p
 
 def test_the_disk_fills_up_while_a_checkpoint_is_written(prepared_cell, tiny, tmp_path, monkeypatch):
     """A clear error, no half checkpoint in the place of a whole one, and the next run goes on."""
-    from fairseq.trainer import Trainer
-
     cell, store = prepared_cell([*tiny, "train.max_epochs=3"]), Store(tmp_path)
-    entry, real, calls = cell.entry(store), Trainer.save_checkpoint, []
+    entry, real, calls = cell.entry(store), torch.save, []
 
-    def full(self, filename, state):
-        calls.append(filename)
+    def full(state, path):
+        calls.append(path)
         if len(calls) == 2:
-            Path(filename).write_bytes(b"half")
-            raise OSError(28, os.strerror(28), filename)
-        real(self, filename, state)
+            path.write_bytes(b"half")
+            raise OSError(28, os.strerror(28), str(path))
+        real(state, path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "save_checkpoint", full)
+        patch.setattr(torch, "save", full)
         outcome = cells.run(cell, store)
     assert outcome.state == "failed" and "no space left" in outcome.error.splitlines()[0]
-    assert sorted(p.name for p in entry.path("checkpoints").iterdir()) == ["best.pt", "last.pt"]
+    assert sorted(p.name for p in entry.path("checkpoints").iterdir()) == ["last.pt"]
     weights(entry)
     assert cells.run(cell, store).state == "done"
     assert "resuming from epoch 2" in entry.path("log.txt").read_text()
@@ -353,12 +346,15 @@ def test_a_loss_that_explodes_is_not_done(prepared_cell, tiny, tmp_path):
 
 
 def test_only_what_dev_measures_picks_the_epoch():
-    from tasks.fairseq_plugin.loop import Selection
+    from tasks.fairseq_plugin.job import Job
+
+    def value(metric: str, better: int) -> float:
+        return Job("seq2seq", {"train": {"best_metric": metric}}, Path(), Path(), better).value(row)
 
     row = {"train/loss": 1.0, "dev/loss": 2.0, "dev/accuracy": 3.0}
-    assert (Selection("accuracy", 1).value(row), Selection("loss", -1).value(row)) == (3.0, -2.0)
+    assert (value("accuracy", 1), value("loss", -1)) == (3.0, -2.0)
     with pytest.raises(ValueError, match=r"train\.best_metric='ppl' is not measured on dev; there are: loss, accuracy"):
-        Selection("ppl", -1).value(row)
+        value("ppl", -1)
 
 
 def test_a_learned_alpha_has_its_column(uninterrupted):
