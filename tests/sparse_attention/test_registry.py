@@ -40,7 +40,7 @@ def test_the_package_shows_all_it_has_and_nothing_else():
     shown = dir(sa)
     assert {"continuous", "kernels", "losses", "properties", "quality"} < set(shown)
     rooms = {name for name in shown if inspect.ismodule(getattr(sa, name))}
-    assert "registry" not in shown and len(rooms) == 14
+    assert "registry" not in shown and len(rooms) == 11
     for name in set(shown) - rooms - {"__version__"}:
         found = getattr(sa, name)
         assert found.__module__.startswith("sparse_attention") and found.__name__ == name
