@@ -32,8 +32,6 @@ Public names (`help(sa.entmax)`, `help(sa.losses)`; a tour of 15 minutes is in d
     the rest     kernels, structured, continuous, __version__
 """
 
-# ruff: noqa: F401  # `__all__` is made of what is imported here and what is registered
-
 from __future__ import annotations
 
 import importlib as _importlib
@@ -41,25 +39,37 @@ import importlib as _importlib
 from . import kernels, losses, quality, registry
 from .losses import max_omega
 from .mappings import FUNCTIONS as _FUNCTIONS
+from .mappings import continuous
 from .registry import Mapping, Param, Spec, UnknownMappingError, make, names, register, spec
 
 __version__ = "0.2.0"
 
 globals().update(_FUNCTIONS)
-_OWN = ("Mapping", "Param", "Spec", "UnknownMappingError", "kernels", "losses", "make", "max_omega", "names", "quality", "register", "spec")  # fmt: skip
-# Imported at first use, like the continuous mappings.
-_LAZY = {
-    name: f".{name}" for name in ("fused", "integrations", "nn", "properties", "prox", "structured", "unnormalised")
-}
-_LAZY["continuous"] = ".mappings.continuous"
+_LAZY = ("fused", "integrations", "nn", "properties", "prox", "structured", "unnormalised")  # imported at first use
 _FUSED = ("KeyCache", "sparse_attention")
+__all__ = [
+    "Mapping",
+    "Param",
+    "Spec",
+    "UnknownMappingError",
+    "continuous",
+    "kernels",
+    "losses",
+    "make",
+    "max_omega",
+    "names",
+    "quality",
+    "register",
+    "spec",
+    *_LAZY,
+    *_FUSED,
+    *registry.public(),
+]
 
 
 def __getattr__(name: str) -> object:
-    if name == "__all__":
-        return sorted({*_OWN, *_LAZY, *_FUSED, *registry.public()})
     if name in _LAZY:
-        return _importlib.import_module(_LAZY[name], __name__)
+        return _importlib.import_module(f".{name}", __name__)
     if name in _FUSED:
         return getattr(_importlib.import_module(".fused", __name__), name)
     found = {} if name.startswith("_") else registry.public()
@@ -69,4 +79,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return [*__getattr__("__all__"), "__version__"]  # type: ignore[misc]
+    return sorted({*__all__, *registry.public(), "__version__"})

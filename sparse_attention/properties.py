@@ -30,6 +30,7 @@ class Row:
     function: Function
     printed: tuple[str, str, str, str, str]
     lipschitz: str
+    l2: float  # the constant that holds, in the l2 norm
     limits: tuple[tuple[str, Function], ...] = ()
     apex: float | None = None  # the sum of scores at which the denominator vanishes
 
@@ -39,26 +40,38 @@ def rows(K: int = 5, lam: float = 0.5, q: float = 0.4) -> list[Row]:
     all) left out."""
     far = 1e12
     return [
-        Row("sum normalization", sa.sum_normalization, ("yes", "no", "no", "yes", "no"), "inf", apex=0.0),
-        Row("spherical softmax", sa.spherical_softmax, ("no", "no", "no", "yes", "no"), "inf"),
-        Row("softmax", sa.softmax, ("no", "yes", "yes", "no", "yes"), "1"),
-        Row("sparsemax", sa.sparsemax, ("yes", "yes", "yes", "no", "yes"), "1"),
+        Row("sum normalization", sa.sum_normalization, ("yes", "no", "no", "yes", "no"), "inf", math.inf, apex=0.0),
+        Row("spherical softmax", sa.spherical_softmax, ("no", "no", "no", "yes", "no"), "inf", math.inf),
+        Row("softmax", sa.softmax, ("no", "yes", "yes", "no", "yes"), "1", 0.5),
+        Row("sparsemax", sa.sparsemax, ("yes", "yes", "yes", "no", "yes"), "1", 1.0),
         Row(
             f"sparsegen-lin lam={lam}",
             lambda z: sa.sparsegen_lin(z, lam=lam),
             ("lam=0", "yes", "yes", "no", "yes"),
             "1/(1-lam)",
+            1 / (1 - lam),
             (("lam=0", sa.sparsegen_lin),),
         ),
         Row(
-            f"sparsegen-exp lam={lam}", lambda z: sa.sparsegen_exp(z, lam=lam), ("no", "yes", "no", "no", "yes"), "inf"
+            f"sparsegen-exp lam={lam}",
+            lambda z: sa.sparsegen_exp(z, lam=lam),
+            ("no", "yes", "no", "no", "yes"),
+            "inf",
+            math.inf,
         ),
-        Row(f"sparsegen-sq lam={lam}", lambda z: sa.sparsegen_sq(z, lam=lam), ("no", "no", "no", "no", "yes"), "inf"),
+        Row(
+            f"sparsegen-sq lam={lam}",
+            lambda z: sa.sparsegen_sq(z, lam=lam),
+            ("no", "no", "no", "no", "yes"),
+            "inf",
+            math.inf,
+        ),
         Row(
             f"sparsecone q={q}",
             lambda z: sa.sparsecone(z, q=q),
             ("yes", "no", "q=inf", "q=0", "no"),
             "inf",
+            math.inf,
             (("q=inf", lambda z: sa.sparsecone(z, q=far)), ("q=0", lambda z: sa.sparsecone(z, q=0.0))),
             apex=-K * q,
         ),
@@ -67,9 +80,17 @@ def rows(K: int = 5, lam: float = 0.5, q: float = 0.4) -> list[Row]:
             lambda z: sa.sparsehourglass(z, q=q),
             ("yes", "yes", "q=inf", "q=0", "yes"),
             "1+1/(Kq)",
+            hourglass_lipschitz(K, q),
             (("q=inf", lambda z: sa.sparsehourglass(z, q=far)), ("q=0", sa.sum_normalization_pp)),
         ),
-        Row("sum normalization++", sa.sum_normalization_pp, ("yes", "yes", "no", "yes", "yes"), "inf", apex=0.0),
+        Row(
+            "sum normalization++",
+            sa.sum_normalization_pp,
+            ("yes", "yes", "no", "yes", "yes"),
+            "inf",
+            math.inf,
+            apex=0.0,
+        ),
     ]
 
 
@@ -162,19 +183,6 @@ def probes(K: int, q: float = 0.4) -> Tensor:
     )
 
 
-def lipschitz_l2(label: str, K: int, lam: float, q: float) -> float:
-    """The constants that hold: 1/2 for softmax, and the corrected one of sparsehourglass."""
-    if label.startswith("softmax"):
-        return 0.5
-    if label.startswith("sparsemax"):
-        return 1.0
-    if label.startswith("sparsegen-lin"):
-        return 1 / (1 - lam)
-    if label.startswith("sparsehourglass"):
-        return hourglass_lipschitz(K, q)
-    return math.inf
-
-
 def hourglass_lipschitz(K: int, q: float) -> float:
     """``sqrt((1 + 1/(Kq))^2 + (K-1)/(Kq)^2)``, reached as sum z -> 0 with full support and p almost one-hot."""
     return math.sqrt((1 + 1 / (K * q)) ** 2 + (K - 1) / (K * q) ** 2)
@@ -189,9 +197,8 @@ def table(K: int = 5, lam: float = 0.5, q: float = 0.4) -> list[dict[str, str]]:
             found = verdict(prop, row, K, printed)
             line[prop] = found if found == printed else f"{found} (printed: {printed})"
         measured = steepness(row.function, probes(K, q))
-        bound = lipschitz_l2(row.label, K, lam, q)
         line["printed constant"] = row.lipschitz
-        line["true l2 constant"] = "inf" if bound == math.inf else f"{bound:.4f}"
+        line["true l2 constant"] = "inf" if row.l2 == math.inf else f"{row.l2:.4f}"
         line["steepest found"] = f"{measured:.4f}" if measured < 1e3 else f"{measured:.0e}"
         result.append(line)
     return result

@@ -27,11 +27,8 @@ def attention_statistics(p: Tensor, mask: Tensor | None = None) -> dict[str, flo
     alive = keep.any(-1)
     p, keep = p[alive], keep[alive]
     if not len(p):
-        nan = float("nan")
-        return {
-            "rows": 0.0,
-            **dict.fromkeys(("support", "zeros", "entropy", "max_weight", "groups", "segments", "contiguity"), nan),
-        }
+        means = ("support", "zeros", "entropy", "max_weight", "groups", "segments", "contiguity")
+        return {"rows": 0.0, **dict.fromkeys(means, float("nan"))}
     # Neighbours are kept positions: close the holes.
     order = torch.argsort(keep.to(torch.int8), dim=-1, descending=True, stable=True)
     p = p.masked_fill(~keep, 0.0).gather(-1, order)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..registry import Param, register
 from ..rows.apply import fused
-from ..rows.given import given_rows
+from ..rows.masked import masked_rows
 from ..rows.shape import along
 from .sparsemax import project_last
 
@@ -50,10 +50,10 @@ def through_cone(op: str, scores: Tensor, dim: int, mask: Tensor | None, q: floa
         return along(cone, x, -1, mask, q=q, mirrored=mirrored)
 
     def on_last(x: Tensor, q: float | Tensor) -> Tensor:
-        p = given_rows(op, x.contiguous(), None, {"q": q}, again)
+        p = masked_rows(op, x.contiguous(), None, {"q": q}, again)
         return cone(x, q, mirrored) if p is None else p
 
-    if dim.__class__ is int and dim == -1 and (p := given_rows(op, scores, mask, {"q": q}, again)) is not None:
+    if dim.__class__ is int and dim == -1 and (p := masked_rows(op, scores, mask, {"q": q}, again)) is not None:
         return p
     return along(on_last, scores, dim, mask, q=q)
 

@@ -22,7 +22,7 @@ from torch.autograd import Function
 from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
 from . import operators
-from .given import given_rows
+from .masked import masked_rows
 from .shape import (
     FULL,
     PLAIN,
@@ -66,10 +66,10 @@ def rows(
         dim = whole(dim)
     for value in params.values():
         if value.__class__ is not float:
-            if dim == -1 and (p := given_rows(op, scores, mask, params, _again(op, learned))) is not None:
+            if dim == -1 and (p := masked_rows(op, scores, mask, params, _again(op, learned))) is not None:
                 return p
             return along(lambda x, **values: _with_tensors(op, x, values, learned), scores, dim, mask, **params)
-    if mask is not None and dim == -1 and (p := given_rows(op, scores, mask, params)) is not None:
+    if mask is not None and dim == -1 and (p := masked_rows(op, scores, mask, params)) is not None:
         return p
     if (p := fused(op, scores, dim, mask, params)) is not None:
         return p
@@ -149,7 +149,7 @@ def on_cpu(scores: Tensor, dim: int) -> bool:
 
 def _with_tensors(op: str, x: Tensor, params: dict[str, Any], learned: Callable[..., Tensor] | None) -> Tensor:
     """``x [..., n]``, hyperparameters as numbers and ``[..., 1]``."""
-    p = given_rows(op, x.contiguous(), None, params, _again(op, learned))
+    p = masked_rows(op, x.contiguous(), None, params, _again(op, learned))
     return _in_torch(op, x, params, learned) if p is None else p
 
 
@@ -328,7 +328,7 @@ class _RowsInTorch(Function):
         dx, p, theta, params = _RowsInTorch._product(ctx, g)
         dtheta = None
         if theta is not None and ctx.needs_input_grad[1]:
-            dtheta = REFERENCE[ctx.op].gradient_of_theta(dx, p, theta, params)
+            dtheta = REFERENCE[ctx.op].gradient_of(ctx.name, dx, p, params)
         return dx.to(p.dtype), dtheta, None, None, None
 
     @staticmethod

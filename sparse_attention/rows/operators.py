@@ -88,7 +88,7 @@ def _backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     if theta is not None:
         params[ctx.theta_name] = theta
     dx = reference.backward(g, saved, (), **params)
-    dtheta = None if theta is None else reference.gradient_of_theta(dx, saved, theta, params)
+    dtheta = None if theta is None else reference.gradient_of(ctx.theta_name, dx, saved, params)
     return dx.to(saved.dtype), dtheta, None, None, None, None
 
 

@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from ..describe import Param
+
+REDUCTION = Param("reduction", choices=("mean", "sum", "none"), tensor=False)
 Again = Callable[[Tensor], Tensor] | None  # the mapping, to be differentiated itself
 
 
@@ -76,10 +79,5 @@ class AtClass(Function):
 
 def reduced(values: Tensor, reduction: str) -> Tensor:
     """One value per row by "mean", "sum" or "none". Raises ValueError for another word."""
-    if reduction == "none":
-        return values
-    if reduction == "sum":
-        return values.sum()
-    if reduction == "mean":
-        return values.mean()
-    raise ValueError(f"reduction={reduction!r} is not one of mean, sum, none")
+    REDUCTION.check(reduction)
+    return values if reduction == "none" else values.sum() if reduction == "sum" else values.mean()
