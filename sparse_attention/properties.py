@@ -1,8 +1,8 @@
 """The properties of Laha et al. 2018, Table 1, verified or refuted numerically.
 
-Every claim is put to a sample of scores and to the points where the formulas can break (the zero vector, a row of sum 0,
-the apex of the cone). "yes": no violation above 1e-8 was found; "no": a violation was found, and it is kept as evidence.
-A claim that holds for one value of the hyperparameter only is checked at that value and at another.
+Every claim is tested on a sample of scores and at the points where the formulas can break (the zero vector, a row of sum 0,
+the apex of the cone). "yes": no violation above 1e-8 was found; "no": a violation was found. A claim that holds for one value
+of the hyperparameter only is checked at that value and at another.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _scores(K: int) -> Tensor:
 
 
 def _gap(a: Tensor, b: Tensor) -> float:
-    """Largest difference; a row that has no value on one side only counts as different, on both sides as equal."""
+    """Largest difference. A row that is NaN on one side counts as different, on both sides as equal."""
     nan_a, nan_b = torch.isnan(a).any(-1), torch.isnan(b).any(-1)
     if bool((nan_a != nan_b).any()):
         return math.inf
@@ -110,7 +110,7 @@ def _gap(a: Tensor, b: Tensor) -> float:
 
 
 def violation(prop: str, f: Function, K: int, apex: float | None = None) -> float:
-    """How far the function is from having the property: 0 or rounding if it has it."""
+    """How much the function violates the property: 0 or rounding if it has it."""
     z = _scores(K)
     generator = torch.Generator().manual_seed(1)
     if prop == "idempotence":
@@ -139,7 +139,7 @@ def violation(prop: str, f: Function, K: int, apex: float | None = None) -> floa
 
 
 def verdict(prop: str, row: Row, K: int, printed: str) -> str:
-    """``yes``, ``no``, or the parameter at which alone it holds (``lam=0``), where the paper claims such a one."""
+    """``yes``, ``no``, or the only parameter value at which it holds (``lam=0``), if the paper claims one."""
     if violation(prop, row.function, K, row.apex) < _TOLERANCE:
         return "yes"
     special = dict(row.limits).get(printed)

@@ -35,7 +35,7 @@ def _tsallis(p: Tensor, keep: Tensor, alpha: Any) -> Tensor:
 def _p_norm(y: Tensor, keep: Tensor, p: Any, gamma: Any, **_: Any) -> Tensor:
     inside = torch.where(y > 0, y, 1.0)
     total = torch.where(y > 0, inside.pow(p), 0.0).sum(-1, keepdim=True)
-    # One value per row, put on the first position: the sum over positions is the regulariser.
+    # One value per row, at the first position: the sum over positions is the regulariser.
     row = gamma * 0.5 * torch.where(total > 0, total, 1.0).pow(2.0 / p) * (total > 0)
     return torch.cat((row, torch.zeros_like(y[..., 1:])), -1)
 
@@ -110,7 +110,7 @@ def _norm(y: Tensor, x: Tensor, p: float, gamma: float) -> Tensor:
     return gamma * (0.5 * size.square() - size.pow(2.0 - p) * y.amax(-1).pow(p - 1.0) + 0.5)
 
 
-# ``sum_i p_i (x_i - top) - Omega(p) + Omega(vertex)`` of attention p and scores x, in as few passes as there are: with the
+# ``sum_i p_i (x_i - top) - Omega(p) + Omega(vertex)`` of attention p and scores x, in as few passes as possible: with the
 # highest score top, the loss at class y is this plus ``top - x_y``. Rows [..., n] -> [...]; hyperparameters are numbers.
 AT_VERTEX: dict[str, Callable[..., Tensor]] = {
     "softmax": lambda p, x, gamma: -gamma * p.amax(-1).log(),

@@ -2,8 +2,8 @@ r"""Fusedmax: :math:`p = \arg\min_{p \in \Delta} \frac12\|p - x/\gamma\|^2 + \la
 
 Niculae & Blondel 2017, sec. 3.2: neighbouring positions get the same weight. It is the total variation prox followed by
 sparsemax (Prop. 2; the composition is exact). lam = 0 is sparsemax, lam -> infinity uniform. With G averaging inside
-the groups the Jacobian is :math:`J_\Delta G / \gamma` (Prop. 3). Cost O(n). **Masked positions are removed**: the two
-sides of a hole are neighbours. Check value: ``fusedmax([1, 2.1, 1.9], lam=.1) = [0, .5, .5]``.
+the groups the Jacobian is :math:`J_\Delta G / \gamma` (Prop. 3). Cost O(n). **Masked positions are removed**: the positions
+on both sides of a gap become neighbours. Check value: ``fusedmax([1, 2.1, 1.9], lam=.1) = [0, .5, .5]``.
 
 Forward and backward: ``kernels/reference/structured.py`` (``fusedmax_forward``, ``grouped_backward``); fast
 ``kernels/native/src/fusedmax.h``, ``kernels/triton/structured.py``; a tensor lam: below.
@@ -38,7 +38,7 @@ def fusedmax(
         scores: any shape; -inf counts as masked.
         lam: >= 0, a number or a tensor over the rows.
         gamma: > 0, a number or a tensor over the rows.
-        mask: bool, broadcastable to scores, True = keep; masked positions are removed before neighbours are taken.
+        mask: bool, broadcastable to scores, True = keep; masked positions are removed, so those around them are neighbours.
     Returns:
         shape of scores; rows sum to 1.
     Raises:

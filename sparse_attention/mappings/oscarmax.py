@@ -1,8 +1,8 @@
 r"""Oscarmax: :math:`p = \arg\min_{p \in \Delta} \frac12\|p - x/\gamma\|^2 + \lambda \sum_{i<j} \max(|p_i|, |p_j|)`.
 
-Niculae & Blondel 2017, sec. 3.2: clusters of equal weight wherever they stand. ``mode="exact"`` solves this problem for
+Niculae & Blondel 2017, sec. 3.2: clusters of equal weight, at any positions. ``mode="exact"`` solves this problem for
 scores of any sign: sort them, subtract :math:`\lambda(d - i)` from the i-th largest, isotonic regression, sparsemax.
-``mode="paper"`` is the printed Prop. 2 (and the authors' code): the OSCAR prox on |x|, then sparsemax. It is only right
+``mode="paper"`` is the printed Prop. 2 (and the authors' code): the OSCAR prox on |x|, then sparsemax. It is correct only
 while the prox stays positive (``docs/errata/niculae_oscarmax.py``); with N(0,1) scores, n = 10, lam = .01 half of the rows
 differ, by up to .05, and with N(0, .1^2) scores, n = 30, nearly all, by up to .18. ``paper`` does not compile as one
 graph. Cost O(n log n).
@@ -47,7 +47,7 @@ def oscarmax(
     mask: Tensor | None = None,
     mode: str = "exact",
 ) -> Tensor:
-    """Clusters of equal weight anywhere.
+    """Clusters of equal weight at any positions.
 
     Args:
         scores: any shape; -inf counts as masked, and only kept positions count in the penalty.

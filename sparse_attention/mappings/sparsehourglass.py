@@ -39,7 +39,7 @@ def cone(x: Tensor, q: float | Tensor, mirrored: bool = False) -> Tensor:
 
 
 def through_cone(op: str, scores: Tensor, dim: int, mask: Tensor | None, q: float | Tensor) -> Tensor:
-    """sparsecone or sparsehourglass along ``dim``: one kernel, else as `cone` has it."""
+    """sparsecone or sparsehourglass along ``dim``: by one kernel if possible, else by `cone`."""
     mirrored = op == "sparsehourglass"
     if not isinstance(q, Tensor):
         p = fused(op, scores, dim, mask, {"q": q}, partial(cone, q=q, mirrored=mirrored))
@@ -62,8 +62,8 @@ def through_cone(op: str, scores: Tensor, dim: int, mask: Tensor | None, q: floa
 def sparsecone(scores: Tensor, dim: int = -1, q: float | Tensor = 1.0, mask: Tensor | None = None) -> Tensor:
     """Projection through the point (-q, ..., -q).
 
-    Only meaningful for rows with ``sum z > -Kq``; below, the order of the scores is reversed (the paper's reason for the
-    hourglass), and at equality the row is NaN: use sparsehourglass unless the scores are known to be positive.
+    Meaningful only for rows with ``sum z > -Kq``. Below, the order of the scores is reversed (the paper's reason for the
+    hourglass), and at equality the row is NaN. Use sparsehourglass unless the scores are known to be positive.
 
     Args:
         scores: any shape; -inf counts as masked.

@@ -20,12 +20,12 @@ def _smooth(op: str) -> bool:
 
 
 def readable(x: Tensor) -> bool:
-    """Whether a kernel may be handed this tensor's memory, on a CPU, outside every transform and forward-mode level."""
+    """Whether a kernel may read this tensor's memory: on a CPU, outside every transform and forward-mode level."""
     return x.is_cpu and not foreign(x) and not transformed() and _forward_ad._current_level < 0
 
 
 def masked_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any], again: Any = None) -> Tensor | None:
-    """The attention of contiguous scores ``x [..., n]``, last dimension; None where the native kernels do not take all of it.
+    """The attention of contiguous scores ``x [..., n]`` along the last dimension; None if no native kernel takes this call.
 
     Args:
         mask: bool, broadcastable to x, or None.
@@ -48,7 +48,7 @@ def masked_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any],
         ):
             return None
         layout = native.masked.layout(mask, x.shape)
-        if layout is None:  # the way that says why it does not fit
+        if layout is None:  # the other path raises the error
             return None
     names, values = tuple(params), list(params.values())
     for i, value in enumerate(values):

@@ -1,4 +1,4 @@
-"""What Fenchel-Young losses are made of: a scalar product with a known gradient, and how rows become one number."""
+"""The parts of Fenchel-Young losses: a scalar product with a known gradient, and the reduction of rows to one number."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Again = Callable[[Tensor], Tensor] | None  # the mapping, to be differentiated i
 
 
 class Slope(Function):
-    """``sum x (p - t)`` with ``d/dx = p - t`` (Danskin: p is optimal, so it counts as constant, once). Differentiated
-    again, the gradient sees how p depends on x: through p itself or, where ``again`` is given, through ``again(x)``, so that
-    the first derivative need not pass through the mapping. A row that is infinite (t lies on a masked class) has no gradient:
-    p - t would push all kept scores the same way."""
+    """``sum x (p - t)`` with ``d/dx = p - t`` (Danskin: p is optimal, so the first derivative treats it as constant). The second
+    derivative follows how p depends on x: through p itself, or through ``again(x)`` if it is given, so that the first
+    derivative need not pass through the mapping. An infinite row (t is on a masked class) has no gradient: p - t would push
+    all kept scores the same way."""
 
     @staticmethod
     def forward(x: Tensor, p: Tensor, t: Tensor, again: Again) -> Tensor:

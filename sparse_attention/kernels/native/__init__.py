@@ -125,33 +125,59 @@ class _Rows:
             function.restype = _INT
             getattr(self, f"_{direction}")[dtype] = function
 
-    def forward(self, x: Tensor, **params: float) -> tuple[Tensor, tuple[Tensor, ...]]:
+
+# The methods below name their hyperparameters: collecting them by name would take a tenth of a small call.
+class _Gamma(_Rows):
+    def forward(self, x: Tensor, gamma: float) -> tuple[Tensor, tuple[Tensor, ...]]:
         x = dense(x)
         p = torch.empty_like(x)
         rows, n = x.shape
-        values = map(params.__getitem__, self.params)
-        status = self._forward[x.dtype](x.data_ptr() or nowhere(x), p.data_ptr(), rows, n, *values, _threads())
-        if status == _OUT_OF_MEMORY:
+        if self._forward[x.dtype](x.data_ptr() or nowhere(x), p.data_ptr(), rows, n, gamma, _threads()):
             _fail(p)
-        return p, (x,) if status == _EXCLUDED else ()
+        return p, ()
 
-    def backward(self, g: Tensor, p_out: Tensor, saved: Any = (), **params: float) -> Tensor:
-        g, p, at = _paired(g, p_out)
+    def backward(self, g: Tensor, p: Tensor, saved: Any, gamma: float) -> Tensor:
+        g, p, at = _paired(g, p)
         dx = torch.empty_like(p)
         rows, n = p.shape
-        values = map(params.__getitem__, self.params)
-        if self._backward[p.dtype](at, p.data_ptr(), dx.data_ptr(), rows, n, *values, _threads()):
+        if self._backward[p.dtype](at, p.data_ptr(), dx.data_ptr(), rows, n, gamma, _threads()):
             _fail(p)
         return dx
 
 
-class _Entmax(_Rows):
+class _Alpha(_Rows):
     """The reference computes alpha below 1.0001, where the power 1/(alpha - 1) has too few digits or another sign."""
 
-    def forward(self, x: Tensor, **params: float) -> tuple[Tensor, tuple[Tensor, ...]]:
-        if params["alpha"] < masked.LOWEST_ALPHA:
-            return reference.OPS[self.name].forward(x, **params)
-        return super().forward(x, **params)
+    def forward(self, x: Tensor, alpha: float) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if alpha < masked.LOWEST_ALPHA:
+            return reference.OPS[self.name].forward(x, alpha=alpha)
+        x = dense(x)
+        p = torch.empty_like(x)
+        rows, n = x.shape
+        if self._forward[x.dtype](x.data_ptr() or nowhere(x), p.data_ptr(), rows, n, alpha, _threads()):
+            _fail(p)
+        return p, ()
+
+    def backward(self, g: Tensor, p: Tensor, saved: Any, alpha: float) -> Tensor:
+        return _Gamma.backward(self, g, p, saved, alpha)  # type: ignore[arg-type]
+
+
+class _NormGamma(_Rows):
+    def forward(self, x: Tensor, p: float, gamma: float) -> tuple[Tensor, tuple[Tensor, ...]]:
+        x = dense(x)
+        y = torch.empty_like(x)
+        rows, n = x.shape
+        if self._forward[x.dtype](x.data_ptr() or nowhere(x), y.data_ptr(), rows, n, p, gamma, _threads()):
+            _fail(y)
+        return y, ()
+
+    def backward(self, g: Tensor, y: Tensor, saved: Any, p: float, gamma: float) -> Tensor:
+        g, y, at = _paired(g, y)
+        dx = torch.empty_like(y)
+        rows, n = y.shape
+        if self._backward[y.dtype](at, y.data_ptr(), dx.data_ptr(), rows, n, p, gamma, _threads()):
+            _fail(y)
+        return dx
 
 
 class _Scores(_Rows):
@@ -159,12 +185,21 @@ class _Scores(_Rows):
 
     arrays, slope = (2, 4), ("gamma",)
 
-    def backward(self, g: Tensor, p_out: Tensor, saved: Any = (), **params: float) -> Tensor:
-        g, p, at = _paired(g, p_out)
+    def forward(self, x: Tensor, lam: float, gamma: float) -> tuple[Tensor, tuple[Tensor, ...]]:
+        x = dense(x)
+        p = torch.empty_like(x)
+        rows, n = x.shape
+        status = self._forward[x.dtype](x.data_ptr() or nowhere(x), p.data_ptr(), rows, n, lam, gamma, _threads())
+        if status == _OUT_OF_MEMORY:
+            _fail(p)
+        return p, (x,) if status == _EXCLUDED else ()
+
+    def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: float, gamma: float) -> Tensor:
+        g, p, at = _paired(g, p)
         dx = torch.empty_like(p)
         rows, n = p.shape
         x = address(saved[0], p.dtype, p.numel()) if saved else None
-        if self._backward[p.dtype](at, p.data_ptr(), x, dx.data_ptr(), rows, n, params["gamma"], _threads()):
+        if self._backward[p.dtype](at, p.data_ptr(), x, dx.data_ptr(), rows, n, gamma, _threads()):
             _fail(p)
         return dx
 
@@ -174,21 +209,21 @@ class _Blocks(_Rows):
 
     arrays, slope = (3, 3), ("gamma",)
 
-    def forward(self, x: Tensor, **params: float) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def forward(self, x: Tensor, lam: float, gamma: float) -> tuple[Tensor, tuple[Tensor, ...]]:
         x = dense(x)
         p, blocks = torch.empty_like(x), torch.empty_like(x, dtype=torch.int32)
         rows, n = x.shape
-        pointers = x.data_ptr() or nowhere(x), p.data_ptr(), blocks.data_ptr()
-        if self._forward[x.dtype](*pointers, rows, n, *map(params.__getitem__, self.params), _threads()):
+        call = self._forward[x.dtype]
+        if call(x.data_ptr() or nowhere(x), p.data_ptr(), blocks.data_ptr(), rows, n, lam, gamma, _threads()):
             _fail(p)
         return p, (blocks,)
 
-    def backward(self, g: Tensor, p_out: Tensor, saved: Any = (), **params: float) -> Tensor:
-        g, p, at = _paired(g, p_out)
+    def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: float, gamma: float) -> Tensor:
+        g, p, at = _paired(g, p)
         dx = torch.empty_like(p)
         rows, n = p.shape
         blocks = address(saved[0], torch.int32, p.numel())
-        if self._backward[p.dtype](at, blocks, dx.data_ptr(), rows, n, params["gamma"], _threads()):
+        if self._backward[p.dtype](at, blocks, dx.data_ptr(), rows, n, gamma, _threads()):
             _fail(p)
         return dx
 
@@ -202,7 +237,7 @@ class _Threshold(_Rows):
 
     arrays, looks_at_bounds = (4, 7), True
 
-    def forward(  # type: ignore[override]
+    def forward(
         self, x: Tensor, bounds: Tensor, doubt: Callable[[], object] | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         bounds, x, limits = _paired(bounds, x)
@@ -218,9 +253,7 @@ class _Threshold(_Rows):
             doubt()
         return p, (x, threshold)
 
-    def backward(  # type: ignore[override]
-        self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], bounds: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], bounds: Tensor) -> tuple[Tensor, Tensor]:
         g, p, at = _paired(g, p)
         bounds = dense(bounds)
         dx, du = torch.empty_like(p), torch.empty_like(p)
@@ -287,7 +320,11 @@ class _Sparsemap(_Rows):
         return dx, dt
 
 
-_BY_SAVED = {"nothing": _Rows, "scores": _Scores, "blocks": _Blocks, "threshold": _Threshold}
-OPS: dict[str, Any] = {name: _BY_SAVED[op.native](name) for name, op in reference.OPS.items() if op.native}
-OPS["entmax"] = _Entmax("entmax")
+_KINDS: dict[Any, type[_Rows]] = {"scores": _Scores, "blocks": _Blocks, "threshold": _Threshold}
+_KINDS |= {("gamma",): _Gamma, ("alpha",): _Alpha, ("p", "gamma"): _NormGamma}  # those that save nothing
+OPS: dict[str, Any] = {
+    name: _KINDS[op.params if op.native == "nothing" else op.native](name)
+    for name, op in reference.OPS.items()
+    if op.native is not None
+}
 STRUCTURED = {name: _Sparsemap(name) for name in ("sparsemap_sequence", "sparsemap_matching")}
