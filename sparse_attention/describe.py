@@ -1,4 +1,7 @@
-"""What is known about a mapping: its hyperparameters and their ranges, what it works over, where it comes from."""
+"""What is known about a mapping: its hyperparameters and their ranges, what it works over, where it comes from.
+
+`Param` is the one place that checks whether a number is in its range.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,17 @@ from torch import Tensor, nn
 KINDS = ("simplex", "constrained", "stateful", "structured", "continuous")
 OVER = ("row", "grid", "sequence", "matching", "density")
 DOMAINS = ("real", "nonnegative")
-LEARNED = "learned"  # in place of a number: found by training, see `Param.learned`
+LEARNED = "learned"  # in place of a number: learned in training, see `Param.learned`
 
 
 @dataclass(frozen=True)
 class Param:
-    """One hyperparameter: what it means and where it may lie. Its default is read from the function's signature.
+    """One hyperparameter: its meaning and its range. Its default comes from the function's signature.
 
-    ``low`` and ``high`` are open ends unless ``closed_low`` / ``closed_high``; ``choices`` replaces them for words;
-    ``whole``: a whole number; ``tensor`` says that a tensor (a learned value, per head or per row) is accepted as well
-    as a number. A number out of range is an error; a tensor out of range makes its rows NaN. ``learned``: the interval in
-    which a module made with the word "learned" finds its value.
+    ``low`` and ``high`` are excluded unless ``closed_low`` / ``closed_high``. ``choices`` replaces them for words. ``whole``
+    allows whole numbers only. ``tensor``: a tensor (a learned value, one per head or per row) is accepted as well as a number.
+    A number out of range is an error; a tensor out of range makes its rows NaN. ``learned``: the interval of the value that a
+    module made with "learned" learns.
     """
 
     name: str
@@ -42,7 +45,7 @@ class Param:
 
     @property
     def range(self) -> str:
-        """The allowed set in words, e.g. ``lam >= 0`` or ``1 < p <= 2``."""
+        """The range in words, e.g. ``lam >= 0`` or ``1 < p <= 2``."""
         if self.choices:
             return f"{self.name} in {{{', '.join(self.choices)}}}"
         kind = "a whole number, " if self.whole else ""
@@ -53,19 +56,19 @@ class Param:
         return kind + (f"{left}{self.name}{right}" if left or right else f"any finite {self.name}")
 
     def check(self, value: Any) -> Any:
-        """Return the value as it will be used, or raise ``ValueError`` naming the range and the value."""
+        """The value as it will be used. Raises ``ValueError`` with the value and the range."""
         if type(value) is float and self.low < value < self.high and not self.whole and not self.choices:
             return value  # on the path of every call
         if self.choices:
             if value not in self.choices:
-                raise ValueError(f"{self.name}={value!r} is not possible: {self.range}")
+                raise ValueError(f"{self.name}={value!r} is not one of {', '.join(self.choices)}")
             return value
         if isinstance(value, Tensor):
             if not self.tensor:
                 raise ValueError(f"{self.name} must be a number, not a tensor of shape {tuple(value.shape)}")
             if value.dtype == torch.bool:
                 raise ValueError(
-                    f"{self.name} is a boolean tensor of shape {tuple(value.shape)}: that is a mask; did you mean mask=...?"
+                    f"{self.name} is a boolean tensor of shape {tuple(value.shape)}, which looks like a mask; did you mean mask=...?"
                 )
             return value
         if self.required and value is None:
@@ -78,10 +81,10 @@ class Param:
         return int(number) if self.whole else number
 
     def take(self, value: Any) -> Any:
-        """What a call computes with: a number as `check` returns it, a tensor with NaN in place of values out of range.
+        """The value that a call computes with: a number as `check` returns it, a tensor with NaN in place of values out of range.
 
-        NaN makes the row NaN. An error would need the values on the host: a wait for the device at every call, and no
-        compilation as one graph.
+        NaN makes the row NaN. Raising an error would need the values on the host: every call would wait for the device, and
+        torch.compile would break the graph.
         """
         if type(value) is float and self.low < value < self.high:
             return value  # on the path of every call
@@ -98,9 +101,9 @@ class Param:
 class Spec:
     """What is known about a mapping: ``sa.spec(name)``.
 
-    over: what it works over; "row" has any ``dim``, the others take their own last dimensions. inputs: what a call needs
-    besides scores and mask. stateful: it remembers earlier steps, see `Mapping.start` and `Mapping.step`. domain: the scores
-    that it has a value for, "real" (any) or "nonnegative".
+    over: what it works over; "row" takes any ``dim``, the others use the last dimensions. inputs: what a call needs besides
+    scores and mask. stateful: it remembers earlier steps, see `Mapping.start` and `Mapping.step`. domain: the scores it is
+    defined for, "real" (any) or "nonnegative".
     """
 
     name: str
@@ -121,7 +124,7 @@ class Spec:
         return {p.name: p.default for p in self.params if not p.required}
 
     def check(self, given: dict[str, Any]) -> dict[str, Any]:
-        """All parameters, validated; every mistake is reported at once.
+        """All parameters, checked; all mistakes are reported together.
 
         Raises:
             ValueError: unknown parameter names or values out of range.

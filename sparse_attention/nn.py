@@ -1,7 +1,7 @@
-"""Attention modules for models written for torch's: ``sa.nn.MultiheadAttention`` in place of ``torch.nn.MultiheadAttention``.
+"""``sa.nn.MultiheadAttention``, a drop-in for ``torch.nn.MultiheadAttention`` with a mapping in place of softmax.
 
 attend = sa.nn.MultiheadAttention(256, 8, batch_first=True, mapping="entmax", alpha=1.5)
-sa.nn.replace(model, "sparsemax")      # every torch.nn.MultiheadAttention of a model, with its weights
+sa.nn.replace(model, "sparsemax")      # every torch.nn.MultiheadAttention of a model; keeps its weights
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .rows.shape import asynchronous, foreign, lengths_of
 
 
 def over_keys(mapping: str | nn.Module, **params: Any) -> nn.Module:
-    """The mapping of an attention: of a name with `params`, or a module as it is.
+    """The mapping of an attention: made from a name with `params`, or a module as it is.
 
     Raises:
-        ValueError: parameters beside a module; a module made along another dimension than the last, where the keys are.
+        ValueError: parameters given with a module; a module that does not work along the last dimension, that of the keys.
     """
     if isinstance(mapping, str):
         return make(mapping, **params)
     if params:
-        raise ValueError(f"{', '.join(params)}: parameters go with a mapping's name; {mapping!r} has its own already")
+        raise ValueError(f"{', '.join(params)}: parameters go with a mapping's name; {mapping!r} already has its own")
     if getattr(mapping, "dim", -1) != -1:
         raise ValueError(
-            f"{mapping!r} maps along dim={mapping.dim}; attention's keys are the last: make it without dim"
+            f"{mapping!r} maps along dim={mapping.dim}; attention's keys are the last dimension: make it without dim"
         )
     return mapping
 
@@ -40,21 +40,21 @@ def over_keys(mapping: str | nn.Module, **params: Any) -> nn.Module:
 class MultiheadAttention(nn.MultiheadAttention):
     """``torch.nn.MultiheadAttention`` with a mapping in place of softmax.
 
-    The constructor's arguments, the parameters with their names and start, and the call are torch's: state dicts fit both
-    ways, and it works inside ``nn.TransformerEncoderLayer`` and ``nn.TransformerDecoderLayer``, whose fused path of eval
-    mode it switches off for its layer. Of a mapping that learns a hyperparameter (``alpha="learned"``) every head has its own.
+    The constructor's arguments, the parameters' names and initial values and the call are torch's. State dicts load both ways.
+    It works inside ``nn.TransformerEncoderLayer`` and ``nn.TransformerDecoderLayer``, whose fused path in eval mode it disables
+    for its layer. If the mapping learns a hyperparameter (``alpha="learned"``), each head has its own value.
 
-    Masks mean here what they mean in torch, the opposite of the rest of this library: boolean, **True = do not look**;
-    floating point, added to the scores; -inf and numbers at or below -5000 (`integrations.masks.HIDDEN`) = do not look.
+    Masks follow torch, the opposite of the rest of this library: in a boolean mask **True hides a key**; a floating-point mask is
+    added to the scores, where -inf and numbers at or below -5000 (`integrations.masks.HIDDEN`) hide a key.
 
-    Two differences, both where torch gives NaN or ignores what it was told: a query that may look nowhere gets zeros (before the
-    output projection), and a nested tensor is refused.
+    Two differences, both where torch gives NaN or ignores an argument: a query that sees no key gets zeros (before the output
+    projection), and nested tensors raise an error.
 
     Args:
         mapping: a name of ``sa.names("simplex")`` or a module of `sa.make`.
         params: of a mapping given by name.
     Raises:
-        ValueError: as torch's module; parameters beside a module, or that the mapping does not have.
+        ValueError: as torch's module; parameters given with a module, or unknown to the mapping.
     """
 
     def __init__(
@@ -68,7 +68,9 @@ class MultiheadAttention(nn.MultiheadAttention):
         super().__init__(
             embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
         )  # fmt: skip
-        self._qkv_same_embed_dim = False  # torch's layers read this: with True their fused softmax would pass us by
+        self._qkv_same_embed_dim = (
+            False  # torch's layers read this: with True they would use their fused softmax instead
+        )
         self.mapping: Any = made.spread(num_heads, 1) if isinstance(made, Mapping) else made
 
     def forward(  # type: ignore[override]
@@ -79,11 +81,11 @@ class MultiheadAttention(nn.MultiheadAttention):
 
         Args:
             query: ``[T, B, E]``, ``[B, T, E]`` with batch_first, or ``[T, E]``. key, value: likewise, of S positions.
-            key_padding_mask: ``[B, S]`` or ``[S]``; bool, True = do not look, or added.
-            need_weights: return the weights. Without, the fastest way is taken (`sa.sparse_attention`).
-            attn_mask: ``[T, S]`` or ``[B * heads, T, S]``; bool, True = do not look, or added.
-            average_attn_weights: return their mean over the heads.
-            is_causal: attn_mask, which has to be there, is the causal mask.
+            key_padding_mask: ``[B, S]`` or ``[S]``; bool, True = hidden, or floating point, added.
+            need_weights: return the weights too. Without them the fastest path is taken (`sa.sparse_attention`).
+            attn_mask: ``[T, S]`` or ``[B * heads, T, S]``; bool, True = hidden, or floating point, added.
+            average_attn_weights: return the mean of the weights over the heads.
+            is_causal: attn_mask is the causal mask; it must be given too.
         Returns:
             As query, and the weights ``[B, T, S]``, ``[B, heads, T, S]`` or without B; None without need_weights.
         Raises:
@@ -91,11 +93,11 @@ class MultiheadAttention(nn.MultiheadAttention):
         """
         if query.is_nested or key.is_nested or value.is_nested:
             raise ValueError(
-                "nested tensors are not taken; pad them: torch.nested.to_padded_tensor, with key_padding_mask"
+                "nested tensors are not supported; pad them with torch.nested.to_padded_tensor and pass key_padding_mask"
             )
         if is_causal and attn_mask is None:
             raise RuntimeError(
-                "is_causal=True says that attn_mask is the causal mask; give it as attn_mask, as to torch's module"
+                "is_causal=True means that attn_mask is the causal mask; pass that mask as attn_mask, as for torch's module"
             )
         single = query.ndim == 2
         if single:
@@ -145,8 +147,8 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _masks(
         self, q: Tensor, S: int, key_padding_mask: Tensor | None, attn_mask: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Which keys there are and which a query may see (bool, True = keep), and what is added to the scores; broadcastable to
-        ``[B, H, T, S]``. None: all, all, nothing."""
+        """Which keys exist and which keys a query sees (bool, True = keep), and what is added to the scores; broadcastable to
+        ``[B, H, T, S]``. None means all, all and nothing."""
         B, H, T, _ = q.shape
         alone = attn_mask is not None and attn_mask.ndim == 2
         shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
@@ -174,15 +176,15 @@ def _both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: Any) -> int:
-    """Put a `MultiheadAttention` with the same parameters in place of every ``torch.nn.MultiheadAttention`` in ``model``.
+    """Replace every ``torch.nn.MultiheadAttention`` in ``model`` by a `MultiheadAttention` with the same parameters.
 
     Returns:
-        How many were replaced; one that is already ours is left as it is.
+        How many were replaced. A `MultiheadAttention` of this module is left as it is.
     """
     count = 0
     for part in model.modules():
         if isinstance(part, nn.TransformerEncoder):
-            part.use_nested_tensor = False  # it would hand nested tensors to layers that no longer take them
+            part.use_nested_tensor = False  # it would pass nested tensors to layers that no longer take them
         for name, child in part.named_children():
             if type(child) is nn.MultiheadAttention:
                 setattr(part, name, _ours(child, mapping, params))
@@ -198,7 +200,9 @@ def _ours(theirs: nn.MultiheadAttention, mapping: str | nn.Module, params: dict[
     )  # fmt: skip
     for name, parameter in theirs.named_parameters():
         owner, _, last = name.rpartition(".")
-        setattr(ours.get_submodule(owner), last, parameter)  # the same: an optimiser that holds it goes on
+        setattr(
+            ours.get_submodule(owner), last, parameter
+        )  # the same object, so an existing optimiser still updates it
     return ours.train(theirs.training)
 
 

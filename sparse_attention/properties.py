@@ -1,8 +1,8 @@
 """The properties of Laha et al. 2018, Table 1, verified or refuted numerically.
 
-Every claim is put to a sample of scores and to the points where the formulas can break (the zero vector, a row of sum 0,
-the apex of the cone). "yes": no violation above 1e-8 was found; "no": a violation was found, and it is kept as evidence.
-A claim that holds for one value of the hyperparameter only is checked at that value and at another.
+Every claim is tested on a sample of scores and at the points where the formulas can break (the zero vector, a row of sum 0,
+the apex of the cone). "yes": no violation above 1e-8 was found; "no": a violation was found. A claim that holds for one value
+of the hyperparameter only is checked at that value and at another.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Row:
     function: Function
     printed: tuple[str, str, str, str, str]
     lipschitz: str
+    l2: float  # the constant that holds, in the l2 norm
     limits: tuple[tuple[str, Function], ...] = ()
     apex: float | None = None  # the sum of scores at which the denominator vanishes
 
@@ -39,26 +40,38 @@ def rows(K: int = 5, lam: float = 0.5, q: float = 0.4) -> list[Row]:
     all) left out."""
     far = 1e12
     return [
-        Row("sum normalization", sa.sum_normalization, ("yes", "no", "no", "yes", "no"), "inf", apex=0.0),
-        Row("spherical softmax", sa.spherical_softmax, ("no", "no", "no", "yes", "no"), "inf"),
-        Row("softmax", sa.softmax, ("no", "yes", "yes", "no", "yes"), "1"),
-        Row("sparsemax", sa.sparsemax, ("yes", "yes", "yes", "no", "yes"), "1"),
+        Row("sum normalization", sa.sum_normalization, ("yes", "no", "no", "yes", "no"), "inf", math.inf, apex=0.0),
+        Row("spherical softmax", sa.spherical_softmax, ("no", "no", "no", "yes", "no"), "inf", math.inf),
+        Row("softmax", sa.softmax, ("no", "yes", "yes", "no", "yes"), "1", 0.5),
+        Row("sparsemax", sa.sparsemax, ("yes", "yes", "yes", "no", "yes"), "1", 1.0),
         Row(
             f"sparsegen-lin lam={lam}",
             lambda z: sa.sparsegen_lin(z, lam=lam),
             ("lam=0", "yes", "yes", "no", "yes"),
             "1/(1-lam)",
+            1 / (1 - lam),
             (("lam=0", sa.sparsegen_lin),),
         ),
         Row(
-            f"sparsegen-exp lam={lam}", lambda z: sa.sparsegen_exp(z, lam=lam), ("no", "yes", "no", "no", "yes"), "inf"
+            f"sparsegen-exp lam={lam}",
+            lambda z: sa.sparsegen_exp(z, lam=lam),
+            ("no", "yes", "no", "no", "yes"),
+            "inf",
+            math.inf,
         ),
-        Row(f"sparsegen-sq lam={lam}", lambda z: sa.sparsegen_sq(z, lam=lam), ("no", "no", "no", "no", "yes"), "inf"),
+        Row(
+            f"sparsegen-sq lam={lam}",
+            lambda z: sa.sparsegen_sq(z, lam=lam),
+            ("no", "no", "no", "no", "yes"),
+            "inf",
+            math.inf,
+        ),
         Row(
             f"sparsecone q={q}",
             lambda z: sa.sparsecone(z, q=q),
             ("yes", "no", "q=inf", "q=0", "no"),
             "inf",
+            math.inf,
             (("q=inf", lambda z: sa.sparsecone(z, q=far)), ("q=0", lambda z: sa.sparsecone(z, q=0.0))),
             apex=-K * q,
         ),
@@ -67,9 +80,17 @@ def rows(K: int = 5, lam: float = 0.5, q: float = 0.4) -> list[Row]:
             lambda z: sa.sparsehourglass(z, q=q),
             ("yes", "yes", "q=inf", "q=0", "yes"),
             "1+1/(Kq)",
+            hourglass_lipschitz(K, q),
             (("q=inf", lambda z: sa.sparsehourglass(z, q=far)), ("q=0", sa.sum_normalization_pp)),
         ),
-        Row("sum normalization++", sa.sum_normalization_pp, ("yes", "yes", "no", "yes", "yes"), "inf", apex=0.0),
+        Row(
+            "sum normalization++",
+            sa.sum_normalization_pp,
+            ("yes", "yes", "no", "yes", "yes"),
+            "inf",
+            math.inf,
+            apex=0.0,
+        ),
     ]
 
 
@@ -80,7 +101,7 @@ def _scores(K: int) -> Tensor:
 
 
 def _gap(a: Tensor, b: Tensor) -> float:
-    """Largest difference; a row that has no value on one side only counts as different, on both sides as equal."""
+    """Largest difference. A row that is NaN on one side counts as different, on both sides as equal."""
     nan_a, nan_b = torch.isnan(a).any(-1), torch.isnan(b).any(-1)
     if bool((nan_a != nan_b).any()):
         return math.inf
@@ -89,7 +110,7 @@ def _gap(a: Tensor, b: Tensor) -> float:
 
 
 def violation(prop: str, f: Function, K: int, apex: float | None = None) -> float:
-    """How far the function is from having the property: 0 or rounding if it has it."""
+    """How much the function violates the property: 0 or rounding if it has it."""
     z = _scores(K)
     generator = torch.Generator().manual_seed(1)
     if prop == "idempotence":
@@ -118,7 +139,7 @@ def violation(prop: str, f: Function, K: int, apex: float | None = None) -> floa
 
 
 def verdict(prop: str, row: Row, K: int, printed: str) -> str:
-    """``yes``, ``no``, or the parameter at which alone it holds (``lam=0``), where the paper claims such a one."""
+    """``yes``, ``no``, or the only parameter value at which it holds (``lam=0``), if the paper claims one."""
     if violation(prop, row.function, K, row.apex) < _TOLERANCE:
         return "yes"
     special = dict(row.limits).get(printed)
@@ -162,19 +183,6 @@ def probes(K: int, q: float = 0.4) -> Tensor:
     )
 
 
-def lipschitz_l2(label: str, K: int, lam: float, q: float) -> float:
-    """The constants that hold: 1/2 for softmax, and the corrected one of sparsehourglass."""
-    if label.startswith("softmax"):
-        return 0.5
-    if label.startswith("sparsemax"):
-        return 1.0
-    if label.startswith("sparsegen-lin"):
-        return 1 / (1 - lam)
-    if label.startswith("sparsehourglass"):
-        return hourglass_lipschitz(K, q)
-    return math.inf
-
-
 def hourglass_lipschitz(K: int, q: float) -> float:
     """``sqrt((1 + 1/(Kq))^2 + (K-1)/(Kq)^2)``, reached as sum z -> 0 with full support and p almost one-hot."""
     return math.sqrt((1 + 1 / (K * q)) ** 2 + (K - 1) / (K * q) ** 2)
@@ -189,9 +197,8 @@ def table(K: int = 5, lam: float = 0.5, q: float = 0.4) -> list[dict[str, str]]:
             found = verdict(prop, row, K, printed)
             line[prop] = found if found == printed else f"{found} (printed: {printed})"
         measured = steepness(row.function, probes(K, q))
-        bound = lipschitz_l2(row.label, K, lam, q)
         line["printed constant"] = row.lipschitz
-        line["true l2 constant"] = "inf" if bound == math.inf else f"{bound:.4f}"
+        line["true l2 constant"] = "inf" if row.l2 == math.inf else f"{row.l2:.4f}"
         line["steepest found"] = f"{measured:.4f}" if measured < 1e3 else f"{measured:.0e}"
         result.append(line)
     return result

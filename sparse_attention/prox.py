@@ -1,4 +1,4 @@
-r"""Proximal operators of the penalties behind fusedmax and oscarmax: :math:`\arg\min_y \frac12\|y - x\|^2 + \Omega(y)`.
+r"""Proximal operators of total variation and of the ordered weighted l1 norm: :math:`\arg\min_y \frac12\|y - x\|^2 + \Omega(y)`.
 
 * ``tv1d``: :math:`\Omega(y) = \lambda \sum_i |y_{i+1} - y_i|`, total variation along a line (fused lasso);
 * ``owl``: :math:`\Omega(y) = \sum_i w_i |y|_{(i)}`, ordered weighted l1 norm, :math:`|y|_{(1)} \ge |y|_{(2)} \ge \dots`,
@@ -6,10 +6,10 @@ r"""Proximal operators of the penalties behind fusedmax and oscarmax: :math:`\ar
 * ``oscar``: owl with :math:`w_i = \lambda_1 + \lambda (n - i)`, that is
   :math:`\lambda_1 \|y\|_1 + \lambda \sum_{i<j} \max(|y_i|, |y_j|)` (Zhong & Kwok 2012).
 
-``tv1d`` and ``oscar`` run on the kernels of fusedmax and oscarmax. With a large gamma the projection on the simplex only
+``tv1d`` and ``oscar`` run on the kernels of the mappings that contain them. With a large gamma the projection on the simplex only
 shifts: :math:`\mathrm{prox}(x) = \gamma (p - 1/n) + \mathrm{mean}`, in float64. ``owl`` is torch (sort, then pooling), not for
 ``torch.func`` transforms.
-Positions tied by the prox come out bitwise equal. On a GPU ``tv1d`` and ``oscar`` read one number from the device.
+Positions that the prox ties are bitwise equal. On a GPU ``tv1d`` and ``oscar`` read one number from the device.
 
 Forward and backward: ``kernels/reference/structured.py``, fast ``kernels/native/src/fusedmax.h``, ``oscarmax.h``.
 """
@@ -37,7 +37,7 @@ def tv1d(x: Tensor, lam: float | Tensor, dim: int = -1, mask: Tensor | None = No
     Args:
         x: any shape, floating point; -inf counts as masked.
         lam: >= 0, a number or a tensor over the rows.
-        mask: bool, broadcastable to x, True = keep; the two sides of a hole are neighbours.
+        mask: bool, broadcastable to x, True = keep; the positions around a masked one become neighbours.
     Returns:
         shape and dtype of x, 0 where masked, NaN in a row with NaN or +inf. Differentiable in x and a tensor lam, twice.
     Raises:
@@ -66,16 +66,18 @@ def owl(x: Tensor, weights: Tensor, dim: int = -1, mask: Tensor | None = None) -
     Returns:
         as :func:`tv1d`; differentiable in x and weights.
     Raises:
-        ValueError: weights of another length, negative or increasing (not looked at inside a transform or compilation).
+        ValueError: weights of another length, negative or increasing (not checked inside a transform or compilation).
     """
     if weights.ndim == 0 or (x.ndim and weights.shape[-1] != x.shape[dim]):
         raise ValueError(
-            f"weights of shape {tuple(weights.shape)}: one a position is needed, {x.shape[dim] if x.ndim else 1}"
+            f"weights of shape {tuple(weights.shape)}: one per position is needed, {x.shape[dim] if x.ndim else 1}"
         )
     if not (foreign(weights) or transformed()) and bool(
         (weights < 0).any() | (weights[..., 1:] > weights[..., :-1]).any()
     ):
-        raise ValueError("weights of the ordered l1 norm are not negative and do not increase along the last dimension")
+        raise ValueError(
+            "weights of the ordered l1 norm must not be negative and must not increase along the last dimension"
+        )
 
     def body(z: Tensor) -> Tensor:
         bad = ~(z.detach() < torch.inf).all(-1, keepdim=True)

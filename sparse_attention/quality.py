@@ -1,4 +1,4 @@
-"""What attention looks like: support, zeros, entropy, groups, contiguity; whether it points where people would."""
+"""Statistics of attention weights: support, zeros, entropy, groups, contiguity; agreement with human alignments and rationales."""
 
 from __future__ import annotations
 
@@ -27,12 +27,9 @@ def attention_statistics(p: Tensor, mask: Tensor | None = None) -> dict[str, flo
     alive = keep.any(-1)
     p, keep = p[alive], keep[alive]
     if not len(p):
-        nan = float("nan")
-        return {
-            "rows": 0.0,
-            **dict.fromkeys(("support", "zeros", "entropy", "max_weight", "groups", "segments", "contiguity"), nan),
-        }
-    # Neighbours are kept positions: close the holes.
+        means = ("support", "zeros", "entropy", "max_weight", "groups", "segments", "contiguity")
+        return {"rows": 0.0, **dict.fromkeys(means, float("nan"))}
+    # Neighbours are kept positions: close the gaps.
     order = torch.argsort(keep.to(torch.int8), dim=-1, descending=True, stable=True)
     p = p.masked_fill(~keep, 0.0).gather(-1, order)
     on = p > 0
@@ -89,7 +86,7 @@ def links(p: Tensor, threshold: float | None = None) -> set[tuple[int, int]]:
     """Links of one sentence from attention ``p [T, S]`` (target by source): ``(source, target)`` pairs.
 
     Args:
-        threshold: every position with more weight than this; None: the largest position of each row that is not zero.
+        threshold: link every position with more weight than this; None: the largest weight of each row that is not zero.
     """
     p = p.detach().cpu()
     if threshold is not None:
@@ -100,7 +97,7 @@ def links(p: Tensor, threshold: float | None = None) -> set[tuple[int, int]]:
 def rationale_overlap(
     p: Tensor, rationale: Tensor, mask: Tensor | None = None, threshold: float = 0.0
 ) -> dict[str, float]:
-    """How attention over tokens agrees with the tokens that people marked.
+    """Agreement of attention over tokens with the tokens that annotators marked.
 
     Args:
         p: weights ``[N, n]``; rationale: bool ``[N, n]``, True = marked; mask: bool ``[N, n]``, True = keep.

@@ -1,8 +1,8 @@
 """Register, find and build mappings.
 
-A mapping turns scores into attention. Every one is known by a name, carries the description of its parameters (so that
-configurations, pages and error messages are made from one place) and exists twice: as a function
-``f(scores, dim=-1, ..., mask=None)`` and as a module ``make(name, ...)(scores, mask=None, dim=-1)``.
+A mapping turns scores into attention. Each has a name, a description of its parameters, from which configurations, docs and
+error messages are made, and two forms: a function ``f(scores, dim=-1, ..., mask=None)`` and a module
+``make(name, ...)(scores, mask=None, dim=-1)``.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from .describe import DOMAINS, KINDS, OVER, Param, Spec
+from .modules import Mapping, module_class
 from .rows.contract import under_contract
-from .twins import Mapping, twin
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 _SPECS: dict[str, Spec] = {}
-_LATER: list[tuple[str, Callable[[], Any]]] = []
 
 
 class UnknownMappingError(KeyError, ValueError):
-    """The name is not registered; the message gives the nearest one and the whole list."""
+    """No mapping has this name; the message suggests the nearest name and lists all."""
 
     def __str__(self) -> str:  # KeyError would print the message in quotes
         return str(self.args[0])
@@ -44,34 +43,35 @@ def register(
     domain: str = "real",
     replace: bool = False,
 ) -> Callable[[Thing], Thing]:
-    """Make a mapping known by name; a decorator for a function or an ``nn.Module`` class.
+    """Register a mapping under a name; a decorator for a function or an ``nn.Module`` class.
 
-    A *function* of kind ``simplex`` is called as ``f(scores [..., n], mask [..., n], **params)`` with the
-    attention along the last dimension; a *class* is built with the parameters and called as ``m(scores, mask)``. The
-    registry adds the rest of the contract: any ``dim``, zeros at masked positions and in fully masked rows, NaN kept
-    in its row, half precision computed in float32. A function with an argument ``dim`` keeps all of it by itself.
+    A *function* of kind ``simplex`` is called as ``f(scores [..., n], mask [..., n], **params)``, with attention along the last
+    dimension. A *class* is constructed with the parameters and called as ``m(scores, mask)``. The registry adds the rest of
+    the contract: any ``dim``, zeros at masked positions and in fully masked rows, NaN only in its own row, half precision
+    computed in float32. A function with an argument ``dim`` must meet the whole contract itself.
 
-    A class with ``start(mask, **inputs) -> state`` and ``step(scores, state, mask) -> (p, state)`` is *stateful*: scores
-    and mask ``[B, n]``, the state a dict of batch-first tensors. The contract is added around ``step``.
+    A class with ``start(mask, **inputs) -> state`` and ``step(scores, state, mask) -> (p, state)`` is *stateful*. Its scores
+    and mask are ``[B, n]``, its state is a dict of batch-first tensors, and the contract is added around ``step``.
 
     Args:
-        over: what it works over: row, grid, sequence, matching, density. The contract is that of rows; a function over
-            something else is called with its arguments as they are.
-        inputs: names of what a call needs besides scores and mask; handed to the function (stateful: to ``start``).
-        params: ranges and meanings. Defaults are read from the signature, and so are parameters not described here
-            whose default is a number or a word.
+        over: what the mapping works over: row, grid, sequence, matching or density. The contract holds for rows; a function
+            over anything else is called with its arguments as they are.
+        inputs: names of what a call needs besides scores and mask; passed to the function (stateful: to ``start``).
+        params: ranges and meanings. Defaults come from the signature. A parameter that is not described here is added if its
+            default is a number or a word.
+        paper, oracle: where the mapping comes from, and what it is tested against.
         summary: by default the first line of the docstring.
-        domain: "nonnegative" when a row with a negative score has no value (NaN).
-        replace: allow a name that is taken.
+        domain: "nonnegative" if a row with a negative score has no value (NaN).
+        replace: replace a mapping of the same name.
 
     Raises:
-        ValueError: unknown kind, over or domain, name taken or not an identifier, a description of no parameter.
+        ValueError: an unknown kind, over or domain; a name that is taken or no identifier; a description of a parameter that
+            does not exist.
     """
-    _one_of("kind", kind, KINDS)
-    _one_of("over", over, OVER)
-    _one_of("domain", domain, DOMAINS)
+    for what, value, allowed in (("kind", kind, KINDS), ("over", over, OVER), ("domain", domain, DOMAINS)):
+        Param(what, choices=allowed).check(value)
     if not name.isidentifier():
-        raise ValueError(f"{name!r} cannot be a mapping's name: use letters, digits and underscores")
+        raise ValueError(f"invalid mapping name {name!r}: use letters, digits and underscores")
 
     def decorate(thing: Thing) -> Thing:
         if name in _SPECS and not replace:
@@ -85,47 +85,33 @@ def register(
         described = _described(thing, {p.name: p for p in params}, name)
         function = None if is_class else _with_contract(thing, described) if contract else thing
         if is_class and any(p.learned for p in described):
-            raise ValueError(f"{name}: a class learns its own parameters; only a function's can be given as 'learned'")
+            raise ValueError(f"{name}: a class learns its own parameters; only those of a function can be 'learned'")
         text = summary or (inspect.getdoc(thing) or "").strip().split("\n")[0]
         spec = Spec(name, kind, over, tuple(inputs), stateful, described, paper, oracle, text, function, domain=domain)
-        module = twin(spec, thing, contract)
+        module = module_class(spec, thing, contract)
         module.spec = _SPECS[name] = changed(spec, module=module)
         return thing
 
     return decorate
 
 
-def later(kind: str, load: Callable[[], Any]) -> None:
-    """Call ``load`` when mappings of ``kind``, or a name that is not known, are first asked for."""
-    _LATER.append((kind, load))
-
-
-def _load(kind: str | None = None) -> None:
-    for entry in [entry for entry in _LATER if kind in (None, entry[0])]:
-        entry[1]()
-        _LATER.remove(entry)
-
-
 def names(kind: str | None = None) -> list[str]:
-    """Registered names in order of registration, all or of one kind.
+    """The registered names in order of registration: all, or those of one kind.
 
     Raises:
         ValueError: unknown kind.
     """
     if kind is not None:
-        _one_of("kind", kind, KINDS)
-    _load(kind)
+        Param("kind", choices=KINDS).check(kind)
     return [s.name for s in _SPECS.values() if kind is None or s.kind == kind]
 
 
 def spec(name: str) -> Spec:
-    """Everything known about one mapping.
+    """What is known about a mapping: parameters, paper, function and module.
 
     Raises:
-        UnknownMappingError: names the nearest registered name and the list.
+        UnknownMappingError: no such mapping; suggests the nearest name and lists all.
     """
-    if name not in _SPECS:
-        _load()
     if name not in _SPECS:
         near = difflib.get_close_matches(str(name), _SPECS, n=1, cutoff=0.4)
         hint = f"; the nearest is {near[0]!r}" if near else ""
@@ -137,7 +123,7 @@ def spec(name: str) -> Spec:
 
 
 def make(name: str, **params: Any) -> Mapping:
-    """Build the module of a mapping: ``make("fusedmax", lam=0.1)``.
+    """Build the module of a mapping: ``make("entmax", alpha=1.5)``.
 
     Raises:
         UnknownMappingError: unknown name.
@@ -147,18 +133,13 @@ def make(name: str, **params: Any) -> Mapping:
 
 
 def public() -> dict[str, Any]:
-    """Functions and modules of all mappings by the names that the package gives them."""
+    """The functions and modules of all mappings, by their public names."""
     found = {s.name: s.function for s in map(spec, names()) if s.function is not None}
     return {**found, **{s.module.__name__: s.module for s in map(spec, names())}}
 
 
-def _one_of(what: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{what}={value!r} is not one of {', '.join(allowed)}")
-
-
 def _described(thing: Any, given: dict[str, Param], name: str) -> tuple[Param, ...]:
-    """The parameters of a signature: those described, and numbers and words with a default; not scores, mask and dim."""
+    """The parameters of a signature: those described, and those with a number or a word as default; not scores, mask and dim."""
     found = []
     for parameter in inspect.signature(thing).parameters.values():
         default = parameter.default
@@ -198,7 +179,6 @@ __all__ = [
     "Param",
     "Spec",
     "UnknownMappingError",
-    "later",
     "make",
     "names",
     "register",

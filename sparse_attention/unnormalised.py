@@ -1,4 +1,4 @@
-r"""Attention whose rows do not sum to 1, so that it is no mapping of the registry: alpha-ReLU and group-wise sparsemax.
+r"""Attention whose rows do not sum to 1, and which is therefore not in the registry: alpha-ReLU and group-wise sparsemax.
 
 * ``alpha_relu``: :math:`p_i = \left((\alpha - 1) x_i - \tau\right)_+^{1/(\alpha - 1)}`, entmax with a constant threshold
   :math:`\tau` in place of the one that makes the sum 1 (Tezekbayev et al. 2022, "Speeding Up Entmax"). One pass, no sorting, no
@@ -7,7 +7,7 @@ r"""Attention whose rows do not sum to 1, so that it is no mapping of the regist
   :math:`\arg\min_{p_g \ge 0,\ \mathbf 1^\top p_g = s_g} \|p_g - x_g\|^2 = s_g\,\mathrm{sparsemax}(x_g / s_g)`: rows sum to
   :math:`\sum_g s_g`.
 
-Masks, -inf, NaN, precision and ``dim`` as of the mappings. Forward and backward: here, by autograd; sparsemax natively.
+Masks, -inf, NaN, precision and ``dim`` work as in the mappings. Forward and backward: here, by autograd; sparsemax natively.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def group_sparsemax(
 
     Args:
         scores: any shape; -inf counts as masked.
-        groups: how many positions in a row make a group (it divides their number), or the group of each position, int64 ``[n]``,
+        groups: the size of a group of consecutive positions (a divisor of n), or the group of each position, int64 ``[n]``,
             from 0, in any order.
         share: > 0, what each group sums to.
         mask: bool, broadcastable to scores, True = keep; a group without kept positions is 0.
@@ -73,7 +73,7 @@ def group_sparsemax(
     if isinstance(groups, Tensor):
         if groups.shape != (n,) or groups.dtype != torch.int64 or bool((groups < 0).any()):
             raise ValueError(
-                f"groups {groups.dtype} of shape {tuple(groups.shape)}: the group of each of {n} positions, int64, from 0"
+                f"groups is {groups.dtype} of shape {tuple(groups.shape)}; it must be the group of each of {n} positions, int64, from 0"
             )
     elif groups < 1 or n % groups:
         raise ValueError(f"groups={groups} does not divide {n} positions; give a divisor, or a tensor of groups [{n}]")

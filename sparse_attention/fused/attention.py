@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..rows.given import readable
+from ..rows.masked import readable
 from ..rows.shape import autocasts, foreign
 from . import composition
 from .call import Call, checked

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from .. import registry
-from ..describe import Spec
+from ..describe import Param, Spec
+from ..modules import Mapping
 from ..rows.shape import autocasts, foreign, lengths_of, transformed
-from ..twins import Mapping
 from .composition import visible
+
+DROPOUT = Param("dropout", low=0.0, high=1.0, closed_low=True, tensor=False)
 
 
 @dataclass
@@ -60,10 +62,8 @@ def checked(
     """
     q, k, v = _tensors(q, k, v)
     lead = q.shape[:-2]
-    if not 0.0 <= dropout < 1.0:
-        raise ValueError(
-            f"dropout={dropout} is out of range: 0 <= dropout < 1, the share of the weights that is set to zero"
-        )
+    if dropout:
+        DROPOUT.check(dropout)
     if scale is not None and (isinstance(scale, Tensor) or not math.isfinite(scale)):
         raise ValueError(f"scale={scale!r} is not a finite number; multiply q by a tensor of scales and pass scale=1.0")
     plain = float(scale) if scale is not None else max(q.shape[-1], 1) ** -0.5

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from ..rows.given import readable
+from ..rows.masked import readable
 from ..rows.shape import batched
 
 

@@ -1,10 +1,10 @@
-"""Other people's code: Hugging Face transformers, masks by filling, the names of other libraries of sparse mappings.
+"""Mappings in other packages: Hugging Face transformers, code that masks by filling, the names of other sparse-mapping libraries.
 
     import sparse_attention as sa
-    sa.integrations.transformers.register("fusedmax", lam=0.1)   # then attn_implementation="sa_fusedmax"
+    sa.integrations.transformers.register("entmax", alpha=1.5)   # then attn_implementation="sa_entmax"
     attend.attn_fn = sa.integrations.treat_as_masked("entmax")     # for code that fills scores with -finfo.max
 
-Each is imported when it is first used, and needs its package only then.
+Each module is imported at first use and needs its package only then.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pkgutil as _pkgutil
 
 from .masks import separate, treat_as_masked
 
-_ROOMS = {found.name for found in _pkgutil.iter_modules(__path__)}
+_ROOMS = {found.name for found in _pkgutil.iter_modules(__path__) if not found.name.startswith("_")}
 __all__ = ["separate", "treat_as_masked"]
 
 

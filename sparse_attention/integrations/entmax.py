@@ -1,11 +1,11 @@
 r"""The names of the entmax package, version 1.3, with its signatures: ``from sparse_attention.integrations import entmax``.
 
-The same results, from this library's exact kernels, with its contract besides (any ``dim``, -inf counts as masked, half
+The results are the same and come from this library's exact kernels, under its contract (any ``dim``, -inf counts as masked, half
 precision computed in float32, twice differentiable, vmap, torch.compile). ``entmax.activations``, ``entmax.losses`` and
-``entmax.root_finding`` are this module too. ``return_support_size`` is of the package's later versions.
+``entmax.root_finding`` are names of this module. ``return_support_size`` exists in later versions of the package.
 
 ``k`` (how many scores to sort first) and ``n_iter`` (bisections) are accepted and change nothing: solutions are exact.
-``ensure_sum_one`` likewise: they sum to 1 up to rounding. Where the package is wrong, this is not:
+``ensure_sum_one`` changes nothing either: rows sum to 1 up to rounding. Errors of the package that this module does not have:
 
 * alpha = 1 is softmax (theirs: uniform), alpha < 1 of normmax is the optimum, a vertex (NaN or none);
 * ``k`` with a negative ``dim`` (crashes); a row of -inf is zeros (crashes, or NaN); losses with -inf are finite (NaN);
@@ -14,28 +14,30 @@ precision computed in float32, twice differentiable, vmap, torch.compile). ``ent
 * a target equal to a negative ``ignore_index`` is left out (crashes); an ``nn.Parameter`` as alpha of a module is one of its
   parameters (crashes); normmax is differentiable in alpha, budget in the budget (neither is).
 
-normmax and budget: ``mappings/_normmax.py``.
+normmax and budget: ``integrations/_normmax.py``.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..losses import fenchel_young
-from ..mappings._normmax import budget_rows, normmax_rows
 from ..mappings.entmax import entmax as _entmax
 from ..mappings.sparsemax import sparsemax as _sparsemax
 from ..registry import Param, make
 from ..rows.shape import along, last
 from ..rows.slope import Slope
+from ._normmax import budget_rows, normmax_rows
 
 __version__ = "1.3"
 _ALPHA = Param("alpha", low=0.0, meaning="order of the norm")
+_REDUCTION = Param("reduction", choices=("elementwise_mean", "mean", "sum", "none"))
 _BUDGET = Param("budget", low=0.0, closed_low=True, meaning="sum of the result")
 
 
@@ -165,167 +167,72 @@ def _loss(X: Tensor, target: Tensor, mapping: Any, wanted: bool) -> Any:
 
 
 class _Module(nn.Module):
-    """Keeps what it is given under the names of the arguments; a tensor moves with the module, a parameter is learned."""
+    """Keeps its arguments under their names and calls ``function`` with them; a tensor moves with the module, a parameter is learned."""
 
-    dim: Any
-    k: Any
-    alpha: Any
-    budget: Any
-    ignore_index: Any
-    reduction: Any
-    return_support_size: Any
+    function: ClassVar[Callable[..., Any]]
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
-        for name, value in given.items():
+        given = inspect.signature(type(self)).bind(*args, **kwargs)
+        given.apply_defaults()
+        self._names = tuple(given.arguments)
+        for name, value in given.arguments.items():
             if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
                 self.register_buffer(name, value, persistent=False)
             else:
                 setattr(self, name, value)
 
-
-class Sparsemax(_Module):
-    """Module of :func:`sparsemax`."""
-
-    def __init__(self, dim: int = -1, k: int | None = None, return_support_size: bool = False) -> None:
-        super().__init__(dim=dim, k=k, return_support_size=return_support_size)
+    def _given(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._names}
 
     def forward(self, X: Tensor) -> Any:
-        return sparsemax(X, self.dim, self.k, self.return_support_size)
-
-
-class Entmax15(_Module):
-    """Module of :func:`entmax15`."""
-
-    def __init__(self, dim: int = -1, k: int | None = None, return_support_size: bool = False) -> None:
-        super().__init__(dim=dim, k=k, return_support_size=return_support_size)
-
-    def forward(self, X: Tensor) -> Any:
-        return entmax15(X, self.dim, self.k, self.return_support_size)
-
-
-class SparsemaxBisect(_Module):
-    """Module of :func:`sparsemax_bisect`."""
-
-    def __init__(self, dim: int = -1, n_iter: int | None = None) -> None:
-        super().__init__(dim=dim, n_iter=n_iter)
-
-    def forward(self, X: Tensor) -> Tensor:
-        return sparsemax_bisect(X, self.dim)
-
-
-class EntmaxBisect(_Module):
-    """Module of :func:`entmax_bisect`."""
-
-    def __init__(self, alpha: float | Tensor = 1.5, dim: int = -1, n_iter: int = 50) -> None:
-        super().__init__(alpha=alpha, dim=dim, n_iter=n_iter)
-
-    def forward(self, X: Tensor) -> Tensor:
-        return entmax_bisect(X, self.alpha, self.dim)
-
-
-class NormmaxBisect(_Module):
-    """Module of :func:`normmax_bisect`."""
-
-    def __init__(self, alpha: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> None:
-        super().__init__(alpha=alpha, dim=dim, n_iter=n_iter)
-
-    def forward(self, X: Tensor) -> Tensor:
-        return normmax_bisect(X, self.alpha, self.dim)
-
-
-class BudgetBisect(_Module):
-    """Module of :func:`budget_bisect`."""
-
-    def __init__(self, budget: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> None:
-        super().__init__(budget=budget, dim=dim, n_iter=n_iter)
-
-    def forward(self, X: Tensor) -> Tensor:
-        return budget_bisect(X, self.budget, self.dim)
+        return type(self).function(X, **self._given())
 
 
 class _Loss(_Module):
-    """``function(X, target, **given)``; rows whose target is ``ignore_index`` count 0 and are left out of the mean.
+    """Rows whose target is ``ignore_index`` count 0 and are left out of the mean.
 
     Args:
-        function: a loss of one value a row.
         reduction: "elementwise_mean" (also called "mean"), "sum" or "none".
     """
 
-    def __init__(self, function: Callable[..., Any], ignore_index: int, reduction: str, **given: Any) -> None:
-        if reduction not in ("elementwise_mean", "mean", "sum", "none"):
-            raise ValueError(f"reduction={reduction!r} is not one of elementwise_mean, sum, none")
-        super().__init__(ignore_index=ignore_index, reduction=reduction, **given)
-        self._function, self._given = function, tuple(given)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _REDUCTION.check(self.reduction)
 
-    def forward(self, X: Tensor, target: Tensor) -> Any:
-        counted = target != self.ignore_index
-        given = {name: getattr(self, name) for name in self._given}
-        found = self._function(X, target.masked_fill(~counted, 0), **given)
+    def forward(self, X: Tensor, target: Tensor) -> Any:  # type: ignore[override]
+        given = self._given()
+        counted, reduction = target != given.pop("ignore_index"), given.pop("reduction")
+        found = type(self).function(X, target.masked_fill(~counted, 0), **given)
         value = (found[0] if isinstance(found, tuple) else found).masked_fill(~counted, 0.0)
-        if self.reduction != "none":
-            value = value.sum() if self.reduction == "sum" else value.sum() / counted.sum()
+        if reduction != "none":
+            value = value.sum() if reduction == "sum" else value.sum() / counted.sum()
         return (value, found[1]) if isinstance(found, tuple) else value
 
 
-class SparsemaxLoss(_Loss):
-    """Module of :func:`sparsemax_loss`."""
-
-    def __init__(
-        self,
-        k: int | None = None,
-        ignore_index: int = -100,
-        reduction: str = "elementwise_mean",
-        return_support_size: bool = False,
-    ) -> None:
-        super().__init__(sparsemax_loss, ignore_index, reduction, k=k, return_support_size=return_support_size)
+def _module(function: Callable[..., Any], **defaults: Any) -> type[_Module]:
+    """The class of the package for one of its functions, with the package's arguments and defaults."""
+    name = "".join(part.capitalize() for part in function.__name__.split("_"))
+    given = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=d) for n, d in defaults.items()]
+    members = {
+        "__doc__": f"Module of :func:`{function.__name__}`.", "__module__": __name__,
+        "__signature__": inspect.Signature(given), "function": staticmethod(function),
+    }  # fmt: skip
+    return type(name, (_Loss if "reduction" in defaults else _Module,), members)
 
 
-class Entmax15Loss(_Loss):
-    """Module of :func:`entmax15_loss`."""
-
-    def __init__(
-        self,
-        k: int | None = 100,
-        ignore_index: int = -100,
-        reduction: str = "elementwise_mean",
-        return_support_size: bool = False,
-    ) -> None:
-        super().__init__(entmax15_loss, ignore_index, reduction, k=k, return_support_size=return_support_size)
-
-
-class SparsemaxBisectLoss(_Loss):
-    """Module of :func:`sparsemax_bisect_loss`."""
-
-    def __init__(self, n_iter: int | None = 50, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
-        super().__init__(sparsemax_bisect_loss, ignore_index, reduction, n_iter=n_iter)
-
-
-class EntmaxBisectLoss(_Loss):
-    """Module of :func:`entmax_bisect_loss`."""
-
-    def __init__(
-        self,
-        alpha: float | Tensor = 1.5,
-        n_iter: int = 50,
-        ignore_index: int = -100,
-        reduction: str = "elementwise_mean",
-    ) -> None:
-        super().__init__(entmax_bisect_loss, ignore_index, reduction, alpha=alpha, n_iter=n_iter)
-
-
-class NormmaxBisectLoss(_Loss):
-    """Module of :func:`normmax_bisect_loss`."""
-
-    def __init__(
-        self,
-        alpha: float | Tensor = 2,
-        n_iter: int = 50,
-        ignore_index: int = -100,
-        reduction: str = "elementwise_mean",
-    ) -> None:
-        super().__init__(normmax_bisect_loss, ignore_index, reduction, alpha=alpha, n_iter=n_iter)
-
+_MEAN: dict[str, Any] = {"ignore_index": -100, "reduction": "elementwise_mean"}
+Sparsemax = _module(sparsemax, dim=-1, k=None, return_support_size=False)
+Entmax15 = _module(entmax15, dim=-1, k=None, return_support_size=False)
+SparsemaxBisect = _module(sparsemax_bisect, dim=-1, n_iter=None)
+EntmaxBisect = _module(entmax_bisect, alpha=1.5, dim=-1, n_iter=50)
+NormmaxBisect = _module(normmax_bisect, alpha=2, dim=-1, n_iter=50)
+BudgetBisect = _module(budget_bisect, budget=2, dim=-1, n_iter=50)
+SparsemaxLoss = _module(sparsemax_loss, k=None, **_MEAN, return_support_size=False)
+Entmax15Loss = _module(entmax15_loss, k=100, **_MEAN, return_support_size=False)
+SparsemaxBisectLoss = _module(sparsemax_bisect_loss, n_iter=50, **_MEAN)
+EntmaxBisectLoss = _module(entmax_bisect_loss, alpha=1.5, n_iter=50, **_MEAN)
+NormmaxBisectLoss = _module(normmax_bisect_loss, alpha=2, n_iter=50, **_MEAN)
 
 activations = losses = root_finding = sys.modules[__name__]
 __all__ = [

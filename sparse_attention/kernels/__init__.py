@@ -15,21 +15,14 @@ A backend is a module with ``OPS``, kernels by operation, and ``available(op, x)
     backward(g, p, saved, **params) -> dx [R, n]
         the vector-Jacobian product with respect to x (constrained_sparsemax: the pair dx, dbounds).
 
-What holds for an operation whatever kernel runs stands once, in ``reference.OPS`` (see `Op`).
-
-    softmax(gamma)  sparsemax(gamma)  entmax(alpha)  pnormmax(p, gamma)  fusedmax(lam, gamma)  oscarmax(lam, gamma)
-    constrained_sparsemax(bounds [R, n])
-
-``triton`` also has sparsecone(q) and sparsehourglass(q), and takes masks and half precision itself (see `fused`); softmax is
-torch's own on a CPU.
-
-Positions excluded in fusedmax are removed before the total variation is taken: neighbours across a hole are adjacent.
+``reference.OPS`` describes each operation once, whatever kernel runs: its hyperparameters, which have no defaults here, and its
+derivatives (see `Op`). ``triton`` has sparsecone and sparsehourglass besides, and takes masks and half precision itself (see
+`fused`); softmax on a CPU is torch's own.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 from types import ModuleType
 from typing import Any
@@ -44,21 +37,12 @@ NAMES = ("auto", "reference", "native", "triton")
 
 def _checked(name: str) -> str:
     if name not in NAMES:
-        raise ValueError(f"kernels {name!r} do not exist; choose one of {', '.join(NAMES)}")
+        raise ValueError(f"unknown kernels {name!r}; choose one of {', '.join(NAMES)}")
     return name
 
 
 _choice = _checked(os.environ.get("SPARSE_ATTENTION_KERNELS") or "auto")
-_loaded: dict[str, ModuleType | None] = {"reference": reference}
-
-
-def _load(name: str) -> ModuleType | None:
-    """The backend's module, imported once; None where it is not installed."""
-    if name not in _loaded:
-        full = f"{__name__}.{name}"
-        module = importlib.import_module(full) if importlib.util.find_spec(full) is not None else None
-        _loaded[name] = module if hasattr(module, "OPS") else None
-    return _loaded[name]
+_loaded: dict[str, ModuleType] = {"reference": reference}
 
 
 class use:
@@ -87,16 +71,15 @@ def active() -> str:
 
 
 def backend(name: str) -> ModuleType:
-    """The backend called ``name``. Raises RuntimeError where it is not installed."""
-    module = _load(name)
-    if module is None:
-        raise RuntimeError(f"kernels {name!r} is not installed; choose sparse_attention.kernels.use('auto')")
-    return module
+    """The backend called ``name``, imported at first use."""
+    if name not in _loaded:
+        _loaded[name] = importlib.import_module(f"{__name__}.{name}")
+    return _loaded[name]
 
 
 def place(kernel: Any) -> tuple[str, str]:
-    """The names of the backend and of the operation that a kernel is."""
-    return next((n, op) for n, m in _loaded.items() if m is not None for op, k in m.OPS.items() if k is kernel)
+    """The names of the backend and the operation of a kernel."""
+    return next((n, op) for n, m in _loaded.items() for op, k in m.OPS.items() if k is kernel)
 
 
 def select(op: str, x: Tensor) -> ModuleType:
@@ -109,8 +92,8 @@ def select(op: str, x: Tensor) -> ModuleType:
     if _choice == "auto":
         name = "triton" if x.is_cuda else "native"
         # One dictionary look-up on the path that every call takes.
-        module = _loaded.get(name) or _load(name)
-        if module is not None and module.available(op, x):
+        module = _loaded.get(name) or backend(name)
+        if module.available(op, x):
             return module
         name = "reference"
     else:
@@ -130,8 +113,8 @@ def fused(op: str, x: Tensor, params: dict[str, Any]) -> ModuleType | None:
     """The backend whose kernel takes scores ``x [..., n]`` of this dtype with their mask in one launch, if one is chosen."""
     if _choice != "triton" and not (x.is_cuda and _choice == "auto"):
         return None
-    module = _load("triton")
-    return module if module is not None and module.exact(params) and module.available(op, x) else None
+    module = backend("triton")
+    return module if module.exact(params) and module.available(op, x) else None
 
 
 def build() -> str:

@@ -14,6 +14,7 @@ from ..rows.slope import AtClass, Slope, reduced
 from .regularisers import AT_VERTEX, GRIDS, REGULARISERS, SEPARABLE
 
 SMOOTHING = Param("label_smoothing", low=0.0, high=1.0, closed_low=True, closed_high=True, tensor=False)
+ENTMAX, FUSEDMAX = spec("entmax").defaults, spec("fusedmax").defaults
 _OWN = {"sparsemap_sequence": "sparsemap_sequence_loss", "sparsemap_matching": "sparsemap_matching_loss"}
 
 
@@ -24,16 +25,15 @@ def max_omega(
 
     Args:
         scores: any shape, floating point.
-        mapping: a name or a module from ``make``; it must have a regulariser: softmax (log-sum-exp), sparsemax, entmax,
-            pnormmax, fusedmax, oscarmax, sparsegen_lin, hardmax (the maximum), constrained ones; tvmax over grids
-            ``[..., H, W]``.
+        mapping: a name or a module from ``make``. It must have a regulariser: one of `losses.REGULARISERS` (softmax gives the
+            log-sum-exp, hardmax the maximum), or tvmax over grids ``[..., H, W]``.
         mask: bool, broadcastable to scores, True = keep.
         params: the mapping's, with a name; ``bounds`` of the constrained mappings.
     Returns:
         scores' shape without ``dim`` (without both of a grid), in float32 at least; 0 for a fully masked row. Twice
         differentiable in the scores, once in hyperparameters given as tensors.
     Raises:
-        ValueError: a mapping without regulariser.
+        ValueError: a mapping without a regulariser.
     """
     built, inputs = _built(mapping, params)
     return _value(scores, None, built, dim, mask, inputs)
@@ -57,43 +57,44 @@ def fenchel_young(
     Args:
         scores: any shape; -inf counts as masked.
         target: class indices (int64, scores' shape without ``dim``) or distributions (scores' shape).
-        mapping, params: as in :func:`max_omega`: ``fenchel_young(x, y, "entmax", alpha=1.3)``. Of a grid classes are cells.
+        mapping, params: as in :func:`max_omega`: ``fenchel_young(x, y, "entmax", alpha=1.3)``. The classes of a grid are its positions.
         reduction: "mean" over rows, "sum" or "none".
-        weight: ``[classes]``; a row counts ``sum_c weight_c t_c`` times, t before smoothing for class indices, and "mean" divides by the
-            sum of these.
-        ignore_index: rows of this class index are 0 and do not count.
-        label_smoothing: from 0 to 1, the share of the target that is spread evenly over the classes that are kept; a masked
-            class gets none of it.
+        weight: ``[classes]``; a row is weighted by ``sum_c weight_c t_c`` (class indices: t before smoothing), and "mean" divides
+            by the sum of these weights.
+        ignore_index: rows with this class index are 0 and are not counted.
+        label_smoothing: from 0 to 1, the share of the target that is spread evenly over the classes that are not masked.
     Returns:
-        a scalar, or one value per row. Where the target itself (not its smoothing) lies on a masked position, the row is
-        infinite and has no gradient.
+        a scalar, or one value per row. A row whose target (before smoothing) is on a masked position is infinite and has no
+        gradient.
     Raises:
-        ValueError: mapping without regulariser, unknown reduction, target or weight of another shape, label_smoothing
+        ValueError: a mapping without a regulariser, unknown reduction, target or weight of another shape, label_smoothing
             out of range.
     """
     built, inputs = _built(mapping, params)
     smoothing = SMOOTHING.check(label_smoothing)
-    cells = built.spec.over == "grid"
-    t, counted = targets(scores.flatten(-2) if cells else scores, target, -1 if cells else dim, ignore_index, cells)
+    grid = built.spec.over == "grid"
+    t, counted = targets(scores.flatten(-2) if grid else scores, target, -1 if grid else dim, ignore_index, grid)
     value = _value(scores, t, built, dim, mask, inputs, smoothing)
-    return weighted(value, t, counted, weight, reduction, scores.shape[-2:].numel() if cells else scores.shape[dim])
+    return weighted(value, t, counted, weight, reduction, scores.shape[-2:].numel() if grid else scores.shape[dim])
 
 
 def _built(mapping: str | Mapping, params: dict[str, Any]) -> tuple[Mapping, dict[str, Tensor]]:
-    """The module, and what a call needs besides scores."""
+    """The module, and the inputs that a call needs besides scores."""
     known = spec(mapping) if isinstance(mapping, str) else getattr(mapping, "spec", None)
     name = known.name if known is not None else type(mapping).__name__
     if name not in REGULARISERS and name not in GRIDS:
         own = f"; its own loss is sa.losses.{_OWN[name]}" if name in _OWN else ""
         raise ValueError(
             f"{name} is not the gradient of a smoothed maximum of scores alone, so it has no Fenchel-Young loss{own}; "
-            f"those that have one: {', '.join([*REGULARISERS, *GRIDS])}"
+            f"mappings that have one: {', '.join([*REGULARISERS, *GRIDS])}"
         )
     inputs = {key: params.pop(key) for key in known.inputs if key in params}  # type: ignore[union-attr]
     if isinstance(mapping, str):
         mapping = make(mapping, **params)
     elif params:
-        raise ValueError(f"{', '.join(params)} with a module: give the name ({name!r}), or make the module with them")
+        raise ValueError(
+            f"{', '.join(params)} given with a module: pass the name ({name!r}) instead, or make the module with them"
+        )
     if mapping.params.get("mode", "exact") != "exact":
         raise ValueError("oscarmax(mode='paper') does not solve the regularised problem; use mode='exact'")
     return mapping, inputs
@@ -112,7 +113,9 @@ def _value(
     if built.spec.over == "grid":
         return _of_grid(scores, target, built, mask, smoothing)
     if built.dim not in (-1, dim):
-        raise ValueError(f"{built} is along dim={built.dim}, the loss along dim={dim}; give the loss dim={built.dim}")
+        raise ValueError(
+            f"{built} works along dim={built.dim}, the loss along dim={dim}; give the loss dim={built.dim}"
+        )
     x, _ = last(scores, dim, mask)
     # Along the last dimension from here on; hyperparameter tensors are shaped for the rows once.
     params = {name: per_row(value, scores, dim, name) for name, value in built.params.items() if name != "bounds"}
@@ -193,7 +196,7 @@ def _young(x: Tensor, p: Tensor, target: Tensor | None, omega: Any, again: Any =
 
 
 def targets(
-    scores: Tensor, target: Tensor, dim: int, ignore_index: int, cells: bool = False
+    scores: Tensor, target: Tensor, dim: int, ignore_index: int, grid: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """Class indices, 0 where ignored, with the rows that count; or distributions with the classes last, float32 or float64."""
     if not target.dtype.is_floating_point:
@@ -206,7 +209,7 @@ def targets(
             )
         counted = target != ignore_index
         return target.long().masked_fill(~counted, 0), counted
-    target = target.flatten(-2) if cells and target.ndim > 1 else target
+    target = target.flatten(-2) if grid and target.ndim > 1 else target
     if target.shape != scores.shape:
         raise ValueError(
             f"target of shape {tuple(target.shape)} must have the shape of the scores {tuple(scores.shape)}, "
@@ -257,8 +260,8 @@ def softmax_loss(
     """Log loss ``-sum_i w_i t_i log softmax(z)_i`` against a class or a distribution over labels: torch's cross_entropy.
 
     Without weights it is the Fenchel-Young loss of softmax plus the entropy of the target. Arguments as :func:`fenchel_young`,
-    except ``weight``: it multiplies each term of the sum, smoothed classes included. As in torch, "mean" divides by the weights
-    of the class indices, and by the number of rows for distributions.
+    except ``weight``, which multiplies each term of the sum, smoothed classes included. As in torch, "mean" divides by the
+    weights of the class indices; for distributions, by the number of rows.
     """
     smoothing = SMOOTHING.check(label_smoothing)
     given, counted = targets(scores, target, dim, ignore_index)
@@ -295,7 +298,7 @@ def sparsemax_loss(
 def entmax_loss(
     scores: Tensor,
     target: Tensor,
-    alpha: float | Tensor = 1.5,
+    alpha: float | Tensor = ENTMAX["alpha"],
     dim: int = -1,
     mask: Tensor | None = None,
     reduction: str = "mean",
@@ -308,14 +311,14 @@ def entmax_loss(
 def fusedmax_loss(
     scores: Tensor,
     target: Tensor,
-    lam: float | Tensor = 0.1,
-    gamma: float | Tensor = 1.0,
+    lam: float | Tensor = FUSEDMAX["lam"],
+    gamma: float | Tensor = FUSEDMAX["gamma"],
     dim: int = -1,
     mask: Tensor | None = None,
     reduction: str = "mean",
     **options: Any,
 ) -> Tensor:
-    """The Fenchel-Young loss of fusedmax: neighbouring classes alike. Arguments as :func:`sparsemax_loss`."""
+    """The Fenchel-Young loss of fusedmax: neighbouring classes get similar weights. Arguments as :func:`sparsemax_loss`."""
     return fenchel_young(scores, target, "fusedmax", dim, mask, reduction, lam=lam, gamma=gamma, **options)
 
 

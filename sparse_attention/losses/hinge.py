@@ -7,14 +7,17 @@ from torch import Tensor
 
 from ..mappings.sparsegen import LAM
 from ..mappings.sparsehourglass import Q
+from ..registry import spec
 from ..rows.shape import last, per_row
 from ..rows.slope import reduced
+
+SPARSEGEN, HOURGLASS = spec("sparsegen_lin").defaults, spec("sparsehourglass").defaults
 
 
 def sparsegen_hinge(
     scores: Tensor,
     target: Tensor,
-    lam: float | Tensor = 0.0,
+    lam: float | Tensor = SPARSEGEN["lam"],
     dim: int = -1,
     mask: Tensor | None = None,
     half_pairs: bool = False,
@@ -39,11 +42,10 @@ def sparsegen_hinge(
             when eta is not uniform (the printed term is not).
         reduction: "mean" over rows, "sum" or "none".
     Raises:
-        ValueError: a number lam out of range (a tensor is not checked), target of another shape or negative, unknown
-            reduction.
+        ValueError: a number lam out of range (in a tensor: NaN), target of another shape or negative, unknown reduction.
     """
     x, eta, keep = _labels(scores, target, dim, mask)
-    width = 1.0 - per_row(lam, scores, dim, "lam") if isinstance(lam, Tensor) else 1.0 - LAM.check(lam)
+    width = 1.0 - per_row(LAM.take(lam), scores, dim, "lam")
     # L(z; lam) = L(z / (1 - lam); 0).
     return reduced(_hinge(x / width, eta, keep, torch.ones_like(x[..., :1]), half_pairs, corrected), reduction)
 
@@ -51,7 +53,7 @@ def sparsegen_hinge(
 def sparsehourglass_hinge(
     scores: Tensor,
     target: Tensor,
-    q: float | Tensor = 1.0,
+    q: float | Tensor = HOURGLASS["q"],
     dim: int = -1,
     mask: Tensor | None = None,
     half_pairs: bool = False,
@@ -66,7 +68,7 @@ def sparsehourglass_hinge(
     Arguments as :func:`sparsegen_hinge`, with ``q >= 0`` for ``lam`` (the corrected form is not convex here).
     """
     x, eta, keep = _labels(scores, target, dim, mask)
-    q = per_row(q, scores, dim, "q") if isinstance(q, Tensor) else Q.check(q)
+    q = per_row(Q.take(q), scores, dim, "q")
     count = keep.sum(-1, keepdim=True).to(x.dtype)
     inverse = (x.masked_fill(~keep, 0.0).sum(-1, keepdim=True).abs() + count * q) / (1.0 + count * q)
     return reduced(_hinge(x, eta, keep, inverse, half_pairs, corrected), reduction)

@@ -1,4 +1,4 @@
-"""Modules of the losses: made once with their options, called with scores and target."""
+"""The losses as modules: constructed with their options, called with scores and target."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..registry import Mapping
-from .fenchel_young import SMOOTHING, _built, fenchel_young, softmax_loss
-from .hinge import sparsegen_hinge, sparsehourglass_hinge
+from ..rows.slope import REDUCTION
+from .fenchel_young import ENTMAX, FUSEDMAX, SMOOTHING, _built, fenchel_young, softmax_loss
+from .hinge import HOURGLASS, SPARSEGEN, sparsegen_hinge, sparsehourglass_hinge
 
 
 class _Loss(nn.Module):
@@ -23,9 +24,7 @@ class _Loss(nn.Module):
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__()
-        if reduction not in ("mean", "sum", "none"):
-            raise ValueError(f"reduction={reduction!r} is not one of mean, sum, none")
-        self.dim, self.reduction, self.ignore_index = dim, reduction, ignore_index
+        self.dim, self.reduction, self.ignore_index = dim, REDUCTION.check(reduction), ignore_index
         self.label_smoothing = SMOOTHING.check(label_smoothing)
         self.register_buffer("weight", weight)
 
@@ -42,7 +41,7 @@ class FenchelYoungLoss(_Loss):
     """Module of :func:`fenchel_young`: ``FenchelYoungLoss("entmax", alpha=1.5)(scores, target, mask=None)``.
 
     Args:
-        mapping, params: a name with its parameters (a tensor moves with the loss, "learned" is learned), or a module.
+        mapping, params: a name with its parameters (a tensor moves with the loss, "learned" makes a parameter), or a module.
         dim, reduction, weight, ignore_index, label_smoothing: as of the function.
     """
 
@@ -73,14 +72,16 @@ class SparsemaxLoss(FenchelYoungLoss):
 class EntmaxLoss(FenchelYoungLoss):
     """Module of :func:`entmax_loss`; options as of :class:`FenchelYoungLoss`."""
 
-    def __init__(self, alpha: float | Tensor | str = 1.5, **options: Any) -> None:
+    def __init__(self, alpha: float | Tensor | str = ENTMAX["alpha"], **options: Any) -> None:
         super().__init__("entmax", alpha=alpha, **options)
 
 
 class FusedmaxLoss(FenchelYoungLoss):
     """Module of :func:`fusedmax_loss`; options as of :class:`FenchelYoungLoss`."""
 
-    def __init__(self, lam: float | Tensor = 0.1, gamma: float | Tensor = 1.0, **options: Any) -> None:
+    def __init__(
+        self, lam: float | Tensor = FUSEDMAX["lam"], gamma: float | Tensor = FUSEDMAX["gamma"], **options: Any
+    ) -> None:
         super().__init__("fusedmax", lam=lam, gamma=gamma, **options)
 
 
@@ -100,7 +101,7 @@ class _Hinge(nn.Module):
 class SparsegenHinge(_Hinge):
     """Module of :func:`sparsegen_hinge`; options: its dim, half_pairs, corrected, reduction."""
 
-    def __init__(self, lam: float = 0.0, **options: Any) -> None:
+    def __init__(self, lam: float = SPARSEGEN["lam"], **options: Any) -> None:
         super().__init__(lam=lam, **options)
 
     def forward(self, scores: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -110,7 +111,7 @@ class SparsegenHinge(_Hinge):
 class SparsehourglassHinge(_Hinge):
     """Module of :func:`sparsehourglass_hinge`; options as of :class:`SparsegenHinge`."""
 
-    def __init__(self, q: float = 1.0, **options: Any) -> None:
+    def __init__(self, q: float = HOURGLASS["q"], **options: Any) -> None:
         super().__init__(q=q, **options)
 
     def forward(self, scores: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -13,15 +13,15 @@ from ..rows.shape import asynchronous, foreign, transformed
 Regulariser = Callable[..., Tensor]
 
 
-def _entropy(p: Tensor, keep: Tensor, gamma: Any = 1.0) -> Tensor:
+def _entropy(p: Tensor, keep: Tensor, gamma: Any) -> Tensor:
     return gamma * torch.xlogy(p, p)
 
 
-def _quadratic(p: Tensor, keep: Tensor, gamma: Any = 1.0) -> Tensor:
+def _quadratic(p: Tensor, keep: Tensor, gamma: Any) -> Tensor:
     return gamma * 0.5 * p.square()
 
 
-def _tsallis(p: Tensor, keep: Tensor, alpha: Any = 1.5) -> Tensor:
+def _tsallis(p: Tensor, keep: Tensor, alpha: Any) -> Tensor:
     # (p^alpha - p) / (alpha (alpha - 1)), written so that alpha -> 1 gives p log p.
     inside = torch.where(p > 0, p, 1.0)
     log_p, a = inside.log(), torch.as_tensor(alpha - 1.0, dtype=p.dtype, device=p.device)
@@ -32,15 +32,15 @@ def _tsallis(p: Tensor, keep: Tensor, alpha: Any = 1.5) -> Tensor:
     return torch.where(p > 0, inside * quotient, 0.0) / alpha
 
 
-def _p_norm(y: Tensor, keep: Tensor, p: Any = 1.5, gamma: Any = 1.0, **_: Any) -> Tensor:
+def _p_norm(y: Tensor, keep: Tensor, p: Any, gamma: Any, **_: Any) -> Tensor:
     inside = torch.where(y > 0, y, 1.0)
     total = torch.where(y > 0, inside.pow(p), 0.0).sum(-1, keepdim=True)
-    # One value per row, put on the first position: the sum over positions is the regulariser.
+    # One value per row, at the first position: the sum over positions is the regulariser.
     row = gamma * 0.5 * torch.where(total > 0, total, 1.0).pow(2.0 / p) * (total > 0)
     return torch.cat((row, torch.zeros_like(y[..., 1:])), -1)
 
 
-def _fused(p: Tensor, keep: Tensor, lam: Any = 0.1, gamma: Any = 1.0) -> Tensor:
+def _fused(p: Tensor, keep: Tensor, lam: Any, gamma: Any) -> Tensor:
     if not (foreign(keep) or transformed() or asynchronous(keep)) and bool(keep.all()):
         jump = (p[..., 1:] - p[..., :-1]).abs()
         return gamma * (0.5 * p.square() + lam * torch.nn.functional.pad(jump, (0, 1)))
@@ -50,18 +50,18 @@ def _fused(p: Tensor, keep: Tensor, lam: Any = 0.1, gamma: Any = 1.0) -> Tensor:
     return gamma * (0.5 * packed.square() + lam * torch.nn.functional.pad(jump, (0, 1)))
 
 
-def _oscar(p: Tensor, keep: Tensor, lam: Any = 0.01, gamma: Any = 1.0, **_: Any) -> Tensor:
+def _oscar(p: Tensor, keep: Tensor, lam: Any, gamma: Any, **_: Any) -> Tensor:
     ordered = p.sort(dim=-1, descending=True).values
     rank = torch.arange(1, p.shape[-1] + 1, device=p.device)
     weight = (keep.sum(-1, keepdim=True) - rank).clamp(min=0)
     return gamma * (0.5 * ordered.square() + lam * (weight * ordered))  # lam times whole numbers would be float32
 
 
-def _sparsegen(p: Tensor, keep: Tensor, lam: Any = 0.0) -> Tensor:
+def _sparsegen(p: Tensor, keep: Tensor, lam: Any) -> Tensor:
     return (1.0 - lam) * 0.5 * p.square()
 
 
-def _grid(p: Tensor, keep: Tensor, lam: Any = 0.1, gamma: Any = 1.0) -> Tensor:
+def _grid(p: Tensor, keep: Tensor, lam: Any, gamma: Any) -> Tensor:
     """Grids ``p, keep [..., H, W]``; terms ``[..., H, W]``."""
     edges = torch.zeros_like(p)
     for dim in (-1, -2):
@@ -82,8 +82,8 @@ REGULARISERS: dict[str, Regulariser] = {
     "oscarmax": _oscar,
     "sparsegen_lin": _sparsegen,
     "hardmax": lambda p, keep: torch.zeros_like(p),
-    "constrained_softmax": lambda p, keep, **_: _entropy(p, keep),
-    "constrained_sparsemax": lambda p, keep, **_: _quadratic(p, keep),
+    "constrained_softmax": lambda p, keep, **_: _entropy(p, keep, 1.0),
+    "constrained_sparsemax": lambda p, keep, **_: _quadratic(p, keep, 1.0),
 }
 
 
@@ -91,12 +91,12 @@ REGULARISERS: dict[str, Regulariser] = {
 GRIDS: dict[str, Regulariser] = {"tvmax": _grid}
 
 
-def _linear(p: Tensor, x: Tensor, gamma: float = 1.0) -> Tensor:
+def _linear(p: Tensor, x: Tensor, gamma: float) -> Tensor:
     """sparsemax: ``x - top = gamma (p - p_top)`` on the support."""
     return gamma * (0.5 * torch.linalg.vector_norm(p, dim=-1).square() - p.amax(-1) + 0.5)
 
 
-def _power(p: Tensor, x: Tensor, alpha: float = 1.5) -> Tensor:
+def _power(p: Tensor, x: Tensor, alpha: float) -> Tensor:
     """entmax: ``(alpha - 1)(x - top) = p^(alpha-1) - p_top^(alpha-1)`` on the support, so that no entry need be raised to alpha;
     no score there lies further than ``1/(alpha - 1)`` below top."""
     top = x.amax(-1, keepdim=True)
@@ -104,19 +104,19 @@ def _power(p: Tensor, x: Tensor, alpha: float = 1.5) -> Tensor:
     return fall * (1.0 - 1.0 / alpha) + (p.sum(-1) - p.amax(-1).pow(alpha - 1.0)) / (alpha * (alpha - 1.0))
 
 
-def _norm(y: Tensor, x: Tensor, p: float = 1.5, gamma: float = 1.0) -> Tensor:
+def _norm(y: Tensor, x: Tensor, p: float, gamma: float) -> Tensor:
     """pnormmax: ``x - top = gamma N^(2-p) (y^(p-1) - y_top^(p-1))`` on the support, ``N = ||y||_p``."""
     size = torch.linalg.vector_norm(y, p, dim=-1)
     return gamma * (0.5 * size.square() - size.pow(2.0 - p) * y.amax(-1).pow(p - 1.0) + 0.5)
 
 
-# ``sum_i p_i (x_i - top) - Omega(p) + Omega(vertex)`` of attention p and scores x, in as few passes as there are: with the
+# ``sum_i p_i (x_i - top) - Omega(p) + Omega(vertex)`` of attention p and scores x, in as few passes as possible: with the
 # highest score top, the loss at class y is this plus ``top - x_y``. Rows [..., n] -> [...]; hyperparameters are numbers.
 AT_VERTEX: dict[str, Callable[..., Tensor]] = {
-    "softmax": lambda p, x, gamma=1.0: -gamma * p.amax(-1).log(),
+    "softmax": lambda p, x, gamma: -gamma * p.amax(-1).log(),
     "sparsemax": _linear,
     "pnormmax": _norm,
-    "sparsegen_lin": lambda p, x, lam=0.0: _linear(p, x, 1.0 - lam),
+    "sparsegen_lin": lambda p, x, lam: _linear(p, x, 1.0 - lam),
     "entmax": _power,
 }
 

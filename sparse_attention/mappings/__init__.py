@@ -1,22 +1,17 @@
-"""The mappings, one family per file of this folder; importing the package imports, and so registers, them all.
-
-The continuous family registers when a name of it is first asked for.
-"""
+"""The mappings, one family per file of this folder. Importing this package imports, and so registers, all of them."""
 
 import importlib
 import pkgutil
 from typing import Any
 
-from ..registry import later, names, spec
+from ..registry import names, spec
 
-# The order of names(); families not named here follow in that of the alphabet.
+# The order of names(); the other families follow alphabetically, the densities come last.
 _FIRST = ["softmax", "sparsemax", "entmax", "pnormmax", "fusedmax", "oscarmax", "sparsegen", "sparsehourglass"]
 _FIRST += ["normalization", "constrained"]
-_FOUND = [m.name for m in pkgutil.iter_modules(__path__) if not m.ispkg and not m.name.startswith("_")]
+_FOUND = {m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")} - {*_FIRST, "continuous"}
 
-for _family in [*_FIRST, *sorted(set(_FOUND) - set(_FIRST))]:
+for _family in [*_FIRST, *sorted(_FOUND), "continuous"]:
     importlib.import_module(f"{__name__}.{_family}")
 
 FUNCTIONS: dict[str, Any] = {name: f for name in names() if (f := spec(name).function) is not None}
-
-later("continuous", lambda: importlib.import_module(f"{__name__}.continuous"))

@@ -2,12 +2,12 @@ r"""Constrained softmax and sparsemax: attention with an upper bound u on every 
 
 Martins & Kreutzer 2017; Malaviya, Ferreira & Martins 2018; Peters, Niculae & Martins 2018.
 
-* softmax: :math:`\arg\min_{p \in \Delta, p \le u} KL(p \,\|\, \mathrm{softmax}(z)) = \min(u, e^z/Z)`: positions are capped
-  in the order of :math:`e^z/u`, the others share the mass that is left.
+* softmax: :math:`\arg\min_{p \in \Delta, p \le u} KL(p \,\|\, \mathrm{softmax}(z)) = \min(u, e^z/Z)`. Positions are capped
+  in the order of :math:`e^z/u`; the others share the remaining mass.
 * sparsemax: :math:`\arg\min_{p \in \Delta, p \le u} \|p - z\|^2 = \mathrm{clip}(z - \tau, 0, u)`.
 
-Feasible when the bounds of the kept positions sum to at least 1; a row that is short of it by rounding (less than 1e-4,
-as fertility that was used up exactly) returns its bounds. Anything else is an error that names the row.
+The problem is feasible if the bounds of the kept positions sum to at least 1. A row that is less than 1e-4 short, by rounding
+(fertility that was used up exactly), returns its bounds. Any other infeasible row is an error that names the row.
 
 Forward and backward: softmax below; sparsemax ``kernels/reference/constrained.py``, fast
 ``kernels/native/src/constrained.h``, its gradients ``rows/bounded.py``.
@@ -30,7 +30,7 @@ BOUNDS = Param(
     "bounds",
     low=0.0,
     closed_low=True,
-    meaning="upper bound of every position, a tensor that broadcasts to the scores; given per call or fixed",
+    meaning="upper bound of every position, a tensor that broadcasts to the scores; fixed or given per call",
 )
 _PAPER = "Malaviya et al. 2018; Peters et al. 2018"
 
@@ -41,7 +41,7 @@ def _bounded(
     """``body(x, u)`` along ``dim``, both ``[..., n]`` of one type."""
 
     def both(x: Tensor) -> Tensor:
-        # filled on the device: a number that is copied there is waited for
+        # filled on the device: copying a number there would wait for it
         given = bounds.to(x.device, x.dtype) if isinstance(bounds, Tensor) else x.new_full((), bounds)
         u = expanded(given, scores, "bounds")
         return body(x, u.reshape(1) if scores.ndim == 0 else u.movedim(dim, -1))
@@ -60,7 +60,7 @@ def _bounded(
 def constrained_softmax(scores: Tensor, bounds: Tensor | float, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Softmax with upper bounds.
 
-    Gradients for scores and bounds.
+    Scores and bounds have gradients.
 
     Args:
         scores: any shape; -inf counts as masked.
@@ -120,8 +120,8 @@ def _capped_softmax(x: Tensor, u: Tensor) -> Tensor:
 
 
 def _capped(z: Tensor, u: Tensor) -> Tensor:
-    """Which positions sit at their bound, rows ``z, u [..., n]``: cap in decreasing order of ``e^z/u`` while the share of
-    the mass that is left would exceed the bound. O(n log n)."""
+    """Which positions are at their bound, rows ``z, u [..., n]``: cap in decreasing order of ``e^z/u`` while the share of the
+    remaining mass would exceed the bound. O(n log n)."""
     wide = torch.float64 if z.device.type != "mps" else z.dtype
     z, u = z.to(wide), u.to(wide)
     log_ratio = torch.where(z > -torch.inf, z - u.log(), -torch.inf)  # +inf where the bound is 0

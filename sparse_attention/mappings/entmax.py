@@ -1,9 +1,9 @@
 r"""Entmax: :math:`p = \arg\max_{p \in \Delta} p^\top x + H_\alpha(p) = [(\alpha-1)x - \tau]_+^{1/(\alpha-1)}`.
 
 :math:`H_\alpha(p) = \frac{1}{\alpha(\alpha-1)} \sum_i (p_i - p_i^\alpha)`, the Tsallis entropy (Peters, Niculae & Martins
-2019). alpha = 1 is softmax, 2 sparsemax; 1.5 has a closed form; below 1 every position has weight, and more as alpha falls.
+2019). alpha = 1 is softmax, 2 is sparsemax, and 1.5 has a closed form. Below 1 every position has weight, denser than softmax.
 With :math:`s = p^{2-\alpha}` on the support the Jacobian is :math:`\mathrm{Diag}(s) - ss^\top/1^\top s`. A tensor
-``alpha`` is learned; value and gradient are continuous through 1 and hold to full precision up to 100.
+``alpha`` is learned. Value and gradient are continuous through 1 and have full precision up to 100.
 
 Forward and backward: ``kernels/reference/threshold.py`` (``entmax_*``); fast ``kernels/native/src/simplex_mappings.h``,
 ``kernels/triton/simplex.py``.
@@ -19,7 +19,7 @@ from .softmax import softmax
 
 ALPHA = Param(
     "alpha", low=0.0, learned=(1.0, 2.0),
-    meaning='1 is softmax, 2 is sparsemax; larger is sparser, below 1 denser than softmax; a module takes "learned" too: between 1 and 2',
+    meaning='1 is softmax, 2 is sparsemax; larger is sparser, below 1 is denser than softmax; a module can learn it: "learned", between 1 and 2',
 )  # fmt: skip
 
 
@@ -30,7 +30,7 @@ ALPHA = Param(
     oracle="entmax package (entmax15, entmax_bisect)",
 )
 def entmax(scores: Tensor, dim: int = -1, alpha: float | Tensor = 1.5, mask: Tensor | None = None) -> Tensor:
-    """Softmax, sparsemax, what lies between them and beyond.
+    """Softmax, sparsemax and everything between and beyond them.
 
     Args:
         scores: any shape; -inf counts as masked.

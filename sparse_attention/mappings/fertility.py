@@ -1,12 +1,12 @@
-r"""Constrained attention in a decoder: a word of fertility f gets attention f in all, and none when that is used up.
+r"""Constrained attention in a decoder: a word of fertility f gets attention f in total, and none once that is used up.
 
-Martins & Kreutzer 2017; Malaviya, Ferreira & Martins 2018; Peters, Niculae & Martins 2018. The bounds of step t are what
-the steps before have left:
+Martins & Kreutzer 2017; Malaviya, Ferreira & Martins 2018; Peters, Niculae & Martins 2018. The bounds of step t are the
+fertility that the earlier steps left:
 
 .. math:: p_t = \mathrm{constrained}(z_t + c\, u_t,\; u_t), \qquad u_1 = f, \quad u_{t+1} = \max(u_t - p_t, 0)
 
 A position of infinite fertility (a sink) is never exhausted and gets no bonus. Fertilities that sum to the number of steps are
-used up exactly: the attention of position j over all steps sums to f_j. A step that finds less than 1 in all is an error.
+used up exactly: the attention to position j, summed over the steps, is f_j. A step with less than 1 in total is an error.
 
 Forward and backward: ``mappings/constrained.py``; through the steps by autograd.
 """
@@ -22,14 +22,14 @@ from ..registry import Param, register
 from .constrained import constrained_softmax, constrained_sparsemax
 
 BONUS = Param(
-    "c", low=0.0, closed_low=True, tensor=False, meaning="bonus: c times the fertility left is added to the scores"
+    "c", low=0.0, closed_low=True, tensor=False, meaning="bonus: c times the remaining fertility is added to the scores"
 )
 _PAPER = "Malaviya et al. 2018; Peters et al. 2018"
 _State = dict[str, Tensor]
 
 
 class _Fertility(nn.Module):
-    """Constrained attention whose bounds are the fertility left; the state is ``{"left": [B, n]}``."""
+    """Constrained attention whose bounds are the remaining fertility; the state is ``{"left": [B, n]}``."""
 
     constrained: Callable[..., Tensor]
 
@@ -42,10 +42,10 @@ class _Fertility(nn.Module):
         return {"left": fertility.expand(mask.shape).masked_fill(~mask, 0.0)}
 
     def step(self, scores: Tensor, state: _State, mask: Tensor) -> tuple[Tensor, _State]:
-        """scores, mask ``[B, n]`` -> attention ``[B, n]`` and the state after it.
+        """scores, mask ``[B, n]`` -> attention ``[B, n]`` and the next state.
 
         Raises:
-            ValueError: what is left of a row sums to less than 1.
+            ValueError: the remaining fertility of a row sums to less than 1.
         """
         left = state["left"]
         bonus = self.c * left.masked_fill(left == torch.inf, 0.0)
@@ -53,7 +53,7 @@ class _Fertility(nn.Module):
             p = type(self).constrained(scores + bonus, left.clamp(max=1.0), mask=mask)  # p <= 1 whatever is left
         except ValueError as error:
             raise ValueError(
-                f"the fertility left fits no attention: {error}; give more fertility, fewer steps, or a position of "
+                f"the fertility left fits no attention: {error}; use more fertility, fewer steps, or a position of "
                 "infinite fertility (a sink; model.sink=true)"
             ) from None
         return p, {"left": (left - p).clamp(min=0.0)}
@@ -63,7 +63,7 @@ class _Fertility(nn.Module):
     "fertility_softmax", kind="stateful", inputs=("fertility",), params=(BONUS,), paper=_PAPER, oracle="loop property"
 )
 class FertilitySoftmax(_Fertility):
-    """Constrained softmax step by step, the bounds the fertility left."""
+    """Constrained softmax step by step, bounded by the remaining fertility."""
 
     constrained = staticmethod(constrained_softmax)
 
@@ -72,6 +72,6 @@ class FertilitySoftmax(_Fertility):
     "fertility_sparsemax", kind="stateful", inputs=("fertility",), params=(BONUS,), paper=_PAPER, oracle="loop property"
 )
 class FertilitySparsemax(_Fertility):
-    """Constrained sparsemax step by step, the bounds the fertility left."""
+    """Constrained sparsemax step by step, bounded by the remaining fertility."""
 
     constrained = staticmethod(constrained_sparsemax)

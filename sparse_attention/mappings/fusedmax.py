@@ -2,20 +2,22 @@ r"""Fusedmax: :math:`p = \arg\min_{p \in \Delta} \frac12\|p - x/\gamma\|^2 + \la
 
 Niculae & Blondel 2017, sec. 3.2: neighbouring positions get the same weight. It is the total variation prox followed by
 sparsemax (Prop. 2; the composition is exact). lam = 0 is sparsemax, lam -> infinity uniform. With G averaging inside
-the groups the Jacobian is :math:`J_\Delta G / \gamma` (Prop. 3). Cost O(n). **Masked positions are removed**: the two
-sides of a hole are neighbours. Check value: ``fusedmax([1, 2.1, 1.9], lam=.1) = [0, .5, .5]``.
+the groups the Jacobian is :math:`J_\Delta G / \gamma` (Prop. 3). Cost O(n). **Masked positions are removed**: the positions
+on both sides of a gap become neighbours. Check value: ``fusedmax([1, 2.1, 1.9], lam=.1) = [0, .5, .5]``.
 
 Forward and backward: ``kernels/reference/structured.py`` (``fusedmax_forward``, ``grouped_backward``); fast
-``kernels/native/src/fusedmax.h``, ``kernels/triton/structured.py``; a tensor lam: ``rows/groups.py``.
+``kernels/native/src/fusedmax.h``, ``kernels/triton/structured.py``; a tensor lam: below.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from ..kernels.reference.structured import group_mean
 from ..registry import Param, register
 from ..rows.apply import rows
-from ..rows.groups import fusedmax_of_tensor
+from ..rows.groups import group_numbers, on_simplex, solved
 
 LAM = Param("lam", low=0.0, closed_low=True, meaning="weight of the total variation; 0 is sparsemax")
 GAMMA = Param("gamma", low=0.0, meaning="strength of the whole regulariser")
@@ -36,7 +38,7 @@ def fusedmax(
         scores: any shape; -inf counts as masked.
         lam: >= 0, a number or a tensor over the rows.
         gamma: > 0, a number or a tensor over the rows.
-        mask: bool, broadcastable to scores, True = keep; masked positions are removed before neighbours are taken.
+        mask: bool, broadcastable to scores, True = keep; masked positions are removed, so those around them are neighbours.
     Returns:
         shape of scores; rows sum to 1.
     Raises:
@@ -45,4 +47,19 @@ def fusedmax(
     lam, gamma = LAM.take(lam), GAMMA.take(gamma)
     if lam.__class__ is float and lam == 0.0:
         return rows("sparsemax", scores, dim, mask, {"gamma": gamma})
-    return rows("fusedmax", scores, dim, mask, {"lam": lam, "gamma": gamma}, fusedmax_of_tensor)
+    return rows("fusedmax", scores, dim, mask, {"lam": lam, "gamma": gamma}, _of_tensor)
+
+
+def _of_tensor(x: Tensor, lam: Tensor) -> Tensor:
+    """``x [..., n]`` (-inf = excluded), ``lam [..., 1]``; differentiable in both."""
+    p = solved("fusedmax", x, lam)
+    keep = x.detach() != -torch.inf
+    place = torch.argsort(keep.to(torch.int8), dim=-1, descending=True, stable=True)
+    packed, kept = p.gather(-1, place), keep.gather(-1, place)
+    # On the edge between neighbours k and k+1 the penalty pulls the higher group down and the lower one up by lam.
+    edge = torch.where(kept[..., 1:], torch.sign(packed[..., 1:] - packed[..., :-1]), 0.0)
+    pull = torch.zeros_like(packed)
+    pull[..., :-1] += edge
+    pull[..., 1:] -= edge
+    scores = x.masked_fill(~keep, 0.0).gather(-1, place)
+    return on_simplex(group_mean(scores + lam * pull, group_numbers(packed, kept)), kept, packed, place)

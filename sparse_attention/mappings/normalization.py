@@ -1,4 +1,4 @@
-r"""The mappings that Laha et al. 2018 (sec. 2 and Table 1) compare with, and the one-hot limit of them all.
+r"""The mappings that Laha et al. 2018 compare with (sec. 2 and Table 1), and hardmax, the one-hot limit.
 
 sum-normalisation :math:`z_i/\sum z`; sum-normalisation++ :math:`\mathrm{sparsemax}(z/|\sum z|)` (sparsehourglass at q = 0);
 spherical softmax :math:`z_i^2/\sum z^2`; hardmax, the arg max. A row of sum 0 (spherical: of zeros) has no value: NaN.
@@ -22,8 +22,7 @@ _PAPER = "Laha et al. 2018, sec. 2 and Table 1"
 def sum_normalization(scores: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """``z / sum z``, for z >= 0.
 
-    A distribution only where the scores are not negative (its domain). A row with a negative kept score is outside of the
-    domain and becomes NaN; so does a row of zeros.
+    Defined for scores that are not negative. A row with a negative kept score is NaN; so is a row of zeros.
 
     Args:
         scores: any shape; -inf counts as masked.
@@ -46,7 +45,7 @@ def sum_normalization(scores: Tensor, dim: int = -1, mask: Tensor | None = None)
 def sum_normalization_pp(scores: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Sparsehourglass at q = 0.
 
-    ``sparsemax(z / |sum z|)``, scale invariant; a row of sum 0 has no value (NaN). Arguments and result as :func:`sum_normalization`.
+    ``sparsemax(z / |sum z|)``, scale invariant; a row of sum 0 is NaN. Arguments and result as :func:`sum_normalization`.
     """
     return through_cone("sparsehourglass", scores, dim, mask, 0.0)
 
@@ -55,7 +54,7 @@ def sum_normalization_pp(scores: Tensor, dim: int = -1, mask: Tensor | None = No
 def spherical_softmax(scores: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """``z^2 / sum z^2``.
 
-    Scale invariant, blind to signs; a row of zeros is NaN. Arguments as :func:`sum_normalization`.
+    Scale invariant; signs have no effect; a row of zeros is NaN. Arguments as :func:`sum_normalization`.
     """
 
     def squared(z: Tensor, keep: Tensor) -> Tensor:
@@ -78,7 +77,7 @@ def hardmax(scores: Tensor, dim: int = -1, mask: Tensor | None = None) -> Tensor
     def largest(z: Tensor, keep: Tensor) -> Tensor:
         x = z.detach().masked_fill(~keep, -torch.inf)
         best = (x == x.amax(-1, keepdim=True)).to(z.dtype)
-        # Part of the graph, with derivative 0, so that a loss on it can be differentiated.
+        # Keeps the graph, with derivative 0, so that a loss on it can be differentiated.
         return best / best.sum(-1, keepdim=True) + z * 0.0
 
     return under_contract(largest, scores, dim, mask)

@@ -1,14 +1,14 @@
 r"""Oscarmax: :math:`p = \arg\min_{p \in \Delta} \frac12\|p - x/\gamma\|^2 + \lambda \sum_{i<j} \max(|p_i|, |p_j|)`.
 
-Niculae & Blondel 2017, sec. 3.2: clusters of equal weight wherever they stand. ``mode="exact"`` solves this problem for
+Niculae & Blondel 2017, sec. 3.2: clusters of equal weight, at any positions. ``mode="exact"`` solves this problem for
 scores of any sign: sort them, subtract :math:`\lambda(d - i)` from the i-th largest, isotonic regression, sparsemax.
-``mode="paper"`` is the printed Prop. 2 (and the authors' code): the OSCAR prox on |x|, then sparsemax. It is only right
+``mode="paper"`` is the printed Prop. 2 (and the authors' code): the OSCAR prox on |x|, then sparsemax. It is correct only
 while the prox stays positive (``docs/errata/niculae_oscarmax.py``); with N(0,1) scores, n = 10, lam = .01 half of the rows
 differ, by up to .05, and with N(0, .1^2) scores, n = 30, nearly all, by up to .18. ``paper`` does not compile as one
 graph. Cost O(n log n).
 
 Forward and backward: ``kernels/reference/structured.py`` (``oscarmax_forward``, ``grouped_backward``); fast
-``kernels/native/src/oscarmax.h``, ``kernels/triton/structured.py``; a tensor lam: ``rows/groups.py``; ``paper`` below.
+``kernels/native/src/oscarmax.h``, ``kernels/triton/structured.py``; a tensor lam and ``paper``: below.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from ..kernels.reference.structured import group_mean, isotonic_decreasing
 from ..registry import Param, register
 from ..rows.apply import rows
-from ..rows.groups import oscarmax_of_tensor
+from ..rows.groups import group_numbers, on_simplex, solved
 from ..rows.shape import along, scaled
 from .sparsemax import project_last
 
@@ -47,7 +47,7 @@ def oscarmax(
     mask: Tensor | None = None,
     mode: str = "exact",
 ) -> Tensor:
-    """Clusters of equal weight anywhere.
+    """Clusters of equal weight at any positions.
 
     Args:
         scores: any shape; -inf counts as masked, and only kept positions count in the penalty.
@@ -66,7 +66,18 @@ def oscarmax(
         return along(_printed, scores, dim, mask, lam=lam, gamma=gamma)
     if lam.__class__ is float and lam == 0.0:
         return rows("sparsemax", scores, dim, mask, {"gamma": gamma})
-    return rows("oscarmax", scores, dim, mask, {"lam": lam, "gamma": gamma}, oscarmax_of_tensor)
+    return rows("oscarmax", scores, dim, mask, {"lam": lam, "gamma": gamma}, _of_tensor)
+
+
+def _of_tensor(x: Tensor, lam: Tensor) -> Tensor:
+    """``x [..., n]`` (-inf = excluded), ``lam [..., 1]``; differentiable in both."""
+    p = solved("oscarmax", x, lam)
+    keep = x.detach() != -torch.inf
+    ordered, place = x.masked_fill(~keep, -torch.inf).sort(dim=-1, descending=True, stable=True)
+    packed, kept = p.gather(-1, place), keep.gather(-1, place)
+    rank = torch.arange(1, x.shape[-1] + 1, device=x.device)
+    lowered = ordered.masked_fill(~kept, 0.0) - lam * (keep.sum(-1, keepdim=True) - rank)
+    return on_simplex(group_mean(lowered, group_numbers(packed, kept)), kept, packed, place)
 
 
 def _printed(x: Tensor, lam: float | Tensor, gamma: float | Tensor) -> Tensor:

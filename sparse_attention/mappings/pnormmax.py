@@ -1,7 +1,7 @@
 r"""sq-pnorm-max: :math:`y = \arg\max_{y \in \Delta} y^\top x - \frac{\gamma}{2}\|y\|_p^2`, :math:`1 < p \le 2`.
 
-Niculae & Blondel 2017, sec. 3.1 (the printed regulariser lacks the factor 1/2; gradient and Hessian have it). p = 2 is
-sparsemax. ``solver="exact"`` finds one scalar root; ``solver="pgd"`` repeats the projected gradient of the paper: at its
+Niculae & Blondel 2017, sec. 3.1 (the printed regulariser lacks the factor 1/2 that gradient and Hessian have). p = 2 is
+sparsemax. ``solver="exact"`` finds one scalar root. ``solver="pgd"`` is the projected gradient of the paper: at its
 published tolerance 1e-2 the weights are off by .007 on average and .03 at worst (200 rows N(0, I_30)). ``pgd`` takes
 numbers only and does not compile as one graph.
 
@@ -23,7 +23,7 @@ SOLVER = Param(
     "solver",
     choices=("exact", "pgd"),
     tensor=False,
-    meaning="pgd: projected gradient stopped at tol, as in the paper's experiments",
+    meaning="pgd: projected gradient, stopped at tol, as in the paper's experiments",
 )
 TOL = Param("tol", low=0.0, tensor=False, meaning="pgd only: stop when no coordinate moves by more than this")
 

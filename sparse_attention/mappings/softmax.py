@@ -1,7 +1,7 @@
 r"""Softmax: :math:`p = \arg\max_{p \in \Delta} p^\top x - \gamma \sum_i p_i \log p_i = e^{x/\gamma} / \sum e^{x/\gamma}`.
 
-The dense mapping that the others replace: no position ever gets exactly 0. It keeps the library's contract (a fully
-masked row gives zeros, not NaN). Cost O(n). Jacobian :math:`(\mathrm{Diag}(p) - pp^\top)/\gamma`.
+The dense mapping that the others replace: no position gets exactly 0. It meets the library's contract: a fully masked
+row gives zeros, not NaN. Cost O(n). Jacobian :math:`(\mathrm{Diag}(p) - pp^\top)/\gamma`.
 
 Forward and backward: ``torch.softmax``, called below; on a GPU ``kernels/triton/simplex.py``.
 """
@@ -24,7 +24,7 @@ GAMMA = Param("gamma", low=0.0, meaning="temperature: smaller is closer to the m
     "softmax", params=(GAMMA,), paper="Bridle 1990; Niculae & Blondel 2017, Table of sec. 2", oracle="torch.softmax"
 )
 def softmax(scores: Tensor, dim: int = -1, gamma: float | Tensor = 1.0, mask: Tensor | None = None) -> Tensor:
-    """Dense: every kept position gets weight.
+    """Every kept position gets weight.
 
     Args:
         scores: any shape; -inf counts as masked.

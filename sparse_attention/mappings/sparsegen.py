@@ -2,7 +2,7 @@ r"""Sparsegen: :math:`\rho(z; g, \lambda) = \arg\min_{p \in \Delta} \|p - g(z)\|
 = \mathrm{sparsemax}(g(z)/(1-\lambda))`, :math:`\lambda < 1`.
 
 Laha et al. 2018, sec. 3. lam = 0 is sparsemax of g(z), lam -> 1 gives a one-hot vector, lam -> -infinity the uniform one
-(the text before sec. 3.1 has it the other way round). ``sparsegen_lin``: g = z; ``sparsegen_exp``: g = e^z;
+(the text before sec. 3.1 says the opposite). ``sparsegen_lin``: g = z; ``sparsegen_exp``: g = e^z;
 ``sparsegen_sq``: g = z^2.
 
 Forward and backward: g below, then those of sparsemax, ``kernels/reference/threshold.py`` (``sparsemax_*``).
@@ -63,7 +63,7 @@ def sparsegen_exp(scores: Tensor, dim: int = -1, lam: float | Tensor = 0.0, mask
     """Sparsegen of e^z.
 
     ``sparsemax(exp(scores) / (1 - lam))``; arguments as :func:`sparsegen_lin`. Not translation invariant, so scores cannot be shifted
-    first: they overflow above 88 in float32 (NaN row).
+    first: above 88 they overflow in float32, and the row is NaN.
     """
     return _sparsegen(scores, dim, lam, mask, torch.exp)
 

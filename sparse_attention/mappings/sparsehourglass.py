@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..registry import Param, register
 from ..rows.apply import fused
-from ..rows.given import given_rows
+from ..rows.masked import masked_rows
 from ..rows.shape import along
 from .sparsemax import project_last
 
@@ -39,7 +39,7 @@ def cone(x: Tensor, q: float | Tensor, mirrored: bool = False) -> Tensor:
 
 
 def through_cone(op: str, scores: Tensor, dim: int, mask: Tensor | None, q: float | Tensor) -> Tensor:
-    """sparsecone or sparsehourglass along ``dim``: one kernel, else as `cone` has it."""
+    """sparsecone or sparsehourglass along ``dim``: by one kernel if possible, else by `cone`."""
     mirrored = op == "sparsehourglass"
     if not isinstance(q, Tensor):
         p = fused(op, scores, dim, mask, {"q": q}, partial(cone, q=q, mirrored=mirrored))
@@ -50,10 +50,10 @@ def through_cone(op: str, scores: Tensor, dim: int, mask: Tensor | None, q: floa
         return along(cone, x, -1, mask, q=q, mirrored=mirrored)
 
     def on_last(x: Tensor, q: float | Tensor) -> Tensor:
-        p = given_rows(op, x.contiguous(), None, {"q": q}, again)
+        p = masked_rows(op, x.contiguous(), None, {"q": q}, again)
         return cone(x, q, mirrored) if p is None else p
 
-    if dim.__class__ is int and dim == -1 and (p := given_rows(op, scores, mask, {"q": q}, again)) is not None:
+    if dim.__class__ is int and dim == -1 and (p := masked_rows(op, scores, mask, {"q": q}, again)) is not None:
         return p
     return along(on_last, scores, dim, mask, q=q)
 
@@ -62,8 +62,8 @@ def through_cone(op: str, scores: Tensor, dim: int, mask: Tensor | None, q: floa
 def sparsecone(scores: Tensor, dim: int = -1, q: float | Tensor = 1.0, mask: Tensor | None = None) -> Tensor:
     """Projection through the point (-q, ..., -q).
 
-    Only meaningful for rows with ``sum z > -Kq``; below, the order of the scores is reversed (the paper's reason for the
-    hourglass), and at equality the row is NaN: use sparsehourglass unless the scores are known to be positive.
+    Meaningful only for rows with ``sum z > -Kq``. Below, the order of the scores is reversed (the paper's reason for the
+    hourglass), and at equality the row is NaN. Use sparsehourglass unless the scores are known to be positive.
 
     Args:
         scores: any shape; -inf counts as masked.

@@ -1,19 +1,19 @@
 r"""SparseMAP: sparse attention over structures, :math:`\mu = \arg\min_{\mu \in \mathcal M} \frac12\|\mu - \theta\|^2 - h(\mu)`.
 
-Niculae, Martins, Blondel & Cardie 2018; Peters, Niculae & Martins 2018. :math:`\mathcal M` holds the averages of all structures:
-sequences of states, or matchings of rows and columns. The unary scores :math:`\theta` are regularised; scores of
-transitions enter linearly, :math:`h(\mu)` being the most of them that an average :math:`\mu` can have. Few structures have
-weight; :math:`\mu` is unique, their weights need not be. Without transitions a sequence is sparsemax at every position, and a
+Niculae, Martins, Blondel & Cardie 2018; Peters, Niculae & Martins 2018. :math:`\mathcal M` is the set of averages of structures:
+sequences of states, or matchings of rows and columns. The unary scores :math:`\theta` are regularised. Transition scores enter
+linearly: :math:`h(\mu)` is the highest transition score of an average that equals :math:`\mu`. Few structures have weight;
+:math:`\mu` is unique, the weights of the structures need not be. Without transitions a sequence is sparsemax at every position, and a
 matching of one row is sparsemax.
 
 Exact by an active set, up to a duality gap of 64 times the rounding of the scores' sum (1e-12 or so), which is
 returned as a certificate; computed in float64. Gradients use an affinely independent basis of the face of optimal
-structures, so they are right at ties; where the solution has a kink, or where transitions could be exchanged for each
-other without loss, they are one of the possible ones. Piecewise linear: the second derivative is that of a linear
+structures, so they are correct at ties; at a kink of the solution, or where transitions can be exchanged without loss, they
+are one of the possible ones. Piecewise linear: the second derivative is that of a linear
 map. Matchings of the authors' code take a padded square; here n rows take n of m columns.
 
 `softmax_sequence` is the dense counterpart, the marginals of a linear-chain conditional random field. Other factors
-(at most k, trees, one's own): `sparse_attention.structured`.
+(at most k, trees, your own): `sparse_attention.structured`.
 
 Forward and backward: ``structured/active_set.py``, ``structured/rows.py`` (``_Listed``); fast
 ``kernels/native/src/sparsemap.h``, ``kernels/native/src/active_set.h``; softmax_sequence below, by autograd.
@@ -118,16 +118,16 @@ def sparsemap_sequence(
     mask: Tensor | None = None,
     return_structures: bool = False,
 ) -> Tensor | Solution:
-    """Few sequences of states, with the marginals of every position's state.
+    """Sparse attention over sequences of states: the marginals of every position's state.
 
     Args:
         scores: ``(..., T, S)`` of S states at T positions; -inf counts as masked.
         transitions: ``(..., S, S)``, from x to, broadcastable over the leading dimensions; -inf forbids one.
         start, stop: ``(..., S)``, scores of the first and last kept position's state.
         mask: bool, True = keep: ``(..., T)`` for positions (one dimension less than the scores), or broadcastable to the
-            scores. Positions without a state that is kept are left out: those on both sides of them are neighbours.
-        return_structures: return a `Solution` (marginals, structures, weights, gap); structures are the states
-            ``(..., K, T)``, -1 at positions left out.
+            scores. Positions without a kept state are left out, and those on both sides of them become neighbours.
+        return_structures: return a `Solution` (marginals, structures, weights, gap). Structures are states ``(..., K, T)``, -1 at
+            positions that are left out.
     Returns:
         ``(..., T, S)``: every kept position sums to 1; 0 where masked; NaN in a sequence with NaN or +inf. Gradients for
         scores, transitions, start and stop.
@@ -160,13 +160,13 @@ def sparsemap_matching(scores: Tensor, mask: Tensor | None = None, *, return_str
 def sparsemap_matching(
     scores: Tensor, mask: Tensor | None = None, return_structures: bool = False
 ) -> Tensor | Solution:
-    """Few matchings of rows and columns, with the marginals of every pair.
+    """Sparse attention over matchings of rows and columns: the marginals of every pair.
 
     Args:
         scores: ``(..., n, m)``; -inf counts as masked.
-        mask: bool, broadcastable to the scores, True = keep. Rows and columns without a pair that is kept are left out.
-        return_structures: return a `Solution` (marginals, structures, weights, gap); structures are the column of every
-            row ``(..., K, n)``, -1 for rows without one.
+        mask: bool, broadcastable to the scores, True = keep. Rows and columns without a kept pair are left out.
+        return_structures: return a `Solution` (marginals, structures, weights, gap). Structures are the column of every row
+            ``(..., K, n)``, -1 for rows without one.
     Returns:
         ``(..., n, m)``. n <= m, of those kept: every row sums to 1, every column to at most 1; otherwise the other way
         round. 0 where masked; NaN in a matrix with NaN or +inf.
@@ -207,7 +207,7 @@ def softmax_sequence(
     stop: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Every sequence of states has weight: marginals of a linear-chain conditional random field, by forward-backward.
+    """Dense attention over sequences: marginals of a linear-chain conditional random field, by forward-backward.
 
     Arguments and result as :func:`sparsemap_sequence`. Twice differentiable; O(T S^2) in T steps of torch.
     """
@@ -218,7 +218,7 @@ def softmax_sequence(
     there = keep.any(-1, keepdim=True)
     z = torch.where(keep, x, _NEVER)
     steps = torch.where(transitions.detach() == -torch.inf, _NEVER, transitions)
-    # A position left out passes on what it was given.
+    # A position that is left out passes its message on.
     forward, backward = [torch.zeros_like(z[..., 0, :])], [torch.zeros_like(z[..., 0, :])]
     begun = torch.zeros_like(there[..., 0, :])
     for t in range(z.shape[-2]):

@@ -2,8 +2,8 @@ r"""Top-k and top-p: softmax of the largest scores only, :math:`p = \mathrm{soft
 
 ``top_k``: S are the k largest kept scores (Gupta et al. 2021 for attention). ``top_p``: the fewest largest ones whose softmax
 probabilities hold at least ``mass`` (the nucleus of Holtzman et al. 2020). Among equal scores the earlier position comes first.
-S does not move with the scores but by jumps, so the gradient is that of softmax on S; k and mass have none. Unlike in sparsemax
-and its kin the value jumps too, where two scores change places. Cost O(n log n).
+S is piecewise constant in the scores, so the gradient is that of softmax on S; k and mass have none. Unlike sparsemax, the value
+jumps where two scores change order. Cost O(n log n).
 
 Forward and backward: here, by autograd.
 """
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ..registry import Param, register
 
-K = Param("k", low=1, closed_low=True, whole=True, tensor=False, meaning="how many positions keep weight, at most")
-MASS = Param("mass", low=0.0, high=1.0, closed_high=True, tensor=False, meaning="softmax probability that the kept ones hold, at least")  # fmt: skip
+K = Param("k", low=1, closed_low=True, whole=True, tensor=False, meaning="the largest number of positions with weight")
+MASS = Param("mass", low=0.0, high=1.0, closed_high=True, tensor=False, meaning="the least softmax probability that the chosen positions hold")  # fmt: skip
 
 
 def _ordered(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -35,7 +35,7 @@ def top_k(scores: Tensor, mask: Tensor, k: int = 8) -> Tensor:
     """Softmax of the k largest scores.
 
     Args:
-        scores: [..., n]. mask: [..., n], True = keep. k: >= 1; all where fewer are kept.
+        scores: [..., n]. mask: [..., n], True = keep. k: >= 1; all positions if fewer are kept.
     Returns:
         [..., n]; rows sum to 1, with at most k entries above 0.
     """
@@ -45,7 +45,7 @@ def top_k(scores: Tensor, mask: Tensor, k: int = 8) -> Tensor:
 
 @register("top_p", params=(MASS,), paper="Holtzman et al. 2020 (nucleus)", oracle="enumeration")
 def top_p(scores: Tensor, mask: Tensor, mass: float = 0.9) -> Tensor:
-    """Softmax of the fewest scores that hold ``mass`` of it.
+    """Softmax of the fewest scores that hold a softmax probability of ``mass``.
 
     Args:
         scores: [..., n]. mask: [..., n], True = keep. mass: 0 < mass <= 1; 1 is softmax.

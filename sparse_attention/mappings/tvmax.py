@@ -1,16 +1,16 @@
 r"""TVmax: :math:`p = \arg\min_{p \in \Delta} \frac12\|p - x/\gamma\|^2 + \lambda \sum_{(i,j)} |p_i - p_j|` over the neighbours of a grid.
 
-Martins et al. 2021: connected regions of an image get the same weight. Neighbours share a side; an edge to a masked cell is left
-out. As for fusedmax (one row of cells is fusedmax without holes), the prox of the penalty followed by sparsemax is exact: the
-projection keeps the order of the values, so a subgradient of the penalty before it is one after it (Yu 2013).
+Martins et al. 2021: connected regions of an image get the same weight. Neighbours share a side; edges to masked positions are
+left out. The prox of the penalty followed by sparsemax is exact, as on a line: the projection keeps the order of the values, so
+a subgradient of the penalty before the projection is one after it (Yu 2013).
 
 The prox is solved in its dual, a flow on the edges between -lam and lam, by accelerated projected gradients with restarts in
-float64. The duality gap is a certificate: the values are within ``sqrt(2 gap)`` of the exact ones. The flow also tells the regions:
-two neighbours differ only where their edge carries all it can, lam, towards the lower one, and all other edges join. The solver
-goes on until the values of each region agree with their mean to `SAME` times the range of the scores. The value is written down
-again as these means, so it and its derivatives of any order are exact where the regions are: with G averaging inside them the
-Jacobian is :math:`J_\Delta G / \gamma`. At kinks it is one of the possible ones. Some hundred steps, a number that grows with the
-side of the grid and where neighbours nearly agree. Not for ``torch.func`` transforms; ``torch.compile`` breaks the graph at the
+float64. The duality gap is a certificate: the values are within ``sqrt(2 gap)`` of the exact ones. The flow also gives the regions:
+two neighbours differ only if their edge carries its capacity, lam, towards the lower one; all other edges join. The solver stops
+when the values of each region agree with their mean to `SAME` times the range of the scores. The value is then recomputed as
+these means, so it and its derivatives of any order are exact if the regions are: with G averaging inside them the Jacobian is
+:math:`J_\Delta G / \gamma`, at kinks one of the possible ones. It takes some hundred steps, more for large grids and where
+neighbours nearly agree. Not for ``torch.func`` transforms; ``torch.compile`` breaks the graph at the
 call.
 
 Forward and backward: here; the projection by `sparsemax`.
@@ -30,9 +30,9 @@ from ..rows.shape import last, per_row, scaled
 
 LAM = Param("lam", low=0.0, closed_low=True, meaning="weight of the total variation; 0 is sparsemax")
 GAMMA = Param("gamma", low=0.0, meaning="strength of the whole regulariser")
-TOLERANCE = 1e-15  # largest duality gap, times the cells and the squared range of the scores
-SAME = 1e-11  # largest distance of a cell from the mean of its region, times the range
-STEPS, CHECKED = 20_000, 20  # most steps, and how many between two looks at the gap
+TOLERANCE = 1e-15  # largest duality gap, times the number of positions and the squared range of the scores
+SAME = 1e-11  # largest distance of a position from the mean of its region, times the range
+STEPS, CHECKED = 20_000, 20  # most steps, and how many between two checks of the gap
 
 
 @register(
@@ -41,7 +41,7 @@ STEPS, CHECKED = 20_000, 20  # most steps, and how many between two looks at the
     over="grid",
     params=(LAM, GAMMA),
     paper="Martins, Niculae, Marinho & Martins 2021, Sparse and structured visual attention",
-    oracle="bounded least squares (scipy) for the prox, the joint problem (cvxpy), fusedmax on one row",
+    oracle="bounded least squares (scipy) for the prox, the joint problem (cvxpy), total variation on one row",
 )
 def tvmax(
     scores: Tensor,
@@ -64,7 +64,7 @@ def tvmax(
         ValueError: scores of less than two dimensions, lam or gamma out of range.
     """
     if scores.ndim < 2:
-        raise ValueError(f"scores of shape {tuple(scores.shape)} are no grid: (..., H, W)")
+        raise ValueError(f"scores of shape {tuple(scores.shape)} are no grid; tvmax needs (..., H, W)")
     lam, gamma = LAM.take(lam), GAMMA.take(gamma)
     x, restore = last(scores, -1, mask)
     height, width = x.shape[-2:]
@@ -83,11 +83,11 @@ def tvmax(
 
 @torch.no_grad()
 def _regions(z: Tensor, lam: float | Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Of ``z [..., n]``, -inf where masked: the region of every cell ``[..., n]`` int64, how its higher and lower neighbours
+    """For ``z [..., n]``, -inf where masked: the region of every position ``[..., n]`` int64, how its higher and lower neighbours
     pull it per unit of lam ``[..., n]``, and the duality gap ``[...]``.
 
-    Scores that no attention can reach are raised to a floor, which changes no weight: a cell leaves the support as soon as its
-    score lies 1 + 8 lam below the highest.
+    Scores that can get no attention are raised to a floor, which changes no weight: a position leaves the support when its score
+    is 1 + 8 lam below the highest.
     """
     n = z.shape[-1]
     flat = z.double().reshape(-1, n)
@@ -110,8 +110,8 @@ def _regions(z: Tensor, lam: float | Tensor, grid: tuple[int, int]) -> tuple[Ten
 def _solve(z: Tensor, capacity: Tensor, free: Tensor, enough: Tensor, same: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The prox at ``z [R, H, W]``: regions ``[R, H W]``, the direction of the edges between them ``[R, 2, H, W]``, the gap ``[R]``.
 
-    Goes on until the gap is below ``enough [R]`` and no value further than ``same [R]`` from the mean of its region. Only ``free``
-    edges join.
+    Stops when the gap is below ``enough [R]`` and every value is within ``same [R]`` of the mean of its region. Only ``free`` edges
+    join.
     """
     flow = ahead = torch.zeros_like(capacity)
     t = torch.ones(len(z), 1, 1, 1, dtype=z.dtype, device=z.device)
@@ -143,7 +143,7 @@ def _solve(z: Tensor, capacity: Tensor, free: Tensor, enough: Tensor, same: Tens
 
 
 def _slopes(y: Tensor) -> Tensor:
-    """``y [R, H, W]`` -> what the right and the lower neighbour have more ``[R, 2, H, W]``; 0 at the border."""
+    """``y [R, H, W]`` -> the differences to the right and the lower neighbour ``[R, 2, H, W]``; 0 at the border."""
     found = y.new_zeros(len(y), 2, *y.shape[1:])
     torch.sub(y[:, :, 1:], y[:, :, :-1], out=found[:, 0, :, :-1])
     torch.sub(y[:, 1:], y[:, :-1], out=found[:, 1, :-1])
@@ -159,7 +159,7 @@ def _outflow(flow: Tensor) -> Tensor:
 
 
 def _between(keep: Tensor) -> Tensor:
-    """``keep [R, H, W]`` -> whether a cell and its right, lower neighbour are both kept ``[R, 2, H, W]``."""
+    """``keep [R, H, W]`` -> whether a position and its right, lower neighbour are both kept ``[R, 2, H, W]``."""
     found = keep.new_zeros(len(keep), 2, *keep.shape[1:])
     found[:, 0, :, :-1] = keep[:, :, 1:] & keep[:, :, :-1]
     found[:, 1, :-1] = keep[:, 1:] & keep[:, :-1]
@@ -167,7 +167,7 @@ def _between(keep: Tensor) -> Tensor:
 
 
 def _components(joined: Tensor) -> Tensor:
-    """Connected cells, from the edges ``[R, 2, H, W]`` that join them: the least index of every cell's component ``[R, H W]``."""
+    """Connected positions, from the edges ``[R, 2, H, W]`` that join them: the least index in each one's component ``[R, H W]``."""
     shape = (len(joined), *joined.shape[2:])
     n = shape[1] * shape[2]
     label = torch.arange(n, device=joined.device).expand(shape[0], n).reshape(shape)

@@ -1,13 +1,13 @@
 """Row operations on tensors of any shape, with gradients.
 
-Four ways lead to a kernel, by who asks:
+A call takes one of four paths to a kernel:
 
-* plain calls on a GPU with numbers as parameters: `_Fused`, whose kernels take the mask and half precision in one launch;
-* plain calls (contiguous, last dimension, no mask, numbers as parameters): `_Rows`, with nothing in between;
-* torch.func transforms and hyperparameters given as tensors: `_RowsInTorch`, which runs the reference kernel and keeps
-  every derivative a torch expression;
-* tensors whose memory is not to be read (`shape.foreign`: compiled, traced, fake, distributed): the dispatcher's opaque
-  operator of `operators`, which every part of torch knows how to handle.
+* on a GPU, with numbers as parameters: `_Fused`, whose kernels take the mask and half precision in one launch;
+* contiguous, last dimension, no mask, numbers as parameters: `_Rows`, which calls the kernel directly;
+* under torch.func transforms or with hyperparameters as tensors: `_RowsInTorch`, which runs the reference kernel, so that
+  every derivative is a torch expression;
+* for tensors whose memory must not be read (`shape.foreign`: compiled, traced, fake, distributed): an opaque operator of
+  torch's dispatcher, see `operators`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.autograd import Function
 from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
 from . import operators
-from .given import given_rows
+from .masked import masked_rows
 from .shape import (
     FULL,
     PLAIN,
@@ -57,8 +57,8 @@ def rows(
     Args:
         scores: any shape, floating point.
         mask: bool, broadcastable to scores, True = keep.
-        params: the operation's hyperparameters in their ranges: numbers, or tensors over the rows (see `per_row`).
-        learned: ``f(x, **params)`` on the last dimension when one is a tensor, gamma divided out; by default `on_last`.
+        params: the operation's hyperparameters, already checked: numbers, or tensors over the rows (see `per_row`).
+        learned: ``f(x, **params)`` on the last dimension if one is a tensor, with gamma divided out; by default `on_last`.
     Returns:
         attention of the scores' shape and dtype (float32 under CUDA autocast).
     """
@@ -66,10 +66,10 @@ def rows(
         dim = whole(dim)
     for value in params.values():
         if value.__class__ is not float:
-            if dim == -1 and (p := given_rows(op, scores, mask, params, _again(op, learned))) is not None:
+            if dim == -1 and (p := masked_rows(op, scores, mask, params, _again(op, learned))) is not None:
                 return p
             return along(lambda x, **values: _with_tensors(op, x, values, learned), scores, dim, mask, **params)
-    if mask is not None and dim == -1 and (p := given_rows(op, scores, mask, params)) is not None:
+    if mask is not None and dim == -1 and (p := masked_rows(op, scores, mask, params)) is not None:
         return p
     if (p := fused(op, scores, dim, mask, params)) is not None:
         return p
@@ -94,7 +94,7 @@ def rows(
             x = scores if ndim == 2 else scores.view(-1, scores.shape[-1])
             p = _select(op, x).OPS[op].forward(x, **params)[0]
             return p if ndim == 2 else p.view(scores.shape)
-        except kernels.NoMemory:  # the dispatcher knows why: a lazy zero, a meta tensor
+        except kernels.NoMemory:  # a lazy zero or a meta tensor: the dispatcher handles it
             pass
     return along(lambda x: on_last(op, x, params), scores, dim, mask)
 
@@ -107,9 +107,9 @@ def fused(
     params: dict[str, float],
     plain: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor | None:
-    """The attention in one launch, and its gradient in another; None where no kernel takes all of it.
+    """The attention in one launch and its gradient in another; None if no kernel takes this call.
 
-    ``plain``: the operation in torch on float32 rows ``[..., n]``, -inf where masked, to differentiate the gradient of an
+    ``plain``: the operation in torch on float32 rows ``[..., n]``, -inf where masked. It gives the second derivative of an
     operation that the reference does not have.
     """
     if not (scores.is_cuda or kernels.active() == "triton") or not scores.ndim or not scores.numel():
@@ -131,8 +131,8 @@ def fused(
 
 
 def on_cpu(scores: Tensor, dim: int) -> bool:
-    """Whether plain torch code may look at the values of these rows: float32 or float64 on a CPU, contiguous along the last
-    dimension, not empty, nobody watching."""
+    """Whether plain torch code may read the values of these rows: float32 or float64 on a CPU, contiguous along the last
+    dimension, not empty, outside transforms, compilation and forward mode."""
     return (
         scores.device.type == "cpu"
         and scores.dtype in FULL
@@ -149,7 +149,7 @@ def on_cpu(scores: Tensor, dim: int) -> bool:
 
 def _with_tensors(op: str, x: Tensor, params: dict[str, Any], learned: Callable[..., Tensor] | None) -> Tensor:
     """``x [..., n]``, hyperparameters as numbers and ``[..., 1]``."""
-    p = given_rows(op, x.contiguous(), None, params, _again(op, learned))
+    p = masked_rows(op, x.contiguous(), None, params, _again(op, learned))
     return _in_torch(op, x, params, learned) if p is None else p
 
 
@@ -163,7 +163,7 @@ def _again(op: str, learned: Callable[..., Tensor] | None) -> Callable[..., Tens
 
 
 def _in_torch(op: str, x: Tensor, params: dict[str, Any], learned: Callable[..., Tensor] | None) -> Tensor:
-    """As `_with_tensors`, by the reference. gamma divides the scores; the rest are tensors from here."""
+    """As `_with_tensors`, by the reference. gamma divides the scores; the other hyperparameters become tensors."""
     one = {}
     if "gamma" in params:
         x, one = scaled(x, params.pop("gamma")), {"gamma": 1.0}
@@ -172,7 +172,7 @@ def _in_torch(op: str, x: Tensor, params: dict[str, Any], learned: Callable[...,
         for name, value in params.items()
     }
     for name, value in theta.items():
-        # Out of range (see `Param.take`): the row becomes NaN, and kernels get a value that they can compute with.
+        # Out of range (see `Param.take`): the row becomes NaN, and the kernel gets a value that it can compute with.
         spoilt = value.isnan()
         x, theta[name] = x.masked_fill(spoilt, torch.nan), value.masked_fill(spoilt, 1.5)
     return on_last(op, x, one, **theta) if learned is None else learned(x, **theta)
@@ -194,7 +194,7 @@ def on_last(op: str, x: Tensor, params: dict[str, Any], **theta: Tensor) -> Tens
 
 
 class _Rows(Function):
-    """The plain path: one kernel forward, one backward; differentiable again by the reference expressions."""
+    """The direct path: one kernel forward, one backward; second derivatives by the reference expressions."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, op: str, params: dict[str, Any]) -> Tensor:
@@ -243,7 +243,7 @@ def _linear(g: Tensor, p: Tensor, saved: Any, kernel: Any, params: dict[str, Any
     """The product of a piecewise linear mapping's Jacobian with g, differentiable in g."""
     if not batched(g):
         return _Linear.apply(g, p, kernel, params, *saved)
-    # Kernels take no batched gradients, products with matrices do: the Jacobian [..., n, n], column by column.
+    # Kernels take no batched gradients, matrix products do: build the Jacobian [..., n, n] column by column.
     columns = torch.eye(p.shape[-1], dtype=p.dtype, device=p.device)
     jacobian = torch.stack([_vjp(e.expand_as(p), p, saved, kernel, params) for e in columns], dim=-1)
     return (jacobian @ g.unsqueeze(-1)).squeeze(-1)
@@ -265,7 +265,7 @@ class _Linear(Function):
 
 
 class _Fused(Function):
-    """One kernel forward, one backward, on scores of the kernel's types with their mask; differentiable again in torch."""
+    """One kernel forward, one backward, on scores in half or full precision with their mask; second derivatives in torch."""
 
     @staticmethod
     def forward(
@@ -328,7 +328,7 @@ class _RowsInTorch(Function):
         dx, p, theta, params = _RowsInTorch._product(ctx, g)
         dtheta = None
         if theta is not None and ctx.needs_input_grad[1]:
-            dtheta = REFERENCE[ctx.op].gradient_of_theta(dx, p, theta, params)
+            dtheta = REFERENCE[ctx.op].gradient_of(ctx.name, dx, p, params)
         return dx.to(p.dtype), dtheta, None, None, None
 
     @staticmethod

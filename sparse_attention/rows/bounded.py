@@ -19,10 +19,10 @@ _vjp = REFERENCE[_OP].backward  # linear in the gradient, so differentiable agai
 
 
 def checked(x: Tensor, u: Tensor) -> Tensor:
-    """The scores, if a distribution over their kept positions fits the bounds ``u [..., n]``; else raises ValueError. On a GPU,
-    which would have to be waited for, such a row becomes NaN instead.
+    """The scores, if a distribution over their kept positions fits the bounds ``u [..., n]``. Otherwise raises ValueError; on a GPU
+    the row becomes NaN instead, as an error would wait for the device.
 
-    A sum short of 1 by less than 1e-4 is rounding (fertility that was used up exactly): such a row gets its bounds.
+    A sum that is less than 1e-4 below 1 counts as rounding (fertility that was used up exactly): the row gets its bounds.
     """
     keep = x > -torch.inf
     held = torch.where(keep, u, 0.0)
@@ -38,9 +38,11 @@ def checked(x: Tensor, u: Tensor) -> Tensor:
     wrong = held[row][~(held[row] >= 0)]
     where = f"bounds of row {row}" if row else "bounds"
     if wrong.numel():
-        raise ValueError(f"{where} hold {wrong[0].item():g}: every bound is >= 0; clamp them or mask the position")
+        raise ValueError(
+            f"{where} contain {wrong[0].item():g}, and every bound must be >= 0; clamp them or mask the position"
+        )
     raise ValueError(
-        f"{where} sum to {total[row].item():g} over the positions kept, and attention sums to 1: no distribution fits; "
+        f"{where} sum to {total[row].item():g} over the kept positions, and attention sums to 1: no distribution fits; "
         "raise the bounds, or mask the whole row (it becomes zeros)"
     )
 
@@ -51,7 +53,7 @@ def bounded_rows(x: Tensor, u: Tensor) -> Tensor:
 
 
 def solve(x: Tensor, u: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor, Any]:
-    """Attention ``[R, n]`` of the last dimension of ``x`` and ``u``, what the kernel kept, its bounds ``[R, n]``, itself."""
+    """Attention ``[R, n]`` along the last dimension of ``x`` and ``u``, what the kernel saved, the bounds ``[R, n]``, the kernel."""
     n = x.shape[-1]
     rows, bounds = x.reshape(-1, n).contiguous(), u.reshape(-1, n).contiguous()
     kernel = kernels.select(_OP, rows).OPS[_OP]
@@ -59,16 +61,16 @@ def solve(x: Tensor, u: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor, Any
         p, saved = kernel.forward(rows, bounds=bounds, doubt=lambda: checked(x, u))
         return p, saved, bounds, kernel
     rows = checked(x, u).reshape(-1, n).contiguous()
-    bounds = bounds.masked_fill(rows == -torch.inf, 0.0)  # a NaN at an excluded position says nothing
+    bounds = bounds.masked_fill(rows == -torch.inf, 0.0)  # a NaN at a masked position has no effect
     p, saved = kernel.forward(rows, bounds=bounds)
     return p, saved, bounds, kernel
 
 
 def state(p: Tensor, saved: Sequence[Tensor], bounds: Tensor) -> Tensor:
-    """+1 at the bound, 0 free, -1 at zero, int8 ``[R, n]``, from what a kernel kept.
+    """+1 at the bound, 0 free, -1 at zero, int8 ``[R, n]``, from what a kernel saved.
 
-    The reference keeps just that; the native kernel keeps the scores and the threshold of every row, which tell where a
-    bound of 0 decides.
+    The reference saves exactly this. The native kernel saves the scores and the threshold of every row, which show where a
+    bound of 0 is active.
     """
     if len(saved) == 1:
         return saved[0]
@@ -79,7 +81,7 @@ def state(p: Tensor, saved: Sequence[Tensor], bounds: Tensor) -> Tensor:
 
 
 class _Rows(Function):
-    """The plain path: one kernel forward, one backward; differentiable again by the reference expression."""
+    """The direct path: one kernel forward, one backward; second derivatives by the reference expression."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, u: Tensor) -> Tensor:
@@ -99,7 +101,7 @@ class _Rows(Function):
 
 
 class _RowsInTorch(Function):
-    """Under torch.func transforms: the reference kernel, and every derivative a torch expression."""
+    """Under torch.func transforms: the reference kernel, with every derivative a torch expression."""
 
     @staticmethod
     def forward(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,19 +19,19 @@ def under_contract(
 ) -> Tensor:
     """Any ``dim``; zeros at masked positions, at -inf and in fully masked rows, without gradient; NaN in its row.
 
-    The function sees the attention dimension last, float32 or float64, excluded scores at -1e9, a mask of the scores'
-    shape, and no row that is entirely masked or contains NaN or +inf (such a row is computed on zeros and overwritten).
+    The function gets the attention dimension last, float32 or float64, masked scores at -1e9 and a mask of the scores' shape. It
+    sees no row that is fully masked or contains NaN or +inf: such a row is computed on zeros and overwritten.
     """
 
     def kept(x: Tensor) -> Tensor:
         top = x.detach().amax(-1, keepdim=True)
         keep = x.detach() != -torch.inf
-        if on_cpu(x, -1) and bool(top.isfinite().all()):  # no row that is not as the function wants it
+        if on_cpu(x, -1) and bool(top.isfinite().all()):  # every row is as the function expects it
             out = ~keep
             return function(x.masked_fill(out, FAR_BELOW), keep, **params).masked_fill(out, 0.0).to(x.dtype)
         dead, bad = top == -torch.inf, ~(top < torch.inf)
         skip = dead | bad
-        # Excluded scores are far below any other rather than -inf: a learned factor times -inf has a NaN gradient.
+        # Masked scores are far below any other, not -inf: a learned factor times -inf has a NaN gradient.
         p = function(x.masked_fill(~keep, FAR_BELOW).masked_fill(skip, 0.0), keep | skip, **params)
         return p.masked_fill(~keep | dead, 0.0).masked_fill(bad, torch.nan).to(x.dtype)
 

@@ -1,8 +1,8 @@
-"""Row operations as opaque operators of torch's dispatcher: whatever kernel runs inside, no graph breaks on it.
+"""Row operations as opaque operators of torch's dispatcher, so that a graph does not break on the kernel inside.
 
-For tensors whose memory a kernel must not read (`shape.foreign`). The backward of smooth operations is torch code, which
-a compiler fuses; that of fusedmax and oscarmax is opaque and repeats the forward to find the groups. A DTensor may be
-split along any dimension but the last of the rows.
+They serve tensors whose memory a kernel must not read (`shape.foreign`). The backward of smooth operations is torch code,
+which a compiler fuses; that of the others is opaque and repeats the forward to find the groups. A DTensor may be split along
+any dimension but the last of the rows.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     if theta is not None:
         params[ctx.theta_name] = theta
     dx = reference.backward(g, saved, (), **params)
-    dtheta = None if theta is None else reference.gradient_of_theta(dx, saved, theta, params)
+    dtheta = None if theta is None else reference.gradient_of(ctx.theta_name, dx, saved, params)
     return dx.to(saved.dtype), dtheta, None, None, None, None
 
 
@@ -138,7 +138,7 @@ torch.library.register_autograd(
 
 @cache
 def _distribute() -> None:
-    """Tell DTensor that rows may lie on different devices, and a row may not be divided."""
+    """Tell DTensor that different rows may be on different devices, but one row may not be split."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.experimental import register_sharding
 
@@ -176,7 +176,7 @@ def rows_in_torch(op: str, x: Tensor, theta_name: str, theta: Tensor | None, par
 
 
 def vjp(g: Tensor, p: Tensor, saved: Sequence[Tensor], kernel: Any, params: dict[str, Any]) -> Tensor:
-    """The product of a gradient that no kernel may read with the Jacobian of what ``kernel`` computed."""
+    """The vector-Jacobian product of ``kernel`` for a gradient that no kernel may read."""
     backend, op = kernels.place(kernel)
     if REFERENCE[op].smooth:
         return REFERENCE[op].backward(g, p, (), **params).to(p.dtype)

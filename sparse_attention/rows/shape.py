@@ -1,4 +1,4 @@
-"""From a user's tensor to rows in float32 or float64 with the attention dimension last, and back."""
+"""From the caller's tensor to rows in float32 or float64 with the attention dimension last, and back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 FULL = frozenset((torch.float32, torch.float64))
 _HALF = frozenset((torch.float16, torch.bfloat16))
 
-# Who asks: a torch.func transform, is_grads_batched=True (of a gradient), torch.compile, a mode that sees every operation.
+# The context of a call: a torch.func transform, is_grads_batched=True, torch.compile, a mode that sees every operation.
 transformed = torch._C._are_functorch_transforms_active
 batched = torch._C._functorch.is_legacy_batchedtensor
 compiling = torch.compiler.is_compiling
@@ -22,7 +22,7 @@ PLAIN = frozenset((Tensor, torch.nn.Parameter))
 
 
 def foreign(x: Tensor) -> bool:
-    """Whether only torch's dispatcher knows how to read ``x``, so that no kernel may be handed its memory.
+    """Whether only torch's dispatcher can read ``x``, so that no kernel may use its memory.
 
     Subclasses (FakeTensor, DTensor), torch.compile, jit.trace, modes (make_fx), lazily negated or zero tensors, meta.
     """
@@ -39,26 +39,26 @@ def foreign(x: Tensor) -> bool:
 
 
 def autocasts(x: Tensor) -> bool:
-    """Whether torch.autocast is on for the device of ``x``; some have none (meta)."""
+    """Whether torch.autocast is on for the device of ``x``; some devices have none (meta)."""
     kind = x.device.type
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
 def asynchronous(x: Tensor) -> bool:
-    """Whether reading a value of ``x`` would make the host wait for a device: checks that could raise mark rows NaN there."""
+    """Whether reading a value of ``x`` would make the host wait for a device. Checks then mark rows NaN instead of raising."""
     return x.is_cuda
 
 
 def lengths_of(keep: Tensor) -> Tensor | None:
-    """Lengths int64 ``[...]`` of the keys, ``keep [..., m]`` True where one is; None where they are not right-padded, or where the
-    answer would make the host wait for a device or a compiler for a value."""
+    """Lengths int64 ``[...]`` of the keys from ``keep [..., m]``, True = keep. None if the keys are not right-padded, or if the answer
+    would need a value from a device or inside a compiled graph."""
     if foreign(keep) or asynchronous(keep) or transformed():
         return None
     return keep.sum(-1) if bool((keep[..., 1:] <= keep[..., :-1]).all()) else None
 
 
 def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Scores with the attention dimension last, in float32 or float64, -inf where masked; and the way back.
+    """Scores with the attention dimension last, in float32 or float64, -inf where masked; and the function that restores them.
 
     Raises:
         TypeError: scores that are not floating point, a mask that is not boolean.
@@ -68,7 +68,7 @@ def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Callabl
     if dim.__class__ is not int:
         dim = whole(dim)
     if not dtype.is_floating_point:
-        raise TypeError(f"scores have dtype {dtype}; attention needs floating point, convert with scores.float()")
+        raise TypeError(f"scores have dtype {dtype}; attention needs floating point: convert with scores.float()")
     wide = scores if dtype in FULL else scores.float()
     out_dtype = dtype_of_result(scores)
     if mask is not None:
@@ -85,7 +85,7 @@ def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Callabl
 
 
 def whole(dim: Any) -> int:
-    """``dim`` as an int. Raises TypeError, which says what the value was probably meant to be."""
+    """``dim`` as an int. Raises TypeError, which suggests what was probably meant."""
     try:
         if not isinstance(dim, (bool, Tensor)):
             return operator.index(dim)
@@ -93,7 +93,7 @@ def whole(dim: Any) -> int:
         pass
     names: tuple[str, ...] = ("scores", "dim")
     frame, call = sys._getframe(1), ""
-    while frame is not None:  # outwards to the function that was called
+    while frame is not None:  # outwards, to the function that the caller used
         own = frame.f_code.co_varnames[: frame.f_code.co_argcount]
         if own[:2] == ("scores", "dim") and frame.f_globals["__name__"].startswith("sparse_attention.mappings."):
             call, names = f"{frame.f_code.co_name}({', '.join(own)}): ", own
@@ -104,11 +104,11 @@ def whole(dim: Any) -> int:
         name = next((n for n in names[2:] if n != "mask"), "")
         shown, meant = f"={dim!r}", f"{name}={dim!r}" if name and isinstance(dim, float) else ""
     hint = f"; did you mean {meant}?" if meant else ""
-    raise TypeError(f"{call}dim{shown} is not a whole number, it says along which dimension{hint}")
+    raise TypeError(f"{call}dim{shown} is not a whole number; dim is the dimension of the attention{hint}")
 
 
 def dtype_of_result(scores: Tensor) -> torch.dtype:
-    """As torch.softmax has it: autocast on a GPU keeps the result in float32, on a CPU in the input's type."""
+    """As in torch.softmax: under autocast the result is float32 on a GPU and has the input's type on a CPU."""
     keeps_full = scores.dtype in _HALF and scores.is_cuda and torch.is_autocast_enabled("cuda")
     return torch.float32 if keeps_full else scores.dtype
 
@@ -128,7 +128,7 @@ def checked(mask: Tensor, scores: Tensor) -> Tensor:
     """The mask in the scores' shape. Raises TypeError for one that is not boolean, ValueError as `expanded`."""
     if not isinstance(mask, Tensor):
         hint = f"; did you mean dim={mask}?" if type(mask) is int else "; hyperparameters are given by name"
-        raise TypeError(f"mask={mask!r} is no mask: a boolean tensor, True = keep{hint}")
+        raise TypeError(f"mask={mask!r} is no mask; it must be a boolean tensor, True = keep{hint}")
     if mask.dtype != torch.bool:
         way = "an additive one is mask == 0" if mask.dtype.is_floating_point else "use mask.bool()"
         raise TypeError(f"mask has dtype {mask.dtype}; it must be boolean, True = keep ({way})")
@@ -148,12 +148,12 @@ def expanded(value: Tensor, scores: Tensor, name: str) -> Tensor:
 def per_row(value: Any, scores: Tensor, dim: int, name: str) -> Any:
     """A hyperparameter tensor shaped for the rows of ``last(scores, dim)``: ``[..., 1]`` with the leading shape.
 
-    Accepted: one value; any shape that broadcasts to the scores without ``dim`` (for scores ``[B, H, T, n]``: ``[H, 1]``
-    is one per head, ``[B, H, T]`` one per row); or the scores' own number of dimensions with size 1 at ``dim``. Numbers
-    are returned as they are.
+    Accepted: one value; any shape that broadcasts to the scores without ``dim`` (for scores ``[B, H, T, n]``, ``[H, 1]`` is
+    one per head and ``[B, H, T]`` one per row); or as many dimensions as the scores, with size 1 at ``dim``. Numbers are
+    returned as they are.
 
     Raises:
-        ValueError: none of these.
+        ValueError: any other shape.
     """
     if not isinstance(value, Tensor):
         return value

@@ -1,4 +1,4 @@
-"""What Fenchel-Young losses are made of: a scalar product with a known gradient, and how rows become one number."""
+"""The parts of Fenchel-Young losses: a scalar product with a known gradient, and the reduction of rows to one number."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from ..describe import Param
+
+REDUCTION = Param("reduction", choices=("mean", "sum", "none"), tensor=False)
 Again = Callable[[Tensor], Tensor] | None  # the mapping, to be differentiated itself
 
 
 class Slope(Function):
-    """``sum x (p - t)`` with ``d/dx = p - t`` (Danskin: p is optimal, so it counts as constant, once). Differentiated
-    again, the gradient sees how p depends on x: through p itself or, where ``again`` is given, through ``again(x)``, so that
-    the first derivative need not pass through the mapping. A row that is infinite (t lies on a masked class) has no gradient:
-    p - t would push all kept scores the same way."""
+    """``sum x (p - t)`` with ``d/dx = p - t`` (Danskin: p is optimal, so the first derivative treats it as constant). The second
+    derivative follows how p depends on x: through p itself, or through ``again(x)`` if it is given, so that the first
+    derivative need not pass through the mapping. An infinite row (t is on a masked class) has no gradient: p - t would push
+    all kept scores the same way."""
 
     @staticmethod
     def forward(x: Tensor, p: Tensor, t: Tensor, again: Again) -> Tensor:
@@ -76,10 +79,5 @@ class AtClass(Function):
 
 def reduced(values: Tensor, reduction: str) -> Tensor:
     """One value per row by "mean", "sum" or "none". Raises ValueError for another word."""
-    if reduction == "none":
-        return values
-    if reduction == "sum":
-        return values.sum()
-    if reduction == "mean":
-        return values.mean()
-    raise ValueError(f"reduction={reduction!r} is not one of mean, sum, none")
+    REDUCTION.check(reduction)
+    return values if reduction == "none" else values.sum() if reduction == "sum" else values.mean()

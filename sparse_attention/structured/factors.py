@@ -8,6 +8,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from ..describe import Param
+
 
 class Xor:
     """One of n: SparseMAP is sparsemax."""
@@ -24,9 +26,7 @@ class Budget:
     dims = 1
 
     def __init__(self, k: int) -> None:
-        if k < 1:
-            raise ValueError(f"k={k!r} is not possible: a budget is at least 1")
-        self.k = k
+        self.k = Param("k", low=1, closed_low=True, whole=True, tensor=False).check(k)
 
     def highest(self, scores: Tensor) -> Tensor:
         best = scores.topk(min(self.k, len(scores))).indices

@@ -98,7 +98,7 @@ def test_what_cannot_be_is_told(name):
         ValueError, match=r"fertility left fits no attention: bounds of row \(1,\) sum to .*model.sink=true"
     ):
         run(name, scores, fertility)
-    with pytest.raises(ValueError, match=r"hold -1"):
+    with pytest.raises(ValueError, match=r"contain -1"):
         run(name, scores, -torch.ones(2, 4))
     with pytest.raises(ValueError, match=r"c >= 0"):
         sa.make(name, c=-0.1)

@@ -134,7 +134,7 @@ def test_constrained_with_loose_bounds_are_the_plain_mappings(kernel):
 def test_bounds_that_no_distribution_fits_are_named(kernel, name):
     f = getattr(sa, name)
     x, u = torch.randn(4, 3, dtype=torch.float64), torch.full((4, 3), 0.5, dtype=torch.float64)
-    for value, words in ((-1.0, r"row \(2,\) hold -1: every bound is >= 0"), (float("nan"), r"row \(2,\) hold nan")):
+    for value, words in ((-1.0, r"row \(2,\) contain -1, and every bound must be >= 0"), (float("nan"), r"row \(2,\) contain nan")):
         wrong = u.clone()
         wrong[2, 1] = value
         with pytest.raises(ValueError, match=words):
@@ -142,7 +142,7 @@ def test_bounds_that_no_distribution_fits_are_named(kernel, name):
         mask = torch.ones(4, 3, dtype=torch.bool)
         mask[2, 1] = False  # the bound of an excluded position says nothing
         assert torch.allclose(f(x, wrong, mask=mask).sum(-1), torch.ones(4, dtype=torch.float64))
-    with pytest.raises(ValueError, match=r"row \(0,\) sum to 0.6 over the positions kept.*raise the bounds"):
+    with pytest.raises(ValueError, match=r"row \(0,\) sum to 0.6 over the kept positions.*raise the bounds"):
         f(x, torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64))
     assert torch.equal(f(x, u * 0, mask=torch.zeros(4, 3, dtype=torch.bool)), torch.zeros_like(x))
     # Fertility used up exactly, but for rounding.

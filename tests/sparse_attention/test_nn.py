@@ -92,7 +92,7 @@ def test_is_causal_is_the_mask():
     for weights in (True, False):
         expected, _ = theirs(x, x, x, attn_mask=mask, is_causal=True, need_weights=weights)
         assert torch.allclose(ours(x, x, x, attn_mask=mask, is_causal=True, need_weights=weights)[0], expected, atol=1e-5)  # fmt: skip
-    with pytest.raises(RuntimeError, match="give it as attn_mask"):
+    with pytest.raises(RuntimeError, match="pass that mask as attn_mask"):
         ours(x, x, x, is_causal=True)
 
 
@@ -212,7 +212,7 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match=r"attn_mask has shape \(2, 4, 4\); it should be \(6, 4, 4\)"):
         attend(x, x, x, attn_mask=torch.zeros(2, 4, 4, dtype=torch.bool))
     nested = torch.nested.nested_tensor([torch.randn(2, 6), torch.randn(3, 6)])
-    with pytest.raises(ValueError, match="nested tensors are not taken; pad them"):
+    with pytest.raises(ValueError, match="nested tensors are not supported; pad them"):
         attend(nested, nested, nested)
 
 

@@ -16,8 +16,35 @@ import sparse_attention as sa
 from sparse_attention import registry, unnormalised
 from sparse_attention.mappings import continuous
 
+# Modules that need the package they are written for.
+NEEDS = {
+    "integrations.transformers": "transformers",
+    **dict.fromkeys(
+        [f"kernels.triton.{name}" for name in ("attention_kernels", "rows", "simplex", "structured")], "triton"
+    ),
+}
+# An interpreter that sees the standard library, torch and what torch itself imports, and nothing else.
+ALONE = """
+import importlib, pkgutil, sys, torch
+
+class Alone:
+    known = {*sys.stdlib_module_names, *(name.partition(".")[0] for name in sys.modules), "sparse_attention"} - {"numpy", "yaml"}
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in self.known:
+            raise ModuleNotFoundError(f"No module named {name!r}")
+
+sys.meta_path.insert(0, Alone())
+import sparse_attention as sa
+for found in pkgutil.walk_packages(sa.__path__, "sparse_attention."):
+    try:
+        found.name.endswith("__main__") or importlib.import_module(found.name)
+    except ImportError as error:
+        print(found.name.removeprefix("sparse_attention."), str(error).replace("'", " ").split("named ")[1].split()[0])
+print(len([name for name in sys.modules if name.startswith("sparse_attention")]))
+"""
+
 USER = Path(__file__).with_name("user_file.py")
-ROOMS = ("attention", "fused", "integrations", "kernels", "losses", "nn", "prox", "quality", "structured")
+ROOMS = ("fused", "integrations", "kernels", "losses", "nn", "prox", "quality", "structured")
 
 
 def own_names() -> set[str]:
@@ -32,7 +59,7 @@ def own_names() -> set[str]:
 
 # What a call that leaves an argument out has always meant; the functions named differ from the rest.
 DEFAULTS = {
-    "dim": -1, "mask": None, "causal": False, "lengths": None, "need_weights": False, "dropout": 0.0, "scaled": False,
+    "dim": -1, "mask": None, "causal": False, "lengths": None, "need_weights": False, "dropout": 0.0,
     "reduction": "mean", "weight": None, "ignore_index": -100, "label_smoothing": 0.0, "half_pairs": False, "corrected": False,
     "gamma": 1.0, "k": 8, "mass": 0.9, "p": 1.5, "q": 1.0, "mode": "exact", "solver": "exact", "tol": 0.01, "l1": 0.0, "tau": 0.0, "share": 1.0,
     "return_gap": False, "return_structures": False, "start": None, "stop": None, "bounds": None,
@@ -86,13 +113,14 @@ def test_every_public_name_has_a_docstring():
 
 
 def test_the_docstring_that_help_begins_with_lists_every_public_name():
-    listed = set(re.findall(r"\w+", sa.__doc__.partition("What there is")[2]))
+    listed = set(re.findall(r"\w+", sa.__doc__.partition("Public names")[2]))
     assert own_names() - listed == set()
 
 
-def test_dir_names_what_can_be_had_and_an_unknown_name_is_an_attribute_error():
-    assert [name for name in dir(sa) if not hasattr(sa, name)] == []
-    assert set(sa.__all__) <= set(dir(sa))
+def test_all_holds_every_public_name_and_an_unknown_name_is_an_attribute_error():
+    starred: dict[str, object] = {}
+    exec("from sparse_attention import *", starred)
+    assert {*starred, "__version__"} - {"__builtins__"} == {*sa.__all__, "__version__"} == own_names()
     with pytest.raises(AttributeError, match="sparcemax"):
         sa.sparcemax  # noqa: B018
 
@@ -105,6 +133,14 @@ def test_the_users_file_uses_many_names_and_runs(monkeypatch):
     with torch.random.fork_rng():
         exec(compile(source, str(USER), "exec"), names)
         assert names["main"]()["rows"] == 3.0
+
+
+def test_every_module_imports_with_torch_alone():
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], capture_output=True, text=True, cwd=Path(sa.__file__).parents[1], check=True
+    )
+    *failed, count = done.stdout.split("\n")[:-1]
+    assert dict(line.split() for line in failed) == NEEDS and int(count) > 80
 
 
 @pytest.mark.slow  # mypy reads all of torch

@@ -22,21 +22,12 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from . import build, given
+from . import build, masked
 from .memory import ByType, address, dense, nowhere
 
 _EXCLUDED, _OUT_OF_MEMORY, _NOT_CONVERGED, _DOUBTFUL_BOUNDS = 1, 2, 4, 5
 MOST_STRUCTURES = 8192  # held at a time; their matrix then takes 256 MB
 _POINTER, _SIZE, _REAL, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
-# name -> (arrays, reals) of forward and backward; a call is f(arrays..., rows, n, reals..., threads)
-_SIGNATURES = {
-    "sparsemax": ((2, 1), (3, 1)),
-    "entmax": ((2, 1), (3, 1)),
-    "pnormmax": ((2, 2), (3, 2)),
-    "fusedmax": ((2, 2), (4, 1)),
-    "oscarmax": ((3, 2), (3, 1)),
-    "constrained_sparsemax": ((4, 0), (7, 0)),
-}
 _CTYPES = {torch.float32: "float", torch.float64: "double"}
 
 _libraries: dict[torch.dtype, ctypes.CDLL] = {}
@@ -57,7 +48,7 @@ def _load(dtype: torch.dtype) -> bool:
                     _say_what_is_missing(library)
                 for op in (*OPS.values(), *STRUCTURED.values()):
                     op.bind(library, dtype)
-                given.bind(library, dtype)
+                masked.bind(library, dtype)
                 _libraries[dtype] = library
             except (build.BuildError, AttributeError, OSError) as error:
                 _failed = True
@@ -103,21 +94,6 @@ def instruction_set() -> str:
     return str(_libraries[torch.float32].sparse_attention_isa().decode())
 
 
-class _Op:
-    """One operation: its C functions, which ``bind`` looks up by dtype; a result other than 0 is a failure."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._forward, self._backward = ByType(), ByType()
-
-    def bind(self, library: ctypes.CDLL, dtype: torch.dtype) -> None:
-        for direction, (arrays, reals) in zip(("forward", "backward"), _SIGNATURES[self.name], strict=True):
-            function = getattr(library, f"{self.name}_{direction}")
-            function.argtypes = [*[_POINTER] * arrays, _SIZE, _SIZE, *[_REAL] * reals, _INT]
-            function.restype = _INT
-            getattr(self, f"_{direction}")[dtype] = function
-
-
 def _fail(p: Tensor) -> None:
     raise MemoryError(f"no working memory for rows of {p.shape[-1]} scores; use fewer threads or shorter rows")
 
@@ -128,8 +104,33 @@ def _paired(g: Tensor, p: Tensor) -> tuple[Tensor, Tensor, int]:
     return g, p, address(g, p.dtype, p.numel())
 
 
-class _Sparsemax(_Op):
-    def forward(self, x: Tensor, gamma: float = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
+class _Rows:
+    """One operation: its C functions, which ``bind`` looks up by dtype; a result other than 0 is a failure.
+
+    A call is ``f(arrays..., rows, n, hyperparameters..., threads)``; ``arrays`` counts those of forward and backward, ``slope``
+    has the hyperparameters of the backward, by default all.
+    """
+
+    arrays = 2, 3
+    slope: tuple[str, ...] | None = None
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.params = reference.OPS[name].params if name in reference.OPS else ()
+        self._forward, self._backward = ByType(), ByType()
+
+    def bind(self, library: ctypes.CDLL, dtype: torch.dtype) -> None:
+        reals = len(self.params), len(self.params if self.slope is None else self.slope)
+        for direction, arrays, count in zip(("forward", "backward"), self.arrays, reals):
+            function = getattr(library, f"{self.name}_{direction}")
+            function.argtypes = [*[_POINTER] * arrays, _SIZE, _SIZE, *[_REAL] * count, _INT]
+            function.restype = _INT
+            getattr(self, f"_{direction}")[dtype] = function
+
+
+# The methods below name their hyperparameters: collecting them by name would take a tenth of a small call.
+class _Gamma(_Rows):
+    def forward(self, x: Tensor, gamma: float) -> tuple[Tensor, tuple[Tensor, ...]]:
         x = dense(x)
         p = torch.empty_like(x)
         rows, n = x.shape
@@ -137,7 +138,7 @@ class _Sparsemax(_Op):
             _fail(p)
         return p, ()
 
-    def backward(self, g: Tensor, p: Tensor, saved: Any = (), gamma: float = 1.0) -> Tensor:
+    def backward(self, g: Tensor, p: Tensor, saved: Any, gamma: float) -> Tensor:
         g, p, at = _paired(g, p)
         dx = torch.empty_like(p)
         rows, n = p.shape
@@ -146,12 +147,12 @@ class _Sparsemax(_Op):
         return dx
 
 
-class _Entmax(_Op):
+class _Alpha(_Rows):
     """The reference computes alpha below 1.0001, where the power 1/(alpha - 1) has too few digits or another sign."""
 
-    def forward(self, x: Tensor, alpha: float = 1.5) -> tuple[Tensor, tuple[Tensor, ...]]:
-        if alpha < 1.0001:
-            return reference.OPS["entmax"].forward(x, alpha=alpha)
+    def forward(self, x: Tensor, alpha: float) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if alpha < masked.LOWEST_ALPHA:
+            return reference.OPS[self.name].forward(x, alpha=alpha)
         x = dense(x)
         p = torch.empty_like(x)
         rows, n = x.shape
@@ -159,17 +160,12 @@ class _Entmax(_Op):
             _fail(p)
         return p, ()
 
-    def backward(self, g: Tensor, p: Tensor, saved: Any = (), alpha: float = 1.5) -> Tensor:
-        g, p, at = _paired(g, p)
-        dx = torch.empty_like(p)
-        rows, n = p.shape
-        if self._backward[p.dtype](at, p.data_ptr(), dx.data_ptr(), rows, n, alpha, _threads()):
-            _fail(p)
-        return dx
+    def backward(self, g: Tensor, p: Tensor, saved: Any, alpha: float) -> Tensor:
+        return _Gamma.backward(self, g, p, saved, alpha)  # type: ignore[arg-type]
 
 
-class _Pnormmax(_Op):
-    def forward(self, x: Tensor, p: float = 1.5, gamma: float = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
+class _NormGamma(_Rows):
+    def forward(self, x: Tensor, p: float, gamma: float) -> tuple[Tensor, tuple[Tensor, ...]]:
         x = dense(x)
         y = torch.empty_like(x)
         rows, n = x.shape
@@ -177,7 +173,7 @@ class _Pnormmax(_Op):
             _fail(y)
         return y, ()
 
-    def backward(self, g: Tensor, y: Tensor, saved: Any = (), p: float = 1.5, gamma: float = 1.0) -> Tensor:
+    def backward(self, g: Tensor, y: Tensor, saved: Any, p: float, gamma: float) -> Tensor:
         g, y, at = _paired(g, y)
         dx = torch.empty_like(y)
         rows, n = y.shape
@@ -186,10 +182,12 @@ class _Pnormmax(_Op):
         return dx
 
 
-class _Fusedmax(_Op):
+class _Scores(_Rows):
     """Saves the scores if some were excluded: only they tell an excluded neighbour from one with probability 0."""
 
-    def forward(self, x: Tensor, lam: float = 1.0, gamma: float = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
+    arrays, slope = (2, 4), ("gamma",)
+
+    def forward(self, x: Tensor, lam: float, gamma: float) -> tuple[Tensor, tuple[Tensor, ...]]:
         x = dense(x)
         p = torch.empty_like(x)
         rows, n = x.shape
@@ -198,7 +196,7 @@ class _Fusedmax(_Op):
             _fail(p)
         return p, (x,) if status == _EXCLUDED else ()
 
-    def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: float = 1.0, gamma: float = 1.0) -> Tensor:
+    def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: float, gamma: float) -> Tensor:
         g, p, at = _paired(g, p)
         dx = torch.empty_like(p)
         rows, n = p.shape
@@ -208,10 +206,12 @@ class _Fusedmax(_Op):
         return dx
 
 
-class _Oscarmax(_Op):
+class _Blocks(_Rows):
     """Saves each entry's block of equal values, int32 [R, n], -1 off the support."""
 
-    def forward(self, x: Tensor, lam: float = 1.0, gamma: float = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
+    arrays, slope = (3, 3), ("gamma",)
+
+    def forward(self, x: Tensor, lam: float, gamma: float) -> tuple[Tensor, tuple[Tensor, ...]]:
         x = dense(x)
         p, blocks = torch.empty_like(x), torch.empty_like(x, dtype=torch.int32)
         rows, n = x.shape
@@ -220,7 +220,7 @@ class _Oscarmax(_Op):
             _fail(p)
         return p, (blocks,)
 
-    def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: float = 1.0, gamma: float = 1.0) -> Tensor:
+    def backward(self, g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: float, gamma: float) -> Tensor:
         g, p, at = _paired(g, p)
         dx = torch.empty_like(p)
         rows, n = p.shape
@@ -230,14 +230,14 @@ class _Oscarmax(_Op):
         return dx
 
 
-class _ConstrainedSparsemax(_Op):
+class _Threshold(_Rows):
     """Saves the scores and the threshold of every row [R]: together they tell which zero bounds decide.
 
     Looks at the bounds itself: calls ``doubt`` if in some row no distribution may fit them. A bound at an excluded position
     says nothing, NaN neither.
     """
 
-    looks_at_bounds = True
+    arrays, looks_at_bounds = (4, 7), True
 
     def forward(
         self, x: Tensor, bounds: Tensor, doubt: Callable[[], object] | None = None
@@ -269,7 +269,7 @@ class _ConstrainedSparsemax(_Op):
         return dx, du
 
 
-class _Sparsemap(_Op):
+class _Sparsemap(_Rows):
     """SparseMAP over rows ``x [R, L, W]``; a sequence with its transitions ``[W, W]`` or ``[R, W, W]``.
 
     Returns the status of the worst row, mu as x, weights ``[R, K]`` of the structures ``[R, K, L]`` (int16, -1: no choice), gap ``[R]`` float64, counts
@@ -322,12 +322,11 @@ class _Sparsemap(_Op):
         return dx, dt
 
 
+_KINDS: dict[Any, type[_Rows]] = {"scores": _Scores, "blocks": _Blocks, "threshold": _Threshold}
+_KINDS |= {("gamma",): _Gamma, ("alpha",): _Alpha, ("p", "gamma"): _NormGamma}  # those that save nothing
 OPS: dict[str, Any] = {
-    "sparsemax": _Sparsemax("sparsemax"),
-    "entmax": _Entmax("entmax"),
-    "pnormmax": _Pnormmax("pnormmax"),
-    "fusedmax": _Fusedmax("fusedmax"),
-    "oscarmax": _Oscarmax("oscarmax"),
-    "constrained_sparsemax": _ConstrainedSparsemax("constrained_sparsemax"),
+    name: _KINDS[op.params if op.native == "nothing" else op.native](name)
+    for name, op in reference.OPS.items()
+    if op.native is not None
 }
 STRUCTURED = {name: _Sparsemap(name) for name in ("sparsemap_sequence", "sparsemap_matching")}

@@ -23,27 +23,23 @@ from .threshold import (
 )
 
 OPS = {
-    "softmax": Op(softmax_forward, softmax_backward, smooth=True, theta_gradient=None),
+    "softmax": Op(softmax_forward, softmax_backward, ("gamma",), True, None),
     "sparsemax": Op(
-        sparsemax_forward,
-        sparsemax_backward,
-        smooth=True,
-        theta_gradient=None,
-        gamma_gradient=sparsemax_gamma_gradient,
+        sparsemax_forward, sparsemax_backward, ("gamma",), True, "nothing", gamma_gradient=sparsemax_gamma_gradient
     ),
-    "entmax": Op(entmax_forward, entmax_backward, smooth=True, theta_gradient=entmax_alpha_gradient),
+    "entmax": Op(entmax_forward, entmax_backward, ("alpha",), True, "nothing", entmax_alpha_gradient),
     "pnormmax": Op(
         pnormmax_forward,
         pnormmax_backward,
-        smooth=True,
-        theta_gradient=pnormmax_p_gradient,
-        gamma_gradient=pnormmax_gamma_gradient,
+        ("p", "gamma"),
+        True,
+        "nothing",
+        pnormmax_p_gradient,
+        pnormmax_gamma_gradient,
     ),
-    "fusedmax": Op(fusedmax_forward, grouped_backward, smooth=False, theta_gradient=None),
-    "oscarmax": Op(oscarmax_forward, grouped_backward, smooth=False, theta_gradient=None),
-    "constrained_sparsemax": Op(
-        constrained_sparsemax_forward, constrained_sparsemax_backward, smooth=False, theta_gradient=None
-    ),
+    "fusedmax": Op(fusedmax_forward, grouped_backward, ("lam", "gamma"), False, "scores"),
+    "oscarmax": Op(oscarmax_forward, grouped_backward, ("lam", "gamma"), False, "blocks"),
+    "constrained_sparsemax": Op(constrained_sparsemax_forward, constrained_sparsemax_backward, (), False, "threshold"),
 }
 
 

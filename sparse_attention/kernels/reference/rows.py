@@ -19,30 +19,31 @@ class NoMemory(ValueError):
 class Op(NamedTuple):
     """A row operation (see the docstring of ``sparse_attention.kernels``) and what holds for it whatever kernel runs.
 
-    smooth: the backward is an expression of g and p alone that can be differentiated again; otherwise the mapping is
-        piecewise linear and the backward's second derivative in p is 0.
+    params: the names of its hyperparameters, in the order of the C function's arguments.
+    smooth: the backward is an expression of g and p alone that can be differentiated again. Otherwise the mapping is
+        piecewise linear, the backward's second derivative in p is 0, native backwards read the scores, and masked positions
+        reach the kernel as -inf.
+    native: what the native kernel saves for its backward: "nothing", "scores", "blocks" (int32, the block of equal values) or
+        "threshold" (with the scores); None: there is no native kernel.
     theta_gradient: ``f(dx, p, **params) -> [..., 1]``, the derivative with respect to the one hyperparameter that may be
-        a tensor, from the one with respect to the scores; None where there is no such hyperparameter or `rows.groups`
-        differentiates it. gamma_gradient: the same for gamma.
+        a tensor, from the one with respect to the scores; None where there is no such hyperparameter or the mapping
+        differentiates it itself. gamma_gradient: the same for gamma.
     """
 
     forward: Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
     backward: Callable[..., Any]
+    params: tuple[str, ...]
     smooth: bool
-    theta_gradient: Callable[..., Tensor] | None
+    native: str | None
+    theta_gradient: Callable[..., Tensor] | None = None
     gamma_gradient: Callable[..., Tensor] | None = None
 
     def gradient_of(self, name: str, dx: Tensor, p: Tensor, params: dict[str, Any]) -> Tensor:
-        """The derivative with respect to the hyperparameter ``name``, a tensor, in its shape."""
+        """The derivative with respect to the tensor hyperparameter ``name``, in its shape. Raises TypeError without one."""
         of = self.gamma_gradient if name == "gamma" else self.theta_gradient
-        assert of is not None
+        if of is None:
+            raise TypeError(f"{self.forward.__name__} has no derivative with respect to a tensor {name}")
         return of(dx, p, **params).to(params[name].dtype).sum_to_size(params[name].shape)
-
-    def gradient_of_theta(self, dx: Tensor, p: Tensor, theta: Tensor, params: dict[str, Any]) -> Tensor:
-        """The derivative in the shape of ``theta``. Raises TypeError for an operation without one."""
-        if self.theta_gradient is None:
-            raise TypeError(f"{self.forward.__name__} has no derivative with respect to a tensor hyperparameter")
-        return self.theta_gradient(dx, p, **params).to(theta.dtype).sum_to_size(theta.shape)
 
 
 class Rows(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor
 from .rows import Value, centred, finish, prepare, project
 
 
-def fusedmax_forward(x: Tensor, lam: Value, gamma: Value = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
+def fusedmax_forward(x: Tensor, lam: Value, gamma: Value) -> tuple[Tensor, tuple[Tensor, ...]]:
     """``argmin_{p in simplex} 1/2 ||p - x/gamma||^2 + lam sum_i |p_{i+1} - p_i|`` (Niculae & Blondel 2017, Prop. 2).
 
     Excluded positions are taken out first, so that the two sides of a hole are neighbours. Saved: the group of every
@@ -84,7 +84,7 @@ def tv_prox(y: Tensor, weight: Tensor) -> Tensor:
     return b
 
 
-def oscarmax_forward(x: Tensor, lam: Value, gamma: Value = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
+def oscarmax_forward(x: Tensor, lam: Value, gamma: Value) -> tuple[Tensor, tuple[Tensor, ...]]:
     """``argmin_{p in simplex} 1/2 ||p - x/gamma||^2 + lam sum_{i<j} max(p_i, p_j)``.
 
     On the simplex p >= 0, so with the scores sorted in decreasing order the penalty is ``sum_i lam (d - i) p_(i)``:
@@ -135,7 +135,7 @@ def group_mean(values: Tensor, groups: Tensor) -> Tensor:
     return (total / size.clamp(min=1.0)).gather(-1, groups)
 
 
-def grouped_backward(g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: Value, gamma: Value = 1.0) -> Tensor:
+def grouped_backward(g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: Value, gamma: Value) -> Tensor:
     """``J_prox J_simplex g / gamma``: centre on the support, then average over every group. The product is symmetric,
     as the support is a union of groups."""
     return group_mean(centred(g, (p > 0).to(g.dtype)), saved[0]) / gamma

@@ -18,13 +18,13 @@ from .rows import Value, centred, finish, prepare, project, widest
 _MAX_STEPS = 100
 
 
-def sparsemax_forward(x: Tensor, gamma: Value = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
+def sparsemax_forward(x: Tensor, gamma: Value) -> tuple[Tensor, tuple[Tensor, ...]]:
     """``argmin_{p in simplex} ||p - x/gamma||^2``."""
     rows = prepare(x, gamma)
     return finish(project(rows.z), rows), ()
 
 
-def sparsemax_backward(g: Tensor, p: Tensor, saved: tuple[Tensor, ...], gamma: Value = 1.0) -> Tensor:
+def sparsemax_backward(g: Tensor, p: Tensor, saved: tuple[Tensor, ...], gamma: Value) -> Tensor:
     """``(Diag(s) - s s^T / |S|) g / gamma`` with s the indicator of the support S."""
     return centred(g, (p > 0).to(g.dtype)) / gamma
 
@@ -34,13 +34,13 @@ def sparsemax_gamma_gradient(dx: Tensor, p: Tensor, gamma: Value) -> Tensor:
     return -(dx * p).sum(-1, keepdim=True)
 
 
-def softmax_forward(x: Tensor, gamma: Value = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
+def softmax_forward(x: Tensor, gamma: Value) -> tuple[Tensor, tuple[Tensor, ...]]:
     """``e^{x/gamma}``, normalised."""
     rows = prepare(x, gamma)
     return finish(torch.softmax(rows.z, -1), rows), ()
 
 
-def softmax_backward(g: Tensor, p: Tensor, saved: tuple[Tensor, ...], gamma: Value = 1.0) -> Tensor:
+def softmax_backward(g: Tensor, p: Tensor, saved: tuple[Tensor, ...], gamma: Value) -> Tensor:
     """``(Diag(p) - p p^T) g / gamma``."""
     return centred(g, p) / gamma
 
@@ -230,7 +230,7 @@ def entmax_alpha_gradient(dx: Tensor, p: Tensor, alpha: Tensor) -> Tensor:
     return -torch.where(dx == 0, 0.0, change).sum(-1, keepdim=True)
 
 
-def pnormmax_forward(x: Tensor, p: Value, gamma: Value = 1.0) -> tuple[Tensor, tuple[Tensor, ...]]:
+def pnormmax_forward(x: Tensor, p: Value, gamma: Value) -> tuple[Tensor, tuple[Tensor, ...]]:
     """``argmax_{y in simplex} x.y - gamma/2 ||y||_p^2``, 1 < p <= 2 (Niculae & Blondel 2017, sec. 3.1).
 
     With the dual exponent ``q = p/(p-1)`` and ``v = [x/gamma - tau]_+``: ``y = v^{q-1} / sum v^{q-1}`` where tau solves
@@ -271,7 +271,7 @@ def pnormmax_forward(x: Tensor, p: Value, gamma: Value = 1.0) -> tuple[Tensor, t
     return finish(y / y.sum(-1, keepdim=True), rows), ()
 
 
-def pnormmax_backward(g: Tensor, p_out: Tensor, saved: tuple[Tensor, ...], p: Value, gamma: Value = 1.0) -> Tensor:
+def pnormmax_backward(g: Tensor, p_out: Tensor, saved: tuple[Tensor, ...], p: Value, gamma: Value) -> Tensor:
     """Inverse Hessian of ``gamma/2 ||y||_p^2`` on the support, projected on directions that sum to 0.
 
     The Hessian is diagonal plus rank one, so Sherman-Morrison gives ``H^{-1} g = e g - (2-p)/(p-1) (y.g) y / N^2`` with
@@ -287,7 +287,7 @@ def pnormmax_backward(g: Tensor, p_out: Tensor, saved: tuple[Tensor, ...], p: Va
     return (inverse_g - inverse_1 * inverse_g.sum(-1, keepdim=True) / safe) / gamma
 
 
-def pnormmax_p_gradient(dx: Tensor, p_out: Tensor, p: Tensor, gamma: Value = 1.0) -> Tensor:
+def pnormmax_p_gradient(dx: Tensor, p_out: Tensor, p: Tensor, gamma: Value) -> Tensor:
     """Derivative with respect to the exponent, ``[..., 1]``: ``-dx . d/dp (gamma y^{p-1} ||y||_p^{2-p})``."""
     y, support, norm = _norm(p_out, p)
     log_y = y.log()

@@ -1,9 +1,9 @@
 """The GPU backend: Triton kernels, one launch forward and one backward for each mapping.
 
-Takes float32, float16 and bfloat16 rows [R, n] on a CUDA device, n up to 32,768 (fusedmax, oscarmax 8,192), and their mask;
-computes in float32 and rounds once. Anything else (float64, longer rows, constrained_sparsemax, alpha above 2) is left to the reference, which
-runs on any device. The contract of ``forward`` and ``backward`` is that of ``sparse_attention.kernels``, and both take a
-`Form` besides. softmax, sparsecone and sparsehourglass, which are torch code elsewhere, are kernels here.
+It takes float32, float16 and bfloat16 rows [R, n] on a CUDA device, n up to 32,768 (fusedmax and oscarmax: 8,192), and their
+mask. It computes in float32 and rounds once. The reference, which runs on any device, takes the rest: float64, longer rows,
+constrained_sparsemax, alpha above 2. ``forward`` and ``backward`` are those of ``sparse_attention.kernels`` with one more
+argument, a `Form`. softmax, sparsecone and sparsehourglass, which are torch code elsewhere, are kernels here.
 
 These kernels are tested under Triton's interpreter and compiled ahead of time for sm_80 and sm_90. They have never been
 run on a GPU. With ``TRITON_INTERPRET=1`` they also take CPU tensors, slowly.
@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-_LONGEST = {"fusedmax": 8192, "oscarmax": 8192}  # beyond, their kernels compile for minutes
-_LONGEST_SIMPLEX = 32768
+from ..reference import OPS as REFERENCE
+
+_LONGEST, _LONGEST_GROUPED = 32768, 8192  # longer rows of fusedmax and oscarmax would compile for minutes
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
 _PROGRAMS = 2048  # fusedmax: a warp for every row while there are fewer, then rows side by side on its lanes
@@ -47,7 +48,7 @@ def available(op: str, x: Tensor) -> bool:
         op in OPS
         and (x.is_cuda or (_INTERPRETED and x.device.type == "cpu"))
         and x.dtype in _DTYPES
-        and x.shape[-1] <= _LONGEST.get(op, _LONGEST_SIMPLEX)
+        and x.shape[-1] <= (_LONGEST_GROUPED if op in _GROUPED else _LONGEST)
         and bool(_load())
     )
 
@@ -122,69 +123,50 @@ def _weighted(g: Tensor, p: Tensor, form: Form, scale: float, exponent: float) -
     return dx
 
 
-def _softmax(x: Tensor, form: Form = PLAIN, gamma: float = 1.0) -> Result:
-    return _project(x, form, "SOFTMAX", 1 / gamma), ()
+def _scaled(rule: str) -> Callable[..., Result]:
+    def forward(x: Tensor, form: Form = PLAIN, *, gamma: float) -> Result:
+        return _project(x, form, rule, 1 / gamma), ()
+
+    return forward
 
 
-def _softmax_backward(g: Tensor, p: Tensor, saved: Any = (), form: Form = PLAIN, gamma: float = 1.0) -> Tensor:
+def _softmax_backward(g: Tensor, p: Tensor, saved: Any = (), form: Form = PLAIN, *, gamma: float) -> Tensor:
     return _weighted(g, p, form, 1 / gamma, 1.0)
 
 
-def _sparsemax(x: Tensor, form: Form = PLAIN, gamma: float = 1.0) -> Result:
-    return _project(x, form, "SPARSEMAX", 1 / gamma), ()
-
-
-def _sparsemax_backward(g: Tensor, p: Tensor, saved: Any = (), form: Form = PLAIN, gamma: float = 1.0) -> Tensor:
+def _sparsemax_backward(g: Tensor, p: Tensor, saved: Any = (), form: Form = PLAIN, *, gamma: float) -> Tensor:
     return _weighted(g, p, form, 1 / gamma, 0.0)
 
 
-def _entmax(x: Tensor, form: Form = PLAIN, alpha: float = 1.5) -> Result:
+def _entmax(x: Tensor, form: Form = PLAIN, *, alpha: float) -> Result:
     if alpha == 2:
         return _project(x, form, "SPARSEMAX"), ()
-    if not exact({"alpha": alpha}):
-        from .. import reference
-
-        return reference.OPS["entmax"].forward(x, alpha=alpha)
     return _project(x, form, "ENTMAX15" if alpha == 1.5 else "ENTMAX", alpha - 1, 1 / (alpha - 1)), ()
 
 
-def _entmax_backward(g: Tensor, p: Tensor, saved: Any = (), form: Form = PLAIN, alpha: float = 1.5) -> Tensor:
-    if not exact({"alpha": alpha}):
-        from .. import reference
-
-        return reference.OPS["entmax"].backward(g, p, saved, alpha=alpha)
+def _entmax_backward(g: Tensor, p: Tensor, saved: Any = (), form: Form = PLAIN, *, alpha: float) -> Tensor:
     return _weighted(g, p, form, 1.0, 2 - alpha)
 
 
-def _pnormmax(x: Tensor, form: Form = PLAIN, p: float = 1.5, gamma: float = 1.0) -> Result:
+def _pnormmax(x: Tensor, form: Form = PLAIN, *, p: float, gamma: float) -> Result:
     if p == 2:
         return _project(x, form, "SPARSEMAX", 1 / gamma), ()
-    if not exact({"p": p}):
-        from .. import reference
-
-        return reference.OPS["pnormmax"].forward(x, p=p, gamma=gamma)
     return _project(x, form, "PNORMMAX", 1 / gamma, p / (p - 1)), ()
 
 
-def _pnormmax_backward(
-    g: Tensor, y: Tensor, saved: Any = (), form: Form = PLAIN, p: float = 1.5, gamma: float = 1.0
-) -> Tensor:
+def _pnormmax_backward(g: Tensor, y: Tensor, saved: Any = (), form: Form = PLAIN, *, p: float, gamma: float) -> Tensor:
     if p == 2:
         return _weighted(g, y, form, 1 / gamma, 0.0)
-    if not exact({"p": p}):
-        from .. import reference
-
-        return reference.OPS["pnormmax"].backward(g, y, saved, p=p, gamma=gamma)
     (rows, n), dx = y.shape, _like(y, form)
     launch(_load()[0].pnormmax_backward, rows, g.contiguous(), y, dx, n, p, gamma, **_sizes(n))
     return dx
 
 
 def _cone(rule: str) -> Kernel:
-    def forward(x: Tensor, form: Form = PLAIN, q: float = 1.0) -> Result:
+    def forward(x: Tensor, form: Form = PLAIN, *, q: float) -> Result:
         return _project(x, form, rule, 1.0, q), (x,)
 
-    def backward(g: Tensor, p: Tensor, saved: Any, form: Form = PLAIN, q: float = 1.0) -> Tensor:
+    def backward(g: Tensor, p: Tensor, saved: Any, form: Form = PLAIN, *, q: float) -> Tensor:
         (rows, n), dx, (bits, masked) = p.shape, _like(saved[0], form), _masked(p, form)
         launch(
             _load()[0].cone_backward, rows, g.contiguous(), p, saved[0], bits, dx, rows, n, *form.layout, q,
@@ -199,7 +181,7 @@ def _marks(x: Tensor) -> Tensor:
     return torch.empty(x.shape, dtype=torch.int8, device=x.device)
 
 
-def _fusedmax(x: Tensor, form: Form = PLAIN, lam: float = 1.0, gamma: float = 1.0) -> Result:
+def _fusedmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Result:
     (rows, n), p, marks, (bits, masked) = x.shape, _like(x, form), _marks(x), _masked(x, form)
     side_by_side = min(32, 1 << max(0, (rows // _PROGRAMS).bit_length() - 1) if rows >= _PROGRAMS else 1)
     launch(
@@ -210,7 +192,7 @@ def _fusedmax(x: Tensor, form: Form = PLAIN, lam: float = 1.0, gamma: float = 1.
     return p, (marks,)
 
 
-def _oscarmax(x: Tensor, form: Form = PLAIN, lam: float = 1.0, gamma: float = 1.0) -> Result:
+def _oscarmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Result:
     (rows, n), p, marks, (bits, masked) = x.shape, _like(x, form), _marks(x), _masked(x, form)
     order = torch.empty(rows, n, dtype=torch.int16, device=x.device)
     block = _sizes(n)["BLOCK"]
@@ -224,9 +206,7 @@ def _oscarmax(x: Tensor, form: Form = PLAIN, lam: float = 1.0, gamma: float = 1.
     return p, (marks, order)
 
 
-def _grouped_backward(
-    g: Tensor, p: Tensor, saved: Any, form: Form = PLAIN, lam: float = 1.0, gamma: float = 1.0
-) -> Tensor:
+def _grouped_backward(g: Tensor, p: Tensor, saved: Any, form: Form = PLAIN, *, lam: float, gamma: float) -> Tensor:
     (rows, n), dx = p.shape, _like(p, form)
     launch(
         _load()[1].grouped_backward, rows, g.contiguous(), saved[0], saved[-1], dx,
@@ -243,13 +223,28 @@ class Kernel(NamedTuple):
     backward: Callable[..., Tensor]
 
 
+def _or_reference(op: str, kernel: Kernel) -> Kernel:
+    """The kernel, or the reference where float32 is not enough for the hyperparameters (see `exact`)."""
+
+    def forward(x: Tensor, form: Form = PLAIN, **params: float) -> Result:
+        return kernel.forward(x, form, **params) if exact(params) else REFERENCE[op].forward(x, **params)
+
+    def backward(g: Tensor, p_out: Tensor, saved: Any = (), form: Form = PLAIN, **params: float) -> Tensor:
+        if exact(params):
+            return kernel.backward(g, p_out, saved, form, **params)
+        return REFERENCE[op].backward(g, p_out, saved, **params)
+
+    return Kernel(forward, backward)
+
+
 OPS = {
-    "softmax": Kernel(_softmax, _softmax_backward),
-    "sparsemax": Kernel(_sparsemax, _sparsemax_backward),
-    "entmax": Kernel(_entmax, _entmax_backward),
-    "pnormmax": Kernel(_pnormmax, _pnormmax_backward),
+    "softmax": Kernel(_scaled("SOFTMAX"), _softmax_backward),
+    "sparsemax": Kernel(_scaled("SPARSEMAX"), _sparsemax_backward),
+    "entmax": _or_reference("entmax", Kernel(_entmax, _entmax_backward)),
+    "pnormmax": _or_reference("pnormmax", Kernel(_pnormmax, _pnormmax_backward)),
     "sparsecone": _cone("CONE"),
     "sparsehourglass": _cone("HOURGLASS"),
     "fusedmax": Kernel(_fusedmax, _grouped_backward),
     "oscarmax": Kernel(_oscarmax, _grouped_backward),
 }
+_GROUPED = [op for op, kernel in OPS.items() if kernel.backward is _grouped_backward]

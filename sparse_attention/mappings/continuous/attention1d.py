@@ -183,28 +183,3 @@ def _checked_positive(sigma_sq: Tensor) -> Tensor:
             f"sigma_sq must be positive, got {sigma_sq.min().item()}; clamp it (the authors use 1e-6) or use softplus"
         )
     return sigma_sq
-
-
-def jacobian_theta(theta: Tensor, basis: GaussianBasis1d, alpha: float = 2.0) -> Tensor:
-    """d r / d theta [..., N, 2], the generalised covariance cov_{p, 2-alpha}(psi, [t, t^2]) of Eq. 18, written out.
-
-    For inspection; training goes through autograd, which composes the same numbers with d(mu, a) / d theta.
-    """
-    mu, sigma_sq = (x.double() for x in from_canonical(theta.double()))
-    centres, widths = basis.tensors(theta.device)
-    order = closed_form_order(alpha)
-    if order == 0:
-        s = gaussian_expectation(mu, sigma_sq, centres, widths)
-        # Moments of p psi_j / r_j less those of p: nothing cancels where p is narrow.
-        total = sigma_sq.unsqueeze(-1) + widths.square()
-        shift = sigma_sq.unsqueeze(-1) * (centres - mu.unsqueeze(-1)) / total
-        second = shift * (2 * mu.unsqueeze(-1) + shift) - sigma_sq.square().unsqueeze(-1) / total
-        return torch.stack([s * shift, s * second], dim=-1)
-    a = half_width(sigma_sq, alpha)
-    _, d_mu, d_a = _value_and_jacobian(mu, a, centres, widths, order)
-    d_sigma_sq = d_a * (a / ((alpha + 1) * sigma_sq)).unsqueeze(-1)
-    # mu = theta_1 sigma^2 and sigma^2 = -1 / (2 theta_2), so d sigma^2 / d theta_2 = 2 sigma^4 and d mu / d theta_2 = 2
-    # mu sigma^2.
-    by_theta1 = d_mu * sigma_sq.unsqueeze(-1)
-    by_theta2 = 2 * (mu * sigma_sq).unsqueeze(-1) * d_mu + 2 * sigma_sq.square().unsqueeze(-1) * d_sigma_sq
-    return torch.stack([by_theta1, by_theta2], dim=-1)

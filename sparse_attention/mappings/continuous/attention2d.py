@@ -28,6 +28,7 @@ import math
 import torch
 from torch import Tensor
 
+from ...describe import Param
 from ...rows import shape as row_shapes
 from .attention1d import _edge_constant, edge_expectation
 from .bases import GaussianBasis2d
@@ -35,6 +36,7 @@ from .family import _det, closed_form_order, exponent, radius
 from .polar import angular_expectation
 
 QUADRATURES = ("auto", "slices", "angular", "paper-code")
+QUADRATURE = Param("quadrature", choices=QUADRATURES, tensor=False, meaning="rule on the plane; no effect on the line")
 _PAPER_CODE_ANGLES = 100
 _MAX_ELEMENTS = 2**22  # float64 numbers in one working tensor, 32 MiB
 
@@ -274,8 +276,7 @@ def check_quadrature(quadrature: str, basis: GaussianBasis2d, alpha: float) -> N
 
 
 def _resolve(quadrature: str, basis: GaussianBasis2d, order: int) -> str:
-    if quadrature not in QUADRATURES:
-        raise ValueError(f"quadrature={quadrature!r} is unknown; allowed: {', '.join(QUADRATURES)}")
+    QUADRATURE.check(quadrature)
     if quadrature == "slices" and not basis.separable:
         raise ValueError(
             "quadrature='slices' needs centres on a grid and one diagonal covariance (GaussianBasis2d.grid); use 'auto'"

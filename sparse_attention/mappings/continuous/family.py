@@ -19,6 +19,9 @@ import math
 import torch
 from torch import Tensor
 
+from ...describe import Param
+
+_ALPHA = Param("alpha", low=1.0, closed_low=True, tensor=False, meaning="1 is the Gaussian, 2 sparsemax")
 # alpha -> exponent k of (1 - |y|^2)^k; only integers k have closed-form attention with Gaussian RBFs.
 _CLOSED_FORM_ORDERS = {1.0: 0, 2.0: 1, 1.5: 2, 4.0 / 3.0: 3}
 
@@ -38,13 +41,8 @@ def closed_form_order(alpha: float) -> int:
 
 
 def check_alpha(alpha: float) -> float:
-    """alpha as a float; raises ValueError unless alpha >= 1 (below 1 the tails are heavy and the support is the
-    line).
-    """
-    alpha = float(alpha)
-    if not 1.0 <= alpha < math.inf:
-        raise ValueError(f"alpha={alpha} is outside [1, inf); use alpha=1 for the Gaussian, alpha=2 for sparsemax")
-    return alpha
+    """alpha as a float; raises ValueError below 1, where the tails are heavy and the support is the line."""
+    return _ALPHA.check(float(alpha))
 
 
 def exponent(alpha: float) -> float:
@@ -55,13 +53,16 @@ def exponent(alpha: float) -> float:
 def radius(alpha: float, n: int = 1) -> float:
     """R of the support ellipsoid for |Sigma| = 1 in n dimensions; alpha > 1."""
     k = exponent(alpha)
-    log_inside = math.lgamma(n / 2 + k + 1) - math.lgamma(k + 1) - n / 2 * math.log(math.pi) + k * math.log(2 * k)
-    return math.exp(log_inside / (2 * k + n))
+    return math.exp((log_power_constant(k, n) + k * math.log(2 * k)) / (2 * k + n))
 
 
 def log_ball_constant(alpha: float, n: int = 1) -> float:
     """log C with C (1 - |y|^2)^k a density on the unit ball of R^n."""
-    k = exponent(alpha)
+    return log_power_constant(exponent(alpha), n)
+
+
+def log_power_constant(k: float, n: int) -> float:
+    """-log int (1 - |y|^2)^k dy over the unit ball of R^n."""
     return math.lgamma(n / 2 + k + 1) - math.lgamma(k + 1) - n / 2 * math.log(math.pi)
 
 

@@ -13,22 +13,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...describe import Param
 from .attention1d import continuous_attention_1d
 from .attention2d import _inverse, continuous_attention_2d
 from .bases import GaussianBasis1d, GaussianBasis2d
 from .family import _det, matched_covariance, matched_sigma_sq
 
+COMPONENTS = Param(
+    "max_components", low=1, closed_low=True, whole=True, tensor=False, meaning="most Gaussians of a mixture"
+)
+RESTARTS = Param("restarts", low=1, closed_low=True, whole=True, tensor=False)
+VARIANCE = Param("initial_variance", low=0.0, tensor=False)
 _FLOOR = 1e-6
 _TINY = 1e-300
 
 
-@dataclass(frozen=True)
-class Mixture:
+class Mixture(NamedTuple):
     """pi [B, K], mu [B, K, n], covariance [B, K, n, n], float64; log_likelihood [B] = sum_l p_l log q(t_l); K may
     contain unused components with pi = 0; components [B] counts the used ones."""
 
@@ -63,8 +68,7 @@ def fit_mixture(
     length, n = positions.shape
     if not 1 <= components <= length:
         raise ValueError(f"components={components} must lie between 1 and the number of positions, {length}")
-    if not initial_variance > 0:
-        raise ValueError(f"initial_variance={initial_variance} must be positive")
+    VARIANCE.check(initial_variance)
     if weights.shape[-1] != length:
         raise ValueError(f"weights {tuple(weights.shape)} do not fit {length} positions")
     p, t = weights.double(), positions.double()
@@ -105,8 +109,8 @@ def select_mixture(
     their random numbers, so that a result does not depend on the batch. weights [B, L], positions [L, n]. Raises
     ValueError when max_components or restarts is below 1.
     """
-    if max_components < 1 or restarts < 1:
-        raise ValueError(f"max_components={max_components} and restarts={restarts} must be at least 1")
+    COMPONENTS.check(max_components)
+    RESTARTS.check(restarts)
     batch, n = len(weights), positions.shape[-1]
     sample_size = torch.exp(-torch.special.xlogy(weights.detach().double(), weights.detach().double()).sum(-1))  # [B]
     repeated = weights.repeat_interleave(restarts, dim=0)
@@ -171,7 +175,7 @@ def _draw_means(p: Tensor, t: Tensor, components: int, noise: Tensor) -> Tensor:
 
 
 def _take(m: Mixture, index: Tensor) -> Mixture:
-    return Mixture(m.pi[index], m.mu[index], m.covariance[index], m.log_likelihood[index], m.components[index])
+    return Mixture(*(part[index] for part in m))
 
 
 def _pad(m: Mixture, components: int) -> Mixture:
@@ -189,11 +193,4 @@ def _pad(m: Mixture, components: int) -> Mixture:
 
 
 def _where(condition: Tensor, first: Mixture, second: Mixture) -> Mixture:
-    c = condition
-    return Mixture(
-        torch.where(c[:, None], first.pi, second.pi),
-        torch.where(c[:, None, None], first.mu, second.mu),
-        torch.where(c[:, None, None, None], first.covariance, second.covariance),
-        torch.where(c, first.log_likelihood, second.log_likelihood),
-        torch.where(c, first.components, second.components),
-    )
+    return Mixture(*(torch.where(condition.view(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(first, second)))

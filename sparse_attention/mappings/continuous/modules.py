@@ -9,19 +9,19 @@ predictor of (mu, sigma^2).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .attention1d import continuous_attention_1d
-from .attention2d import QUADRATURES, check_quadrature, continuous_attention_2d
+from .attention2d import QUADRATURE, check_quadrature, continuous_attention_2d
 from .bases import GaussianBasis1d, GaussianBasis2d
 from .family import closed_form_order
-from .mixture import Mixture, fit_mixture, mixture_expectation, select_mixture
-from .moments import MOMENT_MATCHES, POSITIONS, document_positions, match_moments_1d, match_moments_2d
-from .regression import PAD_POSITIONS, position_weights, positions_2d, ridge_matrix_2d
+from .mixture import COMPONENTS, Mixture, fit_mixture, mixture_expectation, select_mixture
+from .moments import MATCH, PLACES, document_positions, match_moments_1d, match_moments_2d
+from .regression import PADDING, RIDGE, position_weights, positions_2d, ridge_matrix_2d
 
 
 class ContinuousInfo(NamedTuple):
@@ -76,13 +76,7 @@ class ContinuousAttention1d(nn.Module):
         positions: str = "cell_centre",
     ) -> None:
         super().__init__()
-        _check_options(
-            alpha,
-            ("pad_positions", pad_positions, PAD_POSITIONS),
-            ("moment_match", moment_match, MOMENT_MATCHES),
-            ("positions", positions, POSITIONS),
-            ridge=ridge,
-        )
+        _check_options(alpha, ridge=ridge, pad_positions=pad_positions, moment_match=moment_match, positions=positions)
         self.basis = basis if basis is not None else GaussianBasis1d.linspaced(64)
         self.alpha, self.ridge, self.pad_positions = alpha, ridge, pad_positions
         self.moment_match, self.positions = moment_match, positions
@@ -172,11 +166,7 @@ class ContinuousAttention2d(nn.Module):
     ) -> None:
         super().__init__()
         _check_options(
-            alpha,
-            ("pad_positions", pad_positions, PAD_POSITIONS),
-            ("moment_match", moment_match, MOMENT_MATCHES),
-            ("quadrature", quadrature, QUADRATURES),
-            ridge=ridge,
+            alpha, ridge=ridge, pad_positions=pad_positions, moment_match=moment_match, quadrature=quadrature
         )
         self.grid = (int(grid[0]), int(grid[1]))
         self.basis = basis if basis is not None else GaussianBasis2d.grid()
@@ -201,7 +191,7 @@ class ContinuousAttention2d(nn.Module):
         source is given.
         """
         _check_one_source(params=params, weights=weights)
-        self._check_cells(values)
+        self._check_size(values)
         mask = _checked_mask(mask, values, weights)
         tolerance = None
         if params is not None:
@@ -227,10 +217,10 @@ class ContinuousAttention2d(nn.Module):
         context = _weighted_sum(on_positions, values, mask)
         return context, info._replace(position_weights=on_positions)
 
-    def _check_cells(self, values: Tensor) -> None:
+    def _check_size(self, values: Tensor) -> None:
         if values.shape[1] != self.grid[0] * self.grid[1]:
             raise ValueError(
-                f"values have {values.shape[1]} cells, the layer was built for {self.grid[0]} x {self.grid[1]}; "
+                f"values have {values.shape[1]} positions, the layer was built for {self.grid[0]} x {self.grid[1]}; "
                 "pass grid=(rows, columns) of the feature map"
             )
 
@@ -260,9 +250,11 @@ class MultimodalAttention2d(ContinuousAttention2d):
         **options,
     ) -> None:
         super().__init__(grid, basis, alpha, **options)
-        if max_components < 1:
-            raise ValueError(f"max_components={max_components} must be at least 1")
-        self.max_components, self.penalty, self.initial_variance = max_components, penalty, initial_variance
+        self.max_components, self.penalty, self.initial_variance = (
+            COMPONENTS.check(max_components),
+            penalty,
+            initial_variance,
+        )
         self.generator = generator
 
     def forward(  # type: ignore[override]
@@ -271,7 +263,7 @@ class MultimodalAttention2d(ContinuousAttention2d):
         """values [B, rows * columns, D], weights [B, rows * columns]; returns (context [B, D], info with the
         mixture).
         """
-        self._check_cells(values)
+        self._check_size(values)
         mask = _checked_mask(mask, values, weights)
         positions = self._positions.to(weights.device)
         if self.training:
@@ -328,14 +320,16 @@ def _checked_mask(mask: Tensor | None, values: Tensor, weights: Tensor | None) -
     return mask
 
 
-def _check_options(alpha: float, *options: tuple[str, str, tuple[str, ...]], ridge: float) -> None:
-    mistakes = [] if ridge > 0 else [f"ridge={ridge} must be positive (text and images .01, speech .1)"]
-    try:
-        closed_form_order(alpha)
-    except ValueError as error:
-        mistakes.append(str(error))
-    for name, value, allowed in options:
-        if value not in allowed:
-            mistakes.append(f"{name}={value!r} is unknown; allowed: {', '.join(allowed)}")
+_OPTIONS = {param.name: param for param in (RIDGE, PADDING, MATCH, PLACES, QUADRATURE)}
+
+
+def _check_options(alpha: float, **options: Any) -> None:
+    """Raises one ValueError for all options that are wrong."""
+    mistakes = []
+    for check, value in ((closed_form_order, alpha), *((_OPTIONS[name].check, v) for name, v in options.items())):
+        try:
+            check(value)
+        except ValueError as error:
+            mistakes.append(str(error))
     if mistakes:
         raise ValueError("\n".join(mistakes))

@@ -11,10 +11,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...describe import Param
 from .family import matched_covariance, matched_sigma_sq
 
 MOMENT_MATCHES = ("exact", "paper-code")
 POSITIONS = ("cell_centre", "linspace", "right_edge")
+MATCH = Param("moment_match", choices=MOMENT_MATCHES)
+PLACES = Param("positions", choices=POSITIONS)
 
 
 def document_positions(mask: Tensor, positions: str = "cell_centre", dtype: torch.dtype = torch.float64) -> Tensor:
@@ -23,8 +26,7 @@ def document_positions(mask: Tensor, positions: str = "cell_centre", dtype: torc
     cell_centre (l - 1/2) / L, the points of the value regression; linspace (l - 1) / (L - 1), the authors' code;
     right_edge l / L, the paper's text. Raises ValueError for another name.
     """
-    if positions not in POSITIONS:
-        raise ValueError(f"positions={positions!r} is unknown; allowed: {', '.join(POSITIONS)}")
+    PLACES.check(positions)
     rank = mask.cumsum(-1).to(dtype)  # 1 .. L on the kept words
     length = rank[..., -1:]
     if positions == "cell_centre":
@@ -44,7 +46,7 @@ def match_moments_1d(
     `floor` bounds the variance from below (attention on one word). Where all weights are 0 the result is (0, that of
     `floor`).
     """
-    _check_mode(mode)
+    MATCH.check(mode)
     p = weights.double()
     mu = (p * positions).sum(-1)
     # Centred: E[t^2] - mu^2 cancels for peaked attention.
@@ -62,7 +64,7 @@ def match_moments_2d(
 
     mode="exact" is also what the authors' VQA code does (9 pi sqrt(|V|) V); "paper-code" passes V as Sigma.
     """
-    _check_mode(mode)
+    MATCH.check(mode)
     p, t = weights.double(), positions.double()
     mu = p @ t  # [B, 2]
     d = t - mu.unsqueeze(-2)  # [B, L, 2]
@@ -76,8 +78,3 @@ def match_moments_2d(
 def _at_least_float32(x: Tensor) -> torch.dtype:
     # sigma^2 of a peaked parabola is about V^(3/2), below the smallest float16.
     return torch.promote_types(x.dtype, torch.float32)
-
-
-def _check_mode(mode: str) -> None:
-    if mode not in MOMENT_MATCHES:
-        raise ValueError(f"moment_match={mode!r} is unknown; allowed: {', '.join(MOMENT_MATCHES)}")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .densities import standard_gamma
-from .family import check_alpha, exponent, log_ball_constant, threshold
+from .family import check_alpha, exponent, log_ball_constant, log_power_constant, threshold
 
 
 class MultivariateBetaGaussian:
@@ -97,7 +97,7 @@ class MultivariateBetaGaussian:
             expected_log = _digamma(k + 1) - _digamma(n / 2 + k + 1)
             return log_volume - log_c - k * expected_log
         # int (1 - |y|^2)^(k alpha) dy is one over the ball constant of another power
-        log_power = alpha * log_c - _log_constant_of_power(k * alpha, n)
+        log_power = alpha * log_c - log_power_constant(k * alpha, n)
         return (1 - torch.exp(log_power + (1 - alpha) * log_volume)) / (alpha * (alpha - 1))
 
     def rsample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
@@ -134,11 +134,6 @@ class MultivariateGaussian(MultivariateBetaGaussian):
 
     def __init__(self, mu: Tensor, covariance: Tensor) -> None:
         super().__init__(mu, covariance, 1.0)
-
-
-def _log_constant_of_power(q: float, n: int) -> float:
-    """-log int (1 - |y|^2)^q dy over the unit ball."""
-    return math.lgamma(n / 2 + q + 1) - math.lgamma(q + 1) - n / 2 * math.log(math.pi)
 
 
 def _digamma(x: float) -> float:

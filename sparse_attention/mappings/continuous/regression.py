@@ -18,10 +18,13 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
+from ...describe import Param
 from ...rows import shape as row_shapes
 from .bases import GaussianBasis1d, GaussianBasis2d
 
 PAD_POSITIONS = ("none", "correct", "legacy_even")
+PADDING = Param("pad_positions", choices=PAD_POSITIONS)
+RIDGE = Param("ridge", low=0.0, tensor=False, meaning="text and images .01, speech .1; F F' alone is singular")
 
 
 class _Cache:
@@ -82,7 +85,8 @@ def ridge_matrix_1d(length: int, basis: GaussianBasis1d, ridge: float = 0.01, pa
     even L (L = 40 puts the words at 9.9 .. -8.9). Raises ValueError for length < 1, ridge <= 0 or an unknown padding.
     """
     _check_length(length)
-    _check_options(ridge, pad_positions)
+    RIDGE.check(ridge)
+    PADDING.check(pad_positions)
 
     def compute() -> Tensor:
         if pad_positions == "none":
@@ -104,7 +108,8 @@ def ridge_matrix_2d(
     """G [rows * columns, N] in float64 for a grid of cells, cached; the paper's VQA model pads (14 x 14 in 28 x 28)."""
     _check_length(rows)
     _check_length(columns)
-    _check_options(ridge, pad_positions)
+    RIDGE.check(ridge)
+    PADDING.check(pad_positions)
 
     def compute() -> Tensor:
         if pad_positions == "none":
@@ -174,10 +179,3 @@ def _ridge_matrices(lengths: Tensor, width: int, basis: GaussianBasis1d, ridge: 
 def _check_length(length: int) -> None:
     if length < 1:
         raise ValueError(f"length={length}: ridge regression needs at least one position; mask empty documents out")
-
-
-def _check_options(ridge: float, pad_positions: str) -> None:
-    if not ridge > 0:
-        raise ValueError(f"ridge={ridge} must be positive (text and images .01, speech .1): F F' alone is singular")
-    if pad_positions not in PAD_POSITIONS:
-        raise ValueError(f"pad_positions={pad_positions!r} is unknown; allowed: {', '.join(PAD_POSITIONS)}")

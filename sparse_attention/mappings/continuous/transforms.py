@@ -14,11 +14,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...registry import Param, register, spec
+from ...registry import register, spec
 from .attention1d import continuous_attention_1d
-from .attention2d import QUADRATURES, continuous_attention_2d
+from .attention2d import QUADRATURE, continuous_attention_2d
 from .bases import GaussianBasis1d, GaussianBasis2d
-from .mixture import mixture_expectation, select_mixture
+from .mixture import COMPONENTS, mixture_expectation, select_mixture
 
 Basis = GaussianBasis1d | GaussianBasis2d
 
@@ -69,19 +69,14 @@ def continuous_mixture(weights: Tensor, positions: Tensor, basis: Basis, max_com
     return mixture_expectation(mixture, basis).to(torch.promote_types(weights.dtype, torch.float32))
 
 
-_QUADRATURE = Param("quadrature", choices=QUADRATURES, tensor=False, meaning="rule on the plane; no effect on the line")
-_COMPONENTS = Param(
-    "max_components", low=1, closed_low=True, whole=True, tensor=False, meaning="most Gaussians of a mixture"
-)
-
 _INTEGRAL, _EM = "adaptive quadrature of p psi_j", "scikit-learn's GaussianMixture on repeated points"
 
 for _function, _alpha, _params, _paper, _oracle in (
     (continuous_softmax, 1.0, (), "Martins et al. 2020, Eq. 15", _INTEGRAL),
-    (continuous_triweight, 4.0 / 3.0, (_QUADRATURE,), "Martins et al. 2022, beta-Gaussians", _INTEGRAL),
-    (continuous_biweight, 1.5, (_QUADRATURE,), "Martins et al. 2022, beta-Gaussians", _INTEGRAL),
-    (continuous_sparsemax, 2.0, (_QUADRATURE,), "Martins et al. 2020, Eq. 15", _INTEGRAL),
-    (continuous_mixture, 1.0, (_COMPONENTS,), "Farinhas, Martins & Aguiar 2021", _EM),
+    (continuous_triweight, 4.0 / 3.0, (QUADRATURE,), "Martins et al. 2022, beta-Gaussians", _INTEGRAL),
+    (continuous_biweight, 1.5, (QUADRATURE,), "Martins et al. 2022, beta-Gaussians", _INTEGRAL),
+    (continuous_sparsemax, 2.0, (QUADRATURE,), "Martins et al. 2020, Eq. 15", _INTEGRAL),
+    (continuous_mixture, 1.0, (COMPONENTS,), "Farinhas, Martins & Aguiar 2021", _EM),
 ):
     _name = _function.__name__
     register(_name, kind="continuous", over="density", params=_params, paper=_paper, oracle=_oracle)(_function)

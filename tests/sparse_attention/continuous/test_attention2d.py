@@ -272,7 +272,7 @@ def test_shapes_nan_rows_and_errors():
         assert r[0].isfinite().all() and r[1].isnan().all()
     with pytest.raises(ValueError, match="number 1 is not positive definite"):
         continuous_sparsemax(torch.zeros(2, 2), torch.stack([eye, -eye]), GRID)
-    with pytest.raises(ValueError, match="quadrature='polar' is unknown; allowed: auto, slices, angular, paper-code"):
+    with pytest.raises(ValueError, match="quadrature='polar' is not one of auto, slices, angular, paper-code"):
         continuous_sparsemax(torch.zeros(2), eye, GRID, quadrature="polar")
     with pytest.raises(ValueError, match="needs centres on a grid"):
         continuous_sparsemax(torch.zeros(2), eye, MIXED, quadrature="slices")

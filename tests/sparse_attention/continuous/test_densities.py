@@ -166,7 +166,7 @@ def test_wrong_parameters_are_named(bad):
         TruncatedParabola(t64(0.0), t64(bad))
     with pytest.raises(ValueError, match=r"b must be positive"):
         Triangular(t64(0.0), t64(bad))
-    with pytest.raises(ValueError, match=r"alpha=0.5 is outside"):
+    with pytest.raises(ValueError, match=r"alpha=0.5 is out of range: alpha >= 1"):
         BetaGaussian(t64(0.0), t64(1.0), alpha=0.5)
 
 

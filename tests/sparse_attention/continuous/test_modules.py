@@ -151,7 +151,7 @@ def test_planar_layer_by_hand():
     assert (info.position_weights[~mask] == 0).all()
     legacy = ContinuousAttention2d(quadrature="paper-code")(values, weights=weights)[0]
     assert 1e-4 < (legacy - context).abs().max() / context.abs().max() < 0.3
-    with pytest.raises(ValueError, match="196 cells, the layer was built for 7 x 7"):
+    with pytest.raises(ValueError, match="196 positions, the layer was built for 7 x 7"):
         ContinuousAttention2d((7, 7))(values, weights=weights)
 
 

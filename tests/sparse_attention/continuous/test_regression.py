@@ -133,8 +133,8 @@ def test_cache_is_bounded_and_shared():
     ("arguments", "message"),
     [
         ({"length": 0}, "length=0"),
-        ({"ridge": 0.0}, "ridge=0.0 must be positive"),
-        ({"pad_positions": "both"}, "allowed: none, correct, legacy_even"),
+        ({"ridge": 0.0}, "ridge=0.0 is out of range: ridge > 0"),
+        ({"pad_positions": "both"}, "is not one of none, correct, legacy_even"),
     ],
 )
 def test_errors(arguments, message):

@@ -12,7 +12,14 @@ import daqp
 import numpy as np
 from scipy.optimize import brentq, isotonic_regression
 
+import sparse_attention as sa
+
 Row = np.ndarray
+
+
+def defaults(op: str) -> dict[str, float]:
+    """The public defaults of an operation's hyperparameters: kernels have none of their own."""
+    return {name: sa.spec(op).defaults[name] for name in sa.kernels.reference.OPS[op].params}
 
 
 def _on_kept(x: Row, mapping: Callable[[Row], Row]) -> Row:

@@ -46,7 +46,7 @@ static long structured() {
 }
 
 // Masks of every spread, hyperparameters as a number or row by row, with and without their derivatives.
-static long given() {
+static long masked_rows() {
   const T inf = std::numeric_limits<T>::infinity();
   const double first[] = {0.3, 0.6, 1.06, 0, 0, 2, 0.1}, last[] = {3, 2.6, 2, 0.4, 0.1, 3, 2};  // op by op
   long calls = 0;
@@ -75,8 +75,8 @@ static long given() {
           const uint8_t* mask = masked ? kept.data() : nullptr;
           const double *as = by_row ? a.data() : nullptr, *bs = by_row ? b.data() : nullptr;
           double *das = by_row ? da.data() : nullptr, *dbs = by_row ? db.data() : nullptr;
-          given_forward(op, x.data(), p.data(), id.data(), mask, outer, inner, as, last[op], bs, 0.5, rows, n, 1);
-          given_backward(op, g.data(), x.data(), p.data(), id.data(), dx.data(), das, dbs, mask, outer, inner, as, last[op], bs,
+          masked_forward(op, x.data(), p.data(), id.data(), mask, outer, inner, as, last[op], bs, 0.5, rows, n, 1);
+          masked_backward(op, g.data(), x.data(), p.data(), id.data(), dx.data(), das, dbs, mask, outer, inner, as, last[op], bs,
                          0.5, rows, n, 1);
           calls += 2;
         }
@@ -85,7 +85,7 @@ static long given() {
 
 int main() {
   const T inf = std::numeric_limits<T>::infinity();
-  long calls = structured() + given();
+  long calls = structured() + masked_rows();
   for (int64_t n : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 193, 257, 769, 1100, 5000})
     for (int64_t rows : {0, 1, 2, 9, 17})
       for (int kind = 0; kind < 6; kind++) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kernel_oracles import defaults
 
 from sparse_attention.kernels import native
 from sparse_attention.kernels.native import attention, memory
@@ -40,11 +41,12 @@ def same(found, expected):
 @pytest.mark.parametrize("op", ["sparsemax", "entmax", "pnormmax", "fusedmax", "oscarmax"])
 def test_rows(op, view):
     kernel, x, g = native.OPS[op], view(normal(5, 7)), view(normal(5, 7, seed=1))
-    p, saved = kernel.forward(x)
-    expected, kept = kernel.forward(plain(x))
+    params = defaults(op)
+    p, saved = kernel.forward(x, **params)
+    expected, kept = kernel.forward(plain(x), **params)
     same((p, *saved), (expected, *kept))
-    want = kernel.backward(plain(g), expected, kept)
-    same([kernel.backward(g, view(p) if view is VIEWS["transposed"] else p, saved)], [want])
+    want = kernel.backward(plain(g), expected, kept, **params)
+    same([kernel.backward(g, view(p) if view is VIEWS["transposed"] else p, saved, **params)], [want])
 
 
 @views
@@ -61,8 +63,8 @@ def test_bounds(view):
 
 @views
 @pytest.mark.parametrize("op", ["sparsemax", "entmax", "pnormmax", "oscarmax", "sparsecone", "sparsehourglass"])
-def test_given(op, view):
-    make = native.given.Given
+def test_masked(op, view):
+    make = native.masked.Masked
     theta = torch.full((5,), 1.5, dtype=torch.float64)
     kept = None if op == "oscarmax" else torch.arange(35).view(5, 7) % 3 > 0
     call = make(op, kept, 5, 5, theta, 0.5)
@@ -75,9 +77,9 @@ def test_given(op, view):
     same((dx, *slopes), (expected, *others))
 
 
-def test_given_refuses_what_it_would_read_past():
+def test_masked_rows_refuse_what_it_would_read_past():
     x, kept, theta = normal(6, 7), torch.ones(6, 7, dtype=torch.bool), torch.ones(6, dtype=torch.float64)
-    make = native.given.Given
+    make = native.masked.Masked
     for call in (
         make("sparsemax", kept[:1].expand(6, 7), 6, 6, 1.0, 1.0),  # stride 0
         make("sparsemax", kept[:5], 6, 6, 1.0, 1.0),
@@ -89,7 +91,7 @@ def test_given_refuses_what_it_would_read_past():
         with pytest.raises((ValueError, TypeError), match="a native kernel was given"):
             call.forward(x)
     assert torch.equal(
-        make("sparsemax", kept[:1], 6, 1, theta, 1.0).forward(x)[0], native.OPS["sparsemax"].forward(x)[0]
+        make("sparsemax", kept[:1], 6, 1, theta, 1.0).forward(x)[0], native.OPS["sparsemax"].forward(x, gamma=1.0)[0]
     )
 
 
@@ -162,12 +164,12 @@ def test_decoding_refuses_what_it_would_read_past():
 def test_gradients_of_another_size_or_type_are_refused():
     x = normal(5, 7)
     for op in ("sparsemax", "entmax", "pnormmax", "fusedmax", "oscarmax"):
-        p, saved = native.OPS[op].forward(x)
+        p, saved = native.OPS[op].forward(x, **defaults(op))
         for g in (normal(4, 7), normal(5, 7).double()):
             with pytest.raises((ValueError, TypeError), match="a native kernel was given"):
-                native.OPS[op].backward(g, p, saved)
+                native.OPS[op].backward(g, p, saved, **defaults(op))
     with pytest.raises(TypeError, match="no native kernel takes"):
-        native.OPS["sparsemax"].forward(x.half())
+        native.OPS["sparsemax"].forward(x.half(), gamma=1.0)
 
 
 def test_an_address_is_given_to_what_fits_alone():

@@ -151,7 +151,7 @@ def test_fusedmax_of_dense_rows_whatever_stands_in_the_other_lanes(n: int, dtype
     x = x.astype(np.float32).astype(np.float64)
     expected = reference("fusedmax", {"lam": 0.1}, x)
     for count in (1, 7, 8, 19):
-        p, _ = native.OPS["fusedmax"].forward(torch.tensor(x[:count], dtype=dtype), lam=0.1)
+        p, _ = native.OPS["fusedmax"].forward(torch.tensor(x[:count], dtype=dtype), lam=0.1, gamma=1.0)
         np.testing.assert_allclose(
             p.double().numpy(), expected[:count], rtol=0, atol=1e-6 if dtype.itemsize == 4 else 2e-8
         )
@@ -174,13 +174,14 @@ def test_rows_without_a_mapping(op: str, n: int, dtype: torch.dtype) -> None:
     """Such rows say so and leave their neighbours, which share a slab with them, alone."""
     torch.manual_seed(0)
     x = torch.randn(35, n, dtype=dtype)
-    alone = native.OPS[op].forward(x)[0]
+    params = oracles.defaults(op)
+    alone = native.OPS[op].forward(x, **params)[0]
     x[3] = -torch.inf
     x[7, 2] = torch.nan
     x[9, 1] = torch.inf
     x[20, 0] = -torch.inf
-    p, saved = native.OPS[op].forward(x)
-    dx = native.OPS[op].backward(torch.randn_like(x), p, saved)
+    p, saved = native.OPS[op].forward(x, **params)
+    dx = native.OPS[op].backward(torch.randn_like(x), p, saved, **params)
     assert torch.equal(p[3], torch.zeros(n, dtype=dtype)) and torch.equal(dx[3], torch.zeros(n, dtype=dtype))
     assert p[[7, 9]].isnan().all() and dx[[7, 9]].isnan().all()
     assert p[20, 0] == 0 and dx[20, 0] == 0
@@ -192,7 +193,7 @@ def test_rows_without_a_mapping(op: str, n: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("op", list(native.OPS))
 def test_no_rows(op: str) -> None:
     x = torch.empty(0, 4)
-    params = {"bounds": x} if op == "constrained_sparsemax" else {}
+    params = {"bounds": x} if op == "constrained_sparsemax" else oracles.defaults(op)
     p, saved = native.OPS[op].forward(x, **params)
     assert p.shape == (0, 4)
     native.OPS[op].backward(x, p, saved, **params)
@@ -203,8 +204,8 @@ def test_long_rows_sum_to_one(n: int) -> None:
     """Dense rows are where a threshold of one float32 would lose 1e-3 of the total."""
     torch.manual_seed(0)
     x = torch.randn(20, n) * 0.01
-    for op, params in (("sparsemax", {}), ("entmax", {"alpha": 1.5}), ("entmax", {"alpha": 1.3}), ("pnormmax", {})):
-        p, _ = native.OPS[op].forward(x, **params)
+    for op, params in (("sparsemax", {}), ("entmax", {}), ("entmax", {"alpha": 1.3}), ("pnormmax", {})):
+        p, _ = native.OPS[op].forward(x, **oracles.defaults(op) | params)
         assert (p.double().sum(-1) - 1).abs().max() < 3e-6, op
 
 
@@ -223,7 +224,7 @@ def test_total_variation_of_smooth_rows(kind: str, lam: float) -> None:
         "noise": 0.2 * noise,
     }
     x = z[kind] - z[kind].max()
-    p, _ = native.OPS["fusedmax"].forward(torch.tensor(x)[None], lam=lam)
+    p, _ = native.OPS["fusedmax"].forward(torch.tensor(x)[None], lam=lam, gamma=1.0)
     p = p[0].numpy()
     assert abs(p.sum() - 1) < 1e-12
     support = p > 0
@@ -252,11 +253,11 @@ def _stretches(mask: np.ndarray) -> list[tuple[int, int]]:
 
 def test_excluded_positions_make_neighbours_adjacent() -> None:
     x = torch.tensor([[1.0, -torch.inf, 0.95, -3.0]])
-    p, saved = native.OPS["fusedmax"].forward(x, lam=0.2)
-    q, _ = native.OPS["fusedmax"].forward(torch.tensor([[1.0, 0.95, -3.0]]), lam=0.2)
+    p, saved = native.OPS["fusedmax"].forward(x, lam=0.2, gamma=1.0)
+    q, _ = native.OPS["fusedmax"].forward(torch.tensor([[1.0, 0.95, -3.0]]), lam=0.2, gamma=1.0)
     assert torch.equal(p[0, [0, 2, 3]], q[0]) and p[0, 0] == p[0, 2] > 0
     # One group across the hole: each gets the group's average, and the average is all there is.
-    dx = native.OPS["fusedmax"].backward(torch.tensor([[1.0, 5.0, 3.0, 7.0]]), p, saved, lam=0.2)
+    dx = native.OPS["fusedmax"].backward(torch.tensor([[1.0, 5.0, 3.0, 7.0]]), p, saved, lam=0.2, gamma=1.0)
     assert torch.equal(dx, torch.zeros(1, 4))
 
 
@@ -268,7 +269,8 @@ def test_threads_do_not_change_the_result() -> None:
         results = []
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            results.append([native.OPS[op].forward(x)[0] for op in ("sparsemax", "entmax", "fusedmax", "oscarmax")])
+            ops = "sparsemax", "entmax", "fusedmax", "oscarmax"
+            results.append([native.OPS[op].forward(x, **oracles.defaults(op))[0] for op in ops])
     finally:
         torch.set_num_threads(before)
     for one, two in zip(*results, strict=True):

@@ -56,7 +56,7 @@ def test_at_most_k_is_a_box_under_a_plane(n, k):
     inside = torch.full((n,), 0.3, dtype=F64)  # ties; free to move in every direction while the budget is not used up
     moves = torch.eye(n, dtype=F64) if 0.3 * n < k else torch.eye(n, dtype=F64) - 1 / n
     assert torch.allclose(jacobians(lambda z: sparsemap(Budget(k), z), inside)[0], moves, atol=1e-8)
-    with pytest.raises(ValueError, match="k=0 is not possible"):
+    with pytest.raises(ValueError, match="k=0 is out of range: a whole number, k >= 1"):
         Budget(0)
 
 

@@ -1,7 +1,7 @@
 // The C interface, for one type: compiled with -DSPARSE_ATTENTION_TYPE=float and =double into two libraries, since most
 // programs need only the first. Arrays are contiguous, [rows, n]; the returned Status is
-// ok (0), has_excluded (1, fusedmax only), out_of_memory (2), no_structure or not_converged (3, 4, sparsemap only), doubtful_bounds (5, constrained_sparsemax only). See
-// ../__init__.py for the other side.
+// ok (0), has_excluded (1, fusedmax only), out_of_memory (2), no_structure or not_converged (3, 4, sparsemap only),
+// doubtful_bounds (5, constrained_sparsemax only). The Python side is ../__init__.py.
 #include "cone.h"
 #include "constrained.h"
 #include "fusedmax.h"
@@ -48,11 +48,13 @@ EXPORT int oscarmax_backward(const T* g, const int32_t* id, T* dx, int64_t rows,
   return sa::oscarmax_backward<T>(g, nullptr, id, dx, one(gamma), nullptr, nullptr, rows, n, threads);
 }
 
-// With a mask (see given.h; not fusedmax and oscarmax), and a first and a second hyperparameter that is an array [rows], or
-// null beside a number. op: 0 sparsemax(gamma), 1 entmax(alpha), 2 pnormmax(p, gamma), 3 fusedmax(lam, gamma),
-// 4 oscarmax(lam, gamma), 5 sparsecone(q), 6 sparsehourglass(q). id: [rows, n] of oscarmax. The arrays behind dx: derivatives
-// in the hyperparameters [rows], or null.
-EXPORT int given_forward(int op, const T* x, T* p, int32_t* id, const uint8_t* kept, int64_t outer, int64_t inner,
+// With a mask (see masked.h), and a first and a second hyperparameter that is an array [rows], or null beside a number. op: the
+// place of the name in this list. id: [rows, n] of oscarmax. The arrays behind dx: derivatives in the hyperparameters [rows],
+// or null.
+EXPORT const char* masked_operations() {
+  return "sparsemax entmax pnormmax fusedmax oscarmax sparsecone sparsehourglass";
+}
+EXPORT int masked_forward(int op, const T* x, T* p, int32_t* id, const uint8_t* kept, int64_t outer, int64_t inner,
                          const double* first, double first_one, const double* second, double second_one, int64_t rows,
                          int64_t n, int threads) {
   const sa::Mask mask{kept, outer, inner};
@@ -66,7 +68,7 @@ EXPORT int given_forward(int op, const T* x, T* p, int32_t* id, const uint8_t* k
     default: return sa::cone_forward(x, p, mask, a, op == 6, rows, n, threads);
   }
 }
-EXPORT int given_backward(int op, const T* g, const T* x, const T* p, const int32_t* id, T* dx, double* dfirst,
+EXPORT int masked_backward(int op, const T* g, const T* x, const T* p, const int32_t* id, T* dx, double* dfirst,
                           double* dsecond, const uint8_t* kept, int64_t outer, int64_t inner, const double* first,
                           double first_one, const double* second, double second_one, int64_t rows, int64_t n, int threads) {
   const sa::Mask mask{kept, outer, inner};

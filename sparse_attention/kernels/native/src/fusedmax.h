@@ -7,7 +7,7 @@
 //
 // Excluded positions (-infinity) are no holes: they are taken out first and their neighbours become adjacent.
 #pragma once
-#include "given.h"
+#include "masked.h"
 #include "thresholds.h"
 #include "total_variation_lanes.h"
 

@@ -3,7 +3,7 @@
 // Where x_i = gamma (F(p_i) + tau) on the support, a hyperparameter t that moves F moves p by -J dF/dt, J the Jacobian:
 // its gradient is -gamma dx . dF/dt, and that of gamma -dx . F. Constants in F do not count: dx sums to 0.
 #pragma once
-#include "given.h"
+#include "masked.h"
 #include "power.h"
 #include "steep_entmax.h"
 

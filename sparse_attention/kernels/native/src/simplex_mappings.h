@@ -5,7 +5,7 @@
 // Sources: Martins & Astudillo 2016 (sparsemax); Peters, Niculae & Martins 2019 (entmax); Niculae & Blondel 2017,
 // section 3.1 (pnormmax, their sq-pnorm-max), solved here through its dual. The way back: simplex_gradients.h.
 #pragma once
-#include "given.h"
+#include "masked.h"
 #include "slab.h"
 #include "steep_entmax.h"
 

@@ -1,7 +1,7 @@
-"""The module of a mapping: ``sa.make("fusedmax", lam=0.1)``, the same as ``sa.Fusedmax(lam=0.1)``.
+"""The module of a mapping: ``sa.make("entmax", alpha=1.5)``, the same as ``sa.Entmax(alpha=1.5)``.
 
-The registry makes one class for every mapping, named in CamelCase after it, with the parameters of its signature in
-their order and, by name, ``dim``: ``sa.Sparsemax(dim=1)``. All of them are a `Mapping`.
+The registry makes one class for every mapping. Its name is the mapping's in CamelCase; its parameters are those of the
+function, in the same order, and ``dim`` by keyword: ``sa.Sparsemax(dim=1)``. Every class is a `Mapping`.
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ _CLASSES: dict[str, type[Mapping]] = {}
 
 
 class Mapping(nn.Module):
-    """A mapping with its parameters fixed: ``m(scores, mask=None, dim=None)``, by default along the ``dim`` it was made with.
+    """A mapping with fixed parameters: ``m(scores, mask=None, dim=None)``. ``dim`` is by default the one it was made with.
 
-    Numbers are kept as they are; tensors become buffers and ``nn.Parameter`` s become parameters, so that a learned
-    ``lam`` moves with the model and is seen by the optimiser. All of them can be read as ``m.lam``.
+    Numbers are stored as they are. Tensors become buffers and an ``nn.Parameter`` becomes a parameter, so a learned ``alpha``
+    moves with the model and is seen by the optimiser. Each can be read as an attribute, ``m.alpha``.
 
-    The word "learned" (``sa.make("entmax", alpha="learned")``) makes a parameter ``alpha_logit``, with
-    ``alpha = low + (high - low) sigmoid(alpha_logit)`` in the interval that the mapping gives, from its middle on; `learned`
-    has the values in force, `spread` gives one to each head.
+    ``sa.make("entmax", alpha="learned")`` makes a parameter ``alpha_logit``, with
+    ``alpha = low + (high - low) sigmoid(alpha_logit)`` in the interval that the mapping declares, starting in its middle.
+    `learned` returns the current values; `spread` makes one value per head.
 
     Call shapes:
-        scores ``[..., n, ...]`` with ``n`` at ``dim`` (-1 unless made with another); mask bool, broadcastable to scores, ``True`` = keep.
-        Returns the same shape as scores. Further keyword arguments (``bounds`` of the constrained mappings) are passed
-        to the function.
+        scores ``[..., n, ...]`` with ``n`` at ``dim``; mask bool, broadcastable to scores, ``True`` = keep. Returns the shape of
+        scores. Further keyword arguments (``bounds`` of the constrained mappings) are passed to the function.
     """
 
     spec: ClassVar[Spec]
-    inner: Any  # of mappings registered as a class: its instance
+    inner: Any  # the instance, of a mapping registered as a class
     dim: int = -1
 
     def __init__(self, *given: Any, **params: Any):
@@ -55,12 +54,12 @@ class Mapping(nn.Module):
         self._keep(self.spec.check({**dict(zip(names, given)), **params}))
 
     def _refuse_a_dimension(self, given: tuple[Any, ...], names: list[str]) -> None:
-        """As torch.nn.Softmax takes one: a whole number where a temperature stands or none does, or one below 0."""
+        """torch.nn.Softmax takes ``dim`` first; refuse a whole number in place of gamma or of nothing, and one below 0."""
         for value, name in zip(given, names or [""]):
             if type(value) is int and (value < 0 or name in ("gamma", "")):
                 own = type(self).__name__
                 other = f", or {name}={float(value)!r} for a {name} of {value}" if name and value > 0 else ""
-                raise TypeError(f"{own}({value}): did you mean {own}(dim={value})? dim is given by name{other}")
+                raise TypeError(f"{own}({value}): did you mean {own}(dim={value})? dim is a keyword{other}")
 
     def _keep(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
@@ -82,14 +81,14 @@ class Mapping(nn.Module):
         if name in self.__dict__.get("_numbers", ()):
             value = self._numbers[name] = next(p for p in self.spec.params if p.name == name).check(value)
         elif name in self.__dict__.get("_logits", ()):
-            raise ValueError(f"{name} is learned here: set {name}_logit, or make the mapping with a number")
+            raise ValueError(f"{name} is learned: set {name}_logit, or make the mapping with a number")
         super().__setattr__(name, value)
 
     def spread(self, *shape: int) -> Mapping:
-        """This mapping with its own learned values, one for each index of ``shape``, anew: logits from N(0, 1).
+        """A copy with one learned value for each index of ``shape``; the logits start from N(0, 1).
 
-        ``spread(heads, 1)`` gives each head of scores ``[B, heads, T, n]`` its own (Correia et al. 2019). A mapping without
-        "learned" is returned as it is.
+        ``spread(heads, 1)`` gives each head of scores ``[B, heads, T, n]`` its own value (Correia et al. 2019). A mapping that
+        learns nothing is returned as it is.
         """
         if not self._logits:
             return self
@@ -99,7 +98,7 @@ class Mapping(nn.Module):
         return own
 
     def learned(self) -> dict[str, Tensor]:
-        """The values in force of the hyperparameters that were asked for as "learned", by name."""
+        """The current values of the hyperparameters given as "learned", by name."""
         found = {}
         for name in self._logits:
             low, high = next(p.learned for p in self.spec.params if p.name == name and p.learned)
@@ -122,14 +121,14 @@ class Mapping(nn.Module):
 
         Args:
             mask: bool ``[B, n]``, True = keep.
-            inputs: ``spec.inputs``, batch-first. A mapping without a state of its own keeps just these.
+            inputs: ``spec.inputs``, batch-first. They are the whole state of a mapping that is not stateful.
         """
         return dict(inputs)
 
     def step(
         self, scores: Tensor, state: dict[str, Tensor], mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step: scores, mask ``[B, n]`` -> attention ``[B, n]`` and the state after it."""
+        """One step: scores, mask ``[B, n]`` -> attention ``[B, n]`` and the next state."""
         return self(scores, mask=mask, dim=-1, **state), state
 
     def extra_repr(self) -> str:
@@ -144,7 +143,7 @@ class Mapping(nn.Module):
 
 
 class _Inner(Mapping):
-    """A class registered from outside, under the contract."""
+    """A registered class, with the contract added around its call."""
 
     inner_class: ClassVar[type[nn.Module]]
 
@@ -157,7 +156,7 @@ class _Inner(Mapping):
 
 
 class _Stateful(_Inner):
-    """A class with ``start`` and ``step``. A call takes all steps: scores ``[B, T, n]``, mask ``[B, n]`` or as scores."""
+    """A registered class with ``start`` and ``step``. A call runs all steps: scores ``[B, T, n]``, mask ``[B, n]`` or as scores."""
 
     def start(self, mask: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
         return self.inner.start(mask, **inputs)
@@ -190,7 +189,7 @@ class _Stateful(_Inner):
 
 
 class _Direct(Mapping):
-    """Not over rows, or keeping the whole contract itself: arguments are handed on as they are."""
+    """A mapping that is not over rows: arguments are passed on as they are."""
 
     def forward(self, *args: Any, **inputs: Any) -> Any:  # type: ignore[override]
         return self.spec.function(*args, **self.params, **inputs)  # type: ignore[misc]
@@ -201,8 +200,8 @@ class _DirectInner(_Inner):
         return self.inner(*args, **inputs)
 
 
-def twin(spec: Spec, thing: Any, contract: bool) -> type[Mapping]:
-    """The class of a mapping registered as ``thing``, a function or a module class."""
+def module_class(spec: Spec, thing: Any, contract: bool) -> type[Mapping]:
+    """The class of the mapping that was registered as ``thing``, a function or an ``nn.Module`` class."""
     members: dict[str, Any] = {"__module__": thing.__module__, "__doc__": _documentation(spec), "spec": spec}
     members["__signature__"] = inspect.Signature(
         [
@@ -229,10 +228,10 @@ def _documentation(spec: Spec) -> str:
 
 
 def _revive(module: str, name: str) -> Mapping:
-    """An empty module of the mapping, for pickle; importing where it was defined registers it."""
+    """An empty module of the mapping, for pickle. Importing the module that defines the mapping registers it."""
     if name not in _CLASSES:
         importlib.import_module(module)
     return _CLASSES[name].__new__(_CLASSES[name])
 
 
-__all__ = ["Mapping", "twin"]
+__all__ = ["Mapping", "module_class"]

@@ -1,6 +1,6 @@
-"""Kernels that take a mask, and hyperparameters row by row: what a call of `Given` adds to rows of scores.
+"""Kernels that take a mask, and hyperparameters with a value for each row.
 
-The plain calls (numbers, no mask) have functions of their own, with fewer arguments; what they compute is the same.
+Calls without a mask and with numbers have C functions of their own, with fewer arguments; they compute the same.
 """
 
 from __future__ import annotations
@@ -14,40 +14,33 @@ from torch import Tensor
 from ..reference import OPS as REFERENCE
 from .memory import ByType, address, dense, nowhere
 
-# op -> (its number in api.cpp, its hyperparameters)
-CODES: dict[str, tuple[int, tuple[str, ...]]] = {
-    "sparsemax": (0, ("gamma",)),
-    "entmax": (1, ("alpha",)),
-    "pnormmax": (2, ("p", "gamma")),
-    "fusedmax": (3, ("lam", "gamma")),
-    "oscarmax": (4, ("lam", "gamma")),
-    "sparsecone": (5, ("q",)),
-    "sparsehourglass": (6, ("q",)),
-}
-UNMASKED = frozenset(("fusedmax", "oscarmax"))  # excluded positions come as -inf
 LOWEST_ALPHA = 1.0001  # below, the reference computes; see `native._Entmax`
 
 _P, _N, _R, _I = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
-_GIVEN: list[Any] = [_P, _N, _N, _P, _R, _P, _R, _N, _N, _I]
+_REST: list[Any] = [_P, _N, _N, _P, _R, _P, _R, _N, _N, _I]
 _forward, _backward = ByType(), ByType()
+_numbers: dict[str, int] = {}  # of the operations in api.cpp
 
 
 def bind(library: ctypes.CDLL, dtype: torch.dtype) -> None:
-    """Look up both functions."""
+    """Look up both functions, and the operations' numbers."""
     for found, function, arrays in (
-        (_forward, library.given_forward, 3),
-        (_backward, library.given_backward, 7),
+        (_forward, library.masked_forward, 3),
+        (_backward, library.masked_backward, 7),
     ):
-        function.argtypes = [_I, *[_P] * arrays, *_GIVEN]
+        function.argtypes = [_I, *[_P] * arrays, *_REST]
         function.restype = _I
         found[dtype] = function
+    library.masked_operations.restype = ctypes.c_char_p
+    _numbers.update((name, i) for i, name in enumerate(library.masked_operations().decode().split()))
 
 
-class Given(NamedTuple):
-    """What is given besides the scores.
+class Masked(NamedTuple):
+    """What a call takes besides the scores.
 
     kept: bool mask, contiguous; row r of the scores has its row ``r // outer * inner + r % inner``. first, second: the
-    hyperparameters in the order of `CODES`, a number or float64 ``[R]``. low: rows that the reference computes, or None.
+    hyperparameters in the order of the C function, a number or float64 ``[R]``. low: the rows that the reference computes, or
+    None.
     """
 
     op: str
@@ -82,7 +75,7 @@ class Given(NamedTuple):
         p = torch.empty_like(x)
         ids = torch.empty_like(x, dtype=torch.int32) if self.op == "oscarmax" else None
         pointers = (x.data_ptr() or nowhere(x), p.data_ptr(), None if ids is None else ids.data_ptr())
-        if _forward[x.dtype](CODES[self.op][0], *pointers, *self._arguments(*x.shape)) > 1:
+        if _forward[x.dtype](_numbers[self.op], *pointers, *self._arguments(*x.shape)) > 1:
             raise MemoryError(f"no working memory for rows of {x.shape[-1]} scores; use fewer threads or shorter rows")
         if self.low is not None and isinstance(self.first, Tensor):
             p[self.low] = REFERENCE["entmax"].forward(self._few(x), alpha=self.first[self.low, None])[0]
@@ -91,28 +84,27 @@ class Given(NamedTuple):
     def backward(
         self, g: Tensor, x: Tensor | None, p: Tensor, ids: Tensor | None, wanted: bool
     ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
-        """dx ``[R, n]``, and if ``wanted`` the derivatives ``[R]`` (float64) in the hyperparameters. Only fusedmax, oscarmax
-        and the cones need ``x``."""
+        """dx ``[R, n]``, and if ``wanted`` the derivatives ``[R]`` (float64) in the two hyperparameters, 0 where there is no
+        second one. Operations that are not smooth need ``x``."""
         g, x, p = dense(g), None if x is None else dense(x), dense(p)
         dx = torch.empty_like(p)
-        count = len(CODES[self.op][1]) if wanted else 0
-        slopes = tuple(p.new_empty(p.shape[0], dtype=torch.float64) if i < count else None for i in range(2))
+        slopes = [p.new_zeros(p.shape[0], dtype=torch.float64) if wanted else None for _ in range(2)]
         given = [None if t is None else address(t, p.dtype, p.numel()) for t in (g, x, p)]
         blocks = None if ids is None else address(ids, torch.int32, p.numel())
         made = [None if t is None else t.data_ptr() for t in (dx, *slopes)]
-        if _backward[p.dtype](CODES[self.op][0], *given, blocks, *made, *self._arguments(*p.shape)) > 1:
+        if _backward[p.dtype](_numbers[self.op], *given, blocks, *made, *self._arguments(*p.shape)) > 1:
             raise MemoryError(f"no working memory for rows of {p.shape[-1]} scores; use fewer threads or shorter rows")
         return dx, (slopes[0], slopes[1])
 
 
 def layout(mask: Tensor, shape: torch.Size) -> tuple[Tensor, int, int] | None:
-    """A mask that broadcasts to ``shape [..., n]`` as `Given` reads it: itself where the dimensions it is broadcast over stand
-    side by side, else a copy. None if it does not broadcast."""
+    """A mask that broadcasts to ``shape [..., n]`` as `Masked` reads it: itself where the dimensions it is broadcast over are
+    next to each other, else a copy. None if it does not broadcast."""
     if mask.shape == shape and mask.is_contiguous():
         rows = shape.numel() // shape[-1]
         return mask, rows, rows
     try:
-        if 0 in mask.stride():  # an expanded one: back to what there is
+        if 0 in mask.stride():  # expanded: back to the mask before
             mask = mask[tuple(slice(0, 1) if s == 0 else slice(None) for s in mask.stride())]
         if mask.shape[-1:] != shape[-1:]:
             mask = mask.expand(*mask.shape[:-1], shape[-1])

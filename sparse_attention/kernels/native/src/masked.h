@@ -1,4 +1,4 @@
-// What a call may give besides scores: a mask, and hyperparameters as one number or row by row.
+// What a call may have besides scores: a mask, and hyperparameters as one number or one for each row.
 #pragma once
 #include "rows.h"
 

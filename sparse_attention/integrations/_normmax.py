@@ -1,4 +1,4 @@
-r"""Normmax and budget, two mappings of the entmax package (shown by ``integrations/entmax.py``), from kernels of ours.
+r"""Normmax and budget, two mappings of the entmax package (public in ``integrations/entmax.py``), computed by our kernels.
 
 * normmax: :math:`\max_{p \in \Delta} p^\top x - \|p\|_\alpha`. With :math:`q = \alpha/(\alpha-1)` its threshold solves
   :math:`\sum_i (x_i - \tau)_+^q = 1`, which is that of entmax with :math:`2 - 1/\alpha` at :math:`q x`; then
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .constrained import constrained_sparsemax
-from .entmax import entmax
-from .normalization import hardmax
+from ..mappings.constrained import constrained_sparsemax
+from ..mappings.entmax import entmax
+from ..mappings.normalization import hardmax
 
 
 def normmax_rows(x: Tensor, alpha: float | Tensor) -> Tensor:

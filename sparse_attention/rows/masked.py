@@ -1,4 +1,4 @@
-"""Masks and hyperparameters given as tensors, in the native kernels: one pass forward, one backward."""
+"""Native kernels on rows with a mask and with hyperparameters as tensors: one pass forward, one backward."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from ..kernels.reference import OPS as REFERENCE
 from .shape import FULL, PLAIN, batched, foreign, per_row, transformed
 
 _forward_ad = torch.autograd.forward_ad
-_SCORES = frozenset(("fusedmax", "oscarmax", "sparsecone", "sparsehourglass"))  # the backward needs them
+
+
+def _smooth(op: str) -> bool:
+    return op in REFERENCE and REFERENCE[op].smooth
 
 
 def readable(x: Tensor) -> bool:
-    """Whether a kernel may be handed this tensor's memory, on a CPU, outside every transform and forward-mode level."""
+    """Whether a kernel may read this tensor's memory: on a CPU, outside every transform and forward-mode level."""
     return x.is_cpu and not foreign(x) and not transformed() and _forward_ad._current_level < 0
 
 
-def given_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any], again: Any = None) -> Tensor | None:
-    """The attention of contiguous scores ``x [..., n]``, last dimension; None where the native kernels do not take all of it.
+def masked_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any], again: Any = None) -> Tensor | None:
+    """The attention of contiguous scores ``x [..., n]`` along the last dimension; None if no native kernel takes this call.
 
     Args:
         mask: bool, broadcastable to x, or None.
-        params: numbers, or tensors as `shape.per_row` takes them.
-        again: ``f(x, mask, **params)``, the same in differentiable torch, for the gradient of the gradient of operations that
-            need their scores for it (`_SCORES`).
+        params: numbers, or tensors as `shape.per_row` takes them, in the order of the C function.
+        again: ``f(x, mask, **params)``, the same in differentiable torch, for the second derivative of operations that are not
+            smooth (`Op.smooth`).
     """
     if kernels.active() not in ("auto", "native") or x.dtype not in FULL or not x.numel() or not x.ndim:
         return None
@@ -37,22 +40,26 @@ def given_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any], 
         return None
     layout = None
     if mask is not None:
-        if op in native.given.UNMASKED or mask.__class__ not in PLAIN or mask.dtype != torch.bool or not mask.is_cpu:
+        if (
+            (op in REFERENCE and not REFERENCE[op].smooth)
+            or mask.__class__ not in PLAIN
+            or mask.dtype != torch.bool
+            or not mask.is_cpu
+        ):
             return None
-        layout = native.given.layout(mask, x.shape)
-        if layout is None:  # the way that says why it does not fit
+        layout = native.masked.layout(mask, x.shape)
+        if layout is None:  # the other path raises the error
             return None
-    names = native.given.CODES[op][1]
-    values = [params.get(name, 1.0) for name in names]
+    names, values = tuple(params), list(params.values())
     for i, value in enumerate(values):
         if isinstance(value, Tensor):
             if not readable(value):
                 return None
             values[i] = per_row(value, x, -1, names[i])
-        elif op == "entmax" and value < native.given.LOWEST_ALPHA:
+        elif op == "entmax" and value < native.masked.LOWEST_ALPHA:
             return None
     if torch.is_grad_enabled() and (x.requires_grad or any(isinstance(v, Tensor) and v.requires_grad for v in values)):
-        return _Given.apply(x, mask, layout, op, again, *values)
+        return _Masked.apply(x, mask, layout, op, again, names, *values)
     return _call(op, x, layout, values).forward(x.view(-1, x.shape[-1]))[0].view(x.shape)
 
 
@@ -66,58 +73,59 @@ def _number_or_rows(value: Any, x: Tensor) -> float | Tensor:
 
 
 def _call(op: str, x: Tensor, layout: Any, values: Any) -> Any:
-    """The `native.given.Given` of these values for the rows of x."""
-    given = kernels.backend("native").given
+    """The `native.masked.Masked` of these values for the rows of x."""
+    masked = kernels.backend("native").masked
     kept, outer, inner = layout or (None, 1, 1)
     numbers = [_number_or_rows(v, x) for v in values]
     low = None
     if op == "entmax":
         alpha, rows = numbers[0], x.numel() // x.shape[-1]
-        if isinstance(alpha, float) and alpha < given.LOWEST_ALPHA:
+        if isinstance(alpha, float) and alpha < masked.LOWEST_ALPHA:
             alpha = numbers[0] = torch.full((rows,), alpha, dtype=torch.float64)
         if isinstance(alpha, Tensor):
-            low = (alpha < given.LOWEST_ALPHA).nonzero().flatten()
+            low = (alpha < masked.LOWEST_ALPHA).nonzero().flatten()
             low = low if low.numel() else None
-    return given.Given(op, kept, outer, inner, numbers[0], (*numbers, 1.0)[1], low)
+    return masked.Masked(op, kept, outer, inner, numbers[0], (*numbers, 1.0)[1], low)
 
 
-class _Given(Function):
+class _Masked(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, mask: Tensor | None, layout: Any, op: str, again: Any, *values: Any) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, mask: Tensor | None, layout: Any, op: str, again: Any, names: tuple[str, ...], *values: Any
+    ) -> Tensor:
         call = _call(op, x, layout, values)
         p, ids = call.forward(x.detach().view(-1, x.shape[-1]))
         p = p.view(x.shape)
         tensors = [v if isinstance(v, Tensor) else None for v in values]
-        ctx.save_for_backward(p, x if op in _SCORES else None, ids, mask if op in _SCORES else None, *tensors)
-        ctx.call, ctx.again = call, again
+        ctx.save_for_backward(p, None if _smooth(op) else x, ids, None if _smooth(op) else mask, *tensors)
+        ctx.call, ctx.again, ctx.names = call, again, names
         ctx.numbers = [None if isinstance(v, Tensor) else v for v in values]
         return p
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         p, x, ids, mask, *values = ctx.saved_tensors
-        names = kernels.backend("native").given.CODES[ctx.call.op][1]
         if torch.is_grad_enabled() or batched(g) or foreign(g):
-            params = {n: v if v is not None else k for n, v, k in zip(names, values, ctx.numbers)}
+            params = {n: v if v is not None else k for n, v, k in zip(ctx.names, values, ctx.numbers)}
             return _again(ctx, g, p, x, mask, params)
         n = p.shape[-1]
-        wanted = any(ctx.needs_input_grad[5:])
+        wanted = any(ctx.needs_input_grad[6:])
         rows = g.reshape(-1, n).contiguous(), None if x is None else x.view(-1, n), p.view(-1, n)
         dx, slopes = ctx.call.backward(*rows, ids, wanted)
         found = [
             s.view(*p.shape[:-1], 1).sum_to_size(v.shape).to(v.dtype) if v is not None and s is not None else None
             for v, s in zip(values, slopes)
         ]
-        return (dx.view(p.shape), None, None, None, None, *found)
+        return (dx.view(p.shape), None, None, None, None, None, *found)
 
 
 def _again(
     ctx: Any, g: Tensor, p: Tensor, x: Tensor | None, mask: Tensor | None, params: dict[str, Any]
 ) -> tuple[Tensor | None, ...]:
     """The gradients as torch expressions, for create_graph=True and is_grads_batched=True."""
-    reference = REFERENCE.get(ctx.call.op)
-    wanted = [name for name, need in zip(params, ctx.needs_input_grad[5:]) if need]
-    if x is None and reference is not None:
+    wanted = [name for name, need in zip(params, ctx.needs_input_grad[6:]) if need]
+    if x is None:
+        reference = REFERENCE[ctx.call.op]
         dx = reference.backward(g, p, (), **params).to(p.dtype)
         slopes = {name: reference.gradient_of(name, dx, p, params) for name in wanted}
     else:
@@ -127,4 +135,4 @@ def _again(
             found = torch.autograd.grad(out, inputs, g, create_graph=torch.is_grad_enabled())
         dx = found[0] if x is not None and x.requires_grad else None
         slopes = dict(zip(wanted, found[len(found) - len(wanted) :]))
-    return (dx, None, None, None, None, *(slopes.get(name) for name in params))
+    return (dx, None, None, None, None, None, *(slopes.get(name) for name in params))
