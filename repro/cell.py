@@ -1,14 +1,12 @@
-"""Running a cell: train unless trained, evaluate what is not evaluated yet, record everything.
+"""Running a cell: train it unless it is trained, run the missing evaluations, record everything.
 
-Nothing that a cell does raises: it ends as an `Outcome`.
+A cell never raises: it ends as an `Outcome`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import csv
 import errno
-import io
 import json
 import logging
 import math
@@ -22,29 +20,31 @@ from typing import Any
 import yaml
 
 from repro import plugins, signals
-from repro.files import StoreError, explain, read_json, usable, write_atomic, write_json
+from repro.files import StoreError, csv_text, explain, read_json, usable, write_atomic, write_json
 from repro.identity import Cell, check_family, prepare
 from repro.identity import Found as Found
 from repro.loggers import Loggers
 from repro.plugins import load as load_plugins
-from repro.protocol import Prepared, TestSet
-from repro.store import Entry, Store, provenance
+from repro.protocol import Evaluation, Prepared, TestSet, Training
+from repro.store import Entry, Level, Store, provenance
 from repro.store.locks import Busy
 
-ASKED = ("module", "overrides", "further", "test", "origin")  # what stands in a page besides the configuration
+ASKED = ("module", "overrides", "further", "test", "origin")  # keys of config.yaml besides the configuration
 NODES = ("task", "data", "encode", "decode", "model", "optim", "schedule", "train", "mapping", "profile", "runtime")
+ALWAYS = ("module", "task", "mapping", "seed", "profile", "data")  # keys that every config.yaml has
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a tenth of the time where libyaml is there
 TRAINING_SHARE = 0.85  # of a cell's time, roughly
 
 
 @dataclass
 class Outcome:
-    """How a run of a cell ended: done, skipped (was done already), failed, busy (another process has it), or queued (by a scheduler)."""
+    """How a run of a cell ended: done, skipped (it was done), failed, busy (another process runs it), or queued (by a scheduler)."""
 
     cell_id: str
     state: str
     seconds: float = 0.0
     error: str | None = None  # what happened, then the traceback
-    machine: bool = False  # failed by no fault of the cell's: killed, asked to stop, its machine lost; it resumes
+    machine: bool = False  # failed because it was killed or stopped or its machine was lost; it resumes
 
     @property
     def reason(self) -> str:
@@ -53,7 +53,7 @@ class Outcome:
 
 
 class CellMonitor:
-    """Writes status, curves and log of a running cell, and passes everything on to `forward`."""
+    """Writes the status, curves and log of a running cell, and passes everything on to `forward`."""
 
     def __init__(self, entry: Entry, forward: Callable[..., None] | None, loggers: Sequence[Loggers]) -> None:
         self.entry, self.forward, self.loggers = entry, forward, loggers
@@ -70,11 +70,8 @@ class CellMonitor:
 
     def curve(self, rows: list[dict[str, float]]) -> None:
         columns = list(dict.fromkeys(key for row in rows for key in row))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({k: f"{v:.6g}" for k, v in row.items()} for row in rows)
-        write_atomic(self.entry.path("curves.csv"), text.getvalue().encode())
+        lines = [[f"{row[key]:.6g}" if key in row else "" for key in columns] for row in rows]
+        write_atomic(self.entry.path("curves.csv"), csv_text([columns, *lines]).encode())
         for logger in self.loggers:
             logger.curve(rows)
 
@@ -88,11 +85,11 @@ def run(
     cell: Cell, store: Store, *, forward: Callable[..., None] | None = None,
     loggers: Callable[[Cell], list[Any]] | None = None,
 ) -> Outcome:  # fmt: skip
-    """Do what a cell still lacks; a failure is recorded with its traceback.
+    """Run whatever a cell still lacks; a failure is recorded with its traceback.
 
     Args:
         forward: receives ("stage", name, fraction of the whole cell, stats) and ("note", text) while the cell runs.
-        loggers: makes the extra loggers (e.g. wandb) of this cell, as `repro.loggers` says; trouble with them never fails it.
+        loggers: makes the extra loggers (e.g. wandb) of this cell, see `repro.loggers`; their errors never fail the cell.
     """
     entry = cell.entry(store)
     started = time.monotonic()
@@ -101,13 +98,13 @@ def run(
         if cell.done(store):
             return Outcome(cell.cell_id, "skipped")
         aside = entry.set_aside()
-        with signals.listening(), entry.claimed() as check:
+        with signals.listening(), entry.locked() as check:
             if cell.done(store):  # by another process while we waited
                 return Outcome(cell.cell_id, "skipped")
             handler = _log_to(entry.path("log.txt"))
             try:
                 load_plugins(cell.config.get("plugins") or [])
-                _run_claimed(cell, store, forward, loggers, active, aside, check)
+                _run_locked(cell, store, forward, loggers, active, aside, check)
             finally:
                 logging.getLogger().removeHandler(handler)
                 handler.close()
@@ -132,13 +129,13 @@ def run(
 
 
 def run_folder(folder: str | Path, progress: Any = None, **options: Any) -> Outcome:
-    """Run what the config.yaml of a folder asks for, in the store that the folder lies in. `options`: of `run`."""
+    """Run the cell of a folder's config.yaml, in the store that contains the folder. `options`: of `run`."""
     folder = Path(folder).resolve()
     root = folder.parents[5 if folder.parent.name == "evaluations" else 3]
     return run(from_folder(folder, progress), Store(root), **options)
 
 
-def _run_claimed(
+def _run_locked(
     cell: Cell,
     store: Store,
     forward: Any,
@@ -158,7 +155,7 @@ def _run_claimed(
     monitor = CellMonitor(entry, forward, active)
     active.extend([Loggers(lambda: loggers(cell), monitor.note)] if loggers else [])
     if aside:
-        monitor.note(f"the training that was here is damaged and lies in {aside} now")
+        monitor.note(f"the stored training was damaged and is now in {aside}")
     whole = [t for t in cell.tests if (e := cell.evaluation(store, t)).finished() and not e.damage()]
     missing = [t for t in cell.tests if t not in whole]
     begin = 0.0 if entry.finished() else TRAINING_SHARE
@@ -183,16 +180,7 @@ def _train(
         raise ValueError(f"{cell.module}.train measured nothing")
     if lost := [k for k, v in training.metrics.items() if k.endswith("/loss") and not math.isfinite(v)]:
         raise FloatingPointError(f"{', '.join(lost)}: {training.metrics[lost[0]]}; lower optim.lr or set optim.clip")
-    told = {"seconds": round(time.monotonic() - started, 1), "data_sha256": cell.prepared.sha256}
-    write_json(entry.path("provenance.json"), {**record, **told})
-    write_json(
-        entry.path("metrics.json"),
-        told | {
-            "metrics": {k: float(v) for k, v in training.metrics.items()}, "signatures": training.signatures,
-            "facts": dict(cell.prepared.facts), "shortfalls": list(cell.prepared.shortfalls), "seed": cell.seed,
-            "recipe": cell.family.RECIPE[0],
-        },
-    )  # fmt: skip
+    _write_results(entry, training, cell.prepared, record, started, seed=cell.seed, recipe=cell.family.RECIPE[0])
     check()
     entry.finish(training=cell.training_id)
     if not (cell.config.get("runtime") or {}).get("keep_checkpoints"):
@@ -200,11 +188,11 @@ def _train(
 
 
 def _remove_checkpoints(entry: Entry) -> None:
-    """What a finished training needs no more: it is never resumed. What was put aside as damaged stays."""
+    """Remove the checkpoints of a finished training, except those moved aside as damaged."""
     folder = entry.path("checkpoints")
     for path in folder.glob("*.pt"):
         path.unlink()
-    with contextlib.suppress(OSError):  # there is something else in it, or there is none
+    with contextlib.suppress(OSError):  # it holds other files, or does not exist
         folder.rmdir()
 
 
@@ -225,18 +213,21 @@ def _evaluate(cell: Cell, store: Store, test: TestSet, monitor: CellMonitor, rec
         write_atomic(level.path("attention.safetensors"), save(dict(scored.attention)))
     for name, content in scored.files.items():
         write_atomic(level.path(name), content)
-    seconds = round(time.monotonic() - started, 1)
-    write_json(level.path("provenance.json"), {**record, "seconds": seconds, "data_sha256": test.sha256})
-    write_json(
-        level.path("metrics.json"),
-        {
-            "metrics": {k: float(v) for k, v in scored.metrics.items()}, "signatures": scored.signatures,
-            "test": test.name, "data_sha256": test.sha256, "facts": dict(test.facts), "shortfalls": list(test.shortfalls),
-            "baselines": {k: dict(v) for k, v in test.baselines.items()}, "scoring": cell.scoring, "seconds": seconds,
-            "recipe": cell.family.RECIPE[1],
-        },
-    )  # fmt: skip
+    baselines = {k: dict(v) for k, v in test.baselines.items()}
+    of_test = {"test": test.name, "baselines": baselines, "scoring": cell.scoring, "recipe": cell.family.RECIPE[1]}
+    _write_results(level, scored, test, record, started, **of_test)
     level.finish(training=cell.training_id, evaluation=level.folder.name)
+
+
+def _write_results(
+    level: Level, found: Training | Evaluation, data: Prepared | TestSet, record: Mapping[str, Any], started: float, **more: Any
+) -> None:  # fmt: skip
+    """provenance.json and metrics.json of a training or an evaluation."""
+    told = {"seconds": round(time.monotonic() - started, 1), "data_sha256": data.sha256}
+    write_json(level.path("provenance.json"), {**record, **told})
+    metrics = {"metrics": {k: float(v) for k, v in found.metrics.items()}, "signatures": found.signatures}
+    facts = {"facts": dict(data.facts), "shortfalls": list(data.shortfalls)}
+    write_json(level.path("metrics.json"), {**told, **metrics, **facts, **more})
 
 
 def _finish(active: Sequence[Loggers], found: Found | None, state: str) -> None:
@@ -258,26 +249,27 @@ def _log_to(path: Path) -> logging.Handler:
 # ---- config.yaml of a folder
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    """What the config.yaml of a folder says."""
+def read_config(folder: Path) -> dict[str, Any]:
+    """The config.yaml of a cell's folder or of an evaluation's. Raises StoreError."""
     path = folder / "config.yaml"
     try:
-        page = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = yaml.load(path.read_text(encoding="utf-8"), LOADER)
+        if not isinstance(found, dict) or (lost := [k for k in ALWAYS if k not in found]):
+            raise StoreError(
+                f"{path} is not the configuration of a cell{f': it has no `{lost[0]}`' if isinstance(found, dict) else ''}"
+            )
+        check_family(found["module"])
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise StoreError(
             f"{path} cannot be read ({' '.join(str(error).split())}); name the folder of a cell, outputs/cells/TASK/MAPPING/ID"
         ) from error
-    if not isinstance(page, dict) or "module" not in page:
-        raise StoreError(f"{path} is not the page of a cell: it has no `module`")
-    try:
-        check_family(page["module"])
     except ValueError as error:
         raise StoreError(f"{path}: {error}") from error
-    return page
+    return found
 
 
 def check_nodes(config: Mapping[str, Any]) -> None:
-    """What every configuration has, in the form it has it. Raises ValueError."""
+    """Check the types of the nodes that every configuration has. Raises ValueError."""
     if wrong := [k for k in NODES if not isinstance(config.get(k) or {}, Mapping)]:
         raise ValueError(f"{wrong[0]} of its config.yaml is not a mapping of options")
     if type(config.get("seed")) is not int or not isinstance((config.get("profile") or {}).get("name"), str):
@@ -285,32 +277,34 @@ def check_nodes(config: Mapping[str, Any]) -> None:
 
 
 def from_folder(folder: str | Path, progress: Any = None) -> Cell:
-    """The cell of a folder, from its config.yaml alone: a training with the evaluations asked first, or one evaluation.
+    """The cell of a folder, from its config.yaml alone: a training with the evaluations first asked for, or one evaluation.
 
     Raises:
-        StoreError: no such page, plugins that its user never named (`plugins.Untrusted`), or the data or recipes are no longer
-            those that gave the folder its name.
+        StoreError: no usable config.yaml, untrusted plugins (`plugins.Untrusted`), or data or recipes that have changed, so that
+            the folder's name no longer fits.
     """
     folder = Path(folder).resolve()
-    config = _read(folder)
+    config = read_config(folder)
     plugins.admit(config.get("plugins"), folder)
     module, overrides, further, test, origin = (config.pop(key, None) for key in ASKED)
     if test is None:
         asked = [{**config, "data": node} for node in further.values()]
         cell = prepare(config, module, asked, progress, overrides)
         same = cell.training_id == folder.name
-    else:  # the training's page has the data, this one says how to score
-        data = _read(folder.parents[1])["data"]
+    else:  # the training's config.yaml has the data, this one has the scoring
+        data = read_config(folder.parents[1])["data"]
         cell = prepare({**config, "data": data}, module, [config] if test in further else [], progress, overrides)
         cell = replace(cell, tests=tuple(t for t in cell.tests if t.name == test))
         same = bool(cell.tests) and cell.evaluation_id(cell.tests[0]) == folder.name
     if not same:
-        raise StoreError(f"{folder}: its data or its recipe have changed since it was named; plan the experiment again")
+        raise StoreError(
+            f"{folder}: its data or its recipe have changed since then; run the experiment's command again"
+        )
     return _settled(replace(cell, origin=origin or {}))
 
 
 def _settled(cell: Cell) -> Cell:
-    """With a device: a page that was written for another machine leaves it open."""
+    """With this machine's device, where config.yaml says `auto`."""
     runtime = cell.config["runtime"]
     if runtime.get("device") != "auto":
         return cell
@@ -323,10 +317,10 @@ def _settled(cell: Cell) -> Cell:
 def finished(folder: str | Path) -> Cell:
     """The cell of a finished training, without test sets and without its training data: enough to evaluate it.
 
-    Its encoding is that of the folder, its plugins are not imported: see `admit`. Raises StoreError: not finished, damaged, senseless.
+    Its plugins are not imported, see `admit`. Raises StoreError if it is not finished, damaged or inconsistent.
     """
     folder = Path(folder).resolve()
-    config = _read(folder)
+    config = read_config(folder)
     stored = Entry(folder).read()
     if stored is None:
         raise StoreError(f"{folder} holds no finished training (no manifest.json); run its command again")
@@ -351,7 +345,7 @@ def admit(folder: Path, cell: Cell, trust: bool = False) -> None:
 
 
 def enter(cell: Cell, store: Store) -> list[Path]:
-    """Write the pages of a cell that is to be run later; returns the folders for `run_folder`."""
+    """Write the config.yaml files of a cell that will run later; returns the folders for `run_folder`."""
     entry, folders = cell.entry(store), []
     if not entry.finished():
         write_atomic(entry.path("config.yaml"), page(cell))
@@ -365,7 +359,7 @@ def enter(cell: Cell, store: Store) -> list[Path]:
 
 
 def page(cell: Cell, test: TestSet | None = None) -> bytes:
-    """config.yaml: all that a worker needs to run the cell, or one evaluation of it; what is asked on top of the configuration."""
+    """config.yaml of a cell, or of one evaluation: everything that a worker needs to run it."""
     asked = {"module": cell.module, "overrides": list(cell.overrides), "further": cell.further, "origin": cell.origin}
     one = {**asked, **cell.config} if test is None else {**asked, "test": test.name, **cell.config_of(test)}
     plain = json.loads(json.dumps(one, default=str))

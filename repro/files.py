@@ -1,16 +1,18 @@
-"""Files that are whole or absent: written beside, flushed, renamed; and their hashes."""
+"""Files that are complete or absent (written to a temporary file, flushed, renamed), and their hashes."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import hashlib
+import io
 import json
 import os
 import uuid
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ class StoreError(RuntimeError):
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write beside, flush, rename: a reader sees the old file or the new one, never a part."""
+    """Write a temporary file, flush and rename it: a reader sees the old file or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,19 +38,21 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def explain(error: OSError, path: Path) -> StoreError:
-    """An OSError as a sentence with the next step."""
+    """An OSError as an error message with the next step."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreError(
-            f"no space left while writing {path}; finished cells are whole. Free some space and run the same command again"
+            f"no space left while writing {path}; finished cells are safe. Free some space and run the same command again"
         )
     if error.errno in (errno.EACCES, errno.EROFS):
-        return StoreError(f"{path} cannot be written ({error.strerror}); set paths.outputs to a folder of yours")
+        return StoreError(
+            f"{path} cannot be written ({error.strerror}); set paths.outputs to a folder you can write to"
+        )
     return StoreError(f"{path} cannot be written ({error.strerror or error})")
 
 
 @contextlib.contextmanager
 def usable(folder: Path, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Make one sentence that names the folder of whatever its files cause while the block runs: a cell may come from anyone.
+    """Turn any error that a folder's files cause in the block into one message that names the folder; its files are untrusted.
 
     Args:
         passing: errors that are not the folder's fault.
@@ -63,7 +67,14 @@ def usable(folder: Path, passing: tuple[type[Exception], ...] = ()) -> Iterator[
             raise
         said = " ".join(str(error).split())
         told = f"{said} is missing" if isinstance(error, KeyError) else f"{type(error).__name__}: {said}"
-        raise StoreError(f"{folder} cannot be used ({told[:300]}); get it again, or train it anew") from error
+        raise StoreError(f"{folder} cannot be used ({told[:300]}); copy it again, or train it again") from error
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as the text of a CSV file."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -71,7 +82,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def without_paths(value: Any) -> Any:
-    """A configuration's value with the names of files and folders in place of their paths."""
+    """A value of a configuration with each path replaced by the name of its file or folder."""
     if isinstance(value, dict):
         return {k: without_paths(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -80,7 +91,7 @@ def without_paths(value: Any) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The parsed object, or None when the file is absent, unreadable or holds anything else (then it counts as absent)."""
+    """The parsed object; None when the file is absent or does not hold a JSON object."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -92,20 +103,20 @@ SEAL = "checksum"
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with the hash of the rest of it."""
+    """A JSON object with a checksum of its content."""
     rest = {k: v for k, v in json.loads(json.dumps(value)).items() if k != SEAL}
     return rest | {SEAL: hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
 
 
 def broken_seal(value: Mapping[str, Any]) -> str:
-    """What is wrong with what `sealed` wrote; empty: nothing."""
+    """What is wrong with the checksum that `sealed` wrote; empty: nothing."""
     if SEAL not in value:
-        return "has no checksum (an earlier version wrote it)"
+        return "has no checksum (written by an earlier version)"
     return "" if value[SEAL] == sealed(value)[SEAL] else "is not what was written: its checksum differs"
 
 
 def archive_damage(path: Path) -> str | None:
-    """What is wrong with a zip archive, as torch's checkpoints are: every record against its CRC-32. Raises OSError."""
+    """What is wrong with a zip archive such as a torch checkpoint, by the CRC-32 of its records. Raises OSError."""
     try:
         with zipfile.ZipFile(path) as archive:
             bad = archive.testzip()
@@ -118,7 +129,7 @@ _HASHES: dict[Path, tuple[tuple[int, int, int], str]] = {}
 
 
 def sha256_of(path: Path) -> str:
-    """Hash of a file's content; taken again only when its size, time or inode has changed."""
+    """Hash of a file's content; computed again only when its size, time or inode has changed."""
     stat = path.stat()
     mark = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
     known = _HASHES.get(path)

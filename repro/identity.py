@@ -1,10 +1,10 @@
-"""One cell: a training and the evaluations asked of it, their identities, and what is found of them in the store.
+"""One cell: a training with its evaluations, their identities, and their results in the store.
 
-A training is named by the hash of all that can change its weights: the resolved configuration without what only says
-where and how to run it or how to score, the content of train and dev data, and the training's recipe. An evaluation is
-named by the training, the test set's content, what says how to score (`EVALUATION_KEYS` of its family, or `decode`) and
-the recipe of evaluation. Git commit and package versions are recorded, not hashed: a commit that changes a comment must not
-make every finished cell worthless.
+The identity of a training is a hash of everything that can change its weights: the resolved configuration (without the keys
+for where to run and how to score), the content of train and dev data, and the training recipe. The identity of an evaluation
+is a hash of the training, the content of the test set, the scoring keys (`EVALUATION_KEYS` of the family, or `decode`) and the
+evaluation recipe. Git commit and package versions are recorded, not hashed: changing a comment must not invalidate every
+finished cell.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from repro import plugins
 from repro.protocol import Family, Prepared, TestSet
 from repro.store import Damaged, Entry, Evaluation, Store, check_names
 from repro.store.provenance import ROOT
 
-# Nodes that say where and how, not what; `data` counts by its name and content, `plugins` by what their files hold.
+Stored = Mapping[str, Any]  # metrics.json of a training or an evaluation
+
+# Nodes that do not change the result. `data` enters by its name and content, `plugins` by the content of their files.
 NOT_IDENTITY = ("runtime", "logger", "launcher", "paths", "profile", "plugins", "data")
-SAID = ("family", "deviations")  # of `task`: what a reader is told, and where the code is
+SAID = ("family", "deviations")  # keys of `task` that do not change the result either
 EVALUATION_KEYS = ("decode",)
-FAMILIES = ROOT / "tasks" / "cells"  # a file each
-REGISTERED = "SPARSE_ATTENTION_FAMILIES"  # environment: what `register` was given
+FAMILIES = ROOT / "tasks" / "cells"  # one file per family
+REGISTERED = "SPARSE_ATTENTION_FAMILIES"  # environment variable: the modules passed to `register`
 
 
 @dataclass(frozen=True)
 class Found:
-    """A finished cell: what its training and its evaluations measured.
+    """The results of a finished cell, from its training and its evaluations.
 
     Attributes:
-        metrics: `split/metric` -> value, of the training and of every test set asked for.
+        metrics: `split/metric` -> value, of the training and of every test set.
         signatures: metric -> how it was computed, where that is known only afterwards.
         facts: of train and dev data. tests: name of a test set -> its facts.
         baselines: trivial systems: name -> metric -> value.
@@ -58,17 +60,36 @@ class Found:
     seconds: float
     evaluations: Mapping[str, Evaluation]
 
+    @classmethod
+    def of(cls, entry: Entry, trained: Stored, evaluated: Mapping[str, tuple[Evaluation, Stored]], **more: Any) -> Self:
+        """From the metrics.json of a training and of its evaluations; `evaluated`: by name of the test set."""
+        baselines: dict[str, dict[str, Any]] = {}
+        for _, one in evaluated.values():
+            for system, values in (one.get("baselines") or {}).items():
+                baselines.setdefault(system, {}).update(values)
+        levels = (trained, *(one for _, one in evaluated.values()))
+        told = {"train": trained, **{name: one for name, (_, one) in evaluated.items()}}
+        return cls(
+            cell_id=entry.folder.name, folder=entry.folder,
+            metrics={name: value for one in levels for name, value in one["metrics"].items()},
+            signatures={name: how for one in levels for name, how in (one.get("signatures") or {}).items()},
+            facts=trained.get("facts") or {}, tests={name: one.get("facts") or {} for name, (_, one) in evaluated.items()},
+            baselines=baselines, shortfalls={name: tuple(one.get("shortfalls") or ()) for name, one in told.items()},
+            seconds=sum(float(one.get("seconds") or 0.0) for one in levels),
+            evaluations={name: level for name, (level, _) in evaluated.items()}, **more,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Cell:
-    """A configuration ready to run: its data prepared, its test sets encoded.
+    """A configuration ready to run: its data are prepared and its test sets encoded.
 
     Attributes:
-        config: resolved and checked, as plain containers. module: of the family's functions (`protocol.Family`).
-        tests: the test sets to score. further: name of a test set that is not `config["data"]`'s own -> its data node.
-        overrides: what a person set by hand; tells the verdict, no part of the identity.
-        origin: who asked first, in words: `experiment` or `sweep`, `row`, `column`, `heading`; no part of the identity either.
-        known_id: of a training that is finished already, whatever its recipe is today.
+        config: resolved and checked, in plain containers. module: of the family (`protocol.Family`).
+        tests: the test sets to evaluate on. further: name of a test set from another data set -> its data node.
+        overrides: given by the user; needed for the verdict, not part of the identity.
+        origin: the first request for the cell: `experiment` or `sweep`, `row`, `column`, `heading`; not part of the identity.
+        known_id: of a training that is finished already, whatever today's recipe is.
     """
 
     config: Mapping[str, Any]
@@ -90,12 +111,12 @@ class Cell:
 
     @property
     def parameters(self) -> str:
-        """Those of the mapping, in words."""
+        """The mapping's parameters as text."""
         return ", ".join(f"{k}={v}" for k, v in self.config["mapping"].items() if k not in ("name", "at", "grid"))
 
     @property
     def label(self) -> str:
-        """Row and column of the table that it is for; nothing outside a table."""
+        """Row and column of its table; empty outside a table."""
         column = self.origin.get("heading") or self.origin.get("column")
         return ", ".join(text for text in (self.origin.get("row"), column) if text)
 
@@ -120,12 +141,12 @@ class Cell:
 
     @property
     def scoring(self) -> dict[str, Any]:
-        """What says how to score: dotted key -> value."""
+        """The scoring keys: dotted key -> value."""
         return scoring(self.config, self.family)
 
     @property
     def cell_id(self) -> str:
-        """Training and evaluations together: equal ones are one piece of work."""
+        """Identity of the training with its scoring keys; cells with equal ids are the same work."""
         return digest(self.training_id, self.scoring)
 
     def entry(self, store: Store) -> Entry:
@@ -139,49 +160,26 @@ class Cell:
         return {**self.config, "data": self.further[test.name]} if test.name in self.further else self.config
 
     def with_tests(self, other: Cell) -> Cell:
-        """This cell, asked for the test sets of `other` too."""
+        """This cell with the test sets of `other` added."""
         names = {t.name for t in self.tests}
         tests = (*self.tests, *(t for t in other.tests if t.name not in names))
         return replace(self, tests=tests, further={**self.further, **other.further})
 
     def found(self, store: Store) -> Found | None:
-        """What is stored, None unless training and all evaluations are done. Raises `Damaged`."""
+        """The stored results; None unless the training and all evaluations are done. Raises `Damaged`."""
         entry = self.entry(store)
-        trained = entry.read()
-        if trained is None:
+        if (trained := entry.read()) is None:
             return None
-        metrics, signatures = dict(trained["metrics"]), dict(trained.get("signatures") or {})
-        tests, evaluations, seconds = {}, {}, float(trained.get("seconds", 0.0))
-        shortfalls = {"train": _union(trained, self.prepared)}
-        baselines: dict[str, dict[str, Any]] = {}
+        scored: dict[str, tuple[Evaluation, Stored]] = {}
         for test in self.tests:
             level = self.evaluation(store, test)
-            scored = level.read()
-            if scored is None:
+            if (stored := level.read()) is None:
                 return None
-            metrics |= scored["metrics"]
-            signatures |= scored.get("signatures") or {}
-            tests[test.name], evaluations[test.name] = scored.get("facts") or {}, level
-            shortfalls[test.name] = _union(scored, test)
-            seconds += float(scored.get("seconds", 0.0))
-            for system, values in (scored.get("baselines") or {}).items():
-                baselines.setdefault(system, {}).update(values)
-        facts = trained.get("facts") or {}
-        return Found(
-            self.training_id,
-            entry.folder,
-            metrics,
-            signatures,
-            facts,
-            tests,
-            baselines,
-            shortfalls,
-            seconds,
-            evaluations,
-        )
+            scored[test.name] = (level, _short(stored, test))
+        return Found.of(entry, _short(trained, self.prepared), scored)
 
     def done(self, store: Store) -> bool:
-        """Whether everything that was asked is there and whole."""
+        """Whether training and evaluations are complete and undamaged."""
         try:
             return self.found(store) is not None
         except Damaged:
@@ -198,14 +196,15 @@ class Cell:
         return "queued" if state == "done" else state  # an evaluation is missing
 
 
-def _union(stored: Mapping[str, Any], now: Prepared | TestSet) -> tuple[str, ...]:
-    return tuple(dict.fromkeys([*(stored.get("shortfalls") or ()), *now.shortfalls]))
+def _short(stored: Stored, now: Prepared | TestSet) -> Stored:
+    """With the shortfalls that the loader reports today added to the stored ones."""
+    return {**stored, "shortfalls": tuple(dict.fromkeys([*(stored.get("shortfalls") or ()), *now.shortfalls]))}
 
 
 def register(module: str) -> None:
-    """Allow a module that is imported already as a family, here and in the processes started from here.
+    """Allow an imported module as a family, in this process and in those it starts.
 
-    A name that is only read from a file never becomes one. Raises ValueError: not imported.
+    A module that is only named in a file is never allowed. Raises ValueError if it is not imported.
     """
     if module not in sys.modules:
         raise ValueError(f"{module} is not imported; import it, then register it")
@@ -224,16 +223,16 @@ def families() -> tuple[str, ...]:
 
 
 def check_family(module: Any) -> str:
-    """`module` if it is a family of this project, or one that was registered. Raises ValueError; imports nothing by that name."""
+    """`module` if it is a family of this project or was registered. Imports nothing. Raises ValueError otherwise."""
     if isinstance(module, str) and module in (*families(), *_registered()):
         return module
     raise ValueError(
-        f"module={str(module)[:80]!r} is not a family of cells and was not imported; allowed: {', '.join(families())}"
+        f"module={str(module)[:80]!r} is not a family of cells and was not registered; allowed: {', '.join(families())}"
     )
 
 
 def family(module: str) -> Family:
-    """The functions of a family's cells. Raises ValueError as `check_family`, or when it cannot be imported."""
+    """The module of a family. Raises ValueError as `check_family`, or when it cannot be imported."""
     try:
         return cast(Family, importlib.import_module(check_family(module)))
     except ModuleNotFoundError as error:
@@ -241,16 +240,16 @@ def family(module: str) -> Family:
 
 
 def evaluation_keys(of: Family) -> tuple[str, ...]:
-    """Dotted keys of a configuration that belong to the evaluation only."""
+    """Dotted keys of a configuration that only the evaluation uses."""
     return tuple(getattr(of, "EVALUATION_KEYS", EVALUATION_KEYS))
 
 
 def computed_from(config: Mapping[str, Any], of: Family) -> tuple[dict[str, Any], str, list[str]]:
-    """What a training computes from, but for the content of its data: (configuration, name of the data set, plugins' content)."""
+    """What a training depends on besides the content of its data: (configuration, name of the data set, plugins' content)."""
     relevant = {k: dict(v) if isinstance(v, Mapping) else v for k, v in config.items() if k not in NOT_IDENTITY}
     relevant["task"] = {k: v for k, v in relevant["task"].items() if k not in SAID}
     relevant["mapping"].pop("grid", None)
-    # where a file lies (word vectors) says nothing; the data's hash knows what is in it
+    # the path of a file (word vectors) does not matter; the hash of the data covers its content
     encode = relevant.get("encode") or {}
     relevant["encode"] = {k: Path(v).name if isinstance(v, str) else v for k, v in encode.items()}
     for key in evaluation_keys(of):
@@ -263,14 +262,14 @@ def computed_from(config: Mapping[str, Any], of: Family) -> tuple[dict[str, Any]
 
 
 def scoring(config: Mapping[str, Any], of: Family) -> dict[str, Any]:
-    """What says how to score: dotted key -> value; a family's LATER_KEYS only where they are set."""
-    left_out = {f"task.{key}" for key in SAID} | {k for k in getattr(of, "LATER_KEYS", ()) if not _at(config, k)}
+    """The scoring keys: dotted key -> value; a family's LATER_KEYS only where they are set."""
+    left_out = {f"task.{key}" for key in SAID} | {k for k in getattr(of, "LATER_KEYS", ()) if not value_at(config, k)}
     config = as_named(config, of)
-    return {key: _at(config, key) for key in evaluation_keys(of) if key not in left_out}
+    return {key: value_at(config, key) for key in evaluation_keys(of) if key not in left_out}
 
 
 def as_named(config: Mapping[str, Any], of: Family) -> dict[str, Any]:
-    """A configuration without those of a family's LATER_KEYS that are not set: they came when cells had names already."""
+    """A configuration without the unset LATER_KEYS of a family: keys that are newer than the first cells."""
     found = dict(config)
     for node, _, last in (key.rpartition(".") for key in getattr(of, "LATER_KEYS", ())):
         if isinstance(found.get(node), Mapping) and not found[node].get(last):
@@ -279,11 +278,12 @@ def as_named(config: Mapping[str, Any], of: Family) -> dict[str, Any]:
 
 
 def asked_id(config: Mapping[str, Any], of: Family, recipe: int | None = None) -> str:
-    """Names a training before its data are there, by their node in place of their content; `recipe`: if not that of today."""
+    """Identifies a training before its data are prepared, by the data node instead of the content; `recipe`: default today's."""
     return digest(*computed_from(config, of), config["data"], of.RECIPE[0] if recipe is None else recipe)
 
 
-def _at(config: Mapping[str, Any], key: str) -> Any:
+def value_at(config: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key; None where the configuration has no such key."""
     node: Any = config
     for part in key.split("."):
         node = node.get(part) if isinstance(node, Mapping) else None
@@ -291,7 +291,7 @@ def _at(config: Mapping[str, Any], key: str) -> Any:
 
 
 def digest(*parts: Any) -> str:
-    """16 hex digits of anything JSON can hold, whatever the order of keys."""
+    """16 hex digits of any JSON value; the order of keys does not matter."""
     text = json.dumps(parts, sort_keys=True, default=lambda v: os.fspath(v) if isinstance(v, os.PathLike) else str(v))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -300,7 +300,7 @@ def prepare(
     config: Mapping[str, Any], module: str, tests: Sequence[Mapping[str, Any]] = (), progress: Any = None,
     overrides: Sequence[str] = (),
 ) -> Cell:  # fmt: skip
-    """Acquire and encode the data of a configuration, and of the further test sets of the configurations `tests`."""
+    """The cell of a configuration: acquire and encode its data, and the test sets of the configurations `tests`."""
     check_names(config["task"]["name"], config["mapping"]["name"])
     plugins.load(config.get("plugins") or [])
     prepared = family(module).prepare(config, progress)
@@ -312,7 +312,7 @@ def assemble(
     config: Mapping[str, Any], module: str, prepared: Prepared, others: Sequence[tuple[TestSet, Mapping[str, Any]]],
     overrides: Sequence[str] = (), origin: Mapping[str, str] | None = None,
 ) -> Cell:  # fmt: skip
-    """A cell of what has been prepared: the data set's own test set and the others, each with its configuration."""
+    """A cell of prepared data: with the data set's own test set and `others`, each with its configuration."""
     tests = (*([prepared.test] if prepared.test else []), *(t for t, _ in others))
     return Cell(
         config, module, prepared, tests, tuple(overrides), {t.name: one["data"] for t, one in others}, origin or {}

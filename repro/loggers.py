@@ -1,8 +1,8 @@
-"""Loggers beside the store: one that fails or hangs is left out from there on, said once, and the training goes on.
+"""Loggers beside the store. One that fails or hangs is dropped with one message, and the training goes on.
 
 A logger has
-    name, timeout                seconds that each of the following may take
-    start()                      before the training; what may fail belongs here
+    name, timeout                seconds that each of these calls may take
+    start()                      before the training; whatever may fail belongs here
     curve(rows)                  all rows of the learning curve so far
     finish(found, state)         a `Found` and "done", or None and "failed" or "stopped"
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class Loggers:
-    """The loggers of a running cell, made by `make`. `note` is told what went wrong; nothing raises."""
+    """The loggers of a running cell, made by `make`. Nothing raises; `note` receives the error messages."""
 
     def __init__(self, make: Callable[[], Sequence[Any]], note: Callable[[str], None]) -> None:
         self.active: list[Any] = []
@@ -37,11 +37,11 @@ class Loggers:
         for logger in list(self.active):
             if why := _trouble(getattr(logger, what), arguments, logger.timeout):
                 self.active.remove(logger)
-                self.note(f"logger {logger.name} is left out from here on, at {what}: {why}")
+                self.note(f"logger {logger.name} failed in {what} and is switched off: {why}")
 
 
 def _trouble(call: Callable[..., None], arguments: Sequence[Any], timeout: float) -> str | None:
-    """Why a call did not end well within `timeout` seconds. It is made in a thread: one that waits for a network cannot be stopped."""
+    """Why a call failed or took longer than `timeout` seconds. It runs in a thread, because a call that waits for a network cannot be stopped."""
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -55,5 +55,5 @@ def _trouble(call: Callable[..., None], arguments: Sequence[Any], timeout: float
     thread.start()
     thread.join(timeout)
     if thread.is_alive():
-        return f"no end after {timeout:g} s"
+        return f"it took longer than {timeout:g} s"
     return f"{type(raised[0]).__name__}: {str(raised[0])[:300]}" if raised else None

@@ -1,4 +1,4 @@
-"""What an experiment asks of a family of tasks: a module with these functions and names, handed over, never imported by name."""
+"""What the engine needs from a family of tasks: a module with the functions and names of `Family`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Metric:
-    """A score, declared where it is computed; `split/name` is its full name, e.g. `test/bleu`.
+    """A score, declared where it is computed. Its full name is `split/name`, e.g. `test/bleu`.
 
     Attributes:
         name: without the split.
         unit: what one unit is, e.g. "BLEU points", "%", "share".
         better: 1 higher, -1 lower, 0 neither.
         decimals: digits shown after the point.
-        tolerance: difference from a printed number, in the metric's own unit, that one run may have and still agree;
-            None: no verdict is given on it.
+        tolerance: the largest difference from a printed number that counts as agreement, in the metric's unit; None: no verdict.
         signature: how it is computed.
         test: paired randomization over test examples: "mean" (of per-example values under `name`), "bleu" (of per-example
             statistics under `<name>_statistics`), or None.
@@ -33,9 +32,15 @@ class Metric:
     test: str | None
 
 
-# Gives the value of a score from what its family hands to all scorers; None: this test set has no such value.
+def metric_of(known: Mapping[str, Metric], full: str) -> Metric:
+    """The metric of `split/name`; one that the family does not declare has no direction, tolerance or signature."""
+    name = full.rpartition("/")[2]
+    return known.get(name) or Metric(name, "", 0, 2, None, "", None)
+
+
+# Computes a score from the arguments that its family passes to all scorers; None: this test set has no such score.
 Scorer = Callable[..., float | None]
-# What a family measures, by name. A metric without a scorer is measured together with others, in training or in testing.
+# The scores of a family by name. A metric without a scorer is computed elsewhere, in training or in testing.
 Scores = dict[str, tuple[Metric, Scorer | None]]
 
 
@@ -54,14 +59,14 @@ def scored(scores: Scores, *given: Any) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class TestSet:
-    """A test set, acquired and encoded as its model reads it; must survive pickling.
+    """A test set, acquired and encoded as its model reads it. It can be pickled.
 
     Attributes:
-        name: prefix of its metrics: "test" for the data set's own, else the data set's name ("duc2004").
+        name: prefix of its metrics: "test" for the data set's own test set, else the data set's name ("duc2004").
         sha256: hash of its content as the model sees it.
-        folder: where the encoded set lies.
-        facts: what a footer says of it: name, provenance, sizes, demo, stands_for, notes, sha256.
-        shortfalls: why this is not the paper's test set in full, a sentence each; empty: it is.
+        folder: of the encoded set.
+        facts: for the footers: name, provenance, sizes, demo, stands_for, notes, sha256.
+        shortfalls: why this is not the paper's full test set, one sentence each; empty: it is.
         baselines: trivial systems: name -> metric (`<name of the set>/<metric>`) -> value.
     """
 
@@ -77,13 +82,13 @@ class TestSet:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Training and dev data, acquired and encoded, and the data set's own test set; must survive pickling.
+    """Training and dev data, acquired and encoded, and the data set's own test set. It can be pickled.
 
     Attributes:
         sha256: hash of train and dev as the model sees them; part of the training's identity.
-        folder: where the encoded data lie; opened by path.
-        facts, shortfalls: as of `TestSet`.
-        test: the data set's own test set, None when it has none.
+        folder: of the encoded data.
+        facts, shortfalls: as in `TestSet`.
+        test: None when the data set has no test set of its own.
     """
 
     sha256: str
@@ -95,7 +100,7 @@ class Prepared:
 
 @dataclass
 class Training:
-    """What a training leaves besides the files in its folder: `dev/...`, `train/...` scores and `best_epoch`."""
+    """What a training returns besides the files in its folder: `dev/...` and `train/...` scores, and `best_epoch`."""
 
     metrics: dict[str, float]
     signatures: dict[str, str] = field(default_factory=dict)
@@ -103,11 +108,11 @@ class Training:
 
 @dataclass
 class Evaluation:
-    """What scoring one test set gives.
+    """What the evaluation on one test set returns.
 
     Attributes:
         metrics: `<name of the set>/<metric>` -> value.
-        signatures: metric -> details of how it was computed, where they are known only then (sacreBLEU's signature).
+        signatures: metric -> how it was computed, where that is known only now (sacreBLEU's signature).
         predictions: one JSON-able record per test example.
         attention: arrays to store (safetensors), name -> tensor.
         files: further files to keep, name -> bytes.
@@ -121,25 +126,25 @@ class Evaluation:
 
 
 class Monitor(Protocol):
-    """How a running cell tells where it is."""
+    """Receives the progress of a running cell."""
 
     def stage(self, name: str, fraction: float, **stats: float) -> None:
-        """`name` of the stage, `fraction` of it done (0..1), stats worth showing."""
+        """Name of the stage, fraction of it that is done (0..1), numbers to show."""
 
     def curve(self, rows: list[dict[str, float]]) -> None:
-        """All rows of the learning curve so far (one per epoch)."""
+        """All rows of the learning curve so far, one per epoch."""
 
     def note(self, text: str) -> None:
-        """Something a reader of the log should know."""
+        """A message for the log."""
 
 
 class Family(Protocol):
-    """Cells of one family. `config` is a resolved, checked configuration as plain containers.
+    """The functions that run the cells of one family. `config` is a resolved, checked configuration in plain containers.
 
-    RECIPE: (version of training, version of evaluation); raised when the code changes what it computes.
+    RECIPE: (version of training, version of evaluation); raised when the code computes something else.
     METRICS: name -> Metric of everything that `train` and `evaluate` measure.
-    PRELOAD: modules worth importing once for many cells.
-    pictures (of families whose examples are images): config -> (`image` of a test record -> PNG), or None without images.
+    PRELOAD: modules that are imported once for many cells.
+    pictures (optional, for families with images): config -> (`image` of a test record -> PNG), or None without images.
     """
 
     RECIPE: tuple[int, int]
@@ -150,10 +155,10 @@ class Family(Protocol):
         """Acquire and encode the data of `config["data"]`."""
 
     def prepare_test(self, config: Mapping[str, Any], encoding: Path, progress: Any) -> TestSet:
-        """Acquire the test set of `config["data"]` and encode it as `encoding` says (a prepared folder's or a cell's)."""
+        """Acquire the test set of `config["data"]` and encode it with the vocabularies in `encoding`."""
 
     def train(self, config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Training:
-        """Train or resume in `folder`; leaves `weights.safetensors` (or the like) and `encoding/` there: all `evaluate` needs."""
+        """Train or resume in `folder`, and write there what `evaluate` needs: the weights and `encoding/`."""
 
     def evaluate(self, config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:
-        """Score the trained model in `folder` on a test set; `config["decode"]` and the scores of `config["task"]` apply."""
+        """Evaluate the trained model in `folder` on a test set, with `config["decode"]` and the scores of `config["task"]`."""

@@ -1,8 +1,8 @@
-"""Asking a running cell to stop: by a signal, or because its claim is another's now.
+"""Stopping a running cell: by a signal, or because another process has taken its lock.
 
-A scheduler sends SIGTERM, SIGUSR1 or SIGUSR2 before it takes a machine away. While a block is `listening`, such a signal
-raises `Stopped` where the main thread is; inside `deferred` it waits until the block, at a point where it can save, looks
-at `asked` and calls `obey`.
+A scheduler sends SIGTERM, SIGUSR1 or SIGUSR2 before it takes a machine away. Inside `listening`, such a signal raises
+`Stopped` in the main thread. Inside `deferred` it waits until the block checks `asked` at a point where it can save, and calls
+`obey`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Stopped(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Asked:
-    """Why to stop, and whether the folder is still ours to save in."""
+    """Why to stop, and whether this process may still save in the folder."""
 
     why: str
     save: bool = True
@@ -39,18 +39,18 @@ _STATE = _State()
 
 
 def asked() -> Asked | None:
-    """What was asked of this process since it began to listen."""
+    """The request to stop since `listening` began, if there was one."""
     return _STATE.asked
 
 
 def obey() -> None:
-    """Raise `Stopped` when it was asked for."""
+    """Raise `Stopped` if the process was asked to stop."""
     if _STATE.asked:
         raise Stopped(_STATE.asked.why)
 
 
 def ask(why: str, save: bool = True) -> None:
-    """Ask the main thread, from any thread, to stop. It cannot hear when it does not listen: then the log has the reason."""
+    """Ask the main thread to stop, from any thread. Outside `listening` the reason is only logged."""
     if not _STATE.listening:
         logging.getLogger("cell").error("%s, and this process goes on", why)
         return
@@ -60,7 +60,7 @@ def ask(why: str, save: bool = True) -> None:
 
 @contextlib.contextmanager
 def listening() -> Iterator[None]:
-    """Signals raise `Stopped` while the block runs; nothing changes outside the main thread, or in a block that listens already."""
+    """Signals raise `Stopped` while the block runs. No effect outside the main thread or in a nested block."""
     if threading.current_thread() is not threading.main_thread() or _STATE.listening:
         yield
         return
@@ -82,7 +82,7 @@ def listening() -> Iterator[None]:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Signals wait until the block calls `obey`, or ends without being asked again."""
+    """Signals wait until the block calls `obey`."""
     before, _STATE.deferring = _STATE.deferring, True
     try:
         yield

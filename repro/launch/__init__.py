@@ -1,15 +1,13 @@
-"""Running cells somewhere: `run` with the launcher of the configuration (docs/cluster.md).
+"""Running cells with the launcher of the configuration (docs/cluster.md).
 
     local    children of a fork server on this machine (`repro.launch.pool`)
-    joblib   joblib's workers on this machine
     slurm    one array job by submitit
 
-All of them run a cell by its folder or by itself against the same store; claims say who works on what.
+Both write to the same store; its locks say which process works on which cell.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from repro import cell as cells
 from repro import signals
 from repro.cell import Cell, Outcome
 from repro.files import StoreError
@@ -33,63 +32,62 @@ def run(
     pending: Sequence[Cell], store: Store, launcher: Mapping[str, Any], runtime: Mapping[str, Any], loggers: Loggers = None,
     say: Say = _say,
 ) -> Iterator[Event]:  # fmt: skip
-    """Run cells as `launcher` says; every cell ends in one event with its outcome.
+    """Run cells with the launcher `launcher["name"]`; every cell ends in one event with its outcome.
 
-    A cell whose process or machine failed is begun again `launcher.retries` times, from its last checkpoint; one that
-    failed by itself is not. An outcome "queued": a scheduler has the cell, and `launcher.wait` is false.
+    A cell whose process or machine failed is restarted from its last checkpoint, up to `launcher.retries` times; one that
+    failed by itself is not. The outcome "queued" means: a scheduler has the cell, and `launcher.wait` is false.
 
     Args:
-        loggers: an importable function. say: where sentences about the whole go.
+        loggers: an importable function. say: called with messages that concern all cells.
 
     Raises:
-        StoreError: the launcher is not installed, or refuses.
+        StoreError: submitit is not installed, or Slurm refuses the job.
     """
-    begin = {"local": _local, "joblib": _joblib, "slurm": _slurm}[launcher["name"]]
     begun: Counter[str] = Counter()
     waiting = list(pending)
     while waiting:
         again = []
-        for event in begin(waiting, store, launcher, runtime, loggers, say):
+        for event in _begin(waiting, store, launcher, runtime, loggers, say):
             outcome, key = event.outcome, event.cell.cell_id
             if outcome and outcome.machine and begun[key] < launcher.get("retries", 0):
                 begun[key] += 1
-                yield Event(event.cell, "note", f"{outcome.reason}; again ({begun[key]} of {launcher['retries']})")
+                yield Event(event.cell, "note", f"{outcome.reason}; restarted ({begun[key]} of {launcher['retries']})")
                 again.append(event.cell)
             else:
                 if outcome and outcome.machine and begun[key]:
-                    outcome = replace(outcome, error=f"{outcome.error} (begun again {begun[key]} times)")
+                    outcome = replace(outcome, error=f"{outcome.error} (restarted {begun[key]} times)")
                 yield replace(event, outcome=outcome)
         waiting = again
 
 
 def ready(launcher: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
-    """Ask whether `run` could begin here, before data are prepared for it.
+    """Check whether `run` can start here, before data are prepared for it.
 
     Raises:
-        StoreError: no Slurm here, a GPU that is not there, a package that is not installed.
+        StoreError: no Slurm here, a GPU that does not exist, submitit is not installed.
     """
     if launcher["name"] == "slurm":
-        _extra("slurm").here()
-        return
-    if launcher["name"] == "joblib":
-        _extra("workers")
-    places(runtime)
+        _slurm().here()
+    else:
+        places(runtime)
 
 
-def _extra(module: str) -> Any:
-    """A module of this package that needs packages of the extra [cluster]. Raises StoreError."""
+def _slurm() -> Any:
+    """`repro.launch.slurm`. Raises StoreError where submitit is not installed."""
     try:
-        return importlib.import_module(f"{__name__}.{module}")
+        from repro.launch import slurm
     except ModuleNotFoundError as error:
-        name = {"workers": "joblib"}.get(module, module)
-        raise StoreError(f"launcher={name} needs {error.name}: pip install -e '.[cluster]'") from error
+        raise StoreError(f"launcher=slurm needs {error.name}: pip install -e '.[cluster]'") from error
+    return slurm
 
 
 def one(cell: Cell, store: Store, show: Callable[[Event], None], loggers: Loggers = None) -> Outcome:
-    """Run one cell as its own configuration says; in this process when nothing speaks against it."""
+    """Run one cell with the launcher of its own configuration; in this process where that launcher is a plain `local`."""
     launcher, runtime = cell.config["launcher"], cell.config["runtime"]
     if launcher["name"] == "local" and runtime.get("devices", "all") == "all" and not launcher.get("retries"):
-        return pool.run_here([cell], store, show, loggers)[0]
+        outcome = cells.run(cell, store, forward=lambda *said: show(Event(cell, *said)), loggers=loggers)
+        show(Event(cell, "end", outcome=outcome))
+        return outcome
     outcome = Outcome(cell.cell_id, "failed", error="nothing was run")
     for event in run([cell], store, launcher, runtime, loggers):
         show(event)
@@ -97,25 +95,12 @@ def one(cell: Cell, store: Store, show: Callable[[Event], None], loggers: Logger
     return outcome
 
 
-def _here(pending: Sequence[Cell], runtime: Mapping[str, Any], say: Say) -> list[str | None]:
+def _begin(pending, store, launcher, runtime, loggers, say) -> Iterator[Event]:
+    if launcher["name"] == "slurm":
+        yield from _slurm().run(pending, store, launcher, runtime, loggers, say)
+        return
     found, said = places(runtime, max(cell.config["train"].get("processes", 1) for cell in pending))
     if said:
         say(said)
-    return found
-
-
-def _local(pending, store, launcher, runtime, loggers, say) -> Iterator[Event]:
-    found = _here(pending, runtime, say)
     with signals.listening():  # a signal ends the children, which save, before it ends us
-        yield from pool.run(pending, store, len(found), runtime["threads"], loggers, found)
-
-
-def _joblib(pending, store, launcher, runtime, loggers, say) -> Iterator[Event]:
-    workers = _extra("workers")
-    found = _here(pending, runtime, say)
-    with signals.listening():  # it ends joblib's workers before it ends us
-        yield from workers.run(pending, store, found, runtime["threads"], loggers)
-
-
-def _slurm(pending, store, launcher, runtime, loggers, say) -> Iterator[Event]:
-    yield from _extra("slurm").run(pending, store, launcher, runtime, loggers, say)
+        yield from pool.run(pending, store, found, runtime["threads"], loggers)

@@ -42,25 +42,21 @@ class Display:
             self._live.__exit__(*error)
 
     def show(self, event: Event) -> None:
-        """Take an event of the pool into account."""
+        """Show an event of the pool."""
         cell = event.cell
         if event.kind == "stage":
             stats = "".join(f", {k} {v:.3g}" for k, v in event.stats.items())
-            self.fractions[cell.cell_id], self.stages[cell.cell_id] = (
-                event.fraction,
-                f"{name(cell)}: {event.text}{stats}",
-            )
+            self.fractions[cell.cell_id] = event.fraction
+            self.stages[cell.cell_id] = f"{name(cell)}: {event.text}{stats}"
             self._tick()
         elif event.kind == "note":
             self.say(f"  {name(cell)}: {event.text}")
         elif event.outcome is not None:
             self.fractions.pop(cell.cell_id, None)
             self.stages.pop(cell.cell_id, None)
-            if event.outcome.state == "busy":
-                self.say(f"  {name(cell)}: {event.outcome.reason}; waiting for it")
-                return
-            if event.outcome.state == "queued":
-                self.say(f"  {name(cell)}: {event.outcome.reason}")
+            if event.outcome.state in ("busy", "queued"):
+                waits = "; waiting for it" if event.outcome.state == "busy" else ""
+                self.say(f"  {name(cell)}: {event.outcome.reason}{waits}")
                 return
             self.done += 1
             self.failed += event.outcome.state == "failed"
@@ -79,14 +75,14 @@ class Display:
             print(text, file=sys.stderr, flush=True)
 
     def result(self, text: str) -> None:
-        """Print what was asked for, a finished table, to standard output."""
+        """Print a result, such as a finished table, to standard output."""
         if self._live and sys.stdout.isatty():
             self.say(text)
         else:
             print(text, flush=True)
 
     def remaining(self) -> float | None:
-        """Estimated seconds until all cells are done; None before one has ended: nothing else tells how long a cell takes."""
+        """Estimated seconds until all cells are done; None before the first cell has ended."""
         if not self.done:
             return None
         finished = self.done + sum(self.fractions.values())

@@ -1,8 +1,7 @@
 """Run many cells in isolated processes that share one expensive import.
 
-A fork server imports torch and fairseq once (`PRELOAD` of the families); every cell then runs in a child forked from it:
-isolation is complete (no library state leaks from one training into the next, a killed or crashed cell takes nothing
-with it) and the import is paid once, not per cell.
+A fork server imports torch and fairseq once (`PRELOAD` of the families), and every cell runs in a child forked from it. So no
+library state leaks from one training into the next, a crash affects one cell alone, and the import is paid once.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ STOP_SECONDS = 60.0  # for checkpoints to be written after Ctrl-C
 
 @dataclass
 class Event:
-    """Something a running cell said: kind "stage" (fraction done, stats), "note" or "end" (outcome)."""
+    """A message of a running cell: kind "stage" (fraction done, stats), "note" or "end" (outcome)."""
 
     cell: Cell
     kind: str
@@ -39,7 +38,7 @@ class Event:
 
 
 def forks() -> bool:
-    """Whether pools of forked processes work here: they need `fork`, and locks, which a machine without /dev/shm has not."""
+    """Whether pools of forked processes work here: they need `fork`, and semaphores, which need /dev/shm."""
     try:
         mp.Lock()
     except OSError:
@@ -47,28 +46,18 @@ def forks() -> bool:
     return "fork" in mp.get_all_start_methods()
 
 
-def run_here(
-    pending: Iterable[Cell], store: Store, show: Callable[[Event], None], loggers: Loggers = None
-) -> list[Outcome]:
-    """Run the cells one after another in this process (for one cell, and for schedulers that isolate by themselves)."""
-    outcomes = []
-    for cell in pending:
-        outcomes.append(cells.run(cell, store, forward=lambda *said, c=cell: show(Event(c, *said)), loggers=loggers))
-        show(Event(cell, "end", outcome=outcomes[-1]))
-    return outcomes
-
-
 def run(
-    pending: Iterable[Cell], store: Store, workers: int, threads: int, loggers: Loggers = None,
-    places: Sequence[str | None] = (),
-) -> Iterator[Event]:  # fmt: skip
-    """Run `pending` in order, `workers` at a time with `threads` threads each; yields events as they happen.
+    pending: Iterable[Cell], store: Store, places: Sequence[str | None], threads: int, loggers: Loggers = None
+) -> Iterator[Event]:
+    """Run `pending` in order, each in a process with `threads` threads; yields events as they happen.
 
     A cell whose process dies (killed, out of memory) ends as failed; the others go on, and running again resumes it.
-    `loggers` must be an importable function: it travels to the child by name. `places`: CUDA_VISIBLE_DEVICES of each
-    worker's cells, None: as it is here; they are then as many as the workers.
+
+    Args:
+        places: CUDA_VISIBLE_DEVICES for each of the workers that run at the same time; None: as it is here.
+        loggers: an importable function, because it travels to the child by name.
     """
-    waiting, free = list(pending), list(places or [None] * max(workers, 1))
+    waiting, free = list(pending), list(places)
     if not waiting:
         return
     context = mp.get_context("forkserver")
@@ -116,7 +105,7 @@ def _child(sender: Connection, cell: Cell, root: str, threads: int, loggers, pla
         os.environ["CUDA_VISIBLE_DEVICES"] = place  # the fork server has not touched CUDA
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it too: the parent asks it to save and to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it too: the parent asks it to save and end
     torch.set_num_threads(threads)
 
     def forward(*message: Any) -> None:
@@ -130,7 +119,7 @@ def _child(sender: Connection, cell: Cell, root: str, threads: int, loggers, pla
 
 
 def _died(cell: Cell, store: Store, exitcode: int | None, seconds: float) -> Outcome:
-    if cell.done(store):  # it had only to say so
+    if cell.done(store):  # it died after its last file
         if not cell.entry(store).busy():
             cell.entry(store).set_status("done")
         return Outcome(cell.cell_id, "done", seconds)
@@ -140,6 +129,6 @@ def _died(cell: Cell, store: Store, exitcode: int | None, seconds: float) -> Out
         why = f"its process ended with exit code {exitcode}"
     error = f"{why}; run the same command again to resume it from its last checkpoint"
     with contextlib.suppress(Exception):  # the outcome below still reports it
-        if not cell.entry(store).busy():  # another process may have taken it over already
+        if not cell.entry(store).busy():  # another process may have taken over
             cell.entry(store).set_status("failed", error=error)
     return Outcome(cell.cell_id, "failed", seconds, error, machine=True)

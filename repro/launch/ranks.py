@@ -1,9 +1,9 @@
-"""One cell in several tasks of a job, on one machine or several: `srun` or `torchrun` starts as many as train.processes.
+"""One cell in several tasks of a job, on one or several machines: `srun` or `torchrun` starts train.processes tasks.
 
     torchrun --nnodes 2 --nproc-per-node 4 ... -m repro.launch.ranks outputs/cells/TASK/MAPPING/ID
 
-The first task runs the cell: it alone has the claim, writes and evaluates. The others wait until it calls them to its
-training, have their share of that and end; when the first one has nothing to train, or dies, they end too.
+The first task runs the cell: it alone holds the lock, writes and evaluates. The others wait until it calls them, train with it and
+end. They also end when the first task has nothing to train, or dies.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Any
 from repro import cell as cells
 from repro import plugins, signals
 
-PATIENCE = timedelta(days=30)  # of those who wait to be called
+PATIENCE = timedelta(days=30)  # of the tasks that wait to be called
 FAREWELL_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Rank:
-    """number of world tasks, local among the `here` of this machine; host and port of the first task's store."""
+    """Task `number` of `world`, task `local` of `here` on this machine; host and port of the first task's store."""
 
     number: int
     world: int
@@ -39,11 +39,11 @@ class Rank:
 
     @property
     def method(self) -> str:
-        """Where torch's process group meets."""
+        """The address of torch's process group."""
         return f"tcp://{self.host}:{self.port + 1}"
 
     def call(self) -> None:
-        """The first task calls the others to its training."""
+        """Call the other tasks to the training; done by the first task."""
         _state["store"].set("called", "train")
 
 
@@ -51,12 +51,12 @@ _state: dict[str, Any] = {}
 
 
 def current() -> Rank | None:
-    """Of this process, while `together` runs; None for a process that was started alone."""
+    """The rank of this process inside `together`; None for a process that was started alone."""
     return _state.get("rank")
 
 
 def read(environment: Mapping[str, str]) -> Rank | None:
-    """What Slurm or torchrun says; None when the process is its job's only task."""
+    """The rank according to Slurm or torchrun; None when the process is its job's only task."""
     if int(environment.get("WORLD_SIZE", "1")) > 1:
         number, world, local, here = (
             int(environment[k]) for k in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -74,7 +74,7 @@ def read(environment: Mapping[str, str]) -> Rank | None:
 
 @contextlib.contextmanager
 def together(rank: Rank) -> Iterator[None]:
-    """The tasks' common store is there while the block runs; at its end the first task sends the others home."""
+    """Share a store among the tasks while the block runs; at its end the first task tells the others to end."""
     import torch.distributed as dist
 
     os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # torchrun's store is not ours
@@ -97,7 +97,7 @@ def together(rank: Rank) -> Iterator[None]:
 
 
 def follow(folder: str | Path) -> None:
-    """Wait for the first task's call; have a share of the training of the cell in `folder` if it comes to one."""
+    """Wait for the first task's call, and join the training of the cell in `folder` if there is one."""
     _state["store"].wait(["called"])
     if _state["store"].get("called") != b"train":
         return
@@ -108,7 +108,7 @@ def follow(folder: str | Path) -> None:
 
 
 class Quiet:
-    """The monitor of a task that has nothing to tell."""
+    """A monitor that reports nothing."""
 
     def stage(self, name: str, fraction: float, **stats: float) -> None: ...
     def curve(self, rows: list[dict[str, float]]) -> None: ...
@@ -118,7 +118,7 @@ class Quiet:
 def main(folder: str) -> int:
     """The cell of a folder, in this task of several. Exit status: 0, or 1 when it failed."""
     if (rank := read(os.environ)) is None:
-        raise SystemExit("start it in several tasks, by torchrun or srun; one task alone needs none of this")
+        raise SystemExit("start this with torchrun or srun in several tasks; for one task use scripts/train.py")
     with together(rank):
         if rank.number:
             follow(folder)
@@ -129,6 +129,6 @@ def main(folder: str) -> int:
 
 
 if __name__ == "__main__":
-    import repro.launch.ranks as ranks  # the module that the training asks, not its twin `__main__`
+    import repro.launch.ranks as ranks  # the module whose state the training reads, not `__main__`
 
     sys.exit(ranks.main(*sys.argv[1:]))

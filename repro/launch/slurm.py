@@ -1,8 +1,8 @@
-"""Cells as one Slurm array job, by submitit: an element a cell, which runs the pages that the cell has written.
+"""Cells as one Slurm array job, by submitit: one element per cell, which runs the config.yaml files written for that cell.
 
-What is queued stands in the cell's status ("queued", with its job), so that the same command submits nothing twice; what
-has become of a cell says its folder alone, so that a cell may end while nobody looks. Slurm is asked by squeue and scontrol:
-many clusters keep no accounts for sacct to read.
+The status of a cell names its job, so the same command submits nothing twice. The result of a cell is read from its folder alone,
+so a cell may end while no command is running. Slurm is queried with squeue and scontrol: many clusters have no accounting
+database for sacct.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run(
     pending: Sequence[Cell], store: Store, options: Mapping[str, Any], runtime: Mapping[str, Any], loggers: Loggers,
     say: Callable[[str], None],
 ) -> Iterator[Event]:  # fmt: skip
-    """Submit what no job has yet, and follow all jobs to their ends unless `wait` is false."""
+    """Submit the cells that are in no job yet, and follow all jobs until they end unless `wait` is false."""
     here()
     live, jobs, fresh = states(), {}, []
     for cell in pending:
@@ -52,12 +52,7 @@ def run(
         if job in live:
             jobs[cell.cell_id] = (cell, job)
         elif cell.entry(store).busy():
-            state = "busy" if options["wait"] else "queued"
-            yield Event(
-                cell,
-                "end",
-                outcome=Outcome(cell.cell_id, state, error=f"{cell.entry(store).folder} is being worked on"),
-            )
+            yield _ended(cell, "busy" if options["wait"] else "queued", _held(cell, store))
         else:
             fresh.append(cell)
     if jobs:
@@ -66,14 +61,21 @@ def run(
         jobs |= {cell.cell_id: (cell, job) for cell, job in submit(fresh, store, options, runtime, loggers, say)}
     if not options["wait"]:
         for cell, job in jobs.values():
-            told = f"job {job} is {live.get(job, 'PENDING').lower()}"
-            yield Event(cell, "end", outcome=Outcome(cell.cell_id, "queued", error=told))
+            yield _ended(cell, "queued", f"job {job} is {live.get(job, 'PENDING').lower()}")
         return
     yield from follow(jobs, store)
 
 
+def _ended(cell: Cell, state: str, why: str) -> Event:
+    return Event(cell, "end", outcome=Outcome(cell.cell_id, state, error=why))
+
+
+def _held(cell: Cell, store: Store) -> str:
+    return f"another process is working on {cell.entry(store).folder}"
+
+
 def follow(jobs: dict[str, tuple[Cell, str]], store: Store) -> Iterator[Event]:
-    """Events of cells that are in the queue, from their folders, until none is left."""
+    """Events of the cells in the queue, read from their folders, until none is left."""
     gone: dict[str, float] = {}
     shown: dict[str, str] = {}
     began = time.monotonic()
@@ -84,21 +86,19 @@ def follow(jobs: dict[str, tuple[Cell, str]], store: Store) -> Iterator[Event]:
             outcome = None
             if job in live:
                 gone.pop(key, None)
-                text = (
-                    f"{status.get('stage', 'starting')}" if live[job] == "RUNNING" else f"job {job} {live[job].lower()}"
-                )
-                if shown.get(key) != text or live[job] == "RUNNING":
+                running = live[job] == "RUNNING"
+                text = str(status.get("stage", "starting")) if running else f"job {job} {live[job].lower()}"
+                if shown.get(key) != text or running:
                     shown[key] = text
                     yield Event(cell, "stage", text, float(status.get("fraction", 0.0)))
                 continue
             if cell.done(store):
                 outcome = Outcome(key, "done", time.monotonic() - began)
             elif status["state"] == "failed":
-                outcome = Outcome(
-                    key, "failed", error="\n".join(str(status[k]) for k in ("error", "traceback") if k in status)
-                )
+                said = "\n".join(str(status[k]) for k in ("error", "traceback") if k in status)
+                outcome = Outcome(key, "failed", error=said)
             elif cell.entry(store).busy():
-                outcome = Outcome(key, "busy", error=f"{cell.entry(store).folder} is being worked on")
+                outcome = Outcome(key, "busy", error=_held(cell, store))
             elif time.monotonic() - gone.setdefault(key, time.monotonic()) > SETTLE_SECONDS:
                 outcome = _lost(cell, job, store)
             if outcome:
@@ -109,11 +109,11 @@ def follow(jobs: dict[str, tuple[Cell, str]], store: Store) -> Iterator[Event]:
 
 
 def _lost(cell: Cell, job: str, store: Store) -> Outcome:
-    """The outcome of a cell whose job has ended without it."""
+    """The outcome of a cell whose job ended before the cell did."""
     facts = _job(job)
     state = facts.get("JobState", "gone")
     code = f", exit code {facts['ExitCode']}" if "ExitCode" in facts else ""
-    error = f"job {job} on {facts.get('NodeList') or 'no node'} ended ({state}{code}); log: {_log(store, job)}"
+    error = f"job {job} on {facts.get('NodeList') or 'no node'} ended ({state}{code}); log: {store.root / 'jobs' / f'{job}_0_log.err'}"
     cancelled = state == "CANCELLED"
     cell.entry(store).set_status("failed" if cancelled else "lost", error=error)
     return Outcome(cell.cell_id, "failed", error=f"{error}; the same command resumes it", machine=not cancelled)
@@ -123,50 +123,34 @@ def submit(
     fresh: Sequence[Cell], store: Store, options: Mapping[str, Any], runtime: Mapping[str, Any], loggers: Loggers,
     say: Callable[[str], None],
 ) -> list[tuple[Cell, str]]:  # fmt: skip
-    """One array job over cells; their jobs, which their statuses name from now on."""
+    """Submit one array job for some cells; each with its job, which the cell's status names from now on."""
     folder = (store.root / "jobs").resolve()
     executor = submitit.SlurmExecutor(folder, max_num_timeout=REQUEUES, python=options["python"])
     executor.update_parameters(**parameters(fresh, store, options))
     elements = []
     for cell in fresh:
-        _room(cell, store)
-        pages = [str(page.resolve()) for page in enter(cell, store)]
+        with contextlib.suppress(Busy):
+            cell.entry(store).set_aside()  # a damaged training, before its config.yaml is written again
+        folders = [str(folder.resolve()) for folder in enter(cell, store)]
         cell.entry(store).set_status("queued")
-        elements.append(Element(pages, runtime["threads"], loggers))
+        elements.append(Element(folders, runtime["threads"], loggers))
+    several, failures = len(elements) > 1, submitit.core.utils
     try:
-        submitted = (
-            [job.job_id for job in executor.submit_array(elements)]
-            if len(elements) > 1
-            else [executor.submit(elements[0]).job_id]
-        )
-    except (
-        submitit.core.utils.FailedJobError,
-        submitit.core.utils.FailedSubmissionError,
-        subprocess.CalledProcessError,
-    ) as error:
-        raise StoreError(
-            f"sbatch refused the job: {str(error).strip()}; set launcher.partition, launcher.account, ..."
-        ) from error
+        made = executor.submit_array(elements) if several else [executor.submit(elements[0])]
+    except (failures.FailedJobError, failures.FailedSubmissionError, subprocess.CalledProcessError) as error:
+        advice = "set launcher.partition, launcher.account, ..."
+        raise StoreError(f"sbatch refused the job: {str(error).strip()}; {advice}") from error
+    submitted = [job.job_id for job in made]
     for cell, job in zip(fresh, submitted):
-        if cell.entry(store).state() == "queued":  # it may have begun already, and says its job itself
+        if cell.entry(store).state() == "queued":  # else it is running already, and has entered its job itself
             cell.entry(store).set_status("queued", job=job)
-    array = submitted[0].split("_")[0]
-    say(
-        f"{len(fresh)} cell(s) submitted as job {array}"
-        + (f"_[0-{len(fresh) - 1}]" if len(fresh) > 1 else "")
-        + f"; logs: {folder}"
-    )
+    elements_of = f"_[0-{len(fresh) - 1}]" if several else ""
+    say(f"{len(fresh)} cell(s) submitted as job {submitted[0].split('_')[0]}{elements_of}; logs: {folder}")
     return list(zip(fresh, submitted))
 
 
-def _room(cell: Cell, store: Store) -> None:
-    """A damaged training is moved aside before its page is written anew."""
-    with contextlib.suppress(Busy):
-        cell.entry(store).set_aside()
-
-
 def parameters(fresh: Sequence[Cell], store: Store, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What submitit writes at the top of the batch file."""
+    """The parameters that submitit writes at the top of the batch file."""
     given = {
         "job_name": NAME, "partition": options["partition"], "account": options["account"], "qos": options["qos"],
         "time": options["time"], "signal_delay_s": options["notice"], "mem": options["mem"], "cpus_per_task": options["cpus"],
@@ -180,8 +164,8 @@ def parameters(fresh: Sequence[Cell], store: Store, options: Mapping[str, Any]) 
 
 
 def _import_path(fresh: Sequence[Cell]) -> str:
-    """Where the families of the cells and this package are imported from."""
-    roots = {"sparse_attention", *(cell.module.split(".")[0] for cell in fresh)}
+    """The folders from which the cells' families and the engine are imported."""
+    roots = {"repro", "sparse_attention", *(cell.module.split(".")[0] for cell in fresh)}
     found = []
     for name in sorted(roots):
         spec = importlib.util.find_spec(name)
@@ -191,40 +175,32 @@ def _import_path(fresh: Sequence[Cell]) -> str:
 
 
 def _avoid(fresh: Sequence[Cell], store: Store, options: Mapping[str, Any]) -> str | None:
-    """Nodes that a machine's error was seen on, as long as others are left."""
+    """The nodes to exclude: those of the configuration, and those where a job died as long as others are left."""
     bad = set((options["exclude"] or "").split(",")) - {""}
-    seen = {
-        n
-        for cell in fresh
-        for n in re.findall(r"job \S+ on (\S+) ended", str(cell.entry(store).status().get("error", "")))
-    }
+    errors = " ".join(str(cell.entry(store).status().get("error", "")) for cell in fresh)
+    seen = set(re.findall(r"job \S+ on (\S+) ended", errors))
     where = ["-p", options["partition"]] if options["partition"] else []
     there = set(_ask("sinfo", "-h", "-N", "-o", "%N", *where).split())
     return ",".join(sorted(bad | (seen if there - bad - seen else set()))) or None
 
 
 def states() -> dict[str, str]:
-    """Job -> state of what is in the queue of this user; elements of an array one by one."""
+    """Job -> state of this user's jobs in the queue; the elements of an array one by one."""
     listed = _ask("squeue", "-h", "-r", "-u", str(os.getuid()), "-o", "%i %T")
     return dict(line.split() for line in listed.splitlines())
 
 
 def _job(job: str) -> dict[str, str]:
-    """What scontrol still knows of a job."""
+    """What scontrol still knows about a job."""
     shown = subprocess.run(["scontrol", "-o", "show", "job", job], capture_output=True, text=True, check=False).stdout
     return dict(re.findall(r"(\w+)=(\S*)", shown.splitlines()[0])) if shown else {}
 
 
-def _log(store: Store, job: str) -> Path:
-    return store.root / "jobs" / f"{job}_0_log.err"
-
-
 def _ask(*command: str) -> str:
-    """What a command of Slurm's says. Raises StoreError."""
+    """The output of a Slurm command. Raises StoreError."""
     if shutil.which(command[0]) is None:
-        raise StoreError(
-            f"launcher=slurm: {command[0]} is not on the PATH; run this where jobs are submitted, or set launcher=local"
-        )
+        advice = "run this where jobs are submitted, or set launcher=local"
+        raise StoreError(f"launcher=slurm: {command[0]} is not on the PATH; {advice}")
     for attempt in range(5):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:

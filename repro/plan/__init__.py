@@ -1,7 +1,6 @@
 """From experiments (rows x columns x grids x seeds) to the cells they need.
 
-Every configuration is resolved once and checked before any data are touched; then every data set is prepared once,
-several at a time in processes of their own.
+Every configuration is resolved and checked before any data are read. Then every data set is prepared once, several at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +26,16 @@ from repro.store import check_names
 
 Config = Mapping[str, Any]
 Point = tuple[tuple[str, Any], ...]
-READ_FOR_DATA = ("data", "encode", "task", "decode", "model", "plugins")  # what preparing a data set may look at
+READ_FOR_DATA = ("data", "encode", "task", "decode", "model", "plugins")  # what preparing a data set may depend on
 
 
 class PlanError(ValueError):
-    """Everything that is wrong with some experiments, collected."""
+    """All errors in some experiments."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A place in the table that a cell fills: one row, column, grid point and seed."""
+    """A cell's place in the table: one row, column, grid point and seed."""
 
     row: int
     column: int
@@ -56,26 +55,19 @@ class Plan:
 
     @property
     def cells(self) -> dict[str, Cell]:
-        """Each piece of work once: slots with the same training and scoring share a cell, with the test sets of all."""
+        """Cell id -> cell; slots with the same training and scoring share a cell that has the test sets of all."""
         found: dict[str, Cell] = {}
         for slot in self.slots:
             known = found.get(slot.cell.cell_id)
             found[slot.cell.cell_id] = known.with_tests(slot.cell) if known else slot.cell
         return found
 
-    @cached_property
-    def _places(self) -> dict[tuple[int, int], list[Slot]]:
-        found: dict[tuple[int, int], list[Slot]] = {}
-        for slot in self.slots:
-            found.setdefault((slot.row, slot.column), []).append(slot)
-        return found
-
     def at(self, row: int, column: int) -> list[Slot]:
-        """The slots of a place; they are settled by the first call."""
-        return self._places.get((row, column), [])
+        """The slots of a row and column."""
+        return [slot for slot in self.slots if (slot.row, slot.column) == (row, column)]
 
     def metrics(self, column: int) -> Mapping[str, Metric]:
-        """What the family of a column measures."""
+        """The metrics of a column's family."""
         return next((s.cell.family.METRICS for s in self.slots if s.column == column), {})
 
 
@@ -85,14 +77,14 @@ def _silent() -> None:
 
 @dataclass(frozen=True)
 class Tools:
-    """What a plan is made with.
+    """The functions that a plan needs.
 
     Attributes:
-        compose: (overrides, those of them that a person typed) -> resolved, checked configuration.
+        compose: (overrides, those of them that the user typed) -> resolved, checked configuration.
         module_of: configuration -> name of its family's module.
-        with_data: (configuration, name of a data set) -> the same with that data node.
-        progress: makes what a loader tells its progress to.
-        unavailable: exceptions of a loader that mean "these data cannot be had": the column is left out and says why.
+        with_data: (configuration, name of a data set) -> the configuration with that data node.
+        progress: makes the object to which a loader reports its progress.
+        unavailable: exceptions of a loader that mean "the data are unavailable": the column is left out with the reason.
     """
 
     compose: Callable[[Sequence[str], Sequence[str]], Config]
@@ -104,7 +96,7 @@ class Tools:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A slot before its data are there."""
+    """A slot before its data are prepared."""
 
     row: int
     column: int
@@ -129,17 +121,17 @@ def points(grid: Mapping[str, Sequence[Any]] | None) -> list[Point]:
 def make(
     loaded: Sequence[Experiment], tools: Tools, overrides: Sequence[str] = (), workers: int | None = None
 ) -> list[Plan]:
-    """The plans of experiments under a person's `overrides`.
+    """The plans of experiments under the user's `overrides`.
 
     Raises:
-        PlanError: configurations that are not possible, metrics that nobody measures; all of them, before any data.
+        PlanError: invalid configurations and unknown metrics; all of them, before any data are read.
     """
     return fill(loaded, outline(loaded, tools, overrides), tools, overrides, workers)
 
 
 def outline(loaded: Sequence[Experiment], tools: Tools, overrides: Sequence[str] = ()) -> list[list[Wanted]]:
-    """The slots of each experiment, all configurations resolved and checked, no data looked at. Raises `PlanError`."""
-    problems: dict[str, list[str]] = {}  # what is wrong -> where
+    """The slots of each experiment; all configurations are resolved and checked, no data are read. Raises `PlanError`."""
+    problems: dict[str, list[str]] = {}  # error -> where
     resolved = [_resolve(one, tools, overrides, problems) for one in loaded]
     if problems:
         listed = "\n  ".join(f"{', '.join(dict.fromkeys(where))}: {error}" for error, where in problems.items())
@@ -154,7 +146,7 @@ def fill(
     loaded: Sequence[Experiment], resolved: Sequence[Sequence[Wanted]], tools: Tools, overrides: Sequence[str] = (),
     workers: int | None = None, sweep: str = "",
 ) -> list[Plan]:  # fmt: skip
-    """The plans of experiments whose slots are `resolved`: every data set prepared once. `sweep`: whose they are."""
+    """The plans of experiments whose slots are `resolved`; every data set is prepared once. `sweep`: the sweep's name, if any."""
     wanted = [w for group in resolved for w in group]
     workers = workers or wanted[0].config["runtime"]["workers"]
     first = {w.data_key: (w.module, w.config, None) for w in wanted}
@@ -164,7 +156,16 @@ def fill(
         for w in wanted for test in w.tests if isinstance(found := ready[w.data_key], Prepared)
     }  # fmt: skip
     ready |= _prepare_all(second, tools, workers)
-    return [_fill(one, group, ready, overrides, sweep) for one, group in zip(loaded, resolved)]
+
+    def cell_of(one: Experiment, w: Wanted) -> Cell | Exception:
+        prepared = ready[w.data_key]
+        others = [] if isinstance(prepared, Exception) else [ready[_key(t, prepared.folder)] for t in w.tests]
+        if lost := next((x for x in (prepared, *others) if isinstance(x, Exception)), None):
+            return lost
+        told = origin(one, w, sweep)
+        return assemble(w.config, w.module, prepared, list(zip(others, w.tests)), overrides, told)
+
+    return [filled(one, group, overrides, partial(cell_of, one)) for one, group in zip(loaded, resolved)]
 
 
 def _resolve(one: Experiment, tools: Tools, overrides: Sequence[str], problems: dict[str, list[str]]) -> list[Wanted]:
@@ -194,18 +195,17 @@ def _resolve(one: Experiment, tools: Tools, overrides: Sequence[str], problems: 
     return found
 
 
-def _fill(
-    one: Experiment, group: Sequence[Wanted], ready: Mapping[str, Any], overrides: Sequence[str], sweep: str
+def filled(
+    one: Experiment, group: Sequence[Wanted], overrides: Sequence[str], cell_of: Callable[[Wanted], Any]
 ) -> Plan:
+    """The plan whose slots have the cells that `cell_of` gives; an exception in place of a cell makes its column unavailable."""
     plan = Plan(one, overrides=tuple(overrides))
     seen: set[tuple[int, int, str]] = set()
     for w in group:
-        prepared = ready[w.data_key]
-        others = [] if isinstance(prepared, Exception) else [ready[_key(t, prepared.folder)] for t in w.tests]
-        if lost := next((x for x in (prepared, *others) if isinstance(x, Exception)), None):
-            plan.unavailable.setdefault(w.column, str(lost))
+        cell = cell_of(w)
+        if isinstance(cell, Exception):
+            plan.unavailable.setdefault(w.column, str(cell))
             continue
-        cell = assemble(w.config, w.module, prepared, list(zip(others, w.tests)), plan.overrides, origin(one, w, sweep))
         # an override on the command line can make points and seeds equal: that is one run, not several
         if (place := (w.row, w.column, cell.cell_id)) not in seen:
             seen.add(place)
@@ -215,7 +215,7 @@ def _fill(
 
 
 def origin(one: Experiment, w: Wanted, sweep: str = "") -> dict[str, str]:
-    """A slot in words, for `Cell.origin`: row with its point, column and its heading, and the experiment or sweep."""
+    """`Cell.origin` of a slot: row with its grid point, column and its heading, and the experiment or sweep."""
     point = "".join(f" {key}={value}" for key, value in w.point)
     asked = {"sweep": sweep} if sweep else {"experiment": one.name}
     column = one.columns[w.column]
@@ -231,12 +231,12 @@ Job = tuple[str, Config, str | None]
 
 
 def _prepare_all(wanted: Mapping[str, Job], tools: Tools, workers: int) -> dict[str, Any]:
-    """Prepare each data set once; one that cannot be had gives its exception."""
+    """Prepare each data set once; unavailable data give their exception."""
     if len(wanted) < 2 or workers == 1 or not pool.forks():
         return {key: _prepare(job, tools.progress, tools.unavailable) for key, job in wanted.items()}
-    # forked from here: nothing runs beside this thread yet, and the loaders need none of what the cells preload
+    # forking is safe here: no other thread runs yet; and the loaders do not need what the cells preload
     context = mp.get_context("fork")
-    quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches the workers too: they end without a word
+    quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches the workers too: they end silently
     with ProcessPoolExecutor(workers, context, signal.signal, quiet) as executor:
         futures = {k: executor.submit(_prepare, job, tools.progress, tools.unavailable) for k, job in wanted.items()}
         return {key: future.result() for key, future in futures.items()}
@@ -254,7 +254,7 @@ def _prepare(job: Job, progress: Callable[[], Any], unavailable: tuple) -> Prepa
 
 
 def text(value: Any) -> str:
-    """A grid's value as an override says it."""
+    """A value of a grid in the syntax of an override."""
     if isinstance(value, bool):
         return str(value).lower()
     return "null" if value is None else str(value)

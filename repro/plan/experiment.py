@@ -1,7 +1,7 @@
-"""An experiment as it stands in `configs/experiment/<name>.yaml`, typed and checked when it is read.
+"""An experiment file, `configs/experiment/<name>.yaml`, typed and checked when it is read.
 
-    title, paper            what it repeats
-    published               name of the page with the printed numbers
+    title, paper            what it reproduces
+    published               name of the file with the published numbers
     rows:     - {label, published, mapping, overrides: [...], grids: {<column's grid>: own | {parameter: [values]}}}
     columns:  key: {label, overrides: [...], grid, evaluate: [data sets], select: {metric, mode},
                     show: [{metric, label, decimals, unit, better}], not_comparable: why,
@@ -9,8 +9,8 @@
     profiles: demo: {columns: [keys], rows: [labels], seeds: [1, 2], comparable: true, not_comparable: why,
                      deviations: [...], footers: [...]}
 
-`overrides` are the configuration's. A row with a grid becomes one cell a point and column; `select` keeps, per column,
-the point with the best mean dev score over the seeds, as the papers did. `own` is the grid of the mapping's page.
+`overrides` are overrides of the configuration. A row with a grid becomes one cell per grid point and column; `select` keeps, per
+column, the point with the best mean dev score over the seeds, as in the papers. `own` is the grid in the mapping's yaml.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from repro.protocol import Metric
 
 
 class ExperimentError(ValueError):
-    """Everything that is wrong with an experiment's page, collected."""
+    """All errors in an experiment file."""
 
 
 @dataclass(frozen=True)
 class Show:
-    """A number of ours that a column shows; what is None here is as its `Metric` says."""
+    """A number of ours that a column shows; None: as in its `Metric`."""
 
     metric: str
     label: str
@@ -40,7 +40,7 @@ class Show:
 
 @dataclass(frozen=True)
 class Select:
-    """What chooses among the points of a grid: the largest (`max`) or smallest (`min`) mean over seeds."""
+    """How a grid point is chosen: by the largest (`max`) or smallest (`min`) mean over seeds."""
 
     metric: str
     mode: str = "max"
@@ -48,7 +48,7 @@ class Select:
 
 @dataclass(frozen=True)
 class PublishedGroup:
-    """Printed numbers shown beside ours: `metrics` of the printed `dataset`, each held `against` a metric of ours."""
+    """Published numbers beside ours: `metrics` of the published `dataset`, each compared with a metric of ours (`against`)."""
 
     label: str
     dataset: str
@@ -78,7 +78,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """A task and its data; `evaluate` names further test sets, `not_comparable` says why it never gets a verdict."""
+    """A task and its data; `evaluate`: further test sets; `not_comparable`: why it never gets a verdict."""
 
     key: str
     label: str
@@ -126,65 +126,65 @@ class _Profile:
 
 
 def read(values: Mapping[str, Any], name: str, profile: str) -> Experiment:
-    """The experiment of a page (plain containers) under one of its profiles.
+    """The experiment of a file (plain containers) under one of its profiles.
 
     Raises:
-        ExperimentError: unknown keys (with the nearest known one), wrong types, names that point nowhere; all of them.
+        ExperimentError: unknown keys (with the nearest known one), wrong types, undefined names; all of them.
     """
     problems: list[str] = []
     values = {"seeds": (), **values, "name": name, "profile": profile}
     named = dict(values.pop("profiles", None) or {})
-    profiles = {k: _take(_Profile, v, f"profiles.{k}", problems) for k, v in named.items()}
+    profiles = {k: typed(_Profile, v, f"profiles.{k}", problems) for k, v in named.items()}
     columns = values.get("columns")
     if isinstance(columns, Mapping):
         values["columns"] = [{"key": k, **v} if isinstance(v, Mapping) else v for k, v in columns.items()]
-    page = _take(Experiment, values, "", problems)
+    whole = typed(Experiment, values, "", problems)
     if profile not in profiles:
         problems.append(
-            f"there is no profile {profile!r}{near(profile, profiles)}; there are: {', '.join(profiles) or 'none'}"
+            f"profile={profile!r} is unknown{near(profile, profiles)}; allowed: {', '.join(profiles) or 'none'}"
         )
-    if page is not None:
-        problems += _loose_ends(page, {k: v for k, v in profiles.items() if v is not None})
+    if whole is not None:
+        problems += _loose_ends(whole, {k: v for k, v in profiles.items() if v is not None})
     chosen = profiles.get(profile)
-    if problems or page is None or chosen is None:
+    if problems or whole is None or chosen is None:
         raise ExperimentError(f"experiment {name}: " + "; ".join(problems))
-    by_key = {c.key: c for c in page.columns}
+    by_key = {c.key: c for c in whole.columns}
     return replace(
-        page, rows=tuple(r for r in page.rows if not chosen.rows or r.label in chosen.rows), seeds=chosen.seeds,
-        columns=tuple(by_key[key] for key in chosen.columns), comparable=chosen.comparable or page.comparable,
-        not_comparable=chosen.not_comparable or page.not_comparable, deviations=page.deviations + chosen.deviations,
-        footers=page.footers + chosen.footers,
+        whole, rows=tuple(r for r in whole.rows if not chosen.rows or r.label in chosen.rows), seeds=chosen.seeds,
+        columns=tuple(by_key[key] for key in chosen.columns), comparable=chosen.comparable or whole.comparable,
+        not_comparable=chosen.not_comparable or whole.not_comparable, deviations=whole.deviations + chosen.deviations,
+        footers=whole.footers + chosen.footers,
     )  # fmt: skip
 
 
-def _loose_ends(page: Experiment, profiles: Mapping[str, _Profile]) -> list[str]:
-    """Names that a page uses and does not define."""
+def _loose_ends(whole: Experiment, profiles: Mapping[str, _Profile]) -> list[str]:
+    """Names that a file uses and does not define."""
     found = []
-    keys, labels = [c.key for c in page.columns], [r.label for r in page.rows]
+    keys, labels = [c.key for c in whole.columns], [r.label for r in whole.rows]
     for key, one in profiles.items():
         found += [f"profiles.{key}.columns names {c!r}{near(c, keys)}" for c in one.columns if c not in keys]
         found += [f"profiles.{key}.rows names {r!r}{near(r, labels)}" for r in one.rows if r not in labels]
         if not one.seeds or not one.columns:
             found.append(f"profiles.{key} needs at least one seed and one column")
     found += [f"two rows are called {label!r}" for label in dict.fromkeys(labels) if labels.count(label) > 1]
-    grids = [c.grid for c in page.columns if c.grid]
-    for row in page.rows:
+    grids = [c.grid for c in whole.columns if c.grid]
+    for row in whole.rows:
         for grid, points in row.grids.items():
             if grid not in grids:
-                found.append(f"rows.{row.label}.grids names {grid!r}, which is no column's grid{near(grid, grids)}")
+                found.append(f"rows.{row.label}.grids names {grid!r}, which no column uses{near(grid, grids)}")
             lists = isinstance(points, Mapping) and all(isinstance(v, (list, tuple)) and v for v in points.values())
             if points != "own" and not lists:
                 found.append(f"rows.{row.label}.grids.{grid}={points!r} must be `own` or {{parameter: [values]}}")
-    for column in page.columns:
+    for column in whole.columns:
         shown = [s.metric for s in column.show]
         if column.select is not None and column.select.mode not in ("max", "min"):
-            found.append(f"columns.{column.key}.select.mode={column.select.mode!r} is not possible; allowed: max, min")
+            found.append(f"columns.{column.key}.select.mode={column.select.mode!r} is invalid; allowed: max, min")
         for group in column.published:
             where = f"columns.{column.key}.published.{group.label}"
             if not len(group.metrics) == len(group.against) == len(group.headers):
                 found.append(f"{where} needs as many `against` and labels as metrics")
             found += [
-                f"{where} is held against {a!r}, which is not shown{near(a, shown)}"
+                f"{where}.against names {a!r}, which is not shown{near(a, shown)}"
                 for a in group.against
                 if a not in shown
             ]
@@ -192,23 +192,25 @@ def _loose_ends(page: Experiment, profiles: Mapping[str, _Profile]) -> list[str]
 
 
 def check(column: Column, metrics: Mapping[str, Metric]) -> list[str]:
-    """What is wrong with the metrics that a column names, given those of its family."""
+    """Errors in the metrics that a column names, given those of its family."""
     sets = ("test", "dev", "train", *column.evaluate)
     found = []
     for full in dict.fromkeys([*(s.metric for s in column.show), *([column.select.metric] if column.select else [])]):
         split, slash, name = full.rpartition("/")
         if slash and split not in sets:
-            found.append(f"{full}: {split!r} is no set of this column{near(split, sets)}; allowed: {', '.join(sets)}")
+            found.append(
+                f"{full}: {split!r} is not a test set of this column{near(split, sets)}; allowed: {', '.join(sets)}"
+            )
         if name not in metrics:
-            found.append(f"{full}: {name!r} is not measured{near(name, metrics)}; measured are: {', '.join(metrics)}")
+            found.append(f"{full}: {name!r} is not measured{near(name, metrics)}; allowed: {', '.join(metrics)}")
     return found
 
 
-def _take(cls: Any, values: Any, where: str, problems: list[str]) -> Any:
-    """An instance of `cls` from a plain mapping; None when something is wrong, which is then in `problems`."""
+def typed(cls: Any, values: Any, where: str, problems: list[str]) -> Any:
+    """An instance of the dataclass `cls` from a plain mapping; None on errors, which are added to `problems`."""
     said = len(problems)
     if not isinstance(values, Mapping):
-        problems.append(f"{where or 'the page'} must be a mapping, not {values!r}")
+        problems.append(f"{where or 'the file'} must be a mapping, not {values!r}")
         return None
     known = {f.name: f for f in fields(cls)}
     label = values.get("key") or values.get("label")
@@ -227,7 +229,7 @@ def _take(cls: Any, values: Any, where: str, problems: list[str]) -> Any:
 
 def _value(hint: Any, value: Any, where: str, problems: list[str]) -> Any:
     """`value` as the type `hint` of a field: text, a number, tuple[..., ...], a mapping, another of these classes, or None."""
-    names = {str: "text", int: "a whole number", bool: "true or false", Mapping: "a mapping"}
+    names = {str: "text", int: "a whole number", float: "a number", bool: "true or false", Mapping: "a mapping"}
     inner = get_args(hint)
     if get_origin(hint) is tuple:
         if isinstance(value, (str, Mapping)) or not isinstance(value, Sequence):
@@ -236,13 +238,14 @@ def _value(hint: Any, value: Any, where: str, problems: list[str]) -> Any:
         return tuple(_value(inner[0], v, where, problems) for v in value)
     of = Mapping if get_origin(hint) is Mapping else inner[0] if inner else hint  # X | None
     if is_dataclass(of):
-        return _take(of, value, where, problems)
-    if not isinstance(value, of) or (isinstance(value, bool) and of is int):
+        return typed(of, value, where, problems)
+    if not isinstance(value, (int, float) if of is float else of) or (isinstance(value, bool) and of in (int, float)):
         problems.append(f"{where}={value!r} must be {names[of]}")
     return value
 
 
 def near(word: Any, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)`, or nothing."""
-    found = difflib.get_close_matches(str(word), list(known), n=1)
+    """` (did you mean 'x'?)`, or nothing; the last part of a dotted key may be meant."""
+    known = list(known)
+    found = difflib.get_close_matches(str(word), known, n=1) or [k for k in known if k.rpartition(".")[2] == word]
     return f" (did you mean {found[0]!r}?)" if found else ""

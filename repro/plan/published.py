@@ -1,13 +1,13 @@
-"""Printed numbers: `configs/published/<table>.yaml` holds one record each, and says what its labels stand for.
+"""Published numbers: `configs/published/<table>.yaml` has one record each, and defines the labels.
 
-    rows: {fusedmax: {mapping: fusedmax, mapping.lam: 0.1}}     a label's mapping and the settings that the paper states for it;
-                                                                `differs`: how ours is known to differ
+    rows: {fusedmax: {mapping: fusedmax, mapping.lam: 0.1}}     the mapping of a row and the settings that the paper states;
+                                                                `differs`: a known difference of our computation
     chosen: [model.l2]                                          keys that were chosen on dev
-    datasets: {DUC2004: {data: duc2004, ROUGE-1: rouge1_r}}     the data set by our name, and its metrics by ours
+    datasets: {DUC2004: {data: duc2004, ROUGE-1: rouge1_r}}     our names of the data set and of its metrics
     results: [{mapping: fusedmax, dataset: DUC2004, metric: ROUGE-1, value: 28.42, decimals: 2}]
 
-A record has mapping (the row's label in the paper), dataset, metric, value, decimals, and `ambiguous` where the reading
-is uncertain. What may be said of ours beside it is for `verdict` to decide.
+A record has mapping (the row's label in the paper), dataset, metric, value, decimals, and `ambiguous` if the paper can be read
+in two ways. `tables.verdict` decides whether our number can be compared with it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Published:
-    """One printed number and where it stands.
+    """One published number and its place in the paper.
 
     Attributes:
-        mapping, settings: of ours, that make the row: name in the registry, dotted key -> value.
-        chosen: keys that the paper chose on dev. differs: how our computation of this row is known to differ.
+        mapping, settings: of the row: our name of the mapping, dotted key -> value.
+        chosen: keys that the paper chose on dev. differs: a known difference of our computation.
         data, ours: our names of the data set and of the metric.
     """
 
@@ -44,7 +44,7 @@ class Published:
 
 
 def records(page: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The records of a page, each with what the page says of its row and its data set."""
+    """The records of a file, each with the file's entries for its row and its data set."""
     rows, sets = page.get("rows") or {}, page.get("datasets") or {}
     return [
         {**r, "row": rows.get(r["mapping"]), "set": sets.get(r["dataset"]), "chosen": page.get("chosen") or ()}

@@ -1,30 +1,30 @@
-"""The report of one or more experiments: a single HTML file that a reader can keep, print and send.
+"""The report of one or more experiments: a single HTML file to keep, print and send.
 
-Everything is inline (style, drawings, a few lines of script that only sort tables); the file loads nothing. Meant for a
-reader who wants to believe or to doubt the numbers: tables beside the published ones, learning curves, what the attention
-looks like, sample outputs, every cell with its failure, and what produced it all.
+Everything is inline (style, drawings, a few lines of script that sort tables); the file loads nothing. It shows the tables beside
+the published numbers, learning curves, attention, sample outputs, every cell with its failure, and provenance.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from repro.files import write_atomic
 from repro.plan import Plan
 from repro.report import cells as states
-from repro.report.data import Part, lines_of, link, part, predictions_of, styles, table_view
-from repro.report.overview import overview
-from repro.report.pages import environment
+from repro.report.data import Part, lines_of, link, overview, part, predictions_of, styles, table_view
 from repro.report.placed import placed
-from repro.report.unchanged import content, holds
 from repro.store import Store
 from repro.store.records import of_cells
 from repro.tables.blocks import Block, Table
 from repro.tables.render import BEST
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 
 def write(
@@ -37,20 +37,17 @@ def write(
     """Write the HTML file `path`: the report of `built[i]`, the table of the plan `made[i]`.
 
     Args:
-        failed: cell id -> error of cells that failed in this run, beside what the store remembers.
+        failed: cell id -> error of cells that failed in this run, in addition to those in the store.
 
     Raises:
         ValueError: not one table per plan. ModuleNotFoundError: jinja2 is not installed.
         StoreError: the file cannot be written.
 
-    A missing or damaged piece (failed cell, no predictions, no matplotlib) becomes a note in its place. A file that holds
-    the report of the same content already is left as it is.
+    A note replaces each missing or damaged part (failed cell, no predictions, no matplotlib).
     """
     if len(built) != len(made):
         raise ValueError(f"one table per plan is needed, got {len(built)} tables and {len(made)} plans")
     path, palette = Path(path), styles(built)
-    if holds(path, made_of := content(built, made, store, failed or {})):
-        return path
     template = environment().get_template("report.html.jinja")
     sections = [
         _experiment(f"e{i}", table, plan, store, palette, failed or {}, path.parent)
@@ -59,7 +56,7 @@ def write(
     page = template.render(
         title=" · ".join(t.title for t in built), experiments=sections, palette=palette,
         best=BEST, overview=overview(built, [s["anchor"] for s in sections], palette),
-        content=made_of, provenance=part(states.provenance, made, store), written=time.strftime("%Y-%m-%d %H:%M %Z"),
+        provenance=part(states.provenance, made, store), written=time.strftime("%Y-%m-%d %H:%M %Z"),
     )  # fmt: skip
     write_atomic(path, page.encode("utf-8", "replace"))
     return path
@@ -68,7 +65,7 @@ def write(
 def _experiment(
     anchor: str, table: Table, plan: Plan, store: Store, palette: Mapping[str, int], failed: Mapping[str, str], beside: Path
 ) -> dict[str, Any]:  # fmt: skip
-    """What the template shows of one experiment; links are relative to the folder `beside`."""
+    """The template's values for one experiment; links are relative to the folder `beside`."""
     cells = part(states.cell_views, plan, table, store, failed, beside)
     # a cell that fills several slots is counted once
     count = Counter({x["cell_id"]: x["state"] for column in cells.content or () for x in column["cells"]}.values())
@@ -90,7 +87,7 @@ def _experiment(
 def _column(
     anchor: str, number: int, block: Block, plan: Plan, palette: Mapping[str, int], store: Store
 ) -> dict[str, Any]:  # fmt: skip
-    """A column of an experiment: its table and everything drawn below it."""
+    """The template's values for one column: its table and the drawings below it."""
     from repro.report import comparison, figures, heat
     from repro.report.samples import image, samples
 
@@ -118,7 +115,33 @@ def _column(
 
 
 def _pictures(plan: Plan, number: int) -> Any:
-    """What gives the image of a test record as PNG, of families whose examples have one; None of others."""
+    """A function from a test record's image to PNG, for families whose examples are images; else None."""
     cell = next(slot.cell for slot in plan.slots if slot.column == number)
     find = getattr(cell.family, "pictures", None)
     return find(cell.config) if find else None
+
+
+def environment() -> Any:
+    """The templates. Raises ModuleNotFoundError: jinja2 is not installed."""
+    try:
+        import jinja2
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "the HTML report needs jinja2: pip install 'sparse-attention[repro]' and run the command again"
+        ) from error
+    from repro.report.figures import swatch
+
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    found.globals["swatch"] = swatch
+    found.filters["prose"] = prose
+    return found
+
+
+def prose(text: str) -> Markup:
+    """Escaped text in which backticks mark code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))

@@ -9,13 +9,14 @@ from typing import Any
 
 from repro.files import read_json
 from repro.plan import Plan
+from repro.protocol import metric_of
 from repro.report.data import Missing, link
 from repro.store import Store
 from repro.tables.blocks import Table
 
 
 def cell_views(plan: Plan, table: Table, store: Store, failed: Mapping[str, str], beside: Path) -> list[dict[str, Any]]:
-    """The columns of the plan, each with a line per slot; `beside` is the report's folder, links are relative to it."""
+    """The columns of the plan, each with a line per slot; links are relative to the folder `beside`."""
     return [_column(c, plan, table, store, failed, beside) for c in range(len(plan.experiment.columns))]
 
 
@@ -44,8 +45,7 @@ def _column(
         rows = [row for row in table.blocks[slot.column].rows if not row.baseline]
         scores = []
         for metric, _ in shown:
-            known = metrics_of.get(metric.rpartition("/")[2])
-            digits = decimals.get(metric) if decimals.get(metric) is not None else known.decimals if known else 2
+            digits = decimals[metric] if decimals.get(metric) is not None else metric_of(metrics_of, metric).decimals
             scores.append(f"{metrics[metric]:.{digits}f}" if metric in metrics else "")
         epoch, epochs = metrics.get("best_epoch"), (cell.config.get("train") or {}).get("max_epochs")
         views.append({
@@ -60,7 +60,7 @@ def _column(
 
 
 def provenance(plans: Sequence[Plan], store: Store) -> list[tuple[str, list[tuple[str, int]]]]:
-    """(what, [(value, number of cells)]) over all cells: several values mean that the cells were not made alike."""
+    """(what, [(value, number of cells)]) over all cells; several values mean that the cells differ."""
     seen: dict[str, Counter[str]] = {}
     started, seconds = [], 0.0
     for cell in {cell.training_id: cell for plan in plans for cell in plan.cells.values()}.values():

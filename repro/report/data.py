@@ -1,44 +1,43 @@
-"""What a report shows, read from the store: selected cells, curves, predictions.
+"""The data of a report, read from the store: selected cells, predictions, an overview.
 
-Everything here is plain data for the template; nothing is drawn. A piece that is missing raises `Missing` with a sentence
-for the reader, and `part` turns that (and any surprise) into a note, so that one broken file costs one figure.
+Everything here is plain data for the template; nothing is drawn. A missing part raises `Missing` with a message for the reader;
+`part` turns that, and any other error, into a note, so that one broken file costs one figure.
 """
 
 from __future__ import annotations
 
-import csv
 import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from repro.identity import Found
 from repro.plan.experiment import Column
-from repro.protocol import Metric
+from repro.protocol import Metric, metric_of
 from repro.store import Damaged
-from repro.tables.blocks import Block, Table, best_of
+from repro.tables.blocks import Block, Table, best_of, rank_agreement
 
 LONGEST_TEXT = 700  # characters of a source or reference shown
 
 
 class Missing(Exception):
-    """A piece of the report that cannot be shown; the message says why and what would bring it."""
+    """A part of the report that cannot be shown; the message has the reason and the next step."""
 
 
 @dataclass
 class Part:
-    """A piece of the report, or the note that stands in its place."""
+    """A part of the report, or a note in its place."""
 
     content: Any = None
     note: str = ""
 
 
 def part(make: Callable[..., Any], *arguments: Any) -> Part:
-    """Call `make`; a failure becomes a note, because a report with a gap is worth more than no report."""
+    """Call `make`; a failure becomes a note: a report with a gap is better than no report."""
     try:
         return Part(make(*arguments))
     except Missing as missing:
@@ -50,16 +49,16 @@ def part(make: Callable[..., Any], *arguments: Any) -> Part:
 
 @dataclass
 class Line:
-    """A row of the experiment in one column, with the cells selected for it (one per seed; empty: none finished)."""
+    """A row of the experiment in one column, with its selected cells (one per seed; empty: none finished)."""
 
     label: str
     detail: str
     style: int  # index into the palette
-    found: list[Found] = field(default_factory=list)
+    found: Sequence[Found] = ()
 
 
 def styles(tables: Sequence[Table]) -> dict[str, int]:
-    """Row label -> palette index, the same wherever the label appears."""
+    """Row label -> palette index, the same in all tables."""
     labels = [row.label for t in tables for block in t.blocks for row in block.rows if not row.baseline]
     return {label: i for i, label in enumerate(dict.fromkeys(labels))}
 
@@ -74,52 +73,29 @@ def link(path: Path, beside: Path) -> str:
 
 
 def table_view(block: Block, column: Column, metrics: Mapping[str, Metric]) -> dict[str, Any]:
-    """A block ready to be printed: its rows, the (row, published column) that are best, every row's verdicts (word, all of it)."""
+    """The template's values for a block: rows, the best (row, published column) pairs, each row's verdicts (word, full text)."""
     rows = [row for row in block.rows if not row.baseline]
     against = [metric for group in column.published for metric in group.against]
     best_published = set()
     for c, full in enumerate(against):
-        metric = metrics.get(full.rpartition("/")[2])
         printed = [None if (theirs := row.theirs[c]) is None else theirs.value for row in rows]
-        best_published |= {(r, c) for r in best_of(printed, metric.better if metric else 0, 4)}
+        best_published |= {(r, c) for r in best_of(printed, metric_of(metrics, full).better, 4)}
     verdicts = [list(dict.fromkeys((v.word, v.text) for v in row.verdicts if v)) for row in rows]
-    baselines = [row for row in block.rows if row.baseline]
     differences = [[row.difference(c, against) for c in range(len(against))] for row in rows]
     return {
-        "rows": rows,
-        "runs": any(row.found for row in rows),
+        "rows": rows, "runs": any(row.found for row in rows), "baselines": [row for row in block.rows if row.baseline],
         "differences": differences if any(text for line in differences for text in line) else [],
-        "baselines": baselines,
-        "best_published": best_published,
-        "verdicts": verdicts,
-        "against": against,
-    }
-
-
-def read_curves(found: Found) -> dict[str, list[float]]:
-    """`curves.csv` by columns; what is not a number is NaN. Empty when the file is absent."""
-    try:
-        with (found.folder / "curves.csv").open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except FileNotFoundError:
-        return {}
-    return {key: [_number(row.get(key)) for row in rows] for key in rows[0] if key} if rows else {}
-
-
-def _number(text: Any) -> float:
-    try:
-        return float(text)
-    except (TypeError, ValueError):
-        return math.nan
+        "best_published": best_published, "verdicts": verdicts, "against": against,
+    }  # fmt: skip
 
 
 def scores(line: Line, name: str) -> list[float]:
-    """The metric `name` of the selected cells that have it."""
+    """The values of metric `name` in the selected cells."""
     return [v for f in line.found if (v := f.metrics.get(name)) is not None and math.isfinite(v)]
 
 
 def predictions_of(lines: Sequence[Line], split: str) -> list[dict[int, dict[str, Any]] | None]:
-    """Per line the records of its first selected cell by example index; None where there are none or they cannot be read."""
+    """For each line the records of its first selected cell by example index; None without readable records."""
     read: list[dict[int, dict[str, Any]] | None] = []
     for line in lines:
         level = line.found[0].evaluations.get(split) if line.found else None
@@ -134,3 +110,25 @@ def predictions_of(lines: Sequence[Line], split: str) -> list[dict[int, dict[str
 
 def clip(text: str) -> str:
     return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1].rstrip() + "…"
+
+
+def overview(built: Sequence[Table], anchors: Sequence[str], palette: Mapping[str, int]) -> list[dict[str, Any]]:
+    """A line for each column of an experiment, for a table of all tables on one screen.
+
+    A line has the table and its anchor, what is scored, the `Value` and verdict of each label of the palette, agreement of ranks.
+    """
+    lines = []
+    for table, anchor in zip(built, anchors):
+        for c, block in enumerate(table.blocks):
+            rows = {row.label: row for row in block.rows if not row.baseline and row.values}
+            cells = []
+            for label in palette:
+                row = rows.get(label)
+                verdict = next((v for v in row.verdicts if v), None) if row else None
+                cells.append((row.values[0] if row else None, verdict.word if verdict and verdict.comparable else ""))
+            lines.append({
+                "anchor": f"{anchor}c{c}", "table": table.name, "label": block.label, "unavailable": block.unavailable,
+                "score": block.headers[0] if block.headers else "", "cells": cells,
+                "agreement": rank_agreement(block, 0) if block.against else None,
+            })  # fmt: skip
+    return lines

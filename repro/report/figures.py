@@ -1,7 +1,7 @@
-"""Curves, dot plots and differences of a report, drawn by matplotlib as inline SVG that follows the page's colours.
+"""Curves, dot plots and differences of a report, drawn by matplotlib as inline SVG.
 
-The drawings carry the palette's colours as placeholders; `_inline` turns them into the page's CSS variables, so that one
-drawing serves the light, the dark and the printed page.
+The drawings use placeholders for colours; `_inline` turns these into the page's CSS variables, so that one drawing works in light,
+dark and print.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any
 from markupsafe import Markup
 
 from repro.plan.experiment import Column
-from repro.protocol import Metric
-from repro.report.data import Line, Missing, read_curves, scores
+from repro.protocol import Metric, metric_of
+from repro.report.data import Line, Missing, scores
 from repro.tables.blocks import Block
+from repro.tables.convergence import read_curves
 
 # Placeholders for --c0 ... --c7 (the page's CSS has the real colours: Okabe & Ito's, which colour-blind readers can tell
 # apart, darkened where they are faint on white), the text colour and the grid colour.
@@ -53,7 +54,7 @@ class Figure:
 
 @contextmanager
 def _matplotlib(salt: str) -> Iterator[Any]:
-    """matplotlib's Figure class under the report's settings, without pyplot: no global state, no display."""
+    """matplotlib's Figure class with the report's settings, without pyplot: no global state, no display."""
     try:
         import matplotlib
         from matplotlib.figure import Figure as Drawing
@@ -73,49 +74,44 @@ def _matplotlib(salt: str) -> Iterator[Any]:
 
 def _inline(drawing: Any, label: str) -> Markup:
     """The drawing as an SVG element for the page: no prologue, no metadata, no fixed size, the page's colours."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    FigureCanvasSVG(drawing)
-    buffer = io.StringIO()
-    drawing.savefig(buffer, format="svg", transparent=True)
-    text = buffer.getvalue()
+    text = _svg(drawing, transparent=True)
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", "", text, flags=re.S)
     text = re.sub(r'<g id="[^"]*"', "<g", text)  # they repeat from drawing to drawing; only <defs> are referred to
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text).groups()  # type: ignore[union-attr]
     head = f'<svg class="plot" role="img" viewBox="0 0 {width} {height}" style="max-width:{float(width) * 1.34:.0f}px">'
     text = re.sub(r"^<svg[^>]*>", lambda _: f"{head}<title>{Markup.escape(label)}</title>", text, count=1)
-    names = dict(zip((*COLOURS, INK, GRID, PAPER), (*(f"c{i}" for i in range(8)), "ink", "grid", "paper")))
-    text = re.sub("|".join(names), lambda m: f"var(--{names[m[0]]})", text)
+    text = _coloured(text, [f"var(--{name})" for name in (*(f"c{i}" for i in range(8)), "ink", "grid", "paper")])
     text = re.sub(r"\n\s*", "\n", text)
     return Markup(re.sub(r"(\d\.\d{2})\d+", r"\1", text))
 
 
-# What the placeholders are in a file of its own, on white (report.css.jinja has them for pages).
+# The colours in an SVG file, on white (report.css.jinja has those of the page).
 ON_WHITE = (
-    "#1f2328",
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#c05a94",
-    "#b98500",
-    "#3d9bd0",
-    "#7b3f98",
-    "#1f2328",
-    "#d8dee4",
-    "#ffffff",
-)
+    "#1f2328", "#0072b2", "#d55e00", "#009e73", "#c05a94", "#b98500", "#3d9bd0", "#7b3f98", "#1f2328", "#d8dee4", "#ffffff",
+)  # fmt: skip
 
 
 def standalone(drawing: Any, label: str) -> str:
     """The drawing as an SVG file, on white."""
+    text = _svg(drawing, facecolor="white", metadata={"Date": None, "Title": label})
+    return _coloured(text, ON_WHITE)
+
+
+def _svg(drawing: Any, **options: Any) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     FigureCanvasSVG(drawing)
+    drawing.draw_without_rendering()  # the layout settles in the second pass
     buffer = io.StringIO()
-    drawing.savefig(buffer, format="svg", facecolor="white", metadata={"Date": None, "Title": label})
-    names = dict(zip((*COLOURS, INK, GRID, PAPER), ON_WHITE))
-    return re.sub("|".join(names), lambda m: names[m[0]], buffer.getvalue())
+    drawing.savefig(buffer, format="svg", **options)
+    return buffer.getvalue()
+
+
+def _coloured(text: str, colours: Sequence[str]) -> str:
+    """`text` with `colours` in place of the placeholders."""
+    names = dict(zip((*COLOURS, INK, GRID, PAPER), colours))
+    return re.sub("|".join(names), lambda m: names[m[0]], text)
 
 
 def _style(index: int) -> dict[str, Any]:
@@ -129,11 +125,11 @@ NAMES = {
 
 
 def learning_curves(lines: Sequence[Line], column: Column, salt: str) -> list[Figure]:
-    """One panel for the selection metric, one for perplexity or loss, one for the attention's zeros, one for the time, over epochs.
+    """Panels over epochs: the selection metric, perplexity or loss, the attention's zeros, and the time.
 
-    A line is the mean over a row's seeds with their range as a band; large markers are the epochs that were kept.
+    A line is the mean over a row's seeds with their range as a band; large markers are the selected epochs.
     """
-    curves = [[c for c in map(read_curves, line.found) if c.get("epoch")] for line in lines]
+    curves = [[c for f in line.found if (c := read_curves(f.folder)).get("epoch")] for line in lines]
     present = {key for group in curves for curve in group for key in curve}
     wanted = [column.select.metric if column.select else "dev/accuracy", "dev/accuracy"]
     first = next((m for m in wanted if m in present), None)
@@ -151,7 +147,7 @@ def learning_curves(lines: Sequence[Line], column: Column, salt: str) -> list[Fi
 
 
 def _contradicts(measured: Sequence[float], curve: Sequence[float]) -> bool:
-    """Whether training counted zeros of other weights than the table: none at all in one, some in the other."""
+    """Whether training and table counted the zeros of different weights: none at all in one, some in the other."""
     return bool(measured and curve) and any(v > 0 for v in measured) != any(v > 0 for v in curve)
 
 
@@ -233,25 +229,22 @@ def attention_quality(lines: Sequence[Line], column: Column, split: str, salt: s
 def against_published(block: Block, lines: Sequence[Line], metrics: Mapping[str, Metric], salt: str) -> list[Figure]:
     """Ours minus the published number with its 95 % interval over seeds, a panel per published column.
 
-    Which of our metrics a published number is held against is the experiment's to say (`against`), as for the verdict.
-    Raises `Missing` where nothing is comparable.
+    The experiment defines our metric for each published column (`against`), as for the verdict. Raises `Missing` if nothing is
+    comparable.
     """
     if not block.comparable:
         raise Missing("Not drawn: none of these numbers is comparable with the published ones.")
-    columns = [f"{name} {label}" for name, labels in block.published for label in labels]
     rows = [row for row in block.rows if not row.baseline]
     figures = []
-    for c, (title, metric) in enumerate(zip(columns, block.against)):
+    for c, (title, metric) in enumerate(zip(block.columns, block.against)):
         found = []
         for row, line in zip(rows, lines):
             ours, theirs, verdict = row.value(metric), row.theirs[c], row.verdicts[c]
             if ours and ours.summary and theirs is not None and verdict is not None and verdict.comparable:
                 found.append((ours.summary.mean - theirs.value, ours.summary.half, line))
-        known = metrics.get(metric.rpartition("/")[2])
         if found:
-            figures.append(
-                _differences(found, known.tolerance if known else None, f"{title}: ours minus published", f"{salt}/{c}")
-            )
+            tolerance = metric_of(metrics, metric).tolerance
+            figures.append(_differences(found, tolerance, f"{title}: ours minus published", f"{salt}/{c}"))
     if not figures:
         raise Missing("No row has both a number of ours and a published one.")
     return figures

@@ -1,8 +1,7 @@
-"""Attention heat maps as inline SVG, drawn as alignment figures are: source across, output down, a panel for each row of the table.
+"""Attention heat maps as inline SVG, like alignment figures: source across, output down, a panel for each row of the table.
 
-An exact zero is grey; a weight however small has a white ground. Neighbours of equal weight are one rectangle without a border
-between them, so that what a fused mapping has joined is seen; equal weights that are not all neighbours share a letter, which
-shows the groups of oscarmax.
+An exact zero is grey, any other weight has a white ground. Neighbours of equal weight are one rectangle without a border, which shows
+the segments of fusedmax. Equal weights that are not all neighbours share a letter, which shows the groups of oscarmax.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 def heat_maps(
     lines: Sequence[Line], records: Sequence[dict[int, dict[str, Any]] | None], split: str
 ) -> list[dict[str, Any]]:
-    """Drawings of up to three examples of medium length that every row has attention for. Raises `Missing` when there are none."""
+    """Drawings of up to three examples of medium length for which every row has attention. Raises `Missing` without any."""
     from safetensors import safe_open
 
     rows = [(line, by_index) for line, by_index in zip(lines, records) if by_index and _file(line, split).is_file()]
@@ -112,7 +111,7 @@ def draw(source: Sequence[str], outputs: Sequence[str], weights: Any, label: str
     for down in range(steps):
         row = [float(v) for v in weights[down]]
         for start, end in runs(row):
-            if row[start] != 0:  # also NaN: a broken weight must not look like a zero
+            if row[start] != 0:  # also NaN, which must not look like a zero
                 across = (end - start) * CELL
                 squares.setdefault(level(row[start]), []).append(
                     f"M{start * CELL} {down * CELL}h{across}v{CELL}h-{across}z"

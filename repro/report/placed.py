@@ -1,6 +1,6 @@
-"""Figures that were drawn from an experiment's cells, in its report: each with what is published beside it and the link to its numbers.
+"""Figures of a paper drawn from an experiment's cells, in its report, with a description of the published figure and a link to the data.
 
-Whoever draws one leaves a note beside it (`note`); a report shows what lies in <outputs>/figures/<experiment>/ for its profile.
+The code that draws a figure writes a note beside it (`note`); a report shows those in <outputs>/figures/<experiment>/ for its profile.
 """
 
 from __future__ import annotations
@@ -14,53 +14,34 @@ from repro.files import read_json, write_json
 from repro.report.data import link
 
 ENDING = ".about.json"
-LARGEST = 2_000_000  # bytes of a drawing in a page; a larger one is linked
+LARGEST = 2_000_000  # bytes of an embedded drawing; a larger one is linked
 
 
 def note(stem: Path, title: str, caption: str, published: str, profile: str, data: Path, cells: Sequence[str]) -> Path:
-    """Write what a report says of the drawing `stem`.svg.
+    """Write what a report shows with the drawing `stem`.svg.
 
     Args:
-        published: what the paper's own shows. data: the file with its numbers. cells: ids of the trainings it was drawn from.
+        published: what the paper's figure shows. data: the file with the numbers. cells: ids of the trainings that it shows.
     """
-    told = {
-        "title": title,
-        "caption": caption,
-        "published": published,
-        "profile": profile,
-        "data": data.name,
-        "cells": list(cells),
-    }
+    told = {"title": title, "caption": caption, "published": published, "profile": profile}
     path = stem.with_name(stem.name + ENDING)
-    write_json(path, told)
+    write_json(path, {**told, "data": data.name, "cells": list(cells)})
     return path
 
 
-def files(folder: Path, profile: str) -> list[Path]:
-    """The notes in a folder whose figures were drawn under a profile."""
-    return [path for path in sorted(folder.glob(f"*{ENDING}")) if (read_json(path) or {}).get("profile") == profile]
-
-
 def placed(folder: Path, profile: str, known: Collection[str], beside: Path) -> list[dict[str, Any]]:
-    """What a page shows of the figures in a folder.
+    """The template's values for the figures in a folder.
 
     Args:
-        known: ids of the report's trainings. beside: the report's folder, links are relative to it.
+        known: ids of the report's trainings. beside: the report's folder; links are relative to it.
     """
     found = []
-    for path in files(folder, profile):
-        told = read_json(path) or {}
+    for path in sorted(folder.glob(f"*{ENDING}")):
+        if (told := read_json(path) or {}).get("profile") != profile:
+            continue
         svg = path.with_name(path.name.removesuffix(ENDING) + ".svg")
         drawing = svg.read_bytes() if svg.is_file() and svg.stat().st_size <= LARGEST else b""
         image = f"data:image/svg+xml;base64,{base64.b64encode(drawing).decode()}" if drawing else ""
-        others = [one for one in told["cells"] if one not in known]
-        found.append(
-            told
-            | {
-                "image": image,
-                "svg": link(svg, beside),
-                "data": link(path.with_name(told["data"]), beside),
-                "others": len(others),
-            }
-        )
+        links = {"svg": link(svg, beside), "data": link(path.with_name(told["data"]), beside)}
+        found.append({**told, **links, "image": image, "others": sum(one not in known for one in told["cells"])})
     return found

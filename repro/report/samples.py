@@ -1,4 +1,4 @@
-"""Sample outputs: which test examples are shown, and what each row of the table says to them."""
+"""Sample outputs: a choice of test examples with the output of each row of the table."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def spaced(indices: Sequence[int], count: int) -> list[int]:
 
 
 def choose(common: Sequence[int], records: Records, names: Sequence[str]) -> tuple[list[int], str]:
-    """The examples that are shown, in order, and a sentence that says how they were chosen.
+    """The examples to show, in order, and a sentence on how they were chosen.
 
-    Half of them are failures, examples that some row scores zero on, where the first score of an example tells failures.
+    Half of them are failures, on which some row scores zero, if examples have scores of their own.
     """
     failed = [
         i
@@ -64,23 +64,19 @@ def samples(
             text = str((record or {}).get("output", (record or {}).get("prediction", "")))
             words = [(word, _folded(word) in known) for word in text.split()]
             score = _score(record or {}, names)
-            one = {"label": line.label, "style": line.style, "words": words, "available": record is not None}
-            outputs.append(
-                one
-                | {
-                    "score": "" if score is None else f"{score[0]} {score[1]:.1f}",
-                    "failed": score is not None and score[1] == 0,
-                }
-            )
-        source = {"index": index, "source": clip(str(first.get("source", ""))), "outputs": outputs}
-        found.append(
-            source | {"references": [clip(r) for r in references], "image": image(picture, first.get("image"))}
-        )
+            outputs.append({
+                "label": line.label, "style": line.style, "words": words, "available": record is not None,
+                "score": "" if score is None else f"{score[0]} {score[1]:.1f}", "failed": score is not None and score[1] == 0,
+            })  # fmt: skip
+        found.append({
+            "index": index, "source": clip(str(first.get("source", ""))), "outputs": outputs,
+            "references": [clip(r) for r in references], "image": image(picture, first.get("image")),
+        })  # fmt: skip
     return {"how": how, "examples": found}
 
 
 def image(picture: Picture | None, key: Any) -> str:
-    """A data URI; nothing without a picture."""
+    """A data URI; empty without a picture."""
     raw = picture(str(key)) if picture and key is not None else b""
     return f"data:image/png;base64,{base64.b64encode(raw).decode()}" if raw else ""
 
@@ -90,7 +86,7 @@ def _folded(word: str) -> str:
 
 
 def _score(record: Mapping[str, Any], names: Sequence[str]) -> tuple[str, float] | None:
-    """The first score that an example has of its own, among those shown where there is one."""
+    """The first score of an example, preferably one of those shown."""
     scores = {k: float(v) for k, v in (record.get("sentence") or {}).items() if isinstance(v, (int, float))}
     name = next((n for n in [*names, *scores] if n in scores), None)
     return None if name is None else (name, scores[name])

@@ -1,17 +1,14 @@
-"""Drawings of settings side by side: score and share of zeros against a parameter that was swept, and against each other."""
+"""Drawings of settings side by side: score and share of zeros against a swept parameter, and against each other."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
-
+from repro.files import csv_text
 from repro.report.data import Missing
 from repro.report.figures import _inline, _matplotlib, _style, standalone
 from repro.tables.compare import Group, Setting, text
@@ -21,27 +18,26 @@ WIDE = 50  # largest value / smallest: beyond it an axis is logarithmic
 
 @dataclass
 class Drawn:
-    """A drawing: for a page (`svg`), as a file of its own (`file`), and the numbers in it as CSV (`data`)."""
+    """A drawing as SVG, and the numbers in it as CSV (`data`)."""
 
     name: str
     caption: str
-    svg: Markup
-    file: str
+    svg: str
     data: str
 
 
 @dataclass
 class Curve:
-    """The settings of a line, by the value of what was swept."""
+    """The settings of a line, by the value of the swept parameter."""
 
     label: str
     points: list[tuple[float, Setting]]
 
 
 def swept(group: Group) -> dict[tuple[str, str], list[Curve]]:
-    """(mapping or "", key) -> the lines of a drawing: settings that differ in that number alone, two or more of them.
+    """(mapping or "", key) -> the lines of a drawing: two or more settings that differ only in that number.
 
-    The parameters of a mapping have a drawing each; what is no mapping's, such as optim.lr, one with a line a mapping.
+    Each parameter of a mapping has a drawing; other parameters, such as optim.lr, have one drawing with a line per mapping.
     """
     found: dict[tuple[str, str], list[Curve]] = {}
     keys = dict.fromkeys(k for s in group.settings for k, v in s.values.items() if _is_number(v))
@@ -66,8 +62,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def figures(group: Group, salt: str = "", files: bool = True) -> list[Drawn]:
-    """Every drawing of a group's settings, as files of their own too unless a page is all that is wanted. Raises `Missing` when nothing was swept or measured."""
+def figures(group: Group, salt: str, files: bool) -> list[Drawn]:
+    """Every drawing of a group's settings, for files of their own or for a page. Raises `Missing` when nothing was swept or measured."""
     drawn = [_against(group, mapping, key, curves, salt, files) for (mapping, key), curves in swept(group).items()]
     if (pareto := _pareto(group, salt, files)) is not None:
         drawn.append(pareto)
@@ -105,11 +101,11 @@ def _against(group: Group, mapping: str, key: str, curves: Sequence[Curve], salt
         drawing.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=7.5)
         data = _data(metrics, short, ((c.label, x, s) for c in curves for x, s in c.points))
         name = "_".join(part for part in (group.task, mapping, short) if part)
-        return Drawn(_file(name), title, _inline(drawing, title), standalone(drawing, title) if files else "", data)
+        return Drawn(_file(name), title, (standalone if files else _inline)(drawing, title), data)
 
 
 def _pareto(group: Group, salt: str, files: bool) -> Drawn | None:
-    """The score against the share of zeros; the line joins the settings that no other beats in both."""
+    """The score against the share of zeros; the line joins the settings that no other setting beats in both."""
     zeros, score = next((m for m, h in group.attention.items() if h == "zeros"), None), group.score
     if zeros is None or score is None:
         return None
@@ -119,7 +115,7 @@ def _pareto(group: Group, salt: str, files: bool) -> Drawn | None:
     ]  # fmt: skip
     if len(points) < 2:
         return None
-    sign = group.better(score) or 1
+    sign = group.metric(score).better or 1
     front = sorted((p for p in points if not any(_beats(q, p, sign) for q in points)), key=lambda p: p[:2])
     mappings = list(dict.fromkeys(s.mapping for *_, s in points))
     title = f"{group.task}: {score} against {zeros}"
@@ -145,13 +141,7 @@ def _pareto(group: Group, salt: str, files: bool) -> Drawn | None:
         axes.set(xlabel=zeros, ylabel=score)
         drawing.legend(loc="outside right upper", frameon=False, fontsize=7.5)
         data = _data([zeros, score], "", ((s.mapping, math.nan, s) for *_, s in points))
-        return Drawn(
-            _file(f"{group.task}_pareto"),
-            title,
-            _inline(drawing, title),
-            standalone(drawing, title) if files else "",
-            data,
-        )
+        return Drawn(_file(f"{group.task}_pareto"), title, (standalone if files else _inline)(drawing, title), data)
 
 
 def _beats(a: tuple, b: tuple, sign: int) -> bool:
@@ -164,16 +154,14 @@ def _varies(key: str, points: Iterable[tuple]) -> bool:
 
 
 def _data(metrics: Sequence[str], key: str, points: Iterable[tuple[str, float, Setting]]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     number: Callable[[float | None], str] = lambda v: "" if v is None else f"{v:.6g}"  # noqa: E731
     head = [f"{m} {what}" for m in metrics for what in ("mean", "sd", "n")]
-    writer.writerow(["line", *([key] if key else []), "setting", *head])
+    rows = [["line", *([key] if key else []), "setting", *head]]
     for label, x, s in points:
         found = [s.summary(m) for m in metrics]
         numbers = [v for m in found for v in ([number(m.mean), number(m.std), m.n] if m else ["", "", 0])]
-        writer.writerow([label, *([number(x)] if key else []), s.detail, *numbers])
-    return out.getvalue()
+        rows.append([label, *([number(x)] if key else []), s.detail, *map(str, numbers)])
+    return csv_text(rows)
 
 
 def _file(name: str) -> str:

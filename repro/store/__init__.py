@@ -1,4 +1,4 @@
-"""Trainings and their evaluations on disk: safe with many writers, never half-written, checked when they are read.
+"""Trainings and their evaluations on disk: safe with many writers, never half-written, checked on reading.
 
     <root>/cells/<task>/<mapping>/<cell_id>/          a training
         config.yaml  weights.safetensors  encoding/  metrics.json  curves.csv  provenance.json  manifest.json
@@ -6,9 +6,9 @@
         evaluations/<id>/                             an evaluation of it
             config.yaml  metrics.json  predictions.jsonl.gz  attention.safetensors  provenance.json  manifest.json
 
-`manifest.json` lists every file of its own level with its sha256 and is renamed into place last: its presence means
-done. A finished level whose files are not those of its manifest is damaged: it is named, moved aside and made again,
-never deleted. docs/store.md has the rules for several processes and machines.
+`manifest.json` lists every file of its own level with its sha256 and is written last: its presence means done. A finished level
+whose files differ from its manifest is damaged: the error names it, and the next run moves it aside and makes it again. Nothing is
+deleted. `claim` is the lock. docs/store.md has the rules for several processes and machines.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from typing import Any
 from repro.files import StoreError, read_json, sha256_of, write_atomic, write_json
 from repro.store import locks
 
-# What changes after a training is done, or is no part of it.
+# Files that are not in the manifest: they change after the training, or are not part of it.
 LOOSE = ("checkpoints", "evaluations", "logs", "log.txt", "status.json", "manifest.json")
 ASIDE = ".damaged-"
 
 
 def check_names(*names: str) -> None:
-    """Names of folders below the store. Raises StoreError for one that is none, or would leave it."""
+    """Check names of folders in the store. Raises StoreError for an invalid name, such as one that leaves the store."""
     for name in names:
         if not isinstance(name, str) or not re.fullmatch(r"\w[\w.+-]{0,99}", name):
             raise StoreError(f"{name!r} cannot name a folder of the store; use letters, digits, '_', '-', '+' and '.'")
 
 
 class Damaged(StoreError):
-    """A finished folder does not hold what was written there."""
+    """The files of a finished folder are not those that were written."""
 
 
 class Level:
@@ -53,11 +53,11 @@ class Level:
         return self.folder / name
 
     def finished(self) -> bool:
-        """Whether the manifest is there; says nothing of the files, see `damage`."""
+        """Whether there is a manifest; the files are not checked, see `damage`."""
         return self.path("manifest.json").is_file()
 
     def finish(self, **facts: Any) -> None:
-        """Write the manifest of the files that are there now."""
+        """Write the manifest of the current files."""
         files = {str(p.relative_to(self.folder)): sha256_of(p) for p in self._files()}
         write_json(self.path("manifest.json"), {**facts, "files": files})
 
@@ -67,12 +67,12 @@ class Level:
                 yield from sorted(p for p in top.rglob("*") if p.is_file()) if top.is_dir() else [top]
 
     def files(self) -> dict[str, str]:
-        """Name -> sha256 as the manifest says; empty when there is none, or it is not a manifest."""
+        """Name -> sha256 according to the manifest; empty without a valid manifest."""
         files = (read_json(self.path("manifest.json")) or {}).get("files")
         return files if isinstance(files, dict) and "metrics.json" in files else {}
 
     def damage(self) -> str | None:
-        """What is wrong with a finished level; None when it is whole, or not finished."""
+        """What is wrong with a finished level; None when it is intact or not finished."""
         if not self.finished():
             return None
         if not (files := self.files()):
@@ -89,15 +89,15 @@ class Level:
         return None if measured and isinstance(measured, dict) else "metrics.json holds no metrics"
 
     def read(self) -> dict[str, Any] | None:
-        """What was measured, None unless finished. Raises `Damaged`, naming the file."""
+        """metrics.json; None unless finished. Raises `Damaged`, naming the file."""
         if not self.finished():
             return None
         if why := self.damage():
-            raise Damaged(f"{self.folder} is damaged: {why}; run its command again: it is moved aside and made anew")
+            raise Damaged(f"{self.folder} is damaged: {why}; run its command again: it is moved aside and made again")
         return read_json(self.path("metrics.json"))
 
     def move_aside(self) -> Path:
-        """Rename the folder to the first free `<folder>.damaged-<n>`; its claim does not go along."""
+        """Rename the folder to the first free `<folder>.damaged-<n>`, without its lock."""
         number = 1
         while (target := self.folder.with_name(f"{self.folder.name}{ASIDE}{number}")).exists():
             number += 1
@@ -110,7 +110,7 @@ class Evaluation(Level):
     """The folder of one evaluation."""
 
     def clear(self) -> None:
-        """Make room for an evaluation: what is damaged goes aside, what was never finished goes."""
+        """Make room for an evaluation: a damaged one is moved aside, an unfinished one is deleted."""
         if self.finished():
             self.move_aside()
         elif self.folder.exists():
@@ -133,14 +133,14 @@ class Evaluation(Level):
 
 
 class Entry(Level):
-    """The folder of one training, with those of its evaluations."""
+    """The folder of one training, which contains those of its evaluations."""
 
     def evaluation(self, evaluation_id: str) -> Evaluation:
         return Evaluation(self.path("evaluations") / evaluation_id)
 
-    def claimed(self) -> AbstractContextManager[Callable[[], None]]:
-        """Own the cell with its evaluations while the block runs, as `locks.claimed` says. Raises `Busy` when another live process does."""
-        return locks.claimed(self.folder)
+    def locked(self) -> AbstractContextManager[Callable[[], None]]:
+        """Own the cell with its evaluations while the block runs, see `locks.hold`. Raises `Busy` when another live process does."""
+        return locks.hold(self.folder)
 
     def busy(self) -> bool:
         """Whether a live process owns the cell."""
@@ -150,11 +150,11 @@ class Entry(Level):
         """Move a damaged training away, with the evaluations of its weights; returns where to. Raises `Busy`."""
         if self.damage() is None:
             return None
-        with self.claimed():
+        with self.locked():
             return self.move_aside() if self.damage() else None
 
     def state(self) -> str:
-        """Of the training, or what was asked last: queued, running, done, failed, lost (was running, its process is gone)."""
+        """queued, running, done, failed, or lost (its process died); of the training, or of the last run."""
         state = (read_json(self.path("status.json")) or {}).get("state")
         if state == "running":
             return "running" if self.busy() else "lost"
@@ -164,7 +164,7 @@ class Entry(Level):
         return (read_json(self.path("status.json")) or {}) | {"state": self.state()}
 
     def set_status(self, state: str, **facts: Any) -> None:
-        """Replace the status; the number of the attempt and the scheduler's job stay unless given."""
+        """Replace the status; the number of the attempt and the scheduler's job are kept unless given."""
         before = read_json(self.path("status.json")) or {}
         kept = {key: before[key] for key in ("attempt", "job") if key in before}
         write_json(self.path("status.json"), {"state": state, "time": time.time(), **kept, **facts})

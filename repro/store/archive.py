@@ -1,9 +1,9 @@
 """Small records of a table's cells: enough to print the table again and to check every printed number, without the cells.
 
-A file of JSON lines a table. The first line says what was asked (experiment, profile, arguments) and has a checksum of the file. Each further line is a cell: the
-hash of its configuration and scoring (`key`), its names in the store, what training and evaluations measured, the versions
-they were made with, the dev scores of all epochs by the metric that picks one (`curve`; older records have none), and the
-scores of single test examples, packed, on which the significance rests. No weights, no texts.
+One file of JSON lines per table. The first line has the request (experiment, profile, arguments) and a checksum of the file. Each
+further line is a cell: the hash of its configuration and scoring (`key`), its ids in the store, the results of training and
+evaluations, the versions used, the dev scores of all epochs (`curve`; older records have none), and the packed scores of single
+test examples, which the significance tests need. No weights, no texts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from repro.files import SEAL, StoreError, read_json, write_atomic, write_json
 from repro.identity import Cell, computed_from, digest, family, scoring
-from repro.plan import Plan, Slot, Wanted, origin
+from repro.plan import Plan, Wanted, filled, origin
 from repro.plan.experiment import Experiment
 from repro.protocol import Family, Prepared, TestSet
 from repro.store import Evaluation, Level, Store, records
@@ -29,12 +29,12 @@ from repro.tables import convergence
 
 VERSION = 1
 MADE_WITH = ("code", "kernels", "locked", "machine", "attempt")
-PLACES = ("mirror", "fallback")  # of the data node: where data lie, not what they are
-OWN = "test"  # what the data set's own test set is called
+PLACES = ("mirror", "fallback")  # keys of the data node that only locate the data
+OWN = "test"  # name of the data set's own test set
 
 
 def key(config: Mapping[str, Any], of: Family) -> str:
-    """Names what a slot of a table asks for by its configuration alone, wherever its data lie."""
+    """Identifies a slot of a table by its configuration alone, wherever its data are."""
     data = {
         k: Path(v).name if k == "path" else v for k, v in config["data"].items() if k not in PLACES and v is not None
     }
@@ -42,10 +42,10 @@ def key(config: Mapping[str, Any], of: Family) -> str:
 
 
 def collect(wanted: Sequence[Wanted], store: Store) -> tuple[list[dict[str, Any]], list[str]]:
-    """A record for each slot that the store has finished, each cell once, and a sentence for each that it has not.
+    """A record for each finished cell of the slots, and a message for each slot without one.
 
     Raises:
-        Damaged: a cell whose files are not those that were written.
+        Damaged: the files of a cell are not those that were written.
     """
     folders = {(w.config["task"]["name"], w.config["mapping"]["name"]) for w in wanted}
     stored: dict[str, Path] = {}
@@ -74,7 +74,7 @@ def _written(folder: Path) -> float:
 
 
 def _record(w: Wanted, named: str, folder: Path, asked: set[str]) -> dict[str, Any] | None:
-    """None when one of the further test sets `asked` for was not scored this way."""
+    """The record of a cell; None if it lacks one of the further test sets `asked` for."""
     config, how = w.config, digest(scoring(w.config, family(w.module)))
     tests = {}
     for place in sorted((folder / "evaluations").glob("*")):
@@ -97,7 +97,7 @@ def _record(w: Wanted, named: str, folder: Path, asked: set[str]) -> dict[str, A
 
 
 def without_texts(scored: Mapping[str, Any]) -> dict[str, Any]:
-    """What an evaluation measured; of a constant output, a sentence of the data set, the number of words alone."""
+    """The results of an evaluation; a constant output, which is a sentence of the data set, is replaced by its number of words."""
     systems = {name: dict(values) for name, values in (scored.get("baselines") or {}).items()}
     for name in [k for k in systems.get("constant", {}) if k.endswith("/text")]:
         text = systems["constant"].pop(name)
@@ -145,10 +145,10 @@ def _checksum(head: Mapping[str, Any], cells: str) -> str:
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What was asked, and the cells; a file without a checksum, of an earlier version, is read with a warning.
+    """The request and the cells; a file without a checksum, from an earlier version, is read with a warning.
 
     Raises:
-        StoreError: there is no such file, or it is not what was written.
+        StoreError: the file does not exist, or is not what was written.
     """
     try:
         first, _, cells = path.read_text(encoding="utf-8").partition("\n")
@@ -169,20 +169,17 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def restore(
     one: Experiment, wanted: Sequence[Wanted], found: Iterable[Mapping[str, Any]], store: Store, overrides: Sequence[str] = ()
 ) -> Plan:  # fmt: skip
-    """The plan of an experiment whose finished cells are these records, unpacked into `store`; the others are missing there."""
+    """The plan of an experiment with the cells of the records unpacked into `store`; the other cells are missing there."""
     known = {record["key"]: record for record in found}
-    plan = Plan(one, overrides=tuple(overrides))
-    seen = set()
-    for w in wanted:
+
+    def restored(w: Wanted) -> Cell:
         named = key(w.config, family(w.module))
         cell = _cell(w, known.get(named), origin(one, w), named)
-        if (place := (w.row, w.column, cell.cell_id)) in seen:
-            continue
-        seen.add(place)
-        plan.slots.append(Slot(w.row, w.column, w.point, w.seed, cell))
         if named in known:
             _unpack(cell, known[named], store)
-    return plan
+        return cell
+
+    return filled(one, wanted, overrides, restored)
 
 
 def _cell(w: Wanted, record: Mapping[str, Any] | None, told: Mapping[str, str], named: str) -> Cell:
@@ -219,21 +216,21 @@ def _unpack(cell: Cell, record: Mapping[str, Any], store: Store) -> None:
 
 
 def from_records(plan: Plan, where: str) -> Plan:
-    """The same plan, whose table says that nothing was run for it."""
+    """The same plan with a footer which says that nothing was run for the table."""
     one = plan.experiment
     told = f"From records ({where}): nothing was run for this table."
     return replace(plan, experiment=replace(one, footers=(told, *one.footers)))
 
 
-# ---- what a record says of itself
+# ---- checks of a record against itself
 
 ROUNDED = 1e-3  # per-example scores are stored with four decimals, ROUGE and METEOR in per cent
 
 
 def contradictions(record: Mapping[str, Any]) -> list[str]:
-    """Scores of a record that its own per-example scores, or its other numbers, do not give; a sentence each.
+    """Scores of a record that contradict its per-example scores or its other numbers, one message each.
 
-    Checked are BLEU, every score that is a mean over examples, their number, and perplexities, which are 2 ** loss.
+    Checked are BLEU, every score that is a mean over examples, the number of examples, and perplexities (2 ** loss).
     """
     found = []
     for name, of_test in (record.get("tests") or {}).items():
@@ -271,12 +268,8 @@ def _columns(examples: Mapping[str, str]) -> dict[str, list[Any]]:
 
 
 def _bleu_of(rows: Sequence[Sequence[float]]) -> list[float]:
-    """BLEU of summed statistics; an n-gram order without a hit halves its share anew, as sacrebleu's `exp` smoothing does."""
-    sums = [sum(column) for column in zip(*rows)]
-    logs, smooth = 0.0, 1.0
-    for hits, total in zip(sums[:4], sums[4:8]):
-        if total == 0 or not any(sums[:4]):
-            return [0.0]
-        smooth *= 1.0 if hits else 2.0
-        logs += math.log(hits / total if hits else 1 / (smooth * total)) / 4
-    return [100 * math.exp(logs + min(0.0, 1 - sums[9] / max(sums[8], 1)))]
+    """Corpus BLEU of per-sentence statistics, with the smoothing of the scores."""
+    from sacrebleu.metrics import BLEU
+
+    sums = [int(sum(column)) for column in zip(*rows)]
+    return [BLEU.compute_bleu(sums[:4], sums[4:8], sums[8], sums[9], smooth_method="exp").score]

@@ -1,6 +1,6 @@
-"""The store looked after: everything checked, leftovers of killed processes removed, cells moved between machines.
+"""Maintenance of the store: check everything, remove leftovers of killed processes, move cells between machines.
 
-What is finished is never deleted, and neither is what was moved aside as damaged.
+Finished cells are never deleted, and neither are those moved aside as damaged.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from repro.store import ASIDE, Entry, Evaluation, Level, Store
 
 PARTS = re.compile(
     r"\.(.+)\.([0-9a-f]{8}|\d+)|saving\..+|best\.\d+\.pt|crash\.pt|claim\.stale\..+"
-)  # of what was not finished
+)  # files of unfinished work
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A folder of the store: its place below the root, done, damaged, or the state of what is not finished; what is wrong."""
+    """A folder of the store: its place below the root, its state (done, damaged, or that of unfinished work), and what is wrong."""
 
     place: str
     state: str
@@ -42,7 +42,7 @@ def levels(entry: Entry) -> Iterator[Level]:
 
 
 def verify(store: Store) -> Iterator[Seen]:
-    """Every training, evaluation and checkpoint, with what is wrong with it."""
+    """Every training, evaluation and damaged checkpoint, with what is wrong with it."""
     for entry in store:
         for level in levels(entry):
             place, why = str(level.folder.relative_to(store.root)), level.damage()
@@ -52,18 +52,17 @@ def verify(store: Store) -> Iterator[Seen]:
             if (broken := archive_damage(path)) and not PARTS.fullmatch(path.name):
                 yield Seen(str(path.relative_to(store.root)), "damaged", broken)
     for folder in sorted((store.root / "cells").rglob(f"*{ASIDE}*")):
-        yield Seen(
-            str(folder.relative_to(store.root)), "aside", "moved aside as damaged; delete it when nobody needs it"
-        )
+        place = str(folder.relative_to(store.root))
+        yield Seen(place, "aside", "moved aside as damaged; delete it if you do not need it")
 
 
 def clean(store: Store) -> list[str]:
-    """Remove what killed processes left behind in cells that nobody works on; the places."""
+    """Remove what killed processes left behind in cells that no process works on; the places."""
     removed = []
     for entry in store:
         if entry.busy():
             continue
-        with contextlib.suppress(StoreError), entry.claimed():  # a claim of a dead process goes too
+        with contextlib.suppress(StoreError), entry.locked():  # the lock of a dead process goes too
             for path in sorted(entry.folder.rglob("*")):
                 if PARTS.fullmatch(path.name) and path.is_file():
                     path.unlink()
@@ -76,7 +75,7 @@ def clean(store: Store) -> list[str]:
 
 
 def sizes(store: Store) -> dict[str, tuple[int, int]]:
-    """task/mapping, what was moved aside, and checkpoints of finished cells -> (folders, bytes)."""
+    """task/mapping, damaged folders, and checkpoints of finished cells -> (folders, bytes)."""
     found: dict[str, tuple[int, int]] = {}
 
     def count(what: str, folder: Path) -> None:
@@ -93,15 +92,15 @@ def sizes(store: Store) -> dict[str, tuple[int, int]]:
 
 
 def _unfit(level: Level) -> str | None:
-    """Why a level cannot travel."""
+    """Why a level cannot be exported or imported."""
     return level.damage() if level.finished() else "not finished"
 
 
 def export(store: Store, file: Path, fitting: Sequence[str] = ()) -> list[Seen]:
-    """Write a tar of finished cells, each checked before; what became of every cell.
+    """Check finished cells and write them to a tar; what happened to every cell.
 
     Args:
-        fitting: beginnings of `task/mapping/id` or of ids; empty: all.
+        fitting: beginnings of `task/mapping/id` or of ids; empty: all cells.
     """
     told = []
     temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}")
@@ -130,10 +129,10 @@ def export(store: Store, file: Path, fitting: Sequence[str] = ()) -> list[Seen]:
 
 
 def take_in(store: Store, file: Path) -> list[Seen]:
-    """Import the cells of a tar: unpacked beside, each file checked against its manifest, then renamed into place.
+    """Import the cells of a tar: unpack them, check each file against its manifest, and rename them into place.
 
-    A cell that is finished here stays as it is and gets the evaluations that it lacks. Nothing of a cell is run; one of an unknown
-    family is refused, and plugins that are not the user's own are named.
+    A cell that is finished here is kept and gets the evaluations that it lacks. No code of a cell is run. A cell of an unknown
+    family is refused, and untrusted plugins are named.
     """
     beside = store.root / "cells" / f".import-{uuid.uuid4().hex[:8]}"
     told: list[Seen] = []
@@ -144,7 +143,7 @@ def take_in(store: Store, file: Path) -> list[Seen]:
         for page in sorted(beside.glob("*/*/*/config.yaml")):
             told.extend(_put(store, Entry(page.parent)))
     except (tarfile.TarError, EOFError) as error:
-        raise StoreError(f"{file} is damaged or no tar ({error}); export it again") from error
+        raise StoreError(f"{file} is damaged or not a tar file ({error}); export it again") from error
     except OSError as error:
         raise explain(error, beside) from error
     finally:
@@ -168,16 +167,15 @@ def _put(store: Store, theirs: Entry) -> Iterator[Seen]:
         yield Seen(place, "refused", str(error))
         return
     ours.set_aside()
-    with ours.claimed():
+    with ours.locked():
         if not ours.finished():
             for path in theirs.folder.iterdir():
                 if path.name not in ("manifest.json", "evaluations"):
                     _replace(path, ours.path(path.name))
             theirs.path("manifest.json").replace(ours.path("manifest.json"))
             told = ", ".join(f"{p} ({why})" for p, why in foreign.items())
-            yield Seen(
-                place, "imported", told and f"its plugins are not yours and will not be run: {told}; {plugins.TRUST}"
-            )
+            warning = f"its plugins are not yours and will not be run: {told}; {plugins.TRUST}" if foreign else ""
+            yield Seen(place, "imported", warning)
         else:
             yield Seen(place, "was here")
         for level in list(levels(theirs))[1:]:

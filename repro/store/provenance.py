@@ -1,4 +1,4 @@
-"""What produced a number: code, versions, machine, time. Recorded with every cell, never part of its identity."""
+"""What produced a number: code, versions, machine, time. Recorded with every cell, not part of its identity."""
 
 from __future__ import annotations
 
@@ -60,23 +60,13 @@ def kernels_version() -> str:
 
 @lru_cache(maxsize=1)
 def unlocked() -> tuple[str, ...]:
-    """Packages of the locks that are absent or of another version here; those for other platforms and Pythons do not count."""
+    """Packages of the lock files that are missing here or have another version; lines for other platforms and Pythons are skipped."""
     from packaging.markers import Marker
 
     text = "\n".join(path.read_text(encoding="utf-8") for path in LOCKS if path.is_file())
     lines = re.findall(r"^([\w.-]+)==([^\s;]+)(?: ; ([^\\\n]+))?", text, re.M)
     pinned = [(name, version) for name, version, where in lines if not where or Marker(where.strip()).evaluate()]
-    # parsing the metadata of a hundred packages would take longer than all else that surrounds a cell; folders' names tell it too
-    found = [info.stem.partition("-") for path in reversed(sys.path) for info in Path(path).glob("*.dist-info")]
-    installed = {
-        name.lower(): version.split("+")[0] for name, _, version in found
-    }  # what comes first on the path counts
-    other = [
-        (name, locked)
-        for name, locked in pinned
-        if installed.get(re.sub("[-_.]+", "_", name).lower()) != locked.split("+")[0]
-    ]
-    return tuple(name for name, locked in other if (_version(name) or "").split("+")[0] != locked.split("+")[0])
+    return tuple(name for name, locked in pinned if (_version(name) or "").split("+")[0] != locked.split("+")[0])
 
 
 def _git(*arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""What the store knows of finished cells: configuration, scores and seconds of each, read back without the data."""
+"""The finished cells of a store: configuration, scores and seconds of each, read without the data."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from repro.cell import ASKED, check_nodes
+from repro.cell import ASKED, check_nodes, read_config
 from repro.files import StoreError, read_json, usable
 from repro.identity import Cell, Found, asked_id, computed_from, digest, family, scoring
 from repro.protocol import Family
@@ -18,92 +16,62 @@ from repro.store import ASIDE, Damaged, Entry, Evaluation, Level, Store
 from repro.tables import convergence
 from repro.tables.convergence import Convergence
 
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a tenth of the time where libyaml is there
-# What says where and how, or is told a reader, not what was computed.
+# Nodes and keys that do not change the result.
 ASIDE_NODES = ("runtime", "logger", "launcher", "paths", "plugins")
-LARGEST = 1e300  # of a metric: beyond, means overflow
+LARGEST = 1e300  # metric: means of larger values overflow
 ASIDE_KEYS = ("task.family", "task.deviations", "mapping.grid")
 
 
 @dataclass(frozen=True)
 class Scored:
-    """An evaluation's test set: hash of its content, version of the evaluation."""
+    """The test set of an evaluation: hash of its content, and the evaluation recipe."""
 
     sha256: str
     recipe: int | None
 
 
-@dataclass(frozen=True)
-class Record:
+@dataclass(frozen=True, kw_only=True)
+class Record(Found):
     """A finished training with the evaluations that were scored alike.
 
-    Attributes:
-        config: of the training, with the nodes that say how to score from the evaluations.
-        metrics: `split/metric` -> value. tests: name of a test set -> what was scored.
-        seconds: of the training and these evaluations.
-        facts: of train and dev data. tested: name of a test set -> its facts. baselines, signatures, evaluations: as of `Found`.
-        curve: dev score of every epoch, where it does not lie in the folder.
+    Attributes beside those of `Found`:
+        module: of the family. config: of the training, with the nodes that say how to score from the evaluations.
+        scored: name of a test set -> what was scored. data_sha256, recipe, plugins: of the training.
+        curve: dev score of every epoch, where the folder has no curves.csv.
     """
 
-    folder: Path
     module: str
     config: Mapping[str, Any]
-    metrics: Mapping[str, float]
-    tests: Mapping[str, Scored]
-    seconds: float
+    scored: Mapping[str, Scored]
     data_sha256: str
     recipe: int | None
     plugins: tuple[str, ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    tested: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    signatures: Mapping[str, str] = field(default_factory=dict)
-    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     curve: tuple[float, ...] | None = None
 
     @classmethod
-    def of(cls, cell: Cell, store: Store) -> Record | None:
-        """Of a cell, None unless it is finished and whole."""
+    def of_cell(cls, cell: Cell, store: Store) -> Record | None:
+        """The record of a cell; None unless it is finished and undamaged."""
         try:
             found = cell.found(store)
         except Damaged:
             return None
         if found is None:
             return None
-        tests = {t.name: Scored(t.sha256, cell.family.RECIPE[1]) for t in cell.tests}
-        plugins = tuple(Path(p).name for p in cell.config.get("plugins") or ())
-        of_data = (cell.prepared.sha256, cell.family.RECIPE[0], plugins)
+        trained, evaluated = cell.family.RECIPE
         return cls(
-            found.folder, cell.module, cell.config, found.metrics, tests, found.seconds, *of_data, facts=found.facts, tested=found.tests,
-            baselines=found.baselines, signatures=found.signatures, evaluations=found.evaluations,
-        )  # fmt: skip
-
-    @property
-    def found(self) -> Found:
-        """The same as a table of a plan has it."""
-        return Found(
-            self.cell_id, self.folder, self.metrics, self.signatures, self.facts, self.tested, self.baselines, {}, self.seconds,
-            self.evaluations,
+            **vars(found), module=cell.module, config=cell.config, data_sha256=cell.prepared.sha256, recipe=trained,
+            scored={t.name: Scored(t.sha256, evaluated) for t in cell.tests}, plugins=_plugins(cell.config),
         )  # fmt: skip
 
     @property
     def scores_by_epoch(self) -> Sequence[float]:
-        """The dev scores that picked the epoch; none where no curve was kept."""
+        """The dev score that selects the epoch, for every epoch; empty without a curve."""
         by = str((self.config.get("train") or {}).get("best_metric"))
         return convergence.dev_scores(self.folder, by) if self.curve is None else self.curve
 
     @property
     def converged(self) -> Convergence:
-        known = self.family.METRICS
-        if self.curve is None or "best_epoch" not in known:
-            return convergence.of(self.config, self.metrics, self.folder, known)
-        train = self.config.get("train") or {}
-        metric = known.get(str(train.get("best_metric")))
-        return convergence.judge(self.curve, self.metrics.get("best_epoch"), train.get("max_epochs"), metric)
-
-    @property
-    def cell_id(self) -> str:
-        return self.folder.name
+        return convergence.of(self.config, self.metrics, self.folder, self.family.METRICS, self.curve)
 
     @property
     def seed(self) -> int:
@@ -115,12 +83,12 @@ class Record:
 
     @cached_property
     def flat(self) -> dict[str, Any]:
-        """Dotted key -> value of all that may tell two settings apart."""
+        """Dotted key -> value of everything in which two settings may differ."""
         return flatten({k: v for k, v in self.config.items() if k not in ASIDE_NODES})
 
     @cached_property
     def setting(self) -> str:
-        """Equal for cells that differ in their seed alone: configuration, profile, data, recipe and scoring are the same."""
+        """Equal for cells that differ only in their seed: same configuration, profile, data, recipe and scoring."""
         config = {**self.config, "seed": 0, "plugins": []}
         of = self.family
         computed = computed_from(config, of)[:2]
@@ -128,7 +96,7 @@ class Record:
         return digest(*computed, scoring(config, of), *told)
 
     def asked_id(self) -> str | None:
-        """`identity.asked_id` of the training; None where a plugin of it is gone."""
+        """`identity.asked_id` of the training; None if one of its plugins no longer exists."""
         try:
             return asked_id(self.config, self.family, self.recipe)
         except OSError:
@@ -137,7 +105,7 @@ class Record:
 
 @dataclass
 class Read:
-    """Records, and a sentence for each folder that holds none although it is finished."""
+    """Records, and an error message for each finished folder that could not be read."""
 
     records: list[Record] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
@@ -145,7 +113,7 @@ class Read:
 
 def of_cells(cells: Iterable[Cell], store: Store) -> list[Record]:
     """The finished cells, each once."""
-    found = {cell.cell_id: Record.of(cell, store) for cell in cells}
+    found = {cell.cell_id: Record.of_cell(cell, store) for cell in cells}
     return [one for one in found.values() if one is not None]
 
 
@@ -163,19 +131,8 @@ def flatten(node: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     return found
 
 
-def page(folder: Path) -> dict[str, Any]:
-    """config.yaml of a folder. Raises StoreError."""
-    try:
-        found = yaml.load((folder / "config.yaml").read_text(encoding="utf-8"), LOADER)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise StoreError(f"{folder / 'config.yaml'} cannot be read ({' '.join(str(error).split())})") from error
-    if not isinstance(found, dict) or not {"module", "task", "mapping", "seed", "profile", "data"} <= found.keys():
-        raise StoreError(f"{folder / 'config.yaml'} is not the page of a cell")
-    return found
-
-
 def entries(store: Store, wanted: Callable[[str, str, str], bool] | None = None) -> Iterator[Entry]:
-    """Finished trainings; `wanted`: (task, mapping, id) -> whether to look at it."""
+    """Finished trainings; `wanted`: (task, mapping, id) -> whether to include it."""
     for path in sorted((store.root / "cells").glob("*/*/*/manifest.json")):
         if ASIDE not in path.parent.name and (wanted is None or wanted(*path.parent.parts[-3:])):
             yield Entry(path.parent)
@@ -189,7 +146,7 @@ def read(
 
     Args:
         wanted: (folder of the task, of the mapping, id) -> whether to read it. ids: of trainings; None: all.
-        check: every file against its manifest, as tables do; what is damaged is told, not shown.
+        check: check every file against its manifest, as tables do; damaged cells are listed in `lost`.
     """
     found = Read()
     for entry in entries(store, wanted):
@@ -215,7 +172,7 @@ def _measured(level: Level, check: bool) -> dict[str, Any] | None:
 
 
 def _check(one: Record) -> None:
-    """Raises what a table of it would: its files may be whole and senseless."""
+    """Raise the errors that a table of it would raise: its files may be intact and still inconsistent."""
     config = one.config
     place = (config["task"]["name"], config["mapping"]["name"])
     if place != one.folder.parts[-3:-1]:
@@ -231,32 +188,28 @@ def _records(entry: Entry, check: bool) -> list[Record]:
     trained = _measured(entry, check)
     if trained is None:
         return []
-    told = page(entry.folder)
+    told = read_config(entry.folder)
     config = {k: v for k, v in told.items() if k not in ASKED}
-    plugins = tuple(Path(p).name for p in config.get("plugins") or ())
-    common = (str(trained.get("data_sha256", "")), trained.get("recipe"), plugins)
-    seconds = float(trained.get("seconds") or 0.0)
-    facts, signatures = trained.get("facts") or {}, trained.get("signatures") or {}
-    # [scoring, configuration, metrics, test sets, seconds, facts of test sets, baselines, signatures, evaluations]
-    ways: list[list[Any]] = []
-    for folder in sorted(entry.path("evaluations").glob("*")):
-        if ASIDE in folder.name or (scored := _measured(Evaluation(folder), check)) is None:
+    ways: list[
+        tuple[str, dict[str, Any], dict[str, tuple[Evaluation, dict[str, Any]]]]
+    ] = []  # digest of the scoring, ...
+    for level in map(Evaluation, sorted(entry.path("evaluations").glob("*"))):
+        if ASIDE in level.folder.name or (scored := _measured(level, check)) is None:
             continue
-        own, how = page(folder), digest(scored.get("scoring"))
-        name, what = scored.get("test", "test"), Scored(scored.get("data_sha256", ""), scored.get("recipe"))
-        way = next((w for w in ways if w[0] == how and name not in w[3]), None)
+        own, how, name = read_config(level.folder), digest(scored.get("scoring")), scored.get("test", "test")
+        way = next((w for w in ways if w[0] == how and name not in w[2]), None)
         if way is None:
-            as_scored = {k: v if k == "data" else own.get(k, v) for k, v in config.items()}
-            ways.append(way := [how, as_scored, dict(trained["metrics"]), {}, seconds, {}, {}, dict(signatures), {}])
-        way[2].update(scored["metrics"])
-        way[3][name] = what
-        way[4] += float(scored.get("seconds") or 0.0)
-        way[5][name], way[8][name] = scored.get("facts") or {}, Evaluation(folder)
-        for system, values in (scored.get("baselines") or {}).items():
-            way[6].setdefault(system, {}).update(values)
-        way[7].update(scored.get("signatures") or {})
-    ways = ways or [["", config, trained["metrics"], {}, seconds, {}, {}, signatures, {}]]
+            ways.append(way := (how, {k: v if k == "data" else own.get(k, v) for k, v in config.items()}, {}))
+        way[2][name] = (level, scored)
     return [
-        Record(entry.folder, told["module"], scored_as, metrics, tests, spent, *common, facts, *more)
-        for _, scored_as, metrics, tests, spent, *more in ways
-    ]
+        Record.of(
+            entry, trained, scored, module=told["module"], config=as_scored, plugins=_plugins(config),
+            data_sha256=str(trained.get("data_sha256", "")), recipe=trained.get("recipe"),
+            scored={name: Scored(one.get("data_sha256", ""), one.get("recipe")) for name, (_, one) in scored.items()},
+        )
+        for _, as_scored, scored in ways or [("", config, {})]
+    ]  # fmt: skip
+
+
+def _plugins(config: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(Path(p).name for p in config.get("plugins") or ())

@@ -1,1 +1,1 @@
-"""Tables: scores into rows, statistics, verdicts, texts."""
+"""Tables: from scores to rows, statistics, verdicts and text."""

@@ -1,38 +1,43 @@
-"""What a table is made of."""
+"""The parts of a table."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from repro.identity import Found
 from repro.plan.published import Published
 from repro.tables.convergence import Convergence
-from repro.tables.statistics import FEWEST, Summary, kendall
+from repro.tables.statistics import FEWEST, Summary, kendall, summarize
 from repro.tables.verdict import Verdict
 
 SIGNIFICANT = 0.05
-CONVERGENCE = "convergence"  # the last value of a row, where its family has epochs: text, no number
+CONVERGENCE = "convergence"  # the last value of a row where its family has epochs: a text
 MARKS = {"examples": "*", "seeds": "†"}
 
 
 @dataclass
 class Value:
-    """One place of the table: our number (None: failed or missing), how it is shown, and what it is held against."""
+    """One number of the table: our runs (none: failed or missing), how they are shown, and what they are compared with."""
 
     metric: str
-    summary: Summary | None
+    runs: Sequence[float]  # one per seed
     decimals: int = 2
     # against the first row, after Holm's correction over the rows: "examples", "seeds" -> p-value
     p_values: dict[str, float] = field(default_factory=dict)
     note: str = ""
     best: bool = False  # of its column, and converged
-    runs: tuple[float, ...] = ()  # of `summary`, one a seed
+
+    @cached_property
+    def summary(self) -> Summary | None:
+        """Mean and spread; None without a run."""
+        return summarize(self.runs) if self.runs else None
 
     @property
     def marks(self) -> str:
-        """A sign for each kind of chance that hardly explains the difference from the first row."""
+        """A sign for each kind of chance that is unlikely to explain the difference from the first row."""
         return "".join(mark for kind, mark in MARKS.items() if self.p_values.get(kind, 1.0) < SIGNIFICANT)
 
     def text(self) -> str:
@@ -41,7 +46,7 @@ class Value:
         return self.summary.text(self.decimals) + self.marks
 
     def spread(self) -> str:
-        """The 95 % interval over seeds; of too few seeds for one, the runs themselves; nothing for one seed."""
+        """The 95 % interval over seeds; for too few seeds the runs themselves; empty for one seed."""
         if self.summary is None or len(self.runs) < 2:
             return ""
         return self.summary.interval(self.decimals) or ", ".join(f"{run:.{self.decimals}f}" for run in self.runs)
@@ -54,7 +59,7 @@ class Row:
     values: list[Value]
     theirs: list[Published | None]
     verdicts: list[Verdict | None]  # one for each of `theirs`
-    found: list[Found] = field(default_factory=list)  # the selected cells, one per seed
+    found: Sequence[Found] = ()  # the selected cells, one per seed
     baseline: bool = False
     convergence: Convergence = Convergence("")
     seeds: list[int] = field(default_factory=list)  # of `found`
@@ -63,7 +68,7 @@ class Row:
         return next((v for v in self.values if v.metric == metric), None)
 
     def difference(self, column: int, against: Sequence[str]) -> str:
-        """Ours minus the published number of a column, with its 95 % interval over seeds; nothing where one is missing."""
+        """Ours minus the published number of a column, with its 95 % interval over seeds; empty if one is missing."""
         theirs, ours = self.theirs[column], self.value(against[column])
         if theirs is None or ours is None or ours.summary is None:
             return ""
@@ -81,7 +86,12 @@ class Block:
     rows: list[Row] = field(default_factory=list)
     footers: list[str] = field(default_factory=list)
     unavailable: str = ""
-    against: list[str] = field(default_factory=list)  # the metric of ours that each published column is held against
+    against: list[str] = field(default_factory=list)  # our metric for each published column
+
+    @property
+    def columns(self) -> list[str]:
+        """The published columns, each with the name of its group."""
+        return [f"{name} {label}" for name, labels in self.published for label in labels]
 
     @property
     def comparable(self) -> bool:
@@ -100,9 +110,9 @@ class Table:
 
 
 def rank_agreement(block: Block, column: int) -> tuple[float, int] | None:
-    """Kendall's tau-b between our order of the rows and the published one, and of how many rows; None for fewer than three.
+    """Kendall's tau-b between our order of the rows and the published one, and the number of rows; None for fewer than three.
 
-    Of rows that have converged and have `FEWEST` seeds or more: single runs have no order.
+    Only rows that have converged and have `FEWEST` seeds or more count: one run proves no ranking.
     """
     pairs = [
         (ours.summary.mean, theirs.value)
@@ -118,7 +128,7 @@ def rank_agreement(block: Block, column: int) -> tuple[float, int] | None:
 
 
 def best_of(values: Sequence[float | None], sign: int, decimals: int) -> set[int]:
-    """Positions of the best values; ties as printed share the mark. Empty with fewer than two values or sign 0."""
+    """Positions of the best values, with ties as printed. Empty for fewer than two values or sign 0."""
     known = [sign * round(v, decimals) for v in values if v is not None and not math.isnan(v)]
     if sign == 0 or len(known) < 2:
         return set()
@@ -126,7 +136,7 @@ def best_of(values: Sequence[float | None], sign: int, decimals: int) -> set[int
 
 
 def mark_best(rows: Sequence[Row], column: int, sign: int, decimals: int) -> None:
-    """Mark the best values of a column. Nothing is marked where a row that has not converged, or a baseline, is as good."""
+    """Mark the best values of a column; none if a row that has not converged, or a baseline, is as good."""
     means = [None if (v := row.values[column].summary) is None else v.mean for row in rows]
     best = best_of(means, sign, decimals)
     if sum(v is not None for v, row in zip(means, rows) if not row.baseline) > 1 and all(
@@ -137,8 +147,8 @@ def mark_best(rows: Sequence[Row], column: int, sign: int, decimals: int) -> Non
 
 
 def add_converged(rows: Sequence[Row], headers: list[str]) -> None:
-    """A last column that says whether the trainings had converged, where a family has epochs."""
+    """Add a last column: whether training had converged, where a family has epochs."""
     if any(row.convergence.state and row.found for row in rows):
         headers.append("converged")
         for row in rows:
-            row.values.append(Value(CONVERGENCE, None, note=row.convergence.text if row.found else ""))
+            row.values.append(Value(CONVERGENCE, (), note=row.convergence.text if row.found else ""))

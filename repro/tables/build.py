@@ -1,8 +1,8 @@
-"""The table as data: ours beside the published numbers, per column of the experiment.
+"""The table as data: our numbers beside the published ones, per column of the experiment.
 
-Selection follows the papers: of a row's grid the point with the best mean dev score, per column; its test scores are
-shown. A number never travels alone: the footers carry data, seeds, signatures, deviations and code version. A row says
-whether its trainings had converged (`convergence`); one that has not, or of which it is not known, takes part in no comparison.
+As in the papers, a row shows the test scores of the grid point with the best mean dev score, per column. The footers have data,
+seeds, signatures, deviations and code version. Each row shows whether training had converged (`convergence`); a row that has not,
+or for which this is unknown, is not compared.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,13 @@ from repro.identity import Found
 from repro.plan import Plan, Point, Slot
 from repro.plan import published as pub
 from repro.plan.experiment import Column, Select, Show
-from repro.protocol import Metric
+from repro.protocol import Metric, metric_of
 from repro.store import Damaged, Evaluation, Store
 from repro.tables import claims as paper_claims
 from repro.tables import convergence, footers
 from repro.tables.blocks import Block, Row, Table, Value, add_converged, mark_best
 from repro.tables.claims import Claim
-from repro.tables.statistics import Summary, holm, paired_bleu_randomization, paired_randomization, paired_t, summarize
+from repro.tables.statistics import holm, paired_bleu_randomization, paired_randomization, paired_t, summarize
 from repro.tables.verdict import Verdict, barriers, doubts, judge
 
 
@@ -32,12 +33,12 @@ def build(
     plan: Plan, store: Store, records: Sequence[Mapping[str, Any]] = (), failed: Mapping[str, str] | None = None,
     docs: Path | None = None, claims: Sequence[Claim] = (),
 ) -> Table:  # fmt: skip
-    """Collect the finished cells of a plan; missing and damaged ones are shown as such, never silently left out.
+    """The table of a plan's finished cells; missing and damaged cells are shown as such.
 
     Args:
-        records: the printed numbers. failed: cell id -> error of cells that failed in this run.
-        docs: the folder with a page per task, whose deviations the table lists beside those of experiment and setting.
-        claims: of the paper; those of this experiment are tested on its rows.
+        records: the published numbers. failed: cell id -> error of cells that failed in this run.
+        docs: the folder with a file per task, whose deviations are listed with those of experiment and setting.
+        claims: of the paper; those about this experiment are tested on its rows.
     """
     one = plan.experiment
     blocks = [
@@ -58,7 +59,7 @@ def build(
 
 
 def _tested(claims: Sequence[Claim], plan: Plan, blocks: Sequence[Block]) -> list[str]:
-    """The paper's claims on these rows; a row that has not converged decides none."""
+    """The outcomes of the paper's claims; rows that have not converged decide nothing."""
     mine = [c for c in claims if c.experiment == plan.experiment.name]
     at = {column.key: (column.label, block) for column, block in zip(plan.experiment.columns, blocks)}
     scores: dict[str, dict[str, dict[str, dict[int, float]]]] = {c.metric: {} for c in mine}
@@ -71,8 +72,8 @@ def _tested(claims: Sequence[Claim], plan: Plan, blocks: Sequence[Block]) -> lis
         key: {r.label: r.convergence.state for r in block.rows if r.found and not r.convergence.converged}
         for key, (_, block) in at.items()
     }
-    known = {name: m.decimals for c in range(len(blocks)) for name, m in plan.metrics(c).items()}
-    decimals = {metric: known.get(metric.rpartition("/")[2], 2) for metric in scores}
+    known = {name: m for c in range(len(blocks)) for name, m in plan.metrics(c).items()}
+    decimals = {metric: metric_of(known, metric).decimals for metric in scores}
     return paper_claims.lines(mine, scores, unsure, {key: label for key, (label, _) in at.items()}, decimals)
 
 
@@ -91,13 +92,12 @@ class _Column:
         self.shown = list(column.show)
 
     def block(self) -> Block:
-        rows: list[Row] = []
-        for r in range(len(self.slots)):
-            rows.append(self._row(r))
+        rows = [self._row(r) for r in range(len(self.slots))]
         self._test(rows)
         everything = rows + self._baselines(rows)
         for i, show in enumerate(self.shown):
-            mark_best(everything, i, self.better(show), self._decimals(show))
+            known = self._metric(show)
+            mark_best(everything, i, known.better, known.decimals)
         headers = [s.label for s in self.shown]
         add_converged(everything, headers)
         reasons = dict.fromkeys(why for row in rows for v in row.verdicts if v and not v.comparable for why in v.why)
@@ -105,7 +105,7 @@ class _Column:
         facts = next((f.facts for row in rows for f in row.found), slot.cell.prepared.facts)
         label = self.column.label
         if facts.get("stands_for") == slot.cell.config["data"]["name"]:
-            label = f"GENERATED DATA ({facts.get('name')}; the real ones could not be had), instead of: {label}"
+            label = f"GENERATED DATA ({facts.get('name')}; the real data are unavailable), instead of: {label}"
         why = [f"Not comparable: {'; '.join(reasons)}."] if reasons else []
         below = [*footers.of_data(rows, facts, self.shown, self.metrics), *why, *self.losses]
         groups = [(g.label, list(g.headers)) for g in self.column.published]
@@ -115,33 +115,25 @@ class _Column:
         return block
 
     def _test(self, rows: Sequence[Row]) -> None:
-        """Every row against the first, Holm's correction over the rows of each metric; one that has not converged is left out."""
+        """Test every row against the first, with Holm's correction over the rows of each metric; only converged rows."""
         compared = [row for row in rows[1:] if row.found and row.convergence.converged]
         if not compared or not rows[0].found or not rows[0].convergence.converged:
             return
         for i, show in enumerate(self.shown):
-            known = self.metric(show.metric)
-            tests = (
-                {"examples": _by_examples, "seeds": _by_seeds} if known and known.better else {"examples": _by_examples}
-            )
+            known = metric_of(self.metrics, show.metric)
+            tests = {"examples": _by_examples} | ({"seeds": _by_seeds} if known.better else {})
             for kind, test in tests.items():
                 found = {r: test(rows[0], row, show.metric, known) for r, row in enumerate(compared)}
                 for r, p in holm({r: p for r, p in found.items() if p is not None}).items():
                     compared[r].values[i].p_values[kind] = p
 
-    def metric(self, full: str) -> Metric | None:
-        return self.metrics.get(full.rpartition("/")[2])
-
-    def better(self, show: Show) -> int:
-        known = self.metric(show.metric)
-        return show.better if show.better is not None else known.better if known else 0
-
-    def _decimals(self, show: Show) -> int:
-        known = self.metric(show.metric)
-        return show.decimals if show.decimals is not None else known.decimals if known else 2
+    def _metric(self, show: Show) -> Metric:
+        """The metric of a shown number, with the experiment's own direction, decimals and unit."""
+        said = {k: v for k in ("better", "decimals", "unit") if (v := getattr(show, k)) is not None}
+        return replace(metric_of(self.metrics, show.metric), **said)
 
     def _read(self, label: str, slots: Sequence[Slot]) -> dict[str, Found]:
-        """Cell id -> what is stored; what is lost is said in `losses`."""
+        """Cell id -> stored results; missing and damaged cells are reported in `losses`."""
         found: dict[str, Found] = {}
         for slot in slots:
             try:
@@ -165,15 +157,7 @@ class _Column:
         for show in self.shown:
             scores = [f.metrics[show.metric] for f in finished if show.metric in f.metrics]
             note = "" if scores else "failed" if broken else "missing"
-            values.append(
-                Value(
-                    show.metric,
-                    summarize(scores) if scores else None,
-                    self._decimals(show),
-                    note=note,
-                    runs=tuple(scores),
-                )
-            )
+            values.append(Value(show.metric, scores, self._metric(show).decimals, note=note))
         trained = convergence.together(
             [convergence.of(s.cell.config, f.metrics, f.folder, self.metrics) for s, f in zip(chosen, finished)]
         )
@@ -190,30 +174,32 @@ class _Column:
                 one, by_hand = self.plan.experiment, self.plan.overrides
                 why = barriers(one, self.column, row, printed, against, slots, found, by_hand)
                 unsure = doubts(slots, chosen, found, against, trained)
-                verdicts.append(judge(ours, printed, self.metric(against), why, unsure))
+                verdicts.append(judge(ours, printed, metric_of(self.metrics, against), why, unsure))
         return Row(
             row.label, detail, values, theirs, verdicts, finished, convergence=trained, seeds=[s.seed for s in chosen]
         )
 
     def _baselines(self, rows: Sequence[Row]) -> list[Row]:
-        """Trivial systems, as the first finished cell has them."""
+        """The baselines stored with the first finished cell."""
         first = next((f for row in rows for f in row.found), None)
-        shown = {s.metric: self._decimals(s) for s in self.shown}
+        shown = {s.metric: self._metric(s).decimals for s in self.shown}
         blanks = sum(len(g.metrics) for g in self.column.published)
         return baselines(first, shown, self.column.split, blanks) if first else []
 
 
 def baselines(found: Found, shown: Mapping[str, int], split: str, blanks: int = 0) -> list[Row]:
-    """A row for each trivial system of a finished cell.
+    """A row for each baseline of a finished cell.
 
     Args:
-        shown: `split/metric` -> decimals, in the order of the columns. split: the test set whose outputs are told.
-        blanks: how many printed numbers a row has.
+        shown: `split/metric` -> decimals, in the order of the columns. split: the test set whose outputs are described.
+        blanks: the number of published columns.
     """
     made = []
     for system, scores in found.baselines.items():
-        known = [None if (n := scores.get(metric)) is None else Summary(float(n), None, 1) for metric in shown]
-        values = [Value(metric, n, decimals) for (metric, decimals), n in zip(shown.items(), known)]
+        values = [
+            Value(metric, [] if scores.get(metric) is None else [float(scores[metric])], decimals)
+            for metric, decimals in shown.items()
+        ]
         detail = _trivial(system, scores.get(f"{split}/text"), scores.get(f"{split}/words"))
         nothing: list[Any] = [None] * blanks
         made.append(Row(f"{system} baseline", detail, values, nothing, nothing, baseline=True))
@@ -221,7 +207,7 @@ def baselines(found: Found, shown: Mapping[str, int], split: str, blanks: int = 
 
 
 def _trivial(system: str, text: str | None, words: int | None) -> str:
-    """What a trivial system gives. A constant output is a sentence of the data set: its words are counted, not quoted."""
+    """The output of a baseline. A constant output is a sentence of the data set: its words are counted, not quoted."""
     if system == "constant" and (text is not None or words is not None):
         count = len(text.split()) if words is None and text is not None else words
         return f"always the same {count} words"
@@ -229,7 +215,7 @@ def _trivial(system: str, text: str | None, words: int | None) -> str:
 
 
 def select(slots: Sequence[Slot], found: Mapping[str, Found], by: Select | None) -> tuple[list[Slot], str]:
-    """The finished slots of the best grid point, and that point in words."""
+    """The finished slots of the best grid point, and that point as text."""
     by_point: dict[Point, list[Slot]] = {}
     for slot in slots:
         by_point.setdefault(slot.point, []).append(slot)
@@ -250,20 +236,20 @@ def select(slots: Sequence[Slot], found: Mapping[str, Found], by: Select | None)
     return [s for s in by_point[best[1]] if s.cell.cell_id in found], detail
 
 
-def _by_seeds(first: Row, other: Row, full: str, metric: Metric | None) -> float | None:
+def _by_seeds(first: Row, other: Row, full: str, metric: Metric) -> float | None:
     """p-value over the seeds that both rows have."""
     a, b = ({s: f.metrics[full] for s, f in zip(row.seeds, row.found) if full in f.metrics} for row in (first, other))
     common = sorted(a.keys() & b.keys())
     return paired_t([b[s] for s in common], [a[s] for s in common]) if common else None
 
 
-def _by_examples(first: Row, other: Row, full: str, metric: Metric | None) -> float | None:
-    """p-value over test examples; None where per-example values do not give the metric.
+def _by_examples(first: Row, other: Row, full: str, metric: Metric) -> float | None:
+    """p-value over test examples; None where the metric does not follow from per-example values.
 
-    An example counts once, whatever the number of seeds: its values are those of all seeds together.
+    An example counts once, whatever the number of seeds: the values of all seeds are added.
     """
     split, _, name = full.partition("/")
-    if metric is None or metric.test is None:
+    if metric.test is None:
         return None
     bleu = metric.test == "bleu"
     a, b = (_examples(row.found, split, f"{name}_statistics" if bleu else name) for row in (first, other))
@@ -280,7 +266,7 @@ def _added(rows: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _examples(found: Sequence[Found], split: str, key: str) -> dict[int, list[Any]]:
-    """Index of a test example -> its value with every seed; examples that a seed lacks are left out."""
+    """Index of a test example -> its value with every seed; examples that some seed lacks are left out."""
     values: dict[int, list[Any]] = {}
     for level in (f.evaluations[split] for f in found if split in f.evaluations):
         for record in _predictions(level.folder, level.path("manifest.json").stat().st_mtime_ns):

@@ -3,18 +3,18 @@
     claims:
       - claim: "the paper's sentence"
         place: section 4.2
-        experiment: niculae2017_nmt     whose cells test it
-        columns: [fren, "en*"]          of them, as patterns; all if absent. pooled: true means over the columns, seed by seed
-        rows: [sparsemax]               each compared with `against`; of a trend, all of them in their order
+        experiment: niculae2017_nmt     its cells test the claim
+        columns: [fren, "en*"]          its columns, as patterns; default all. pooled: true takes the mean over columns, per seed
+        rows: [sparsemax]               each compared with `against`; for a trend, all of them in order
         against: softmax
         metric: test/bleu
         test: equivalence               noninferiority, superiority, trend
         margin: 1.0                     in the metric's unit; committed before the runs
-        direction: higher               or lower: which way the claim says; of noninferiority, which way is better
+        direction: higher               or lower: the direction of the claim; for noninferiority, which one is better
 
-What is tested is the row minus `against`, paired over seeds: not against a printed number. Two one-sided t-tests at 5 %, that is,
-where the 90 % interval of the mean difference lies. *Supported*: where the claim says. *Contradicted*: wholly on the other
-side, never just a test that failed. *Inconclusive*: anything else.
+The test is on the difference row minus `against`, paired over seeds; published numbers are not used. Two one-sided t-tests at 5 %
+ask where the 90 % interval of the mean difference is. *Supported*: where the claim puts it. *Contradicted*: entirely on the other
+side; a test that merely fails contradicts nothing. *Inconclusive*: anything else.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
 
-from repro.plan.experiment import ExperimentError, near
-from repro.tables.statistics import summarize, t_quantile
+from repro.plan.experiment import ExperimentError, typed
+from repro.tables.statistics import EQUIVALENCE, summarize
 
 SUPPORTED, CONTRADICTED, OPEN = "supported", "contradicted", "inconclusive"
 TESTS = ("equivalence", "noninferiority", "superiority", "trend")
-LEVEL = 0.90  # two one-sided tests at 5 % each
 Scores = Mapping[str, Mapping[str, Mapping[int, float]]]  # column -> row -> seed -> score
 
 
@@ -56,7 +55,7 @@ class Claim:
 
     @property
     def asks(self) -> str:
-        """What is asked, in words."""
+        """The question as text."""
         far = f" by more than {self.margin:g}" if self.margin else ""
         return {
             "equivalence": f"within {self.margin:g}", "noninferiority": f"no worse by {self.margin:g}",
@@ -66,7 +65,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`word`: one of three; `effect` and its 90 % interval in the metric's unit (of a trend: none), n seeds."""
+    """`word`: one of the three; `effect` and its 90 % interval in the metric's unit (none for a trend), n seeds."""
 
     word: str
     effect: float = math.nan
@@ -83,40 +82,44 @@ class Outcome:
 
 
 def read(page: Mapping[str, Any], name: str) -> list[Claim]:
-    """The claims of a page. Raises ExperimentError naming what is wrong."""
-    found, known = [], Claim.__dataclass_fields__
+    """The claims of `configs/claims/<name>.yaml`. Raises ExperimentError: everything that is wrong."""
+    problems: list[str] = []
+    found = []
     for i, one in enumerate(page["claims"], 1):
         where = f"configs/claims/{name}.yaml, claim {i}"
-        if wrong := [k for k in one if k not in known]:
-            raise ExperimentError(f"{where}: {wrong[0]} is unknown{near(wrong[0], known)}; allowed: {', '.join(known)}")
-        if lost := [k for k in ("claim", "place", "experiment", "rows", "metric", "test") if not one.get(k)]:
-            raise ExperimentError(f"{where}: {lost[0]} must be given")
-        if one["test"] not in TESTS:
-            raise ExperimentError(f"{where}: test={one['test']!r} is invalid; allowed: {', '.join(TESTS)}")
-        if one.get("direction", "higher") not in ("higher", "lower"):
-            raise ExperimentError(f"{where}: direction={one['direction']!r} is invalid; allowed: higher, lower")
-        if one["test"] in ("equivalence", "noninferiority") and not one.get("margin", 0) > 0:
-            raise ExperimentError(f"{where}: {one['test']} needs a margin above 0")
-        if one["test"] != "trend" and not one.get("against"):
-            raise ExperimentError(f"{where}: {one['test']} needs the row it is `against`")
-        typed: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in one.items()}
-        found.append(Claim(**typed))
+        if (claim := typed(Claim, one, where, problems)) is not None:
+            found.append(claim)
+            problems += [f"{where}: {problem}" for problem in _wrong(claim)]
+    if problems:
+        raise ExperimentError("; ".join(problems))
+    return found
+
+
+def _wrong(claim: Claim) -> list[str]:
+    """What is wrong with the values of a claim."""
+    empty = [k for k in ("claim", "place", "experiment", "rows", "metric") if not getattr(claim, k)]
+    found = [f"{key} must be given" for key in empty]
+    for key, allowed in (("test", TESTS), ("direction", ("higher", "lower"))):
+        if (value := getattr(claim, key)) not in allowed:
+            found.append(f"{key}={value!r} is invalid; allowed: {', '.join(allowed)}")
+    if claim.test in ("equivalence", "noninferiority") and not claim.margin > 0:
+        found.append(f"{claim.test} needs a margin above 0")
+    if claim.test != "trend" and not claim.against:
+        found.append(f"{claim.test} needs the row it is `against`")
     return found
 
 
 def decide(differences: Sequence[float], claim: Claim) -> Outcome:
-    """The outcome of a row minus the other, one difference a seed."""
+    """The outcome for the differences of two rows, one per seed."""
     n = len(differences)
     if n < 2 or not all(map(math.isfinite, differences)):
-        return Outcome(
-            OPEN, why="one seed" if n == 1 else "no pair of seeds" if not n else "a score is not a number", n=n
-        )
+        why = "one seed" if n == 1 else "a score is not a number" if n else "no pair of seeds"
+        return Outcome(OPEN, why=why, n=n)
     found = summarize(differences)
-    half = t_quantile(n - 1, LEVEL) * (found.std or 0.0) / math.sqrt(n)
-    low, high = found.mean - half, found.mean + half
+    low, high = found.bounds(EQUIVALENCE)
     if (found.std or 0.0) <= 1e-9 * max(map(abs, differences)):  # rounding is no spread
         return Outcome(OPEN, found.mean, low, high, n, "the same difference with every seed")
-    ahead = (low, high) if claim.sign > 0 else (-high, -low)  # the way that the claim says
+    ahead = (low, high) if claim.sign > 0 else (-high, -low)  # in the direction of the claim
     margin = claim.margin
     if claim.test == "equivalence":
         inside, outside = -margin < low and high < margin, low > margin or high < -margin
@@ -134,15 +137,14 @@ def trend(rows: Sequence[Mapping[int, float]], claim: Claim) -> Outcome:
     from scipy.stats import page_trend_test
 
     data = [[claim.sign * r[s] for r in rows] for s in seeds]
-    if page_trend_test(data).pvalue < 0.05:
-        return Outcome(SUPPORTED, n=len(seeds), why=f"Page's test over {len(seeds)} seeds")
-    if page_trend_test([line[::-1] for line in data]).pvalue < 0.05:
-        return Outcome(CONTRADICTED, n=len(seeds), why=f"Page's test over {len(seeds)} seeds")
-    return Outcome(OPEN, n=len(seeds), why=f"Page's test over {len(seeds)} seeds")
+    rising = page_trend_test(data).pvalue < 0.05
+    falling = page_trend_test([line[::-1] for line in data]).pvalue < 0.05
+    word = SUPPORTED if rising else CONTRADICTED if falling else OPEN
+    return Outcome(word, n=len(seeds), why=f"Page's test over {len(seeds)} seeds")
 
 
 def outcomes(claim: Claim, scores: Scores) -> dict[tuple[str, str], Outcome]:
-    """(row, column; "" for all of them pooled) -> outcome, where the rows have scores. A trend has its rows joined by " < "."""
+    """(row, column; "" if pooled) -> outcome, where the rows have scores. The rows of a trend are joined by " < "."""
     columns = [c for c in scores if any(fnmatch(c, pattern) for pattern in claim.columns)]
     if claim.test == "trend":
         there = {c: [scores[c][r] for r in claim.rows if r in scores[c]] for c in columns}
@@ -168,11 +170,11 @@ def lines(
     claims: Sequence[Claim], scores: Mapping[str, Scores], unsure: Mapping[str, Mapping[str, str]],
     labels: Mapping[str, str], decimals: Mapping[str, int],
 ) -> list[str]:  # fmt: skip
-    """A line a claim that the rows can test.
+    """One line for each claim that the rows can test.
 
     Args:
-        scores: metric -> `Scores`. unsure: column -> row -> why its scores show nothing (it has not converged).
-        labels: column -> its label. decimals: of a metric.
+        scores: metric -> `Scores`. unsure: column -> row -> why its scores prove nothing (it has not converged).
+        labels: column -> its label. decimals: metric -> digits.
     """
     told = []
     for claim in claims:

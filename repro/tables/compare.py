@@ -1,15 +1,12 @@
-"""Finished cells side by side: one row a setting, mean and standard deviation over its seeds.
+"""Finished cells side by side: one row per setting, with mean and standard deviation over its seeds.
 
-A setting is everything that was computed from, but for the seed: cells of other data, another profile, recipe or way of scoring
-are rows of their own and never averaged. Every row names what tells it from the others.
+A setting is everything that a cell depends on except the seed. Cells with different data, profile, recipe or scoring are separate
+rows and never averaged. Every row names its differences from the others.
 """
 
 from __future__ import annotations
 
-import csv
-import difflib
-import io
-import math
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,30 +14,32 @@ from typing import Any
 
 import yaml
 
-from repro.plan.experiment import Show
-from repro.protocol import Metric
-from repro.store.records import LOADER, Record
+from repro.cell import LOADER
+from repro.files import csv_text
+from repro.plan.experiment import Show, near
+from repro.protocol import Metric, metric_of
+from repro.store.records import Record
 from repro.tables import convergence, footers
 from repro.tables.blocks import Block, Row, Table, Value, add_converged, mark_best
 from repro.tables.build import baselines
 from repro.tables.statistics import Summary, summarize
 
 ATTENTION = (("attention_zeros", "zeros"), ("attention_support", "support"))
-NAMED = ("task", "mapping", "data", "model", "optim", "schedule", "profile")  # nodes that a filter means by their name
+NAMED = ("task", "mapping", "data", "model", "optim", "schedule", "profile")  # nodes whose name a filter compares
 NOT_SHOWN = ("loss", "ppl")
 MOST_SCORES = 4  # of a test set, in the table; the CSV file has all
 WHOLE = 1000  # characters of a row's label
 
 
 class FilterError(ValueError):
-    """A filter names a key that no cell has, or a value that no cell has there."""
+    """A filter has a key, or a value, that no cell has."""
 
 
 @dataclass
 class Setting:
-    """The cells that differ in their seed alone.
+    """Cells that differ only in their seed.
 
-    `differs`: dotted key -> value of what tells it from the other settings of its task, beside the mapping and its parameters.
+    `differs`: dotted key -> value of its differences from the task's other settings, besides the mapping and its parameters.
     """
 
     records: list[Record]
@@ -56,18 +55,18 @@ class Setting:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Those of the mapping."""
+        """The mapping's parameters."""
         return {k: v for k, v in self.first.config["mapping"].items() if k not in ("name", "at", "grid")}
 
     @property
     def detail(self) -> str:
-        """What tells it apart, in words."""
+        """Its parameters and differences as text."""
         shown = {**self.parameters, **{k.removeprefix("mapping."): v for k, v in self.differs.items()}}
         return ", ".join(f"{key}={text(value)}" for key, value in shown.items())
 
     @property
     def values(self) -> dict[str, Any]:
-        """Dotted key -> value: parameters and what differs."""
+        """Dotted key -> value of its parameters and differences."""
         return {**{f"mapping.{k}": v for k, v in self.parameters.items()}, **self.differs}
 
     def summary(self, metric: str) -> Summary | None:
@@ -81,7 +80,7 @@ class Setting:
 
 @dataclass
 class Group:
-    """The settings of one task, with the numbers that are shown of them."""
+    """The settings of one task, and which of their numbers are shown."""
 
     task: str
     settings: list[Setting]
@@ -92,15 +91,15 @@ class Group:
 
     @cached_property
     def measured(self) -> list[str]:
-        """`split/metric` of everything that any of the cells has."""
+        """Every `split/metric` that some cell has."""
         return list(dict.fromkeys(m for s in self.settings for r in s.records for m in r.metrics))
 
     @cached_property
     def scores(self) -> list[str]:
-        """Dev score that picked the epoch, then the scores of each test set in the family's order."""
+        """The dev score that selected the epoch, then the scores of each test set in the family's order."""
         best = dict.fromkeys(f"dev/{(s.first.config.get('train') or {}).get('best_metric')}" for s in self.settings)
         found = [m for m in best if m in self.measured] or [
-            m for m in self.measured if m.startswith("dev/") and self.better(m)
+            m for m in self.measured if m.startswith("dev/") and self.metric(m).better
         ][:1]
         for split in dict.fromkeys(m.rpartition("/")[0] for m in self.measured):
             if split not in ("dev", "train", ""):
@@ -110,12 +109,12 @@ class Group:
 
     @property
     def score(self) -> str | None:
-        """The one that plots show: the first of a test set, else the dev score."""
+        """The score in plots: the first one of a test set, else the dev score."""
         return next((m for m in self.scores if not m.startswith("dev/")), next(iter(self.scores), None))
 
     @cached_property
     def attention(self) -> dict[str, str]:
-        """Zeros and support: `split/metric` -> header; of the test set where it was measured, else of dev."""
+        """Zeros and support: `split/metric` -> header; on the test set if measured there, else on dev."""
         found = {}
         for name, header in ATTENTION:
             known = [m for m in self.measured if m.endswith(f"/{name}")]
@@ -123,17 +122,12 @@ class Group:
                 found[next((m for m in known if m.startswith("test/")), known[0])] = header
         return found
 
-    def better(self, metric: str) -> int:
-        known = self.metrics.get(metric.rpartition("/")[2])
-        return known.better if known else 0
-
-    def decimals(self, metric: str) -> int:
-        known = self.metrics.get(metric.rpartition("/")[2])
-        return known.decimals if known else 2
+    def metric(self, full: str) -> Metric:
+        return metric_of(self.metrics, full)
 
 
 def text(value: Any) -> str:
-    """A value of a configuration as one writes it there."""
+    """A value of a configuration in the syntax of an override."""
     if isinstance(value, float):
         return f"{value:g}"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
@@ -148,55 +142,39 @@ def conditions(filters: Mapping[str, str]) -> dict[str, Callable[[Any], bool]]:
 
 
 def _test(wanted: str) -> Callable[[Any], bool]:
-    values = [yaml.load(v, LOADER) for v in wanted.strip("[]").split(",")]
-    values += [wanted, _number(wanted), yaml.load(wanted, LOADER)]
-
-    def test(value: Any) -> bool:
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return any(
-                isinstance(v, (int, float)) and not isinstance(v, bool) and math.isclose(v, value)
-                for v in map(_number, values)
-            )
-        return any(type(v) is type(value) and v == value for v in values)
-
-    return test
+    values = [*wanted.strip("[]").split(","), wanted]
+    told = {_plain(v) for one in values for v in (one, yaml.load(one, LOADER))}
+    return lambda value: _plain(value) in told
 
 
-def _number(value: Any) -> Any:
-    """YAML 1.1 reads 1e-05 as text."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
+def _plain(value: Any) -> str:
+    """A value as text; numbers with 12 digits, however they are written (YAML 1.1 reads 1e-05 as text)."""
+    with contextlib.suppress(TypeError, ValueError):
+        return f"{float(value):.12g}" if not isinstance(value, bool) else text(value)
+    return text(value)
 
 
 def fitting(records: Sequence[Record], filters: Mapping[str, str]) -> list[Record]:
-    """The records that filters let through; a node is meant by its name: task=toy is task.name=toy.
+    """The records that pass the filters; task=toy means task.name=toy, and so for the other nodes.
 
     Raises:
-        FilterError: a key that no record has, naming the nearest; a value that none has, naming those there are.
+        FilterError: a key that no record has, with the nearest known key; a value that no record has, with the existing values.
     """
     known = dict.fromkeys(k for r in records for k in r.flat)
     for key, test in conditions({f"{k}.name" if k in NAMED else k: v for k, v in filters.items()}).items():
         short = key.removesuffix(".name")
         if key not in known:
             likely = [k.removesuffix(".name") for k in known]
-            raise FilterError(f"{short} is no key of these cells{_near(short, likely)}")
+            raise FilterError(f"{short} is unknown to these cells{near(short, likely)}")
         left = [r for r in records if key in r.flat and test(r.flat[key])]
         if not left:
             there = sorted({text(r.flat[key]) for r in records if key in r.flat})
             asked = filters.get(short, filters.get(key))
             raise FilterError(
-                f"no finished cell has {short}={asked}{_near(asked, there)}; there are: {', '.join(there[:20])}"
+                f"no finished cell has {short}={asked}{near(asked, there)}; existing: {', '.join(there[:20])}"
             )
         records = left
     return list(records)
-
-
-def _near(word: Any, known: Sequence[str]) -> str:
-    """` (did you mean 'x'?)`, or nothing; the last part of a dotted key may be meant."""
-    found = difflib.get_close_matches(str(word), known, n=1) or [k for k in known if k.rpartition(".")[2] == word][:1]
-    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 # ---- settings
@@ -207,11 +185,11 @@ def groups(records: Sequence[Record]) -> list[Group]:
     by_task: dict[tuple[str, str], dict[Any, list[Record]]] = {}
     variants: dict[tuple[str, str], set[Any]] = {}
     for r in records:
-        for name, what in r.tests.items():
+        for name, what in r.scored.items():
             variants.setdefault((r.setting, name), set()).add(what)
     for r in records:
-        # a test set that has changed, or is scored by another recipe, makes another row
-        apart = tuple((n, w) for n, w in sorted(r.tests.items()) if len(variants[r.setting, n]) > 1)
+        # a changed test set, or another evaluation recipe, makes another row
+        apart = tuple((n, w) for n, w in sorted(r.scored.items()) if len(variants[r.setting, n]) > 1)
         by_task.setdefault((r.config["task"]["name"], r.module), {}).setdefault((r.setting, apart), []).append(r)
     return [Group(task, _told_apart(list(found.values()))) for (task, _), found in sorted(by_task.items())]
 
@@ -224,10 +202,10 @@ def _told_apart(found: Sequence[list[Record]]) -> list[Setting]:
     for s in settings:
         own = {f"mapping.{k}" for k in ("name", *s.parameters)}
         s.differs = {k: s.first.flat[k] for k in varied if k in s.first.flat and k not in own}
-    # where the configuration is the same in words: its data's content, the recipes, plugins
+    # where the configuration looks the same: content of the data, recipes, plugins
     for said, of in (
         ("data content", lambda r: r.data_sha256[:8]), ("training recipe", lambda r: r.recipe), ("plugins", lambda r: ",".join(r.plugins)),
-        ("test sets", lambda r: ",".join(f"{n} {w.sha256[:8]} v{w.recipe}" for n, w in sorted(r.tests.items()))),
+        ("test sets", lambda r: ",".join(f"{n} {w.sha256[:8]} v{w.recipe}" for n, w in sorted(r.scored.items()))),
     ):  # fmt: skip
         alike: dict[str, list[Setting]] = {}
         for s in settings:
@@ -248,32 +226,31 @@ def _order(value: Any) -> tuple[int, float, str]:
 
 
 def table(found: Sequence[Group], name: str, title: str, notes: Sequence[str] = ()) -> Table:
-    """The settings as a table, one block a task, and one row a setting."""
+    """The settings as a table: one block per task, one row per setting."""
     blocks = [_block(group) for group in found]
     cells = {r.cell_id for g in found for s in g.settings for r in s.records}
     many = sum(len(g.settings) for g in found)
-    last = ["Mean ±sample standard deviation over seeds; n: cells of the setting.", *footers.trained(blocks), *notes]
+    last = ["Mean ± sample standard deviation over seeds; n: cells of the setting.", *footers.trained(blocks), *notes]
     return Table(name, title, f"{len(cells)} finished cells, {many} settings", blocks, [*last, *footers.origin(blocks)])
 
 
 def _block(group: Group) -> Block:
     shown = {**group.attention, **{m: m for m in group.scores}}
-    decimals = {m: group.decimals(m) for m in shown}
+    decimals = {m: group.metric(m).decimals for m in shown}
     rows, notes = [], []
     for s in group.settings:
         values = []
         for metric in shown:
-            runs = tuple(r.metrics[metric] for r in s.records if metric in r.metrics)
-            values.append(Value(metric, s.summary(metric), decimals[metric], runs=runs))
+            runs = [r.metrics[metric] for r in s.records if metric in r.metrics]
+            values.append(Value(metric, runs, decimals[metric]))
             if runs and len(runs) != len(s.records):
-                notes.append(f"{s.mapping} ({s.detail}): {metric} is of {len(runs)} of its {len(s.records)} cells.")
+                notes.append(f"{s.mapping} ({s.detail}): only {len(runs)} of its {len(s.records)} cells have {metric}.")
         trained = convergence.together([r.converged for r in s.records])
-        found = [r.found for r in s.records]
-        rows.append(Row(s.mapping, s.detail, values, [], [], found, convergence=trained, seeds=s.seeds))
+        rows.append(Row(s.mapping, s.detail, values, [], [], list(s.records), convergence=trained, seeds=s.seeds))
     below, trivial = _of_data(group, shown, decimals)
     everything = rows + trivial
     for i, metric in enumerate(shown):
-        mark_best(everything, i, group.better(metric), decimals[metric])
+        mark_best(everything, i, group.metric(metric).better, decimals[metric])
     headers = list(shown.values())
     add_converged(everything, headers)
     seeds = {tuple(s.seeds) for s in group.settings}
@@ -285,16 +262,16 @@ def _block(group: Group) -> Block:
 
 
 def _of_data(group: Group, shown: Mapping[str, str], decimals: Mapping[str, int]) -> tuple[list[str], list[Row]]:
-    """Sizes, sources, what was left out and baselines, of each data set that the settings have, once."""
+    """Footers (sizes, sources, omissions) and baseline rows of each data set, once."""
     lines: list[str] = []
     trivial: list[Row] = []
     split = (group.score or "test/").partition("/")[0]
     columns = [Show(metric, header) for metric, header in shown.items()]
     contents: dict[Any, Setting] = {}
     for s in group.settings:
-        contents.setdefault((s.first.data_sha256, tuple(sorted(s.first.tests.items()))), s)
+        contents.setdefault((s.first.data_sha256, tuple(sorted(s.first.scored.items()))), s)
     for s in contents.values():
-        of = s.first.found
+        of = s.first
         apart = f"Of {s.mapping} ({s.detail}): " if len(contents) > 1 else ""
         told = footers.of_data([Row("", "", [], [], [], [of])], of.facts, columns, group.metrics)
         lines += [f"{apart if one.startswith(('Data: ', 'Test set')) else ''}{one}" for one in told]
@@ -307,11 +284,9 @@ def _of_data(group: Group, shown: Mapping[str, str], decimals: Mapping[str, int]
 
 
 def to_csv(found: Sequence[Group]) -> str:
-    """One line a setting and metric, all metrics: keys of the settings in columns of their own, seeds and cells."""
+    """One line per setting and metric, with all metrics; each key of the settings has a column, and so have seeds and cells."""
     keys = list(dict.fromkeys(k for g in found for s in g.settings for k in s.values))
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["task", "mapping", *keys, "profile", "metric", "mean", "sd", "n", "seeds", "cells"])
+    rows = [["task", "mapping", *keys, "profile", "metric", "mean", "sd", "n", "seeds", "cells"]]
     for group in found:
         for s in group.settings:
             values = [text(s.values[k]) if k in s.values else "" for k in keys]
@@ -322,5 +297,5 @@ def to_csv(found: Sequence[Group]) -> str:
                 ends = [" ".join(str(r.seed) for r in mine), " ".join(r.cell_id for r in mine)]
                 sd = "" if m.std is None else f"{m.std:.6g}"
                 profile = s.first.config["profile"]["name"]
-                writer.writerow([group.task, s.mapping, *values, profile, metric, f"{m.mean:.6g}", sd, m.n, *ends])
-    return out.getvalue()
+                rows.append([group.task, s.mapping, *values, profile, metric, f"{m.mean:.6g}", sd, str(m.n), *ends])
+    return csv_text(rows)

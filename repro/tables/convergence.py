@@ -1,9 +1,9 @@
-"""Whether the training of a cell had converged, by the dev score that picks its epoch.
+"""Whether the training of a cell had converged, by the dev score that selects its epoch.
 
-It had when an epoch before the last was the best, or when the last epoch added less to the best score so far than the
-score's own noise. The noise is what dev scores of neighbouring epochs scatter around a smooth curve: third differences
-of the last `WINDOW` epochs remove any parabola, and of scatter s they have the variance 20 s^2. A line would count the
-bend of a learning curve as noise; the sampling of dev examples is no noise here, for every epoch is measured on the same.
+It had if the best epoch was not the last, or if the last epoch improved the best score by less than the score's noise. The noise is
+the scatter of the last `WINDOW` dev scores around a smooth curve: third differences remove any parabola, and for scatter s their
+variance is 20 s^2. (A straight line would count the bend of a learning curve as noise. The sampling of dev examples adds no noise,
+because every epoch is measured on the same examples.)
 """
 
 from __future__ import annotations
@@ -18,53 +18,54 @@ from typing import Any
 
 from repro.protocol import Metric
 
-WINDOW = 5  # epochs whose scatter is the noise; fewer do not tell scatter from trend
+WINDOW = 5  # epochs whose scatter is the noise; with fewer, scatter and trend look the same
 CONVERGED, LEARNING, UNKNOWN = "converged", "still learning", "convergence not recorded"
-WORST = (UNKNOWN, LEARNING, CONVERGED)  # of several cells, the first of these speaks for all
+WORST = (UNKNOWN, LEARNING, CONVERGED)  # a row has the first of these states that one of its cells has
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """`state`: CONVERGED, LEARNING, UNKNOWN, or "" for a family that has no epochs. `why` says by what."""
+    """`state`: CONVERGED, LEARNING, UNKNOWN, or "" for a family without epochs. `why`: the reason."""
 
     state: str
     why: str = ""
 
     @property
     def text(self) -> str:
-        """For a table."""
+        """The text in a table."""
         said = {CONVERGED: "yes", LEARNING: "still learning", UNKNOWN: "not recorded"}.get(self.state, "")
         return f"{said}: {self.why}" if said else ""
 
     @property
     def converged(self) -> bool:
-        """Whether the cell may be called best or be compared. A fit without epochs always may."""
+        """Whether the cell may be compared or marked as best. A fit without epochs always may."""
         return self.state in (CONVERGED, "")
 
 
 def of(
-    config: Mapping[str, Any], metrics: Mapping[str, float], folder: Path, known: Mapping[str, Metric]
-) -> Convergence:
+    config: Mapping[str, Any], metrics: Mapping[str, float], folder: Path, known: Mapping[str, Metric],
+    curve: Sequence[float] | None = None,
+) -> Convergence:  # fmt: skip
     """The convergence of a finished cell.
 
     Args:
-        config, metrics, folder: the cell's; `curves.csv` in the folder is read where it is there. known: the family's METRICS.
+        config, metrics, folder: the cell's. known: the family's METRICS.
+        curve: the dev score of every epoch; None: read it from `curves.csv` in the folder.
     """
     if "best_epoch" not in known:
         return Convergence("")
     train = config.get("train") or {}
     name = str(train.get("best_metric"))
-    metric = known.get(name)
-    scores = dev_scores(folder, name)
-    return judge(scores, metrics.get("best_epoch"), train.get("max_epochs"), metric)
+    scores = dev_scores(folder, name) if curve is None else curve
+    return judge(scores, metrics.get("best_epoch"), train.get("max_epochs"), known.get(name))
 
 
 def judge(scores: Sequence[float], best_epoch: float | None, epochs: int | None, metric: Metric | None) -> Convergence:
-    """The definition.
+    """The convergence of one training.
 
     Args:
-        scores: the dev score of every epoch; empty where only the best epoch is known. metric: of the scores.
-        best_epoch, epochs: counted from 1; used where there are no scores.
+        scores: the dev score of every epoch; empty if only the best epoch is known. metric: of the scores.
+        best_epoch, epochs: counted from 1; used without scores.
     """
     sign, decimals = (metric.better or 1, metric.decimals) if metric else (1, 2)
     if not scores or not all(map(math.isfinite, scores)):
@@ -94,7 +95,7 @@ def noise(scores: Sequence[float]) -> float:
 
 
 def together(cells: Sequence[Convergence]) -> Convergence:
-    """Of a row: every cell of it must have converged; the reasons of those in the worst state."""
+    """The convergence of a row: that of its worst cells, with their reasons."""
     for state in (*WORST, ""):
         if told := list(dict.fromkeys(c.why for c in cells if c.state == state)):
             return Convergence(state, _merged(told))
@@ -110,15 +111,19 @@ def _merged(told: Sequence[str]) -> str:
     return told[0] + (f" (+{len(told) - 1})" if len(told) > 1 else "")
 
 
-def dev_scores(folder: Path, metric: str) -> list[float]:
-    """`dev/<metric>` of every epoch from `curves.csv`; what is no number is NaN; empty where the file or the column is absent."""
+def read_curves(folder: Path) -> dict[str, list[float]]:
+    """`curves.csv` of a cell by columns; what is not a number is NaN. Empty where the file is absent or cannot be read."""
     try:
         with (folder / "curves.csv").open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error):
-        return []
-    name = f"dev/{metric}"
-    return [_number(row[name]) for row in rows] if rows and name in rows[0] else []
+        return {}
+    return {key: [_number(row.get(key)) for row in rows] for key in rows[0] if key} if rows else {}
+
+
+def dev_scores(folder: Path, metric: str) -> list[float]:
+    """`dev/<metric>` of every epoch; empty where none is stored."""
+    return read_curves(folder).get(f"dev/{metric}", [])
 
 
 def _number(text: Any) -> float:

@@ -1,4 +1,4 @@
-"""What stands below a table: a number never travels alone."""
+"""The footers of a table: data, scores, seeds, verdicts, code and deviations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from repro.files import read_json
 from repro.plan import Plan, Slot
 from repro.plan.experiment import Show
-from repro.protocol import Metric
+from repro.protocol import Metric, metric_of
 from repro.tables.blocks import SIGNIFICANT, Block, Row, rank_agreement
 from repro.tables.verdict import rule
 
@@ -19,7 +19,7 @@ from repro.tables.verdict import rule
 def of_data(
     rows: Sequence[Row], facts: Mapping[str, Any], shown: Sequence[Show], metrics: Mapping[str, Metric]
 ) -> list[str]:
-    """Where the data come from (`facts`: of train and dev), and how the scores shown were computed."""
+    """Where the data come from (`facts`: of train and dev), and how the scores were computed."""
     first = next((f for row in rows for f in row.found), None)
     sets = {s.metric.partition("/")[0]: (first.tests if first else {}).get(s.metric.partition("/")[0]) for s in shown}
     lines = [f"Data: {_described(facts)}."] if facts else []
@@ -32,9 +32,9 @@ def of_data(
     lines += [str(note) for note in dict.fromkeys(notes)]
     said = []
     for show in shown:
-        known = metrics.get(show.metric.rpartition("/")[2])
-        unit = show.unit or (known.unit if known else "")
-        how = (first.signatures.get(show.metric) if first else None) or (known.signature if known else "")
+        known = metric_of(metrics, show.metric)
+        unit = show.unit or known.unit
+        how = (first.signatures.get(show.metric) if first else None) or known.signature
         if how:
             label = "" if how.startswith(f"{show.label}:") else f"{show.label}: "
             said.append(f"{label}{how}" + (f" ({unit})" if unit else ""))
@@ -44,9 +44,7 @@ def of_data(
 def _described(facts: Mapping[str, Any]) -> str:
     sizes = ", ".join(f"{n:,} {split}" for split, n in (facts.get("sizes") or {}).items())
     content = str(facts.get("sha256") or "")[:12]
-    return "; ".join(
-        t for t in (str(facts.get("provenance") or ""), sizes, f"sha256 {content}" if content else "") if t
-    )
+    return "; ".join(filter(None, (str(facts.get("provenance") or ""), sizes, f"sha256 {content}" if content else "")))
 
 
 def seeds(plan: Plan, blocks: Sequence[Block]) -> list[str]:
@@ -56,53 +54,50 @@ def seeds(plan: Plan, blocks: Sequence[Block]) -> list[str]:
         "mean ± standard deviation over n seeds, intervals by Student's t" if several else "one run each: no spread"
     )
     lines = [
-        f"Seeds: {', '.join(map(str, used))} ({spread}). An order of rows is claimed by seeds, never by one run; "
-        "the same seed gives other numbers on another machine (up to 1.4 ROUGE measured between machines)."
+        f"Seeds: {', '.join(map(str, used))} ({spread}). One run proves no ranking. The same seed gives other numbers on "
+        "another machine (we measured differences of up to 1.4 ROUGE)."
     ]
     lines += trained(blocks)
     kinds = {kind for b in blocks for r in b.rows for v in r.values for kind in v.p_values}
     over = f"p < {SIGNIFICANT} after Holm's correction over the rows of a column and metric"
     if "examples" in kinds:
         lines.append(
-            f"* differs from the first row: paired randomization over test examples (all seeds of an example together), {over}, of "
-            f"{'these runs' if several else 'these two runs'}. It covers the sampling of test examples, not seeds."
+            f"* differs from the first row: paired randomization over test examples (all seeds of an example together), {over}. "
+            "The test covers the sampling of test examples, not of seeds."
         )
     if "seeds" in kinds:
         lines.append(
-            f"† differs from the first row: paired t-test over seeds, {over}. It covers the draw of seeds, not the choice of test examples."
+            f"† differs from the first row: paired t-test over seeds, {over}. The test covers the sampling of seeds, not of test examples."
         )
     return lines
 
 
 def trained(blocks: Sequence[Block]) -> list[str]:
-    """What `converged` means, where a row says it."""
+    """What `converged` means, if a row shows it."""
     if not any(r.convergence.state and r.found for b in blocks for r in b.rows):
         return []
     return [
-        "Converged: of the dev score that picks the epoch, the best was not the last, or the last epoch's gain was below the "
-        "scatter of the last five. A row with a cell that has not converged, or whose curve is not recorded, gets no sign, no "
-        "verdict, and is never marked as the best."
+        "Converged: the best dev score was not in the last epoch, or the last epoch's gain was below the scatter of the last five. "
+        "A row with a cell that has not converged, or whose curve is not recorded, gets no sign and no verdict, and is never "
+        "marked as the best."
     ]
 
 
 def of_comparison(block: Block, metrics: Mapping[str, Metric]) -> list[str]:
-    """How verdicts are given, and how far the order of the rows is the published one."""
+    """How verdicts are given, and how well our order of the rows agrees with the published one."""
     if not block.published:
         return []
-    columns = [f"{name} {label}" for name, labels in block.published for label in labels]
-    agreement = {name: found for c, name in enumerate(columns) if (found := rank_agreement(block, c))}
-    rows = sorted({n for _, n in agreement.values()})
-    each = len(rows) > 1
-    told = "; ".join(f"{name} {tau:+.2f}{f' (n = {n})' if each else ''}" for name, (tau, n) in agreement.items())
-    told += "" if each or not rows else f"; n = {rows[0]} rows"
-    return [
-        rule([metrics.get(full.rpartition("/")[2]) for full in block.against]),
-        *(
-            [f"Rank agreement with the paper, Kendall's tau-b (1: its order of the rows, -1: the reverse): {told}."]
-            if told
-            else []
-        ),
-    ]
+    agreement = {name: found for c, name in enumerate(block.columns) if (found := rank_agreement(block, c))}
+    lines = [rule([metric_of(metrics, full) for full in block.against])]
+    if agreement:
+        rows = sorted({n for _, n in agreement.values()})
+        each = len(rows) > 1
+        told = "; ".join(f"{name} {tau:+.2f}{f' (n = {n})' if each else ''}" for name, (tau, n) in agreement.items())
+        told += "" if each else f"; n = {rows[0]} rows"
+        lines.append(
+            f"Rank agreement with the paper, Kendall's tau-b (1: the same order of rows, -1: the reverse): {told}."
+        )
+    return lines
 
 
 def notes(blocks: Sequence[Block]) -> list[str]:
@@ -111,7 +106,7 @@ def notes(blocks: Sequence[Block]) -> list[str]:
 
 
 def origin(blocks: Sequence[Block]) -> list[str]:
-    """Code versions, whether torch or the kernels changed among the cells, whether the packages were the locked ones."""
+    """Code versions, whether torch or the kernels differ between cells, and whether the packages were the locked ones."""
     found = [x for b in blocks for r in b.rows for x in r.found]
     folders = {f for x in found for f in (x.folder, *(e.folder for e in x.evaluations.values()))}
     records = [read_json(folder / "provenance.json") or {} for folder in folders]
@@ -122,30 +117,23 @@ def origin(blocks: Sequence[Block]) -> list[str]:
         "kernels": sorted({v for r in records if (v := r.get("kernels"))}),
     }
     changed = [f"{what} {' and '.join(versions)}" for what, versions in made_with.items() if len(versions) > 1]
-    return [
-        *([f"Code: {', '.join(commits)}." + _recipes(found)] if commits else []),
-        *([f"Not all cells were made alike: {'; '.join(changed)}."] if changed else []),
-        *(
-            ["Packages: not the locked set (requirements.lock)."]
-            if any(r.get("locked") is False for r in records)
-            else []
-        ),
-    ]
+    lines = [f"Code: {', '.join(commits)}." + _recipes(found)] if commits else []
+    lines += [f"Cells differ in their versions: {'; '.join(changed)}."] if changed else []
+    unlocked = any(r.get("locked") is False for r in records)
+    return [*lines, *(["Packages: not the locked set (requirements.lock)."] if unlocked else [])]
 
 
 def _recipes(found: Sequence[Any]) -> str:
-    """Versions of what a cell computes; cells of different ones are not the same experiment."""
+    """The recipes of the cells; cells with different recipes are not the same experiment."""
     levels = {
         "training": {f.folder for f in found},
         "evaluation": {e.folder for f in found for e in f.evaluations.values()},
     }
-    told = {
-        what: sorted(
-            {str(r) for x in folders if (r := (read_json(x / "metrics.json") or {}).get("recipe")) is not None}
-        )
-        for what, folders in levels.items()
-    }
-    known = [f"{what} {' and '.join(versions)}" for what, versions in told.items() if versions]
+    known = []
+    for what, folders in levels.items():
+        recipes = {(read_json(folder / "metrics.json") or {}).get("recipe") for folder in folders} - {None}
+        if recipes:
+            known.append(f"{what} {' and '.join(sorted(map(str, recipes)))}")
     return f" Recipe: {', '.join(known)}." if known else ""
 
 
@@ -158,18 +146,18 @@ PROFILES = ("demo", "cpu", "paper")
 
 @dataclass(frozen=True)
 class Scope:
-    """What an experiment is about, for deviations that concern some experiments only.
+    """The scope of an experiment, for deviations that concern some experiments only.
 
-    A deviation may open with what it is about, "data: ...", "oscarmax, pnormmax: ...", "demo, cpu: ...", "laha2018: ...":
-    "on duc2004: ...": it is left out where none of the profiles, papers, mappings or data sets that it names is meant, or a group's
-    page was chosen by hand.
+    A deviation may start with its scope: "data: ...", "demo, cpu: ...", "laha2018: ...", "with oscarmax: ...", "on duc2004: ...".
+    It is left out if the experiment has none of the profiles, papers, mappings or data sets that it names, or if the user chose
+    another option of the group that it names.
     """
 
     profile: str
     paper: str
     mappings: frozenset[str]
     data: frozenset[str] = frozenset()  # names of data and further test sets
-    chosen: frozenset[str] = frozenset()  # groups whose page is not the setting's
+    chosen: frozenset[str] = frozenset()  # groups for which the user chose another option
 
     def concerns(self, text: str) -> bool:
         head = re.match(r"\**([\w ,-]+?)\**:\**\s", text)
@@ -185,7 +173,7 @@ class Scope:
 
 
 def scope(plan: Plan, slots: Iterable[Slot]) -> Scope:
-    """What these slots of an experiment are about."""
+    """The scope of these slots of an experiment."""
     one, slots = plan.experiment, list(slots)
     typed = {o for s in slots for o in (*one.columns[s.column].overrides, *one.rows[s.row].overrides, *plan.overrides)}
     chosen = {o.lstrip("+").partition("=")[0] for o in typed} & set(GROUPS)
@@ -194,7 +182,7 @@ def scope(plan: Plan, slots: Iterable[Slot]) -> Scope:
 
 
 def of_settings(plan: Plan) -> list[str]:
-    """Deviations of the settings that the cells have, without those that an override has taken away."""
+    """Deviations of the cells' settings, without those that an override removes."""
     found: dict[str, None] = {}
     for slot in plan.slots:
         told = slot.cell.config["task"].get("deviations") or ()
@@ -205,7 +193,7 @@ def of_settings(plan: Plan) -> list[str]:
 
 
 def of_tasks(docs: Path | None, plan: Plan) -> list[str]:
-    """Deviations from the pages of the tasks, of what this experiment is about."""
+    """Deviations from the tasks' docs that concern this experiment."""
     slots: dict[str, list[Slot]] = {}
     for slot in plan.slots if docs else ():
         slots.setdefault(slot.cell.task, []).append(slot)
@@ -213,7 +201,7 @@ def of_tasks(docs: Path | None, plan: Plan) -> list[str]:
 
 
 def of_task(docs: Path, task: str, about: Scope) -> list[str]:
-    """The items under each heading of `<docs>/<task>.md` that says "deviations"; one that names profiles is of those."""
+    """The items below each heading of `<docs>/<task>.md` that contains "deviations"; a heading may name profiles."""
     page = docs / f"{task}.md"
     if not page.is_file():
         return []

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from repro.files import write_atomic
+from repro.files import csv_text, write_atomic
 from repro.tables.blocks import CONVERGENCE, MARKS, Block, Row, Table
 from repro.tables.statistics import FEWEST
 from repro.tables.verdict import Verdict
@@ -17,7 +16,7 @@ CSV = (
     "table", "column", "row", "selected", "source", "metric", "mean", "std", "n", "ci95_half", "p_examples", "p_seeds",
     "ours_minus_published", "verdict",
 )  # fmt: skip
-BEST = "best of its column, as printed, and converged; no row, converged or not, and no baseline is better."
+BEST = "best of its column as printed, and converged; no other row and no baseline is better."
 
 
 def grid(block: Block) -> tuple[list[str], list[str], list[list[str]]]:
@@ -44,7 +43,7 @@ def grid(block: Block) -> tuple[list[str], list[str], list[list[str]]]:
 
 
 def further(block: Block) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Small tables below a block: (title, header line, body) of the spread over seeds, and of the differences where they mean something."""
+    """Small tables below a block, (title, header line, body): the spread over seeds, and comparable differences."""
     rows = [row for row in block.rows if not row.baseline]
     labels = [row.label for row in rows]
     named = [f"{row.label} ({row.detail})" if labels.count(row.label) > 1 and row.detail else row.label for row in rows]
@@ -54,7 +53,7 @@ def further(block: Block) -> list[tuple[str, list[str], list[list[str]]]]:
     title = f"95 % intervals over seeds{f' (of fewer than {FEWEST} seeds: the runs)' if few else ''}"
     found = [(title, ["mapping", *(block.headers[i] for i in shown)], spreads)] if _any(spreads) else []
     if block.comparable:
-        columns = [f"{name} {label}" for name, labels in block.published for label in labels]
+        columns = block.columns
         body = [
             [row.label, *(row.difference(c, block.against) or "-" for c in range(len(columns)))]
             for row in rows
@@ -76,7 +75,7 @@ def _verdict_text(row: Row) -> str:
 
 
 def short(verdict: Verdict) -> str:
-    """The verdict with the first of its reasons; all of them stand in the footer."""
+    """The verdict with the first of its reasons; the footer has all of them."""
     more = f" (+{len(verdict.why) - 1})" if len(verdict.why) > 1 else ""
     return f"{verdict.word}: {verdict.why[0]}{more}" if verdict.why else verdict.word
 
@@ -86,7 +85,7 @@ def _last(table: Table) -> list[str]:
 
 
 def to_text(table: Table, widest: int = WIDEST_LABEL) -> str:
-    """For a terminal; `widest`: characters of a row's label, longer ones are cut."""
+    """The table for a terminal; row labels longer than `widest` characters are cut."""
     lines = [table.title, f"({table.subtitle})"]
     for block in table.blocks:
         lines += ["", block.label]
@@ -159,9 +158,10 @@ def _rows(headers: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
 
 def to_csv(table: Table) -> str:
     """Long format: one line per number."""
-    text = io.StringIO()
-    out = csv.writer(text, lineterminator="\n")
-    out.writerow(CSV)
+    return csv_text([CSV, *_numbers(table)])
+
+
+def _numbers(table: Table) -> Iterator[list[Any]]:
     for block in table.blocks:
         published = [f"{name}: {h}" for name, labels in block.published for h in labels]
         for row in block.rows:
@@ -171,13 +171,11 @@ def to_csv(table: Table) -> str:
                 p = [_number(v.p_values.get(kind), 4) for kind in MARKS]
                 source = "baseline" if row.baseline else "ours"
                 said = v.note if v.metric == CONVERGENCE else ""
-                out.writerow([table.name, block.label, row.label, row.detail, source, v.metric, *numbers, *p, "", said])
+                yield [table.name, block.label, row.label, row.detail, source, v.metric, *numbers, *p, "", said]
             for c, (name, t, verdict) in enumerate(zip(published, row.theirs, row.verdicts)):
                 if t is not None:
                     ends = [row.difference(c, block.against), verdict.text if verdict else ""]
-                    line = [table.name, block.label, row.label, "", "published", name, t.value, *[""] * 5, *ends]
-                    out.writerow(line)
-    return text.getvalue()
+                    yield [table.name, block.label, row.label, "", "published", name, t.value, *[""] * 5, *ends]
 
 
 def _number(value: float | None, digits: int = 6) -> str:
@@ -194,9 +192,8 @@ def to_latex(table: Table) -> str:
         _, headers, body = grid(block)
         spans = [("ours", len(block.headers)), *((name, len(labels)) for name, labels in block.published)]
         above = [""] * (len(headers) - sum(n for _, n in spans) - bool(block.published))
-        above = [*above, *(f"\\multicolumn{{{n}}}{{c}}{{{_tex(name)}}}" for name, n in spans)] + [""] * bool(
-            block.published
-        )
+        above += [f"\\multicolumn{{{n}}}{{c}}{{{_tex(name)}}}" for name, n in spans]
+        above += [""] * bool(block.published)
         caption = f"\\caption{{{_tex(table.title)}: {_tex(block.label)} ({_tex(table.subtitle)})}}"
         columns = f"\\begin{{tabular}}{{l{'r' * (len(headers) - 1)}}}"
         lines = ["\\begin{table}", "\\centering", caption, columns, "\\toprule", " & ".join(above) + " \\\\"]

@@ -1,7 +1,10 @@
 """Spread over seeds, intervals, significance and rank agreement.
 
-Two sources of chance are kept apart. Which examples happen to be in the test set: permutation of paired outputs. Which seed
-was drawn: Student's t over seeds. Neither says anything about the other.
+Two sources of chance are kept apart. Permutation of paired outputs covers which examples are in the test set. Student's t covers
+which seeds were drawn. Neither says anything about the other.
+
+scipy gives Student's t and Kendall's tau. Written here: Holm's correction (scipy has none), and BLEU's randomization test
+(sacrebleu's needs the texts; the records keep per-sentence statistics alone).
 """
 
 from __future__ import annotations
@@ -12,7 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-LEVEL = 0.95  # of every interval
+import numpy as np
+
+LEVEL = 0.95  # of every interval that is printed
+EQUIVALENCE = 0.90  # of the interval that decides two one-sided t-tests at 5 % each
 FEWEST = 3  # seeds of a printed interval and of an order of rows: for two, t is 12.7 and the runs say more
 
 
@@ -26,8 +32,13 @@ class Summary:
 
     @property
     def half(self) -> float | None:
-        """Half the width of the 95 % interval of the mean, t sd / sqrt(n) with n - 1 degrees of freedom; None for one seed."""
-        return None if self.std is None else t_quantile(self.n - 1) * self.std / math.sqrt(self.n)
+        """Half the width of the 95 % interval of the mean; None for one seed."""
+        return None if self.std is None else half_width(self.std, self.n)
+
+    def bounds(self, level: float) -> tuple[float, float]:
+        """The interval of the mean at `level`; for one seed the mean itself."""
+        half = half_width(self.std or 0.0, self.n, level) if self.n > 1 else 0.0
+        return self.mean - half, self.mean + half
 
     def text(self, decimals: int = 2) -> str:
         spread = "" if self.std is None else f" ±{self.std:.{decimals}f}"
@@ -53,31 +64,19 @@ def summarize(values: Sequence[float]) -> Summary:
 # ---- Student's t
 
 
-def t_tail(t: float, df: int) -> float:
-    """P(|T| >= t) for a whole number of degrees of freedom. Source: Abramowitz & Stegun 26.7.3 and 26.7.4."""
-    angle = math.atan(abs(t) / math.sqrt(df))
-    cos, sin = math.cos(angle), math.sin(angle)
-    term = cos if df % 2 else 1.0
-    total = 0.0
-    for k in range(2 + df % 2, df + 1, 2):  # cos, 2/3 cos^3, ... for odd df; 1, 1/2 cos^2, ... for even df
-        total += term
-        term *= cos * cos * (k - 1) / k
-    inside = 2 / math.pi * (angle + sin * total) if df % 2 else sin * total
-    return max(0.0, 1.0 - inside)
-
-
 @lru_cache(maxsize=256)
 def t_quantile(df: int, level: float = LEVEL) -> float:
     """The t that |T| stays below with probability `level`. Raises ValueError without a degree of freedom."""
     if df < 1:
         raise ValueError(f"an interval needs two values, not {df + 1}")
-    low, high = 0.0, 1.0
-    while t_tail(high, df) > 1 - level:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_tail(middle, df) > 1 - level else (low, middle)
-    return high
+    from scipy.special import stdtrit
+
+    return float(stdtrit(df, (1 + level) / 2))
+
+
+def half_width(std: float, n: int, level: float = LEVEL) -> float:
+    """Half the width of the interval of a mean, t sd / sqrt(n) with n - 1 degrees of freedom."""
+    return t_quantile(n - 1, level) * std / math.sqrt(n)
 
 
 def paired_t(a: Sequence[float], b: Sequence[float]) -> float | None:
@@ -92,7 +91,9 @@ def paired_t(a: Sequence[float], b: Sequence[float]) -> float | None:
     found = summarize([x - y for x, y in zip(a, b)])
     if not found.std:  # the same difference with every seed: no difference at all, or one without any noise
         return 1.0 if found.mean == 0 else 0.0
-    return math.nan if math.isnan(found.mean) else t_tail(found.mean / found.std * math.sqrt(found.n), found.n - 1)
+    from scipy.special import stdtr
+
+    return float(2 * stdtr(found.n - 1, -abs(found.mean) / found.std * math.sqrt(found.n)))
 
 
 # ---- several comparisons, ranks
@@ -111,14 +112,12 @@ def holm(p_values: Mapping[int, float]) -> dict[int, float]:
 def kendall(a: Sequence[float], b: Sequence[float]) -> float | None:
     """Kendall's tau-b of two rankings of the same things, ties counted; None where one of them has no order at all."""
 
-    def signs(values: Sequence[float]) -> list[int]:
-        return [(x > y) - (x < y) for i, x in enumerate(values) for y in values[:i]]
-
     if len(a) != len(b):
         raise ValueError(f"two rankings need equal lengths, got {len(a)} and {len(b)}")
-    first, second = signs(a), signs(b)
-    scale = math.sqrt(sum(map(abs, first)) * sum(map(abs, second)))
-    return sum(x * y for x, y in zip(first, second)) / scale if scale else None
+    from scipy.stats import kendalltau
+
+    tau = float(kendalltau(a, b).statistic)
+    return None if math.isnan(tau) else tau
 
 
 # ---- the sampling of test examples
@@ -133,17 +132,14 @@ def paired_randomization(a: Sequence[float], b: Sequence[float], trials: int = 2
 
     Raises ValueError on unequal lengths. Source: Noreen 1989, with the add-one estimate of the p-value.
     """
-    import torch
-
     if len(a) != len(b):
         raise ValueError(f"paired scores need equal lengths, got {len(a)} and {len(b)}")
-    differences = torch.tensor([float(x) - float(y) for x, y in zip(a, b)], dtype=torch.float64)
+    differences = np.asarray(a, float) - np.asarray(b, float)
     differences = differences[differences != 0]
     if not len(differences):
         return 1.0
-    signs = _coins(trials, len(differences)) * 2 - 1
-    hits = ((signs @ differences).abs() >= differences.sum().abs() - 1e-9).sum()
-    return (int(hits) + 1) / (trials + 1)
+    sums = (_coins(trials, len(differences)) * 2 - 1) @ differences
+    return _p_value(np.abs(sums), abs(differences.sum()))
 
 
 def paired_bleu_randomization(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], trials: int = 1000) -> float:
@@ -154,33 +150,31 @@ def paired_bleu_randomization(a: Sequence[Sequence[float]], b: Sequence[Sequence
 
     Raises ValueError on unequal shapes. Source: Riezler & Maxwell 2005.
     """
-    import torch
-
-    first, second = (torch.tensor(rows, dtype=torch.float64).reshape(-1, 10) for rows in (a, b))
+    first, second = (np.asarray(rows, float).reshape(-1, 10) for rows in (a, b))
     if first.shape != second.shape:
-        raise ValueError(f"paired statistics need equal shapes, got {tuple(first.shape)} and {tuple(second.shape)}")
-    if torch.equal(first, second):
+        raise ValueError(f"paired statistics need equal shapes, got {first.shape} and {second.shape}")
+    if np.array_equal(first, second):
         return 1.0
     total = first.sum(0) + second.sum(0)
-    shuffled = first.sum(0) - _coins(trials, len(first)) @ (
-        first - second
-    )  # [trials, 10]: of the system made by swapping
-    observed = (_bleu(first.sum(0)) - _bleu(second.sum(0))).abs()
-    hits = ((_bleu(shuffled) - _bleu(total - shuffled)).abs() >= observed - 1e-9).sum()
-    return (int(hits) + 1) / (trials + 1)
+    swapped = first.sum(0) - _coins(trials, len(first)) @ (first - second)  # [trials, 10]: one system after the swaps
+    observed = abs(_bleu(first.sum(0)) - _bleu(second.sum(0)))
+    return _p_value(np.abs(_bleu(swapped) - _bleu(total - swapped)), observed)
+
+
+def _p_value(drawn: np.ndarray, observed: float) -> float:
+    """The share of random assignments that differ at least as much as observed, add-one estimate; `drawn`: [trials]."""
+    return (int((drawn >= observed - 1e-9).sum()) + 1) / (len(drawn) + 1)
 
 
 @lru_cache(maxsize=8)
-def _coins(trials: int, n: int):
+def _coins(trials: int, n: int) -> np.ndarray:
     """[trials, n] of 0 and 1, always the same ones."""
-    import torch
-
-    return torch.randint(0, 2, (trials, n), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return np.random.RandomState(1).randint(0, 2, (trials, n)).astype(float)
 
 
-def _bleu(sums):
+def _bleu(sums: np.ndarray) -> np.ndarray:
     """Corpus BLEU in per cent of summed statistics [..., 10]; 0 where an n-gram order has no hit."""
     hits, totals = sums[..., :4], sums[..., 4:8]
-    precision = (hits / totals.clamp_min(1)).clamp_min(1e-300).log().mean(-1).exp()
-    brevity = (1 - sums[..., 9] / sums[..., 8].clamp_min(1)).clamp_max(0).exp()
+    precision = np.exp(np.log((hits / totals.clip(1)).clip(1e-300)).mean(-1))
+    brevity = np.exp((1 - sums[..., 9] / sums[..., 8].clip(1)).clip(max=0))
     return 100 * precision * brevity

@@ -1,8 +1,7 @@
 """The reproducibility summary of an experiment: scope, what was reproduced, what was easy, what was hard, deviations, cost.
 
-The headings are those of the ML Reproducibility Challenge. Every sentence is a fact of the table or of the cells behind it:
-easy is what was finished at the first attempt, by the papers' own data, as printed; hard is what failed, was begun again, is not
-there, still learns or differs. Nothing is judged.
+The headings are those of the ML Reproducibility Challenge. Every sentence is a fact of the table or of its cells. Easy: finished at
+the first attempt, reproduced. Hard: failed, restarted, missing, not converged, different.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Any
 
 from repro.files import read_json
@@ -36,7 +36,7 @@ def summary(plan: Plan, store: Store, built: Table, troubles: Sequence[str] = ()
     """The summary as Markdown.
 
     Args:
-        built: the table of the plan. troubles: a sentence for each cell that failed or was moved aside as damaged.
+        built: the table of the plan. troubles: a message for each cell that failed or was moved aside as damaged.
     """
     one = plan.experiment
     done = list(_finished(plan, store))
@@ -45,11 +45,8 @@ def summary(plan: Plan, store: Store, built: Table, troubles: Sequence[str] = ()
         ("Scope", [*_scope(plan, cells)]),
         ("What was reproduced", [line for block in built.blocks for line in _reproduced(block)]),
         ("What was easy", _easy(built, done, cells)),
-        (
-            "What was hard",
-            [*_hard(built, done, cells), *troubles] or ["Nothing failed, was begun again or is missing."],
-        ),
-        ("Deviations", list(built.deviations) or ["None is stated."]),
+        ("What was hard", [*_hard(built, done, cells), *troubles] or ["Nothing failed, was restarted or is missing."]),
+        ("Deviations", list(built.deviations) or ["None."]),
         ("Cost", _cost(done)),
     ]
     lines = [f"# Reproducibility summary: {one.title}", "", f"*{built.subtitle}*"]
@@ -85,7 +82,7 @@ def _scope(plan: Plan, cells: int) -> Iterable[str]:
         slot = next((s for s in plan.slots if s.column == number), None)
         why = f"not run: {plan.unavailable[number]}" if number in plan.unavailable else ""
         short = "; ".join(slot.cell.prepared.shortfalls) if slot else ""
-        yield f"{column.label}: {why or (f'not the data of the paper in full: {short}' if short else 'the data of the paper')}."
+        yield f"{column.label}: {why or (f'not the full data of the paper: {short}' if short else 'the data of the paper')}."
     if by_hand := [o for o in plan.overrides if o.split("=")[0].split(".")[0] not in FREE]:
         yield f"Set by hand: {', '.join(by_hand)}."
 
@@ -96,13 +93,10 @@ def _reproduced(block: Block) -> Iterable[str]:
     words = Counter(v.word for row in block.rows for v in row.verdicts if v is not None)
     ours = [row for row in block.rows if row.found]
     if words:
-        yield (
-            f"{block.label}: of {sum(words.values())} printed numbers "
-            + ", ".join(f"{n} {w}" for w, n in words.most_common())
-            + "."
-        )
+        counted = ", ".join(f"{n} {w}" for w, n in words.most_common())
+        yield f"{block.label}: of {sum(words.values())} printed numbers {counted}."
     else:
-        yield f"{block.label}: {len(ours)} rows have a number; the paper prints none beside them."
+        yield f"{block.label}: {len(ours)} rows have a number; the paper has none for them."
     at = 0
     for group, headers in block.published:
         for header in headers:
@@ -114,9 +108,8 @@ def _reproduced(block: Block) -> Iterable[str]:
                 yield f"{block.label}: order of {agreement[1]} rows beside {group} {header}: Kendall's tau {agreement[0]:.2f}."
             at += 1
     for i, header in enumerate(block.headers):
-        if best := [
-            f"{row.label} ({row.values[i].text()})" for row in block.rows if not row.baseline and row.values[i].best
-        ]:
+        best = [f"{row.label} ({row.values[i].text()})" for row in block.rows if row.values[i].best]
+        if best:
             yield f"{block.label}: best {header}: {', '.join(best)}."
 
 
@@ -129,22 +122,22 @@ def _easy(built: Table, done: Sequence[_Done], cells: int) -> list[str]:
     if same := sum(v.word == REPRODUCED for row in rest for v in row.verdicts if v):
         found.append(f"{same} printed numbers are reproduced.")
     if done:
-        found.append(f"Half of the cells took {_median(one.found.seconds for one in done):,.0f} s or less each.")
+        found.append(f"Half of the cells took {median_low(one.found.seconds for one in done):,.0f} s or less each.")
     return found
 
 
 def _hard(built: Table, done: Sequence[_Done], cells: int) -> list[str]:
     found = []
     if cells > len(done):
-        found.append(f"{cells - len(done)} of {cells} cells are not there.")
+        found.append(f"{cells - len(done)} of {cells} cells are missing.")
     if again := [one for one in done if one.attempts > 1]:
         total = sum(one.attempts - 1 for one in again)
         found.append(
-            f"{len(again)} cells were begun again, {total} times in all: {', '.join(sorted({o.cell.label for o in again}))}."
+            f"{len(again)} cells were restarted, {total} times in all: {', '.join(sorted({o.cell.label for o in again}))}."
         )
     for block in built.blocks:
         if block.unavailable:
-            found.append(f"{block.label}: its data could not be had ({block.unavailable}).")
+            found.append(f"{block.label}: its data are unavailable ({block.unavailable}).")
         for state, told in ((LEARNING, "still learning when the training ended"), (UNKNOWN, UNKNOWN)):
             if rows := [row.label for row in block.rows if row.found and row.convergence.state == state]:
                 found.append(f"{block.label}: {told}: {', '.join(rows)}.")
@@ -166,7 +159,7 @@ def _cost(done: Sequence[_Done]) -> list[str]:
     total = sum(hours.values())
     machines = Counter(one.machine for one in done if one.machine)
     lines = [
-        f"{len(done)} cells took {total:.2f} hours in all, training and scoring, without preparing data and installing."
+        f"{len(done)} cells took {total:.2f} hours in all for training and evaluation, without data preparation and installation."
     ]
     lines += [f"{label}: {spent:.2f} hours." for label, spent in hours.items()]
     if machines:
@@ -174,8 +167,3 @@ def _cost(done: Sequence[_Done]) -> list[str]:
     slowest = max(done, key=lambda one: one.found.seconds)
     lines.append(f"The longest cell: {slowest.cell.label}, seed {slowest.cell.seed}, {slowest.found.seconds:,.0f} s.")
     return lines
-
-
-def _median(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    return ordered[(len(ordered) - 1) // 2]

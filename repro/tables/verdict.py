@@ -1,9 +1,9 @@
-"""Whether a number of ours may be held against a printed one, and what comes of it. Nothing else decides this.
+"""Whether one of our numbers can be compared with a published one, and the verdict. Nothing else decides this.
 
-*Not comparable* (`barriers`): another profile, data, mapping, setting or measure than the printed number's. Else an equivalence
-test over seeds, two one-sided t-tests at 5 % each, which is to ask where the 90 % interval of our mean lies: *reproduced*
-within the tolerance of the printed number, *not reproduced* outside it, *inconclusive* across its edge, for one seed, and
-wherever the run itself leaves a doubt (`doubts`). The printed number is taken as it stands: no paper prints its spread.
+*Not comparable* (`barriers`): profile, data, mapping, setting or measure differ from the paper's. Else an equivalence test over
+seeds, two one-sided t-tests at 5 % each, asks where the 90 % interval of our mean is: *reproduced* if within the tolerance of the
+published number, *not reproduced* if outside, *inconclusive* if across its edge, for one seed, and if the run is in doubt
+(`doubts`). The published number is taken as exact: no paper prints its spread.
 """
 
 from __future__ import annotations
@@ -12,25 +12,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from repro.files import read_json
-from repro.identity import Found
+from repro.identity import Found, value_at
 from repro.plan import Slot
 from repro.plan.experiment import Column, Experiment, Row
 from repro.plan.published import Published
 from repro.protocol import Metric
 from repro.tables.convergence import Convergence
-from repro.tables.statistics import Summary, t_quantile
+from repro.tables.statistics import EQUIVALENCE, Summary, half_width
 
 REPRODUCED, MISSED, OPEN, APART = "reproduced", "not reproduced", "inconclusive", "not comparable"
-LEVEL = 0.90  # two one-sided tests at 5 % each
 MOST_SEEDS = 100
-# Overrides that say where, how and how often, not what.
+# Overrides that do not change what a cell computes.
 FREE = ("runtime", "paths", "seed", "seeds", "logger", "launcher")
-# What an experiment's rows and columns set, beside what the page of printed numbers states for the row.
+# Keys that rows and columns may set besides those that the published yaml states for the row.
 STATED = ("task", "data", "data.source_lang", "data.target_lang", "mapping")
-STANDS_FOR = " stands for "  # between a data set and the one it is used in place of: of loaders and labels of columns
+STANDS_FOR = " stands for "  # in the messages of loaders and the labels of columns
 
 
 @dataclass(frozen=True)
@@ -50,17 +48,17 @@ class Verdict:
 
 
 def judge(
-    ours: Summary | None, printed: Published, metric: Metric | None, why: Sequence[str] = (), doubt: Sequence[str] = ()
+    ours: Summary | None, printed: Published, metric: Metric, why: Sequence[str] = (), doubt: Sequence[str] = ()
 ) -> Verdict:
-    """The verdict on `ours`; `why`: what `barriers` found, `doubt`: what `doubts` found."""
+    """The verdict on `ours`; `why`: from `barriers`, `doubt`: from `doubts`."""
     reasons = list(why)
     if printed.note:
         reasons.append("the reading of the printed number is ambiguous")
-    if metric is None or metric.tolerance is None:
-        reasons.append(f"no tolerance is stated for {metric.name if metric else 'this metric'}")
+    if metric.tolerance is None:
+        reasons.append(f"no tolerance is stated for {metric.name}")
     elif unit := _units(ours, printed, metric):
         reasons.append(unit)
-    if reasons or metric is None or metric.tolerance is None:
+    if reasons:
         return Verdict(APART, tuple(dict.fromkeys(reasons)))
     open_ = list(doubt)
     if ours is None:
@@ -70,7 +68,7 @@ def judge(
     elif ours.std is None:
         open_.append("one seed has no spread; two or more are needed")
     elif ours.std <= 1e-9 * abs(ours.mean):  # rounding is no spread
-        open_.append(f"all {ours.n} seeds have the same score: they are one run")
+        open_.append(f"all {ours.n} seeds have the same score, as if they were one run")
     if open_ or ours is None or ours.std is None:
         return Verdict(OPEN, tuple(dict.fromkeys(open_)))
     return _equivalence(ours, ours.std, printed.value, metric)
@@ -78,10 +76,9 @@ def judge(
 
 def _equivalence(ours: Summary, std: float, printed: float, metric: Metric) -> Verdict:
     tolerance = metric.tolerance or 0.0
-    half = t_quantile(ours.n - 1, LEVEL) * std / math.sqrt(ours.n)
-    low, high = ours.mean - half, ours.mean + half
+    low, high = ours.bounds(EQUIVALENCE)
     d = metric.decimals
-    told = f"{100 * LEVEL:.0f} % interval [{low:.{d}f}, {high:.{d}f}]"
+    told = f"{100 * EQUIVALENCE:.0f} % interval [{low:.{d}f}, {high:.{d}f}]"
     band = f"{printed:.{d}f} ± {tolerance:g}"
     if printed - tolerance < low and high < printed + tolerance:
         return Verdict(REPRODUCED, (f"{told} within {band}",))
@@ -93,12 +90,12 @@ def _equivalence(ours: Summary, std: float, printed: float, metric: Metric) -> V
 
 
 def seeds_needed(std: float, margin: float) -> int | None:
-    """The fewest seeds whose interval's half is below `margin`, if the spread stays `std`; None above `MOST_SEEDS`."""
-    return next((n for n in range(2, MOST_SEEDS + 1) if t_quantile(n - 1, LEVEL) * std / math.sqrt(n) < margin), None)
+    """The fewest seeds with an interval's half below `margin`, if the spread stays `std`; None above `MOST_SEEDS`."""
+    return next((n for n in range(2, MOST_SEEDS + 1) if half_width(std, n, EQUIVALENCE) < margin), None)
 
 
 def _units(ours: Summary | None, printed: Published, metric: Metric) -> str:
-    """A share (0 to 1) beside a number in per cent or points (0 to 100), of ours or of the paper."""
+    """An error where one number is a share (0 to 1) and the other in per cent or points (0 to 100)."""
     if metric.unit == "share":
         odd = [v for v in (printed.value, ours.mean if ours else 0.0) if abs(v) > 1]
     elif metric.unit == "%" or metric.unit.endswith("points"):
@@ -109,18 +106,18 @@ def _units(ours: Summary | None, printed: Published, metric: Metric) -> str:
     return f"{odd[0]:g} is not in the unit of {metric.name} ({metric.unit})" if odd else ""
 
 
-def rule(metrics: Sequence[Metric | None]) -> str:
-    """How `judge` decides, in words."""
-    bands = {m.name: f"{m.tolerance:g} {m.unit}".strip() for m in metrics if m is not None and m.tolerance is not None}
+def rule(metrics: Sequence[Metric]) -> str:
+    """How `judge` decides, for a footer."""
+    bands = {m.name: f"{m.tolerance:g} {m.unit}".strip() for m in metrics if m.tolerance is not None}
     told = "; ".join(f"{name}: {band}" for name, band in bands.items())
     return (
-        "Verdict: `reproduced` where two one-sided t-tests over seeds (5 % each) put our mean within the tolerance of the published "
-        f"number{f' ({told})' if told else ''}, `not reproduced` where its 90 % interval is outside; `inconclusive` where neither is "
-        "shown; `not comparable` where the setting or the data are not the paper's."
+        "Verdict: `reproduced` if two one-sided t-tests over seeds (5 % each) put our mean within the tolerance of the published "
+        f"number{f' ({told})' if told else ''}, `not reproduced` if its 90 % interval is outside, `inconclusive` if neither holds, "
+        "`not comparable` if the setting or the data differ from the paper's."
     )
 
 
-# ---- what stands in the way
+# ---- obstacles to a comparison
 
 
 def barriers(
@@ -130,8 +127,8 @@ def barriers(
     """Why a row's score `against` cannot be compared with `printed`, whatever its value; empty: it can.
 
     Args:
-        slots: all of the row in this column. found: cell id -> what is stored.
-        overrides: what a person set by hand.
+        slots: all of the row in this column. found: cell id -> stored results.
+        overrides: given by the user.
     """
     reasons = []
     if experiment.profile != "paper":
@@ -139,7 +136,7 @@ def barriers(
     if experiment.not_comparable:
         reasons.append(experiment.not_comparable)
     elif not experiment.comparable:
-        reasons.append("the experiment claims no comparison")
+        reasons.append("the experiment does not claim to be comparable")
     if column.not_comparable:
         reasons.append(column.not_comparable)
     reasons += [f"override {o}" for o in overrides if _head(o) not in FREE]
@@ -149,7 +146,7 @@ def barriers(
     if split in ("dev", "train"):
         reasons.append(f"a {split} score against a test number")
     elif any(all(t.name != split for t in s.cell.tests) for s in slots):
-        reasons.append(f"there is no test set {split!r}")
+        reasons.append(f"the cells have no test set {split!r}")
     for slot in slots:
         stored = found.get(slot.cell.cell_id)
         told = stored.shortfalls if stored else {"train": slot.cell.prepared.shortfalls}
@@ -160,9 +157,9 @@ def barriers(
 
 
 def _departures(column: Column, row: Row, printed: Published, against: str, slots: Sequence[Slot]) -> list[str]:
-    """Where an experiment's own rows and columns are not what the page of printed numbers says of this number."""
+    """Where an experiment's rows and columns differ from what the published yaml states for this number."""
     if not printed.mapping or not printed.data:
-        return [f"the page of printed numbers does not say what {row.published!r} on {printed.dataset!r} is"]
+        return [f"the published yaml does not define {row.published!r} on {printed.dataset!r}"]
     reasons = []
     allowed = {*STATED, *printed.settings, *printed.chosen}
     tuned = {k if "." in k else f"mapping.{k}" for s in slots for k, _ in s.point}
@@ -181,7 +178,7 @@ def _departures(column: Column, row: Row, printed: Published, against: str, slot
         if printed.differs:
             reasons.append(printed.differs)
         for key, value in printed.settings.items():
-            if (ours := _at(config, key)) != value:
+            if (ours := value_at(config, key)) != value:
                 reasons.append(f"{key}={ours} where the paper has {value}")
         if data != printed.data:
             reasons.append(f"data set {data} where the paper has {printed.data}")
@@ -193,14 +190,14 @@ def _departures(column: Column, row: Row, printed: Published, against: str, slot
 def doubts(
     slots: Sequence[Slot], chosen: Sequence[Slot], found: Mapping[str, Found], against: str, trained: Convergence
 ) -> list[str]:
-    """What keeps a comparable row from a verdict: cells that are missing, were not trained to the end, or are of unsure code.
+    """Why a comparable row gets no verdict: missing cells, trainings that had not converged, code of unknown version.
 
     Args:
         slots: all of the row. chosen: those whose scores are shown. trained: whether these had converged.
     """
     reasons = []
     if lost := sum(s.cell.cell_id not in found for s in slots):
-        reasons.append(f"{lost} of {len(slots)} cells are not there")
+        reasons.append(f"{lost} of {len(slots)} cells are missing")
     if chosen and not trained.converged:
         reasons.append(trained.text)
     seeds = [s.seed for s in chosen]
@@ -225,17 +222,10 @@ def doubts(
 
 
 def _standing(why: str, label: str) -> str:
-    """A data set stands in for several papers' data: where a column's label says for which, that is said."""
+    """`why` with the data set that the column's label names: one data set may stand for several papers' data."""
     name, stands, _ = why.partition(STANDS_FOR)
     _, said, whose = label.rpartition(f";{STANDS_FOR}")
     return f"{name}{STANDS_FOR}{whose}" if stands and said else why
-
-
-def _at(config: Mapping[str, Any], key: str) -> Any:
-    node: Any = config
-    for part in key.split("."):
-        node = node.get(part) if isinstance(node, Mapping) else None
-    return node
 
 
 def _key(override: str) -> str:

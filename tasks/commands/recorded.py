@@ -32,7 +32,7 @@ FOLDER = "records"
 CHECKSUMS = "checksums.json"  # of every file of the results; `tasks.commands.verify` holds them against it
 HERE = ("paths", "runtime", "launcher", "logger")  # arguments that say where and how; so do these two of data:
 OF_SWEEP = ("module", "metrics", "seconds", "data_sha256", "recipe")
-ABOUT = ("facts", "tested", "signatures")  # of sweeps, as of baselines, curve and examples: older records lack them
+ABOUT = ("facts", "signatures")  # of sweeps, as of baselines, curve and examples: older records lack them
 MIRRORS = ("data.mirror=", "data.path=")
 
 
@@ -76,7 +76,7 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
     cells, _ = compare.select(store, {"sweep": name})
     title = (store.root / "sweeps" / name / "table.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("## ")
     found = [
-        {"key": one.cell_id, **{k: getattr(one, k) for k in OF_SWEEP}, "tests": {k: vars(v) for k, v in one.tests.items()},
+        {"key": one.cell_id, **{k: getattr(one, k) for k in OF_SWEEP}, "tests": {k: vars(v) for k, v in one.scored.items()}, "tested": one.tests,
          **{k: getattr(one, k) for k in ABOUT}, "baselines": archive.without_texts({"baselines": one.baselines})["baselines"],
          "curve": list(one.scores_by_epoch), "examples": {k: archive.packed(v.predictions()) for k, v in one.evaluations.items()},
          "config": {k: v for k, v in one.config.items() if k not in HERE}} for one in cells
@@ -90,9 +90,12 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
 def _of_sweep(asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> Made:
     """What the records of a sweep give."""
     cells = [
-        records.Record(Path(one["key"]), config=one["config"], tests={k: records.Scored(**v) for k, v in one["tests"].items()},
-                       **{k: one[k] for k in OF_SWEEP}, **{k: one[k] for k in (*ABOUT, "baselines") if k in one},
-                       curve=tuple(one.get("curve", ()))) for one in found
+        records.Record(
+            cell_id=one["key"], folder=Path(one["key"]), config=one["config"], scored={k: records.Scored(**v) for k, v in one["tests"].items()},
+            tests=one.get("tested", {}), shortfalls={}, evaluations={}, curve=tuple(one.get("curve", ())),
+            **{k: one[k] for k in OF_SWEEP}, **{k: one.get(k, {}) for k in (*ABOUT, "baselines")},
+        )
+        for one in found
     ]  # fmt: skip
     table, made = comparison.contents(cells, asked["title"])
     kept = {name: text for name, text in made.items() if name.endswith((".csv", ".svg"))}

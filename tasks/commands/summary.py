@@ -6,10 +6,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from repro.cell import read_config
 from repro.files import StoreError, write_atomic
 from repro.identity import family
 from repro.plan import Wanted
-from repro.store import ASIDE, Entry, Store, archive, records
+from repro.store import ASIDE, Entry, Store, archive
 from repro.tables import build as tables
 from repro.tables.summary import summary
 from tasks.commands import recorded, reproduce
@@ -50,7 +51,7 @@ def _troubles(wanted: Sequence[Wanted], store: Store) -> Iterator[str]:
     names = {archive.key(w.config, family(w.module)): w for w in wanted}
     for path in sorted((store.root / "cells").glob("*/*/*/config.yaml")):
         try:
-            told = records.page(path.parent)
+            told = read_config(path.parent)
             w = names.get(archive.key(told, family(told["module"])))
         except (StoreError, KeyError, ValueError):
             continue

@@ -369,10 +369,7 @@ def print_comparison(found: Sequence[records.Record], folder: Path, title: str, 
     table, files = comparison.write(found, folder, title, notes)
     print("\n" + render.to_text(table, comparison.compare.WHOLE) + "\n")
     drawings = [f for f in files if f.suffix == ".svg"]
-    print(f"table: {folder / 'table'} (.txt .md .csv .html)")
-    print(
-        f"{len(drawings)} plots: {folder / comparison.DRAWN}"
-        if drawings
-        else f"no plots: {folder / 'table.html'} says why"
-    )
+    print(f"table: {folder / 'table'} (.txt .md .csv)")
+    if drawings:
+        print(f"{len(drawings)} plots: {folder / comparison.DRAWN}")
     print(f"again at any time: python scripts/compare.py sweep={folder.name}")

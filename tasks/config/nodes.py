@@ -156,11 +156,6 @@ class Local:
 
 
 @dataclass
-class Joblib(Local):
-    """Cells run on this machine, by joblib's workers: a worker's libraries are loaded once for all of its cells."""
-
-
-@dataclass
 class Slurm:
     """Cells run as one array job, one element each."""
 
@@ -198,5 +193,5 @@ class Slurm:
 SINGLE = {"train": Train, "profile": Profile, "runtime": Runtime, "paths": Paths}
 NAMED = {
     "optim": {"sgd": Sgd, "adam": Adam},
-    "launcher": {"local": Local, "joblib": Joblib, "slurm": Slurm},
+    "launcher": {"local": Local, "slurm": Slurm},
 }

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from repro.store import Entry, Store, StoreError, records
+from repro.cell import read_config
+from repro.store import Entry, Store, StoreError
 from tasks.config.options import near
 
 LISTED = 12  # of several cells that fit
@@ -86,7 +87,7 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
 def _told(entry: Entry) -> dict[str, str]:
     """Dotted key -> value as YAML writes it, of what a cell was asked to be."""
     try:
-        page = records.page(entry.folder)
+        page = read_config(entry.folder)
     except StoreError:  # it is not what is looked for
         return {}
     return dict(_flat({k: v for k, v in page.items() if k not in ASIDE}))

@@ -9,10 +9,11 @@ from typing import Any
 from repro.cell import Cell, Found
 from repro.files import without_paths
 from repro.launch.display import setting
-from repro.report.data import clip, read_curves
+from repro.report.data import clip
 from repro.report.heat import MOST_SOURCE, MOST_TARGET, choose
 from repro.store import Evaluation
 from repro.store.records import ASIDE_NODES, flatten
+from repro.tables.convergence import read_curves
 
 SAMPLES = 20  # of a test set
 LONGEST_NAME, LONGEST_TAG = 128, 64  # that wandb takes
@@ -52,7 +53,7 @@ def scores(found: Found) -> dict[str, float]:
 
 def rows(found: Found) -> list[dict[str, float]]:
     """The learning curve as stored, a row an epoch, without what an epoch has not."""
-    columns = read_curves(found)
+    columns = read_curves(found.folder)
     table = (dict(zip(columns, values)) for values in zip(*columns.values()))
     return [{k: v for k, v in row.items() if v == v} for row in table]
 

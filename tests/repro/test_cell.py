@@ -165,7 +165,7 @@ def test_a_family_that_measures_nothing_or_something_else_is_told(cell, store, b
 
 def test_a_cell_somebody_else_runs_is_busy(cell, store):
     mine = cell()
-    with mine.entry(store).claimed():
+    with mine.entry(store).locked():
         outcome = cells.run(mine, store)
     assert outcome.state == "busy" and str(os.getpid()) in outcome.error
     assert mine.found(store) is None
@@ -269,7 +269,7 @@ def test_a_damaged_training_is_named_moved_aside_and_trained_again(cell, store, 
     assert not (aside / "claim").exists() and sorted(e.folder.name for e in store) == sorted(
         {cell().training_id, cell(seed=2).training_id}
     )
-    assert "is damaged and lies in" in entry.path("log.txt").read_text()
+    assert "was damaged and is now in" in entry.path("log.txt").read_text()
 
 
 def test_a_second_damage_has_the_next_number(cell, store):

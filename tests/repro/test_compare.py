@@ -84,7 +84,7 @@ def test_a_metric_that_some_cells_lack_says_of_how_many_it_is(trained, store):
     (one,) = settings(store)
     assert one.summary("duc/score").n == 1 and one.summary("test/score").n == 2
     text = render.to_text(compare.table(compare.groups(records.read(store).records), "t", "T"))
-    assert "duc/score is of 1 of its 2 cells" in text
+    assert "only 1 of its 2 cells have duc/score" in text
 
 
 def test_filters(grid, store):
@@ -96,11 +96,11 @@ def test_filters(grid, store):
 @pytest.mark.parametrize(
     "filters, said",
     [
-        ({"mapping.lamb": "1"}, ["mapping.lamb is no key", "'mapping.lam'"]),
-        ({"taks": "fake"}, ["taks is no key", "'task'"]),
+        ({"mapping.lamb": "1"}, ["mapping.lamb is unknown", "'mapping.lam'"]),
+        ({"taks": "fake"}, ["taks is unknown", "'task'"]),
         ({"beam": "1"}, ["'decode.beam'"]),
         ({"task": "fale"}, ["no finished cell has task=fale", "'fake'"]),
-        ({"mapping.lam": "0.7"}, ["mapping.lam=0.7", "there are: 0, 0.5"]),
+        ({"mapping.lam": "0.7"}, ["mapping.lam=0.7", "existing: 0, 0.5"]),
     ],
 )
 def test_a_filter_that_fits_nothing_names_what_there_is(grid, store, filters, said):
@@ -123,13 +123,12 @@ def test_files_and_drawings(grid, trained, store, tmp_path):
         "table.txt",
         "table.md",
         "table.csv",
-        "table.html",
         "plots/fake_softmax_lam.svg",
         "plots/fake_softmax_lam.csv",
     } <= names
     for path in tmp_path.glob("plots/*.svg"):
         assert ET.parse(path).getroot().tag.endswith("svg") and "#01000" not in path.read_text()
-    assert "±0.1" in (tmp_path / "table.txt").read_text() and "A note." in (tmp_path / "table.html").read_text()
+    assert "±0.1" in (tmp_path / "table.txt").read_text() and "A note." in (tmp_path / "table.md").read_text()
     (plotted,) = [list(csv.DictReader(p.open())) for p in tmp_path.glob("plots/fake_softmax_lam.csv")]
     assert [(row["lam"], row["dev/score mean"], row["dev/score n"]) for row in plotted] == [
         ("0", "0.15", "2"),

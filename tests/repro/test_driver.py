@@ -64,7 +64,7 @@ def test_a_cell_of_another_process_is_waited_for_and_never_failed(planned, store
     held = threading.Event()
 
     def other():
-        with cell.entry(store).claimed():
+        with cell.entry(store).locked():
             held.set()
             time.sleep(3.0)
         if finishes:

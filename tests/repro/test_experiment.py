@@ -58,7 +58,7 @@ def put(*path_and_value):
         (put("columns", "a", "show", 0, "decimals", "two"), ["decimals='two' must be a whole number"]),
         (put("rows", 0, {"label": "x"}), ["mapping must be given"]),
         (put("rows", 1, "label", "plain"), ["two rows are called 'plain'"]),
-        (put("rows", 1, "grids", {"papr": "own"}), ["'papr'", "no column's grid"]),
+        (put("rows", 1, "grids", {"papr": "own"}), ["'papr'", "no column uses"]),
         (put("rows", 1, "grids", {"g": "owm"}), ["grids.g='owm'", "`own`"]),
         (put("rows", 1, "grids", {"g": {"lam": 1}}), ["{'lam': 1}", "[values]"]),
         (put("profiles", "demo", "columns", ["a", "bb"]), ["profiles.demo.columns names 'bb'", "did you mean 'b'"]),
@@ -66,7 +66,7 @@ def put(*path_and_value):
         (put("profiles", "demo", "seeds", 1), ["profiles.demo.seeds=1 must be a list"]),
         (put("profiles", "demo", "seeds", []), ["at least one seed"]),
         (put("profiles", "demo", "comparabel", True), ["comparabel", "'comparable'"]),
-        (put("profiles", {}), ["no profile 'demo'"]),
+        (put("profiles", {}), ["profile='demo' is unknown"]),
         (put("title", 3), ["title=3 must be text"]),
         (put("columns", "a", "published", [{"label": "p", "dataset": "D", "metrics": ["X"], "against": ["test/scores"]}]),
          ["'test/scores', which is not shown", "'test/score'"]),
@@ -94,7 +94,7 @@ def test_everything_wrong_is_told_at_once(experiment):
 
 @pytest.mark.parametrize(
     "metric, said",
-    [("test/scroe", "did you mean 'score'"), ("tset/score", "did you mean 'test'"), ("duc2004/score", "no set of this column"), ("blue", "not measured")],
+    [("test/scroe", "did you mean 'score'"), ("tset/score", "did you mean 'test'"), ("duc2004/score", "not a test set of this column"), ("blue", "not measured")],
 )  # fmt: skip
 def test_metrics_that_nobody_measures(experiment, metric, said):
     column = experiment(put("columns", "a", "show", 0, "metric", metric)).columns[0]

@@ -98,7 +98,7 @@ def test_a_table_shows_its_claims(made):
 @pytest.mark.parametrize(
     "change, said",
     [
-        ({"tset": "trend"}, r"claim 1: tset is unknown \(did you mean 'test'\?\)"), ({"rows": []}, "rows must be given"),
+        ({"tset": "trend"}, r"claim 1\.tset is unknown \(did you mean 'test'\?\)"), ({"rows": []}, "rows must be given"),
         ({"test": "equality"}, "allowed: equivalence, noninferiority, superiority, trend"),
         ({"direction": "up"}, "allowed: higher, lower"), ({"margin": 0}, "needs a margin above 0"), ({"against": ""}, "needs the row"),
     ],

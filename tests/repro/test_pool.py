@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from repro import cell as cells
+from repro import launch
 from repro.launch import pool
 
 
@@ -20,7 +21,7 @@ def outcomes(events) -> dict[int, object]:
 @pytest.mark.parametrize("behaviour, said", [("kill", "signal 9"), ("exit", "exit code 3"), ("raise", "the cat sat")])
 def test_a_dead_worker_is_reported_and_the_rest_finishes(cell, store, behaviour, said):
     cells = [cell(seed=s, task__behaviour=behaviour, mapping__only=2) for s in (1, 2, 3)]
-    events = list(pool.run(cells, store, workers=2, threads=1))
+    events = list(pool.run(cells, store, [None] * 2, threads=1))
     ended = outcomes(events)
     assert {s: o.state for s, o in ended.items()} == {1: "done", 2: "failed", 3: "done"}
     assert said in ended[2].error
@@ -34,9 +35,9 @@ def test_a_dead_worker_is_reported_and_the_rest_finishes(cell, store, behaviour,
 
 def test_a_killed_cell_can_be_run_again(cell, store):
     dying = cell(task__behaviour="recover")
-    assert outcomes(pool.run([dying], store, 1, 1))[1].state == "failed"
+    assert outcomes(pool.run([dying], store, [None], 1))[1].state == "failed"
     assert "run the same command again" in dying.entry(store).status()["error"]
-    assert outcomes(pool.run([dying], store, 1, 1))[1].state == "done"
+    assert outcomes(pool.run([dying], store, [None], 1))[1].state == "done"
     assert dying.entry(store).path("checkpoints/half").exists()
 
 
@@ -48,22 +49,22 @@ def test_a_cell_killed_behind_its_last_file_is_done(cell, store):
 
 def test_every_cell_has_its_own_process(cell, store):
     cells = [cell(seed=s) for s in (1, 2, 3)]
-    list(pool.run(cells, store, workers=1, threads=1))
+    list(pool.run(cells, store, [None], threads=1))
     pids = {c.entry(store).path("checkpoints/runs").read_text().split()[0] for c in cells}
     assert len(pids) == 3 and str(os.getpid()) not in pids
 
 
 def test_workers_work_at_the_same_time(cell, store):
     cells = [cell(seed=s, task__behaviour="slow", task__seconds=2.0) for s in (1, 2, 3, 4)]
-    list(pool.run([cell(seed=9)], store, workers=1, threads=1))  # the fork server is up
+    list(pool.run([cell(seed=9)], store, [None], threads=1))  # the fork server is up
     started = time.monotonic()
-    assert len(outcomes(pool.run(cells, store, workers=4, threads=1))) == 4
+    assert len(outcomes(pool.run(cells, store, [None] * 4, threads=1))) == 4
     assert time.monotonic() - started < 7.0  # one after another: more than 8
 
 
 def test_interrupting_ends_the_workers_and_leaves_a_store_to_go_on_with(cell, store):
     hanging = cell(task__behaviour="hang")
-    events = pool.run([hanging], store, workers=1, threads=1)
+    events = pool.run([hanging], store, [None], threads=1)
     assert next(events).kind == "stage"
     pid = int(hanging.entry(store).path("checkpoints/runs").read_text())
     with pytest.raises(KeyboardInterrupt):
@@ -72,7 +73,7 @@ def test_interrupting_ends_the_workers_and_leaves_a_store_to_go_on_with(cell, st
     assert hanging.entry(store).state() == "lost"
     config = {**hanging.config, "task": {**hanging.config["task"], "behaviour": "measure"}}
     cured = replace(hanging, config=config, known_id=hanging.training_id)
-    assert outcomes(pool.run([cured], store, 1, 1))[1].state == "done"
+    assert outcomes(pool.run([cured], store, [None], 1))[1].state == "done"
 
 
 def alive(pid: int) -> bool:
@@ -86,14 +87,14 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_run_here_runs_in_this_process_and_tells_while_it_runs(cell, store):
+def test_one_cell_runs_in_this_process_and_tells_while_it_runs(cell, store):
     events = []
     cells = [cell(seed=1), cell(seed=2, task__behaviour="raise")]
 
     def show(event):
         events.append((event, event.cell.done(store)))
 
-    ended = pool.run_here(cells, store, show)
+    ended = [launch.one(one, store, show) for one in cells]
     assert [o.state for o in ended] == ["done", "failed"]
     assert {s: o.state for s, o in outcomes(e for e, _ in events).items()} == {1: "done", 2: "failed"}
     assert cells[0].entry(store).path("checkpoints/runs").read_text().split()[0] == str(os.getpid())
@@ -104,13 +105,13 @@ def test_run_here_runs_in_this_process_and_tells_while_it_runs(cell, store):
 
 
 def test_nothing_to_do_is_fine(store):
-    assert list(pool.run([], store, 2, 1)) == []
+    assert list(pool.run([], store, [None], 1)) == []
 
 
 def test_ctrl_c_reaches_a_worker_which_ends_as_its_command_asks(cell, store, capfd):
     """A terminal sends it to both: the worker saves what it has, and prints no traceback beside the command's sentence."""
     hanging = cell(task__behaviour="hang")
-    events = pool.run([hanging], store, workers=1, threads=1)
+    events = pool.run([hanging], store, [None], threads=1)
     assert next(events).kind == "stage"
     os.kill(int(hanging.entry(store).path("checkpoints/runs").read_text()), signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):

@@ -1,13 +1,10 @@
-"""Figures in a report, and a report that is left as it is while its content is the same."""
+"""Figures of the papers in a report."""
 
 from __future__ import annotations
-
-import os
 
 import pytest
 from made_report import Made, Page
 
-from repro.report import unchanged
 from repro.report.placed import LARGEST, note, placed
 
 pytest.importorskip("jinja2")
@@ -48,35 +45,3 @@ def test_a_figure_stands_in_the_report_of_its_profile(tmp_path):
     (made.store.root / "figures" / made.plan.experiment.name / "one.svg").write_text(SVG + " " * LARGEST)
     page = Page(made.write())  # too large to stand in it
     assert "Figure <one>" in page.text and not [tag for tag, _ in page.elements if tag == "img"]
-
-
-def test_the_same_content_is_not_written_again(tmp_path, monkeypatch):
-    made, code = Made(tmp_path), tmp_path / "code" / "render.py"
-    code.parent.mkdir()
-    code.touch()
-    monkeypatch.setattr(unchanged, "CODE", code.parent)
-    made.write()
-    (path,) = tmp_path.rglob("*.html")
-
-    def written() -> bool:
-        os.utime(path, (1, 1))
-        made.write()
-        return path.stat().st_mtime != 1
-
-    assert not written()
-    figure(made, "one", made.plan.experiment.profile)
-    assert written() and not written()
-    (path.parent.parent / "figures" / made.plan.experiment.name / "one.svg").write_text(SVG.replace("5", "6"))
-    assert written() and not written()
-    entry = next(iter(made.plan.cells.values())).entry(made.store)
-    entry.set_status("done", note="another attempt")
-    assert written() and not written()
-    path.write_text("")
-    assert written() and not written()
-    code.write_text("another program")
-    assert written() and not written()
-    made.plan.unavailable[99] = "no data"
-    assert written() and not written()
-    os.utime(path, (1, 1))
-    made.write({next(iter(made.plan.cells)): "it broke"})
-    assert path.stat().st_mtime != 1

@@ -38,10 +38,10 @@ def leftovers(folder) -> list[str]:
 @pytest.mark.parametrize(
     ("number", "step"),
     [
-        (errno.ENOSPC, "no space left while writing here; finished cells are whole. Free some space"),
+        (errno.ENOSPC, "no space left while writing here; finished cells are safe. Free some space"),
         (errno.EDQUOT, "no space left while writing here"),
-        (errno.EACCES, "here cannot be written (told); set paths.outputs to a folder of yours"),
-        (errno.EROFS, "here cannot be written (told); set paths.outputs to a folder of yours"),
+        (errno.EACCES, "here cannot be written (told); set paths.outputs to a folder you can write to"),
+        (errno.EROFS, "here cannot be written (told); set paths.outputs to a folder you can write to"),
         (errno.EIO, "here cannot be written (told)"),
     ],
 )
@@ -288,7 +288,7 @@ def test_read_only_folder_says_what_to_set(locked):
 
     def attempt() -> str:
         said = []
-        for work in (lambda: write_json(entry.path("status.json"), {}), lambda: entry.claimed().__enter__()):
+        for work in (lambda: write_json(entry.path("status.json"), {}), lambda: entry.locked().__enter__()):
             try:
                 work()
                 said.append("nothing happened")

@@ -70,9 +70,7 @@ def test_what_failed_or_was_begun_again_is_hard(told):
     _, parts = told("demo", spoil, ["fake/softmax, seed 1: failed: out of memory"])
     assert "- 14 of 16 cells were finished at the first attempt." in parts["What was easy"]
     hard = parts["What was hard"]
-    assert hard[0] == "- 1 of 16 cells are not there." and hard[1].startswith(
-        "- 1 cells were begun again, 2 times in all"
-    )
+    assert hard[0] == "- 1 of 16 cells are missing." and hard[1].startswith("- 1 cells were restarted, 2 times in all")
     assert any("not comparable, because: profile demo" in line for line in hard)
     assert hard[-1] == "- fake/softmax, seed 1: failed: out of memory"
     assert "ours minus" not in "".join(parts["What was reproduced"]), "not comparable"

@@ -52,13 +52,13 @@ def test_one_seed_has_no_spread(made):
 
 def test_the_footers_say_what_seeds_and_machines_do(made):
     first = tables.build(*made(), RECORDS).footers[0]
-    assert "claimed by seeds, never by one run" in first and "another machine (up to 1.4 ROUGE" in first
+    assert "One run proves no ranking." in first and "of up to 1.4 ROUGE" in first
 
 
 def test_verdicts(made):
     softmax, tuned, lead, *_ = block(*made(comparable=True)).rows
     assert [v.word for r in (softmax, tuned) for v in r.verdicts] == ["not comparable"] * 2
-    assert "does not say what 'softmax' on 'D' is" in softmax.verdicts[0].text
+    assert "does not define 'softmax' on 'D'" in softmax.verdicts[0].text
     assert lead.verdicts == [None]
     built = tables.build(*made(), RECORDS)
     assert [r.verdicts[0].why[0] for r in built.blocks[0].rows[:2]] == ["profile demo"] * 2
@@ -126,24 +126,24 @@ def test_footers_carry_what_a_number_needs(made):
     table = tables.build(*made(), AMBIGUOUS)
     for text in (render.to_text(table), render.to_markdown(table)):
         for wanted in ("Data: generated; 1,200 train, 40 test; sha256 abcdef012345", "Read me.", "BLEU: sig|v1 (BLEU points)",
-                       "Seeds: 1, 2 (mean ± standard deviation over n seeds", "Recipe: training 7, evaluation 8.", "Verdict: `reproduced` where", "95 % intervals over seeds (of fewer than 3 seeds: the runs)", "30.00, 31.00", "Mind the gap.", "? Columns may be swapped.", "Code: cafe.",
+                       "Seeds: 1, 2 (mean ± standard deviation over n seeds", "Recipe: training 7, evaluation 8.", "Verdict: `reproduced` if", "95 % intervals over seeds (of fewer than 3 seeds: the runs)", "30.00, 31.00", "Mind the gap.", "? Columns may be swapped.", "Code: cafe.",
                        "not comparable with the paper's", "Deviation: a small model"):  # fmt: skip
             assert wanted in text
         assert "not the locked set" not in text
 
 
 @pytest.mark.parametrize("what", ["torch", "kernels"])
-def test_cells_that_were_not_made_alike_are_said(made, what):
+def test_cells_of_different_versions_are_reported(made, what):
     built = made(packages={"torch": "2.4"}, kernels="aaaa")
-    assert not any("made alike" in f for f in tables.build(*built, RECORDS).footers)
+    assert not any("in their versions" in f for f in tables.build(*built, RECORDS).footers)
     plan, store = built
     path = plan.slots[0].cell.entry(store).path("provenance.json")
     changed = {"packages": {"torch": "2.5"}} if what == "torch" else {"kernels": "bbbb"}
     write_json(path, read_json(path) | changed)
     plan.slots[0].cell.entry(store).finish()
-    said = [f for f in tables.build(plan, store, RECORDS).footers if "made alike" in f]
+    said = [f for f in tables.build(plan, store, RECORDS).footers if "in their versions" in f]
     assert said == [
-        f"Not all cells were made alike: {'torch 2.4 and 2.5' if what == 'torch' else 'kernels aaaa and bbbb'}."
+        f"Cells differ in their versions: {'torch 2.4 and 2.5' if what == 'torch' else 'kernels aaaa and bbbb'}."
     ]
 
 

@@ -53,7 +53,7 @@ def test_csv_holds_every_number_at_full_precision(made):
     assert ours["selected"] == "lam=0.5, best of 2 on dev" and ours["column"] == "A | B & C_1"
     trained = next(r for r in found if (r["row"], r["metric"]) == ("tuned", "convergence"))
     assert trained["verdict"] == "yes: best epoch 2 of 3" and trained["mean"] == ""
-    why = "not comparable: profile demo; the experiment claims no comparison"
+    why = "not comparable: profile demo; the experiment does not claim to be comparable"
     theirs = [r for r in found if r["source"] == "published"]
     assert [(r["row"], float(r["mean"]), r["verdict"]) for r in theirs] == [
         ("softmax", 36.38, why),

@@ -62,7 +62,7 @@ def test_cleaning_takes_leftovers_and_nothing_else(made, store):
     entry.path("checkpoints/best.pt").write_bytes(b"kept")
     busy = made[1].entry(store)
     busy.path("checkpoints/saving.88.pt").write_bytes(b"being written")
-    with busy.claimed():
+    with busy.locked():
         assert sorted(maintenance.clean(store)) == sorted(str(entry.path(n).relative_to(store.root)) for n in left)
         assert busy.path("checkpoints/saving.88.pt").exists()
     assert len(maintenance.clean(store)) == 1
@@ -126,7 +126,7 @@ def test_a_tar_that_was_damaged_on_the_way_leaves_the_store_as_it_was(made, stor
     for broken in (whole[: len(whole) // 2], b"no tar at all", b""):
         file.write_bytes(broken)
         there = Store(tmp_path / f"there{len(broken)}")
-        with pytest.raises(StoreError, match="damaged or no tar") if not broken.startswith(whole[:10]) else _any():
+        with pytest.raises(StoreError, match="damaged or not a tar") if not broken.startswith(whole[:10]) else _any():
             maintenance.take_in(there, file)
         assert all(s.state == "done" for s in maintenance.verify(there)) and not list(there.root.glob("cells/.*"))
 

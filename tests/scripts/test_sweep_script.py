@@ -37,7 +37,6 @@ def test_a_sweep_ends_in_one_table_and_is_found_again(train, script, outputs):
         "table.txt",
         "table.md",
         "table.csv",
-        "table.html",
         "plots/toy_fusedmax_gamma.svg",
         "plots/toy_fusedmax_gamma.csv",
     } <= names

@@ -113,7 +113,7 @@ KINDS = {
     "no task": (of_page(lambda p: p.pop("task") and None), "task", False),
     "no seed": (of_page(lambda p: p.update(seed="x")), "seed", False),
     "a node that is a number": (of_page(lambda p: p.update(train=3)), "train", False),
-    "a page that is a list": (of_page(lambda p: [1, 2]), "not the page of a cell", False),
+    "a page that is a list": (of_page(lambda p: [1, 2]), "not the configuration of a cell", False),
     "plugins that are a number": (of_page(lambda p: p.update(plugins=3)), "plugins", False),
     "a page that builds objects": (file("config.yaml", b"!!python/object/apply:os.system [echo evil]"), "cannot be read", False),
     "a score that is a text": (lambda f: metrics(f, lambda m: m["metrics"].update({"dev/loss": "x"})), None, False),
@@ -161,8 +161,6 @@ PLACES = {
     "in its encoding": ("encoding/evil.py", "{folder}/encoding/evil.py"),
     "beside the cell": ("{folder}/../evil.py", "{folder}/../evil.py"),
     "anywhere": ("{root}/evil.py", "{root}/evil.py"),
-    "a module": ("evil_module", "{root}/evil_module.py"),
-    "a module of a package": ("evil_package.part", "{root}/evil_package/part.py"),
 }
 
 
@@ -171,10 +169,8 @@ def test_code_of_a_received_cell_runs_only_when_it_is_trusted(received, place, t
     store, folder = received
     named, where = (text.format(folder=folder, root=tmp_path) for text in PLACES[place])
     ran = tmp_path / "ran"
-    for text in dict.fromkeys([where, f"{tmp_path}/evil_package/__init__.py"]):
-        (folder.parent / text).parent.mkdir(exist_ok=True)
-        (folder.parent / text).write_text(f"open({str(ran)!r}, 'a').write('x')  # {place}\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    (folder.parent / where).parent.mkdir(exist_ok=True)
+    (folder.parent / where).write_text(f"open({str(ran)!r}, 'a').write('x')  # {place}\n")
     page(folder, lambda p: p.update(plugins=[named]))
 
     tar = tmp_path / "cells.tar"

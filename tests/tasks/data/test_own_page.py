@@ -110,7 +110,7 @@ def test_the_walk_from_a_tsv_to_a_table_and_a_picture(commands, folder, script, 
     done = script("train.py", *placed(sweep, folder), *COMMON, *TINY["translation"], f"paths.outputs={store}")
     assert done.returncode == 0 and "6 cells run, 0 reused, 0 failed" in done.stdout, done.stderr[-3000:]
     made = store / "sweeps" / "mine"
-    assert {"table.html", "table.csv"} <= {p.name for p in made.iterdir()} and list(made.glob("plots/*.svg"))
+    assert {"table.md", "table.csv"} <= {p.name for p in made.iterdir()} and list(made.glob("plots/*.svg"))
     again = script("compare.py", *compare, f"paths.outputs={store}")
     assert again.returncode == 0 and all(name in again.stdout for name in ("softmax", "sparsemax", "fusedmax", "±")), (
         again.stderr

@@ -33,7 +33,7 @@ def held(entry, **changes) -> None:
 def compete(entry, barrier, results):
     barrier.wait()
     try:
-        with entry.claimed():
+        with entry.locked():
             results.put("won")
             time.sleep(1.0)
     except Busy:
@@ -58,7 +58,7 @@ def test_late_successor_leaves_the_claim_that_another_made_since(entry):
     """Both saw the same dead process; the slower one still holds what it read then."""
     held(entry, pid=dead_pid())
     seen_by_both = locks.look(entry.path("claim"))
-    with entry.claimed():
+    with entry.locked():
         locks._take_away(entry.path("claim"), seen_by_both)
         assert json.loads(entry.path("claim").read_text())["pid"] == os.getpid()
     assert list(entry.folder.glob("claim*")) == []
@@ -68,10 +68,10 @@ def test_successor_that_died_on_the_way_is_passed_over(entry):
     held(entry, pid=dead_pid(), token="of-the-dead")
     taking = entry.path("claim.stale.of-the-dead.0")
     taking.touch()
-    with pytest.raises(Busy, match="keep claiming"), entry.claimed():
+    with pytest.raises(Busy, match="keep taking"), entry.locked():
         pass
     os.utime(taking, (0, 0))
-    with entry.claimed():
+    with entry.locked():
         assert entry.state() != "lost"
     assert list(entry.folder.glob("claim*")) == []
 
@@ -97,7 +97,7 @@ def test_claim_appears_whole(entry, monkeypatch):
         seen.append(locks.look(claim).holder["pid"])
 
     monkeypatch.setattr(os, "link", linked)
-    with entry.claimed():
+    with entry.locked():
         assert seen == [os.getpid()]
 
 
@@ -110,7 +110,7 @@ def test_claim_whose_making_was_answered_twice_is_ours(entry, monkeypatch):
         raise FileExistsError(17, "File exists", str(claim))
 
     monkeypatch.setattr(os, "link", answered_late)
-    with entry.claimed():
+    with entry.locked():
         assert entry.busy()
     assert list(entry.folder.iterdir()) == []
 
@@ -120,7 +120,7 @@ def test_file_system_without_links_is_named(entry, monkeypatch):
         raise PermissionError(1, "Operation not permitted", str(claim))
 
     monkeypatch.setattr(os, "link", refuse)
-    with pytest.raises(locks.StoreError, match="Operation not permitted"), entry.claimed():
+    with pytest.raises(locks.StoreError, match="Operation not permitted"), entry.locked():
         pass
 
 
@@ -147,7 +147,7 @@ def test_owner_that_was_away_for_too_long_stops_without_writing(entry, monkeypat
     from repro import signals
 
     monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.05)
-    with pytest.raises(signals.Stopped, match="was taken over"), signals.listening(), entry.claimed() as check:
+    with pytest.raises(signals.Stopped, match="was taken over"), signals.listening(), entry.locked() as check:
         check()
         entry.path("claim").write_text(json.dumps({"host": "elsewhere", "pid": 1, "token": "theirs"}))
         with pytest.raises(Busy, match="was taken over"):
@@ -167,7 +167,7 @@ def test_claim_of_a_dead_process_is_taken_over_and_counts_as_lost_before(entry):
     entry.set_status("running")
     held(entry, pid=dead_pid())
     assert entry.state() == "lost"
-    with entry.claimed():
+    with entry.locked():
         assert json.loads(entry.path("claim").read_text())["pid"] == os.getpid()
         assert entry.state() == "running"
     assert not entry.path("claim").exists()
@@ -177,11 +177,11 @@ def test_zombie_is_dead(entry):
     """A killed child that its parent has not waited for still has a pid."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     held(entry, **owner(process.pid))
-    with pytest.raises(Busy, match=str(process.pid)), entry.claimed():
+    with pytest.raises(Busy, match=str(process.pid)), entry.locked():
         pass
     process.kill()
     time.sleep(0.3)  # not waited for
-    with entry.claimed():
+    with entry.locked():
         pass
     process.wait()
 
@@ -189,11 +189,11 @@ def test_zombie_is_dead(entry):
 @pytest.mark.parametrize("pid", [None, "x", True, 0, -1, 2**70, [1], 1.5], ids=str)
 def test_claim_whose_pid_is_no_process_is_judged_by_its_heartbeat(entry, pid):
     held(entry, pid=pid, token=["../no/name*"])
-    with pytest.raises(Busy, match="is being worked on"), entry.claimed():
+    with pytest.raises(Busy, match="is working on"), entry.locked():
         pass
     old = time.time() - locks.STALE_SECONDS - 5
     os.utime(entry.path("claim"), (old, old))
-    with entry.claimed():
+    with entry.locked():
         assert json.loads(entry.path("claim").read_text())["pid"] == os.getpid()
     assert list(entry.folder.glob("claim*")) == []
 
@@ -201,12 +201,12 @@ def test_claim_whose_pid_is_no_process_is_judged_by_its_heartbeat(entry, pid):
 def test_claim_of_another_machine_is_judged_by_its_heartbeat(entry):
     claim = entry.path("claim")
     held(entry, host="elsewhere", token="theirs")
-    with pytest.raises(Busy, match="elsewhere"), entry.claimed():
+    with pytest.raises(Busy, match="elsewhere"), entry.locked():
         pass
     assert json.loads(claim.read_text())["token"] == "theirs"
     old = time.time() - locks.STALE_SECONDS - 5
     os.utime(claim, (old, old))
-    with entry.claimed():
+    with entry.locked():
         assert json.loads(claim.read_text())["host"] == socket.gethostname()
 
 
@@ -215,17 +215,17 @@ def test_empty_claim_is_respected_while_young(entry):
     entry.folder.mkdir(parents=True)
     claim = entry.path("claim")
     claim.touch()
-    with pytest.raises(Busy), entry.claimed():
+    with pytest.raises(Busy), entry.locked():
         pass
     old = time.time() - locks.HEARTBEAT_SECONDS - 5
     os.utime(claim, (old, old))
-    with entry.claimed():
+    with entry.locked():
         pass
 
 
 def test_heartbeat_touches_the_claim(entry, monkeypatch):
     monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.05)
-    with entry.claimed():
+    with entry.locked():
         claim = entry.path("claim")
         os.utime(claim, (0, 0))
         end = time.monotonic() + 5
@@ -235,14 +235,14 @@ def test_heartbeat_touches_the_claim(entry, monkeypatch):
 
 
 def test_an_owner_whose_claim_was_taken_does_not_remove_the_successors(entry):
-    with entry.claimed():
+    with entry.locked():
         entry.path("claim").write_text(json.dumps({"host": "elsewhere", "pid": 1, "token": "theirs"}))
     assert json.loads(entry.path("claim").read_text())["token"] == "theirs"
 
 
 def test_another_process_with_the_number_of_the_dead_one_does_not_keep_its_claim(entry):
     held(entry, start="1")
-    with entry.claimed():
+    with entry.locked():
         pass
 
 
@@ -251,7 +251,7 @@ def test_this_machine_before_its_last_start_is_judged_by_its_heartbeat(entry):
     assert entry.busy(), "it may be another machine that is called alike"
     old = time.time() - locks.STALE_SECONDS - 5
     os.utime(entry.path("claim"), (old, old))
-    with entry.claimed():
+    with entry.locked():
         pass
 
 
@@ -265,10 +265,10 @@ def test_a_claim_from_the_future_blocks_only_while_it_is_touched(entry, monkeypa
     assert not entry.busy()
     if beating:
         threading.Timer(0.1, os.utime, [claim]).start()
-        with pytest.raises(Busy), entry.claimed():
+        with pytest.raises(Busy), entry.locked():
             pass
     else:
-        with entry.claimed():
+        with entry.locked():
             pass
 
 
