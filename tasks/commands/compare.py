@@ -16,13 +16,12 @@ from typing import Any
 from repro.files import SEAL, StoreError, broken_seal, read_json, sealed, write_json
 from repro.identity import asked_id, family
 from repro.report import comparison
-from repro.store import Store, records
+from repro.store import Store, outputs_folder, records
 from repro.store.provenance import code_version
 from repro.tables import compare, render
 from tasks.commands import reproduce
 from tasks.config import compose
 from tasks.config.options import near
-from tasks.load import outputs_folder
 
 OWN = ("experiment", "sweep", "to", "paths.outputs")
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from repro.report.placed import note
 from repro.store import Store
-from tasks.commands import reproduce
-from tasks.load import aligning, attending, forcing
-from tasks.load.attending import Finished
+from tasks.commands import attending, reproduce
+from tasks.commands.attending import Finished
 
 
 @dataclass
@@ -87,6 +86,38 @@ def make(name: str, asked: Asked, out: Path | None = None) -> list[Path]:
     return files
 
 
+def listed() -> str:
+    """Every figure with its title and experiment, and what to run next."""
+    lines = [f"  {name:22s} {figure.title}; cells of {figure.experiment}" for name, figure in FIGURES.items()]
+    return "\n".join(
+        [
+            "figures:",
+            *lines,
+            "",
+            "Next: python scripts/reproduce.py EXPERIMENT with the same overrides, before (the cells) and after (the report)",
+        ]
+    )
+
+
+def draw(names: Sequence[str], asked: Asked, test: str, out: Path | None) -> list[Path]:
+    """`make` the figure that a command line names.
+
+    Args:
+        names: of the figure, and of another experiment with such cells. test: numbers of test examples, with commas.
+    Raises:
+        ValueError, DataUnavailable: as `make`.
+    """
+    if not names or names[0] not in FIGURES or len(names) > 2:
+        raise ValueError(f"{' '.join(names) or 'no name'} is no figure; there are: {', '.join(FIGURES)}")
+    if asked.count < 1:
+        raise ValueError(f"--count {asked.count} draws nothing; give at least 1")
+    try:
+        asked.test = [int(number) for number in test.split(",") if number]
+    except ValueError:
+        raise ValueError(f"--test {test} must be numbers of test examples, as 3,17") from None
+    return make(names[0], asked, out)
+
+
 def _finished(figure: Figure, asked: Asked) -> Finished:
     """The cells: of the rows and the column that are asked for by `rows=` and `columns=`, else of the figure's."""
     said = {o.partition("=")[0]: o.partition("=")[2] for o in asked.overrides}
@@ -147,8 +178,8 @@ def _forced(figure: Figure, asked: Asked, place) -> list[Drawn]:
     pairs = list(zip(*_texts(figure, asked), strict=True))
     if not pairs:
         chosen = asked.test or figures.choose(attending.stored(of), 1)
-        pairs = [forcing.stored(of, i) for i in chosen]
-    examples = [forcing.forced(of, *pair) for pair in pairs]
+        pairs = [attending.stored_sentence(of, i) for i in chosen]
+    examples = [attending.forced(of, *pair) for pair in pairs]
     caption = f"{of.title}; {of.column.label}. All forced to one output."
     return _written(figures, examples, of, place(of.outputs), caption, asked)
 
@@ -158,11 +189,11 @@ def _aligned(figure: Figure, asked: Asked, place) -> list[Drawn]:
     from tasks.classification import figures
 
     of = _finished(figure, asked)
-    pairs = [(pair, "own pair") for pair in zip(*_texts(figure, asked), strict=True)] or aligning.stored(
+    pairs = [(pair, "own pair") for pair in zip(*_texts(figure, asked), strict=True)] or attending.stored_pairs(
         of, asked.count
     )
     caption = f"{of.title}; {of.column.label}. Output (class); right: structures through the first text."
-    return _written(figures, aligning.aligned(of, pairs), of, place(of.outputs), caption, asked)
+    return _written(figures, attending.aligned(of, pairs), of, place(of.outputs), caption, asked)
 
 
 def _classified(figure: Figure, asked: Asked, place) -> list[Drawn]:
@@ -187,7 +218,7 @@ def _images(figure: Figure, asked: Asked, place) -> list[Drawn]:
     of = _finished(figure, asked)
     panels = []
     for label, cell in of.cells:
-        test = cell.found(Store(of.outputs)).evaluations["test"]
+        test = of.test(cell)
         panels.append(
             figures.read_panel(label, cell.config["mapping"], test.predictions(), test.path("attention.safetensors"))
         )

@@ -19,8 +19,7 @@ from typing import Any
 from repro.identity import family
 from repro.plan import Plan
 from repro.report import comparison
-from repro.store import Store, archive, records
-from repro.tables import build as tables
+from repro.store import Store, archive, outputs_folder, records
 from repro.tables import render
 from repro.tables.blocks import Table
 from tasks.commands import compare, reproduce
@@ -51,8 +50,7 @@ def record(name: str, overrides: Sequence[str], results: Path = RESULTS) -> tupl
     Raises:
         ValueError: wrong names or configurations. StoreError: a damaged cell.
     """
-    (one,), rest = reproduce.asked([name], overrides)
-    (wanted,) = reproduce.outline([one], rest)
+    one, wanted, _ = reproduce.slots(name, overrides)
     found, lost = archive.collect(wanted, Store(wanted[0].config["paths"]["outputs"]))
     kept = [o for o in overrides if o.split("=")[0].split(".")[0] not in HERE and not o.startswith(MIRRORS)]
     path = file_of(name, one.profile, results)
@@ -60,6 +58,27 @@ def record(name: str, overrides: Sequence[str], results: Path = RESULTS) -> tupl
         archive.write(path, {"experiment": name, "profile": one.profile, "arguments": kept}, found)
         _sum(path, results)
     return path, len(found), lost
+
+
+def write(names: Sequence[str], overrides: Sequence[str], sweep: str, results: Path) -> int:
+    """`scripts/records.py`: write the records of experiments, or of a sweep; exit status 1 when cells are missing.
+
+    Raises:
+        ValueError, StoreError: as `record` and `record_sweep`; or nothing is named.
+    """
+    if not names and not sweep:
+        raise ValueError("name an experiment, or sweep=NAME; python scripts/reproduce.py lists the experiments")
+    if sweep:
+        outputs = next((o.partition("=")[2] for o in overrides if o.startswith("paths.outputs=")), outputs_folder())
+        path, count = record_sweep(sweep, Path(outputs), results)
+        print(f"{path}: {count} cells")
+    missing = False
+    for name in names:
+        path, count, lost = record(name, overrides, results)
+        print(f"{path}: {count} cells" if count else f"{name}: the store has none of its cells; nothing was written")
+        print("".join(f"  missing: {one}\n" for one in lost), end="")
+        missing |= bool(lost)
+    return int(missing)
 
 
 def _sum(path: Path, results: Path) -> None:
@@ -106,25 +125,17 @@ def build(name: str, overrides: Sequence[str], path: Path, say: bool = True) -> 
         say: a line below the table that it comes from records.
     """
     with _restored(name, overrides, path) as (plan, store):
-        return _table(archive.from_records(plan, f"{FOLDER}/{path.name}") if say else plan, store)
+        return reproduce.table(archive.from_records(plan, f"{FOLDER}/{path.name}") if say else plan, store)
 
 
 @contextmanager
 def _restored(name: str, overrides: Sequence[str], path: Path) -> Iterator[tuple[Plan, Store]]:
     """The plan of an experiment and a store, for as long as the block runs, with what the records of a file hold of it."""
     _, found = archive.read(path)
-    (one,), rest = reproduce.asked([name], overrides)
-    (wanted,) = reproduce.outline([one], rest)
+    one, wanted, rest = reproduce.slots(name, overrides)
     with tempfile.TemporaryDirectory() as work:
         store = Store(work)
         yield archive.restore(one, wanted, found, store, rest), store
-
-
-def _table(plan: Plan, store: Store) -> Table:
-    one = plan.experiment
-    return tables.build(
-        plan, store, compose.published(one.published), docs=reproduce.DOCS, claims=compose.claims(one.paper)
-    )
 
 
 @dataclass
@@ -156,7 +167,7 @@ def read(path: Path) -> Made:
     with _restored(asked["experiment"], arguments, path) as (plan, store):
         cells = [(plan.experiment.rows[s.row].label, s.cell.config, s.cell.found(store)) for s in plan.slots]
         points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
-        return Made(_table(plan, store), figures.page(points) if points else "")
+        return Made(reproduce.table(plan, store), figures.page(points) if points else "")
 
 
 def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
@@ -177,14 +188,13 @@ def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
         told, found = archive.read(path)
         asks = any(o.split("=")[0].split(".")[0] not in (*HERE, "profile") for o in overrides)
         given = [*overrides, *([] if asks else told["arguments"])]
-        (one,), rest = reproduce.asked([name], given)
-        (wanted,) = reproduce.outline([one], rest)
-        lost = len({archive.key(w.config, family(w.module)) for w in wanted} - {record["key"] for record in found})
+        _, wanted, _ = reproduce.slots(name, given)
+        keys = {archive.key(w.config, family(w.module)) for w in wanted}
+        lost = len(keys - {record["key"] for record in found})
         made = build(name, given, path)
         print(render.to_text(made))
         if lost:
-            total = len({archive.key(w.config, family(w.module)) for w in wanted})
-            print(f"{lost} of {total} cells have no records; without records={results} they are run")
+            print(f"{lost} of {len(keys)} cells have no records; without records={results} they are run")
         stem = Path(wanted[0].config["paths"]["outputs"]) / "tables" / f"{name}_{profile}_from_records"
         print(f"table: {stem} ({', '.join(p.suffix for p in render.write(made, stem))})")
         status |= bool(lost)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,13 +21,18 @@ from repro.store import Store, StoreError
 from repro.tables import build as tables
 from repro.tables import render
 from repro.tables.blocks import Table
-from tasks.commands import costs
-from tasks.config import compose
+from tasks.config import compose, pages
 from tasks.data import DataError, Progress
 from tasks.loggers import make_loggers
 
 # What can be wrong before anything runs.
 ERRORS = (compose.ConfigError, plans.PlanError, DataError, StoreError, ValueError)
+# Assumed hours of an epoch of the paper profile on one A100, by data set: FLOPs of the model's matrix products at 35 % (recurrent)
+# or 50 % (attention) of the card's fp32 peak, or 10 microseconds a kernel if that takes longer. Nothing was measured on such a card.
+RATES = {
+    "baseline_1m_enfr": 0.21, "gigaword": 0.38, "imdb": 0.014, "iwslt2017": 0.05, "multi30k": 0.0017, "snli": 0.055, "vqa2": 0.38,
+    "multilabel": 0.0013,
+}  # fmt: skip
 OWN = ("profile", "seeds", "add", "rows", "columns")  # arguments of this command; everything else is Hydra's
 DOCS = compose.ROOT / "docs" / "tasks"
 TOOLS = plans.Tools(lambda overrides, user: {}, compose.module_of, compose.with_data, Progress, (DataError,))
@@ -53,14 +58,24 @@ def asked(names: Sequence[str], overrides: Sequence[str]) -> tuple[list[Experime
     """The experiments as `overrides` want them, and those of the overrides that are Hydra's. Raises ConfigError."""
     own = {key: [o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")] for key in OWN}
     rest = [o for o in overrides if o.split("=", 1)[0] not in OWN]
-    if options := [o for o in rest if o.startswith("-")]:
-        raise compose.ConfigError(
-            f"{options[0]} is not for this command, which knows --plan; scripts/train.py takes Hydra's own options"
-        )
     profile = (own["profile"] or ["demo"])[-1]
     read = [compose.experiment(one, profile) for one in names]
     kept = [_part(one, own["rows"][-1:], own["columns"][-1:]) for one in read]
     return [of_data(adapt(one, own["seeds"], own["add"]), rest) for one in kept], rest
+
+
+def slots(name: str, overrides: Sequence[str]) -> tuple[Experiment, list[plans.Wanted], list[str]]:
+    """One experiment as `overrides` want it, its slots, and those of the overrides that are Hydra's. Raises ConfigError."""
+    (one,), rest = asked([name], overrides)
+    (wanted,) = outline([one], rest)
+    return one, wanted, rest
+
+
+def table(made: plans.Plan, store: Store, failed: Mapping[str, str] | None = None) -> Table:
+    """The table of a plan, from what the store has."""
+    one = made.experiment
+    records, claims = compose.published(one.published), compose.claims(one.paper)
+    return tables.build(made, store, records, failed or {}, DOCS, claims)
 
 
 def plan(names: Sequence[str], overrides: Sequence[str]) -> Planned:
@@ -167,47 +182,43 @@ def _added(one: Experiment, text: str) -> list[Row]:
     return [replace(compose.own_row(mapping, single), label=told, grids={c.grid: grid for c in one.columns})]
 
 
-def main(names: Sequence[str], overrides: Sequence[str]) -> int:
-    """Exit status: 0 when every table is complete, 1 when a cell failed, 2 for a wrong configuration, 130 after Ctrl-C."""
-    try:
-        if "--plan" in overrides:
-            print(_estimated(names, [o for o in overrides if o != "--plan"]))
-            return 0
-        todo = plan(names, overrides)
-        driver = Driver(todo, Store(todo.outputs))
-    except ERRORS as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped while the data were prepared; the same command goes on from there", file=sys.stderr)
-        return 130
-    return drive(driver)
+def main(names: Sequence[str], overrides: Sequence[str], only_plan: bool = False) -> int:
+    """Exit status: 0 when every table is complete, 1 when a cell failed, 130 after Ctrl-C.
+
+    Raises:
+        ValueError: a wrong configuration. DataError, StoreError: data that are unavailable, a launcher or disk that refuses.
+    """
+    if only_plan:
+        loaded, rest = asked(names, overrides)
+        slots = zip(loaded, outline(loaded, rest))
+        title = f"Plan of {', '.join(names)}, profile {loaded[0].profile}"
+        print(estimated([(one.columns[w.column].label, w) for one, group in slots for w in group], title))
+        return 0
+    todo = plan(names, overrides)
+    return drive(Driver(todo, Store(todo.outputs)))
 
 
-def _estimated(names: Sequence[str], overrides: Sequence[str]) -> str:
-    """`--plan`: cells, done, hours; of the paper profile what training takes on a GPU too."""
-    loaded, rest = asked(names, overrides)
-    slots = outline(loaded, rest)
-    labelled = [(one.columns[w.column].label, w) for one, group in zip(loaded, slots) for w in group]
+def estimated(labelled: Sequence[tuple[str, plans.Wanted]], title: str) -> str:
+    """`--plan`: cells, done and hours of slots, each with the label of its part."""
     store = Store(labelled[0][1].config["paths"]["outputs"])
-    title = f"Plan of {', '.join(names)}, profile {loaded[0].profile}"
-    if loaded[0].profile != "paper":
-        return estimate.estimate(labelled, store).text(title)
-    counter = costs.Counter()
-    made = estimate.estimate(labelled, store, counter.hours)
-    return f"{costs.text(made.cells, counter.of)}\n\n{made.text(title)}"
+    return estimate.estimate(labelled, store, RATES).text(title)
+
+
+def describe(overrides: Sequence[str]) -> None:
+    """Print the parameters of the mappings that are named, and the experiments."""
+    print(pages.parameters(overrides), end="\n\n")
+    print("experiments:")
+    for one, title in experiments().items():
+        print(f"  {one:24s} {title}")
 
 
 def drive(driver: Driver) -> int:
     """Run the cells and print the tables; the exit status."""
     try:
         return driver.run()
-    except StoreError as error:  # the launcher refuses, a disk is full
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print(
-            f"stopped with {len(driver.done)} of {len(driver.cells)} cells done; the same command goes on from there",
+            f"stopped with {len(driver.done)} of {len(driver.cells)} cells done; run the same command again to continue",
             file=sys.stderr,
         )
         return 130
@@ -308,8 +319,7 @@ class Driver:
     def _print_complete(self, display: Display) -> None:
         for number, one in enumerate(self.planned.plans):
             if number not in self.tables and all(key in self.done or key in self.failed for key in one.cells):
-                records, claims = compose.published(one.experiment.published), compose.claims(one.experiment.paper)
-                self.tables[number] = built = tables.build(one, self.store, records, self.failed, DOCS, claims)
+                self.tables[number] = built = table(one, self.store, self.failed)
                 stem = self.store.root / "tables" / f"{one.experiment.name}_{one.experiment.profile}"
                 self.written.extend(render.write(built, stem))
                 display.result("\n" + render.to_text(built) + "\n")

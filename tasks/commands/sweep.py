@@ -20,7 +20,7 @@ from typing import Any
 
 from repro import plan as plans
 from repro.launch.display import Display, name
-from repro.plan import Wanted, estimate
+from repro.plan import Wanted
 from repro.plan.experiment import Column, Experiment, Row
 from repro.report import comparison
 from repro.store import Store, check_names, records
@@ -257,30 +257,19 @@ def _words(asked: Asked, resolved: Resolved) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status: 0, 1 when a cell failed or nothing is possible, 130 after Ctrl-C."""
-    try:
-        asked = read(arguments)
-        resolved = resolve(asked)
-        tell(resolved)
-        first = next(w for group in resolved.slots for w in group).config
-        store = Store(first["paths"]["outputs"])
-        if asked.only_plan:
-            print(
-                estimate.estimate(labelled(resolved.experiments, resolved.slots), store).text(
-                    f"Plan of: {' '.join(asked.arguments)}"
-                )
-            )
-            return 1 if resolved.wrong else 0
-        refuse_wrong(resolved)
-        folder = folder_of(store, asked, resolved)
-        overrides = [o for o in asked.arguments if o.split("=")[0] not in OWN]
-        planned = reproduce.filled(resolved.experiments, resolved.slots, overrides, folder.name)
-    except reproduce.ERRORS as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stopped while the data were prepared; the same command goes on from there", file=sys.stderr)
-        return 130
+    """Exit status: 0, 1 when a cell failed, 130 after Ctrl-C. Raises what `reproduce.main` raises."""
+    asked = read(arguments)
+    resolved = resolve(asked)
+    tell(resolved)
+    if asked.only_plan:
+        wanted = list(labelled(resolved.experiments, resolved.slots))
+        print(reproduce.estimated(wanted, f"Plan of: {' '.join(asked.arguments)}"))
+        return int(bool(resolved.wrong))
+    refuse_wrong(resolved)
+    store = Store(next(w for group in resolved.slots for w in group).config["paths"]["outputs"])
+    folder = folder_of(store, asked, resolved)
+    overrides = [o for o in asked.arguments if o.split("=")[0] not in OWN]
+    planned = reproduce.filled(resolved.experiments, resolved.slots, overrides, folder.name)
     return reproduce.drive(Sweep(planned, store, asked=asked, resolved=resolved, folder=folder))
 
 

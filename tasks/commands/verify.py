@@ -358,6 +358,21 @@ def write(results: Path = RESULTS, accept: Sequence[str] = ()) -> list[str]:
     return changed
 
 
+def tell(results: Path) -> int:
+    """Check a folder of results and print what differs; exit status 1 when anything does."""
+    checked = check(results)
+    print(checked.text())
+    return int(bool(checked.wrong))
+
+
+def renew(results: Path, accept: Sequence[str]) -> int:
+    """`write`, and print what changed."""
+    for changed in write(results, accept):
+        print(f"written: {changed}")
+    print("pages, files and checksums are what records and code give")
+    return 0
+
+
 def _renewed(text: str, of: Expected) -> str:
     parts = []
     for part in _parts(text):

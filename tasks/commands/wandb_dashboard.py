@@ -6,14 +6,53 @@ beside them what the paper prints. Runs are found by `tasks.loggers.about`: grou
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.plan import published as pub
 from repro.plan.experiment import Column, Experiment
+from tasks.config import compose
+from tasks.loggers.wandb import Options
 
 ROW, COLUMN, EXPERIMENT = "row", "column", "experiment"  # keys of a run's configuration
 CURVE, ZEROS = "curve/", "attention_zeros"
+
+
+def main(name: str, profile: str, project: str, entity: str) -> int:
+    """Make and save workspaces and report of an experiment; exit status 1 when wandb fails.
+
+    Args:
+        project, entity: empty: those of the environment or of the options of the logger.
+    Raises:
+        ConfigError: no such experiment or profile.
+    """
+    one = compose.experiment(name, profile)
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # as tasks/loggers/wandb.py
+    project = os.environ.get("WANDB_PROJECT") or project or Options().project
+    try:
+        import wandb
+
+        entity = os.environ.get("WANDB_ENTITY") or entity or wandb.Api().default_entity
+        workspaces, report = make(one, entity, project, compose.published(one.published) if one.published else [])
+        report.save()  # makes the project if there is none
+        print(f"report: {report.url}")
+        for workspace in workspaces:
+            workspace.save()
+            print(f"workspace {workspace.name}: {workspace.url}")
+    except ModuleNotFoundError as error:
+        print(f"error: {error}; pip install 'sparse-attention[wandb]' brings it", file=sys.stderr)
+        return 1
+    except Exception as error:  # whatever wandb raises
+        said = " ".join(str(error).split())[:300]
+        print(
+            f"error: wandb: {type(error).__name__}: {said}; it needs a key (WANDB_API_KEY or `wandb login`) and a server "
+            "that answers (WANDB_BASE_URL)",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
 
 
 def make(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from repro.store import Entry, Store, StoreError, records
+from repro.store import Entry, Store, StoreError, outputs_folder, records
 from tasks.config.options import near
 
 LISTED = 12  # of several cells that fit
@@ -17,13 +16,11 @@ LISTED = 12  # of several cells that fit
 ASIDE = ("runtime", "paths", "logger", "launcher", "origin", "overrides")
 
 
-class NoCell(LookupError):
+__all__ = ["NoCell", "find_cell", "outputs_folder"]
+
+
+class NoCell(ValueError):
     """No cell, or more than one, is meant."""
-
-
-def outputs_folder() -> str:
-    """Where cells lie when nobody says otherwise; as in configs/main.yaml."""
-    return os.environ.get("SPARSE_ATTENTION_OUTPUTS", "outputs")
 
 
 def find_cell(outputs: str | Path, what: str) -> Path:

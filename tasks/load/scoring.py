@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from repro import cell as cells
-from repro.files import usable
+from repro.files import StoreError, usable
 from repro.identity import family
 from repro.store import Store
 from tasks.config import compose
@@ -37,7 +37,7 @@ def evaluate(
         the cell with this evaluation alone; its metrics are called `test/...` on the cell's own data, else by the data's name.
 
     Raises:
-        NoCell, StoreError: see `tasks.load.load_cell`. ConfigError: overrides that an evaluation cannot have. RuntimeError: it failed.
+        NoCell, StoreError: see `tasks.load.load_cell`; or the evaluation failed. ConfigError: overrides that an evaluation cannot have.
     """
     folder = find_cell(outputs or outputs_folder(), what)
     cell = cells.finished(folder)
@@ -60,7 +60,7 @@ def evaluate(
     outcome = cells.run(cell, store, forward=forward)
     found = cell.found(store) if outcome.state in ("done", "skipped") else None
     if found is None:
-        raise RuntimeError(f"{folder} was not scored ({outcome.state}): {outcome.reason}")
+        raise StoreError(f"{folder} was not scored ({outcome.state}): {outcome.reason}")
     return found
 
 
