@@ -1,4 +1,4 @@
-"""The papers' figures that trained cells give: which cells, what is drawn of them, and what the published one shows.
+"""The papers' figures that are drawn from trained cells: which cells, what is drawn, and what the published figure shows.
 
 A figure is written below <outputs>/figures/<experiment>/ as <figure>_<profile>.svg with its numbers beside it (.json or .csv) and what the
 report of the experiment says of it (.about.json).
@@ -19,8 +19,8 @@ from tasks.commands.attending import Finished
 
 @dataclass
 class Asked:
-    """What a command asks for; empty: what the figure draws by default. `test`: numbers of test examples. `second`: the second text of a
-    pair, or the output that every row is forced to."""
+    """Options of a figure; empty: its defaults. `test`: numbers of test examples. `second`: the second text of a pair, or the output
+    that every row is forced to."""
 
     overrides: Sequence[str] = ()
     experiment: str = ""
@@ -43,7 +43,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Figure:
-    """`published`: what the paper's own shows, by its text; `text`, `second`: sentences of ours, drawn where nothing else is asked for."""
+    """`published`: what the paper's figure shows, by its text; `text`, `second`: our sentences, drawn by default."""
 
     title: str
     published: str
@@ -57,7 +57,7 @@ class Figure:
 
 
 def make(name: str, asked: Asked, out: Path | None = None) -> list[Path]:
-    """Draw a figure of FIGURES and leave word for the report; the files.
+    """Draw a figure of FIGURES and write what the report says of it; the files.
 
     Raises:
         ValueError: wrong names. DataUnavailable: cells that are not finished.
@@ -119,7 +119,7 @@ def draw(names: Sequence[str], asked: Asked, test: str, out: Path | None) -> lis
 
 
 def _finished(figure: Figure, asked: Asked) -> Finished:
-    """The cells: of the rows and the column that are asked for by `rows=` and `columns=`, else of the figure's."""
+    """The cells of the rows and the column that `rows=` and `columns=` choose, else of the figure's."""
     said = {o.partition("=")[0]: o.partition("=")[2] for o in asked.overrides}
     points = figure.points and said.get("rows", figure.points)
     column = None if "columns" in said else figure.column
@@ -130,7 +130,7 @@ def _finished(figure: Figure, asked: Asked) -> Finished:
 
 
 def _texts(figure: Figure, asked: Asked) -> tuple[Sequence[str], Sequence[str]]:
-    """Sentences of one's own; none where test examples are asked for."""
+    """Your own sentences, else the figure's; none if test examples are chosen."""
     if asked.test:
         return (), ()
     if asked.text and figure.second and len(asked.text) != len(asked.second):
@@ -147,13 +147,13 @@ def _written(module, examples, of: Finished, stem: Path, caption: str, asked: As
 
 
 def _outputs(figure: Figure, asked: Asked, place) -> list[Drawn]:
-    """What rows attend to as they write outputs of their own."""
+    """What rows attend to while they write their own outputs."""
     from tasks.seq2seq import figures
 
     of = _finished(figure, asked)
     texts, _ = _texts(figure, asked)
     if texts:
-        examples, what = [attending.translated(of, text) for text in texts], "A sentence of one's own"
+        examples, what = [attending.translated(of, text) for text in texts], "Your own sentence"
     else:
         rows = attending.stored(of)
         chosen = _stored(asked.test, [{int(k[5:]) for k in a if k.startswith("test/")} for *_, a in rows])
@@ -197,7 +197,7 @@ def _aligned(figure: Figure, asked: Asked, place) -> list[Drawn]:
 
 
 def _classified(figure: Figure, asked: Asked, place) -> list[Drawn]:
-    """What rows attend to as they say the class of a text, or of a pair of texts: a line a row."""
+    """What rows attend to while they classify a text or a pair of texts: a line a row."""
     from tasks.seq2seq import figures
 
     of = _finished(figure, asked)
@@ -206,7 +206,7 @@ def _classified(figure: Figure, asked: Asked, place) -> list[Drawn]:
         raise ValueError(
             "this figure draws texts, not test examples: --text (and --with, for the second text of a pair)"
         )
-    caption = f"{of.title}; {of.column.label}. A line a row: mapping, class that it says."
+    caption = f"{of.title}; {of.column.label}. One line a row: mapping, predicted class."
     return _written(figures, examples, of, place(of.outputs), caption, asked)
 
 

@@ -1,7 +1,7 @@
 """Tables from the small records of their cells (`repro.store.archive`): written, printed again, checked.
 
 `docs/results/records/<experiment>_<profile>.jsonl` holds the records of a table; the pages of docs/results and README print it.
-`check` builds each table from its records and holds every number of the pages against it.
+`tasks.commands.verify` compares the pages with them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tasks.multilabel import figures
 RESULTS = compose.ROOT / "docs" / "results"
 FOLDER = "records"
 CHECKSUMS = "checksums.json"  # of every file of the results; `tasks.commands.verify` holds them against it
-HERE = ("paths", "runtime", "launcher", "logger")  # arguments that say where and how; so do these two of data:
+HERE = ("paths", "runtime", "launcher", "logger")  # where and how cells ran; so do MIRRORS
 OF_SWEEP = ("module", "metrics", "seconds", "data_sha256", "recipe")
 ABOUT = ("facts", "tested", "signatures")  # of sweeps, as of baselines, curve and examples: older records lack them
 MIRRORS = ("data.mirror=", "data.path=")
 
 
 def file_of(name: str, profile: str, results: Path = RESULTS) -> Path:
-    """Where the records of a table lie."""
+    """The file of a table's records."""
     return results / FOLDER / f"{name}_{profile}.jsonl"
 
 
@@ -107,7 +107,7 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
 
 
 def _of_sweep(asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> Made:
-    """What the records of a sweep give."""
+    """What is computed from the records of a sweep."""
     cells = [
         records.Record(Path(one["key"]), config=one["config"], tests={k: records.Scored(**v) for k, v in one["tests"].items()},
                        **{k: one[k] for k in OF_SWEEP}, **{k: one[k] for k in (*ABOUT, "baselines") if k in one},
@@ -130,7 +130,7 @@ def build(name: str, overrides: Sequence[str], path: Path, say: bool = True) -> 
 
 @contextmanager
 def _restored(name: str, overrides: Sequence[str], path: Path) -> Iterator[tuple[Plan, Store]]:
-    """The plan of an experiment and a store, for as long as the block runs, with what the records of a file hold of it."""
+    """The plan of an experiment and a temporary store with the cells of a file of records."""
     _, found = archive.read(path)
     one, wanted, rest = reproduce.slots(name, overrides)
     with tempfile.TemporaryDirectory() as work:
@@ -140,7 +140,7 @@ def _restored(name: str, overrides: Sequence[str], path: Path) -> Iterator[tuple
 
 @dataclass
 class Made:
-    """What a file of records gives: its table, and what else pages and folders print of its cells.
+    """What is computed from a file of records: its table, and what else pages and folders show of its cells.
 
     Attributes:
         more: sections of a page, the claims and points of Laha et al. 2018's generated documents.
@@ -159,7 +159,7 @@ def of_file(path: Path) -> Table:
 
 
 def read(path: Path) -> Made:
-    """Everything that a file of records gives. Raises StoreError."""
+    """Everything that is computed from a file of records. Raises StoreError."""
     asked, found = archive.read(path)
     if "sweep" in asked:
         return _of_sweep(asked, found)
@@ -206,7 +206,7 @@ def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
 
 @dataclass
 class Printed:
-    """A block as a page prints it: `rows`: (line above the table, label) -> header -> text; `lines`: what stands below."""
+    """A block as a page prints it: `rows`: (line above the table, label) -> header -> text; `lines`: those below it."""
 
     page: str
     title: str
@@ -225,7 +225,7 @@ _NUMBER = re.compile(r"\d[\d,]*\.?\d*|\.\d+")
 
 
 def blocks(text: str, page: str = "") -> Iterator[Printed]:
-    """The blocks of all tables that stand in a page as `render.to_markdown` writes them, and other tables with numbers."""
+    """The blocks of all tables of a page that `render.to_markdown` wrote, and other tables with numbers."""
     title, profile, block, headers, above = "", "", None, [], ""
     for line in [*text.splitlines(), "## "]:
         if line.startswith(("## ", "### ")) and block is not None:
@@ -253,13 +253,15 @@ def blocks(text: str, page: str = "") -> Iterator[Printed]:
 
 
 def numbers(text: str) -> int:
-    """How many there are."""
+    """How many numbers a text has."""
     return len(_NUMBER.findall(text))
 
 
 def excerpt(printed: Printed, computed: Iterable[Printed]) -> list[str] | None:
-    """What differs where a table of a page has some rows and columns of a computed one, marks of significance and spreads left out at will;
-    None: of none of them."""
+    """What differs between a table of a page and the computed one that has its rows and columns; None: no table has them.
+
+    The page may leave out rows, columns, marks of significance and spreads.
+    """
     wanted = {label: cells for (_, label), cells in printed.rows.items()}
     for one in computed:
         ours = {

@@ -25,7 +25,7 @@ from tasks.config import compose, pages
 from tasks.data import DataError, Progress
 from tasks.loggers import make_loggers
 
-# What can be wrong before anything runs.
+# What can be wrong before anything is run.
 ERRORS = (compose.ConfigError, plans.PlanError, DataError, StoreError, ValueError)
 # Assumed hours of an epoch of the paper profile on one A100, by data set: FLOPs of the model's matrix products at 35 % (recurrent)
 # or 50 % (attention) of the card's fp32 peak, or 10 microseconds a kernel if that takes longer. Nothing was measured on such a card.
@@ -55,7 +55,7 @@ class Planned:
 
 
 def asked(names: Sequence[str], overrides: Sequence[str]) -> tuple[list[Experiment], list[str]]:
-    """The experiments as `overrides` want them, and those of the overrides that are Hydra's. Raises ConfigError."""
+    """The experiments as this command's own overrides (OWN) change them, and Hydra's overrides. Raises ConfigError."""
     own = {key: [o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")] for key in OWN}
     rest = [o for o in overrides if o.split("=", 1)[0] not in OWN]
     profile = (own["profile"] or ["demo"])[-1]
@@ -82,7 +82,7 @@ def plan(names: Sequence[str], overrides: Sequence[str]) -> Planned:
     """The cells of experiments under `overrides`: this command's own (OWN) and Hydra's. Prepares every data set.
 
     Raises:
-        ValueError: wrong names or configurations. DataError: data that cannot be had.
+        ValueError: wrong names or configurations. DataError: data that are unavailable.
     """
     return planned(*asked(names, overrides))
 
@@ -95,21 +95,21 @@ def planned(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> Planned:
 def filled(
     experiments: Sequence[Experiment], slots: list[list[plans.Wanted]], rest: Sequence[str], sweep: str = ""
 ) -> Planned:
-    """The cells of slots, with their data. Raises StoreError, before any data are read, where the launcher cannot begin."""
+    """The cells of slots, with their data. Raises StoreError, before any data are read, where the launcher cannot start."""
     first = next(w for group in slots for w in group).config
     launch.ready(first["launcher"], first["runtime"])
     return of_plans(plans.fill(experiments, slots, TOOLS, rest, sweep=sweep), experiments[0].profile)
 
 
 def outline(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> list[list[plans.Wanted]]:
-    """The slots of experiments, before any data are looked at."""
+    """The slots of experiments; reads no data."""
     with compose.composer() as composed:
         tools = replace(TOOLS, compose=composed, with_data=compose.further())
         return plans.outline(loaded, tools, rest)
 
 
 def of_plans(made: list[plans.Plan], profile: str) -> Planned:
-    """Raises ConfigError when no data can be had."""
+    """Raises ConfigError when the data of every column are unavailable."""
     slot = next((slot for one in made for slot in one.slots), None)
     if slot is None:
         told = "; ".join(f"{p.experiment.columns[c].label}: {why}" for p in made for c, why in p.unavailable.items())
@@ -119,7 +119,7 @@ def of_plans(made: list[plans.Plan], profile: str) -> Planned:
 
 
 def of_data(one: Experiment, overrides: Sequence[str]) -> Experiment:
-    """The experiment with the data that overrides put in the place of its columns' own: headings say so, no printed number stands beside."""
+    """The experiment with the data set of `overrides` in every column: headings name it, the paper's numbers are left out."""
     said = {o.lstrip("+").partition("=")[0]: o.partition("=")[2] for o in overrides}
     if "data" not in said:
         return one
@@ -144,7 +144,7 @@ def adapt(one: Experiment, seeds: Sequence[str], added: Sequence[str]) -> Experi
 
 
 def _part(one: Experiment, rows: Sequence[str], columns: Sequence[str]) -> Experiment:
-    """`rows=softmax|csparse*` and `columns=fren`: those whose label or name fits, in the page's order. Raises ConfigError."""
+    """`rows=softmax|csparse*` and `columns=fren`: those whose label or name matches, in the experiment's order. Raises ConfigError."""
 
     def fitting(
         what: str, asked: Sequence[str], having: Sequence[Any], names: Callable[[Any], Sequence[str]]
@@ -226,14 +226,14 @@ def drive(driver: Driver) -> int:
 
 @dataclass
 class Driver:
-    """Runs the cells of some plans; a table is written and printed as soon as its last cell has ended."""
+    """Runs the cells of plans; writes and prints each table as soon as its last cell has ended."""
 
     planned: Planned
     store: Store
     failed: dict[str, str] = field(default_factory=dict)  # cell id -> error with traceback
     tables: dict[int, Table] = field(default_factory=dict)
     written: list[Path] = field(default_factory=list)
-    queued: set[str] = field(default_factory=set)  # a scheduler has them, and nobody waits
+    queued: set[str] = field(default_factory=set)  # by a scheduler; this process does not wait for them
 
     def __post_init__(self) -> None:
         self.cells: dict[str, Cell] = {}
@@ -247,7 +247,7 @@ class Driver:
         self.damaged = [cell for key, cell in self.cells.items() if states[key] == "damaged"]
 
     def run(self) -> int:
-        """Everything that is missing, the tables, the report; the exit status."""
+        """Run what is missing, write tables and report; the exit status."""
         workers, reused = self.planned.runtime["workers"], self.reused
         missing = [cell for key, cell in self.cells.items() if key not in self.done]
         missing.sort(key=_work, reverse=True)  # the longest first: no worker waits long for the last one
@@ -268,12 +268,12 @@ class Driver:
             where = self.cells[key].entry(self.store).path("status.json")
             print(f"{name(self.cells[key])} failed: traceback in {where} and in the report", file=sys.stderr)
         if self.queued:
-            print("the same command shows what is done, and the tables when all is")
+            print("run the same command again to see what is done, and the tables when all cells are")
             return self.count()
         return self.conclude()
 
     def conclude(self) -> int:
-        """The report, and where everything is; the exit status."""
+        """Write the report and print where everything is; the exit status."""
         titles = "+".join(one.experiment.name for one in self.planned.plans)
         html = self.store.root / "report" / f"{titles}_{self.planned.profile}.html"
         report.write(
@@ -284,14 +284,14 @@ class Driver:
         return self.count()
 
     def count(self) -> int:
-        """Say what became of the cells; the exit status."""
+        """Print how many cells ran, were reused and failed; the exit status."""
         left = len(self.cells) - len(self.done) - len(self.failed)
         more = f", {left} not finished" if left else ""
         print(f"{len(self.done) - self.reused} cells run, {self.reused} reused, {len(self.failed)} failed{more}")
         return 1 if self.failed else 0
 
     def _run_all(self, pending: list[Cell], display: Display) -> None:
-        """Run cells; those that another process has are waited for, and finished here when it gives up."""
+        """Run cells; wait for those that another process runs, and finish them here when it gives up."""
         waiting: list[Cell] = []
         runtime = self.planned.runtime
         while pending or waiting:
@@ -326,5 +326,5 @@ class Driver:
 
 
 def _work(cell: Cell) -> float:
-    """Training examples read in all: what a cell takes, roughly."""
+    """Training examples read in all epochs: roughly how long a cell takes."""
     return (cell.prepared.facts.get("sizes") or {}).get("train", 0) * cell.config["train"]["max_epochs"]

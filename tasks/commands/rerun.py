@@ -1,4 +1,4 @@
-"""A random twentieth of recorded cells, trained anew and held against their records."""
+"""Train a random twentieth of the recorded cells again and compare them with their records."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ TIMES_TOLERANCE = 2.0  # machines differ by up to 1.4 ROUGE points with the same
 
 
 def differences(results: Path, draw: str | None, say: Callable[[str], Any], of: str = "*_demo") -> list[str]:
-    """Train the cells that are drawn, in a folder of their own; a sentence for each score that is another.
+    """Train a random sample of cells in a temporary folder; a sentence for each score that differs.
 
     Args:
-        draw: of the cells; None: today's date. of: which records, by the name of their file without `.jsonl`, as a pattern.
+        draw: seed of the sample; None: today's date. of: which records, a pattern of file names without `.jsonl`.
     Raises:
         StoreError: a cell that could not be run. ValueError: no such records.
     """
@@ -70,7 +70,7 @@ def _differences(w: Wanted, record: dict[str, Any], store: Store, say: Callable[
     outcome = cells.run(cell, store)
     made = cell.found(store) if outcome.state in ("done", "skipped") else None
     if made is None:
-        raise StoreError(f"{record['training']} could not be trained anew: {outcome.reason}")
+        raise StoreError(f"{record['training']} could not be trained again: {outcome.reason}")
     before = {k: v for test in record["tests"].values() for k, v in test["scored"]["metrics"].items()}
     told, found = [], []
     for full, value in before.items():
@@ -83,7 +83,7 @@ def _differences(w: Wanted, record: dict[str, Any], store: Store, say: Callable[
     other = (
         ""
         if made.facts.get("sha256") == record["trained"]["facts"].get("sha256")
-        else "; other training data than then"
+        else "; the training data differ from those recorded"
     )
     say(f"  {', '.join(told)}{other}")
     return [one + other for one in found]

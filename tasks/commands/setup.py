@@ -18,7 +18,7 @@ PYTHON, STAMP = VENV / "bin" / "python", VENV / ".installed"
 OLDEST, NEWEST = (3, 11), (3, 14)
 NEEDED = {"": 10, "cpu": 4}  # GB of free disk, by TORCH
 HEAD = "# The exact set of packages, with hashes, for every platform; made by `make lock`, installed by `make setup`.\n"
-OF_TORCH = re.compile(r"torch|torchvision|triton|nvidia-.*|cuda-.*")  # what a torch of one's own replaces
+OF_TORCH = re.compile(r"torch|torchvision|triton|nvidia-.*|cuda-.*")  # what another torch replaces
 
 
 def main() -> int:
@@ -38,7 +38,10 @@ def main() -> int:
     for said, work in steps(torch):
         print(said, flush=True)
         if done := work():
-            print("setup: this step failed, for the reason above; `make setup` goes on from here", file=sys.stderr)
+            print(
+                "setup: this step failed, for the reason above; run `make setup` again to continue here",
+                file=sys.stderr,
+            )
             return done
     # without a compiler the library says so once, and uses plain torch
     subprocess.run([str(PYTHON), "-m", "sparse_attention.kernels.native"], cwd=ROOT, check=False)
@@ -88,7 +91,7 @@ def _resolves() -> str:
     return "resolved" if os.environ.get("LOCKED") == "0" else ""
 
 
-# ---- what stands in the way
+# ---- what prevents it
 
 
 def first_trouble(torch: str) -> str:

@@ -29,7 +29,7 @@ JOBS = "SPARSE_ATTENTION_JOBS"  # folder where the jobs of a sweep, in whatever 
 
 
 def run(config: DictConfig) -> float:
-    """Run the cell and return its dev score (for Hydra's sweepers); NaN when it failed, while a sweep goes on."""
+    """Run the cell and return its dev score (for Hydra's sweepers); NaN when it failed, so that a sweep continues."""
     import torch
 
     try:
@@ -87,7 +87,7 @@ def _help_made_late() -> Iterator[None]:
 
 
 def _ended(reason: str, told: dict[str, Any] | None = None, said: bool = False) -> float:
-    """Say why this job failed, if it did and nobody has yet, and leave a mark for the process that started it."""
+    """Print why this job failed, unless that is said, and leave a file for the process that started it."""
     if reason and not said:
         print(reason, file=sys.stderr)
     handle, _ = tempfile.mkstemp(".json", dir=os.environ[JOBS])

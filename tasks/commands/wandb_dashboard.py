@@ -1,4 +1,4 @@
-"""An experiment as wandb workspaces, one a column, and a report of all: rows, columns and metrics are those of its page.
+"""An experiment as wandb workspaces, one a column, and a report: rows, columns and metrics are those of the experiment file.
 
 As in the HTML report a column has its scores, the dev curve that selects, score against zeros, heat maps and samples, and
 beside them what the paper prints. Runs are found by `tasks.loggers.about`: group, `row` and `column`.
@@ -126,7 +126,7 @@ def panels(column: Column) -> list[Any]:
 
 
 def _about(one: Experiment, url: str) -> str:
-    """What a reader must know before the numbers."""
+    """Profile, seeds and deviations, above the numbers."""
     said = [f"Profile {one.profile}, seeds {', '.join(map(str, one.seeds))}."]
     said += [
         "" if one.comparable else "Its numbers are not comparable with the paper's.",

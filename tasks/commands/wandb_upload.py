@@ -63,7 +63,7 @@ def main(given: Mapping[str, str]) -> int:
 
 
 def origins(found: Sequence[Record], filters: Mapping[str, str]) -> dict[Path, dict[str, str]]:
-    """Folder -> who asks for the cell (`Cell.origin`), by filters; empty: nobody but its first."""
+    """Folder -> the experiment or sweep that filters name (`Cell.origin`); empty: keep the first."""
     places: dict[str, dict[str, str]] = {}
     if name := filters.get("experiment"):
         profiles = (

@@ -1,4 +1,4 @@
-"""Which cell is meant: its folder, its id, or a filter that fits one."""
+"""Find a cell by its folder, its id, or a filter that matches one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from repro.store import Entry, Store, StoreError, outputs_folder, records
 from tasks.config.options import near
 
 LISTED = 12  # of several cells that fit
-# What differs between cells and says nothing of what they are.
+# What differs between cells but is no part of their configuration.
 ASIDE = ("runtime", "paths", "logger", "launcher", "origin", "overrides")
 
 
@@ -20,18 +20,18 @@ __all__ = ["NoCell", "find_cell", "outputs_folder"]
 
 
 class NoCell(ValueError):
-    """No cell, or more than one, is meant."""
+    """No cell matches, or more than one."""
 
 
 def find_cell(outputs: str | Path, what: str) -> Path:
-    """The folder of the cell that is meant.
+    """The folder of the cell that `what` names.
 
     Args:
         what: the folder itself (of the store, or of `tasks.load.export`), an id or its beginning, or a filter
             `TASK/MAPPING[,KEY=VALUE ...]` that fits one finished cell, as `translation/fusedmax,seed=2`.
 
     Raises:
-        NoCell: none fits, or several; the message lists them with what differs between them.
+        NoCell: none matches, or several; the message lists them with what differs between them.
     """
     if (Path(what) / "config.yaml").is_file():
         return Path(what).resolve()
@@ -81,7 +81,7 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
 
 
 def _told(entry: Entry) -> dict[str, str]:
-    """Dotted key -> value as YAML writes it, of what a cell was asked to be."""
+    """Dotted key -> value as YAML writes it, of a cell's configuration."""
     try:
         page = records.page(entry.folder)
     except StoreError:  # it is not what is looked for
@@ -90,7 +90,7 @@ def _told(entry: Entry) -> dict[str, str]:
 
 
 def _written(value: str) -> str:
-    """A value as text by which two ways to write a number are one: `mapping.lam=1` is 1.0."""
+    """A value as text, the same for two spellings of a number: `mapping.lam=1` is 1.0."""
     try:
         return repr(float(value))
     except ValueError:

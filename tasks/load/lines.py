@@ -1,4 +1,4 @@
-"""What a person types, a line an input, and what is answered, as text and as arrays.
+"""Inputs, one a line, and predictions, as text and as arrays.
 
 =============== ======================================================================
 texts           the text
@@ -42,7 +42,7 @@ def answer(
         raise ValueError(f"--nbest {nbest} must be at least 1")
     if wrong := [o for o in options if o != {"seq2seq": "digits", "vqa": "images"}.get(model.name)]:
         raise ValueError(f"--{wrong[0]} does not apply to a model of {model.config['task']['name']}; leave it out")
-    with usable(model.folder, (DataError, ValueError, OSError)):  # these are about what is given
+    with usable(model.folder, (DataError, ValueError, OSError)):  # these are about the input
         found = model.predict(parsed(sys.stdin.buffer.read(), model), nbest=nbest, **options)
     for line in printed(found, nbest):
         print(line)

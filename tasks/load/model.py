@@ -1,6 +1,6 @@
-"""A trained model used on one's own input: texts, texts with a class, questions about images, feature vectors.
+"""A trained model used on your own input: texts, questions about images, feature vectors.
 
-The input goes the way of a test set: encoded as the training's was (`encode_test` of the family), decoded as the cell says.
+The input is treated like a test set: encoded as the training's was (`encode_test` of the family), decoded as the cell says.
 """
 
 from __future__ import annotations
@@ -257,8 +257,8 @@ def load_cell(
         trust_plugins: run the Python files that the cell names even if you never named them yourself.
 
     Raises:
-        NoCell: none is meant, or several. ConfigError: impossible overrides.
-        StoreError: not finished, damaged or senseless; plugins that are not yours (`repro.plugins.Untrusted`).
+        NoCell: no cell matches, or several. ConfigError: invalid overrides.
+        StoreError: not finished, damaged or invalid; plugins that you do not trust (`repro.plugins.Untrusted`).
     """
     folder = find_cell(outputs or outputs_folder(), str(what))
     cell = cells.finished(folder)

@@ -1,4 +1,4 @@
-"""Finished cells scored anew: on other data, decoded otherwise, by other scores. Nothing is trained."""
+"""Finished cells scored again: on other data, with other decoding, by other scores. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tasks.config import compose
 from tasks.data import DataError, NullProgress
 from tasks.load.finding import NoCell, find_cell, outputs_folder
 
-EVALUATED = ("runtime", "paths")  # nodes that an evaluation may set besides data and what its family names
+EVALUATED = ("runtime", "paths")  # nodes that an evaluation may set beside data and its family's keys
 
 
 def evaluate(
     what: str, overrides: Sequence[str] = (), outputs: str | Path | None = None, *, progress: Any = None,
     forward: Callable[..., None] | None = None, trust_plugins: bool = False,
 ) -> cells.Found:  # fmt: skip
-    """Score a finished cell anew: on other data, decoded otherwise, by other scores. Nothing is trained.
+    """Score a finished cell again: on other data, with other decoding, by other scores. Nothing is trained.
 
     Args:
         overrides: `data=NAME`, `data.KEY=VALUE`, and the keys that the training does not depend on (`decode.beam=2`,
@@ -43,9 +43,9 @@ def evaluate(
     cell = cells.finished(folder)
     if folder.parts[-4:-1] != (place := ("cells", cell.task, cell.mapping)):
         where = "/".join(("OUTPUTS", *place, "ID"))
-        raise NoCell(f"{folder} lies in no store, where its evaluations would go; copy it to {where} to score it")
+        raise NoCell(f"{folder} is not in a store, where its evaluations would go; copy it to {where} to score it")
     cells.admit(folder, cell, trust_plugins)
-    opened(folder, cell, overrides)  # what is wrong with the cell is said before any data are read
+    opened(folder, cell, overrides)  # errors of the cell come before any data are read
     with usable(folder, (compose.ConfigError, DataError) if overrides else (DataError,)):
         config = evaluation_config(cell.config, overrides)
         own = config["data"] == cell.config["data"]
@@ -65,7 +65,7 @@ def evaluate(
 
 
 def opened(folder: Path, cell: cells.Cell, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Any, Any]:
-    """Configuration, model and encoding of a finished cell. Raises ConfigError for `overrides`, StoreError for a senseless cell."""
+    """Configuration, model and encoding of a finished cell. Raises ConfigError for `overrides`, StoreError for an invalid cell."""
     with usable(folder, (compose.ConfigError,)):
         config = configured(cell, overrides)
         model, encoding = cell.family.load(config, folder)  # type: ignore[attr-defined]
@@ -98,14 +98,14 @@ def configured(cell: cells.Cell, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A finished cell's configuration with other data or ways of scoring. Raises ConfigError naming keys that are the training's."""
+    """A finished cell's configuration with other data or ways of scoring. Raises ConfigError naming keys that only a training may set."""
     keys = (*family(compose.module_of(config)).EVALUATION_KEYS, *EVALUATED)
     data = [o for o in overrides if compose.names_data([o])]
     other = next((o.partition("=")[2] for o in data if o.startswith("data=")), None)
     set_here = [o for o in overrides if o not in data or other is None]
     changed = copy.deepcopy(on_this_machine(config))
     if data and "fallback" in changed["data"]:
-        changed["data"]["fallback"] = None  # data that a person names are never replaced
+        changed["data"]["fallback"] = None  # data that the user names are never replaced
     wrong = []
     for override in set_here:
         key, _, value = override.partition("=")
@@ -133,7 +133,7 @@ def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> di
 
 
 def on_this_machine(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration for this machine, whatever the training ran on and told of itself."""
+    """The configuration with this machine's device and no loggers but csv, whatever the training ran on."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

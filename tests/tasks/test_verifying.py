@@ -220,7 +220,7 @@ def test_files_lost_and_added_are_found(honest):
     new.write_text("{}")
     try:
         wrong = verify.check(results, of).wrong
-        assert any("no page has the table" in one for one in wrong)
+        assert any("no page shows the table" in one for one in wrong)
         assert {one.split(":")[0] for one in wrong} >= {"peters2018_snli_cpu.md", "records/more.json"}
     finally:
         page.write_bytes(kept)
@@ -322,7 +322,7 @@ def test_a_section_may_be_followed_by_prose_and_only_its_beginning_is_computed(t
     longer = page.read_text().replace("| x | 2 |", "| x | 2 |\n| y | 3 |")
     assert verify._renewed(longer, of) == page.read_text().replace("| x | 2 |", "| x | 1 |")
     page.write_text("# Page\n")
-    assert any("no page has the table" in one for one in verify.check(results, of).wrong)
+    assert any("no page shows the table" in one for one in verify.check(results, of).wrong)
 
 
 def test_computed_points_leave_the_other_pages_alone(tmp_path, monkeypatch):
