@@ -44,10 +44,8 @@ class Finished:
             yield label, cell, load_cell(cell.entry(Store(self.outputs)).folder)
 
 
-def finished(
-    name: str, overrides: Sequence[str], column: str | None = None, seed: int | None = None, points: str = ""
-) -> Finished:
-    """The cells of an experiment's column (default: its first) under a seed (default: the experiment's first).
+def finished(name: str, overrides: Sequence[str], column: str | None = None, points: str = "") -> Finished:
+    """The cells of an experiment's column (default: its first) under its first seed.
 
     Args:
         points: how a row's label begins: the finished grid points of such rows (add=sparsegen_lin,lam=[0,0.5] too) instead of the rows.
@@ -55,7 +53,7 @@ def finished(
     Raises:
         ValueError: another column's name, a column without cells. DataUnavailable: a row that is not finished.
     """
-    planned = reproduce.plan([name], overrides if seed is None else [*overrides, f"seeds={seed}"])
+    planned = reproduce.plan([name], overrides)
     (plan,), store, cells = planned.plans, Store(planned.outputs), {}
     columns = plan.experiment.columns
     keys = [c.key for c in columns]

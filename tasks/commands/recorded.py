@@ -118,16 +118,6 @@ def _of_sweep(asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> M
     return Made(table, sweep=asked["sweep"], files=kept)
 
 
-def build(name: str, overrides: Sequence[str], path: Path, say: bool = True) -> Table:
-    """The table of an experiment from the records of a file; what they lack is missing in it.
-
-    Args:
-        say: a line below the table that it comes from records.
-    """
-    with _restored(name, overrides, path) as (plan, store):
-        return reproduce.table(archive.from_records(plan, f"{FOLDER}/{path.name}") if say else plan, store)
-
-
 @contextmanager
 def _restored(name: str, overrides: Sequence[str], path: Path) -> Iterator[tuple[Plan, Store]]:
     """The plan of an experiment and a temporary store with the cells of a file of records."""
@@ -151,11 +141,6 @@ class Made:
     more: str = ""
     sweep: str = ""
     files: dict[str, str] = field(default_factory=dict)
-
-
-def of_file(path: Path) -> Table:
-    """The table that a file of records was written for."""
-    return read(path).table
 
 
 def read(path: Path) -> Made:
@@ -191,7 +176,8 @@ def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
         _, wanted, _ = reproduce.slots(name, given)
         keys = {archive.key(w.config, family(w.module)) for w in wanted}
         lost = len(keys - {record["key"] for record in found})
-        made = build(name, given, path)
+        with _restored(name, given, path) as (plan, store):
+            made = reproduce.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
         print(render.to_text(made))
         if lost:
             print(f"{lost} of {len(keys)} cells have no records; without records={results} they are run")

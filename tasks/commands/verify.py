@@ -12,7 +12,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -249,7 +249,7 @@ def check(results: Path = RESULTS, of: Expected | None = None) -> Checked:
 def _check_readme(results: Path, of: Expected, done: Checked) -> None:
     readme = _readme(results)
     flat = " ".join(readme.split())
-    done.wrong += [f"{README}: it does not say {one!r}" for one in of.quoted if readme and one not in flat]
+    done.wrong += [f"{README}: it must say {one!r}" for one in of.quoted if readme and one not in flat]
     for block in recorded.blocks(readme, README):
         differ = recorded.excerpt(block, of.tables)
         none = [f"a table with numbers that no records give: {', '.join(label for _, label in block.rows)}"]
@@ -336,12 +336,9 @@ def write(results: Path = RESULTS, accept: Sequence[str] = ()) -> list[str]:
     if told:
         raise ValueError("nothing is written:\n" + "\n".join(told))
     changed = []
-    for path in [*_pages(results), results.parents[1] / README]:
-        old = path.read_text(encoding="utf-8") if path.is_file() else ""
-        new = (
-            _renewed(old, of) if path.name != README or path.parent != results.parents[1] else _quoting(old, of.quoted)
-        )
-        if new != old:
+    for path in _pages(results):
+        old = path.read_text(encoding="utf-8")
+        if (new := _renewed(old, of)) != old:
             path.write_text(new, encoding="utf-8")
             changed.append(_named(path, results))
     for name, content in (of.files | of.drawn).items():
@@ -383,16 +380,3 @@ def _renewed(text: str, of: Expected) -> str:
             part = of.openings[key[0]] + _opened(part, of.openings[key[0]])[1]
         parts.append(part)
     return "".join(parts)
-
-
-def _quoting(text: str, sentences: Iterable[str]) -> str:
-    """README with the numbers of sentences that it has in other numbers."""
-    for one in sentences:
-        words = [
-            re.escape(w) if not i % 2 else r"(\d+(?:\.\d+)?)" for i, w in enumerate(re.split(r"(\d+(?:\.\d+)?)", one))
-        ]
-        pattern = re.sub(r"(?:\\ )+", r"\\s+", "".join(words))
-        if found := re.search(pattern, text):
-            for n, number in reversed(list(enumerate(re.findall(r"\d+(?:\.\d+)?", one), 1))):
-                text = text[: found.start(n)] + number + text[found.end(n) :]
-    return text

@@ -56,13 +56,12 @@ def main(name: str, profile: str, project: str, entity: str) -> int:
 
 
 def make(
-    one: Experiment, entity: str, project: str, records: Sequence[Mapping[str, Any]] = (), url: str = ""
+    one: Experiment, entity: str, project: str, records: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[list[Any], Any]:
     """The workspaces and the report, not saved yet.
 
     Args:
-        records: the printed numbers of the experiment's paper. url: of the HTML report, for a reader who wants the tables.
-
+        records: the printed numbers of the experiment's paper.
     Raises:
         ModuleNotFoundError: wandb-workspaces is not installed.
     """
@@ -70,7 +69,7 @@ def make(
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces import expr
 
-    workspaces, blocks = [], [wr.MarkdownBlock(_about(one, url)), wr.TableOfContents()]
+    workspaces, blocks = [], [wr.MarkdownBlock(_about(one)), wr.TableOfContents()]
     for column in one.columns:
         wanted = {EXPERIMENT: one.name, COLUMN: column.key, "profile/name": one.profile}
         filters = [expr.Config(key) == value for key, value in wanted.items()]
@@ -125,7 +124,7 @@ def panels(column: Column) -> list[Any]:
             wr.RunComparer(diff_only="split")]  # fmt: skip
 
 
-def _about(one: Experiment, url: str) -> str:
+def _about(one: Experiment) -> str:
     """Profile, seeds and deviations, above the numbers."""
     said = [f"Profile {one.profile}, seeds {', '.join(map(str, one.seeds))}."]
     said += [
@@ -133,8 +132,7 @@ def _about(one: Experiment, url: str) -> str:
         one.not_comparable,
         *one.deviations,
     ]
-    told = "\n".join(f"* {line}" for line in said if line)
-    return f"{told}\n\nTables with verdicts: {url}" if url else told
+    return "\n".join(f"* {line}" for line in said if line)
 
 
 def printed(one: Experiment, column: Column, records: Sequence[Mapping[str, Any]]) -> str:

@@ -23,11 +23,10 @@ from tasks.cells import _training
 from tasks.config import compose
 from tasks.data import DataError, DataSet, NullProgress, content_sha256
 from tasks.data.cache import read_meta
-from tasks.data.images import Blank, ImageInput
+from tasks.data.images import Blank, ImageError, ImageInput
 from tasks.data.records import Example, Pair, Question
 from tasks.data.symbols import EOS, SPECIAL, UNK
 from tasks.load.finding import find_cell, outputs_folder
-from tasks.load.pictures import Pictures
 from tasks.load.scoring import opened
 
 WAYS = {
@@ -238,6 +237,26 @@ class Loaded:
         data = DataSet("input", kind, print_of, lambda progress: {"test": records}, "given", about=about)
         with tempfile.TemporaryDirectory() as work:
             yield encode.encode_test(data, self.folder / _training.ENCODING, work, NullProgress())
+
+
+class Pictures:
+    """Image files below `folder`; a key is a path relative to it, or an absolute one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def keys(self) -> list[str]:
+        return []  # nobody asks: there may be millions
+
+    def fingerprint(self) -> str:
+        return str(self.folder)
+
+    def read(self, key: str) -> bytes:
+        """The file's bytes. Raises ImageError when there is none."""
+        try:
+            return (self.folder / key).read_bytes()
+        except OSError as error:
+            raise ImageError(f"{self.folder / key}: {error.strerror}") from error
 
 
 def _ranked(p: Tensor, names: Sequence[str], most: int) -> tuple[tuple[str, float], ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,14 @@ EVALUATED = ("runtime", "paths")  # nodes that an evaluation may set beside data
 
 def evaluate(
     what: str, overrides: Sequence[str] = (), outputs: str | Path | None = None, *, progress: Any = None,
-    forward: Callable[..., None] | None = None, trust_plugins: bool = False,
+    trust_plugins: bool = False,
 ) -> cells.Found:  # fmt: skip
     """Score a finished cell again: on other data, with other decoding, by other scores. Nothing is trained.
 
     Args:
         overrides: `data=NAME`, `data.KEY=VALUE`, and the keys that the training does not depend on (`decode.beam=2`,
             `task.scores=[bleu]`).
-        forward: as of `repro.cell.run`. trust_plugins: as of `tasks.load.load_cell`.
+        trust_plugins: as of `tasks.load.load_cell`.
 
     Returns:
         the cell with this evaluation alone; its metrics are called `test/...` on the cell's own data, else by the data's name.
@@ -57,7 +57,7 @@ def evaluate(
         cell, config=config | {"data": cell.config["data"]}, tests=(test,), further=further, overrides=tuple(overrides)
     )
     store = Store(folder.parents[3])
-    outcome = cells.run(cell, store, forward=forward)
+    outcome = cells.run(cell, store)
     found = cell.found(store) if outcome.state in ("done", "skipped") else None
     if found is None:
         raise StoreError(f"{folder} was not scored ({outcome.state}): {outcome.reason}")

@@ -39,7 +39,7 @@ def folder(learned, learning, tmp_path_factory):
             shutil.copytree(entry.folder, cell.entry(Store(outputs)).folder)
         path, count, lost = recorded.record("pair", [f"paths.outputs={outputs}", "data.mirror=null"][:1], results)
         assert (path, count, lost) == (results / "records" / "pair_demo.jsonl", 2, [])
-        (results / "pair.md").write_text(PAGE + render.to_markdown(recorded.of_file(path)))
+        (results / "pair.md").write_text(PAGE + render.to_markdown(recorded.read(path).table))
         verify.write(results)  # the record's checksum is there since it was written
         yield results
 
