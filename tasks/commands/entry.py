@@ -53,14 +53,13 @@ def command(main: Callable[..., int | None]) -> Callable[..., int]:
             names, options = parse(wants, [word for word in given if word not in asked])
             if asked:
                 return main(*names, **options, help=True) or 0
-            if missing := [name.upper() for name, one in wants.items() if one.kind is one.POSITIONAL_OR_KEYWORD][
-                len(names) :
-            ]:
-                print(f"{text}\nerror: {missing[0]} is missing", file=sys.stderr)
+            needed = [name.upper() for name, one in wants.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+            if len(names) < len(needed):
+                print(f"{text}\nerror: {needed[len(names)]} is missing", file=sys.stderr)
                 return WRONG
             return main(*names, **options) or 0
-        except KeyboardInterrupt as stop:
-            print(f"stopped{stop and f' {stop}'}; run the same command again to continue", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            print("stopped; run the same command again to continue", file=sys.stderr, flush=True)
             sys.stdout.flush()
             os._exit(STOPPED)  # fairseq reads ahead in a thread: inside torch, it would abort when the interpreter ends
         except ValueError as error:
