@@ -135,7 +135,7 @@ def _unknown(what: str, known: list[str]) -> str:
 
 def _value(key: str, text: str, kind: Any) -> Any:
     """`text` as `int`, `float`, `str`, `Path`, one of a `Literal`, or an item of a `list` of them."""
-    if typing.get_origin(kind) in (list, types.UnionType):
+    if typing.get_origin(kind) in (list, types.UnionType, typing.Union):
         kind = next(k for k in typing.get_args(kind) if k is not types.NoneType)
     if typing.get_origin(kind) is typing.Literal:
         if text not in typing.get_args(kind):

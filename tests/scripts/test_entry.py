@@ -14,9 +14,9 @@ from tasks.commands.entry import command
 @command
 def one(
     cell: str, kind: Literal["a", "b"], *, overrides: list[str], n: int = 1, lam: float = 0.5, only: list[str] = (), heat: bool = False,
-    in_: Path | None = None, paths_outputs: str = "",
+    in_: Path | None = None, on: Literal["cpu", "gpu"] | None = None, paths_outputs: str = "",
 ) -> int:  # fmt: skip
-    print((cell, kind, overrides, n, lam, only, heat, in_, paths_outputs))
+    print((cell, kind, overrides, n, lam, only, heat, in_, on, paths_outputs))
     return 3
 
 
@@ -28,27 +28,12 @@ def many(*names: str, to: Path, fail: str = "") -> None:
 
 
 def test_words_values_and_flags(capsys):
-    given = [
-        "t/m,seed=1",
-        "--n",
-        "3",
-        "--lam=-1",
-        "b",
-        "decode.beam=2",
-        "+x=1",
-        "~y",
-        "--only",
-        "p",
-        "q",
-        "--heat",
-        "in=f",
-        "paths.outputs=o",
-    ]
-    assert one(given) == 3
-    said = ("t/m,seed=1", "b", ["decode.beam=2", "+x=1", "~y"], 3, -1.0, ["p", "q"], True, Path("f"), "o")
+    line = "t/m,seed=1 --n 3 --lam=-1 b decode.beam=2 +x=1 ~y --only p q --heat in=f on=gpu paths.outputs=o"
+    assert one(line.split()) == 3
+    said = ("t/m,seed=1", "b", ["decode.beam=2", "+x=1", "~y"], 3, -1.0, ["p", "q"], True, Path("f"), "gpu", "o")
     assert capsys.readouterr().out == f"{said}\n"
     assert one(["c", "a", "--only", "p", "x=1", "--only=q"]) == 3  # the option twice; a key ends its values
-    assert "['x=1'], 1, 0.5, ['p', 'q'], False, None, ''" in capsys.readouterr().out
+    assert "['x=1'], 1, 0.5, ['p', 'q'], False, None, None, ''" in capsys.readouterr().out
     assert many(["x", "--to", "-", "y"]) == 0 and capsys.readouterr().out == f"('x', 'y') {Path('-')}\n"
 
 
