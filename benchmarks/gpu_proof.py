@@ -185,6 +185,14 @@ def _available() -> str | None:
     return None
 
 
+def main(part: str, device: str | None, toy: bool, results: Path, name: str | None, rest: Sequence[str]) -> int:
+    """`run`, and print where the page is; exit status 1 when something is wrong."""
+    page, wrong = run(part, device, toy, results, results / "cells", name, rest)
+    print(page.read_text(encoding="utf-8").split("\n", 1)[0], f"Written to {page}.", sep="\n")
+    print("".join(f"FAILED: {one}\n" for one in wrong), end="")
+    return int(bool(wrong))
+
+
 def run(
     part: str,
     device: str | None,

@@ -13,35 +13,17 @@ Examples: python scripts/compare.py task=toy; python scripts/compare.py task=tra
 Cells of other data, profiles or recipes are rows of their own and never averaged.
 """
 
-from __future__ import annotations
-
-import os
 import sys
-from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _entry import command
 
 
-def main(arguments: list[str]) -> int:
-    """Exit status: 0, 1 when there is nothing to compare, 2 for filters that are not possible."""
-    from repro.store import StoreError
-    from repro.tables.compare import FilterError
+@command
+def main(*, overrides: list[str]) -> int:
     from tasks.commands import compare
-    from tasks.config import overrides
 
-    if wrong := [a for a in arguments if "=" not in a]:
-        print(__doc__, file=sys.stdout if {"-h", "--help"} & set(wrong) else sys.stderr)
-        return 0 if {"-h", "--help"} & set(wrong) else 2
-    try:
-        return compare.main(dict(a.split("=", 1) for a in arguments))
-    except (FilterError, overrides.ConfigError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except (StoreError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return compare.main(dict(one.partition("=")[::2] for one in overrides))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,41 +1,30 @@
-"""Kill, flip and turn back the clocks, for minutes; then every number must be that of an undisturbed run.
+"""Kill processes, flip bits and turn clocks back, for minutes; then every number must equal that of an undisturbed run.
 
     python scripts/crash_test.py [--minutes 5] [--many] [--seed 1] [--folder FOLDER]
 
 Examples: python scripts/crash_test.py; python scripts/crash_test.py --minutes 1 --seed 7; python scripts/crash_test.py --many
 
-Small cells of the toy and the multilabel task; two commands at a time in one store. --many: 200 quick cells at eight processes, one of
-which is killed every second until all is done; none may be trained twice. Exit status 1 when anything differs.
+Small cells of the toy and the multilabel task; two commands at a time in one store. --many: 200 quick cells in eight processes, one of
+which is killed every second until all are done; none may be trained twice. --seed: of what happens when. --folder: keep the stores there
+(default: a temporary folder). Exit status 1 when anything differs.
 """
 
-from __future__ import annotations
-
-import argparse
 import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "repro"))
+from _entry import ROOT, command
 
 
-def main() -> int:
-    """Exit status: 0 when everything is as it should be, 1 otherwise."""
+@command
+def main(*, minutes: float = 5.0, many: bool = False, seed: int = 1, folder: Path | None = None) -> int:
+    sys.path.insert(0, str(ROOT / "tests" / "repro"))
     import storm
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=5.0, help="of storm (default 5)")
-    parser.add_argument("--many", action="store_true", help="200 quick cells and kills alone, until all is done")
-    parser.add_argument("--seed", type=int, default=1, help="of what happens when (default 1)")
-    parser.add_argument("--folder", type=Path, help="where the stores stay (default: a temporary one that goes)")
-    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = (given.folder or Path(temporary)).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
-        wrong = (
-            storm.many(folder, seed=given.seed)
-            if given.many
-            else storm.run(folder, 60 * given.minutes, seed=given.seed)
-        )
+        place = (folder or Path(temporary)).resolve()
+        place.mkdir(parents=True, exist_ok=True)
+        wrong = storm.many(place, seed=seed) if many else storm.run(place, 60 * minutes, seed=seed)
     print("\n".join([*wrong, f"{len(wrong)} differences from the undisturbed run"]))
     return int(bool(wrong))
 

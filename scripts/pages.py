@@ -1,17 +1,12 @@
 """Write docs/mappings, the package's type stubs and the list of mappings in its docstring from the registry: `make pages`."""
 
-from __future__ import annotations
-
-import argparse
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from _entry import ROOT, command
 
 
+@command
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
     from tasks.commands.mapping_pages import pages
 
     for name, text in pages().items():
@@ -22,4 +17,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

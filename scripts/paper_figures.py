@@ -8,35 +8,18 @@ Examples: python scripts/paper_figures.py
 Next: make figures, the figures that trained cells give
 """
 
-from __future__ import annotations
-
-import argparse
-import os
 import sys
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from _entry import ROOT, command
 
 
-def main() -> int:
-    from repro.files import write_atomic
-    from tasks.commands.paper_figures import FIGURES, page, write
+@command
+def main(*names: str, out: Path = ROOT / "docs/results/figures", png: bool = False) -> None:
+    from tasks.commands import paper_figures
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help=f"which (default: all): {', '.join(f.name for f in FIGURES)}")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "figures")
-    parser.add_argument("--png", action="store_true", help="as PNG too")
-    given = parser.parse_args()
-    if unknown := [name for name in given.names if name not in {f.name for f in FIGURES}]:
-        parser.error(f"there is no figure {unknown[0]!r}; there are: {', '.join(f.name for f in FIGURES)}")
-    for figure in FIGURES:
-        if not given.names or figure.name in given.names:
-            print(", ".join(map(str, write(figure, given.out, ("svg", "png") if given.png else ("svg",)))))
-    if not given.names:
-        write_atomic(given.out / "README.md", page(FIGURES).encode())
-    return 0
+    for made in paper_figures.write_all(names, out, ("svg", "png") if png else ("svg",)):
+        print(", ".join(map(str, made)))
 
 
 if __name__ == "__main__":

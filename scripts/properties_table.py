@@ -1,29 +1,28 @@
 """Print Table 1 of Laha et al. 2018: each property of each mapping, every mark checked numerically.
 
-    python scripts/properties_table.py [--classes K]          K: length of the rows it is checked on
+    python scripts/properties_table.py [--classes K] [--lam .5] [--q .4]
+                                       K: length of the rows it is checked on; lam of sparsegen, q of sparsecone and sparsehourglass
 
 Examples: python scripts/properties_table.py
           python scripts/properties_table.py --classes 3
           python scripts/properties_table.py --classes 5 > docs/results/properties.md
 """
 
-from __future__ import annotations
+import sys
 
-import argparse
-
-from sparse_attention.properties import page
+from _entry import command
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--classes", type=int, default=5, help="number of scores K (default 5)")
-    parser.add_argument("--lam", type=float, default=0.5, help="lambda of sparsegen (default 0.5)")
-    parser.add_argument("--q", type=float, default=0.4, help="q of sparsecone and sparsehourglass (default 0.4)")
-    args = parser.parse_args()
-    if args.classes < 2 or args.lam >= 1 or args.lam == 0 or args.q <= 0:
-        parser.error("needs --classes >= 2, --lam < 1 and not 0 (0 is sparsemax), --q > 0")
-    print(page(args.classes, args.lam, args.q), end="")
+@command
+def main(*, classes: int = 5, lam: float = 0.5, q: float = 0.4) -> None:
+    from sparse_attention.properties import page
+
+    if classes < 2 or lam >= 1 or lam == 0 or q <= 0:
+        raise ValueError(
+            f"--classes {classes} --lam {lam} --q {q}: needs classes >= 2, lam < 1 and not 0 (0 is sparsemax), q > 0"
+        )
+    print(page(classes, lam, q), end="")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -137,6 +138,19 @@ def learned(prepared_cell, learning, tmp_path_factory):
         return finished[key]
 
     return learned
+
+
+@pytest.fixture(scope="session")
+def command(root):
+    """`command("store", *arguments)`: the exit status of a script that is called in this process."""
+
+    def run(name: str, *arguments: str) -> int:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(str(root / "scripts"))
+            main = runpy.run_path(str(root / "scripts" / f"{name}.py"))["main"]
+        return main(list(arguments))
+
+    return run
 
 
 @pytest.fixture(scope="session")

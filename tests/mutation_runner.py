@@ -15,12 +15,14 @@ import time
 import traceback
 from pathlib import Path
 
+import mutation
 from mutation import Mutant, Nearest
 
 LOADED = ("torch", "numpy", "scipy.optimize", "scipy.stats", "sklearn.linear_model", "hydra", "omegaconf", "fairseq", "sacrebleu",
           "rouge_score.rouge_scorer", "cvxpy", "hypothesis", "matplotlib.pyplot", "pytest")  # fmt: skip
 FILES = 12  # test files asked of a mutant, the nearest
 GRACE = 40  # seconds of processor time that one test may take beyond the budget
+GOAL = 0.85  # of the mutants, killed
 STUCK = 600  # seconds after which tests that only wait are given up
 
 
@@ -204,3 +206,24 @@ def work(worker: Worker, given: list[Mutant], record: Path) -> None:
     finally:
         sys.stdout.flush()
         os._exit(code)
+
+
+def tried(root: Path, seed: int, n: int, workers: int, seconds: float, only: str, folder: Path) -> int:
+    """`scripts/mutants.py`: run a sample and print what became of it; exit status 1 below GOAL."""
+    folder.mkdir(parents=True, exist_ok=True)
+    record = folder / f"seed{seed}.jsonl"
+    chosen, known = mutation.sample(root, n, seed, only), mutation.equivalent(root)
+    counted = [m for m in chosen if m.key not in known]
+    results = read(record)
+    left = [m for m in counted if results.get(m.key, {}).get("state", "survived") == "survived"]
+    run(root, folder, seconds, workers, left, record)
+    results = read(record)
+    done = [(m, results[m.key]) for m in counted if m.key in results]
+    for mutant, result in sorted(done, key=lambda pair: (pair[1]["state"], pair[0].path, pair[0].line)):
+        said = f"{mutant.path}:{mutant.line}  {mutant.before}  ->  {mutant.after}"
+        print(f"{result['state']:9}  {said}{result['by'] and '  by ' + result['by']}")
+    killed = sum(result["state"] != "survived" for _, result in done)
+    print(f"{killed} of {len(done)} killed ({killed / max(len(done), 1):.1%}); {len(chosen) - len(counted)} equivalent")
+    (folder / f"seed{seed}.json").write_text(json.dumps([result for _, result in done], indent=1))
+    print("next: a test for each survivor, then the same command again")
+    return int(killed < GOAL * len(done))

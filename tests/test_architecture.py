@@ -193,7 +193,7 @@ def test_sizes_of_files():
     }
     code = {name: n for name, n in lengths.items() if not name.startswith("tests/")}
     assert {name: n for name, n in lengths.items() if n > 400} == {}
-    assert {name: n for name, n in code.items() if name.startswith("scripts/") and n > 80} == {}
+    assert {name: n for name, n in code.items() if name.startswith("scripts/") and n > 40} == {}
     assert statistics.median(code.values()) < 150
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import shutil
 import time
@@ -30,6 +31,11 @@ from repro.store import locks
 # Files that are not in the manifest: they change after the training, or are not part of it.
 LOOSE = ("checkpoints", "evaluations", "logs", "log.txt", "status.json", "manifest.json")
 ASIDE = ".damaged-"
+
+
+def outputs_folder() -> str:
+    """The store's folder if nobody names one; as in configs/main.yaml."""
+    return os.environ.get("SPARSE_ATTENTION_OUTPUTS", "outputs")
 
 
 def check_names(*names: str) -> None:

@@ -1,1 +1,1 @@
-"""What the scripts call, a file a command."""
+"""What the scripts call: one file for each command, and the grammar of their command lines (`entry`)."""

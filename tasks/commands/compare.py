@@ -1,4 +1,4 @@
-"""`scripts/compare.py`: from filters to the finished cells of the store that are meant, and their table and drawings.
+"""`scripts/compare.py`: the finished cells of the store that match filters, their table and drawings.
 
 A sweep's cells are those that the manifest in its folder names.
 """
@@ -16,13 +16,12 @@ from typing import Any
 from repro.files import SEAL, StoreError, broken_seal, read_json, sealed, write_json
 from repro.identity import asked_id, family
 from repro.report import comparison
-from repro.store import Store, records
+from repro.store import Store, outputs_folder, records
 from repro.store.provenance import code_version
 from repro.tables import compare, render
 from tasks.commands import reproduce
 from tasks.config import compose
 from tasks.config.options import near
-from tasks.load import outputs_folder
 
 OWN = ("experiment", "sweep", "to", "paths.outputs")
 
@@ -31,7 +30,7 @@ def main(filters: Mapping[str, str]) -> int:
     """Print and write the comparison; the exit status.
 
     Raises:
-        FilterError, ConfigError: keys, values, experiments or sweeps that there are not.
+        FilterError, ConfigError: unknown keys, values, experiments or sweeps.
     """
     store = Store(filters.get("paths.outputs") or outputs_folder())
     found, lost = select(store, filters)
@@ -49,7 +48,7 @@ def main(filters: Mapping[str, str]) -> int:
 
 
 def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Record], list[str]]:
-    """The finished cells that filters mean, and what is damaged; says so where there is none, or one is left out.
+    """The finished cells that match filters, and a sentence for each damaged one. Prints what is left out, or that none matches.
 
     Raises:
         FilterError, ConfigError: see `main`.
@@ -63,10 +62,10 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Recor
     plain = {k: v for k, v in filters.items() if k not in OWN}
     if found:
         return compare.fitting(found, plain), read.lost
-    everything = records.read(store, check=False).records  # names the filter that fits nothing
+    everything = records.read(store, check=False).records  # names the filter that matches nothing
     if everything:
         compare.fitting(everything, plain)
-    print(f"no finished cell of {store.root / 'cells'} fits {_words(filters)}", file=sys.stderr)
+    print(f"no finished cell of {store.root / 'cells'} matches {_words(filters)}", file=sys.stderr)
     return [], read.lost
 
 
@@ -89,7 +88,7 @@ def _folder(store: Store, filters: Mapping[str, str]) -> Path:
 
 
 def _folders(filters: Mapping[str, str]):
-    """Whether a cell's folders can fit: only its own task and mapping need reading."""
+    """A test of task and mapping, so that other folders are not read."""
     tests = {k: compare.conditions({k: filters[k]})[k] for k in ("task", "mapping") if k in filters}
     return lambda task, mapping, _: all(
         test(v) for v, test in zip((task, mapping), (tests.get("task"), tests.get("mapping"))) if test
@@ -109,7 +108,7 @@ def _of_sweep(store: Store, name: str | None) -> set[str] | None:
 
 
 def _of_experiment(found: list[records.Record], name: str, profile: str | None) -> list[records.Record]:
-    """The cells that an experiment's page asks for, under `profile` or any of its profiles."""
+    """The cells of an experiment, under `profile` or any of its profiles."""
     page = compose.page("experiment", name)
     wanted: set[str] = set()
     for one in profile.split(",") if profile else page["profiles"]:
@@ -119,7 +118,7 @@ def _of_experiment(found: list[records.Record], name: str, profile: str | None) 
 
 
 def write_manifest(folder: Path, asked: Sequence[str], cells: Sequence[Mapping[str, Any]], **more: Any) -> None:
-    """manifest.json of a sweep's folder; the time of its start stays."""
+    """Write manifest.json of a sweep's folder; the time of its start stays."""
     before = read_manifest(folder, quiet=True) or {}
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     told = {"sweep": folder.name, "asked": list(asked), "started": before.get("started", now), "written": now}
@@ -130,7 +129,7 @@ def write_manifest(folder: Path, asked: Sequence[str], cells: Sequence[Mapping[s
 def read_manifest(folder: Path, quiet: bool = False) -> dict[str, Any] | None:
     """manifest.json of a sweep's folder; None where there is none.
 
-    One without a checksum is read, with a word on stderr unless `quiet`. Raises StoreError: it is not what was written.
+    One without a checksum is read, with a note on stderr unless `quiet`. Raises StoreError: the file was changed.
     """
     path = folder / "manifest.json"
     if (told := read_json(path)) is None and not path.is_file():

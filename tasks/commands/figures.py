@@ -1,4 +1,4 @@
-"""The papers' figures that trained cells give: which cells, what is drawn of them, and what the published one shows.
+"""The papers' figures that are drawn from trained cells: which cells, what is drawn, and what the published figure shows.
 
 A figure is written below <outputs>/figures/<experiment>/ as <figure>_<profile>.svg with its numbers beside it (.json or .csv) and what the
 report of the experiment says of it (.about.json).
@@ -13,15 +13,14 @@ from pathlib import Path
 
 from repro.report.placed import note
 from repro.store import Store
-from tasks.commands import reproduce
-from tasks.load import aligning, attending, forcing
-from tasks.load.attending import Finished
+from tasks.commands import attending, reproduce
+from tasks.commands.attending import Finished
 
 
 @dataclass
 class Asked:
-    """What a command asks for; empty: what the figure draws by default. `test`: numbers of test examples. `second`: the second text of a
-    pair, or the output that every row is forced to."""
+    """Options of a figure; empty: its defaults. `test`: numbers of test examples. `second`: the second text of a pair, or the output
+    that every row is forced to."""
 
     overrides: Sequence[str] = ()
     experiment: str = ""
@@ -44,7 +43,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Figure:
-    """`published`: what the paper's own shows, by its text; `text`, `second`: sentences of ours, drawn where nothing else is asked for."""
+    """`published`: what the paper's figure shows, by its text; `text`, `second`: our sentences, drawn by default."""
 
     title: str
     published: str
@@ -58,7 +57,7 @@ class Figure:
 
 
 def make(name: str, asked: Asked, out: Path | None = None) -> list[Path]:
-    """Draw a figure of FIGURES and leave word for the report; the files.
+    """Draw a figure of FIGURES and write what the report says of it; the files.
 
     Raises:
         ValueError: wrong names. DataUnavailable: cells that are not finished.
@@ -87,8 +86,40 @@ def make(name: str, asked: Asked, out: Path | None = None) -> list[Path]:
     return files
 
 
+def listed() -> str:
+    """Every figure with its title and experiment, and what to run next."""
+    lines = [f"  {name:22s} {figure.title}; cells of {figure.experiment}" for name, figure in FIGURES.items()]
+    return "\n".join(
+        [
+            "figures:",
+            *lines,
+            "",
+            "Next: python scripts/reproduce.py EXPERIMENT with the same overrides, before (the cells) and after (the report)",
+        ]
+    )
+
+
+def draw(names: Sequence[str], asked: Asked, test: str, out: Path | None) -> list[Path]:
+    """`make` the figure that a command line names.
+
+    Args:
+        names: of the figure, and of another experiment with such cells. test: numbers of test examples, with commas.
+    Raises:
+        ValueError, DataUnavailable: as `make`.
+    """
+    if not names or names[0] not in FIGURES or len(names) > 2:
+        raise ValueError(f"{' '.join(names) or 'no name'} is no figure; there are: {', '.join(FIGURES)}")
+    if asked.count < 1:
+        raise ValueError(f"--count {asked.count} draws nothing; give at least 1")
+    try:
+        asked.test = [int(number) for number in test.split(",") if number]
+    except ValueError:
+        raise ValueError(f"--test {test} must be numbers of test examples, as 3,17") from None
+    return make(names[0], asked, out)
+
+
 def _finished(figure: Figure, asked: Asked) -> Finished:
-    """The cells: of the rows and the column that are asked for by `rows=` and `columns=`, else of the figure's."""
+    """The cells of the rows and the column that `rows=` and `columns=` choose, else of the figure's."""
     said = {o.partition("=")[0]: o.partition("=")[2] for o in asked.overrides}
     points = figure.points and said.get("rows", figure.points)
     column = None if "columns" in said else figure.column
@@ -99,7 +130,7 @@ def _finished(figure: Figure, asked: Asked) -> Finished:
 
 
 def _texts(figure: Figure, asked: Asked) -> tuple[Sequence[str], Sequence[str]]:
-    """Sentences of one's own; none where test examples are asked for."""
+    """Your own sentences, else the figure's; none if test examples are chosen."""
     if asked.test:
         return (), ()
     if asked.text and figure.second and len(asked.text) != len(asked.second):
@@ -116,13 +147,13 @@ def _written(module, examples, of: Finished, stem: Path, caption: str, asked: As
 
 
 def _outputs(figure: Figure, asked: Asked, place) -> list[Drawn]:
-    """What rows attend to as they write outputs of their own."""
+    """What rows attend to while they write their own outputs."""
     from tasks.seq2seq import figures
 
     of = _finished(figure, asked)
     texts, _ = _texts(figure, asked)
     if texts:
-        examples, what = [attending.translated(of, text) for text in texts], "A sentence of one's own"
+        examples, what = [attending.translated(of, text) for text in texts], "Your own sentence"
     else:
         rows = attending.stored(of)
         chosen = _stored(asked.test, [{int(k[5:]) for k in a if k.startswith("test/")} for *_, a in rows])
@@ -147,8 +178,8 @@ def _forced(figure: Figure, asked: Asked, place) -> list[Drawn]:
     pairs = list(zip(*_texts(figure, asked), strict=True))
     if not pairs:
         chosen = asked.test or figures.choose(attending.stored(of), 1)
-        pairs = [forcing.stored(of, i) for i in chosen]
-    examples = [forcing.forced(of, *pair) for pair in pairs]
+        pairs = [attending.stored_sentence(of, i) for i in chosen]
+    examples = [attending.forced(of, *pair) for pair in pairs]
     caption = f"{of.title}; {of.column.label}. All forced to one output."
     return _written(figures, examples, of, place(of.outputs), caption, asked)
 
@@ -158,15 +189,15 @@ def _aligned(figure: Figure, asked: Asked, place) -> list[Drawn]:
     from tasks.classification import figures
 
     of = _finished(figure, asked)
-    pairs = [(pair, "own pair") for pair in zip(*_texts(figure, asked), strict=True)] or aligning.stored(
+    pairs = [(pair, "own pair") for pair in zip(*_texts(figure, asked), strict=True)] or attending.stored_pairs(
         of, asked.count
     )
     caption = f"{of.title}; {of.column.label}. Output (class); right: structures through the first text."
-    return _written(figures, aligning.aligned(of, pairs), of, place(of.outputs), caption, asked)
+    return _written(figures, attending.aligned(of, pairs), of, place(of.outputs), caption, asked)
 
 
 def _classified(figure: Figure, asked: Asked, place) -> list[Drawn]:
-    """What rows attend to as they say the class of a text, or of a pair of texts: a line a row."""
+    """What rows attend to while they classify a text or a pair of texts: a line a row."""
     from tasks.seq2seq import figures
 
     of = _finished(figure, asked)
@@ -175,7 +206,7 @@ def _classified(figure: Figure, asked: Asked, place) -> list[Drawn]:
         raise ValueError(
             "this figure draws texts, not test examples: --text (and --with, for the second text of a pair)"
         )
-    caption = f"{of.title}; {of.column.label}. A line a row: mapping, class that it says."
+    caption = f"{of.title}; {of.column.label}. One line a row: mapping, predicted class."
     return _written(figures, examples, of, place(of.outputs), caption, asked)
 
 
@@ -187,7 +218,7 @@ def _images(figure: Figure, asked: Asked, place) -> list[Drawn]:
     of = _finished(figure, asked)
     panels = []
     for label, cell in of.cells:
-        test = cell.found(Store(of.outputs)).evaluations["test"]
+        test = of.test(cell)
         panels.append(
             figures.read_panel(label, cell.config["mapping"], test.predictions(), test.path("attention.safetensors"))
         )

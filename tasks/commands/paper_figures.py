@@ -10,7 +10,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -211,6 +211,17 @@ FIGURES = [
         "variances 1, covariance .5", _plane,
     ),
 ]  # fmt: skip
+
+
+def write_all(names: Sequence[str], folder: Path, endings: tuple[str, ...]) -> Iterator[list[Path]]:
+    """`write` each figure of these names, or all and their page. Raises ValueError: no such figure."""
+    known = {figure.name: figure for figure in FIGURES}
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"{unknown[0]!r} is no figure; there are: {', '.join(known)}")
+    for name in names or known:
+        yield write(known[name], folder, endings)
+    if not names:
+        write_atomic(folder / "README.md", page(FIGURES).encode())
 
 
 def write(figure: PaperFigure, folder: Path, endings: tuple[str, ...] = ("svg",)) -> list[Path]:

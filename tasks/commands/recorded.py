@@ -1,7 +1,7 @@
 """Tables from the small records of their cells (`repro.store.archive`): written, printed again, checked.
 
 `docs/results/records/<experiment>_<profile>.jsonl` holds the records of a table; the pages of docs/results and README print it.
-`check` builds each table from its records and holds every number of the pages against it.
+`tasks.commands.verify` compares the pages with them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import Any
 from repro.identity import family
 from repro.plan import Plan
 from repro.report import comparison
-from repro.store import Store, archive, records
-from repro.tables import build as tables
+from repro.store import Store, archive, outputs_folder, records
 from repro.tables import render
 from repro.tables.blocks import Table
 from tasks.commands import compare, reproduce
@@ -30,14 +29,14 @@ from tasks.multilabel import figures
 RESULTS = compose.ROOT / "docs" / "results"
 FOLDER = "records"
 CHECKSUMS = "checksums.json"  # of every file of the results; `tasks.commands.verify` holds them against it
-HERE = ("paths", "runtime", "launcher", "logger")  # arguments that say where and how; so do these two of data:
+HERE = ("paths", "runtime", "launcher", "logger")  # where and how cells ran; so do MIRRORS
 OF_SWEEP = ("module", "metrics", "seconds", "data_sha256", "recipe")
 ABOUT = ("facts", "signatures")  # of sweeps, as of baselines, curve and examples: older records lack them
 MIRRORS = ("data.mirror=", "data.path=")
 
 
 def file_of(name: str, profile: str, results: Path = RESULTS) -> Path:
-    """Where the records of a table lie."""
+    """The file of a table's records."""
     return results / FOLDER / f"{name}_{profile}.jsonl"
 
 
@@ -51,8 +50,7 @@ def record(name: str, overrides: Sequence[str], results: Path = RESULTS) -> tupl
     Raises:
         ValueError: wrong names or configurations. StoreError: a damaged cell.
     """
-    (one,), rest = reproduce.asked([name], overrides)
-    (wanted,) = reproduce.outline([one], rest)
+    one, wanted, _ = reproduce.slots(name, overrides)
     found, lost = archive.collect(wanted, Store(wanted[0].config["paths"]["outputs"]))
     kept = [o for o in overrides if o.split("=")[0].split(".")[0] not in HERE and not o.startswith(MIRRORS)]
     path = file_of(name, one.profile, results)
@@ -60,6 +58,27 @@ def record(name: str, overrides: Sequence[str], results: Path = RESULTS) -> tupl
         archive.write(path, {"experiment": name, "profile": one.profile, "arguments": kept}, found)
         _sum(path, results)
     return path, len(found), lost
+
+
+def write(names: Sequence[str], overrides: Sequence[str], sweep: str, results: Path) -> int:
+    """`scripts/records.py`: write the records of experiments, or of a sweep; exit status 1 when cells are missing.
+
+    Raises:
+        ValueError, StoreError: as `record` and `record_sweep`; or nothing is named.
+    """
+    if not names and not sweep:
+        raise ValueError("name an experiment, or sweep=NAME; python scripts/reproduce.py lists the experiments")
+    if sweep:
+        outputs = next((o.partition("=")[2] for o in overrides if o.startswith("paths.outputs=")), outputs_folder())
+        path, count = record_sweep(sweep, Path(outputs), results)
+        print(f"{path}: {count} cells")
+    missing = False
+    for name in names:
+        path, count, lost = record(name, overrides, results)
+        print(f"{path}: {count} cells" if count else f"{name}: the store has none of its cells; nothing was written")
+        print("".join(f"  missing: {one}\n" for one in lost), end="")
+        missing |= bool(lost)
+    return int(missing)
 
 
 def _sum(path: Path, results: Path) -> None:
@@ -88,7 +107,7 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
 
 
 def _of_sweep(asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> Made:
-    """What the records of a sweep give."""
+    """What is computed from the records of a sweep."""
     cells = [
         records.Record(
             cell_id=one["key"], folder=Path(one["key"]), config=one["config"], scored={k: records.Scored(**v) for k, v in one["tests"].items()},
@@ -102,37 +121,19 @@ def _of_sweep(asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> M
     return Made(table, sweep=asked["sweep"], files=kept)
 
 
-def build(name: str, overrides: Sequence[str], path: Path, say: bool = True) -> Table:
-    """The table of an experiment from the records of a file; what they lack is missing in it.
-
-    Args:
-        say: a line below the table that it comes from records.
-    """
-    with _restored(name, overrides, path) as (plan, store):
-        return _table(archive.from_records(plan, f"{FOLDER}/{path.name}") if say else plan, store)
-
-
 @contextmanager
 def _restored(name: str, overrides: Sequence[str], path: Path) -> Iterator[tuple[Plan, Store]]:
-    """The plan of an experiment and a store, for as long as the block runs, with what the records of a file hold of it."""
+    """The plan of an experiment and a temporary store with the cells of a file of records."""
     _, found = archive.read(path)
-    (one,), rest = reproduce.asked([name], overrides)
-    (wanted,) = reproduce.outline([one], rest)
+    one, wanted, rest = reproduce.slots(name, overrides)
     with tempfile.TemporaryDirectory() as work:
         store = Store(work)
         yield archive.restore(one, wanted, found, store, rest), store
 
 
-def _table(plan: Plan, store: Store) -> Table:
-    one = plan.experiment
-    return tables.build(
-        plan, store, compose.published(one.published), docs=reproduce.DOCS, claims=compose.claims(one.paper)
-    )
-
-
 @dataclass
 class Made:
-    """What a file of records gives: its table, and what else pages and folders print of its cells.
+    """What is computed from a file of records: its table, and what else pages and folders show of its cells.
 
     Attributes:
         more: sections of a page, the claims and points of Laha et al. 2018's generated documents.
@@ -145,13 +146,8 @@ class Made:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def of_file(path: Path) -> Table:
-    """The table that a file of records was written for."""
-    return read(path).table
-
-
 def read(path: Path) -> Made:
-    """Everything that a file of records gives. Raises StoreError."""
+    """Everything that is computed from a file of records. Raises StoreError."""
     asked, found = archive.read(path)
     if "sweep" in asked:
         return _of_sweep(asked, found)
@@ -159,7 +155,7 @@ def read(path: Path) -> Made:
     with _restored(asked["experiment"], arguments, path) as (plan, store):
         cells = [(plan.experiment.rows[s.row].label, s.cell.config, s.cell.found(store)) for s in plan.slots]
         points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
-        return Made(_table(plan, store), figures.page(points) if points else "")
+        return Made(reproduce.table(plan, store), figures.page(points) if points else "")
 
 
 def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
@@ -180,14 +176,14 @@ def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
         told, found = archive.read(path)
         asks = any(o.split("=")[0].split(".")[0] not in (*HERE, "profile") for o in overrides)
         given = [*overrides, *([] if asks else told["arguments"])]
-        (one,), rest = reproduce.asked([name], given)
-        (wanted,) = reproduce.outline([one], rest)
-        lost = len({archive.key(w.config, family(w.module)) for w in wanted} - {record["key"] for record in found})
-        made = build(name, given, path)
+        _, wanted, _ = reproduce.slots(name, given)
+        keys = {archive.key(w.config, family(w.module)) for w in wanted}
+        lost = len(keys - {record["key"] for record in found})
+        with _restored(name, given, path) as (plan, store):
+            made = reproduce.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
         print(render.to_text(made))
         if lost:
-            total = len({archive.key(w.config, family(w.module)) for w in wanted})
-            print(f"{lost} of {total} cells have no records; without records={results} they are run")
+            print(f"{lost} of {len(keys)} cells have no records; without records={results} they are run")
         stem = Path(wanted[0].config["paths"]["outputs"]) / "tables" / f"{name}_{profile}_from_records"
         print(f"table: {stem} ({', '.join(p.suffix for p in render.write(made, stem))})")
         status |= bool(lost)
@@ -199,7 +195,7 @@ def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
 
 @dataclass
 class Printed:
-    """A block as a page prints it: `rows`: (line above the table, label) -> header -> text; `lines`: what stands below."""
+    """A block as a page prints it: `rows`: (line above the table, label) -> header -> text; `lines`: those below it."""
 
     page: str
     title: str
@@ -218,7 +214,7 @@ _NUMBER = re.compile(r"\d[\d,]*\.?\d*|\.\d+")
 
 
 def blocks(text: str, page: str = "") -> Iterator[Printed]:
-    """The blocks of all tables that stand in a page as `render.to_markdown` writes them, and other tables with numbers."""
+    """The blocks of all tables of a page that `render.to_markdown` wrote, and other tables with numbers."""
     title, profile, block, headers, above = "", "", None, [], ""
     for line in [*text.splitlines(), "## "]:
         if line.startswith(("## ", "### ")) and block is not None:
@@ -246,13 +242,15 @@ def blocks(text: str, page: str = "") -> Iterator[Printed]:
 
 
 def numbers(text: str) -> int:
-    """How many there are."""
+    """How many numbers a text has."""
     return len(_NUMBER.findall(text))
 
 
 def excerpt(printed: Printed, computed: Iterable[Printed]) -> list[str] | None:
-    """What differs where a table of a page has some rows and columns of a computed one, marks of significance and spreads left out at will;
-    None: of none of them."""
+    """What differs between a table of a page and the computed one that has its rows and columns; None: no table has them.
+
+    The page may leave out rows, columns, marks of significance and spreads.
+    """
     wanted = {label: cells for (_, label), cells in printed.rows.items()}
     for one in computed:
         ours = {

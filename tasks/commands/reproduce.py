@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,13 +21,18 @@ from repro.store import Store, StoreError
 from repro.tables import build as tables
 from repro.tables import render
 from repro.tables.blocks import Table
-from tasks.commands import costs
-from tasks.config import compose
+from tasks.config import compose, pages
 from tasks.data import DataError, Progress
 from tasks.loggers import make_loggers
 
-# What can be wrong before anything runs.
+# What can be wrong before anything is run.
 ERRORS = (compose.ConfigError, plans.PlanError, DataError, StoreError, ValueError)
+# Assumed hours of an epoch of the paper profile on one A100, by data set: FLOPs of the model's matrix products at 35 % (recurrent)
+# or 50 % (attention) of the card's fp32 peak, or 10 microseconds a kernel if that takes longer. Nothing was measured on such a card.
+RATES = {
+    "baseline_1m_enfr": 0.21, "gigaword": 0.38, "imdb": 0.014, "iwslt2017": 0.05, "multi30k": 0.0017, "snli": 0.055, "vqa2": 0.38,
+    "multilabel": 0.0013,
+}  # fmt: skip
 OWN = ("profile", "seeds", "add", "rows", "columns")  # arguments of this command; everything else is Hydra's
 DOCS = compose.ROOT / "docs" / "tasks"
 TOOLS = plans.Tools(lambda overrides, user: {}, compose.module_of, compose.with_data, Progress, (DataError,))
@@ -50,24 +55,34 @@ class Planned:
 
 
 def asked(names: Sequence[str], overrides: Sequence[str]) -> tuple[list[Experiment], list[str]]:
-    """The experiments as `overrides` want them, and those of the overrides that are Hydra's. Raises ConfigError."""
+    """The experiments as this command's own overrides (OWN) change them, and Hydra's overrides. Raises ConfigError."""
     own = {key: [o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")] for key in OWN}
     rest = [o for o in overrides if o.split("=", 1)[0] not in OWN]
-    if options := [o for o in rest if o.startswith("-")]:
-        raise compose.ConfigError(
-            f"{options[0]} is not for this command, which knows --plan; scripts/train.py takes Hydra's own options"
-        )
     profile = (own["profile"] or ["demo"])[-1]
     read = [compose.experiment(one, profile) for one in names]
     kept = [_part(one, own["rows"][-1:], own["columns"][-1:]) for one in read]
     return [of_data(adapt(one, own["seeds"], own["add"]), rest) for one in kept], rest
 
 
+def slots(name: str, overrides: Sequence[str]) -> tuple[Experiment, list[plans.Wanted], list[str]]:
+    """One experiment as `overrides` want it, its slots, and those of the overrides that are Hydra's. Raises ConfigError."""
+    (one,), rest = asked([name], overrides)
+    (wanted,) = outline([one], rest)
+    return one, wanted, rest
+
+
+def table(made: plans.Plan, store: Store, failed: Mapping[str, str] | None = None) -> Table:
+    """The table of a plan, from what the store has."""
+    one = made.experiment
+    records, claims = compose.published(one.published), compose.claims(one.paper)
+    return tables.build(made, store, records, failed or {}, DOCS, claims)
+
+
 def plan(names: Sequence[str], overrides: Sequence[str]) -> Planned:
     """The cells of experiments under `overrides`: this command's own (OWN) and Hydra's. Prepares every data set.
 
     Raises:
-        ValueError: wrong names or configurations. DataError: data that cannot be had.
+        ValueError: wrong names or configurations. DataError: data that are unavailable.
     """
     return planned(*asked(names, overrides))
 
@@ -80,21 +95,21 @@ def planned(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> Planned:
 def filled(
     experiments: Sequence[Experiment], slots: list[list[plans.Wanted]], rest: Sequence[str], sweep: str = ""
 ) -> Planned:
-    """The cells of slots, with their data. Raises StoreError, before any data are read, where the launcher cannot begin."""
+    """The cells of slots, with their data. Raises StoreError, before any data are read, where the launcher cannot start."""
     first = next(w for group in slots for w in group).config
     launch.ready(first["launcher"], first["runtime"])
     return of_plans(plans.fill(experiments, slots, TOOLS, rest, sweep=sweep), experiments[0].profile)
 
 
 def outline(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> list[list[plans.Wanted]]:
-    """The slots of experiments, before any data are looked at."""
+    """The slots of experiments; reads no data."""
     with compose.composer() as composed:
         tools = replace(TOOLS, compose=composed, with_data=compose.further())
         return plans.outline(loaded, tools, rest)
 
 
 def of_plans(made: list[plans.Plan], profile: str) -> Planned:
-    """Raises ConfigError when no data can be had."""
+    """Raises ConfigError when the data of every column are unavailable."""
     slot = next((slot for one in made for slot in one.slots), None)
     if slot is None:
         told = "; ".join(f"{p.experiment.columns[c].label}: {why}" for p in made for c, why in p.unavailable.items())
@@ -104,7 +119,7 @@ def of_plans(made: list[plans.Plan], profile: str) -> Planned:
 
 
 def of_data(one: Experiment, overrides: Sequence[str]) -> Experiment:
-    """The experiment with the data that overrides put in the place of its columns' own: headings say so, no printed number stands beside."""
+    """The experiment with the data set of `overrides` in every column: headings name it, the paper's numbers are left out."""
     said = {o.lstrip("+").partition("=")[0]: o.partition("=")[2] for o in overrides}
     if "data" not in said:
         return one
@@ -129,7 +144,7 @@ def adapt(one: Experiment, seeds: Sequence[str], added: Sequence[str]) -> Experi
 
 
 def _part(one: Experiment, rows: Sequence[str], columns: Sequence[str]) -> Experiment:
-    """`rows=softmax|csparse*` and `columns=fren`: those whose label or name fits, in the page's order. Raises ConfigError."""
+    """`rows=softmax|csparse*` and `columns=fren`: those whose label or name matches, in the experiment's order. Raises ConfigError."""
 
     def fitting(
         what: str, asked: Sequence[str], having: Sequence[Any], names: Callable[[Any], Sequence[str]]
@@ -167,47 +182,43 @@ def _added(one: Experiment, text: str) -> list[Row]:
     return [replace(compose.own_row(mapping, single), label=told, grids={c.grid: grid for c in one.columns})]
 
 
-def main(names: Sequence[str], overrides: Sequence[str]) -> int:
-    """Exit status: 0 when every table is complete, 1 when a cell failed, 2 for a wrong configuration, 130 after Ctrl-C."""
-    try:
-        if "--plan" in overrides:
-            print(_estimated(names, [o for o in overrides if o != "--plan"]))
-            return 0
-        todo = plan(names, overrides)
-        driver = Driver(todo, Store(todo.outputs))
-    except ERRORS as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped while the data were prepared; the same command goes on from there", file=sys.stderr)
-        return 130
-    return drive(driver)
+def main(names: Sequence[str], overrides: Sequence[str], only_plan: bool = False) -> int:
+    """Exit status: 0 when every table is complete, 1 when a cell failed, 130 after Ctrl-C.
+
+    Raises:
+        ValueError: a wrong configuration. DataError, StoreError: data that are unavailable, a launcher or disk that refuses.
+    """
+    if only_plan:
+        loaded, rest = asked(names, overrides)
+        slots = zip(loaded, outline(loaded, rest))
+        title = f"Plan of {', '.join(names)}, profile {loaded[0].profile}"
+        print(estimated([(one.columns[w.column].label, w) for one, group in slots for w in group], title))
+        return 0
+    todo = plan(names, overrides)
+    return drive(Driver(todo, Store(todo.outputs)))
 
 
-def _estimated(names: Sequence[str], overrides: Sequence[str]) -> str:
-    """`--plan`: cells, done, hours; of the paper profile what training takes on a GPU too."""
-    loaded, rest = asked(names, overrides)
-    slots = outline(loaded, rest)
-    labelled = [(one.columns[w.column].label, w) for one, group in zip(loaded, slots) for w in group]
+def estimated(labelled: Sequence[tuple[str, plans.Wanted]], title: str) -> str:
+    """`--plan`: cells, done and hours of slots, each with the label of its part."""
     store = Store(labelled[0][1].config["paths"]["outputs"])
-    title = f"Plan of {', '.join(names)}, profile {loaded[0].profile}"
-    if loaded[0].profile != "paper":
-        return estimate.estimate(labelled, store).text(title)
-    counter = costs.Counter()
-    made = estimate.estimate(labelled, store, counter.hours)
-    return f"{costs.text(made.cells, counter.of)}\n\n{made.text(title)}"
+    return estimate.estimate(labelled, store, RATES).text(title)
+
+
+def describe(overrides: Sequence[str]) -> None:
+    """Print the parameters of the mappings that are named, and the experiments."""
+    print(pages.parameters(overrides), end="\n\n")
+    print("experiments:")
+    for one, title in experiments().items():
+        print(f"  {one:24s} {title}")
 
 
 def drive(driver: Driver) -> int:
     """Run the cells and print the tables; the exit status."""
     try:
         return driver.run()
-    except StoreError as error:  # the launcher refuses, a disk is full
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print(
-            f"stopped with {len(driver.done)} of {len(driver.cells)} cells done; the same command goes on from there",
+            f"stopped with {len(driver.done)} of {len(driver.cells)} cells done; run the same command again to continue",
             file=sys.stderr,
         )
         return 130
@@ -215,14 +226,14 @@ def drive(driver: Driver) -> int:
 
 @dataclass
 class Driver:
-    """Runs the cells of some plans; a table is written and printed as soon as its last cell has ended."""
+    """Runs the cells of plans; writes and prints each table as soon as its last cell has ended."""
 
     planned: Planned
     store: Store
     failed: dict[str, str] = field(default_factory=dict)  # cell id -> error with traceback
     tables: dict[int, Table] = field(default_factory=dict)
     written: list[Path] = field(default_factory=list)
-    queued: set[str] = field(default_factory=set)  # a scheduler has them, and nobody waits
+    queued: set[str] = field(default_factory=set)  # by a scheduler; this process does not wait for them
 
     def __post_init__(self) -> None:
         self.cells: dict[str, Cell] = {}
@@ -236,7 +247,7 @@ class Driver:
         self.damaged = [cell for key, cell in self.cells.items() if states[key] == "damaged"]
 
     def run(self) -> int:
-        """Everything that is missing, the tables, the report; the exit status."""
+        """Run what is missing, write tables and report; the exit status."""
         workers, reused = self.planned.runtime["workers"], self.reused
         missing = [cell for key, cell in self.cells.items() if key not in self.done]
         missing.sort(key=_work, reverse=True)  # the longest first: no worker waits long for the last one
@@ -257,12 +268,12 @@ class Driver:
             where = self.cells[key].entry(self.store).path("status.json")
             print(f"{name(self.cells[key])} failed: traceback in {where} and in the report", file=sys.stderr)
         if self.queued:
-            print("the same command shows what is done, and the tables when all is")
+            print("run the same command again to see what is done, and the tables when all cells are")
             return self.count()
         return self.conclude()
 
     def conclude(self) -> int:
-        """The report, and where everything is; the exit status."""
+        """Write the report and print where everything is; the exit status."""
         titles = "+".join(one.experiment.name for one in self.planned.plans)
         html = self.store.root / "report" / f"{titles}_{self.planned.profile}.html"
         report.write(
@@ -273,14 +284,14 @@ class Driver:
         return self.count()
 
     def count(self) -> int:
-        """Say what became of the cells; the exit status."""
+        """Print how many cells ran, were reused and failed; the exit status."""
         left = len(self.cells) - len(self.done) - len(self.failed)
         more = f", {left} not finished" if left else ""
         print(f"{len(self.done) - self.reused} cells run, {self.reused} reused, {len(self.failed)} failed{more}")
         return 1 if self.failed else 0
 
     def _run_all(self, pending: list[Cell], display: Display) -> None:
-        """Run cells; those that another process has are waited for, and finished here when it gives up."""
+        """Run cells; wait for those that another process runs, and finish them here when it gives up."""
         waiting: list[Cell] = []
         runtime = self.planned.runtime
         while pending or waiting:
@@ -308,13 +319,12 @@ class Driver:
     def _print_complete(self, display: Display) -> None:
         for number, one in enumerate(self.planned.plans):
             if number not in self.tables and all(key in self.done or key in self.failed for key in one.cells):
-                records, claims = compose.published(one.experiment.published), compose.claims(one.experiment.paper)
-                self.tables[number] = built = tables.build(one, self.store, records, self.failed, DOCS, claims)
+                self.tables[number] = built = table(one, self.store, self.failed)
                 stem = self.store.root / "tables" / f"{one.experiment.name}_{one.experiment.profile}"
                 self.written.extend(render.write(built, stem))
                 display.result("\n" + render.to_text(built) + "\n")
 
 
 def _work(cell: Cell) -> float:
-    """Training examples read in all: what a cell takes, roughly."""
+    """Training examples read in all epochs: roughly how long a cell takes."""
     return (cell.prepared.facts.get("sizes") or {}).get("train", 0) * cell.config["train"]["max_epochs"]

@@ -1,4 +1,4 @@
-"""A random twentieth of recorded cells, trained anew and held against their records."""
+"""Train a random twentieth of the recorded cells again and compare them with their records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from repro import cell as cells
 from repro.identity import family
 from repro.plan import Wanted
-from repro.store import Store, archive
+from repro.store import Store, StoreError, archive
 from tasks.commands import recorded, reproduce
 from tasks.data import Progress
 
@@ -23,12 +23,12 @@ TIMES_TOLERANCE = 2.0  # machines differ by up to 1.4 ROUGE points with the same
 
 
 def differences(results: Path, draw: str | None, say: Callable[[str], Any], of: str = "*_demo") -> list[str]:
-    """Train the cells that are drawn, in a folder of their own; a sentence for each score that is another.
+    """Train a random sample of cells in a temporary folder; a sentence for each score that differs.
 
     Args:
-        draw: of the cells; None: today's date. of: which records, by the name of their file without `.jsonl`, as a pattern.
+        draw: seed of the sample; None: today's date. of: which records, a pattern of file names without `.jsonl`.
     Raises:
-        RuntimeError: a cell that could not be run. ValueError: no such records.
+        StoreError: a cell that could not be run. ValueError: no such records.
     """
     drawn = random.Random(draw or datetime.datetime.now(datetime.UTC).date().isoformat())
     paths = sorted(
@@ -51,10 +51,16 @@ def differences(results: Path, draw: str | None, say: Callable[[str], Any], of: 
     return found
 
 
+def report(results: Path, draw: str | None, of: str) -> int:
+    """Print `differences`; exit status 1 when there are any."""
+    found = differences(results, draw, print, of)
+    print("".join(f"DIFFERS {one}\n" for one in found), end="")
+    return int(bool(found))
+
+
 def _recorded(path: Path) -> list[tuple[Wanted, dict[str, Any]]]:
     asked, found = archive.read(path)
-    (one,), rest = reproduce.asked([asked["experiment"]], [f"profile={asked['profile']}", *asked["arguments"]])
-    (wanted,) = reproduce.outline([one], rest)
+    _, wanted, _ = reproduce.slots(asked["experiment"], [f"profile={asked['profile']}", *asked["arguments"]])
     by_key = {archive.key(w.config, family(w.module)): w for w in wanted}
     return [(by_key[record["key"]], record) for record in found if record["key"] in by_key]
 
@@ -64,7 +70,7 @@ def _differences(w: Wanted, record: dict[str, Any], store: Store, say: Callable[
     outcome = cells.run(cell, store)
     made = cell.found(store) if outcome.state in ("done", "skipped") else None
     if made is None:
-        raise RuntimeError(f"{record['training']} could not be trained anew: {outcome.reason}")
+        raise StoreError(f"{record['training']} could not be trained again: {outcome.reason}")
     before = {k: v for test in record["tests"].values() for k, v in test["scored"]["metrics"].items()}
     told, found = [], []
     for full, value in before.items():
@@ -77,7 +83,7 @@ def _differences(w: Wanted, record: dict[str, Any], store: Store, say: Callable[
     other = (
         ""
         if made.facts.get("sha256") == record["trained"]["facts"].get("sha256")
-        else "; other training data than then"
+        else "; the training data differ from those recorded"
     )
     say(f"  {', '.join(told)}{other}")
     return [one + other for one in found]

@@ -17,7 +17,8 @@ VENV, LOCK, FAIRSEQ = ROOT / ".venv", ROOT / "requirements.lock", ROOT / "requir
 PYTHON, STAMP = VENV / "bin" / "python", VENV / ".installed"
 OLDEST, NEWEST = (3, 11), (3, 14)
 NEEDED = {"": 10, "cpu": 4}  # GB of free disk, by TORCH
-OF_TORCH = re.compile(r"torch|torchvision|triton|nvidia-.*|cuda-.*")  # what a torch of one's own replaces
+HEAD = "# The exact set of packages, with hashes, for every platform; made by `make lock`, installed by `make setup`.\n"
+OF_TORCH = re.compile(r"torch|torchvision|triton|nvidia-.*|cuda-.*")  # what another torch replaces
 
 
 def main() -> int:
@@ -37,7 +38,10 @@ def main() -> int:
     for said, work in steps(torch):
         print(said, flush=True)
         if done := work():
-            print("setup: this step failed, for the reason above; `make setup` goes on from here", file=sys.stderr)
+            print(
+                "setup: this step failed, for the reason above; run `make setup` again to continue here",
+                file=sys.stderr,
+            )
             return done
     # without a compiler the library says so once, and uses plain torch
     subprocess.run([str(PYTHON), "-m", "sparse_attention.kernels.native"], cwd=ROOT, check=False)
@@ -64,13 +68,11 @@ def signature() -> str:
 
 def healthy() -> bool:
     """Whether .venv's interpreter starts, with pip, at this place, and has no fairseq of earlier versions of this project."""
+    asked = "import sys, sysconfig; print(sys.prefix, sysconfig.get_path('purelib'), sep='\\n')"
     try:
-        asked = [
-            str(PYTHON),
-            "-c",
-            "import sys, sysconfig; print(sys.prefix, sysconfig.get_path('purelib'), sep='\\n')",
-        ]
-        told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+        told = subprocess.run(
+            [str(PYTHON), "-c", asked], capture_output=True, text=True, check=True
+        ).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return False
     prefix, packages = Path(told[0]), Path(told[1])
@@ -89,7 +91,7 @@ def _resolves() -> str:
     return "resolved" if os.environ.get("LOCKED") == "0" else ""
 
 
-# ---- what stands in the way
+# ---- what prevents it
 
 
 def first_trouble(torch: str) -> str:
@@ -172,6 +174,23 @@ def steps(torch: str) -> list:
     found.append(("building fairseq without its extensions", fairseq))
     found.append(("installing this project", lambda: install("--no-deps", "--no-build-isolation", "-e", str(ROOT))))
     return found
+
+
+def lock() -> int:
+    """Write requirements.lock with uv; the exit status."""
+    asked = ["--universal", "--generate-hashes", "--no-emit-index-url", "--no-annotate", "--no-header"]
+    # fewest: one version of a package for all Pythons if possible, so that numbers do not depend on the Python
+    asked += ["--fork-strategy", "fewest", "--python-version", ".".join(map(str, OLDEST)), "--upgrade"]
+    made = subprocess.run(
+        [str(_uv()), "pip", "compile", "--quiet", *asked, "--extra", "repro", "--extra", "dev", "pyproject.toml"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if made.returncode:
+        print(made.stderr, file=sys.stderr)
+        return 1
+    LOCK.write_text(HEAD + made.stdout, encoding="utf-8")
+    print(f"requirements.lock: {len(blocks(made.stdout))} packages")
+    return 0
 
 
 def blocks(lock: str) -> dict:

@@ -11,10 +11,8 @@ from repro.files import StoreError, write_atomic
 from repro.identity import family
 from repro.plan import Wanted
 from repro.store import ASIDE, Entry, Store, archive
-from repro.tables import build as tables
 from repro.tables.summary import summary
 from tasks.commands import recorded, reproduce
-from tasks.config import compose
 
 
 def summarize(name: str, overrides: Sequence[str], results: Path | None = None) -> tuple[str, Path]:
@@ -25,8 +23,7 @@ def summarize(name: str, overrides: Sequence[str], results: Path | None = None) 
     Raises:
         ValueError: wrong names or configurations. StoreError: damaged cells, or a file without records.
     """
-    (one,), rest = reproduce.asked([name], overrides)
-    (wanted,) = reproduce.outline([one], rest)
+    one, wanted, rest = reproduce.slots(name, overrides)
     outputs = Path(wanted[0].config["paths"]["outputs"])
     if results is None:
         found, _ = archive.collect(wanted, Store(outputs))
@@ -37,10 +34,7 @@ def summarize(name: str, overrides: Sequence[str], results: Path | None = None) 
     with tempfile.TemporaryDirectory() as work:
         store = Store(work)
         plan = archive.restore(one, wanted, found, store, rest)
-        built = tables.build(
-            plan, store, compose.published(one.published), docs=reproduce.DOCS, claims=compose.claims(one.paper)
-        )
-        text = summary(plan, store, built, troubles)
+        text = summary(plan, store, reproduce.table(plan, store), troubles)
     path = outputs / "report" / f"{name}_{one.profile}_summary.md"
     write_atomic(path, text.encode())
     return text, path

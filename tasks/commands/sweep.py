@@ -1,11 +1,11 @@
-"""Sweeps: `scripts/train.py -m` and what Hydra's basic sweeper can write, as the cells of one driver.
+"""Sweeps: `scripts/train.py -m` in the syntax of Hydra's basic sweeper, run as the cells of one driver.
 
     task=toy mapping=sparsegen_lin,fusedmax seed=1,2,3 grid=paper       every mapping over its own grid (configs/mapping)
     task=toy mapping=glob(*)                                            the mappings that fit; the others are named
     experiment=laha2018_table2 seed=1,2                                 an experiment with its rows, grids and tables
 
 Each sweep has a folder `<outputs>/sweeps/<name>` with its manifest, table and drawings. Hydra's other sweepers and launchers
-stay Hydra's (`hydra/sweeper=optuna`).
+are Hydra's (`hydra/sweeper=optuna`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from repro import plan as plans
 from repro.launch.display import Display, name
-from repro.plan import Wanted, estimate
+from repro.plan import Wanted
 from repro.plan.experiment import Column, Experiment, Row
 from repro.report import comparison
 from repro.store import Store, check_names, records
@@ -32,9 +32,9 @@ from tasks.config.overrides import ConfigError, Swept, swept
 
 OWN = ("sweep", "grid", "experiment")
 FLAGS = ("-m", "--multirun", "--plan")
-GRIDS = ("paper",)  # the grid of each mapping's page
-WHERE = ("runtime", "paths", "logger", "launcher", "sweep")  # what may change when a sweep is taken up again
-SHOWN = 12  # wrong or unfitting configurations that are told one by one
+GRIDS = ("paper",)  # the grid of each mapping's configuration file
+WHERE = ("runtime", "paths", "logger", "launcher", "sweep")  # what may change when a sweep is continued
+SHOWN = 12  # wrong configurations that are printed one by one
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Asked:
 
 @dataclass
 class Resolved:
-    """What a sweep comes to, before its data: experiments, their slots; what does not fit, what is wrong (where -> why)."""
+    """The cells of a sweep, before any data are read: experiments and slots; what does not fit, what is wrong (where -> why)."""
 
     experiments: list[Experiment]
     slots: list[list[Wanted]]
@@ -65,39 +65,39 @@ class Resolved:
 
 
 def ours(arguments: Sequence[str]) -> bool:
-    """Whether a command line is a sweep or plan for this module; Hydra's flags, sweepers and launchers are Hydra's."""
+    """Whether this module runs a command line (a sweep or plan), or Hydra does (its flags, sweepers and launchers)."""
     flags = [a for a in arguments if a.startswith("-")]
     hydras = [a for a in arguments if a.lstrip("+~").startswith(("hydra/", "hydra."))]
     own = [a for a in arguments if a.split("=")[0] in OWN]
     if own and (hydras or not set(FLAGS) & set(flags)):
         why = f"{hydras[0]} gives the sweep to Hydra, which knows no" if hydras else "a sweep needs -m, for"
         if not (hydras and all(a.startswith("sweep=") for a in own)):
-            raise ConfigError(f"{own[0]} is not possible here: {why} {own[0].split('=')[0]}=")
+            raise ConfigError(f"{own[0]} is not available here: {why} {own[0].split('=')[0]}=")
     return bool(set(FLAGS) & set(flags)) and set(flags) <= set(FLAGS) and not hydras
 
 
 def read(arguments: Sequence[str]) -> Asked:
-    """Raises ConfigError: what cannot be parsed, wrong values of this module's own arguments."""
+    """Parse a command line. Raises ConfigError: invalid syntax, wrong values of this module's own arguments."""
     overrides = [a for a in arguments if a not in FLAGS]
     asked = Asked(overrides, swept([o for o in overrides if o.split("=")[0] not in ("sweep", "grid")]))
     asked.only_plan = "--plan" in arguments
     for key in ("sweep", "grid"):
         setattr(asked, key, next((o.split("=", 1)[1] for o in reversed(overrides) if o.startswith(f"{key}=")), ""))
     if asked.grid and asked.grid not in GRIDS:
-        raise ConfigError(f"grid={asked.grid} is not possible{near(asked.grid, GRIDS)}; allowed: {', '.join(GRIDS)}")
+        raise ConfigError(f"grid={asked.grid} is unknown{near(asked.grid, GRIDS)}; allowed: {', '.join(GRIDS)}")
     if any(o.startswith("sweep=") for o in overrides):
         check_name(asked.sweep)
     if chosen := asked.keys.pop("experiment", None):
         asked.experiments = [o.split("=", 1)[1] for o in chosen.overrides]
         if asked.grid:
             raise ConfigError(
-                "grid=paper is not possible with experiment=: an experiment's page says the grid of each of its rows"
+                "grid=paper does not go with experiment=: the experiment file has the grid of each row; leave grid= out"
             )
     return asked
 
 
 def check_name(text: str) -> None:
-    """Raises ConfigError for what names no folder of a sweep."""
+    """Raises ConfigError for an invalid name of a sweep's folder."""
     if not compose.NAME.fullmatch(text):
         raise ConfigError(
             f"sweep={short(text)} must be a name of up to 64 letters, digits, - and _: its folder is called so"
@@ -108,7 +108,7 @@ def check_name(text: str) -> None:
 
 
 def resolve(asked: Asked) -> Resolved:
-    """Every configuration composed and checked. Raises ConfigError, PlanError when none is possible."""
+    """Compose and check every configuration. Raises ConfigError, PlanError when all are invalid."""
     with compose.composer() as composed:
         tools = replace(reproduce.TOOLS, compose=composed, with_data=compose.further())
         return _of_experiments(asked, tools) if asked.experiments else _of_keys(asked, tools)
@@ -128,7 +128,7 @@ def _of_keys(asked: Asked, tools: plans.Tools) -> Resolved:
     labels: list[Column] = []
     slots: list[Wanted] = []
     found = Resolved([], [slots])
-    whole: dict[str, list[str]] = {}  # values of globs -> configurations that are not possible with them
+    whole: dict[str, list[str]] = {}  # values of globs -> invalid configurations with them
     fitting: set[str] = set()
     for base in _combinations(keys):
         told = ", ".join(o for o, one in zip(base, keys.values()) if one in varied) or ", ".join(base)
@@ -217,14 +217,14 @@ def _of_experiments(asked: Asked, tools: plans.Tools) -> Resolved:
 
 
 def folder_of(store: Store, asked: Asked, resolved: Resolved) -> Path:
-    """A folder of its own, made here; that of an earlier sweep only by its name and with the same arguments. Raises ConfigError."""
+    """A new folder, or that of an earlier sweep with this name and the same arguments. Raises ConfigError."""
     root = store.root / "sweeps"
     if asked.sweep:
         folder = root / asked.sweep
         before = compare.read_manifest(folder)
         if before is not None and before.get("asked") != asked.lasting:
             raise ConfigError(
-                f"sweep={asked.sweep} is there already and was asked as: {' '.join(before.get('asked') or ['?'])}; choose another name"
+                f"sweep={asked.sweep} exists already, with other arguments: {' '.join(before.get('asked') or ['?'])}; choose another name"
             )
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -257,30 +257,19 @@ def _words(asked: Asked, resolved: Resolved) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status: 0, 1 when a cell failed or nothing is possible, 130 after Ctrl-C."""
-    try:
-        asked = read(arguments)
-        resolved = resolve(asked)
-        tell(resolved)
-        first = next(w for group in resolved.slots for w in group).config
-        store = Store(first["paths"]["outputs"])
-        if asked.only_plan:
-            print(
-                estimate.estimate(labelled(resolved.experiments, resolved.slots), store).text(
-                    f"Plan of: {' '.join(asked.arguments)}"
-                )
-            )
-            return 1 if resolved.wrong else 0
-        refuse_wrong(resolved)
-        folder = folder_of(store, asked, resolved)
-        overrides = [o for o in asked.arguments if o.split("=")[0] not in OWN]
-        planned = reproduce.filled(resolved.experiments, resolved.slots, overrides, folder.name)
-    except reproduce.ERRORS as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stopped while the data were prepared; the same command goes on from there", file=sys.stderr)
-        return 130
+    """Exit status: 0, 1 when a cell failed, 130 after Ctrl-C. Raises what `reproduce.main` raises."""
+    asked = read(arguments)
+    resolved = resolve(asked)
+    tell(resolved)
+    if asked.only_plan:
+        wanted = list(labelled(resolved.experiments, resolved.slots))
+        print(reproduce.estimated(wanted, f"Plan of: {' '.join(asked.arguments)}"))
+        return int(bool(resolved.wrong))
+    refuse_wrong(resolved)
+    store = Store(next(w for group in resolved.slots for w in group).config["paths"]["outputs"])
+    folder = folder_of(store, asked, resolved)
+    overrides = [o for o in asked.arguments if o.split("=")[0] not in OWN]
+    planned = reproduce.filled(resolved.experiments, resolved.slots, overrides, folder.name)
     return reproduce.drive(Sweep(planned, store, asked=asked, resolved=resolved, folder=folder))
 
 
@@ -293,16 +282,16 @@ def labelled(experiments: Sequence[Experiment], slots: Sequence[Sequence[Wanted]
 
 
 def refuse_wrong(resolved: Resolved) -> None:
-    """Raise ConfigError when a point that was named is wrong: a sweep starts when all of its points can be run."""
+    """Raise ConfigError when a configuration that was named is wrong: a sweep starts only when all of them can run."""
     if resolved.wrong:
         raise ConfigError(
-            f"nothing was run, because of {short(', '.join(resolved.wrong))}; correct the values, or name pages by glob(...), which "
+            f"nothing was run, because of {short(', '.join(resolved.wrong))}; correct the values, or use glob(...), which "
             "leaves out what does not fit"
         )
 
 
 def tell(resolved: Resolved) -> None:
-    """Say what is left out and what is wrong, on stderr."""
+    """Print what is left out and what is wrong on stderr."""
     for what, told in (("left out", resolved.left_out), ("cannot be run", resolved.wrong)):
         for n, (where, why) in enumerate(told.items()):
             if n < SHOWN or what == "left out":

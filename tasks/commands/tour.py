@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,16 @@ MAPPINGS = {
     "fusedmax": {"lam": 0.2},
     "oscarmax": {"lam": 0.1},
 }
+
+
+def write(docs: Path) -> None:
+    """Run docs/library.md; write it with what its code prints, its notebook and its pictures."""
+    page = run((docs / "library.md").read_text(encoding="utf-8"))
+    (docs / "library.md").write_text(page, encoding="utf-8")
+    (docs / "library.ipynb").write_text(notebook(page), encoding="utf-8")
+    (docs / "figures").mkdir(exist_ok=True)
+    for name, picture in figures():
+        (docs / "figures" / name).write_bytes(picture)
 
 
 def run(page: str) -> str:
@@ -149,6 +160,3 @@ def _continuous(plt: Any) -> Any:
     axis.set(xlabel="position in the document", ylabel="density")
     axis.legend(frameon=False)
     return figure
-
-
-__all__ = ["figures", "notebook", "run"]

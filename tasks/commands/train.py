@@ -19,9 +19,9 @@ from omegaconf import DictConfig, OmegaConf
 from repro import cell as cells
 from repro import launch
 from repro.launch import display
-from repro.store import Store, StoreError, records
-from tasks.commands import compare, sweep
-from tasks.config import compose
+from repro.store import Store, StoreError, outputs_folder, records
+from tasks.commands import compare, reproduce, sweep
+from tasks.config import compose, overrides, pages
 from tasks.data import DataError, Progress
 from tasks.loggers import make_loggers
 
@@ -29,7 +29,7 @@ JOBS = "SPARSE_ATTENTION_JOBS"  # folder where the jobs of a sweep, in whatever 
 
 
 def run(config: DictConfig) -> float:
-    """Run the cell and return its dev score (for Hydra's sweepers); NaN when it failed, while a sweep goes on."""
+    """Run the cell and return its dev score (for Hydra's sweepers); NaN when it failed, so that a sweep continues."""
     import torch
 
     try:
@@ -87,7 +87,7 @@ def _help_made_late() -> Iterator[None]:
 
 
 def _ended(reason: str, told: dict[str, Any] | None = None, said: bool = False) -> float:
-    """Say why this job failed, if it did and nobody has yet, and leave a mark for the process that started it."""
+    """Print why this job failed, unless that is said, and leave a file for the process that started it."""
     if reason and not said:
         print(reason, file=sys.stderr)
     handle, _ = tempfile.mkstemp(".json", dir=os.environ[JOBS])
@@ -96,7 +96,22 @@ def _ended(reason: str, told: dict[str, Any] | None = None, said: bool = False) 
     return math.nan
 
 
-def main(arguments: Sequence[str], configs: Path) -> int:
+def main(arguments: Sequence[str]) -> int:
+    """`scripts/train.py`: one cell, a sweep of ours, or jobs of Hydra's. Exit status: 0, 1 when a cell failed or the configuration is wrong."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors come here
+    if {"-h", "--help"} & set(arguments):
+        print(pages.parameters(arguments), end="\n\n")
+    try:
+        if sweep.ours(arguments):
+            return sweep.main(arguments)
+        overrides.check_arguments([a for a in arguments if not a.startswith("sweep=")])
+        return _hydra(arguments)
+    except (*reproduce.ERRORS, *overrides.HYDRA, OSError) as error:
+        print(f"error: {overrides.sentence(error)}", file=sys.stderr)
+        return 1
+
+
+def _hydra(arguments: Sequence[str]) -> int:
     """Hydra's command line; the exit status: 1 when a job failed. A sweep of Hydra's gets its folder and table too."""
     import hydra
 
@@ -111,19 +126,15 @@ def main(arguments: Sequence[str], configs: Path) -> int:
         sweep.tell(resolved)
         sweep.refuse_wrong(resolved)
     if sweeping and not chosen:
-        root = Path(
-            next(
-                (a.partition("=")[2] for a in rest if a.startswith("paths.outputs=")),
-                os.environ.get("SPARSE_ATTENTION_OUTPUTS", "outputs"),
-            )
-        )
+        given = (a.partition("=")[2] for a in rest if a.startswith("paths.outputs="))
+        root = Path(next(given, outputs_folder()))
         folder = root / "sweeps" / own if own else sweep.new_folder(root / "sweeps", "hydra")
         rest.append(f"hydra.sweep.dir={folder}")
     sys.argv[1:] = rest
     with tempfile.TemporaryDirectory() as jobs:
         os.environ[JOBS] = jobs
         with _help_made_late():
-            hydra.main(version_base="1.3", config_path=str(configs), config_name="main")(run)()
+            hydra.main(version_base="1.3", config_path=str(overrides.CONFIGS), config_name="main")(run)()
         ended = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(jobs).glob("*.json"))]
     if sweeping and not chosen:
         if ended:

@@ -1,9 +1,9 @@
-"""The pages and files of docs/results held against the records and the code that they come from; what neither gives, against checksums.
+"""Check the pages and files of docs/results against the records and the code that they come from, and the rest against checksums.
 
-A table is computed from its records and compared whole, line by line, with all that stands below it. Sweeps' csv and drawings, the papers'
-drawings, the properties of the mappings, the page of the language model and README's sentence on it are computed anew. A record is held
-against its own per-example scores. `checksums.json` has the sha256 of every file, of a page without its computed parts, so that a file
-that nothing here can compute is not changed, added or lost unseen.
+A table is computed from its records and compared line by line, with everything below it. Sweeps' csv and drawings, the papers'
+drawings, the properties of the mappings, the page of the language model and README's sentence on it are computed again. A record is
+compared with its own per-example scores. `checksums.json` has the sha256 of every file, of a page without its computed parts, so that a file
+that nothing here can compute is not changed, added or lost unnoticed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -35,12 +35,12 @@ NOT_COVERED = (
 
 @dataclass
 class Expected:
-    """What a folder of results must hold, as far as records and code determine it.
+    """What a folder of results must contain, as far as records and code determine it.
 
     Attributes:
         sections: (title, profile) -> a section of a page, whole. openings: title -> how a section begins; the rest is prose.
         files: path below the folder -> content, to the letter. drawn: the same, whose numbers may differ by rounding.
-        quoted: sentences of README. tables: of which README shows a part. wrong: what records say against themselves.
+        quoted: sentences of README. tables: of which README shows a part. wrong: contradictions within the records.
     """
 
     sections: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Expected:
 
 @dataclass
 class Checked:
-    """What became of a folder of results: sentences on what is wrong, and how much was compared."""
+    """The result of a check: sentences on what is wrong, and how much was compared."""
 
     wrong: list[str] = field(default_factory=list)
     sections: int = 0
@@ -62,7 +62,7 @@ class Checked:
     sums: int = 0
 
     def text(self) -> str:
-        done = f"{self.sections} tables and {self.files} files computed anew, {self.sums} checksums held: {len(self.wrong)} differences."
+        done = f"{self.sections} tables and {self.files} files computed again, {self.sums} checksums compared: {len(self.wrong)} differences."
         return "\n".join([*(f"WRONG {one}" for one in self.wrong), done, NOT_COVERED])
 
 
@@ -109,7 +109,7 @@ def _of_code(results: Path, found: Expected) -> None:
 
 
 def contradictions(results: Path = RESULTS) -> list[str]:
-    """What records say against their own examples, against each other, and drawn attention that does not sum to 1."""
+    """Contradictions: a record and its own examples, two records, drawn attention that does not sum to 1."""
     found: list[str] = []
     known: dict[tuple[str, ...], tuple[str, str]] = {}
     for path in recorded.files(results):
@@ -192,7 +192,7 @@ def _opened(part: str, opening: str) -> tuple[str, str]:
 
 
 def _mine(path: Path, results: Path, of: Expected) -> str:
-    """What of a file its checksum is of."""
+    """The checksum of a file, of a page without its computed parts."""
     text = path.read_bytes()
     if path.suffix == ".md":
         text = _rest(text.decode(errors="replace"), of).encode()
@@ -207,7 +207,7 @@ def _tables(readme: str) -> str:
 
 
 def check(results: Path = RESULTS, of: Expected | None = None) -> Checked:
-    """Hold a folder of results, and the README two folders above it, against what must be there.
+    """Check a folder of results, and the README two folders above it, against what must be there.
 
     Args:
         of: what must be there; computed where it is not given.
@@ -228,7 +228,7 @@ def check(results: Path = RESULTS, of: Expected | None = None) -> Checked:
                 )
             seen |= {key, key[0]}
     lost = [key for key in of.sections if key not in seen] + [(title, "") for title in of.openings if title not in seen]
-    done.wrong += [f"{' '.join(key).strip()}: its records are there, no page has the table" for key in lost]
+    done.wrong += [f"{' '.join(key).strip()}: it has records, but no page shows the table" for key in lost]
     done.sections, done.files = len(of.sections) + len(of.openings), len(of.files) + len(of.drawn)
     for name, content in (of.files | of.drawn).items():
         path = results / name
@@ -239,7 +239,7 @@ def check(results: Path = RESULTS, of: Expected | None = None) -> Checked:
     changed = sums(results, of).items() ^ known(results).items()
     done.sums = len(known(results))
     done.wrong += [
-        f"{name}: not as {CHECKSUMS} has it; where that is meant: scripts/verify.py --write"
+        f"{name}: not as {CHECKSUMS} has it; if that is intended: scripts/verify.py --write"
         + (f" accept={name}" if measured(name) else "")
         for name in sorted({name for name, _ in changed})
     ]
@@ -249,7 +249,7 @@ def check(results: Path = RESULTS, of: Expected | None = None) -> Checked:
 def _check_readme(results: Path, of: Expected, done: Checked) -> None:
     readme = _readme(results)
     flat = " ".join(readme.split())
-    done.wrong += [f"{README}: it does not say {one!r}" for one in of.quoted if readme and one not in flat]
+    done.wrong += [f"{README}: it must say {one!r}" for one in of.quoted if readme and one not in flat]
     for block in recorded.blocks(readme, README):
         differ = recorded.excerpt(block, of.tables)
         none = [f"a table with numbers that no records give: {', '.join(label for _, label in block.rows)}"]
@@ -266,7 +266,7 @@ def _differ(where: str, text: str, wanted: str) -> list[str]:
             first = next((i for i, (x, y) in enumerate(zip(ours, theirs)) if x != y), min(len(ours), len(theirs)))
             start = max(0, first - 60)
             cut = [("..." if start else "") + x[start : first + 60] for x in (ours, theirs)]
-            found.append(f"{where}, line {a + 1}: there is {cut[0]!r}, it must be {cut[1]!r}")
+            found.append(f"{where}, line {a + 1}: found {cut[0]!r}, expected {cut[1]!r}")
     return found
 
 
@@ -299,7 +299,7 @@ def known(results: Path) -> dict[str, str]:
 
 
 def sums(results: Path, of: Expected) -> dict[str, str]:
-    """The checksums as the files have them now; README's is of its table of results."""
+    """The checksums of the files as they are now; README's is of its table of results."""
     files = [p for p in sorted(results.rglob("*")) if p.is_file() and p.name != CHECKSUMS]
     found = {str(p.relative_to(results)): _mine(p, results, of) for p in files}
     readme = _tables(_readme(results))
@@ -307,7 +307,7 @@ def sums(results: Path, of: Expected) -> dict[str, str]:
 
 
 def measured(name: str) -> bool:
-    """Whether a file holds what was measured, which `--write` never blesses by itself; pages hold prose."""
+    """Whether a file contains measurements, whose checksum `--write` renews only with `accept`; pages contain prose."""
     return not name.endswith(".md")
 
 
@@ -315,7 +315,7 @@ def write(results: Path = RESULTS, accept: Sequence[str] = ()) -> list[str]:
     """Put what records and code give into pages and files, and renew the checksums; the names of what changed.
 
     Args:
-        accept: patterns of measured files, as `records/*`, whose new content is meant.
+        accept: patterns of measured files, as `records/*`, whose new content is intended.
     Raises:
         ValueError: records that contradict themselves, or measured files that are not those of the checksums. Nothing is written.
     """
@@ -329,19 +329,16 @@ def write(results: Path = RESULTS, accept: Sequence[str] = ()) -> list[str]:
     told = [
         *of.wrong,
         *(
-            f"{name} is not as {CHECKSUMS} has it; where that is meant: accept={name}"
+            f"{name} is not as {CHECKSUMS} has it; if that is intended: accept={name}"
             for name in dict.fromkeys(foreign)
         ),
     ]
     if told:
         raise ValueError("nothing is written:\n" + "\n".join(told))
     changed = []
-    for path in [*_pages(results), results.parents[1] / README]:
-        old = path.read_text(encoding="utf-8") if path.is_file() else ""
-        new = (
-            _renewed(old, of) if path.name != README or path.parent != results.parents[1] else _quoting(old, of.quoted)
-        )
-        if new != old:
+    for path in _pages(results):
+        old = path.read_text(encoding="utf-8")
+        if (new := _renewed(old, of)) != old:
             path.write_text(new, encoding="utf-8")
             changed.append(_named(path, results))
     for name, content in (of.files | of.drawn).items():
@@ -358,6 +355,21 @@ def write(results: Path = RESULTS, accept: Sequence[str] = ()) -> list[str]:
     return changed
 
 
+def tell(results: Path) -> int:
+    """Check a folder of results and print what differs; exit status 1 when anything does."""
+    checked = check(results)
+    print(checked.text())
+    return int(bool(checked.wrong))
+
+
+def renew(results: Path, accept: Sequence[str]) -> int:
+    """`write`, and print what changed."""
+    for changed in write(results, accept):
+        print(f"written: {changed}")
+    print("pages, files and checksums are what records and code give")
+    return 0
+
+
 def _renewed(text: str, of: Expected) -> str:
     parts = []
     for part in _parts(text):
@@ -368,16 +380,3 @@ def _renewed(text: str, of: Expected) -> str:
             part = of.openings[key[0]] + _opened(part, of.openings[key[0]])[1]
         parts.append(part)
     return "".join(parts)
-
-
-def _quoting(text: str, sentences: Iterable[str]) -> str:
-    """README with the numbers of sentences that it has in other numbers."""
-    for one in sentences:
-        words = [
-            re.escape(w) if not i % 2 else r"(\d+(?:\.\d+)?)" for i, w in enumerate(re.split(r"(\d+(?:\.\d+)?)", one))
-        ]
-        pattern = re.sub(r"(?:\\ )+", r"\\s+", "".join(words))
-        if found := re.search(pattern, text):
-            for n, number in reversed(list(enumerate(re.findall(r"\d+(?:\.\d+)?", one), 1))):
-                text = text[: found.start(n)] + number + text[found.end(n) :]
-    return text

@@ -1,4 +1,4 @@
-"""An experiment as wandb workspaces, one a column, and a report of all: rows, columns and metrics are those of its page.
+"""An experiment as wandb workspaces, one a column, and a report: rows, columns and metrics are those of the experiment file.
 
 As in the HTML report a column has its scores, the dev curve that selects, score against zeros, heat maps and samples, and
 beside them what the paper prints. Runs are found by `tasks.loggers.about`: group, `row` and `column`.
@@ -6,24 +6,62 @@ beside them what the paper prints. Runs are found by `tasks.loggers.about`: grou
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.plan import published as pub
 from repro.plan.experiment import Column, Experiment
+from tasks.config import compose
+from tasks.loggers.wandb import Options
 
 ROW, COLUMN, EXPERIMENT = "row", "column", "experiment"  # keys of a run's configuration
 CURVE, ZEROS = "curve/", "attention_zeros"
 
 
+def main(name: str, profile: str, project: str, entity: str) -> int:
+    """Make and save workspaces and report of an experiment; exit status 1 when wandb fails.
+
+    Args:
+        project, entity: empty: those of the environment or of the options of the logger.
+    Raises:
+        ConfigError: no such experiment or profile.
+    """
+    one = compose.experiment(name, profile)
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # as tasks/loggers/wandb.py
+    project = os.environ.get("WANDB_PROJECT") or project or Options().project
+    try:
+        import wandb
+
+        entity = os.environ.get("WANDB_ENTITY") or entity or wandb.Api().default_entity
+        workspaces, report = make(one, entity, project, compose.published(one.published) if one.published else [])
+        report.save()  # makes the project if there is none
+        print(f"report: {report.url}")
+        for workspace in workspaces:
+            workspace.save()
+            print(f"workspace {workspace.name}: {workspace.url}")
+    except ModuleNotFoundError as error:
+        print(f"error: {error}; pip install 'sparse-attention[wandb]' brings it", file=sys.stderr)
+        return 1
+    except Exception as error:  # whatever wandb raises
+        said = " ".join(str(error).split())[:300]
+        print(
+            f"error: wandb: {type(error).__name__}: {said}; it needs a key (WANDB_API_KEY or `wandb login`) and a server "
+            "that answers (WANDB_BASE_URL)",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
 def make(
-    one: Experiment, entity: str, project: str, records: Sequence[Mapping[str, Any]] = (), url: str = ""
+    one: Experiment, entity: str, project: str, records: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[list[Any], Any]:
     """The workspaces and the report, not saved yet.
 
     Args:
-        records: the printed numbers of the experiment's paper. url: of the HTML report, for a reader who wants the tables.
-
+        records: the printed numbers of the experiment's paper.
     Raises:
         ModuleNotFoundError: wandb-workspaces is not installed.
     """
@@ -31,7 +69,7 @@ def make(
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces import expr
 
-    workspaces, blocks = [], [wr.MarkdownBlock(_about(one, url)), wr.TableOfContents()]
+    workspaces, blocks = [], [wr.MarkdownBlock(_about(one)), wr.TableOfContents()]
     for column in one.columns:
         wanted = {EXPERIMENT: one.name, COLUMN: column.key, "profile/name": one.profile}
         filters = [expr.Config(key) == value for key, value in wanted.items()]
@@ -86,16 +124,15 @@ def panels(column: Column) -> list[Any]:
             wr.RunComparer(diff_only="split")]  # fmt: skip
 
 
-def _about(one: Experiment, url: str) -> str:
-    """What a reader must know before the numbers."""
+def _about(one: Experiment) -> str:
+    """Profile, seeds and deviations, above the numbers."""
     said = [f"Profile {one.profile}, seeds {', '.join(map(str, one.seeds))}."]
     said += [
         "" if one.comparable else "Its numbers are not comparable with the paper's.",
         one.not_comparable,
         *one.deviations,
     ]
-    told = "\n".join(f"* {line}" for line in said if line)
-    return f"{told}\n\nTables with verdicts: {url}" if url else told
+    return "\n".join(f"* {line}" for line in said if line)
 
 
 def printed(one: Experiment, column: Column, records: Sequence[Mapping[str, Any]]) -> str:

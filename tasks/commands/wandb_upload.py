@@ -3,26 +3,67 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from repro import cell as cells
 from repro.cell import Cell, Found
 from repro.files import read_json
 from repro.identity import asked_id, family
 from repro.plan import origin
-from repro.store import ASIDE, Evaluation
+from repro.store import ASIDE, Evaluation, Store, StoreError, outputs_folder
 from repro.store.records import Record
-from tasks.commands import reproduce
-from tasks.config import compose
+from tasks.commands import compare, reproduce
+from tasks.config import compose, options
 from tasks.loggers import about
-from tasks.loggers.wandb import RECEIPT, SENT, Logger, evaluations, mode
+from tasks.loggers.wandb import RECEIPT, SENT, Logger, Options, evaluations, mode
+
+OPTION = "logger.wandb."
+
+
+def main(given: Mapping[str, str]) -> int:
+    """Send the cells that match; exit status 1 when none does, one is damaged, or wandb fails.
+
+    Args:
+        given: filters as of scripts/compare.py, and `logger.wandb.KEY`.
+    Raises:
+        ValueError: unknown filters or options.
+    """
+    filters = {k: v for k, v in given.items() if not k.startswith(OPTION)}
+    try:
+        own = {k.removeprefix(OPTION): yaml.safe_load(v) for k, v in given.items() if k.startswith(OPTION)}
+    except yaml.YAMLError as error:
+        raise ValueError(f"{OPTION}KEY=VALUE cannot be read: {error}") from error
+    chosen = options.plain(options.read(Options, own, OPTION.rstrip(".")))
+    outputs = filters.get("paths.outputs") or outputs_folder()
+    found, lost = compare.select(Store(outputs), filters)
+    failed = bool(lost or not found)
+    asked = origins(found, filters)
+    for n, (folder, asker) in enumerate(asked.items(), 1):
+        name = "/".join(folder.parts[-3:])
+        try:
+            print(f"[{n}/{len(asked)}] {name}: {send(folder, outputs, chosen, asker)}", flush=True)
+        except StoreError as error:
+            print(f"error: {error}", file=sys.stderr)
+            failed = True
+        except ModuleNotFoundError as error:
+            print(f"error: {error}; pip install 'sparse-attention[wandb]' brings it", file=sys.stderr)
+            return 1
+        except Exception as error:  # whatever wandb raises: the next cell would meet it too
+            why = f"{type(error).__name__}: {error}"
+            print(f"error: {name} and the cells after it are not sent: {why}", file=sys.stderr)
+            print("run the same command again to continue there", file=sys.stderr)
+            return 1
+    return int(failed)
 
 
 def origins(found: Sequence[Record], filters: Mapping[str, str]) -> dict[Path, dict[str, str]]:
-    """Folder -> who asks for the cell (`Cell.origin`), by filters; empty: nobody but its first."""
+    """Folder -> the experiment or sweep that filters name (`Cell.origin`); empty: keep the first."""
     places: dict[str, dict[str, str]] = {}
     if name := filters.get("experiment"):
         profiles = (
@@ -35,12 +76,12 @@ def origins(found: Sequence[Record], filters: Mapping[str, str]) -> dict[Path, d
     return {r.folder: places.get(r.asked_id() or "", of_sweep) for r in found}
 
 
-def send(folder: Path, outputs: str, options: Mapping[str, Any], asked: Mapping[str, str]) -> str:
+def send(folder: Path, outputs: str, chosen: Mapping[str, Any], asked: Mapping[str, str]) -> str:
     """Make a run of a finished cell, or complete the one that is there: "sent", or "there already" with all its evaluations.
 
     Args:
         outputs: below which offline runs are written, unless WANDB_DIR says otherwise.
-        options: of the logger wandb. asked: see `origins`.
+        chosen: options of the logger wandb. asked: see `origins`.
 
     Raises:
         StoreError: the cell is not finished, or damaged. wandb.Error: the server cannot be reached, or refuses.
@@ -49,8 +90,8 @@ def send(folder: Path, outputs: str, options: Mapping[str, Any], asked: Mapping[
     asker = cell.origin if asked.items() <= cell.origin.items() else asked
     cell = replace(cell, origin=asker, config={**cell.config, "paths": {**cell.config["paths"], "outputs": outputs}})
     found = stored(cell, folder)
-    logger = Logger(cell, options)
-    if (os.environ.get("WANDB_MODE") or mode(options["mode"])) == "offline" and _lies_here(cell, found):
+    logger = Logger(cell, chosen)
+    if (os.environ.get("WANDB_MODE") or mode(chosen["mode"])) == "offline" and _lies_here(cell, found):
         return "there already"
     logger.start()
     if logger.run.summary.get(SENT) == evaluations(found):
@@ -67,7 +108,7 @@ def stored(cell: Cell, folder: Path) -> Found:
     Raises:
         Damaged: one of them is.
     """
-    found = replace(cell, tests=()).found(cells.Store(folder.parents[3]))
+    found = replace(cell, tests=()).found(Store(folder.parents[3]))
     assert found is not None  # `cells.finished` has read it
     metrics, signatures = dict(found.metrics), dict(found.signatures)
     baselines: dict[str, dict[str, Any]] = {}

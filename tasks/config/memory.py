@@ -1,11 +1,10 @@
-"""Whether a training can fit in memory, estimated before any data are read.
+"""Refuses a training that cannot fit in memory, before any data are read.
 
     bytes >= 4 (P (2 + s) processes + A)       P parameters, s numbers that the optimiser keeps of each (Adam 2, SGD 0)
                                                A activations that a batch keeps for its gradients
 
-Both are counted from below by the model's `Options.numbers`: the large matrices alone, TOKENS tokens a text, a vocabulary of
-`encode.vocab_size` (WORDS where it is not set). What is refused needs more than the whole machine has, so nothing that could
-run is refused; what is accepted can still turn out too large.
+The model's `Options.numbers` counts both from below: its large matrices alone, TOKENS tokens a text, a vocabulary of
+`encode.vocab_size` (WORDS if that is not set). So what is refused needs more than the machine has; what is accepted may still not fit.
 """
 
 from __future__ import annotations
@@ -31,42 +30,38 @@ def problems(config: Mapping[str, Any], model: Any) -> list[str]:
     """
     if not hasattr(model, "numbers"):
         return []
-    device, train = config["runtime"]["device"], config["train"]
+    device, train, encode, decode = config["runtime"]["device"], config["train"], config["encode"], config["decode"]
     there = available(device)
-    limit = (config["data"].get("limits") or {}).get("train")
-    batch_size, max_tokens, _ = shares(train)
+    where = (
+        f"{'this machine' if device == 'cpu' else 'the GPU'} has {there / GB:.1f} GB: make the largest of these smaller"
+    )
+    limit, (batch_size, max_tokens, _) = (config["data"].get("limits") or {}).get("train"), shares(train)
     examples = min(n for n in (batch_size, limit, max_tokens and max(max_tokens // TOKENS, 1)) if n)
-    words = config["encode"].get("vocab_size") or WORDS
+    words, optim = encode.get("vocab_size") or WORDS, config["optim"]["name"]
     parameters, activations = model.numbers(examples, words, TOKENS)
-    copies = train["processes"] if device == "cpu" else 1
-    weights = BYTES * parameters * (2 + KEPT[config["optim"]["name"]]) * copies
-    batch = BYTES * activations * copies
-    where = f"this machine has {there / GB:.1f} GB" if device == "cpu" else f"the GPU has {there / GB:.1f} GB"
+    copies = BYTES * (train["processes"] if device == "cpu" else 1)
+    weights, batch = copies * parameters * (2 + KEPT[optim]), copies * activations
     found = []
     if weights + batch > there:
-        sizes = {k: v for k, v in config["model"].items() if type(v) is int}
-        set_to = [f"model.{k}={v}" for k, v in sorted(sizes.items(), key=lambda size: -size[1])]
-        largest = "batch_size" if train["batch_size"] else "max_tokens"
-        set_to += [f"train.{largest}={train[largest]}", f"train.processes={train['processes']}"]
-        if "vocab_size" in config["encode"]:
-            set_to.append(f"encode.vocab_size={config['encode']['vocab_size']}")
+        sizes = sorted(((v, f"model.{k}={v}") for k, v in config["model"].items() if type(v) is int), reverse=True)
+        named = [text for _, text in sizes]
+        named += [f"train.{k}={train[k]}" for k in ("batch_size", "max_tokens", "processes") if train[k]]
+        named += [f"encode.vocab_size={words}"] if "vocab_size" in encode else []
         found.append(
-            f"{', '.join(set_to)}: training needs at least {(weights + batch) / GB:,.1f} GB ({parameters:,.0f} parameters with gradients and "
-            f"{config['optim']['name']}: {weights / GB:,.1f} GB; a batch of {examples} examples with {TOKENS} tokens a text: "
-            f"{batch / GB:,.1f} GB); {where}: make the largest of these smaller"
+            f"{', '.join(named)}: training needs at least {(weights + batch) / GB:,.1f} GB ({parameters:,.0f} parameters with gradients and "
+            f"{optim}: {weights / GB:,.1f} GB; a batch of {examples} examples: {batch / GB:,.1f} GB); {where}"
         )
-    decode = config["decode"]
     if "beam" in decode and (scores := BYTES * decode["beam"] * decode["batch_size"] * words) > there:
         found.append(
             f"decode.beam={decode['beam']}, decode.batch_size={decode['batch_size']}: the scores of a step over {words} words need at "
-            f"least {scores / GB:,.1f} GB; {where}: make one of them smaller"
+            f"least {scores / GB:,.1f} GB; {where}"
         )
     return found
 
 
 @lru_cache(2)
 def available(device: str) -> float:
-    """Bytes in all of the machine (or what its control group allows), or of the GPU; infinite where it cannot be said."""
+    """Bytes of the machine (or what its control group allows), or of the GPU; infinite if unknown."""
     if device == "cuda":
         import torch
 

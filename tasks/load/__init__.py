@@ -1,4 +1,4 @@
-"""Finished cells and exported models: found, loaded as plain torch models, used on one's own input, scored, exported. No fairseq.
+"""Finished cells and exported models: found, loaded as plain torch models, used on your own input, scored, exported. No fairseq.
 
 model = load_cell("translation/fusedmax")            # or an id, or a folder of `export`
 model.translate(["Ein Hund läuft ."])[0].output      # .attention, .nbest, .unknown

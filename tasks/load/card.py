@@ -66,7 +66,7 @@ def _data(name: str, facts: Mapping[str, Any], trained: Mapping[str, Any]) -> It
         page = load_manifest(str(facts.get("name", name)))
         yield f"- Licence of the data: {page.get('licence', 'not stated')}. Source: {page.get('source', 'not stated')}."
     except DataError:
-        yield "- Licence of the data: unknown here, they are somebody's own files; say it before you pass the model on."
+        yield "- Licence of the data: unknown, these are files of a user; state it before you share the model."
     yield f"- Content as the model sees it: sha256 {trained.get('data_sha256', 'unknown')}."
     yield from (f"- {note}" for note in facts.get("notes") or ())
     shortfalls: Sequence[str] = trained.get("shortfalls") or ()

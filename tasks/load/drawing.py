@@ -21,7 +21,7 @@ CONTROL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  
 
 
 def terminal(prediction: Prediction, width: int = 80) -> str:
-    """Lines of text of at most `width` columns; a long source goes on below. Raises ValueError without attention."""
+    """Lines of text of at most `width` columns; a long source continues below. Raises ValueError without attention."""
     rows = _rows(prediction)
     source = [_cut(token, HEAD) for token in prediction.source_tokens]
     most = max(1, (width - LABEL - 1) // 2)

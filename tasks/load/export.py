@@ -1,11 +1,11 @@
-"""A finished cell as a folder that stands alone, read back by `load_cell`.
+"""A finished cell as a self-contained folder, read back by `load_cell`.
 
 config.yaml  weights.safetensors  encoding/  metrics.json  curves.csv     as in the store, without paths of the machine
 evaluations.json    what every finished evaluation measured, on what data, how it was decoded
 plugins/            the Python files that the mapping comes from
 fairseq/            with `sources`: a checkpoint for fairseq-generate, and the sources encoded
-manifest.json       sha256 of every file above: a folder that is not what it says is refused
-README.md           the model card; free to be edited
+manifest.json       sha256 of every file above: a folder whose files differ is refused
+README.md           the model card; you may edit it
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tasks.load.card import card
 from tasks.load.finding import find_cell, outputs_folder
 from tasks.load.model import Loaded, load_cell
 
-LEFT = ("config.yaml", "provenance.json")  # they name the machine; the card says what of it matters
+LEFT = ("config.yaml", "provenance.json")  # they name the machine; the card has what matters of them
 
 
 def export(
@@ -42,12 +42,12 @@ def export(
         trust_plugins: copy, and for `sources` run, the plugins of the cell even if you never named them yourself.
 
     Raises:
-        NoCell; StoreError: the cell is not finished, damaged or senseless, its plugins are not yours, the folder is there already, or cannot be written.
+        NoCell; StoreError: the cell is not finished, damaged or invalid, its plugins are untrusted, the folder exists already, or cannot be written.
         ValueError: `sources` for a model that generates no text.
     """
     place, to = find_cell(outputs or outputs_folder(), what), Path(folder)
     if to.exists():
-        raise StoreError(f"{to} is there already; name a folder that is not")
+        raise StoreError(f"{to} exists already; name a new folder")
     cell, entry = cells.finished(place), Entry(place)
     cells.admit(place, cell, trust_plugins)
     measured = {e.folder.name: found for e in levels(entry) if isinstance(e, Evaluation) and (found := e.read())}

@@ -1,8 +1,7 @@
-"""Which cell is meant: its folder, its id, or a filter that fits one."""
+"""Find a cell by its folder, its id, or a filter that matches one."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,32 +9,30 @@ from typing import Any
 import yaml
 
 from repro.cell import read_config
-from repro.store import Entry, Store, StoreError
+from repro.store import Entry, Store, StoreError, outputs_folder
 from tasks.config.options import near
 
 LISTED = 12  # of several cells that fit
-# What differs between cells and says nothing of what they are.
+# What differs between cells but is no part of their configuration.
 ASIDE = ("runtime", "paths", "logger", "launcher", "origin", "overrides")
 
 
-class NoCell(LookupError):
-    """No cell, or more than one, is meant."""
+__all__ = ["NoCell", "find_cell", "outputs_folder"]
 
 
-def outputs_folder() -> str:
-    """Where cells lie when nobody says otherwise; as in configs/main.yaml."""
-    return os.environ.get("SPARSE_ATTENTION_OUTPUTS", "outputs")
+class NoCell(ValueError):
+    """No cell matches, or more than one."""
 
 
 def find_cell(outputs: str | Path, what: str) -> Path:
-    """The folder of the cell that is meant.
+    """The folder of the cell that `what` names.
 
     Args:
         what: the folder itself (of the store, or of `tasks.load.export`), an id or its beginning, or a filter
             `TASK/MAPPING[,KEY=VALUE ...]` that fits one finished cell, as `translation/fusedmax,seed=2`.
 
     Raises:
-        NoCell: none fits, or several; the message lists them with what differs between them.
+        NoCell: none matches, or several; the message lists them with what differs between them.
     """
     if (Path(what) / "config.yaml").is_file():
         return Path(what).resolve()
@@ -85,7 +82,7 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
 
 
 def _told(entry: Entry) -> dict[str, str]:
-    """Dotted key -> value as YAML writes it, of what a cell was asked to be."""
+    """Dotted key -> value as YAML writes it, of a cell's configuration."""
     try:
         page = read_config(entry.folder)
     except StoreError:  # it is not what is looked for
@@ -94,7 +91,7 @@ def _told(entry: Entry) -> dict[str, str]:
 
 
 def _written(value: str) -> str:
-    """A value as text by which two ways to write a number are one: `mapping.lam=1` is 1.0."""
+    """A value as text, the same for two spellings of a number: `mapping.lam=1` is 1.0."""
     try:
         return repr(float(value))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a person types, a line an input, and what is answered, as text and as arrays.
+"""Inputs, one a line, and predictions, as text and as arrays.
 
 =============== ======================================================================
 texts           the text
@@ -12,16 +12,49 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from repro.files import write_atomic
+from repro.files import usable, write_atomic
 from tasks.data import DataError
 from tasks.data.cache import read_meta
+from tasks.load import drawing
 from tasks.load.model import Loaded, Prediction
+
+
+def answer(
+    model: Loaded, nbest: int, options: Mapping[str, str], heat: bool, attention: Path | None, drawings: Path | None
+) -> None:  # fmt: skip
+    """Predict from standard input and print, as `scripts/predict.py` says.
+
+    Args:
+        options: `images` or `digits`, of `Loaded.answer` and `Loaded.translate`. heat: draw in the terminal.
+        attention: file for all weights. drawings: folder for an SVG of each input.
+    Raises:
+        ValueError: options that the model does not take, or no attention to write. DataError: an input that cannot be read.
+    """
+    if nbest < 1:
+        raise ValueError(f"--nbest {nbest} must be at least 1")
+    if wrong := [o for o in options if o != {"seq2seq": "digits", "vqa": "images"}.get(model.name)]:
+        raise ValueError(f"--{wrong[0]} does not apply to a model of {model.config['task']['name']}; leave it out")
+    with usable(model.folder, (DataError, ValueError, OSError)):  # these are about the input
+        found = model.predict(parsed(sys.stdin.buffer.read(), model), nbest=nbest, **options)
+    for line in printed(found, nbest):
+        print(line)
+    for number, one in enumerate(found, 1):
+        if heat:
+            print(f"\n{number}\n{drawing.terminal(one, shutil.get_terminal_size().columns)}")
+        if one.unknown:
+            print(f"line {number}: unknown words: {', '.join(dict.fromkeys(one.unknown))}", file=sys.stderr)
+    if attention:
+        write_attention(attention, found)
+    for name, one in zip(drawing.names(len(found)) if drawings else (), found):
+        write_atomic(drawings / name, drawing.svg(one).encode())
 
 
 def parsed(raw: bytes, model: Loaded, where: str = "standard input") -> list[Any]:

@@ -1,6 +1,6 @@
-"""A trained model used on one's own input: texts, texts with a class, questions about images, feature vectors.
+"""A trained model used on your own input: texts, questions about images, feature vectors.
 
-The input goes the way of a test set: encoded as the training's was (`encode_test` of the family), decoded as the cell says.
+The input is treated like a test set: encoded as the training's was (`encode_test` of the family), decoded as the cell says.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from tasks.cells import _training
 from tasks.config import compose
 from tasks.data import DataError, DataSet, NullProgress, content_sha256
 from tasks.data.cache import read_meta
-from tasks.data.images import Blank, ImageInput
+from tasks.data.images import Blank, ImageError, ImageInput
 from tasks.data.records import Example, Pair, Question
 from tasks.data.symbols import EOS, SPECIAL, UNK
 from tasks.load.finding import find_cell, outputs_folder
-from tasks.load.pictures import Pictures
 from tasks.load.scoring import opened
 
 WAYS = {
@@ -240,6 +239,26 @@ class Loaded:
             yield encode.encode_test(data, self.folder / _training.ENCODING, work, NullProgress())
 
 
+class Pictures:
+    """Image files below `folder`; a key is a path relative to it, or an absolute one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def keys(self) -> list[str]:
+        return []  # nobody asks: there may be millions
+
+    def fingerprint(self) -> str:
+        return str(self.folder)
+
+    def read(self, key: str) -> bytes:
+        """The file's bytes. Raises ImageError when there is none."""
+        try:
+            return (self.folder / key).read_bytes()
+        except OSError as error:
+            raise ImageError(f"{self.folder / key}: {error.strerror}") from error
+
+
 def _ranked(p: Tensor, names: Sequence[str], most: int) -> tuple[tuple[str, float], ...]:
     """p [n] -> the `most` names with the largest values."""
     values, at = p.topk(min(most, len(names)))
@@ -257,8 +276,8 @@ def load_cell(
         trust_plugins: run the Python files that the cell names even if you never named them yourself.
 
     Raises:
-        NoCell: none is meant, or several. ConfigError: impossible overrides.
-        StoreError: not finished, damaged or senseless; plugins that are not yours (`repro.plugins.Untrusted`).
+        NoCell: no cell matches, or several. ConfigError: invalid overrides.
+        StoreError: not finished, damaged or invalid; plugins that you do not trust (`repro.plugins.Untrusted`).
     """
     folder = find_cell(outputs or outputs_folder(), str(what))
     cell = cells.finished(folder)

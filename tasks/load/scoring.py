@@ -1,9 +1,9 @@
-"""Finished cells scored anew: on other data, decoded otherwise, by other scores. Nothing is trained."""
+"""Finished cells scored again: on other data, with other decoding, by other scores. Nothing is trained."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,40 +12,40 @@ import numpy as np
 import yaml
 
 from repro import cell as cells
-from repro.files import usable
+from repro.files import StoreError, usable
 from repro.identity import family
 from repro.store import Store
 from tasks.config import compose
 from tasks.data import DataError, NullProgress
 from tasks.load.finding import NoCell, find_cell, outputs_folder
 
-EVALUATED = ("runtime", "paths")  # nodes that an evaluation may set besides data and what its family names
+EVALUATED = ("runtime", "paths")  # nodes that an evaluation may set beside data and its family's keys
 
 
 def evaluate(
     what: str, overrides: Sequence[str] = (), outputs: str | Path | None = None, *, progress: Any = None,
-    forward: Callable[..., None] | None = None, trust_plugins: bool = False,
+    trust_plugins: bool = False,
 ) -> cells.Found:  # fmt: skip
-    """Score a finished cell anew: on other data, decoded otherwise, by other scores. Nothing is trained.
+    """Score a finished cell again: on other data, with other decoding, by other scores. Nothing is trained.
 
     Args:
         overrides: `data=NAME`, `data.KEY=VALUE`, and the keys that the training does not depend on (`decode.beam=2`,
             `task.scores=[bleu]`).
-        forward: as of `repro.cell.run`. trust_plugins: as of `tasks.load.load_cell`.
+        trust_plugins: as of `tasks.load.load_cell`.
 
     Returns:
         the cell with this evaluation alone; its metrics are called `test/...` on the cell's own data, else by the data's name.
 
     Raises:
-        NoCell, StoreError: see `tasks.load.load_cell`. ConfigError: overrides that an evaluation cannot have. RuntimeError: it failed.
+        NoCell, StoreError: see `tasks.load.load_cell`; or the evaluation failed. ConfigError: overrides that an evaluation cannot have.
     """
     folder = find_cell(outputs or outputs_folder(), what)
     cell = cells.finished(folder)
     if folder.parts[-4:-1] != (place := ("cells", cell.task, cell.mapping)):
         where = "/".join(("OUTPUTS", *place, "ID"))
-        raise NoCell(f"{folder} lies in no store, where its evaluations would go; copy it to {where} to score it")
+        raise NoCell(f"{folder} is not in a store, where its evaluations would go; copy it to {where} to score it")
     cells.admit(folder, cell, trust_plugins)
-    opened(folder, cell, overrides)  # what is wrong with the cell is said before any data are read
+    opened(folder, cell, overrides)  # errors of the cell come before any data are read
     with usable(folder, (compose.ConfigError, DataError) if overrides else (DataError,)):
         config = evaluation_config(cell.config, overrides)
         own = config["data"] == cell.config["data"]
@@ -57,15 +57,15 @@ def evaluate(
         cell, config=config | {"data": cell.config["data"]}, tests=(test,), further=further, overrides=tuple(overrides)
     )
     store = Store(folder.parents[3])
-    outcome = cells.run(cell, store, forward=forward)
+    outcome = cells.run(cell, store)
     found = cell.found(store) if outcome.state in ("done", "skipped") else None
     if found is None:
-        raise RuntimeError(f"{folder} was not scored ({outcome.state}): {outcome.reason}")
+        raise StoreError(f"{folder} was not scored ({outcome.state}): {outcome.reason}")
     return found
 
 
 def opened(folder: Path, cell: cells.Cell, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Any, Any]:
-    """Configuration, model and encoding of a finished cell. Raises ConfigError for `overrides`, StoreError for a senseless cell."""
+    """Configuration, model and encoding of a finished cell. Raises ConfigError for `overrides`, StoreError for an invalid cell."""
     with usable(folder, (compose.ConfigError,)):
         config = configured(cell, overrides)
         model, encoding = cell.family.load(config, folder)  # type: ignore[attr-defined]
@@ -98,14 +98,14 @@ def configured(cell: cells.Cell, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A finished cell's configuration with other data or ways of scoring. Raises ConfigError naming keys that are the training's."""
+    """A finished cell's configuration with other data or ways of scoring. Raises ConfigError naming keys that only a training may set."""
     keys = (*family(compose.module_of(config)).EVALUATION_KEYS, *EVALUATED)
     data = [o for o in overrides if compose.names_data([o])]
     other = next((o.partition("=")[2] for o in data if o.startswith("data=")), None)
     set_here = [o for o in overrides if o not in data or other is None]
     changed = copy.deepcopy(on_this_machine(config))
     if data and "fallback" in changed["data"]:
-        changed["data"]["fallback"] = None  # data that a person names are never replaced
+        changed["data"]["fallback"] = None  # data that the user names are never replaced
     wrong = []
     for override in set_here:
         key, _, value = override.partition("=")
@@ -133,7 +133,7 @@ def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> di
 
 
 def on_this_machine(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration for this machine, whatever the training ran on and told of itself."""
+    """The configuration with this machine's device and no loggers but csv, whatever the training ran on."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

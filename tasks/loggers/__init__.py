@@ -15,7 +15,7 @@ from tasks.config.overrides import CONFIGS
 
 
 def options() -> dict[str, type]:
-    """The options of every logger that has a page in configs/logger."""
+    """The options of every logger that has a file in configs/logger."""
     names = sorted(page.stem for page in (CONFIGS / "logger").glob("*.yaml"))
     return {n: nodes.Csv if n == "csv" else importlib.import_module(f"tasks.loggers.{n}").Options for n in names}
 

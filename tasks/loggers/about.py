@@ -1,4 +1,4 @@
-"""What a run of a logger says of a cell: its name, group and tags, flat configuration, scores, heat maps and samples."""
+"""What a logger's run shows of a cell: name, group and tags, flat configuration, scores, heat maps and samples."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Event files for TensorBoard: `tensorboard --logdir outputs/tensorboard`.
 
-One file a cell, named by its id, written anew by whoever resumes it. TensorBoard's own writers put the host's name into
+One file a cell, named by its id, written again when the cell is resumed. TensorBoard's own writers put the host's name into
 the file's; this one does not.
 """
 

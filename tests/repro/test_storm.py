@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
-
 import pytest
 import storm
 
@@ -32,22 +29,17 @@ def test_a_difference_would_be_seen(cell, store):
     assert storm.numbers(store) != before
 
 
-def test_the_command_runs_what_is_asked_and_ends_with_1_when_anything_differs(monkeypatch, root, tmp_path, capsys):
-    command, asked = runpy.run_path(str(root / "scripts" / "crash_test.py"))["main"], []
+def test_the_command_runs_what_is_asked_and_ends_with_1_when_anything_differs(monkeypatch, command, tmp_path, capsys):
+    asked = []
     monkeypatch.setattr(storm, "run", lambda *given, **more: asked.append((*given, more)) or [])
     monkeypatch.setattr(storm, "many", lambda *given, **more: asked.append((*given, more)) or ["a score"])
-    monkeypatch.setattr(
-        sys, "argv", ["crash_test.py", "--minutes", "0.5", "--seed", "7", "--folder", str(tmp_path / "new")]
-    )
-    assert (
-        command() == 0 and asked == [((tmp_path / "new").resolve(), 30.0, {"seed": 7})] and (tmp_path / "new").is_dir()
-    )
-    monkeypatch.setattr(sys, "argv", ["crash_test.py", "--many"])
-    assert command() == 1 and asked[1][1] == {"seed": 1} and not asked[1][0].exists()
+    new = tmp_path / "new"
+    assert command("crash_test", "--minutes", "0.5", "--seed", "7", "--folder", str(new)) == 0
+    assert asked == [(new.resolve(), 30.0, {"seed": 7})] and new.is_dir()
+    assert command("crash_test", "--many") == 1 and asked[1][1] == {"seed": 1} and not asked[1][0].exists()
     assert capsys.readouterr().out.splitlines() == [
         "0 differences from the undisturbed run",
         "a score",
         "1 differences from the undisturbed run",
     ]
-    monkeypatch.setattr(sys, "argv", ["crash_test.py"])
-    assert command() == 0 and asked[2][1:] == (300.0, {"seed": 1})
+    assert command("crash_test") == 0 and asked[2][1:] == (300.0, {"seed": 1})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import runpy
 import tarfile
 import zipfile
 
@@ -165,19 +164,19 @@ def test_the_command(made, store, script):
     assert os.listdir(store.root) == ["cells"]
 
 
-def test_the_command_says_how_it_ended(made, store, root, capsys, tmp_path):
-    command = runpy.run_path(str(root / "scripts" / "store.py"))["main"]
+def test_the_command_says_how_it_ended(made, store, command, capsys, tmp_path):
     where = f"paths.outputs={store.root}"
-    assert command(["du", where]) == 0 and "fake/softmax" in capsys.readouterr().out
+    assert command("store", "du", where) == 0 and "fake/softmax" in capsys.readouterr().out
     (store.root / "cells" / ".half").write_text("x")
-    assert command(["clean", where]) == 0 and capsys.readouterr().out.endswith("leftovers removed\n")
-    assert command(["list", where]) == 0 and capsys.readouterr().out.splitlines()[-1] == "5 done"
-    assert command(["export", str(tmp_path / "all.tar"), where]) == 0 and (tmp_path / "all.tar").is_file()
+    assert command("store", "clean", where) == 0 and capsys.readouterr().out.endswith("leftovers removed\n")
+    assert command("store", "list", where) == 0 and capsys.readouterr().out.splitlines()[-1] == "5 done"
+    assert command("store", "export", str(tmp_path / "all.tar"), where) == 0 and (tmp_path / "all.tar").is_file()
     there = f"paths.outputs={tmp_path / 'there'}"
-    assert command(["import", str(tmp_path / "all.tar"), there]) == 0 and "5 imported" in capsys.readouterr().out
-    assert command(["import", str(tmp_path / "none.tar"), there]) == 1 and "error: " in capsys.readouterr().err
+    assert command("store", "import", str(tmp_path / "all.tar"), there) == 0 and "5 imported" in capsys.readouterr().out
+    assert command("store", "import", str(tmp_path / "none.tar"), there) == 1 and "error: " in capsys.readouterr().err
     assert (
-        command(["list", f"paths.outputs={tmp_path / 'none'}"]) == 2 and "there is no store" in capsys.readouterr().err
+        command("store", "list", f"paths.outputs={tmp_path / 'none'}") == 2
+        and "there is no store" in capsys.readouterr().err
     )
-    assert command(["--help"]) == command(["-h"]) == command([]) == 0
-    assert command(["wipe"]) == command(["export"]) == command(["du", "what"]) == 2
+    assert command("store", "--help") == command("store", "-h") == 0 and command("store") == 2
+    assert command("store", "wipe") == command("store", "export") == command("store", "du", "what") == 2

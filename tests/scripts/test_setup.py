@@ -148,7 +148,7 @@ def test_a_failed_step_is_said_and_leaves_no_mark(setup, monkeypatch, capsys):
     made(setup)
     monkeypatch.setattr(setup, "steps", lambda torch: [("work", lambda: 3)])
     assert setup.main() == 3
-    assert "goes on from here" in capsys.readouterr().err and not setup.STAMP.exists()
+    assert "to continue here" in capsys.readouterr().err and not setup.STAMP.exists()
 
 
 def test_the_lock_is_read_whole(setup):

@@ -99,7 +99,7 @@ def test_the_card_may_be_edited(exported, tmp_path):
 
 
 def test_a_folder_that_is_there_is_not_written_over(exported, tmp_path):
-    with pytest.raises(StoreError, match="is there already"):
+    with pytest.raises(StoreError, match="exists already"):
         export(str(exported("pairs")[2].folder), tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -4,7 +4,6 @@ sentence names what is wrong."""
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import io
 import json
 import shutil
@@ -123,7 +122,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_senseless_cell_is_named_in_one_sentence_and_stops_no_table(received, kind, capsys, monkeypatch):
+def test_a_senseless_cell_is_named_in_one_sentence_and_stops_no_table(received, kind, capsys, monkeypatch, command):
     store, folder = received
     change, said, shown = KINDS[kind]
     change(folder)
@@ -136,22 +135,13 @@ def test_a_senseless_cell_is_named_in_one_sentence_and_stops_no_table(received, 
             evaluate(str(folder), ["decode.beam=1"])
         for name in ("predict", "evaluate"):
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a b\n")))
-            assert script(name)([str(folder)]) == 1
+            assert command(name, str(folder)) == 1
             assert capsys.readouterr().err.startswith("error: ")
     assert compare.main({"task": "toy", "paths.outputs": str(store.root), "to": str(store.root / "c")}) == 0
     told = capsys.readouterr()
     assert "softmax" in told.out
     assert ("2 finished cells" in told.out) == shown
     assert (str(folder) in told.err) != shown
-
-
-def script(name):
-    from pathlib import Path
-
-    spec = importlib.util.spec_from_file_location(f"_{name}", Path(__file__).parents[2] / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
 
 
 # ---- code that comes along

@@ -198,4 +198,4 @@ def test_the_command(used, root, tmp_path):
     wrong = subprocess.run(
         [*command[:4], "--images", "x"], input="", capture_output=True, text=True, check=False, cwd=tmp_path
     )
-    assert wrong.returncode == 2 and "--images says nothing to a model of toy" in wrong.stderr
+    assert wrong.returncode == 2 and "--images does not apply to a model of toy" in wrong.stderr

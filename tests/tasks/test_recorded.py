@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
 
 import pytest
@@ -40,7 +39,7 @@ def folder(learned, learning, tmp_path_factory):
             shutil.copytree(entry.folder, cell.entry(Store(outputs)).folder)
         path, count, lost = recorded.record("pair", [f"paths.outputs={outputs}", "data.mirror=null"][:1], results)
         assert (path, count, lost) == (results / "records" / "pair_demo.jsonl", 2, [])
-        (results / "pair.md").write_text(PAGE + render.to_markdown(recorded.of_file(path)))
+        (results / "pair.md").write_text(PAGE + render.to_markdown(recorded.read(path).table))
         verify.write(results)  # the record's checksum is there since it was written
         yield results
 
@@ -156,8 +155,7 @@ def test_records_of_no_such_name_are_not_trained_anew(folder):
         rerun.differences(folder, "1", print, "sweep_*")
 
 
-def test_the_command_says_what_it_recorded_and_what_is_missing(root, monkeypatch, capsys, tmp_path):
-    command = runpy.run_path(str(root / "scripts" / "records.py"))["main"]
+def test_the_command_says_what_it_recorded_and_what_is_missing(command, monkeypatch, capsys, tmp_path):
     asked = []
 
     def record(name, overrides, to):
@@ -165,16 +163,19 @@ def test_the_command_says_what_it_recorded_and_what_is_missing(root, monkeypatch
         return tmp_path / name, 0 if name == "empty" else 2, ["a cell"] if name == "short" else []
 
     monkeypatch.setattr(recorded, "record", record)
-    assert command(["whole", "profile=cpu", f"to={tmp_path}"]) == 0
+    assert command("records", "whole", "profile=cpu", f"to={tmp_path}") == 0
     assert asked == [("whole", ["profile=cpu"], tmp_path.resolve())]
     assert capsys.readouterr().out == f"{tmp_path / 'whole'}: 2 cells\n"
-    assert command(["whole", "empty"]) == 0 and "empty: the store has none of its cells" in capsys.readouterr().out
+    assert (
+        command("records", "whole", "empty") == 0
+        and "empty: the store has none of its cells" in capsys.readouterr().out
+    )
     assert asked[-1][2] == recorded.RESULTS.resolve()
-    assert command(["short", "whole"]) == 1 and "  missing: a cell\n" in capsys.readouterr().out
-    assert command(["--help"]) == 0 and command([]) == 2
+    assert command("records", "short", "whole") == 1 and "  missing: a cell\n" in capsys.readouterr().out
+    assert command("records", "--help") == 0 and command("records") == 2
     monkeypatch.setattr(recorded, "record_sweep", lambda name, outputs, to: (to / name, 3))
     assert (
-        command(["sweep=mine", f"to={tmp_path}"]) == 0
+        command("records", "sweep=mine", f"to={tmp_path}") == 0
         and f"{tmp_path.resolve() / 'mine'}: 3 cells" in capsys.readouterr().out
     )
     for error, status in ((ValueError("wrong"), 2), (OSError("wrong"), 1)):
@@ -183,4 +184,4 @@ def test_the_command_says_what_it_recorded_and_what_is_missing(root, monkeypatch
             raise error
 
         monkeypatch.setattr(recorded, "record", fail)
-        assert command(["whole"]) == status and capsys.readouterr().err == "error: wrong\n"
+        assert command("records", "whole") == status and capsys.readouterr().err == "error: wrong\n"

@@ -139,7 +139,7 @@ def test_a_sweep_is_never_overwritten_by_another(tmp_path):
     compare.write_manifest(folder, asked.lasting, [{"cell": "toy/softmax/0"}])
     again = sweep.read(["mapping.gamma=1,2", "task=toy", "sweep=mine", "runtime.workers=7"])
     assert sweep.folder_of(store, again, found) == folder
-    with pytest.raises(ConfigError, match=r"is there already and was asked as: mapping\.gamma=1,2 task=toy"):
+    with pytest.raises(ConfigError, match=r"exists already, with other arguments: mapping\.gamma=1,2 task=toy"):
         sweep.folder_of(store, sweep.read(["task=toy", "mapping.gamma=1,3", "sweep=mine"]), found)
     nameless = sweep.read(["task=toy", "mapping.gamma=1,2"])
     folders = {sweep.folder_of(store, nameless, found) for _ in range(3)}

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tasks.classification import figures
-from tasks.commands import reproduce
-from tasks.load import aligning, attending
+from tasks.commands import attending, reproduce
 
 
 def record(index: int, words: int, label: str, right: bool = True) -> dict:
@@ -50,8 +49,8 @@ def test_structures_of_a_finished_table_average_to_the_alignment(tmp_path, isola
     ]  # fmt: skip
     assert reproduce.main(["peters2018_snli"], overrides) == 0
     found = attending.finished("peters2018_snli", overrides)
-    pairs = aligning.stored(found, 3)
-    examples = aligning.aligned(found, [*pairs, (("red apple", "green apple here"), "own")])
+    pairs = attending.stored_pairs(found, 3)
+    examples = attending.aligned(found, [*pairs, (("red apple", "green apple here"), "own")])
     assert [e.label for e in examples] == [*[label for _, label in pairs], "own"]
     for example in examples:
         for panel in example.panels:

@@ -93,19 +93,6 @@ def outputs(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def command(root):
-    """`command("wandb_upload", *arguments)`: the exit status of a script that is called in this process."""
-
-    def run(name: str, *arguments: str) -> int:
-        spec = importlib.util.spec_from_file_location(name, root / "scripts" / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module.main(list(arguments))
-
-    return run
-
-
-@pytest.fixture(scope="module")
 def trained(script, prepared_cell, tiny, outputs) -> Path:
     """Two mappings trained, one by train.py, with a key, offline by the environment, into a WANDB_DIR that is not there yet."""
     folder = outputs.parent / "runs" / "deep"
@@ -341,7 +328,7 @@ def test_an_upload_without_a_server_says_so_and_ends(trained, outputs, online):
     with socket.create_server(("127.0.0.1", 0)) as gone:
         url = f"http://127.0.0.1:{gone.getsockname()[1]}"
     done = online("wandb_upload.py", "seed=3", "logger.wandb.timeout=4", f"paths.outputs={outputs}", WANDB_BASE_URL=url)
-    assert done.returncode == 1 and "are not sent" in done.stderr and "goes on from there" in done.stderr
+    assert done.returncode == 1 and "are not sent" in done.stderr and "to continue there" in done.stderr
 
 
 def test_dashboard_has_the_rows_columns_and_metrics_of_the_experiment(online, server):

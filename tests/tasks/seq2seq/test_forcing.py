@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.commands import attending
+from tasks.commands.attending import Finished
 from tasks.data.records import Pair
 from tasks.data.symbols import EOS
-from tasks.load import forcing
-from tasks.load.attending import Finished
 from tasks.load.model import load_cell
 
 
@@ -26,10 +26,10 @@ def test_forced_attention_is_that_of_teacher_forcing(learned, tmp_path):
         )
         cells.append((mapping, row))
     of = Finished("title", None, cells, str(tmp_path))
-    source, output = forcing.stored(of, 2)
+    source, output = attending.stored_sentence(of, 2)
     with pytest.raises(ValueError, match="no test sentence 99999"):
-        forcing.stored(of, 99999)
-    example = forcing.forced(of, source, output)
+        attending.stored_sentence(of, 99999)
+    example = attending.forced(of, source, output)
     assert [p.label for p in example.panels] == ["softmax", "fusedmax"]
     assert list(example.panels[0].output) == list(example.panels[1].output)
     for panel, (_, row) in zip(example.panels, cells):

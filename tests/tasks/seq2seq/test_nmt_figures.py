@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from tasks import data
-from tasks.commands import reproduce
-from tasks.load import attending
+from tasks.commands import attending, reproduce
 from tasks.seq2seq import figures
 
 

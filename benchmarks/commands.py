@@ -1,0 +1,141 @@
+"""What the scripts of the benchmarks run: measure, print a page or its section, and write it unless the output is `-`."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _written(page: str, text: str, output: str) -> None:
+    """Print `page` and write `text`, the file with it."""
+    print(page)
+    if output != "-":
+        Path(output).write_text(text)
+        _say(f"Written to {output}. Compare with `git diff {output}`.")
+
+
+def _old(output: str, without: str = "") -> str:
+    return Path(output).read_text() if Path(output).is_file() else without
+
+
+def mappings(only: str, shapes: str, seconds: float, threads: int, with_peers: bool, output: str) -> None:
+    """`scripts/bench.py`. Raises ValueError: `only` matches no mapping."""
+    import benchmarks as bench
+    import sparse_attention as sa
+    from benchmarks.peers import versions
+
+    torch.set_num_threads(threads)
+    bench.keep_freed_memory()
+    sizes = tuple(tuple(int(v) for v in s.split("x")) for s in shapes.split(",")) if shapes else bench.SHAPES
+    wanted = tuple(only.split(","))  # "" matches every label
+    every = (bench.CASES, bench.CONTINUOUS_CASES, bench.STRUCTURED_CASES)
+    cases, continuous, structured = ([case for case in some if case.label.startswith(wanted)] for some in every)
+    known = {case.name for case in bench.CASES}
+    cases += [bench.Case(name, name, {}) for name in wanted if name in sa.names("simplex") and name not in known]
+    if not cases and not continuous and not structured:
+        labels = ", ".join([*(case.label for some in every for case in some), *sa.names("simplex")])
+        raise ValueError(f"--only {only!r} matches no mapping; there are {labels}")
+    backend = sa.kernels.select("sparsemax", torch.zeros(1, 1))
+    kernels = backend.__name__.rsplit(".", 1)[1]
+    if kernels == "native":
+        kernels += f" ({backend.instruction_set()})"
+    rows = []
+    for done, case in enumerate(cases, 1):
+        _say(f"[{done}/{len(cases)}] {case.label}")
+        rows += bench.measure(case, sizes, seconds, bench.peers(case.label) if with_peers else {})
+    page = bench.markdown(rows, sizes, versions(), kernels)
+    if continuous:
+        _say(f"continuous attention: {len(continuous)} cases")
+        page += "\n" + bench.markdown_continuous(bench.measure_continuous(continuous, seconds))
+    if structured:
+        _say(f"structured attention: {len(structured)} cases")
+        page += "\n" + bench.markdown_structured(bench.measure_structured(structured, seconds))
+    # the other two commands write what follows these headings
+    kept = re.search(r"\n## (Fused attention|Training and decoding)\n.*", _old(output), re.S)
+    _written(page, page + (kept[0] if kept else ""), output)
+
+
+def attention(
+    positions: Sequence[int], seconds: float, memory: bool, decoding: bool, trained: Path, output: str
+) -> None:
+    """`scripts/bench_attention.py`. Raises ValueError: no case has one of `positions`."""
+    from benchmarks import attention as bench
+    from benchmarks import decoding as decode
+
+    torch.set_num_threads(1)
+    cases = [case for case in bench.ATTENTION_CASES if not positions or case.n in positions]
+    if not cases:
+        raise ValueError(f"--n {' '.join(map(str, positions))} matches no case; there are 512, 1024, 4096, 8192")
+    rows = []
+    for done, case in enumerate(cases, 1):
+        _say(f"[{done}/{len(cases)}] {case}")
+        rows += bench.measure_attention((case,), seconds)
+    for mapping in bench.ALPHA:
+        if (file := trained / f"{mapping}_qkv.pt").exists():
+            rows += bench.measure_trained(file, mapping, seconds)
+    page = bench.markdown_attention(rows, bench.measure_memory(cases) if memory else {})
+    if decoding:
+        page += "\n" + decode.markdown_decoding(decode.measure_decoding(decode.DECODING_CASES, seconds))
+    print(page)
+    if output != "-":
+        bench.write_section(Path(output), page)
+        _say(f"Written to {output}. Compare with `git diff {output}`.")
+
+
+def training(
+    models: Sequence[str], mappings: Sequence[str], turns: int, device: str, threads: int, words: int, batch: int, output: str
+) -> None:  # fmt: skip
+    """`scripts/bench_training.py`. Raises ValueError: models or mappings that cannot be timed."""
+    import tasks.fairseq_plugin  # noqa: F401  registers the models
+    from benchmarks import throughput
+    from repro.store import provenance
+
+    torch.set_num_threads(threads)
+    known = throughput.names()
+    wanted, chosen = mappings or known, models or list(throughput.MODELS)
+    if unknown := [m for m in wanted if m not in known] + [m for m in chosen if m not in throughput.MODELS]:
+        raise ValueError(
+            f"{', '.join(unknown)} cannot be timed; there are {', '.join(known)}; {'; '.join(throughput.MODELS)}"
+        )
+    sizes, others = throughput.Sizes(words=words, batch=batch), [m for m in wanted if m != "softmax"]
+    tables = []
+    with tempfile.TemporaryDirectory() as folder:
+        for model in chosen:
+            tables += throughput.measure(model, others, sizes, Path(folder), device, turns, _say)
+    machine = provenance.collect()["machine"]
+    where = machine["gpu"] if device == "cuda" else machine["cpu"]
+    section = throughput.markdown(tables, sizes, device, where or platform.machine())
+    _written(section, throughput.with_section(_old(output, "# Benchmarks\n"), section), output)
+
+
+def language_model(only: Sequence[str], page: bool, seconds: float, turns: int, root: str, output: Path) -> None:
+    """`scripts/language_model.py`. Raises ValueError: unknown rows. DataError: data that are unavailable."""
+    from benchmarks.language_model import data, measure, training
+
+    torch.set_num_threads(1)
+    if unknown := set(only) - set(training.MAPPINGS):
+        raise ValueError(f"unknown row {', '.join(sorted(unknown))}; there are {', '.join(training.MAPPINGS)}")
+    folder = Path(root) / "language_model"
+    text, dev, source = data.texts(root)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in () if page else only or training.MAPPINGS:
+        options = training.Options(name, seconds=seconds)
+        model, record = training.train(options, text, dev, source, folder, _say)
+        training.keep_tensors(model, dev, options, folder)
+        (folder / f"{name}.json").write_text(json.dumps(asdict(record)))
+    if only and not page:
+        print("Next: python scripts/language_model.py --page")
+    else:
+        print(f"Written to {measure.write(folder, dev, turns, output)}")

@@ -1,0 +1,212 @@
+"""What the rows of a finished table attend to: stored test examples, your own texts, outputs that they are forced to, aligned pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from repro.cell import Cell
+from repro.plan.experiment import Column
+from repro.store import Evaluation, Store
+from tasks.classification import figures as alignments
+from tasks.classification.predict import collate
+from tasks.commands import reproduce
+from tasks.data import DataUnavailable
+from tasks.data.cache import read_meta
+from tasks.data.records import Example as Texts
+from tasks.data.records import Pair
+from tasks.data.symbols import EOS, SPECIAL
+from tasks.load.model import Loaded, load_cell
+from tasks.seq2seq.decode import padded
+from tasks.seq2seq.figures import Example, Panel, Row
+
+
+@dataclass
+class Finished:
+    """A column of an experiment: (label, cell) of every row, under one seed; the cells are below `outputs`."""
+
+    title: str
+    column: Column
+    cells: list[tuple[str, Cell]]
+    outputs: str
+
+    def test(self, cell: Cell) -> Evaluation:
+        """The evaluation on the test set."""
+        return cell.found(Store(self.outputs)).evaluations["test"]
+
+    def models(self) -> Iterator[tuple[str, Cell, Loaded]]:
+        """The model of every row, beside its label and cell."""
+        for label, cell in self.cells:
+            yield label, cell, load_cell(cell.entry(Store(self.outputs)).folder)
+
+
+def finished(name: str, overrides: Sequence[str], column: str | None = None, points: str = "") -> Finished:
+    """The cells of an experiment's column (default: its first) under its first seed.
+
+    Args:
+        points: how a row's label begins: the finished grid points of such rows (add=sparsegen_lin,lam=[0,0.5] too) instead of the rows.
+
+    Raises:
+        ValueError: another column's name, a column without cells. DataUnavailable: a row that is not finished.
+    """
+    planned = reproduce.plan([name], overrides)
+    (plan,), store, cells = planned.plans, Store(planned.outputs), {}
+    columns = plan.experiment.columns
+    keys = [c.key for c in columns]
+    if column is not None and column not in keys:
+        raise ValueError(f"column {column!r} is not in {name} with this profile; there are: {', '.join(keys)}")
+    at = keys.index(column) if column else 0
+    for slot in (s for s in plan.slots if s.column == at):
+        label, done = plan.experiment.rows[slot.row].label, slot.cell.found(store) is not None
+        if points:
+            if not done or not label.replace("_", "-").startswith(points.replace("_", "-")):
+                continue
+            label = ", ".join(f"{key}={_short(value)}" for key, value in slot.point) or label
+        elif not done:
+            again = " ".join(["python scripts/reproduce.py", name, *overrides])
+            raise DataUnavailable(
+                f"the row {label!r} is not finished", str(slot.cell.entry(store).folder), f"run: {again}"
+            )
+        cells.setdefault(label, slot.cell)
+    if not cells:
+        raise ValueError(f"{columns[at].label}: {plan.unavailable.get(at, f'no point of {points} is finished')}")
+    return Finished(plan.experiment.title, columns[at], list(cells.items()), str(planned.outputs))
+
+
+def _short(value: object) -> str:
+    """A grid's value, which the command line gives as text."""
+    try:
+        return f"{float(value):g}"  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return str(value)
+
+
+# ---- stored test examples
+
+
+def stored(of: Finished) -> list[Row]:
+    """The rows' test records and stored attention. Raises DataUnavailable when a row has stored none."""
+    from safetensors.numpy import load_file
+
+    rows = []
+    for label, cell in of.cells:
+        file = of.test(cell).path("attention.safetensors")
+        if not file.is_file():
+            raise DataUnavailable(f"the row {label!r} has no stored attention", str(file), "set task.keep_attention=50")
+        rows.append((label, cell.mapping, _records(of, cell), load_file(file)))
+    return rows
+
+
+def stored_sentence(of: Finished, index: int) -> tuple[str, str]:
+    """(source, first reference) of a test sentence. Raises ValueError when there is no such sentence."""
+    record = _records(of, of.cells[0][1]).get(index)
+    if record is None:
+        raise ValueError(f"there is no test sentence {index}")
+    return record["source"], record["references"][0]
+
+
+def stored_pairs(of: Finished, count: int) -> list[tuple[tuple[str, str], str]]:
+    """`count` test pairs that `choose` finds among those whose texts every row has stored, and their classes."""
+    rows = [_records(of, cell) for _, cell in of.cells]
+    return [(tuple(rows[0][i]["texts"]), rows[0][i]["label"]) for i in alignments.choose(rows, count)]
+
+
+def _records(of: Finished, cell: Cell) -> dict[int, dict[str, Any]]:
+    return {r["index"]: r for r in of.test(cell).predictions() if r["set"] == "test"}
+
+
+# ---- your own texts
+
+
+def translated(of: Finished, text: str) -> Example:
+    """A sentence of your own, translated by every row's model."""
+    panels, source = [], []
+    for label, cell, loaded in of.models():
+        (one,) = loaded.translate([text])
+        source = one.source_tokens
+        panels.append(_panel(label, cell, loaded, one.output_tokens, one.attention))
+    return Example(text, source, "", panels)
+
+
+def _panel(label: str, cell: Cell, loaded: Loaded, output: Sequence[str], weights: torch.Tensor) -> Panel:
+    """The attention [T, S] of one row, of a continuous one with its densities."""
+    kept = {"weights": weights}
+    if hasattr(loaded.model, "densities"):
+        kept |= loaded.model.densities(weights)
+    return Panel(label, cell.mapping, output, {name: value.numpy() for name, value in kept.items()})
+
+
+def classified(of: Finished, texts: Sequence[str]) -> Example:
+    """A text or pair of texts of your own, classified by every row's model: one panel, a line a row."""
+    lines, source, weights = [], [], []
+    for label, _, loaded in of.models():
+        (one,) = loaded.classify([tuple(texts)])
+        source, lines = one.source_tokens, [*lines, f"{label}: {one.output}"]
+        weights.append(one.attention[0].numpy())
+    mappings = tuple(cell.mapping for _, cell in of.cells)
+    panel = Panel(" / ".join(texts[1:]), mappings, lines, {"weights": np.stack(weights)})
+    return Example(" / ".join(texts), source, "", [panel])
+
+
+def forced(of: Finished, source: str, output: str) -> Example:
+    """Every row reads `source` and is given `output` word by word, whatever it would have written itself."""
+    panels, tokens = [], []
+    for label, cell, loaded in of.models():
+        tokens, said, weights = _forced(loaded, source, output)
+        panels.append(_panel(label, cell, loaded, said, weights))
+    return Example(source, tokens, output, panels)
+
+
+@torch.no_grad()
+def _forced(loaded: Loaded, source: str, output: str) -> tuple[Sequence[str], Sequence[str], torch.Tensor]:
+    """Source tokens S, output tokens T (the end of sentence last), attention [T, S] on the CPU."""
+    model = loaded.model
+    device = next(model.parameters()).device
+    with loaded.as_test_set([Pair(source, (output,))], "pairs", {"digits": None}) as test:
+        split = test.splits["test"]
+        src_tokens, src_lengths = padded([split.source[0]])
+        memory = model.encode(src_tokens.to(device), src_lengths)
+        state, steps = model.start(memory), []
+        for token in np.concatenate(([EOS], split.target[0])).tolist():
+            _, weights, state = model.step(torch.tensor([token], device=device), memory, state)
+            steps.append(weights[0].float().cpu())
+        return split.source_tokens(0), [*split.target_tokens(0), SPECIAL[EOS]], torch.stack(steps)
+
+
+def aligned(of: Finished, pairs: Sequence[tuple[tuple[str, str], str]]) -> list[alignments.Example]:
+    """Pairs of texts and their classes, aligned by every row's model. Raises ValueError for a model that aligns nothing."""
+    found: list[alignments.Example] = []
+    for label, _, loaded in of.models():
+        if not hasattr(loaded.model, "aligned"):
+            raise ValueError(f"the row {label!r} is {loaded.config['model']['name']}, which aligns no words; esim does")
+        for i, (tokens, panel) in enumerate(_aligned(loaded, label, [texts for texts, _ in pairs])):
+            if i == len(found):
+                found.append(alignments.Example(tokens, pairs[i][1], []))
+            found[i].panels.append(panel)  # type: ignore[attr-defined]
+    return found
+
+
+@torch.no_grad()
+def _aligned(loaded: Loaded, label: str, texts: Sequence[tuple[str, str]]) -> Iterator[tuple[Any, alignments.Panel]]:
+    """(tokens of both texts, panel) of each pair."""
+    meta = read_meta(loaded.encoding.folder)
+    outputs = [one.output for one in loaded.classify(texts)]
+    device = next(loaded.model.parameters()).device
+    about = {"classes": meta["classes"], "fields": meta["fields"]}
+    with loaded.as_test_set([Texts(tuple(one), 0) for one in texts], "texts", about) as test:
+        split = test.splits["test"]
+        for i, output in enumerate(outputs):
+            ids, lengths = collate(split, [i])
+            *_, (p, _), found = loaded.model.aligned([one.to(device) for one in ids], lengths, structures=True)
+            weights, structures = np.zeros(0), np.zeros((0, p.size(1)), dtype=int)
+            if found:
+                count = int((found[0].weights[0] > 0).sum())
+                weights, structures = (t[0, :count].cpu().numpy() for t in (found[0].weights, found[0].structures))
+                order = np.argsort(-weights, kind="stable")
+                weights, structures = weights[order], structures[order]
+            panel = alignments.Panel(label, output, p[0].cpu().numpy(), weights, structures)
+            yield tuple(list(field[i]) for field in split.tokens), panel

@@ -1,0 +1,45 @@
+"""`scripts/data.py`: data sets listed, fetched, verified and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from tasks import data
+
+
+def main(what: str, names: Sequence[str], root: str, options: Mapping[str, str | None]) -> int:
+    """List, fetch, verify or show data sets; the exit status.
+
+    Args:
+        what: list, fetch, verify or show. names: of data sets or word vectors; list takes none for all.
+        root: folder for downloads. options: `mirror` and `path`, as of a data node.
+    Raises:
+        ValueError: unknown names, or none where one is needed. DataError: data that are unavailable or not what they should be.
+    """
+    known = data.manifest_names()
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError("; ".join(problem for name in unknown for problem in data.problems({"name": name})))
+    if what == "list":
+        for name in names or known:
+            manifest = data.load_manifest(name)
+            ways = ", ".join(source["kind"] for source in manifest.get("sources", ())) or manifest["kind"]
+            print(f"{name:22s} {ways:18s} {manifest['title']}\n{'':41s} {manifest['get']}")
+        return 0
+    if not names:
+        raise ValueError(f"{what} needs the name of a data set; python scripts/data.py list prints them")
+    for name in names:
+        if name not in data.set_names():
+            print(data.fetch_vectors(name, root, data.Progress(), fetching=what == "fetch"))
+            continue
+        print((data.verify if what == "verify" else data.fetch)(name, root, options, data.Progress()))
+        if what == "show":
+            _show({"name": name, **{k: v for k, v in options.items() if v is not None}}, root)
+    return 0
+
+
+def _show(node: Mapping[str, str], root: str) -> None:
+    """Print notes and shortfalls of a data set and five test records."""
+    found = data.open_data(node, root, data.Progress())
+    for line in (*found.notes, *found.shortfalls, *islice(found.read(data.NullProgress()).get("test", ()), 5)):
+        print(f"  {line}")

@@ -1,0 +1,147 @@
+"""The one grammar of the scripts: NAMES, key=value and --flags, as the signature of a script's function says.
+
+    cell                   a word that is needed, whatever it contains    python scripts/evaluate.py toy/sparsemax,seed=1
+    *names                 further words                                  python scripts/reproduce.py demo laha2018_table2
+    *, nbest: int = 1      a value: --nbest 3, --nbest=3 or nbest=3; a dot or a dash of its name is written _
+       only: list[str]     several values: --only softmax sparsemax, or the option twice
+       heat: bool = False  --heat
+       overrides           every other key=value, +key=value and ~key, for Hydra
+
+The docstring of the script is its help. A function that takes `arguments` reads its command line itself (Hydra's, of train.py);
+one that takes `help` adds to it. Needs Python's own library alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+FAILED, WRONG, STOPPED = 1, 2, 130
+# Errors whose sentence is for the user. Their classes are looked up by name: most scripts need neither store nor data.
+EXPECTED = ("StoreError", "DataError")
+
+
+class UsageError(ValueError):
+    """Arguments that the script does not take."""
+
+
+def command(main: Callable[..., int | None]) -> Callable[..., int]:
+    """Make `main` a script: `run(arguments)` parses them (default: `sys.argv`), calls `main` and returns the exit status.
+
+    0 or what `main` returns; 1: it failed; 2: wrong arguments or configuration; 130: Ctrl-C.
+    """
+    wants = inspect.signature(main, eval_str=True).parameters
+    text = main.__globals__["__doc__"]
+
+    def run(arguments: list[str] | None = None) -> int:
+        given = sys.argv[1:] if arguments is None else list(arguments)
+        asked = {"-h", "--help"} & set(given)
+        if asked:
+            print(text)
+        try:
+            if "arguments" in wants:
+                return main(given) or 0
+            if asked and "help" not in wants:
+                return 0
+            names, options = parse(wants, [word for word in given if word not in asked])
+            if asked:
+                return main(*names, **options, help=True) or 0
+            needed = [name.upper() for name, one in wants.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+            if len(names) < len(needed):
+                print(f"{text}\nerror: {needed[len(names)]} is missing", file=sys.stderr)
+                return WRONG
+            return main(*names, **options) or 0
+        except KeyboardInterrupt:
+            print("stopped; run the same command again to continue", file=sys.stderr, flush=True)
+            sys.stdout.flush()
+            os._exit(STOPPED)  # fairseq reads ahead in a thread: inside torch, it would abort when the interpreter ends
+        except ValueError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return WRONG
+        except (OSError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not {c.__name__ for c in type(error).__mro__} & set(EXPECTED):
+                raise
+            print(f"error: {error}", file=sys.stderr)
+            return FAILED
+
+    return run
+
+
+def parse(wants: Mapping[str, inspect.Parameter], arguments: Iterable[str]) -> tuple[list[Any], dict[str, Any]]:
+    """Words and options of a command line. Raises UsageError."""
+    options = {n.strip("_"): p for n, p in wants.items() if p.kind is p.KEYWORD_ONLY and n not in ("overrides", "help")}
+    needed = [p for p in wants.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    further = any(p.kind is p.VAR_POSITIONAL for p in wants.values())
+    names: list[Any] = []
+    overrides: list[str] = []
+    given: dict[str, Any] = {}
+    words = list(arguments)
+    while words:
+        word = words.pop(0)
+        key, equals, value = word.partition("=")
+        name = re.sub("[-.]", "_", key.removeprefix("--"))
+        if name in options and (word.startswith("--") or equals):
+            kind = options[name].annotation
+            if kind is bool:
+                if equals:
+                    raise UsageError(f"--{name} takes no value; leave ={value} out")
+                values: Any = True
+            else:
+                several = typing.get_origin(kind) is list
+                read = [value] if equals else words[:1]
+                del words[: not equals]
+                while several and not equals and not further and words and not re.match(r"--|[\w.]+=", words[0]):
+                    read.append(words.pop(0))
+                if not read:
+                    raise UsageError(f"{word} needs a value")
+                values = [_value(key, one, kind) for one in read]
+                values = [*given.get(options[name].name, ()), *values] if several else values[-1]
+            given[options[name].name] = values
+        elif word.startswith("-") and word != "-":
+            raise UsageError(_unknown(key, [f"--{_spelt(n)}" for n in options]))
+        elif len(names) < len(needed):
+            names.append(_value(needed[len(names)].name.upper(), word, needed[len(names)].annotation))
+        elif (equals or word[:1] in ("+", "~")) and "overrides" in wants:
+            overrides.append(word)
+        elif equals:
+            raise UsageError(
+                _unknown(f"{key}=", [f"{_spelt(n)}=" for n, p in options.items() if p.annotation is not bool])
+            )
+        elif further:
+            names.append(word)
+        else:
+            raise UsageError(f"{word!r} is one word too many; -h prints what this command takes")
+    if missing := [n for n, p in options.items() if p.default is p.empty and p.name not in given]:
+        raise UsageError(f"--{missing[0]} is missing; -h prints the help")
+    return names, given | ({"overrides": overrides} if "overrides" in wants else {})
+
+
+def _spelt(name: str) -> str:
+    return name.replace("paths_", "paths.").replace("_", "-")
+
+
+def _unknown(what: str, known: list[str]) -> str:
+    found = difflib.get_close_matches(what, known, n=1)
+    near = f" (did you mean {found[0]!r}?)" if found else ""
+    return f"{what} is unknown here{near}; there are: {', '.join(known) or 'none'}; -h prints the help"
+
+
+def _value(key: str, text: str, kind: Any) -> Any:
+    """`text` as `int`, `float`, `str`, `Path`, one of a `Literal`, or an item of a `list` of them."""
+    if typing.get_origin(kind) in (list, types.UnionType, typing.Union):
+        kind = next(k for k in typing.get_args(kind) if k is not types.NoneType)
+    if typing.get_origin(kind) is typing.Literal:
+        if text not in typing.get_args(kind):
+            raise UsageError(_unknown(f"{key}={text}", [f"{key}={k}" for k in typing.get_args(kind)]))
+        return text
+    try:
+        return kind(text)
+    except ValueError:
+        raise UsageError(f"{key}={text} must be a {'whole ' * (kind is int)}number") from None

@@ -1,0 +1,65 @@
+"""The one grammar of the scripts, on functions of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from repro.files import StoreError
+from tasks.commands.entry import command
+
+
+@command
+def one(
+    cell: str, kind: Literal["a", "b"], *, overrides: list[str], n: int = 1, lam: float = 0.5, only: list[str] = (), heat: bool = False,
+    in_: Path | None = None, on: Literal["cpu", "gpu"] | None = None, paths_outputs: str = "",
+) -> int:  # fmt: skip
+    print((cell, kind, overrides, n, lam, only, heat, in_, on, paths_outputs))
+    return 3
+
+
+@command
+def many(*names: str, to: Path, fail: str = "") -> None:
+    if fail:
+        raise {"value": ValueError, "store": StoreError, "disk": OSError, "bug": RuntimeError}[fail]("so")
+    print(names, to)
+
+
+def test_words_values_and_flags(capsys):
+    line = "t/m,seed=1 --n 3 --lam=-1 b decode.beam=2 +x=1 ~y --only p q --heat in=f on=gpu paths.outputs=o"
+    assert one(line.split()) == 3
+    said = ("t/m,seed=1", "b", ["decode.beam=2", "+x=1", "~y"], 3, -1.0, ["p", "q"], True, Path("f"), "gpu", "o")
+    assert capsys.readouterr().out == f"{said}\n"
+    assert one(["c", "a", "--only", "p", "x=1", "--only=q"]) == 3  # the option twice; a key ends its values
+    assert "['x=1'], 1, 0.5, ['p', 'q'], False, None, None, ''" in capsys.readouterr().out
+    assert many(["x", "--to", "-", "y"]) == 0 and capsys.readouterr().out == f"('x', 'y') {Path('-')}\n"
+
+
+@pytest.mark.parametrize(
+    "script, given, said",
+    [
+        (one, ["c"], "error: KIND is missing"), (one, ["c", "d"], "KIND=d is unknown here"), (one, ["c", "a", "z"], "'z' is one word too many"),
+        (one, ["c", "a", "--haet"], "--haet is unknown here (did you mean '--heat'?)"), (one, ["c", "a", "--heat=1"], "takes no value"),
+        (one, ["c", "a", "--n"], "--n needs a value"), (one, ["c", "a", "n=x"], "n=x must be a whole number"),
+        (one, ["c", "a", "lam=x"], "lam=x must be a number"), (many, ["x"], "--to is missing"), (many, ["to=f", "tu=g"], "did you mean 'to='"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else "",
+)  # fmt: skip
+def test_what_is_refused(capsys, script, given, said):
+    assert script(given) == 2
+    told = capsys.readouterr()
+    assert said in told.err and not told.out
+
+
+def test_the_exit_status_says_what_failed(capsys):
+    for fail, status in (("value", 2), ("store", 1), ("disk", 1)):
+        assert many(["to=f", f"fail={fail}"]) == status and capsys.readouterr().err == "error: so\n"
+    with pytest.raises(RuntimeError, match="so"):  # a bug keeps its traceback
+        many(["to=f", "fail=bug"])
+
+
+def test_help_is_the_docstring_and_needs_nothing(capsys):
+    assert one(["--help"]) == many(["-h"]) == 0
+    assert capsys.readouterr().out.startswith("The one grammar of the scripts")
