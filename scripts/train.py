@@ -31,12 +31,11 @@ def run() -> int:
 
         print(__doc__, pages.parameters(arguments), sep="\n", end="\n\n")
     try:
-        from tasks.commands import sweep
+        overrides.check_arguments(arguments)  # before torch is imported
+        from tasks.commands import sweep, train
 
         if sweep.ours(arguments):
             return sweep.main(arguments)
-        overrides.check_arguments([a for a in arguments if not a.startswith("sweep=")])
-        from tasks.commands import train
 
         return train.main(arguments, ROOT / "configs")
     except (overrides.ConfigError, *overrides.HYDRA, OSError) as error:
