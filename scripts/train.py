@@ -8,6 +8,7 @@
 docs/sweeps.md has the rest.
 """
 
+import os
 import sys
 
 from _entry import command
@@ -15,6 +16,14 @@ from _entry import command
 
 @command
 def main(arguments: list[str]) -> int:
+    from tasks.config import overrides
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors come here
+    try:
+        overrides.check_arguments(arguments)  # before torch is imported
+    except (overrides.ConfigError, *overrides.HYDRA) as error:
+        print(f"error: {overrides.sentence(error)}", file=sys.stderr)
+        return 1
     from tasks.commands import train
 
     return train.main(arguments)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.config.models import architecture
-from tasks.config.options import choice, flag, integer, listing, text
+from tasks.config.options import REQUIRED, choice, flag, integer, listing, stated, text
 
 KIND = "texts"
 SCORES = ("attention", "faithfulness")
@@ -18,40 +18,41 @@ NOT_IDENTITY = {"task": ("deviations",)}
 
 
 @dataclass
+@stated("task/snli", "task")
 class Task:
     """Labelled texts: one text an example (sentiment) or two (entailment)."""
 
     fields: int = integer(low=1, high=2, help="texts an example has")
     scores: list = listing(
-        [], choice("attention", *SCORES), help="measured besides: groups of weights; what erasing words does"
+        REQUIRED, choice(REQUIRED, *SCORES), help="measured besides: groups of weights; what erasing words does"
     )
-    keep_attention: int = integer(50, low=0, high=1_000_000, help="test examples whose attention is stored")
-    deviations: list = listing([], text(), help="what differs from the paper; printed below tables")
+    keep_attention: int = integer(low=0, high=1_000_000, help="test examples whose attention is stored")
+    deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
 
 
 @dataclass
+@stated("task/snli", "encode")
 class Encode:
     """From texts to ids."""
 
-    tokenizer: str = choice("whitespace", *TOKENIZERS, help="how a text is cut into words")
-    lowercase: bool = flag(False, help="before cutting")
+    tokenizer: str = choice(REQUIRED, *TOKENIZERS, help="how a text is cut into words")
+    lowercase: bool = flag(help="before cutting")
     vocab_size: int | None = integer(
-        None,
         low=1,
         high=10_000_000,
         optional=True,
         help="most frequent training words kept; those with a pretrained vector come on top",
     )
     min_count: int = integer(
-        1, low=1, high=1_000_000, help="rarer training words are unknown, unless they have a pretrained vector"
+        low=1, high=1_000_000, help="rarer training words are unknown, unless they have a pretrained vector"
     )
     max_tokens: int | None = integer(
-        None, low=1, high=1_000_000, optional=True, help="only the first ones of each text are read, in every split"
+        low=1, high=1_000_000, optional=True, help="only the first ones of each text are read, in every split"
     )
     vectors: str | None = text(
-        None, optional=True, help="file of word vectors in GloVe's format; ppmi: counted in the training texts"
+        optional=True, help="file of word vectors in GloVe's format; ppmi: counted in the training texts"
     )
-    vector_dim: int = integer(100, low=1, high=10_000, help="of counted vectors")
+    vector_dim: int = integer(low=1, high=10_000, help="of counted vectors")
 
 
 @dataclass

@@ -28,9 +28,8 @@ from repro.tables import render
 from tasks.commands import compare, reproduce
 from tasks.config import compose
 from tasks.config.options import near, short
-from tasks.config.overrides import ConfigError, Swept, swept
+from tasks.config.overrides import OF_SWEEPS, ConfigError, Swept, swept
 
-OWN = ("sweep", "grid", "experiment")
 FLAGS = ("-m", "--multirun", "--plan")
 GRIDS = ("paper",)  # the grid of each mapping's configuration file
 WHERE = ("runtime", "paths", "logger", "launcher", "sweep")  # what may change when a sweep is continued
@@ -68,7 +67,7 @@ def ours(arguments: Sequence[str]) -> bool:
     """Whether this module runs a command line (a sweep or plan), or Hydra does (its flags, sweepers and launchers)."""
     flags = [a for a in arguments if a.startswith("-")]
     hydras = [a for a in arguments if a.lstrip("+~").startswith(("hydra/", "hydra."))]
-    own = [a for a in arguments if a.split("=")[0] in OWN]
+    own = [a for a in arguments if a.split("=")[0] in OF_SWEEPS]
     if own and (hydras or not set(FLAGS) & set(flags)):
         why = f"{hydras[0]} gives the sweep to Hydra, which knows no" if hydras else "a sweep needs -m, for"
         if not (hydras and all(a.startswith("sweep=") for a in own)):
@@ -268,7 +267,7 @@ def main(arguments: Sequence[str]) -> int:
     refuse_wrong(resolved)
     store = Store(next(w for group in resolved.slots for w in group).config["paths"]["outputs"])
     folder = folder_of(store, asked, resolved)
-    overrides = [o for o in asked.arguments if o.split("=")[0] not in OWN]
+    overrides = [o for o in asked.arguments if o.split("=")[0] not in OF_SWEEPS]
     planned = reproduce.filled(resolved.experiments, resolved.slots, overrides, folder.name)
     return reproduce.drive(Sweep(planned, store, asked=asked, resolved=resolved, folder=folder))
 

@@ -98,13 +98,11 @@ def _ended(reason: str, told: dict[str, Any] | None = None, said: bool = False) 
 
 def main(arguments: Sequence[str]) -> int:
     """`scripts/train.py`: one cell, a sweep of ours, or jobs of Hydra's. Exit status: 0, 1 when a cell failed or the configuration is wrong."""
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors come here
     if {"-h", "--help"} & set(arguments):
         print(pages.parameters(arguments), end="\n\n")
     try:
         if sweep.ours(arguments):
             return sweep.main(arguments)
-        overrides.check_arguments([a for a in arguments if not a.startswith("sweep=")])
         return _hydra(arguments)
     except (*reproduce.ERRORS, *overrides.HYDRA, OSError) as error:
         print(f"error: {overrides.sentence(error)}", file=sys.stderr)

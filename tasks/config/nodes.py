@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tasks.config.options import LARGEST, REQUIRED, Kind, choice, flag, integer, listing, number, text
+from tasks.config.options import LARGEST, REQUIRED, Kind, choice, flag, integer, listing, number, stated, text
 
 
 def _devices(value: Any) -> str | list[int]:
@@ -24,26 +24,23 @@ def _devices(value: Any) -> str | list[int]:
 
 
 @dataclass
+@stated("main", "train")
 class Train:
     """How long, in what batches, and which epoch is kept."""
 
-    max_epochs: int = integer(13, low=1, high=10_000, help="epochs")
+    max_epochs: int = integer(low=1, high=10_000, help="epochs")
     batch_size: int | None = integer(
-        64, low=1, high=1_000_000, optional=True, help="most examples of a batch; null: max_tokens alone says"
+        low=1, high=1_000_000, optional=True, help="most examples of a batch; null: max_tokens alone says"
     )
-    batch_size_valid: int = integer(128, low=1, high=1_000_000, help="examples of a batch of dev")
+    batch_size_valid: int = integer(low=1, high=1_000_000, help="examples of a batch of dev")
     max_tokens: int | None = integer(
-        None,
-        low=1,
-        high=10_000_000,
-        optional=True,
-        help="most tokens of a batch, at least those of the longest example",
+        low=1, high=10_000_000, optional=True, help="most tokens of a batch, at least those of the longest example"
     )
-    update_freq: int = integer(1, low=1, high=10_000, help="batches whose gradients make one update")
-    best_metric: str = choice("accuracy", "accuracy", "loss", "ppl", "f1", help="dev score that picks the epoch")
-    precision: str = choice("fp32", "fp32", "fp16", "bf16", help="fp16 (on a GPU), bf16: autocast over fp32 weights")
+    update_freq: int = integer(low=1, high=10_000, help="batches whose gradients make one update")
+    best_metric: str = choice(REQUIRED, "accuracy", "loss", "ppl", "f1", help="dev score that picks the epoch")
+    precision: str = choice(REQUIRED, "fp32", "fp16", "bf16", help="fp16 (on a GPU), bf16: autocast over fp32 weights")
     processes: int = integer(
-        1, low=1, high=1024, help="data-parallel: GPUs, or CPU processes over gloo; they share each update"
+        low=1, high=1024, help="data-parallel: GPUs, or CPU processes over gloo; they share each update"
     )
 
     def problems(self) -> list[str]:
@@ -79,22 +76,24 @@ def shares(train: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
 
 
 @dataclass
+@stated("optim/sgd")
 class Sgd:
     """Stochastic gradient descent without momentum."""
 
-    lr: float = number(1.0, above=0, high=100, help="base rate; the schedule changes it")
-    clip: float = number(5.0, low=0, high=1e6, help="largest norm of the gradient; 0: any")
-    normalize: str = choice("sentences", "sentences", "tokens", help="what a batch's summed loss is divided by")
-    label_smoothing: float = number(0.0, low=0, below=1, help="share of the target spread over the vocabulary")
-    weight_decay: float = number(0.0, low=0, below=1, help="decoupled")
+    lr: float = number(above=0, high=100, help="base rate; the schedule changes it")
+    clip: float = number(low=0, high=1e6, help="largest norm of the gradient; 0: any")
+    normalize: str = choice(REQUIRED, "sentences", "tokens", help="what a batch's summed loss is divided by")
+    label_smoothing: float = number(low=0, below=1, help="share of the target spread over the vocabulary")
+    weight_decay: float = number(low=0, below=1, help="decoupled")
 
 
 @dataclass
+@stated("optim/adam")
 class Adam(Sgd):
     """Adam (Kingma & Ba 2015)."""
 
-    betas: list = listing([0.9, 0.98], number(low=0, below=1), length=2, help="of the two moments")
-    eps: float = number(1e-8, above=0, high=1, help="beside the root of the second moment")
+    betas: list = listing(REQUIRED, number(low=0, below=1), length=2, help="of the two moments")
+    eps: float = number(above=0, high=1, help="beside the root of the second moment")
 
 
 @dataclass
@@ -105,26 +104,27 @@ class Profile:
 
 
 @dataclass
+@stated("main", "runtime")
 class Runtime:
     """Where and how; no part of what is computed."""
 
-    device: str = choice("auto", "auto", "cpu", "cuda", help="auto: a GPU where there is one")
-    threads: int = integer(1, low=1, high=1024, help="of each cell")
-    workers: int = integer(2, low=1, high=1024, help="cells at a time")
+    device: str = choice(REQUIRED, "auto", "cpu", "cuda", help="auto: a GPU where there is one")
+    threads: int = integer(low=1, high=1024, help="of each cell")
+    workers: int = integer(low=1, high=1024, help="cells at a time")
     devices: Any = field(
-        default="all", metadata={"kind": Kind(object, _devices, "GPUs of the workers: all, none or numbers")}
+        default=REQUIRED, metadata={"kind": Kind(object, _devices, "GPUs of the workers: all, none or numbers")}
     )
-    workers_per_device: int = integer(1, low=1, high=64, help="cells that share a GPU, or train.processes of them")
-    data_workers: int = integer(0, low=0, high=256, help="processes that collate batches")
-    save_minutes: float = number(10, above=0, high=10_000, help="between checkpoints inside an epoch")
+    workers_per_device: int = integer(low=1, high=64, help="cells that share a GPU, or train.processes of them")
+    data_workers: int = integer(low=0, high=256, help="processes that collate batches")
+    save_minutes: float = number(above=0, high=10_000, help="between checkpoints inside an epoch")
     keep_checkpoints: bool = flag(
-        False, help="keep those of a finished training, with the optimiser's state; else its best weights alone"
+        help="keep those of a finished training, with the optimiser's state; else its best weights alone"
     )
-    tf32: bool = flag(False, help="matrix products of fp32 by TF32 on a GPU that has it; recorded with every cell")
+    tf32: bool = flag(help="matrix products of fp32 by TF32 on a GPU that has it; recorded with every cell")
     compile: bool = flag(
-        False, help="torch.compile the decoder's step of an LSTM with input feeding; recorded with every cell"
+        help="torch.compile the decoder's step of an LSTM with input feeding; recorded with every cell"
     )
-    verbose: bool = flag(False, help="print tracebacks")
+    verbose: bool = flag(help="print tracebacks")
 
 
 @dataclass
@@ -136,11 +136,12 @@ class Paths:
 
 
 @dataclass
+@stated("main")
 class Top:
     """What stands at the top by itself."""
 
-    seed: int = integer(1, low=0, high=LARGEST, help="of everything that is drawn")
-    plugins: list = listing([], text(), help="Python files that register mappings of one's own")
+    seed: int = integer(low=0, high=LARGEST, help="of everything that is drawn")
+    plugins: list = listing(REQUIRED, text(), help="Python files that register mappings of one's own")
 
 
 @dataclass
@@ -149,35 +150,40 @@ class Csv:
 
 
 @dataclass
+@stated("launcher/local")
 class Local:
     """Cells run on this machine."""
 
-    retries: int = integer(0, low=0, high=100, help="times that a cell is begun again whose process was killed")
+    retries: int = integer(low=0, high=100, help="times that a cell is begun again whose process was killed")
 
 
 @dataclass
+class Joblib(Local):
+    """Cells run on this machine, by joblib's workers: a worker's libraries are loaded once for all of its cells."""
+
+
+@dataclass
+@stated("launcher/slurm")
 class Slurm:
     """Cells run as one array job, one element each."""
 
-    wait: bool = flag(True, help="stay and show progress; false: return, the same command shows it later")
-    retries: int = integer(2, low=0, high=100, help="times that a cell is submitted again that its machine has failed")
-    partition: str | None = text(None, optional=True, help="null: the cluster's default")
-    account: str | None = text(None, optional=True)
-    qos: str | None = text(None, optional=True)
-    time: int = integer(
-        60, low=1, high=525_600, help="minutes; a cell that needs more is saved and goes on in the queue"
-    )
-    notice: int = integer(120, low=1, high=3600, help="seconds before that at which it is asked to save")
-    mem: str | None = text(None, optional=True, help="of a node, as 8GB; null: the cluster's default")
-    cpus: int = integer(1, low=1, high=1024, help="of each task")
-    gres: str | None = text(None, optional=True, help="of each node, as gpu:1 or gpu:a100:4")
-    nodes: int = integer(1, low=1, high=1024, help="of each cell; more than one: train.processes is nodes x tasks")
-    tasks: int = integer(1, low=1, high=1024, help="of each node; 1: a cell starts the processes of one node itself")
-    parallel: int = integer(64, low=1, high=10_000, help="elements of the array at a time")
-    exclude: str | None = text(None, optional=True, help="nodes not to use")
-    setup: list = listing([], text(), help="lines of shell before Python starts, as module load cuda")
-    python: str | None = text(None, optional=True, help="the nodes' Python; null: the one that submits")
-    sbatch: list = listing([], text(), help="further options of sbatch, as constraint=a100")
+    wait: bool = flag(help="stay and show progress; false: return, the same command shows it later")
+    retries: int = integer(low=0, high=100, help="times that a cell is submitted again that its machine has failed")
+    partition: str | None = text(optional=True, help="null: the cluster's default")
+    account: str | None = text(optional=True)
+    qos: str | None = text(optional=True)
+    time: int = integer(low=1, high=525_600, help="minutes; a cell that needs more is saved and goes on in the queue")
+    notice: int = integer(low=1, high=3600, help="seconds before that at which it is asked to save")
+    mem: str | None = text(optional=True, help="of a node, as 8GB; null: the cluster's default")
+    cpus: int = integer(low=1, high=1024, help="of each task")
+    gres: str | None = text(optional=True, help="of each node, as gpu:1 or gpu:a100:4")
+    nodes: int = integer(low=1, high=1024, help="of each cell; more than one: train.processes is nodes x tasks")
+    tasks: int = integer(low=1, high=1024, help="of each node; 1: a cell starts the processes of one node itself")
+    parallel: int = integer(low=1, high=10_000, help="elements of the array at a time")
+    exclude: str | None = text(optional=True, help="nodes not to use")
+    setup: list = listing(REQUIRED, text(), help="lines of shell before Python starts, as module load cuda")
+    python: str | None = text(optional=True, help="the nodes' Python; null: the one that submits")
+    sbatch: list = listing(REQUIRED, text(), help="further options of sbatch, as constraint=a100")
 
     def problems(self) -> list[str]:
         found = [
@@ -191,7 +197,4 @@ class Slurm:
 
 
 SINGLE = {"train": Train, "profile": Profile, "runtime": Runtime, "paths": Paths}
-NAMED = {
-    "optim": {"sgd": Sgd, "adam": Adam},
-    "launcher": {"local": Local, "slurm": Slurm},
-}
+NAMED = {"optim": {"sgd": Sgd, "adam": Adam}, "launcher": {"local": Local, "joblib": Joblib, "slurm": Slurm}}

@@ -1,9 +1,10 @@
 """Typed options: one dataclass a node of the configuration, whose fields carry what is possible; one checker for all of them.
 
     @dataclass
+    @stated("main", "train")
     class Train:
-        max_epochs: int = integer(13, low=1, help="epochs")
-        precision: str = choice("fp32", "fp32", "fp16", "bf16")
+        max_epochs: int = integer(low=1, help="epochs")
+        precision: str = choice(REQUIRED, "fp32", "fp16", "bf16")
 
     train = read(Train, {"max_epochs": 2}, "train")
 
@@ -18,8 +19,13 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
 
+from omegaconf import OmegaConf
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 Options = TypeVar("Options")
 REQUIRED = object()
 LONGEST = 4000  # characters of a text, items of a list: more is a mistake
@@ -42,6 +48,34 @@ class Kind:
     type: type
     read: Callable[[Any], Any]
     help: str = ""
+
+
+def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
+    """Class decorator, below @dataclass: the defaults of the class's own fields are the values of `configs/<file>.yaml`.
+
+    So a default is written once, in the file that people read and copy. Fields that the file does not have, or whose value
+    refers to another one (`${...}`), must be given.
+
+    Args:
+        keys: where in the file the values are, from the top.
+    """
+
+    def decorate(cls: type[Options]) -> type[Options]:
+        values = _values(file)
+        for key in keys:
+            values = values[key]
+        for name in cls.__annotations__:
+            value = values.get(name, REQUIRED)
+            if not (isinstance(value, str) and value.startswith("${")):
+                setattr(cls, name, _field(value, getattr(cls, name).metadata["kind"]))
+        return cls
+
+    return decorate
+
+
+@lru_cache(64)
+def _values(file: str) -> dict[str, Any]:
+    return OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{file}.yaml"), resolve=False)  # type: ignore[return-value]
 
 
 def _field(default: Any, kind: Kind) -> Any:
@@ -192,7 +226,7 @@ def node(cls: type) -> Any:
             raise ValueError(f"must be a mapping of {', '.join(f.name for f in fields(cls))}")
         return read(cls, value, "")
 
-    return _field({}, Kind(dict, reader, (cls.__doc__ or "").split("\n")[0]))
+    return _field(REQUIRED, Kind(dict, reader, (cls.__doc__ or "").split("\n")[0]))
 
 
 def anything(default: Any = REQUIRED, help: str = "") -> Any:

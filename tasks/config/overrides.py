@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -24,11 +23,12 @@ from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from tasks.config.options import CONFIGS as CONFIGS
 from tasks.config.options import near, short
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 # Keys below these are names of one's own, which can be taken away; every other key is needed.
 DELETABLE = ("mapping.at.", "mapping.grid.", "task.tune.parameters.")
+OF_SWEEPS = ("sweep", "grid", "experiment")  # arguments of a sweep, which are no keys of a configuration
 SEVERAL = ("logger",)  # groups of which several pages may be chosen
 HYDRA = (HydraException, OmegaConfBaseException)
 UNREADABLE = (
@@ -57,11 +57,12 @@ def merged(page: str, overrides: Sequence[str]) -> DictConfig:
     if sweeps := [one.input_line for one in parsed if one.is_sweep_override()]:
         raise ConfigError(f"{sweeps[0]!r} names several values; scripts/train.py -m runs one after the other")
     chosen = tuple(o for o, one in zip(overrides, parsed) if _chooses(one))
+    config = None
     try:
         config = copy.deepcopy(_pages(page, chosen))
         ConfigLoaderImpl._apply_overrides_to_config([one for one in parsed if not _chooses(one)], config)
     except HYDRA as error:
-        raise ConfigError(sentence(error)) from error
+        raise ConfigError(sentence(error, config)) from error
     return config
 
 
@@ -88,11 +89,15 @@ def refuse(overrides: Sequence[str]) -> None:
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    """Refuse what Hydra's command line would end on with a traceback; values are checked by `tasks.config.compose`. Raises ConfigError."""
+    """Check the names on a command line, which needs neither torch nor the library; `tasks.config.compose` checks the values.
+
+    Raises:
+        ConfigError: unknown keys and files, what Hydra cannot parse. For a sweep only the files that it chooses are checked.
+    """
     overrides = [a for a in arguments if ("=" in a and not a.startswith("-")) or a.startswith("~")]
     if {"-m", "--multirun", "--plan"} & set(arguments):
         refuse(overrides)
-    else:
+    elif not any(a.split("=")[0] in OF_SWEEPS for a in arguments):
         merged("main", overrides)
 
 
@@ -173,8 +178,12 @@ def no_page(group: str, name: object, known: Sequence[str]) -> str:
     return f"{group}={short(name)} is no page of configs/{group}{near(name, known)}; there are: {', '.join(known) or 'none'}"
 
 
-def sentence(error: Exception) -> str:
-    """What Hydra refuses, in a sentence that names the override, what there is and the nearest of it."""
+def sentence(error: Exception, config: DictConfig | None = None) -> str:
+    """What Hydra refuses, in a sentence that names the override, the possible values and the nearest one.
+
+    Args:
+        config: the configuration whose keys are known; by default that of main.yaml.
+    """
     text = str(error)
     if isinstance(error, ConfigError):
         return text
@@ -187,7 +196,7 @@ def sentence(error: Exception) -> str:
             return f"profile={profile} is not possible with task={task}; it has: {', '.join(there)}"
         return no_page(group, name, known)
     if key := re.match(r"Could not override '([^']+)'", text):
-        return f"{key[1]} is not in the configuration{_nearest(key[1])}; --cfg job shows all keys, +{key[1]} adds to those of one's own"
+        return f"{key[1]} is not in the configuration{_nearest(key[1], config or _pages('main', ()))}; --cfg job shows all keys"
     lines = [line.strip() for line in text.splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
     cause = (
         str(error.__cause__).splitlines()[:1]
@@ -198,10 +207,13 @@ def sentence(error: Exception) -> str:
     return ": ".join([*([key] if key else []), *lines[:1], *cause])
 
 
-def _nearest(key: str) -> str:
-    """The key of configs/main.yaml that a wrong one may mean."""
-    known = OmegaConf.to_container(_pages("main", ()), resolve=False)
+def _nearest(key: str, config: DictConfig) -> str:
+    """The key that an unknown one may mean, and all keys beside it."""
+    known = OmegaConf.to_container(config, resolve=False)
     *path, last = key.split(".")
     for part in path:
         known = known.get(part) if isinstance(known, dict) else None
-    return near(last, map(str, known)) if isinstance(known, dict) else ""
+    if not isinstance(known, dict):
+        return ""
+    names = [str(name) for name in known if name != "hydra"]
+    return f"{near(last, names)}; {'.'.join(path) or 'it'} has: {', '.join(names)}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.config.options import integer, listing, number
+from tasks.config.options import REQUIRED, integer, listing, number, stated
 
 
 class Schedule:
@@ -59,9 +59,10 @@ class LatchedHalving(Schedule):
     """
 
     @dataclass
+    @stated("schedule/latched_halving")
     class Options:
-        start_decay_at: int = integer(8, low=1, high=10_000, help="epoch after which the rate decays in any case")
-        decay: float = number(0.5, above=0, high=1, help="factor an epoch")
+        start_decay_at: int = integer(low=1, high=10_000, help="epoch after which the rate decays in any case")
+        decay: float = number(above=0, high=1, help="factor an epoch")
 
     def __init__(self, options: Any, lr: float, total_updates: int, updates_per_epoch: int) -> None:
         super().__init__(options, lr, total_updates, updates_per_epoch)
@@ -89,12 +90,11 @@ class Plateau(Schedule):
     """Decay after every `patience` epochs in a row without a new lowest dev loss, down to `least` (JoeyNMT's "plateau")."""
 
     @dataclass
+    @stated("schedule/plateau")
     class Options:
-        patience: int = integer(
-            3, low=1, high=10_000, help="epochs without a new lowest dev loss before the rate decays"
-        )
-        decay: float = number(0.5, above=0, high=1, help="factor of each decay")
-        least: float = number(0.0, low=0, high=1, help="the rate does not fall below it")
+        patience: int = integer(low=1, high=10_000, help="epochs without a new lowest dev loss before the rate decays")
+        decay: float = number(above=0, high=1, help="factor of each decay")
+        least: float = number(low=0, high=1, help="the rate does not fall below it")
 
     def __init__(self, options: Any, lr: float, total_updates: int, updates_per_epoch: int) -> None:
         super().__init__(options, lr, total_updates, updates_per_epoch)
@@ -123,8 +123,9 @@ class InverseSqrt(Schedule):
     """Linear warm-up, then decay with the inverse square root of the update (Vaswani et al. 2017)."""
 
     @dataclass
+    @stated("schedule/inverse_sqrt")
     class Options:
-        warmup_updates: int = integer(200, low=1, high=100_000_000, help="updates of linear warm-up")
+        warmup_updates: int = integer(low=1, high=100_000_000, help="updates of linear warm-up")
 
     def rate(self, update: int) -> float:
         n, warm = update + 1, self.options.warmup_updates
@@ -135,10 +136,11 @@ class EpochSteps(Schedule):
     """MCAN's: 1/4, 1/2, 3/4 of the rate in epochs 1 to 3, then the rate, times .2 after epochs 10 and 12 (Yu et al. 2019)."""
 
     @dataclass
+    @stated("schedule/epoch_steps")
     class Options:
-        warmup_epochs: int = integer(3, low=0, high=10_000, help="epoch e of these trains at e / (warmup_epochs + 1)")
-        decay_epochs: list = listing([10, 12], integer(low=1, high=10_000), help="epochs after which the rate decays")
-        decay: float = number(0.2, above=0, high=1, help="factor of each decay")
+        warmup_epochs: int = integer(low=0, high=10_000, help="epoch e of these trains at e / (warmup_epochs + 1)")
+        decay_epochs: list = listing(REQUIRED, integer(low=1, high=10_000), help="epochs after which the rate decays")
+        decay: float = number(above=0, high=1, help="factor of each decay")
 
     def rate(self, update: int) -> float:
         epoch, options = update // self.updates_per_epoch + 1, self.options
@@ -150,8 +152,9 @@ class Linear(Schedule):
     """Linear warm-up, then linear decay to zero over all updates: a short training comes to rest."""
 
     @dataclass
+    @stated("schedule/linear")
     class Options:
-        warmup_updates: int = integer(200, low=1, high=100_000_000, help="updates of linear warm-up")
+        warmup_updates: int = integer(low=1, high=100_000_000, help="updates of linear warm-up")
 
     def rate(self, update: int) -> float:
         n, warm, total = update + 1, self.options.warmup_updates, self.total_updates

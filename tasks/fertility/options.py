@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks.config.options import listing, text
+from tasks.config.options import REQUIRED, listing, stated, text
 from tasks.seq2seq.options import Encode as Encode
 
 KIND = "pairs"
@@ -13,10 +13,11 @@ NOT_IDENTITY = {"task": ("deviations",)}
 
 
 @dataclass
+@stated("task/fertility", "task")
 class Task:
     """Sentence pairs: how many target words each source word is aligned to."""
 
-    deviations: list = listing([], text(), help="what differs from the paper; printed below tables")
+    deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks.config.options import anything, choice, flag, integer, listing, node, number, record, text
+from tasks.config.options import REQUIRED, anything, choice, flag, integer, listing, node, number, record, stated, text
 
 KIND = "features"
 LOSSES = ("auto", "log", "huber", "hinge", "fenchel_young")
@@ -14,27 +14,29 @@ NOT_IDENTITY = {"task": ("deviations",)}
 
 
 @dataclass
+@stated("task/multilabel", "task", "fit")
 class Solver:
     """L-BFGS-B of scipy."""
 
-    iterations: int = integer(100, low=1, high=1_000_000, help="at most, restarts included")
-    memory: int = integer(10, low=1, high=1000, help="pairs of differences kept")
-    tolerance: float = number(
-        1e-7, low=0, high=1, help="stop when an iteration lowers the objective by less than this share"
-    )
-    restarts: int = integer(5, low=0, high=1000, help="at most, from beside the best point, when the line search fails")
+    iterations: int = integer(low=1, high=1_000_000, help="at most, restarts included")
+    memory: int = integer(low=1, high=1000, help="pairs of differences kept")
+    tolerance: float = number(low=0, high=1, help="stop when an iteration lowers the objective by less than this share")
+    restarts: int = integer(low=0, high=1000, help="at most, from beside the best point, when the line search fails")
 
 
 @dataclass
+@stated("task/multilabel", "task", "tune")
 class Tune:
     """Chosen by dev micro-F1; without a dev set by cross-validation on the training documents, then fitted on all."""
 
     penalties: list = listing(
-        [], number(above=0, high=1e12), least=1, help="from large to small: each fit starts from the one before"
+        REQUIRED, number(above=0, high=1e12), least=1, help="from large to small: each fit starts from the one before"
     )
-    thresholds: list = listing([], number(low=0, high=1), least=1, help="p0 of a dense mapping")
-    parameters: dict = record({}, anything(), help="mapping -> parameter -> values; others keep their own parameters")
-    folds: int = integer(5, low=2, high=50, help="of the cross-validation")
+    thresholds: list = listing(REQUIRED, number(low=0, high=1), least=1, help="p0 of a dense mapping")
+    parameters: dict = record(
+        REQUIRED, anything(), help="mapping -> parameter -> values; others keep their own parameters"
+    )
+    folds: int = integer(low=2, high=50, help="of the cross-validation")
 
     def problems(self) -> list[str]:
         found = []
@@ -53,25 +55,25 @@ class Tune:
 
 
 @dataclass
+@stated("task/multilabel", "task")
 class Task:
     """Multilabel classification with a linear model."""
 
     loss: str = choice(
-        "auto",
+        REQUIRED,
         *LOSSES,
         help="log (softmax), huber (sparsemax), hinge (sparsemax, sparsegen_lin, sparsehourglass), fenchel_young",
     )
     half_pairs: bool = flag(
-        False,
-        help="hinge: count each pair of true labels once, as the authors' code does (the printed sum counts it twice)",
+        help="hinge: count each pair of true labels once, as the authors' code does (the printed sum counts it twice)"
     )
     corrected: bool = flag(
-        False, help="hinge: the form that is right for targets that are not uniform; no difference here, where they are"
+        help="hinge: the form that is right for targets that are not uniform; no difference here, where they are"
     )
     fit: dict = node(Solver)
     tune: dict = node(Tune)
-    keep_predictions: int = integer(50, low=0, high=1_000_000, help="test documents whose prediction is stored")
-    deviations: list = listing([], text(), help="what differs from the paper; printed below tables")
+    keep_predictions: int = integer(low=0, high=1_000_000, help="test documents whose prediction is stored")
+    deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.config.options import choice, flag, integer, listing, number, text
+from tasks.config.options import REQUIRED, choice, flag, integer, listing, number, stated, text
 
 KIND = "pairs"
 SCORES = ("bleu", "multi_bleu", "meteor", "rouge_f1", "rouge_recall75")
@@ -19,40 +19,38 @@ NOT_IDENTITY = {"task": ("deviations",)}
 
 
 @dataclass
+@stated("task/toy", "task")
 class Task:
     """Sentence pairs: an output text for a source text."""
 
     scores: list = listing(
-        ["bleu"], choice("bleu", *SCORES, *LOOKS), least=1,
+        REQUIRED, choice(REQUIRED, *SCORES, *LOOKS), least=1,
         help=f"of the outputs: {', '.join(SCORES)}; attention: its shape; repetition: what is said twice and dropped",
     )  # fmt: skip
-    keep_attention: int = integer(50, low=0, high=1_000_000, help="test sentences whose attention is stored")
-    deviations: list = listing([], text(), help="what differs from the paper; printed below tables")
+    keep_attention: int = integer(low=0, high=1_000_000, help="test sentences whose attention is stored")
+    deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
 
 
 @dataclass
+@stated("task/toy", "encode")
 class Encode:
     """From text to ids."""
 
-    tokenizer: str = choice("none", *TOKENIZERS, help="see tasks/seq2seq/tokenize.py")
-    subword: str = choice("none", *SUBWORDS, help="bpe: subword-nmt; sentencepiece: its unigram pieces")
+    tokenizer: str = choice(REQUIRED, *TOKENIZERS, help="see tasks/seq2seq/tokenize.py")
+    subword: str = choice(REQUIRED, *SUBWORDS, help="bpe: subword-nmt; sentencepiece: its unigram pieces")
     vocab_size: int | None = integer(
-        None,
-        low=1,
-        high=10_000_000,
-        optional=True,
-        help="largest vocabulary of a side; with subwords: symbols to learn",
+        low=1, high=10_000_000, optional=True, help="largest vocabulary of a side; with subwords: symbols to learn"
     )
-    joint: bool = flag(False, help="one vocabulary and one subword model for both sides")
-    min_count: int = integer(1, low=1, high=1_000_000, help="rarer training tokens are unknown")
+    joint: bool = flag(help="one vocabulary and one subword model for both sides")
+    min_count: int = integer(low=1, high=1_000_000, help="rarer training tokens are unknown")
     max_source_tokens: int | None = integer(
-        None, low=1, high=1_000_000, optional=True, help="longer training pairs are left out"
+        low=1, high=1_000_000, optional=True, help="longer training pairs are left out"
     )
     max_target_tokens: int | None = integer(
-        None, low=1, high=1_000_000, optional=True, help="longer training pairs are left out"
+        low=1, high=1_000_000, optional=True, help="longer training pairs are left out"
     )
     filter_dev: bool = flag(
-        False, help="leave out long and empty dev pairs too, as OpenNMT's preprocessing does; test pairs never"
+        help="leave out long and empty dev pairs too, as OpenNMT's preprocessing does; test pairs never"
     )
 
     def problems(self) -> list[str]:
@@ -62,27 +60,31 @@ class Encode:
 
 
 @dataclass
+@stated("task/toy", "decode")
 class Decode:
     """Beam search. OpenNMT 2017: length none, stop best, beam 5, 100 tokens. fairseq: length average, stop all."""
 
-    beam: int = integer(5, low=1, high=1000, help="hypotheses kept a step")
+    beam: int = integer(low=1, high=1000, help="hypotheses kept a step")
     max_len_a: float = number(
-        0.0, low=0, high=1000, help="the longest output has max_len_a * source tokens + max_len_b tokens"
+        low=0, high=1000, help="the longest output has max_len_a * source tokens + max_len_b tokens"
     )
     max_len_b: int = integer(
-        100, low=1, high=100_000, help="the longest output has max_len_a * source tokens + max_len_b tokens"
+        low=1, high=100_000, help="the longest output has max_len_a * source tokens + max_len_b tokens"
     )
     length: str = choice(
-        "average", "average", "none", "wu",
+        REQUIRED, "average", "none", "wu",
         help="score: log-probability over length ** len_penalty, as it is, or over the penalty of Wu et al. 2016",
     )  # fmt: skip
-    len_penalty: float = number(1.0, low=-10, high=10, help="with length=average or wu; larger favours long outputs")
-    coverage_penalty: float = number(0.0, low=0, high=1e3, help="weight of Wu et al.'s coverage penalty in the score")
+    len_penalty: float = number(low=-10, high=10, help="with length=average or wu; larger favours long outputs")
+    coverage_penalty: float = number(low=0, high=1e3, help="weight of Wu et al.'s coverage penalty in the score")
     stop: str = choice(
-        "all", "all", "best", help="all: when as many have ended as the beam holds; best: when the best one has ended"
+        REQUIRED,
+        "all",
+        "best",
+        help="all: when as many have ended as the beam holds; best: when the best one has ended",
     )
-    replace_unk: bool = flag(True, help="an unknown output word becomes the source word with the largest attention")
-    batch_size: int = integer(32, low=1, high=1_000_000, help="sentences decoded at once; changes the speed alone")
+    replace_unk: bool = flag(help="an unknown output word becomes the source word with the largest attention")
+    batch_size: int = integer(low=1, high=1_000_000, help="sentences decoded at once; changes the speed alone")
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks.config.options import flag, integer, listing, text
+from tasks.config.options import REQUIRED, flag, integer, listing, stated, text
 
 KIND = "questions"
 # Keys of the nodes that only scoring reads: a training does not depend on them.
@@ -13,27 +13,30 @@ NOT_IDENTITY = {"task": ("deviations",)}
 
 
 @dataclass
+@stated("task/vqa", "task")
 class Task:
     """Answering questions about images."""
 
-    keep_attention: int = integer(60, low=0, high=1_000_000, help="test questions whose attention is stored")
-    deviations: list = listing([], text(), help="what differs from the paper; printed below tables")
+    keep_attention: int = integer(low=0, high=1_000_000, help="test questions whose attention is stored")
+    deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
 
 
 @dataclass
+@stated("task/vqa", "encode")
 class Encode:
     """Questions as numbers."""
 
-    max_tokens: int = integer(14, low=1, high=10_000, help="words kept of a question")
+    max_tokens: int = integer(low=1, high=10_000, help="words kept of a question")
     min_answer_count: int = integer(
-        9, low=1, high=1_000_000, help="answers given less often in training are not in the vocabulary"
+        low=1, high=1_000_000, help="answers given less often in training are not in the vocabulary"
     )
-    vectors: str | None = text(None, optional=True, help="file of word vectors in GloVe's format; null: random vectors")
-    by_image: bool = flag(False, help="keep an image's questions in one batch of training, so that a CNN reads it once")
+    vectors: str | None = text(optional=True, help="file of word vectors in GloVe's format; null: random vectors")
+    by_image: bool = flag(help="keep an image's questions in one batch of training, so that a CNN reads it once")
 
 
 @dataclass
+@stated("task/vqa", "decode")
 class Decode:
     """Answering a test set."""
 
-    batch_size: int = integer(256, low=1, high=1_000_000, help="questions answered at once; changes the speed alone")
+    batch_size: int = integer(low=1, high=1_000_000, help="questions answered at once; changes the speed alone")

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from sparse_attention.structured.rows import Solution
 from tasks.config.models import Place
-from tasks.config.options import flag, integer, number
+from tasks.config.options import flag, integer, number, stated
 from tasks.data.symbols import FIRST, PAD, UNK
 from tasks.layers import BiLstm, WordVectors
 
@@ -35,16 +35,17 @@ PLACES = {"attention": Place(over=("row", "sequence", "matching"), provides=("tr
 
 
 @dataclass
+@stated("model/esim")
 class Options:
     """The sizes of Chen et al. 2017."""
 
-    embed_dim: int = integer(300, low=1, high=16384, help="word vector size; pretrained vectors decide it")
-    embed_range: float = number(0.05, low=0, high=10, help="random word vectors ~ U(-r, r)")
-    fixed_vectors: bool = flag(False, help="pretrained vectors are not trained")
-    hidden_dim: int = integer(300, low=1, high=16384, help="LSTMs (a direction), projection, classifier")
-    bandwidth: int = integer(5, low=0, high=1000, help="of sequences: distances beyond it have one score")
-    dropout: float = number(0.5, low=0, below=1, help="on word vectors, compared words and pooled texts")
-    word_dropout: float = number(0.0, low=0, below=1, help="share of words read as unknown in training")
+    embed_dim: int = integer(low=1, high=16384, help="word vector size; pretrained vectors decide it")
+    embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
+    fixed_vectors: bool = flag(help="pretrained vectors are not trained")
+    hidden_dim: int = integer(low=1, high=16384, help="LSTMs (a direction), projection, classifier")
+    bandwidth: int = integer(low=0, high=1000, help="of sequences: distances beyond it have one score")
+    dropout: float = number(low=0, below=1, help="on word vectors, compared words and pooled texts")
+    word_dropout: float = number(low=0, below=1, help="share of words read as unknown in training")
 
     def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
         """At least so many parameters, and activations of a batch (see `tasks.config.memory`)."""

@@ -29,7 +29,7 @@ from sparse_attention.mappings.continuous import (
 )
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
 from tasks.config.models import Place, nodes_at
-from tasks.config.options import choice, flag, integer, listing, number
+from tasks.config.options import REQUIRED, choice, flag, integer, listing, number, stated
 from tasks.data.symbols import PAD
 from tasks.layers import BiLstm, WordVectors, density_alpha, density_on_words
 from tasks.layers.attention import AdditiveAttention, AdditiveScores
@@ -44,33 +44,35 @@ def discrete_mappings() -> tuple[str, ...]:
 
 
 @dataclass
+@stated("model/imdb_bilstm")
 class Options:
     """The authors' sizes; the paper's text does not state them."""
 
     discrete: str = choice(
-        "none", names=discrete_mappings, help="with a density: discrete mapping that gives it its moments and is added"
+        REQUIRED,
+        names=discrete_mappings,
+        help="with a density: discrete mapping that gives it its moments and is added",
     )
     rbf: int = integer(
-        64, low=1, high=8192, help="N, Gaussian basis functions of the value regression: 32, 64, 128 in the paper"
+        low=1, high=8192, help="N, Gaussian basis functions of the value regression: 32, 64, 128 in the paper"
     )
-    widths: list = listing([0.1, 0.5], number(above=0, high=100), least=1, help="their widths; N is shared equally")
+    widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="their widths; N is shared equally")
     start_variance: float = number(
-        0.0,
         low=0,
         high=1000,
         help="of a predicted density before training; 0: sigma^2 = softplus(0) = .69, as in the paper",
     )
-    ridge: float = number(0.01, above=0, high=1e6, help="penalty of the value regression")
-    moment_match: str = choice("exact", *MOMENT_MATCHES, help="combined; paper-code: the variance itself as sigma^2")
+    ridge: float = number(above=0, high=1e6, help="penalty of the value regression")
+    moment_match: str = choice(REQUIRED, *MOMENT_MATCHES, help="combined; paper-code: the variance itself as sigma^2")
     positions: str = choice(
-        "cell_centre", *POSITIONS, help="combined; linspace: the authors' code; right_edge: the paper's text"
+        REQUIRED, *POSITIONS, help="combined; linspace: the authors' code; right_edge: the paper's text"
     )
-    embed_dim: int = integer(300, low=1, high=16384, help="word vector size; pretrained vectors decide it")
-    embed_range: float = number(0.05, low=0, high=10, help="random word vectors ~ U(-r, r)")
-    fixed_vectors: bool = flag(True, help="pretrained vectors are not trained")
-    hidden_dim: int = integer(128, low=1, high=16384, help="LSTM size per direction")
-    score_dim: int = integer(128, low=1, high=16384, help="hidden size of the scores, channels of the CNN")
-    dropout: float = number(0.0, low=0, below=1, help="on the word vectors and the context")
+    embed_dim: int = integer(low=1, high=16384, help="word vector size; pretrained vectors decide it")
+    embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
+    fixed_vectors: bool = flag(help="pretrained vectors are not trained")
+    hidden_dim: int = integer(low=1, high=16384, help="LSTM size per direction")
+    score_dim: int = integer(low=1, high=16384, help="hidden size of the scores, channels of the CNN")
+    dropout: float = number(low=0, below=1, help="on the word vectors and the context")
 
     def problems(self) -> list[str]:
         try:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks.config.models import Place
-from tasks.config.options import flag, integer, number
+from tasks.config.options import flag, integer, number, stated
 from tasks.data.symbols import EOS, FIRST, PAD, UNK
 from tasks.layers import WordVectors
 from tasks.layers.attention import AdditiveAttention
@@ -33,18 +33,19 @@ PLACES = {"attention": Place(over=("row",))}
 
 
 @dataclass
+@stated("model/snli_attentive")
 class Options:
     """The sizes of the C++ code."""
 
-    embed_dim: int = integer(300, low=1, high=16384, help="word vector size; pretrained vectors decide it")
-    embed_range: float = number(0.05, low=0, high=10, help="random word vectors ~ U(-r, r)")
-    fixed_vectors: bool = flag(True, help="pretrained vectors are not trained")
-    hidden_dim: int = integer(100, low=1, high=16384, help="projection, GRUs, scores, classifier")
-    dropout: float = number(0.1, low=0, below=1, help="on the word vectors and on the hypothesis state")
+    embed_dim: int = integer(low=1, high=16384, help="word vector size; pretrained vectors decide it")
+    embed_range: float = number(low=0, high=10, help="random word vectors ~ U(-r, r)")
+    fixed_vectors: bool = flag(help="pretrained vectors are not trained")
+    hidden_dim: int = integer(low=1, high=16384, help="projection, GRUs, scores, classifier")
+    dropout: float = number(low=0, below=1, help="on the word vectors and on the hypothesis state")
     word_dropout: float = number(
-        0.0, low=0, below=1, help="share of words read as unknown in training; not in the paper's model"
+        low=0, below=1, help="share of words read as unknown in training; not in the paper's model"
     )
-    l2: float = number(1e-4, low=0, high=1000, help="(l2 / 2) |W|^2 in the loss; weights, not biases or word vectors")
+    l2: float = number(low=0, high=1000, help="(l2 / 2) |W|^2 in the loss; weights, not biases or word vectors")
 
     def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
         """At least so many parameters, and activations of a batch (see `tasks.config.memory`)."""

@@ -9,20 +9,21 @@ from typing import Any
 from torch import nn
 
 from tasks.config.models import Place
-from tasks.config.options import integer, number
+from tasks.config.options import integer, number, stated
 from tasks.seq2seq.tagger import Tagger
 
 PLACES: dict[str, Place] = {}
 
 
 @dataclass
+@stated("model/bilstm_tagger")
 class Options:
     """Malaviya et al. 2018."""
 
-    embed_dim: int = integer(256, low=1, high=16384, help="word vector size")
-    hidden_dim: int = integer(256, low=1, high=16384, help="of each direction")
-    layers: int = integer(2, low=1, high=64, help="of LSTM in both directions")
-    dropout: float = number(0.2, low=0, below=1, help="on word vectors and layers")
+    embed_dim: int = integer(low=1, high=16384, help="word vector size")
+    hidden_dim: int = integer(low=1, high=16384, help="of each direction")
+    layers: int = integer(low=1, high=64, help="of LSTM in both directions")
+    dropout: float = number(low=0, below=1, help="on word vectors and layers")
 
 
 class Model(Tagger):

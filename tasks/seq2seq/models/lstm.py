@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks.config.models import Place
-from tasks.config.options import choice, flag, integer, number
+from tasks.config.options import REQUIRED, choice, flag, integer, number, stated
 from tasks.data.symbols import PAD
 from tasks.layers import Lstm, packed
 from tasks.layers.attention import KINDS, Attention, make_scores
@@ -32,24 +32,23 @@ Tensors = dict[str, Tensor]  # batch-first tensors by name
 
 
 @dataclass
+@stated("model/lstm_opennmt")
 class Options:
     """OpenNMT's encoder-decoder; the defaults are its own of May 2017."""
 
-    attention: str = choice("general", *KINDS, help="score function")
-    mask_padding: bool = flag(True, help="false: padding takes part in training attention, as in the 2017 code")
-    input_feeding: bool = flag(True, help="feed the attentional output to the next decoder step")
-    bidirectional: bool = flag(False, help="encoder reads in both directions, each with half of hidden_dim")
-    embed_dim: int = integer(500, low=1, high=16384, help="size of the word vectors, both sides")
-    hidden_dim: int = integer(500, low=1, high=16384, help="size of the LSTMs (both directions together)")
-    layers: int = integer(2, low=1, high=64, help="of each LSTM")
-    dropout: float = number(0.3, low=0, below=1, help="between LSTM layers and on the attentional output")
-    embed_dropout: float = number(0.0, low=0, below=1, help="on the word vectors; 0 in OpenNMT")
-    init_range: float = number(0.1, above=0, high=10, help="all parameters start uniform in [-r, r]")
-    share_embeddings: bool = flag(False, help="one matrix for both embeddings and the generator; needs encode.joint")
-    residual: bool = flag(
-        False, help="attend to encoder states plus word vectors: a short cut for copying; not in the papers"
-    )
-    score_scale: float = number(1.0, above=0, high=1e6, help="factor on the attention scores; 1 in the papers")
+    attention: str = choice(REQUIRED, *KINDS, help="score function")
+    mask_padding: bool = flag(help="false: padding takes part in training attention, as in the 2017 code")
+    input_feeding: bool = flag(help="feed the attentional output to the next decoder step")
+    bidirectional: bool = flag(help="encoder reads in both directions, each with half of hidden_dim")
+    embed_dim: int = integer(low=1, high=16384, help="size of the word vectors, both sides")
+    hidden_dim: int = integer(low=1, high=16384, help="size of the LSTMs (both directions together)")
+    layers: int = integer(low=1, high=64, help="of each LSTM")
+    dropout: float = number(low=0, below=1, help="between LSTM layers and on the attentional output")
+    embed_dropout: float = number(low=0, below=1, help="on the word vectors; 0 in OpenNMT")
+    init_range: float = number(above=0, high=10, help="all parameters start uniform in [-r, r]")
+    share_embeddings: bool = flag(help="one matrix for both embeddings and the generator; needs encode.joint")
+    residual: bool = flag(help="attend to encoder states plus word vectors: a short cut for copying; not in the papers")
+    score_scale: float = number(above=0, high=1e6, help="factor on the attention scores; 1 in the papers")
 
     def problems(self) -> list[str]:
         found = []

@@ -31,7 +31,7 @@ from sparse_attention.mappings.continuous import (
 )
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
 from tasks.config.models import Place, nodes_at
-from tasks.config.options import choice, integer, listing, number
+from tasks.config.options import REQUIRED, choice, integer, listing, number, stated
 from tasks.layers import density_alpha, density_on_words
 from tasks.seq2seq.models import lstm
 
@@ -46,21 +46,18 @@ def discrete_mappings() -> tuple[str, ...]:
 
 
 @dataclass
+@stated("model/lstm_continuous")
 class Options(lstm.Options):
     """Those of `lstm`; N and the widths are the paper's for translation."""
 
     discrete: str = choice(
-        "softmax", names=discrete_mappings, help="mapping that gives the density its moments; its context is added"
+        REQUIRED, names=discrete_mappings, help="mapping that gives the density its moments; its context is added"
     )
-    rbf: int = integer(
-        30, low=1, high=8192, help="N, Gaussian basis functions of the value regression: 30 in the paper"
-    )
-    widths: list = listing(
-        [0.03, 0.1, 0.3], number(above=0, high=100), least=1, help="their widths; N is shared equally"
-    )
-    ridge: float = number(0.01, above=0, high=1e6, help="penalty of the value regression")
-    moment_match: str = choice("exact", *MOMENT_MATCHES, help="paper-code: the variance itself as sigma^2")
-    positions: str = choice("cell_centre", *POSITIONS, help="linspace: the authors' code; right_edge: the paper's text")
+    rbf: int = integer(low=1, high=8192, help="N, Gaussian basis functions of the value regression: 30 in the paper")
+    widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="their widths; N is shared equally")
+    ridge: float = number(above=0, high=1e6, help="penalty of the value regression")
+    moment_match: str = choice(REQUIRED, *MOMENT_MATCHES, help="paper-code: the variance itself as sigma^2")
+    positions: str = choice(REQUIRED, *POSITIONS, help="linspace: the authors' code; right_edge: the paper's text")
 
     def problems(self) -> list[str]:
         found = super().problems()

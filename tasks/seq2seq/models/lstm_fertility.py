@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tasks.config.models import Place, nodes_at
-from tasks.config.options import choice, flag, integer, number
+from tasks.config.options import REQUIRED, choice, flag, integer, number, stated
 from tasks.data.symbols import BOS, PAD
 from tasks.seq2seq.fertility import FERTILITIES, TAGGER, TYPES
 from tasks.seq2seq.models import lstm
@@ -33,18 +33,19 @@ Tensors = dict[str, Tensor]
 
 
 @dataclass
+@stated("model/lstm_fertility")
 class Options(lstm.Options):
     """As `lstm`, and what the fertilities are."""
 
     fertility: str = choice(
-        "constant", *FERTILITIES,
+        REQUIRED, *FERTILITIES,
         help="of source words: constant; guided: largest of the word's type in training; actual: of the pair; predicted: by a tagger",
     )  # fmt: skip
-    constant: float = number(2.0, low=0, high=1e6, help="with fertility=constant: of every word")
-    sink: bool = flag(True, help="a further position of infinite fertility")
-    coverage: bool = flag(False, help="scores see the attention that a position has received")
-    tagger_dim: int = integer(256, low=1, high=16384, help="with fertility=predicted: of its word vectors and LSTMs")
-    tagger_epochs: int = integer(10, low=1, high=10_000, help="with fertility=predicted")
+    constant: float = number(low=0, high=1e6, help="with fertility=constant: of every word")
+    sink: bool = flag(help="a further position of infinite fertility")
+    coverage: bool = flag(help="scores see the attention that a position has received")
+    tagger_dim: int = integer(low=1, high=16384, help="with fertility=predicted: of its word vectors and LSTMs")
+    tagger_epochs: int = integer(low=1, high=10_000, help="with fertility=predicted")
 
 
 class Model(lstm.Model):

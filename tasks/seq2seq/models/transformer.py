@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks.config.models import Place
-from tasks.config.options import flag, integer, number
+from tasks.config.options import flag, integer, number, stated
 from tasks.data.symbols import PAD
 from tasks.layers.attention import MultiheadAttention
 
@@ -34,19 +34,20 @@ Cache = tuple[Tensor, Tensor]  # keys and values [B, heads, words, E / heads]
 
 
 @dataclass
+@stated("model/transformer_base")
 class Options:
     """Sizes of encoder and decoder; the defaults are the base model of Vaswani et al. 2017."""
 
-    layers: int = integer(6, low=1, high=64, help="of the encoder, and as many of the decoder")
-    hidden_dim: int = integer(512, low=2, high=16384, help="of word vectors and layers: even, a multiple of heads")
-    ff_dim: int = integer(2048, low=1, high=131_072, help="hidden units of the feed-forward sub-layers")
-    heads: int = integer(8, low=1, high=1024)
-    dropout: float = number(0.1, low=0, below=1, help="on word vectors and on what each sub-layer adds")
-    attention_dropout: float = number(0.0, low=0, below=1, help="on attention weights")
-    relu_dropout: float = number(0.0, low=0, below=1, help="inside the feed-forward sub-layers")
-    pre_norm: bool = flag(False, help="normalise before each sub-layer, not after: trains with less warm-up")
-    share_embeddings: bool = flag(False, help="one matrix for both embeddings and the generator; needs encode.joint")
-    share_output: bool = flag(True, help="one matrix for the target embedding and the generator")
+    layers: int = integer(low=1, high=64, help="of the encoder, and as many of the decoder")
+    hidden_dim: int = integer(low=2, high=16384, help="of word vectors and layers: even, a multiple of heads")
+    ff_dim: int = integer(low=1, high=131_072, help="hidden units of the feed-forward sub-layers")
+    heads: int = integer(low=1, high=1024)
+    dropout: float = number(low=0, below=1, help="on word vectors and on what each sub-layer adds")
+    attention_dropout: float = number(low=0, below=1, help="on attention weights")
+    relu_dropout: float = number(low=0, below=1, help="inside the feed-forward sub-layers")
+    pre_norm: bool = flag(help="normalise before each sub-layer, not after: trains with less warm-up")
+    share_embeddings: bool = flag(help="one matrix for both embeddings and the generator; needs encode.joint")
+    share_output: bool = flag(help="one matrix for the target embedding and the generator")
 
     def problems(self) -> list[str]:
         found = []

@@ -25,7 +25,7 @@ from sparse_attention.mappings.continuous.attention2d import check_quadrature
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES
 from sparse_attention.mappings.continuous.regression import PAD_POSITIONS
 from tasks.config.models import Place, mappings_at
-from tasks.config.options import choice, integer, listing, number
+from tasks.config.options import REQUIRED, choice, integer, listing, number, stated
 from tasks.data.symbols import PAD
 from tasks.layers import Lstm, density_alpha
 from tasks.vqa.models._image import ImageReduction, Reduced
@@ -46,27 +46,30 @@ def rows() -> list[str]:
 
 
 @dataclass
+@stated("model/mcan_small")
 class Options:
     """Sizes and attention; the defaults are the paper's MCAN small."""
 
-    layers: int = integer(6, low=1, high=1000, help="co-attention layers")
-    hidden_dim: int = integer(512, low=1, high=16384, help="a multiple of heads")
-    heads: int = integer(8, low=1, high=1024)
-    ff_dim: int = integer(2048, low=1, high=131_072)
-    dropout: float = number(0.1, low=0, below=1)
-    embed_dim: int = integer(300, low=1, high=16384, help="of the words; that of encode.vectors where there are any")
-    flat_mlp_dim: int = integer(512, low=1, high=16384, help="hidden units of the MLP that scores words and cells")
-    flat_out_dim: int = integer(1024, low=1, high=131_072)
-    discrete: str = choice("softmax", names=rows, help="discrete mapping whose moments a density takes")
-    basis_side: int = integer(10, low=1, high=100, help="basis functions per axis")
-    basis_variance: float = number(0.001, above=0, high=100, help="their covariance is this times the identity")
-    ridge: float = number(0.01, above=0, high=1e6, help="of the regression on the basis functions")
+    layers: int = integer(low=1, high=1000, help="co-attention layers")
+    hidden_dim: int = integer(low=1, high=16384, help="a multiple of heads")
+    heads: int = integer(low=1, high=1024)
+    ff_dim: int = integer(low=1, high=131_072)
+    dropout: float = number(low=0, below=1)
+    embed_dim: int = integer(low=1, high=16384, help="of the words; that of encode.vectors where there are any")
+    flat_mlp_dim: int = integer(low=1, high=16384, help="hidden units of the MLP that scores words and cells")
+    flat_out_dim: int = integer(low=1, high=131_072)
+    discrete: str = choice(REQUIRED, names=rows, help="discrete mapping whose moments a density takes")
+    basis_side: int = integer(low=1, high=100, help="basis functions per axis")
+    basis_variance: float = number(above=0, high=100, help="their covariance is this times the identity")
+    ridge: float = number(above=0, high=1e6, help="of the regression on the basis functions")
     pad_positions: str = choice(
-        "correct", *PAD_POSITIONS, help="correct: zeros fitted on [-1/2, 3/2]^2, as in the paper"
+        REQUIRED, *PAD_POSITIONS, help="correct: zeros fitted on [-1/2, 3/2]^2, as in the paper"
     )
-    moment_match: str = choice("exact", *MOMENT_MATCHES)
-    cnn_channels: list[int] = listing([], integer(low=1, high=16384), help="data.input=pixels: one convolution each")
-    cnn_strides: list[int] = listing([], integer(low=1, high=1024), help="of the convolutions")
+    moment_match: str = choice(REQUIRED, *MOMENT_MATCHES)
+    cnn_channels: list[int] = listing(
+        REQUIRED, integer(low=1, high=16384), help="data.input=pixels: one convolution each"
+    )
+    cnn_strides: list[int] = listing(REQUIRED, integer(low=1, high=1024), help="of the convolutions")
 
     def problems(self) -> list[str]:
         found = []
