@@ -13,11 +13,11 @@ export TORCH TORCH_INDEX LOCKED
 
 BIN   := .venv/bin
 PAGES := $(sort $(basename $(notdir $(wildcard configs/experiment/*.yaml))))
-# Tests of what depends on the processor, and the settings that make one with AVX-512 compute as one without.
+# Tests that depend on the processor, and the settings that make a processor with AVX-512 compute like one without.
 CPU_TESTS := tests/test_golden.py tests/tasks/vqa/test_mcan.py tests/tasks/seq2seq/test_lstm.py tests/tasks/classification/test_esim.py \
 	tests/tasks/fairseq_plugin/test_step.py $(addprefix tests/sparse_attention/,kernels/test_native.py kernels/test_fused_attention.py fused/test_key_cache.py)
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 SPARSE_ATTENTION_NATIVE_ISA=avx2
-# The experiments called <paper>_<what>; PAPER=all: of every paper.
+# The experiments named <paper>_<table>; PAPER=all selects every paper.
 TABLES := $(sort $(basename $(notdir $(wildcard configs/experiment/*[0-9][0-9][0-9][0-9]_*.yaml))))
 TARGETS := $(addprefix reproduce-,$(filter-out figure5,$(sort $(foreach page,$(TABLES),$(lastword $(subst _, ,$(page)))))))
 pages  = $(filter $(if $(filter all,$(PAPER)),%,$(PAPER))_$(1),$(PAGES))
@@ -26,37 +26,37 @@ RUN    = $(BIN)/python scripts
 
 ##                the tables: PROFILE=demo|cpu|paper PAPER=niculae2017|laha2018|martins2020|peters2018|malaviya2018|all LAUNCHER=local|slurm_gpu|... ARGS='seeds=1,2 ...'
 reproduce-table1: ## sentiment (Martins et al. 2020), entailment (Niculae & Blondel 2017)
-reproduce-table2: ## translation, summarization (Niculae & Blondel 2017, Laha et al. 2018), questions about images (Martins et al. 2020)
-reproduce-table3: ## multilabel classification of real data (Laha et al. 2018)
+reproduce-table2: ## translation, summarization (Niculae & Blondel 2017, Laha et al. 2018), visual question answering (Martins et al. 2020)
+reproduce-table3: ## multilabel classification on real data (Laha et al. 2018)
 reproduce-nmt:    ## translation outside the papers' tables (Niculae & Blondel 2017, section 4.2; Martins et al. 2020, Figure 2)
 reproduce-snli:   ## entailment with structured alignments (Peters et al. 2018)
 reproduce-deen:   ## translation with fertilities (Malaviya et al. 2018)
 $(TARGETS): reproduce-%: setup
-	@test -n "$(call pages,$*)" || { echo "PAPER=$(PAPER) has no $* here; there are: $(filter %_$*,$(PAGES))"; exit 2; }
+	@test -n "$(call pages,$*)" || { echo "PAPER=$(PAPER) has no $*; available: $(filter %_$*,$(PAGES))"; exit 2; }
 	@$(call run,$(call pages,$*))
-plan: setup ## what every page of the papers would take under PROFILE and PAPER: cells, done, hours (paper: FLOPs, disk, memory); reads no data
+plan: setup ## cells, finished cells and hours of every experiment under PROFILE and PAPER (paper: also FLOPs, disk, memory); reads no data
 	@$(call run,$(filter $(if $(filter all,$(PAPER)),%,$(PAPER)_%),$(TABLES))) --plan
 reproduce-figure5: setup ## Figures 4 and 5 of Laha et al. 2018 and their JSD curves: generated documents
 	@$(call run,laha2018_figure5)
 	@$(RUN)/figures.py laha2018_figure4 profile=$(PROFILE) $(ARGS)
-figure-%: setup ## a figure of a paper from finished cells, as make figure-niculae2017_figure1 PROFILE=cpu; then the table's report shows it
+figure-%: setup ## draw a figure of a paper from finished cells (figure-niculae2017_figure1 PROFILE=cpu) and show it in the report
 	@$(RUN)/figures.py $* profile=$(PROFILE) $(ARGS)
-figures: setup ## the figures that can be drawn from finished cells
+figures: setup ## list the figures that can be drawn from finished cells
 	@$(RUN)/figures.py --help
 properties-table: setup ## Table 1 of Laha et al. 2018: each property of each mapping, checked numerically
 	@$(RUN)/properties_table.py $(ARGS)
-paper-figures: setup ## the papers' figures that need no data, as SVG and CSV, into docs/results/figures
+paper-figures: setup ## draw the papers' figures that need no data into docs/results/figures (SVG, CSV)
 	@$(RUN)/paper_figures.py $(ARGS)
 summary: setup ## the reproducibility summary of EXPERIMENT=niculae2017_table1 (scope, reproduced, easy, hard, deviations, cost)
-	@test -n "$(EXPERIMENT)" || { echo "set EXPERIMENT=NAME; there are: $(PAGES)"; exit 2; }
+	@test -n "$(EXPERIMENT)" || { echo "set EXPERIMENT=NAME; available: $(PAGES)"; exit 2; }
 	@$(RUN)/summary.py $(EXPERIMENT) profile=$(PROFILE) $(ARGS)
-verify: setup ## hold the tables and files of docs/results, and README, against records and code; ARGS=--rerun trains a twentieth of the demo anew
+verify: setup ## check the tables and files of docs/results, and README, against records and code; ARGS=--rerun also trains a twentieth of the demo again
 	@$(RUN)/verify.py $(ARGS)
-demo: setup ## one column, three mappings: the quickest look
+demo: setup ## the quickest look: three mappings, one column
 	@$(call run,demo)
 
 ##                data, library
-data: setup ## list the data sets; make data-imdb fetches one, ARGS='verify imdb' holds it against what is known
+data: setup ## list the data sets; make data-imdb fetches one, ARGS='verify imdb' checks one
 	@$(RUN)/data.py $(or $(ARGS),list)
 data-%: setup
 	@$(RUN)/data.py fetch $* $(ARGS)
@@ -64,38 +64,38 @@ bench: setup ## time the kernels against torch.softmax and installed peers; writ
 	@$(RUN)/bench.py $(ARGS)
 bench-attention: setup ## time sa.sparse_attention against torch's attention, and decoding; writes its section of docs/benchmarks.md
 	@$(RUN)/bench_attention.py $(ARGS)
-bench-lm: setup ## train a causal language model over 4,096 bytes by softmax, sparsemax and entmax 1.5; writes docs/results/language_model.md
+bench-lm: setup ## train a causal language model over 4,096 bytes with softmax, sparsemax and entmax 1.5; writes docs/results/language_model.md
 	@$(RUN)/language_model.py $(ARGS)
-bench-training: setup ## time training and beam search of every mapping against softmax and plain loops; writes docs/benchmarks.md
+bench-training: setup ## time training and beam search of every mapping against softmax and plain loops; writes its section of docs/benchmarks.md
 	@$(RUN)/bench_training.py $(ARGS)
-gpu-wheels: setup ## collect into WHEELS (default wheels) what a machine with torch and no network needs for gpu-proof
+gpu-wheels: setup ## collect in WHEELS (default wheels) the packages that gpu-proof needs on a machine with torch and without a network
 	@$(RUN)/gpu_proof.py collect --wheels $(or $(WHEELS),wheels) $(ARGS)
-gpu-proof: ## PART=kernels|training|table on a machine with a GPU; WHEELS=folder PYTHON=python3 where there is no .venv (docs/gpu.md)
+gpu-proof: ## test this machine's GPU: PART=kernels|training|table; without .venv: WHEELS=folder PYTHON=python3 (docs/gpu.md)
 	@$(if $(WHEELS),$(PYTHON),$(BIN)/python) scripts/gpu_proof.py $(or $(PART),kernels) $(if $(WHEELS),--wheels $(WHEELS)) $(ARGS)
-wheel: setup ## a wheel into dist/ that carries the CPU kernels compiled, for Linux: pip install without a compiler
+wheel: setup ## build a wheel with compiled CPU kernels for Linux in dist/: installs without a compiler
 	@$(RUN)/wheel.py $(ARGS)
-pages: setup ## write the mappings' pages and type stubs from the registry
+pages: setup ## write docs/mappings and the type stubs from the registry
 	@$(RUN)/pages.py
-tour: setup ## run docs/library.md and write what it prints, its notebook and its pictures
+tour: setup ## run docs/library.md and write its output, notebook and pictures
 	@$(RUN)/tour.py
 
 ##                tests
-test: setup ## all tests but the slow ones
+test: setup ## all tests except the slow ones
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(ARGS)
-test-cpus: setup ## what depends on the processor, as one without AVX-512 computes it and by ATen's plain loops
+test-cpus: setup ## tests that depend on the processor, as without AVX-512 and with ATen's plain loops
 	@$(AVX2) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(CPU_TESTS) $(ARGS)
 	@ATEN_CPU_CAPABILITY=default $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(CPU_TESTS) $(ARGS)
 test-slow: setup ## the slow tests
 	@$(BIN)/python -m pytest -q -m slow $(ARGS)
-test-slurm: setup ## a sweep under every fault on a Slurm of one node, which it installs when it may
+test-slurm: setup ## test a sweep with every kind of fault on a one-node Slurm, installed if possible
 	@$(BIN)/python -m pytest -q -m slurm tests/slurm $(ARGS)
-test-fresh: ## install and run on fresh Debian 12, 13 and testing: root and debootstrap; SUITES="trixie forky" FULL=1
+test-fresh: ## install and run on fresh Debian 12, 13 and testing (needs root and debootstrap); SUITES="trixie forky" FULL=1
 	@bash tests/fresh.sh $(SUITES)
-crash-test: setup ## kill, flip bits, turn back clocks, then compare with an undisturbed run; ARGS='--minutes 5' or --many
+crash-test: setup ## kill processes, flip bits and change clocks, then compare with an undisturbed run; ARGS='--minutes 5' or --many
 	@$(RUN)/crash_test.py $(ARGS)
-mutants: setup ## change N lines (200) one at a time, drawn by SEED (1): do the tests that import the file notice?
+mutants: setup ## change N random lines (200; SEED=1), one at a time: do the tests that import the file fail?
 	@$(RUN)/mutants.py --n $(or $(N),200) --seed $(or $(SEED),1) --workers $(WORKERS) $(ARGS)
-golden: setup ## record the golden cells again, after a recipe was raised
+golden: setup ## record the golden cells again, after raising a recipe
 	@GOLDEN=record $(BIN)/python -m pytest -q tests/test_golden.py $(ARGS)
 lint: setup ## ruff: lint and format check
 	@$(BIN)/ruff check .
@@ -104,12 +104,12 @@ types: setup ## mypy on the library
 	@$(BIN)/mypy
 
 ##                the environment
-setup: ## build .venv from requirements.lock, or mend it (3 minutes, 6.5 GB); TORCH=cpu TORCH_INDEX=ADDRESS: torch without CUDA
+setup: ## build or repair .venv from requirements.lock (3 minutes, 6.5 GB); TORCH=cpu TORCH_INDEX=ADDRESS: torch without CUDA
 	@test -n "$(PYTHON)" || { echo "no python3 here; on Debian and Ubuntu: apt-get install python3 python3-venv"; exit 1; }
 	@$(PYTHON) -I scripts/setup.py
-lock: setup ## write requirements.lock anew: every package with version and hashes, for every platform
+lock: setup ## write a new requirements.lock: every package with version and hashes, for every platform
 	@$(RUN)/lock.py
-clean: ## remove the environment and caches; finished cells (outputs/) and downloads (data/cache) stay
+clean: ## remove the environment and caches; keep finished cells (outputs/) and downloads (data/cache)
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 help: ## list the targets

@@ -105,7 +105,7 @@ def markdown_continuous(rows: list[ContinuousRow]) -> str:
     lines = [
         "## Continuous attention",
         "",
-        f"Milliseconds (not ratios) for rho(mu, Sigma), a batch of {BATCH}, float32 in and out, float64 inside; columns name the",
+        f"Milliseconds (not ratios) for rho(mu, Sigma), a batch of {BATCH}, float32 in and out, float64 inside; the columns give the",
         "densities' standard deviation on the unit interval or square.",
         "",
         f"| attention | {' | '.join(breadths)} | target, both |",

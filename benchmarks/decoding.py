@@ -74,8 +74,8 @@ def markdown_decoding(rows: list[DecodingRow]) -> str:
     lines = [
         "### Decoding",
         "",
-        "One query on a cache, `sa.KeyCache(...).attend(q)`: milliseconds of processor time, one thread, d = 64, float32, all in turns. Keys are normal noise, or",
-        "follow the key before with correlation .9.",
+        "One query on a cache, `sa.KeyCache(...).attend(q)`: milliseconds of processor time, one thread, d = 64, float32, interleaved. Keys are normal noise, or",
+        "each key has correlation .9 with the previous one.",
         "",
         "| keys x heads | mapping | support | SDPA, ours, composition | times SDPA | target |",
         "|---|---|---|---|---|---|",

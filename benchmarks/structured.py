@@ -91,8 +91,8 @@ def markdown_structured(rows: list[StructuredRow]) -> str:
     lines = [
         "## Structured attention",
         "",
-        "Milliseconds (not ratios) of a call, float32 in and out, float64 inside; beside it the reference, a Python loop over",
-        "the problems (forward and backward, measured on one and multiplied).",
+        "Milliseconds (not ratios) per call, float32 in and out, float64 inside. The last column is the reference, a Python loop over",
+        "the problems (forward and backward, measured on one problem and multiplied).",
         "",
         "| attention | forward | both | target, both | Python loop, both |",
         "|---|---|---|---|---|",

@@ -159,8 +159,8 @@ def markdown(rows: list[Row], shapes: tuple[tuple[int, int], ...], versions: dic
     lines = [
         "# Benchmarks",
         "",
-        "Time as a ratio to `torch.softmax` in the same run, float32, normal scores; lower is better, bold is above our",
-        "own target. Memory that was freed is used again (`bench.keep_freed_memory`). `make bench` makes this page anew.",
+        "Times are ratios to `torch.softmax` in the same run, with float32 normal scores. Lower is better; bold is above our",
+        "target. Freed memory is reused (`benchmarks.keep_freed_memory`). `make bench` updates this page.",
         "",
         f"Machine: {_processor()}, {torch.get_num_threads()} thread(s); kernels: {kernels}; Python "
         f"{platform.python_version()}, " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",

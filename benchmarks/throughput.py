@@ -263,9 +263,9 @@ def markdown(tables: Sequence[Table], sizes: Sizes, device: str, machine: str) -
     """The section of docs/benchmarks.md; ratios below their goal are bold."""
     lines = [
         SECTION, "",
-        f"Speed as a ratio, higher is better: of each mapping to softmax (goal {GOALS['mapping']}), and in the last row of softmax to the loop that",
-        f"one writes by hand (goals {GOALS['training']} in training, {GOALS['search']} in beam search), which has the same torch module with torch.softmax. Median over",
-        "turns in one interleaved run, smallest and largest quartile in brackets; bold is below the goal. `make bench-training` makes this section anew.", "",
+        f"Speeds are ratios; higher is better. Each row compares a mapping with softmax (goal {GOALS['mapping']}), the last row softmax with a hand-written loop",
+        f"around the same torch module with torch.softmax (goals {GOALS['training']} in training, {GOALS['search']} in beam search). Median over",
+        "turns in one interleaved run, quartiles in brackets; bold is below the goal. `make bench-training` updates this section.", "",
         f"Machine: {machine}; {device}, torch {torch.__version__}, {torch.get_num_threads()} thread(s); {sizes.words} words, batches of {sizes.batch} sentences of "
         f"{sizes.shortest} to {sizes.longest} words; beam {sizes.beam}, outputs of up to {sizes.output} words. Turns: {len(next(iter(tables[0].ratios.values())))}.",
     ]  # fmt: skip

@@ -1,13 +1,15 @@
 """Running cells with the launcher of the configuration (docs/cluster.md).
 
     local    children of a fork server on this machine (`repro.launch.pool`)
+    joblib   joblib's workers on this machine, which live for many cells
     slurm    one array job by submitit
 
-Both write to the same store; its locks say which process works on which cell.
+All write to the same store; its locks say which process works on which cell.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +43,7 @@ def run(
         loggers: an importable function. say: called with messages that concern all cells.
 
     Raises:
-        StoreError: submitit is not installed, or Slurm refuses the job.
+        StoreError: joblib or submitit is not installed, or Slurm refuses the job.
     """
     begun: Counter[str] = Counter()
     waiting = list(pending)
@@ -64,21 +66,22 @@ def ready(launcher: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     """Check whether `run` can start here, before data are prepared for it.
 
     Raises:
-        StoreError: no Slurm here, a GPU that does not exist, submitit is not installed.
+        StoreError: no Slurm here, a GPU that does not exist, joblib or submitit is not installed.
     """
     if launcher["name"] == "slurm":
-        _slurm().here()
-    else:
-        places(runtime)
+        _extra("slurm").here()
+        return
+    if launcher["name"] == "joblib":
+        _extra("joblib")
+    places(runtime)
 
 
-def _slurm() -> Any:
-    """`repro.launch.slurm`. Raises StoreError where submitit is not installed."""
+def _extra(name: str) -> Any:
+    """The module of a launcher that needs the extra [cluster]. Raises StoreError where it is not installed."""
     try:
-        from repro.launch import slurm
+        return importlib.import_module({"slurm": "repro.launch.slurm", "joblib": "repro.launch.workers"}[name])
     except ModuleNotFoundError as error:
-        raise StoreError(f"launcher=slurm needs {error.name}: pip install -e '.[cluster]'") from error
-    return slurm
+        raise StoreError(f"launcher={name} needs {error.name}: pip install -e '.[cluster]'") from error
 
 
 def one(cell: Cell, store: Store, show: Callable[[Event], None], loggers: Loggers = None) -> Outcome:
@@ -97,10 +100,11 @@ def one(cell: Cell, store: Store, show: Callable[[Event], None], loggers: Logger
 
 def _begin(pending, store, launcher, runtime, loggers, say) -> Iterator[Event]:
     if launcher["name"] == "slurm":
-        yield from _slurm().run(pending, store, launcher, runtime, loggers, say)
+        yield from _extra("slurm").run(pending, store, launcher, runtime, loggers, say)
         return
+    begin = _extra("joblib").run if launcher["name"] == "joblib" else pool.run
     found, said = places(runtime, max(cell.config["train"].get("processes", 1) for cell in pending))
     if said:
         say(said)
     with signals.listening():  # a signal ends the children, which save, before it ends us
-        yield from pool.run(pending, store, found, runtime["threads"], loggers)
+        yield from begin(pending, store, found, runtime["threads"], loggers)

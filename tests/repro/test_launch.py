@@ -18,11 +18,14 @@ from repro.files import StoreError
 from repro.launch import devices
 
 RUNTIME = {"device": "cpu", "threads": 1, "workers": 2, "devices": "all", "workers_per_device": 1}
+LAUNCHERS = ("local", "joblib")
 
 
-def run(cells, store, retries=0, **runtime):
+def run(cells, store, name="local", retries=0, **runtime):
     """(seed -> outcome, notes)."""
-    events = list(launch.run(cells, store, {"name": "local", "retries": retries}, RUNTIME | runtime))
+    if name == "joblib":
+        pytest.importorskip("joblib", reason="the extra [cluster] is not installed")
+    events = list(launch.run(cells, store, {"name": name, "retries": retries}, RUNTIME | runtime))
     return {e.cell.seed: e.outcome for e in events if e.outcome}, [e.text for e in events if e.kind == "note"]
 
 
@@ -31,9 +34,10 @@ def runs(cell, store) -> list[str]:
     return cell.entry(store).path("checkpoints/runs").read_text().splitlines()
 
 
-def test_a_failure_of_the_cells_own_fails_it_alone_and_once(cell, store):
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_a_failure_of_the_cells_own_fails_it_alone_and_once(cell, store, name):
     cells = [cell(seed=s, task__behaviour="raise", mapping__only=2) for s in (1, 2, 3)]
-    ended, notes = run(cells, store, retries=3)
+    ended, notes = run(cells, store, name, retries=3)
     assert {s: o.state for s, o in ended.items()} == {1: "done", 2: "failed", 3: "done"}
     assert "the cat sat" in ended[2].error and not ended[2].machine and len(runs(cells[1], store)) == 1
     assert not any("restarted" in n for n in notes)
@@ -46,6 +50,13 @@ def test_a_killed_cell_is_begun_again_as_often_as_asked(cell, store):
     ended, _ = run([stubborn], store, retries=2)
     assert ended[2].state == "failed" and ended[2].machine and "restarted 2 times" in ended[2].error
     assert len(runs(stubborn, store)) == 3
+
+
+def test_a_killed_worker_of_joblib_takes_no_other_cell_along(cell, store):
+    cells = [cell(seed=s, task__behaviour="recover", mapping__only=2) for s in (1, 2, 3, 4)]
+    ended, _ = run(cells, store, "joblib")
+    assert ended.keys() == {1, 2, 3, 4} and not any(o.error for o in ended.values())
+    assert all(one.done(store) for one in cells)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
@@ -69,10 +80,13 @@ def test_a_signal_to_the_command_stops_its_cells(cell, store):
     assert not hanging.entry(store).busy() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_a_cell_whose_command_is_gone_stops(cell, store):
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_a_cell_whose_command_is_gone_stops(cell, store, name):
     """It would hold its machine for nobody, and the same command would wait for it."""
     slow, here = cell(task__behaviour="slow", task__seconds=3.0), Path(__file__).parent
-    code = COMMAND.format(paths=[str(here.parents[1]), str(here)], runtime=RUNTIME)
+    if name == "joblib":
+        pytest.importorskip("joblib", reason="the extra [cluster] is not installed")
+    code = COMMAND.format(paths=[str(here.parents[1]), str(here)], runtime=RUNTIME, name=name)
     command = subprocess.Popen([sys.executable, "-c", code, str(store.root)], stdin=subprocess.PIPE)
     command.stdin.write(pickle.dumps(slow))
     command.stdin.close()
@@ -98,7 +112,7 @@ if __name__ == "__main__":
     from repro import launch
     from repro.store import Store
     cell = pickle.load(sys.stdin.buffer)
-    list(launch.run([cell], Store(sys.argv[1]), {{"name": "local"}}, {runtime}))
+    list(launch.run([cell], Store(sys.argv[1]), {{"name": "{name}"}}, {runtime}))
 """
 
 
@@ -158,10 +172,11 @@ def test_numbers_count_among_the_gpus_that_are_visible(monkeypatch):
         ) is None else None
 
 
-def test_workers_see_their_gpu_alone(cell, store, monkeypatch):
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_workers_see_their_gpu_alone(cell, store, monkeypatch, name):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
     cells = [cell(seed=s, task__behaviour="look", task__seconds=1.5) for s in (1, 2, 3, 4)]
-    ended, _ = run(cells, store, device="cuda", devices=[0, 2], workers=8)
+    ended, _ = run(cells, store, name, device="cuda", devices=[0, 2], workers=8)
     assert {o.state for o in ended.values()} == {"done"}
     seen = [one.entry(store).path("device").read_text() for one in cells]
     assert set(seen) == {"4", "6"}

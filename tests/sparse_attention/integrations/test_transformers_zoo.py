@@ -21,17 +21,21 @@ zoo = importlib.import_module("zoo")  # beside this file
 PAGE = Path(__file__).parents[3] / "docs" / "transformers_models.md"
 HEAD = """# Architectures of transformers {version}
 
-Written by `TRANSFORMERS_MODELS=record pytest -m slow tests/sparse_attention/integrations/test_transformers_zoo.py`. Every model type
-of the release whose code uses the attention interface, tiny, with random weights, from its own configuration class with small
-sizes put in by name: {passed} of {all} pass. Passing means: softmax through `register("softmax", weights=True)` gives all outputs of
-the eager implementation within 1e-6 (shown; relative to the largest output above 1), through `register("softmax")`, which runs torch's
-fused function, within 1e-5, also with padded words through `use(model, "softmax", partly=True)`; and a training step with sparsemax has finite
-gradients that reach queries and keys. Of the others the test has no tiny configuration or no inputs, unless the reason says that the model attends by
-code of its own. bigbird_pegasus: its encoder adds the mask to scores of its own, so padding is right with `use(..., partly=True)` only; after
-`set_attn_implementation` alone it would add a boolean mask. owlv2: gradients of these random weights reach 100, so that float32 rounding shows
-as 1e-4; relative to them two implementations agree to 1e-6, and in float64 to 1e-14.
+Every model type of transformers {version} whose code uses the attention interface was tried, as a tiny random model: {passed} of {all} pass.
+`TRANSFORMERS_MODELS=record pytest -m slow tests/sparse_attention/integrations/test_transformers_zoo.py` writes this page. Each model is built from its own configuration class,
+with small sizes set by name. A model passes if all of the following hold:
 
-| architecture | softmax beside eager | attentions in a step |
+* Softmax through `register("softmax", weights=True)` gives all outputs of the eager implementation within 1e-6 (shown below; relative to the largest output if that is above 1).
+* Softmax through `register("softmax")`, which runs torch's fused function, agrees within 1e-5, also with padded words through `use(model, "softmax", partly=True)`.
+* A training step with sparsemax has finite gradients that reach queries and keys.
+
+For the other models, the test has no tiny configuration or no inputs, unless the reason says that the model uses its own attention code. Two notes:
+
+* bigbird_pegasus: its encoder adds the mask to its own scores, so padding is correct only with `use(..., partly=True)`; after
+  `set_attn_implementation` alone it would add a boolean mask.
+* owlv2: gradients of these random weights reach 100, so float32 rounding shows as 1e-4. Relative to them two implementations agree to 1e-6, and in float64 to 1e-14.
+
+| architecture | softmax against eager | attentions in a step |
 |---|---|---|
 {rows}
 

@@ -1,0 +1,73 @@
+"""Cells in joblib's workers (loky): a worker lives for many cells, so libraries are loaded once per worker."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from joblib import Parallel, delayed
+from joblib.externals.loky.process_executor import BrokenProcessPool
+
+from repro import cell as cells
+from repro import signals
+from repro.cell import Cell, Outcome
+from repro.launch import pool
+from repro.launch.pool import Event, Loggers
+from repro.store import Store
+
+
+def run(
+    pending: Sequence[Cell], store: Store, places: Sequence[str | None], threads: int, loggers: Loggers = None
+) -> Iterator[Event]:
+    """Run cells in one worker per place (its CUDA_VISIBLE_DEVICES).
+
+    When a worker is killed, its whole pool ends, and joblib does not say which worker it was. So every cell that a worker had
+    started continues from its last checkpoint in a process of its own.
+    """
+    left = {cell.cell_id: cell for cell in pending}
+    while left:
+        with tempfile.TemporaryDirectory() as slots:
+            for number, place in enumerate(places):
+                (Path(slots) / f"{number}.free").write_text("inherited" if place is None else f"={place}")
+            jobs = [delayed(_one)(cell, str(store.root), threads, loggers, slots) for cell in left.values()]
+            try:
+                for outcome in Parallel(n_jobs=len(places), return_as="generator_unordered", batch_size=1)(jobs):
+                    yield Event(left.pop(outcome.cell_id), "end", outcome=outcome)
+            except BrokenProcessPool:
+                begun = {mark.read_text() for mark in Path(slots).glob("*.cell")} & left.keys() or set(left)
+                suspects = [left.pop(key) for key in begun]
+                yield from pool.run(suspects, store, places, threads, loggers)
+
+
+def _one(cell: Cell, root: str, threads: int, loggers: Loggers, slots: str) -> Outcome:
+    """In a worker: its first cell chooses its GPUs, before torch looks at any."""
+    if slots not in _TAKEN:
+        for slot in sorted(Path(slots).glob("*.free")):
+            try:
+                slot.rename(mine := slot.with_suffix(f".{os.getpid()}"))
+            except FileNotFoundError:  # another worker was faster
+                continue
+            if (place := mine.read_text()) != "inherited":
+                os.environ["CUDA_VISIBLE_DEVICES"] = place[1:]
+            break
+        _TAKEN.add(slots)
+    import torch
+
+    torch.set_num_threads(threads)
+    mark = Path(slots) / f"{os.getpid()}.cell"
+    mark.write_text(cell.cell_id)
+    command = os.getppid()
+
+    def forward(*_: Any) -> None:
+        if os.getppid() != command:
+            signals.ask("the command that started it is gone")
+
+    outcome = cells.run(cell, Store(root), forward=forward, loggers=loggers)
+    mark.unlink()
+    return outcome
+
+
+_TAKEN: set[str] = set()
