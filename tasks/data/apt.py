@@ -1,8 +1,10 @@
-"""Text from Debian or Ubuntu packages by a private apt: no root, nothing installed, no trace outside the cache.
+"""Text from Debian packages by a private apt: no root, nothing installed, no trace outside the cache.
 
-The machine's own sources are used with a configuration of ours (`APT_CONFIG`): its lists, cache and downloads lie under
-`root/apt`. The machine's configuration files are not read, since container images use them to switch translations off
-and to hook deletions into every update; only its network settings (proxies and the like) are carried over.
+Every machine reads the same release, `RELEASE`, so that all of them train on the same texts. Only where it cannot be read (no keys of
+Debian's, as on Ubuntu; a network with another mirror) are the machine's own sources used, and said to be.
+A configuration of ours (`APT_CONFIG`) puts lists, cache and downloads under `root/apt`. The machine's configuration files are not read,
+since container images use them to switch translations off and to hook deletions into every update; only its network settings (proxies
+and the like) are carried over.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ _CARRIED = re.compile(r"^Acquire::(http|https|ftp|tor|ForceIPv4|ForceIPv6|Check-
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of other bytes
 _NO_ROOM = re.compile(r"no space left|not enough free|don't have enough", re.I)
 RETRY_SECONDS = 300
+RELEASE = "bookworm"  # of the recorded tables
+ARCHIVE, KEYRING = "http://deb.debian.org/debian", Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _COMPRESSED = (".lz4", ".gz", ".xz", ".bz2", ".zst", ".lzma")
 
 
@@ -75,9 +79,17 @@ class PrivateApt:
                 if set(self.languages) <= set(known["languages"]) and self._lists("_Packages"):
                     return known["day"]
             self._refuse_if_just_tried()
-            self._write_config()
-            self.progress.say("fetching the package lists of this machine's apt sources (10-40 MB)")
-            log = self._run(["apt-get", "update", "-q"], "apt-get update")
+            log = (
+                self._fetch_lists(RELEASE)
+                if KEYRING.exists()
+                else f"no {KEYRING}: apt-get install debian-archive-keyring"
+            )
+            if not self._lists("_Packages"):
+                self.progress.say(
+                    f"Debian {RELEASE} cannot be read here ({_complaint(log)}); this machine's own sources are used: "
+                    "the data will differ from those of the recorded tables"
+                )
+                log = self._fetch_lists(None)
             if not self._lists("_Packages"):
                 with publish_file(self._failure) as temporary:
                     temporary.write_text(_complaint(log))
@@ -165,7 +177,14 @@ class PrivateApt:
         endings = tuple(ending + suffix for suffix in ("", *_COMPRESSED))
         return sorted(path for path in folder.glob("*") if path.name.endswith(endings) and path.stat().st_size > 0)
 
-    def _write_config(self) -> None:
+    def _fetch_lists(self, release: str | None) -> str:
+        """Fetch the lists of a release of Debian, or (None) of the machine's own sources; return what apt said."""
+        self._write_config(release)
+        said = f"Debian {release}" if release else "this machine's apt sources"
+        self.progress.say(f"fetching the package lists of {said} (10-40 MB)")
+        return self._run(["apt-get", "update", "-q"], "apt-get update")
+
+    def _write_config(self, release: str | None) -> None:
         with writing_to(self.folder):
             for name in ("lists/partial", "cache/archives/partial", "parts"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
@@ -178,8 +197,14 @@ class PrivateApt:
             'Acquire::Retries "2";',
             'Acquire::http::Timeout "20";',
             'Acquire::https::Timeout "20";',
-            f'APT::Architectures {{ "{self._architecture()}"; }};',
         ]
+        if release:
+            sources = self.folder / "sources.list"
+            with publish_file(sources) as temporary:
+                temporary.write_text(f"deb [signed-by={KEYRING}] {ARCHIVE} {release} main\n")
+            lines += [f'Dir::Etc::SourceList "{sources}";', f'Dir::Etc::SourceParts "{self.folder}/parts";']
+        architecture = "amd64" if release else self._architecture()  # lists differ between architectures
+        lines += [f'APT::Architecture "{architecture}";', f'APT::Architectures {{ "{architecture}"; }};']
         if os.geteuid() == 0:
             lines.append('APT::Sandbox::User "root";')  # the unprivileged fetcher cannot write into our folders
         dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False).stdout

@@ -1,4 +1,4 @@
-"""Descriptions of Debian packages, fetched by a private apt from the machine's own sources, and their split.
+"""Descriptions of Debian packages, fetched by a private apt of one release, and their split.
 
 One row per paragraph: packages built from one source share theirs, and the one named like the source package speaks for all.
 """

@@ -30,7 +30,7 @@ class Options:
 
 
 def load(options: Options, root: Path, progress: Progress) -> DataSet:
-    """Fetched by a private apt from the machine's own sources."""
+    """Fetched by a private apt."""
     found = load_descriptions(root, progress)
 
     def read(progress: Progress) -> Mapping[str, Sequence[Pair]]:
