@@ -116,10 +116,12 @@ def healthy() -> bool:
             "import sys, sysconfig; print(sys.prefix, sysconfig.get_path('purelib'), sep='\\n')",
         ]
         told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+        made = (VENV / "pyvenv.cfg").read_text(encoding="utf-8")
     except (OSError, subprocess.SubprocessError):
         return False
     prefix, packages = Path(told[0]), Path(told[1])
-    return prefix == VENV and (packages / "pip").is_dir() and not list(packages.glob("ve_fairseq-*"))
+    here = f" {VENV.resolve()}\n" in made  # else the first lines of its scripts name an interpreter elsewhere
+    return prefix == VENV and here and (packages / "pip").is_dir() and not list(packages.glob("ve_fairseq-*"))
 
 
 def _chosen() -> str:

@@ -152,7 +152,9 @@ def test_a_broken_environment_is_made_anew(setup, monkeypatch, broken):
     elif broken == "old fairseq":
         (packages / "ve_fairseq-0.12.3.dist-info").mkdir()
     else:
-        setup.VENV.rename(setup.ROOT / "elsewhere")
+        there = setup.ROOT.rename(setup.ROOT.with_name("moved here"))
+        for name in ("LOCK", "FAIRSEQ", "STAMP", "PYTHON", "VENV", "ROOT"):
+            monkeypatch.setattr(setup, name, there / getattr(setup, name).relative_to(setup.ROOT))
     assert not setup.healthy()
     monkeypatch.setattr(setup, "steps", lambda torch: [])
     assert setup.main() == 0
