@@ -33,7 +33,7 @@ _CARRIED = re.compile(r"^Acquire::(http|https|ftp|tor|ForceIPv4|ForceIPv6|Check-
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of other bytes
 _NO_ROOM = re.compile(r"no space left|not enough free|don't have enough", re.I)
 RETRY_SECONDS = 300
-RELEASE = "bookworm"  # of the recorded tables
+RELEASE = "bookworm"  # its main archive changes by point releases alone
 ARCHIVE, KEYRING = "http://deb.debian.org/debian", Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _COMPRESSED = (".lz4", ".gz", ".xz", ".bz2", ".zst", ".lzma")
 
@@ -87,7 +87,7 @@ class PrivateApt:
             if not self._lists("_Packages"):
                 self.progress.say(
                     f"Debian {RELEASE} cannot be read here ({_complaint(log)}); this machine's own sources are used: "
-                    "the data will differ from those of the recorded tables"
+                    "the data will differ from those of other machines"
                 )
                 log = self._fetch_lists(None)
             if not self._lists("_Packages"):
