@@ -20,6 +20,7 @@ import pkgutil
 import runpy
 from pathlib import Path
 
+import tasks.fairseq_plugin.compat  # noqa: F401  # isort: skip  # before fairseq, for Python 3.14
 import fairseq.utils
 import numpy as np
 import pytest

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import importlib.util
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import urllib.parse
+import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV, LOCK, FAIRSEQ = ROOT / ".venv", ROOT / "requirements.lock", ROOT / "requirements-fairseq.lock"
 PYTHON, STAMP = VENV / "bin" / "python", VENV / ".installed"
 OLDEST, NEWEST = (3, 11), (3, 14)
+UNFINISHED = "unfinished"
 NEEDED = {"": 10, "cpu": 4}  # GB of free disk, by TORCH
 HEAD = "# The exact set of packages, with hashes, for every platform; made by `make lock`, installed by `make setup`.\n"
 OF_TORCH = re.compile(r"torch|torchvision|triton|nvidia-.*|cuda-.*")  # what another torch replaces
@@ -23,25 +29,53 @@ OF_TORCH = re.compile(r"torch|torchvision|triton|nvidia-.*|cuda-.*")  # what ano
 
 def main() -> int:
     """Exit status: 0 when .venv is complete."""
-    torch = os.environ.get("TORCH") or _chosen()
-    if complete(torch):
-        return 0
+    try:
+        torch = os.environ.get("TORCH") or _chosen()
+        if complete(torch):
+            return 0
+        with alone():
+            return 0 if complete(torch) else build(torch)
+    except KeyboardInterrupt:
+        print("\nsetup: interrupted; run `make setup` again to finish", file=sys.stderr)
+        return 130
+
+
+@contextlib.contextmanager
+def alone():
+    """Wait until no other `make setup` builds here; what this one starts keeps the lock should this process be killed."""
+    descriptor = os.open(ROOT, os.O_RDONLY)
+    os.set_inheritable(descriptor, True)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("waiting for another `make setup` in this folder", flush=True)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        pass  # a file system without locks
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def build(torch: str) -> int:
+    """Exit status."""
     if trouble := first_trouble(torch):
         print(f"setup: {trouble}", file=sys.stderr)
         return 1
-    if not healthy():
+    anew = not usable()
+    if anew:
         print(f"creating .venv with Python {sys.version.split()[0]}", flush=True)
-        shutil.rmtree(VENV, ignore_errors=True)
-        if done := create():
-            return done
-    STAMP.unlink(missing_ok=True)
+        VENV.unlink() if VENV.is_symlink() else shutil.rmtree(VENV, ignore_errors=True)
+        VENV.mkdir(exist_ok=True)
+    STAMP.write_text(f"{torch}\n{UNFINISHED}\n", encoding="utf-8")
+    if anew and (done := create()):
+        return done
     for said, work in steps(torch):
         print(said, flush=True)
         if done := work():
-            print(
-                "setup: this step failed, for the reason above; run `make setup` again to continue here",
-                file=sys.stderr,
-            )
+            why = unreachable() or "this step failed, for the reason above"
+            print(f"setup: {why}; then run `make setup` again", file=sys.stderr)
             return done
     # without a compiler the library says so once, and uses plain torch
     subprocess.run([str(PYTHON), "-m", "sparse_attention.kernels.native"], cwd=ROOT, check=False)
@@ -60,6 +94,14 @@ def complete(torch: str) -> bool:
         return False
 
 
+def usable() -> bool:
+    """Whether .venv can be brought up to date: an interrupted set-up leaves packages that look installed and miss files."""
+    try:
+        return UNFINISHED not in STAMP.read_text(encoding="utf-8") and healthy()
+    except OSError:
+        return False
+
+
 def signature() -> str:
     """A hash of everything that .venv depends on."""
     files = [path.read_bytes() for path in (ROOT / "pyproject.toml", LOCK, FAIRSEQ)]
@@ -70,13 +112,14 @@ def healthy() -> bool:
     """Whether .venv's interpreter starts, with pip, at this place, and has no fairseq of earlier versions of this project."""
     asked = "import sys, sysconfig; print(sys.prefix, sysconfig.get_path('purelib'), sep='\\n')"
     try:
-        told = subprocess.run(
-            [str(PYTHON), "-c", asked], capture_output=True, text=True, check=True
-        ).stdout.splitlines()
+        command = [str(PYTHON), "-c", asked]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        made = (VENV / "pyvenv.cfg").read_text(encoding="utf-8")
     except (OSError, subprocess.SubprocessError):
         return False
     prefix, packages = Path(told[0]), Path(told[1])
-    return prefix == VENV and (packages / "pip").is_dir() and not list(packages.glob("ve_fairseq-*"))
+    here = f" {VENV.resolve()}\n" in made  # else the first lines of its scripts name an interpreter elsewhere
+    return prefix == VENV and here and (packages / "pip").is_dir() and not list(packages.glob("ve_fairseq-*"))
 
 
 def _chosen() -> str:
@@ -101,24 +144,53 @@ def first_trouble(torch: str) -> str:
         return f"Python {wanted} is needed, this is {sys.version.split()[0]}; name one: make setup PYTHON=/path/to/python3.13"
     if torch not in NEEDED:
         return f"TORCH={torch} is unknown; there is TORCH=cpu, or none for the torch of requirements.lock"
-    if torch == "cpu" and not os.environ.get("TORCH_INDEX") and not _has_torch():
-        return "TORCH=cpu needs TORCH_INDEX=ADDRESS, the index of torch's CPU wheels (docs/install.md says where torch names it)"
+    if torch == "cpu" and not os.environ.get("TORCH_INDEX") and not (_has_torch() and usable()):
+        return (
+            "TORCH=cpu needs TORCH_INDEX=ADDRESS, the index of torch's CPU wheels (docs/install.md says where torch names it); "
+            "for torch with CUDA run `make clean` first"
+        )
     if not os.access(ROOT, os.W_OK):
         return f"{ROOT} cannot be written by this user; clone the repository to a folder of your own"
-    if not healthy() and importlib.util.find_spec("ensurepip") is None:
+    if VENV.exists() and not os.access(VENV, os.W_OK):
+        return f"{VENV} belongs to another user: remove it as that user (rm -rf .venv), then run `make setup` again"
+    if not usable() and importlib.util.find_spec("ensurepip") is None:
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
         return (
             f"this Python cannot make virtual environments; on Debian and Ubuntu: apt-get install python{version}-venv"
         )
     need = NEEDED[torch] - _gigabytes(VENV)
-    for place, what in ((ROOT, ".venv"), (_cache(), "the package cache")):
+    for place, what, elsewhere in (
+        (ROOT, ".venv", "move this folder to a larger disk"),
+        (_cache(), "fetched packages", "keep them on a larger disk: UV_CACHE_DIR=FOLDER make setup"),
+    ):
         free = shutil.disk_usage(place).free / 1e9
         if free < need:
-            other = ", or put the cache elsewhere: UV_CACHE_DIR=FOLDER make setup" if place != ROOT else ""
-            return (
-                f"{free:.1f} GB are free in {place}, {need:.0f} are needed for {what}: make room there{other}; "
-                "TORCH=cpu needs a third of it (docs/install.md)"
-            )
+            smaller = "" if torch else f" (without a GPU, TORCH=cpu needs {NEEDED['cpu']}: docs/install.md)"
+            return f"{free:.1f} GB are free in {place}, {need:.0f} are needed for {what}: make room there, or {elsewhere}{smaller}"
+    return ""
+
+
+def unreachable() -> str:
+    """That the package index (or the proxy before it) does not answer, and what to do; empty: it does."""
+    asked = [str(PYTHON), "-m", "pip", "config", "list"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    named = re.search(r"\.index-url='(.*)'", told)
+    index = os.environ.get("UV_DEFAULT_INDEX") or (named[1] if named else "https://pypi.org/simple")
+    place = urllib.parse.urlsplit(index)
+    proxy = urllib.request.getproxies().get(place.scheme)
+    if proxy and place.hostname and not urllib.request.proxy_bypass(place.hostname):
+        place = urllib.parse.urlsplit(proxy)
+    if not place.hostname:
+        return ""
+    try:
+        socket.create_connection(
+            (place.hostname, place.port or (80 if place.scheme == "http" else 443)), timeout=10
+        ).close()
+    except OSError as error:
+        return (
+            f"{place.hostname} cannot be reached ({error}): connect this machine to the network, "
+            "or name a proxy (HTTPS_PROXY=ADDRESS) or another index (PIP_INDEX_URL=ADDRESS)"
+        )
     return ""
 
 
@@ -145,10 +217,9 @@ def create() -> int:
 
     try:
         venv.create(VENV, with_pip=True, symlinks=True)
-    except subprocess.CalledProcessError as error:
-        print(
-            f"setup: .venv cannot be created: {(error.output or b'').decode(errors='replace')[-300:]}", file=sys.stderr
-        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = (getattr(error, "output", None) or b"").decode(errors="replace")[-300:] or error
+        print(f"setup: .venv cannot be created: {said}", file=sys.stderr)
         return 1
     return 0
 
@@ -206,6 +277,8 @@ def get_uv(lines: dict) -> int:
     """uv at its locked version; without one pip does the work, slower."""
     if _uv().exists() or _pip("--quiet", "--no-deps", "--require-hashes", requirements=lines["uv"]) == 0:
         return 0
+    if unreachable():
+        return 1
     print("uv is unavailable here: pip installs instead, more slowly", flush=True)
     return 0
 
@@ -233,6 +306,8 @@ def install(*arguments: str, requirements: str = "", **environment: str) -> int:
         and _run([str(_uv()), "pip", "install", "--python", str(PYTHON)], arguments, requirements, environment) == 0
     ):
         return 0
+    if unreachable():
+        return 1
     return _pip(*arguments, requirements=requirements, **environment)
 
 
@@ -251,4 +326,5 @@ def _run(command: list, arguments: tuple, requirements: str, environment: dict) 
             file = Path(folder) / "requirements.txt"
             file.write_text(requirements + "\n", encoding="utf-8")
             given += ["-r", str(file)]
-        return subprocess.run(command + given, env={**meant, **os.environ, **environment}, check=False).returncode
+        variables = {**meant, **os.environ, **environment}
+        return subprocess.run(command + given, env=variables, check=False, close_fds=False).returncode

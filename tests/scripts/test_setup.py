@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
+import os
+import socket
 import sys
+import threading
 import venv
 from collections import namedtuple
 
@@ -43,8 +47,10 @@ def setup(tmp_path, monkeypatch):
 
 
 def made(setup):
-    """A .venv as far as `healthy` looks."""
-    assert setup.create() == 0 and setup.healthy()
+    """A .venv as far as `usable` looks, from other files than today's."""
+    assert setup.create() == 0
+    setup.STAMP.write_text("\nof yesterday\n")
+    assert setup.usable()
 
 
 @pytest.mark.parametrize("version", [(3, 10, 13), (3, 15, 0)])
@@ -67,7 +73,9 @@ def test_debians_missing_package_is_named(setup, monkeypatch):
 
 def test_too_little_disk_is_refused_with_both_numbers(setup, monkeypatch):
     monkeypatch.setattr(setup.shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(2e9))
-    assert "2.0 GB are free" in setup.first_trouble("") and "10 are needed for .venv" in setup.first_trouble("")
+    assert "2.0 GB are free" in setup.first_trouble(
+        ""
+    ) and "10 are needed for .venv: make room there, or move" in setup.first_trouble("")
 
 
 def test_what_an_interrupted_setup_left_counts_as_disk(setup, monkeypatch):
@@ -87,6 +95,13 @@ def test_the_cache_needs_room_too(setup, monkeypatch, tmp_path):
 @pytest.mark.parametrize(("torch", "said"), [("gpu", "TORCH=gpu is unknown"), ("cpu", "needs TORCH_INDEX")])
 def test_torch_is_chosen_by_name_and_index(setup, torch, said):
     assert said in setup.first_trouble(torch)
+
+
+def test_an_environment_of_another_user_is_not_touched(setup, monkeypatch):
+    made(setup)
+    access = os.access
+    monkeypatch.setattr(setup.os, "access", lambda path, mode: path != setup.VENV and access(path, mode))
+    assert "belongs to another user" in setup.first_trouble("")
 
 
 def test_torch_without_cuda_replaces_what_cuda_needs(setup, monkeypatch):
@@ -137,7 +152,9 @@ def test_a_broken_environment_is_made_anew(setup, monkeypatch, broken):
     elif broken == "old fairseq":
         (packages / "ve_fairseq-0.12.3.dist-info").mkdir()
     else:
-        setup.VENV.rename(setup.ROOT / "elsewhere")
+        there = setup.ROOT.rename(setup.ROOT.with_name("moved here"))
+        for name in ("LOCK", "FAIRSEQ", "STAMP", "PYTHON", "VENV", "ROOT"):
+            monkeypatch.setattr(setup, name, there / getattr(setup, name).relative_to(setup.ROOT))
     assert not setup.healthy()
     monkeypatch.setattr(setup, "steps", lambda torch: [])
     assert setup.main() == 0
@@ -148,7 +165,68 @@ def test_a_failed_step_is_said_and_leaves_no_mark(setup, monkeypatch, capsys):
     made(setup)
     monkeypatch.setattr(setup, "steps", lambda torch: [("work", lambda: 3)])
     assert setup.main() == 3
-    assert "to continue here" in capsys.readouterr().err and not setup.STAMP.exists()
+    assert "then run `make setup` again" in capsys.readouterr().err and not setup.usable()
+
+
+@pytest.mark.parametrize("stopped", ["between", "in a step"])
+def test_what_an_interrupted_setup_left_is_built_anew(setup, monkeypatch, capsys, stopped):
+    def stop():
+        (setup.VENV / "half a package").mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("TORCH_INDEX", "INDEX")
+    monkeypatch.setattr(setup, "steps", lambda torch: [("work", stop)])
+    monkeypatch.setenv("TORCH", "cpu")
+    assert setup.main() == 130 and "run `make setup` again" in capsys.readouterr().err
+    if stopped == "between":
+        setup.STAMP.unlink()
+    else:
+        monkeypatch.delenv("TORCH")  # the choice is kept
+    ran = []
+    monkeypatch.setattr(setup, "steps", lambda torch: [("work", lambda: ran.append(torch) or 0)])
+    assert setup.main() == 0 and ran == ["cpu"]
+    assert not (setup.VENV / "half a package").exists() and setup.complete("cpu")
+
+
+def test_torch_of_an_unfinished_environment_needs_its_index_again(setup):
+    made(setup)
+    (packages,) = setup.VENV.glob("lib/*/site-packages")
+    (packages / "torch-2.dist-info").mkdir()
+    assert setup.first_trouble("cpu") == ""
+    setup.STAMP.write_text(f"cpu\n{setup.UNFINISHED}\n")
+    assert "TORCH_INDEX=ADDRESS" in setup.first_trouble("cpu") and "make clean" in setup.first_trouble("cpu")
+
+
+def test_two_setups_take_turns(setup, monkeypatch, capsys):
+    made(setup)
+    other = os.open(setup.ROOT, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+
+    def finish():
+        setup.STAMP.write_text(f"\n{setup.signature()}\n")
+        os.close(other)
+
+    threading.Timer(0.3, finish).start()
+    monkeypatch.setattr(setup, "steps", lambda torch: [("work", lambda: 3)])
+    assert setup.main() == 0 and "waiting for another" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("by", ["UV_DEFAULT_INDEX", "http_proxy"])
+def test_an_index_out_of_reach_is_named_before_pip_tries(setup, monkeypatch, capsys, by):
+    made(setup)
+    for name in ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(setup, "_pip", lambda *_, **__: 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("UV_DEFAULT_INDEX", "http://index.invalid/simple" if by == "http_proxy" else address)
+        if by == "http_proxy":
+            monkeypatch.setenv(by, address)
+        assert setup.unreachable() == ""
+    assert "127.0.0.1 cannot be reached" in setup.unreachable()
+    assert setup.main() == 1
+    told = capsys.readouterr()
+    assert "127.0.0.1 cannot be reached" in told.err and "pip installs instead" not in told.out
 
 
 def test_the_lock_is_read_whole(setup):

@@ -1,8 +1,10 @@
-"""Text from Debian or Ubuntu packages by a private apt: no root, nothing installed, no trace outside the cache.
+"""Text from Debian packages by a private apt: no root, nothing installed, no trace outside the cache.
 
-The machine's own sources are used with a configuration of ours (`APT_CONFIG`): its lists, cache and downloads lie under
-`root/apt`. The machine's configuration files are not read, since container images use them to switch translations off
-and to hook deletions into every update; only its network settings (proxies and the like) are carried over.
+Every machine reads the same release, `RELEASE`, from the Debian mirror of its own sources, so that all of them train on the same texts. A machine
+without a Debian mirror or without Debian's keys (Ubuntu, for example) reads its own sources instead, and a message says so.
+A configuration of ours (`APT_CONFIG`) puts lists, cache and downloads under `root/apt`. The machine's configuration files are not read,
+since container images use them to switch translations off and to hook deletions into every update; only its network settings (proxies
+and the like) are carried over.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ _NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of oth
 _NO_ROOM = re.compile(r"no space left|not enough free|don't have enough", re.I)
 RETRY_SECONDS = 300
 _HELPER = "/usr/lib/apt/apt-helper"  # part of apt
+RELEASE = "bookworm"  # its main archive changes with point releases only
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _COMPRESSED = (".lz4", ".gz", ".xz", ".bz2", ".zst", ".lzma")
 
 
@@ -67,9 +71,21 @@ class PrivateApt:
                 if set(self.languages) <= set(known["languages"]) and self._lists("_Packages"):
                     return known["day"]
             self._refuse_if_just_tried()
-            self._write_config()
-            self.progress.say("fetching the package lists of this machine's apt sources (10-40 MB)")
-            log = self._run(["apt-get", "update", "-q"], "apt-get update")
+            mirror = _mirror()
+            if mirror and KEYRING.exists():
+                log = self._fetch_lists(mirror)
+            else:
+                log = (
+                    f"no {KEYRING}: apt-get install debian-archive-keyring"
+                    if mirror
+                    else "its sources name no Debian mirror"
+                )
+            if not self._lists("_Packages"):
+                self.progress.say(
+                    f"Debian {RELEASE} cannot be read here ({_complaint(log)}); this machine's own sources are used: "
+                    "the data will differ from those of other machines"
+                )
+                log = self._fetch_lists(None)
             if not self._lists("_Packages"):
                 with publish_file(self._failure) as temporary:
                     temporary.write_text(_complaint(log))
@@ -151,12 +167,21 @@ class PrivateApt:
         endings = tuple(ending + suffix for suffix in ("", *_COMPRESSED))
         return sorted(path for path in folder.glob("*") if path.name.endswith(endings) and path.stat().st_size > 0)
 
-    def _write_config(self) -> None:
+    def _fetch_lists(self, mirror: str | None) -> str:
+        """Fetch the lists of `RELEASE` from a mirror, or (None) those of the machine's own sources; return apt's output."""
+        self._write_config(mirror)
+        said = f"Debian {RELEASE}" if mirror else "this machine's apt sources"
+        self.progress.say(f"fetching the package lists of {said} (10-40 MB)")
+        return self._run(["apt-get", "update", "-q"], "apt-get update")
+
+    def _write_config(self, mirror: str | None) -> None:
         with writing_to(self.folder):
             for name in ("lists/partial", "cache/archives/partial", "parts"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
-        found = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=False)
-        architecture = found.stdout.strip() or "amd64"
+        architecture = "amd64"  # of `RELEASE` on every machine: lists differ between architectures
+        if not mirror:
+            found = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=False)
+            architecture = found.stdout.strip() or architecture
         lines = [
             f'Dir::State::lists "{self.folder}/lists";',
             f'Dir::Cache "{self.folder}/cache";',
@@ -166,8 +191,13 @@ class PrivateApt:
             'Acquire::Retries "2";',
             'Acquire::http::Timeout "20";',
             'Acquire::https::Timeout "20";',
-            f'APT::Architectures {{ "{architecture}"; }};',
         ]
+        if mirror:
+            sources = self.folder / "sources.list"
+            with publish_file(sources) as temporary:
+                temporary.write_text(f"deb [signed-by={KEYRING}] {mirror} {RELEASE} main\n")
+            lines += [f'Dir::Etc::SourceList "{sources}";', f'Dir::Etc::SourceParts "{self.folder}/parts";']
+        lines += [f'APT::Architecture "{architecture}";', f'APT::Architectures {{ "{architecture}"; }};']
         if os.geteuid() == 0:
             lines.append('APT::Sandbox::User "root";')  # the unprivileged fetcher cannot write into our folders
         dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False).stdout
@@ -191,6 +221,13 @@ class PrivateApt:
         if process.returncode and _NO_ROOM.search(log):
             raise DataError("the disk is full", f"{self.folder}: {_complaint(log)}", NO_SPACE)
         return log
+
+
+def _mirror() -> str | None:
+    """Address of Debian's main archive in this machine's own sources."""
+    command = ["apt-get", "indextargets", "--format", "$(SITE) $(COMPONENT)", "Created-By: Packages"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return next((line.split()[0] for line in told.splitlines() if re.fullmatch(r"\S+/debian/? main", line)), None)
 
 
 def extract_deb(deb: Path, folder: Path) -> None:

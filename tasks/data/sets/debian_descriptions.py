@@ -1,6 +1,6 @@
 """Descriptions of Debian packages: first paragraph to synopsis; stands for Gigaword and DUC in the demo.
 
-A private apt fetches them from the machine's own sources. There is one row for each paragraph: packages built from one source
+A private apt fetches them, from one release of Debian. There is one row for each paragraph: packages built from one source
 share theirs, and the one with the source package's name stands for all of them.
 """
 
@@ -44,7 +44,7 @@ class Options(Bounded):
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Fetched by a private apt from the machine's own sources."""
+    """Fetched by a private apt."""
     found = load_descriptions(root, progress)
 
     def read(progress: Progress) -> Splits:

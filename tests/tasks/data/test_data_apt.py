@@ -103,6 +103,7 @@ def test_unreachable_sources(tmp_path, monkeypatch):
 
 def test_a_failed_update_is_not_tried_again_at_once(tmp_path, monkeypatch):
     _fake_apt(tmp_path, monkeypatch, f"echo called >> {tmp_path}/calls; echo 'W: no route'\n")
+    monkeypatch.setattr(apt_module, "KEYRING", tmp_path / "no keys")
     apt = PrivateApt(tmp_path / "cache", NullProgress())
     for _ in range(3):
         with pytest.raises(DataUnavailable, match="no route"):
@@ -113,6 +114,36 @@ def test_a_failed_update_is_not_tried_again_at_once(tmp_path, monkeypatch):
     with pytest.raises(DataUnavailable):
         apt.update()
     assert (tmp_path / "calls").read_text() == "called\ncalled\n"
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_every_machine_reads_the_same_release_or_says_that_it_cannot(tmp_path, monkeypatch, readable):
+    (tmp_path / "keys").touch()
+    monkeypatch.setattr(apt_module, "KEYRING", tmp_path / "keys")
+    _fake_apt(
+        tmp_path,
+        monkeypatch,
+        'if [ "$1" = indextargets ]; then echo "http://here/debian-security main\nhttp://here/debian main"; exit; fi\n'
+        'set_to() { sed -n "s/^$1 \\"\\(.*\\)\\";/\\1/p" "$APT_CONFIG"; }\n'
+        "sources=$(set_to Dir::Etc::SourceList); lists=$(set_to Dir::State::lists)\n"
+        f'if [ -z "$sources" ]; then echo "Package: own" > "$lists/x_Packages"\n'
+        f'elif {str(readable).lower()}; then echo "Package: $(cat "$sources")" > "$lists/x_Packages"\n'
+        "else echo 'W: Failed to fetch bookworm'; fi\n",
+    )
+    progress = NullProgress()
+    said = []
+    monkeypatch.setattr(progress, "say", said.append)
+    apt = PrivateApt(tmp_path / "cache", progress)
+    apt.update()
+    (stanza,) = apt.stanzas("Packages")
+    if readable:
+        assert (
+            f"signed-by={tmp_path}/keys" in stanza
+            and stanza.endswith("http://here/debian bookworm main\n")
+            and len(said) == 1
+        )
+    else:
+        assert stanza == "Package: own\n" and "Failed to fetch bookworm" in said[1] and "will differ" in said[1]
 
 
 def test_disk_full_during_update(tmp_path, monkeypatch):

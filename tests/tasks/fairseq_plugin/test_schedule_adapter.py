@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+
+import tasks.fairseq_plugin.compat  # noqa: F401  # isort: skip  # before fairseq, for Python 3.14
 from fairseq.optim.lr_scheduler import LR_SCHEDULER_DATACLASS_REGISTRY, LR_SCHEDULER_REGISTRY
 
 from tasks.config.schedules import SCHEDULES

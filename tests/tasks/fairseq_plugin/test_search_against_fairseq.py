@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+
+import tasks.fairseq_plugin.compat  # noqa: F401  # isort: skip  # before fairseq, for Python 3.14
 from fairseq.sequence_generator import SequenceGenerator
 
 from tasks.config.options import read
