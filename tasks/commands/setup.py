@@ -172,11 +172,10 @@ def first_trouble(torch: str) -> str:
 
 def unreachable() -> str:
     """That the package index (or the proxy before it) does not answer, and what to do; empty: it does."""
-    asked = [str(PYTHON), "-m", "pip", "config", "list"]
-    told = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
-    named = re.search(r"\.index-url='(.*)'", told)
-    index = os.environ.get("UV_DEFAULT_INDEX") or (named[1] if named else "https://pypi.org/simple")
-    place = urllib.parse.urlsplit(index)
+    asked = "from pip._internal.commands import create_command as c"
+    asked += "; print(c('install').parser.parse_args([])[0].index_url)"  # with its settings and its own default
+    told = subprocess.run([str(PYTHON), "-c", asked], capture_output=True, text=True, check=False).stdout
+    place = urllib.parse.urlsplit(os.environ.get("UV_DEFAULT_INDEX") or told.strip())
     proxy = urllib.request.getproxies().get(place.scheme)
     if proxy and place.hostname and not urllib.request.proxy_bypass(place.hostname):
         place = urllib.parse.urlsplit(proxy)

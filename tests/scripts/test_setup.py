@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-SPEC = importlib.util.spec_from_file_location("installing", ROOT / "tasks" / "installing.py")
+SPEC = importlib.util.spec_from_file_location("setup", ROOT / "tasks" / "commands" / "setup.py")
 
 
 @pytest.fixture

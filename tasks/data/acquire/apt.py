@@ -71,18 +71,15 @@ class PrivateApt:
                 if set(self.languages) <= set(known["languages"]) and self._lists("_Packages"):
                     return known["day"]
             self._refuse_if_just_tried()
-            mirror = _mirror()
-            if mirror and KEYRING.exists():
+            why, mirror = f"no {KEYRING}: apt-get install debian-archive-keyring", _mirror()
+            if not mirror:
+                why = "the apt sources name no Debian mirror"
+            elif KEYRING.exists():
                 log = self._fetch_lists(mirror)
-            else:
-                log = (
-                    f"no {KEYRING}: apt-get install debian-archive-keyring"
-                    if mirror
-                    else "its sources name no Debian mirror"
-                )
-            if not self._lists("_Packages"):
+                why = "" if self._lists("_Packages") else _complaint(log)
+            if why:
                 self.progress.say(
-                    f"Debian {RELEASE} cannot be read here ({_complaint(log)}); this machine's own sources are used: "
+                    f"Debian {RELEASE} cannot be read here ({why}); this machine's own sources are used: "
                     "the data will differ from those of other machines"
                 )
                 log = self._fetch_lists(None)

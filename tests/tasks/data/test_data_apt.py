@@ -84,11 +84,11 @@ def test_lists_are_read_in_every_compression(tmp_path, suffix, compress):
     assert [stanza.split("\n")[0] for stanza in apt.stanzas("Translation-en")] == ["Package: a", "Package: b"]
 
 
-def _fake_apt(tmp_path, monkeypatch, script):
-    """An apt-get that does what `script` says, first on PATH."""
+def _fake_apt(tmp_path, monkeypatch, script, mirror=""):
+    """An apt-get that does what `script` says, first on PATH; its sources name a mirror of Debian, or none."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    (folder / "apt-get").write_text("#!/bin/sh\n" + script)
+    (folder / "apt-get").write_text(f"#!/bin/sh\nif [ $1 = indextargets ]; then echo {mirror} main; exit; fi\n{script}")
     (folder / "apt-get").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
@@ -123,12 +123,12 @@ def test_every_machine_reads_the_same_release_or_says_that_it_cannot(tmp_path, m
     _fake_apt(
         tmp_path,
         monkeypatch,
-        'if [ "$1" = indextargets ]; then echo "http://here/debian-security main\nhttp://here/debian main"; exit; fi\n'
         'set_to() { sed -n "s/^$1 \\"\\(.*\\)\\";/\\1/p" "$APT_CONFIG"; }\n'
         "sources=$(set_to Dir::Etc::SourceList); lists=$(set_to Dir::State::lists)\n"
         f'if [ -z "$sources" ]; then echo "Package: own" > "$lists/x_Packages"\n'
         f'elif {str(readable).lower()}; then echo "Package: $(cat "$sources")" > "$lists/x_Packages"\n'
         "else echo 'W: Failed to fetch bookworm'; fi\n",
+        mirror="http://here/debian",
     )
     progress = NullProgress()
     said = []
