@@ -181,12 +181,12 @@ class _Hub:
             else:
                 what, step = "could not be asked", "check the network (HF_ENDPOINT) and run the same command again; or"
             why = " ".join(str(error).split())
-            raise DataUnavailable(f"{self.name}: the hub {what}", f"{page} ({type(error).__name__}: {why})", f"{step} {self.get}") from error  # fmt: skip
+            where = f"{page} ({type(error).__name__}: {why})"
+            raise DataUnavailable(f"{self.name}: the hub {what}", where, f"{step} {self.get}") from error
 
     def _package(self, package: str) -> ModuleType:
         try:
             return importlib.import_module(package)
         except ModuleNotFoundError as error:
-            raise DataUnavailable(
-                f"{self.name} needs its files or the package {package}", "neither is there", self.get
-            ) from error
+            what = f"{self.name} needs its files or the package {package}"
+            raise DataUnavailable(what, "neither is there", self.get) from error

@@ -1,4 +1,4 @@
-"""Gold word alignments: Pharaoh lines, the NAACL 2003 format, and the aligned PUD treebanks, as sets of links.
+"""Gold word alignments: Pharaoh lines and the aligned PUD treebanks, as sets of links.
 
 A `Gold` is (sure, possible): links (source word, target word), numbered from 0; sure links are possible too (Och & Ney 2003).
 """
@@ -17,7 +17,6 @@ from tasks.data.records import Pair
 Gold = tuple[frozenset[tuple[int, int]], frozenset[tuple[int, int]]]
 
 _PHARAOH = re.compile(r"(\d+)([-?p])(\d+)", re.ASCII)
-_NAACL = re.compile(r"0*(\d+)\s+(\d+)\s+(\d+)(?:\s+([SP]))?(?:\s+[\d.]+)?", re.ASCII)
 CORRECT = "correct the file, or name the one that holds the alignments"
 
 
@@ -58,29 +57,6 @@ def read_pharaoh(path: Path, first: int = 0) -> list[Gold]:
     return golds
 
 
-def read_naacl(path: Path, sentences: int) -> list[Gold]:
-    """The format of the NAACL 2003 workshop: `sentence source target [S|P] [confidence]` in each line, all counted from 1.
-
-    A link without S or P is sure. A word linked to 0 is linked to nothing.
-
-    Args:
-        sentences: how many there are; one that no line names has no links.
-    Raises:
-        DataError: a line that is not a link, or an unknown sentence.
-    """
-    links: list[list[tuple[bool, tuple[int, int]]]] = [[] for _ in range(sentences)]
-    for number, line in formats.numbered(path):
-        found = _NAACL.fullmatch(line.strip())
-        if found is None or not 1 <= int(found[1]) <= sentences:
-            problem = f"{line[:40]!a} is not a link of a sentence"
-            expected = f"sentence (1 to {sentences:,}), source, target, S or P"
-            raise formats.damaged(path, problem, expected, line=number, step=CORRECT)
-        source, target = int(found[2]), int(found[3])
-        if source and target:
-            links[int(found[1]) - 1].append((found[4] != "P", (source - 1, target - 1)))
-    return [gold(row) for row in links]
-
-
 def gold(links: list[tuple[bool, tuple[int, int]]]) -> Gold:
     """Links, each with whether it is sure."""
     return frozenset(link for sure, link in links if sure), frozenset(link for _, link in links)
@@ -108,9 +84,8 @@ def read_pud(links: Path, source: Path, target: Path) -> tuple[list[list[str]], 
         places = [side[number - 1][1] for side in sides]
         pairs = [(s, t) for s, found in entry.items() for t in found if "X" not in (s, t)]
         if lost := [pair for pair in pairs if not (pair[0] in places[0] and pair[1] in places[1])]:
-            raise formats.damaged(
-                links, f"sentence {number:,}: link {lost[0]}", "numbers of words of the treebanks", step=CORRECT
-            )
+            problem = f"sentence {number:,}: link {lost[0]}"
+            raise formats.damaged(links, problem, "numbers of words of the treebanks", step=CORRECT)
         golds.append(gold([(True, (places[0][s], places[1][t])) for s, t in pairs]))
     return [words for words, _ in sides[0]], [words for words, _ in sides[1]], golds
 

@@ -50,7 +50,8 @@ class Translated:
         """What is wrong with the two languages together."""
         if self.source_lang != self.target_lang:
             return []
-        return [f"target_lang={self.target_lang!r} is the source's language too; set two different languages"]
+        step = "set source_lang and target_lang to two different languages"
+        return [f"target_lang={self.target_lang!r} is the source's language too; {step}"]
 
     def about(self) -> dict[str, str]:
         """What `about` says of a translation set."""

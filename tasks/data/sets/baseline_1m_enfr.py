@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.data.acquire import sources
-from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
 from tasks.data.files import sha256_of
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
@@ -36,10 +36,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         splits[split] = LinePairs(files[0], files[1:])
         hashes[split] = [sha256_of(path) for path in files]
 
-    def read(progress: Progress) -> Splits:
-        return splits
-
     return make(
-        manifest, KIND, read, f"baseline-1M-enfr (NMT-Benchmark), {'-'.join(about.values())}, generic test set", sources=hashes,
-        limits=options.limits, found={s: len(pairs) for s, pairs in splits.items()}, about=about,
+        manifest, KIND, lambda progress: splits, f"baseline-1M-enfr (NMT-Benchmark), {'-'.join(about.values())}, generic test set",
+        sources=hashes, limits=options.limits, found={s: len(pairs) for s, pairs in splits.items()}, about=about,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tasks.config.options import choice, integer, listing, text
-from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, limits, make
 from tasks.data.images import SUFFIXES, Files, ImageInput
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
@@ -58,12 +58,10 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
                 step="set data.path to a folder with a list for each split",
             )  # fmt: skip
 
-    def read(progress: Progress) -> Splits:
-        return splits
-
     return make(
-        manifest, KIND, read, f"own questions about images, {folder.name}", sources=sources, limits=options.limits,
-        cut=limited, notes=notes, about={"images": ImageInput(options.input, (options.image_size[0], options.image_size[1]), images)},
+        manifest, KIND, lambda progress: splits, f"own questions about images, {folder.name}", sources=sources,
+        limits=options.limits, cut=limited, notes=notes,
+        about={"images": ImageInput(options.input, (options.image_size[0], options.image_size[1]), images)},
     )  # fmt: skip
 
 

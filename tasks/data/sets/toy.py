@@ -129,11 +129,6 @@ def _cumulative(weights) -> list[float]:
     return [*(sums[:-1] / sums[-1]).tolist(), 1.0]
 
 
-def gold_alignment(pair: Pair) -> Links:
-    """The planted links (source position, target position) of a toy pair, in whitespace words."""
-    return translate(pair.source.split())[1]
-
-
 @dataclass
 class Options:
     """12,000 / 500 / 500 pairs, or as many as `limits` says; no sentence is in two splits."""

@@ -3,16 +3,14 @@ from __future__ import annotations
 import pytest
 
 from tasks.data.errors import DataError
-from tasks.data.read.alignments import read_naacl, read_pharaoh, read_pud
+from tasks.data.read.alignments import read_pharaoh, read_pud
 
 
-def test_the_two_formats_say_the_same(tmp_path):
+def test_sure_and_possible_links(tmp_path):
     (tmp_path / "a").write_text("0-0 1?2 2p1\n\n1-0\n")
-    (tmp_path / "b").write_text("0001 1 1 S\n0001 2 3 P\n0001 3 2 P 0.5\n0003 2 1\n0003 0 2 S\n")
     got = read_pharaoh(tmp_path / "a")
     assert got[0] == (frozenset({(0, 0)}), frozenset({(0, 0), (1, 2), (2, 1)}))
     assert got[1] == (frozenset(), frozenset()) and got[2][0] == got[2][1] == {(1, 0)}
-    assert read_naacl(tmp_path / "b", 3) == got
 
 
 @pytest.mark.parametrize(("text", "first", "told"), [("1-1 1:2\n", 0, "'1:2' is not a link"), ("0-1\n", 1, "from 1")])
@@ -21,13 +19,6 @@ def test_a_word_that_is_no_link_is_named(tmp_path, text, first, told):
     with pytest.raises(DataError, match=told) as caught:
         read_pharaoh(tmp_path / "a", first)
     assert "line 2" in str(caught.value)
-
-
-@pytest.mark.parametrize("line", ["4 1 1 S", "1 1", "1 1 1 X"])
-def test_a_line_that_is_no_link_of_a_sentence_is_named(tmp_path, line):
-    (tmp_path / "a").write_text("1 1 1 S\n" + line + "\n")
-    with pytest.raises(DataError, match=r"line 2.*is not a link of a sentence"):
-        read_naacl(tmp_path / "a", 3)
 
 
 def test_pud_links_stay_within_the_running_text(mirror):

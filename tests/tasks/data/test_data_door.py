@@ -75,7 +75,7 @@ def test_a_path_or_mirror_that_is_not_read_is_refused(name, key, tmp_path):
 
 
 def test_two_equal_languages_are_refused():
-    assert "two different ones" in data.problems({"name": "multi30k", "source_lang": "en", "target_lang": "en"})[0]
+    assert "two different languages" in data.problems({"name": "multi30k", "source_lang": "en", "target_lang": "en"})[0]
     assert "'xx' is not possible" in data.problems({"name": "libreoffice_help", "source_lang": "xx"})[0]
 
 
