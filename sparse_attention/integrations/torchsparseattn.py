@@ -1,12 +1,12 @@
 r"""The names of torchsparseattn, version 0.2 (Niculae & Blondel 2017): ``from sparse_attention.integrations import torchsparseattn``.
 
-``Fusedmax(alpha)``, ``Oscarmax(beta)`` and ``Sparsemax()`` take scores ``[..., n]`` and ``lengths [...]``: positions from the
-length on get 0. Its modules ``fused``, ``oscar``, ``sparsemax`` and ``isotonic`` are this module too. Rows run together in
-native kernels, on any device and in any leading shape, where the package loops over the rows of a matrix in Python.
+``Fusedmax(alpha)``, ``Oscarmax(beta)`` and ``Sparsemax()`` take scores ``[..., n]`` and ``lengths [...]``; positions from the
+length on get 0. The package's modules ``fused``, ``oscar``, ``sparsemax`` and ``isotonic`` are names of this module. All rows
+are computed together, on any device and in any leading shape; the package loops over the rows of a matrix in Python.
 
 One difference: ``Oscarmax`` solves the problem of the paper, ``argmin 1/2 ||p - x||^2 + beta sum_{i<j} max(p_i, p_j)`` on the
 simplex. The package composes two operators, which is not that where scores are negative or small (see ``sa.oscarmax``);
-``Oscarmax(beta, mode="paper")`` repeats it.
+``Oscarmax(beta, mode="paper")`` does the same.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _kept(x: Tensor, lengths: Any) -> Tensor | None:
         return None
     lengths = torch.as_tensor(lengths, device=x.device)
     if lengths.shape != x.shape[:-1] and not (x.ndim == 1 and lengths.numel() == 1):
-        raise ValueError(f"lengths of shape {tuple(lengths.shape)}: one a row is needed, {tuple(x.shape[:-1])}")
+        raise ValueError(f"lengths of shape {tuple(lengths.shape)}: one per row is needed, {tuple(x.shape[:-1])}")
     keep = torch.arange(x.shape[-1], device=x.device) < lengths.unsqueeze(-1)
     return keep.reshape(x.shape)
 

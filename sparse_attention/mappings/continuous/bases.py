@@ -1,7 +1,7 @@
 """Gaussian radial basis functions psi_j(t) = N(t; mu_j, Sigma_j), the features that values are regressed on.
 
-A basis is a constant: it is compared and hashed by its numbers, so that ridge matrices can be cached by it, it is kept
-in float64 whatever a model is cast to, and it follows its caller to any device.
+A basis is a constant. It is compared and hashed by its numbers, so that ridge matrices can be cached by it. It stays in float64
+whatever type a model has, and its tensors are copied to any device that asks for them.
 """
 
 from __future__ import annotations

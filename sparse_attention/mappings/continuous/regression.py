@@ -28,7 +28,7 @@ RIDGE = Param("ridge", low=0.0, tensor=False, meaning="text and images .01, spee
 
 
 class _Cache:
-    """Least recently used tensors up to a number of bytes: a corpus has thousands of lengths."""
+    """A cache of tensors of at most so many bytes, the least recently used leaving first: a corpus has thousands of lengths."""
 
     def __init__(self, max_bytes: int = 2**28) -> None:
         self._entries: OrderedDict[Hashable, Tensor] = OrderedDict()

@@ -265,16 +265,16 @@ def test_what_is_refused():
         register("entmax", name="learns", alpha="learned")
     with pytest.raises(ValueError, match="needs more than a row of scores"):
         register("constrained_softmax")
-    with pytest.raises(ValueError, match="a word that transformers gives a meaning to"):
+    with pytest.raises(ValueError, match="a word with a meaning in transformers"):
         register("sparsemax", name="my_sdpa")
     with pytest.raises(sa.UnknownMappingError, match="nearest is 'sparsemax'"):
         register("sparsmax")
     attend = tf.AttentionInterface._global_mapping["sharper"]
     q = torch.randn(1, 1, 2, 4)
-    with pytest.raises(ValueError, match=r"hands over cache=.*use attn_implementation='eager'"):
+    with pytest.raises(ValueError, match=r"passes cache=.*use attn_implementation='eager'"):
         attend(torch.nn.Identity(), q, q, q, None, cache=object())
     git = tf.GitModel(tf.GitConfig(**S, vision_config={"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48, "image_size": 16, "patch_size": 8}))  # fmt: skip
-    with pytest.raises(ValueError, match="GitSelfAttention of GitModel attends by code of its own"):
+    with pytest.raises(ValueError, match="GitSelfAttention of GitModel computes its own attention"):
         integration.use(git, "sparsemax")
 
 
@@ -289,7 +289,7 @@ def test_parts_with_code_of_their_own_get_masks_they_can_add():
     model = tf.BigBirdPegasusModel(config).eval()
     model.set_attn_implementation("eager")
     with pytest.raises(
-        ValueError, match="BigBirdPegasusBlockSparseAttention of BigBirdPegasusModel attends by code of its own"
+        ValueError, match="BigBirdPegasusBlockSparseAttention of BigBirdPegasusModel computes its own attention"
     ):
         integration.use(model, "softmax")
     with torch.no_grad():
