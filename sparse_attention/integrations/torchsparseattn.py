@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..kernels.reference.structured import group_mean
+from ..kernels.reference.structured import group_mean, isotonic_decreasing
 from ..mappings.fusedmax import fusedmax
 from ..mappings.oscarmax import oscarmax
 from ..mappings.sparsemax import sparsemax as _sparsemax
@@ -156,24 +156,13 @@ def isotonic_regression(
     if increasing:
         x, weight = x.flip(-1), weight.flip(-1)
     with torch.no_grad():
-        blocks = _pooled(x.reshape(-1, x.shape[-1]), weight.reshape(-1, x.shape[-1])).view(x.shape)
+        rows = x.reshape(-1, x.shape[-1]), weight.reshape(-1, x.shape[-1])
+        blocks = isotonic_decreasing(*rows)[1].view(x.shape)
     fit = group_mean(x * weight, blocks) / group_mean(weight, blocks)
     fit = fit.flip(-1) if increasing else fit
     fit = fit if y_min is None else fit.clamp(min=y_min)
     fit = fit if y_max is None else fit.clamp(max=y_max)
     return fit if isinstance(y, Tensor) else fit.numpy()
-
-
-def _pooled(y: Tensor, weight: Tensor) -> Tensor:
-    """Blocks of the weighted non-increasing fit to rows ``[R, n]``: pool adjacent violators until none is left."""
-    blocks = torch.arange(y.shape[-1], device=y.device).expand_as(y)
-    while True:
-        fit = group_mean(y * weight, blocks) / group_mean(weight, blocks)
-        joined = (fit[..., 1:] > fit[..., :-1]) | (blocks[..., 1:] == blocks[..., :-1])
-        merged = torch.nn.functional.pad((~joined).cumsum(-1), (1, 0))
-        if torch.equal(merged, blocks):
-            return blocks
-        blocks = merged
 
 
 fused = oscar = sparsemax = isotonic = sys.modules[__name__]

@@ -109,8 +109,8 @@ def oscarmax_forward(x: Tensor, lam: Value, gamma: Value) -> tuple[Tensor, tuple
     return finish(project(pooled), rows), (groups,)
 
 
-def isotonic_decreasing(y: Tensor) -> tuple[Tensor, Tensor]:
-    """Least-squares non-increasing fit to rows ``y [R, n]`` and the block of every position.
+def isotonic_decreasing(y: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Least-squares non-increasing fit to rows ``y [R, n]``, weighted by ``weight [R, n]``, and the block of every position.
 
     Pool adjacent violators, every row and every violation at once: two adjacent blocks in the wrong order always end
     in the same block, so they may be merged in any order; repeat until none is left.
@@ -125,7 +125,7 @@ def isotonic_decreasing(y: Tensor) -> tuple[Tensor, Tensor]:
         starts = torch.ones_like(y, dtype=torch.bool)
         starts[..., 1:] = (blocks[..., 1:] != blocks[..., :-1]) & ~wrong
         blocks = starts.cumsum(-1) - 1
-        fit = group_mean(y, blocks)
+        fit = group_mean(y, blocks) if weight is None else group_mean(y * weight, blocks) / group_mean(weight, blocks)
 
 
 def group_mean(values: Tensor, groups: Tensor) -> Tensor:

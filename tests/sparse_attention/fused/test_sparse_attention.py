@@ -299,7 +299,7 @@ BAD = [
     ({"mask": torch.ones(2, 40, dtype=torch.bool)}, ValueError, r"mask\[:, None, None\]"),
     ({"lengths": torch.tensor([3.0, 4.0])}, TypeError, "whole numbers"),
     ({"lengths": [3, 4]}, TypeError, "lengths is list"),
-    ({"lengths": torch.tensor([3, 4, 5])}, ValueError, "one a batch entry"),
+    ({"lengths": torch.tensor([3, 4, 5])}, ValueError, "one per batch entry"),
     ({"lengths": torch.tensor([3, 41])}, ValueError, "there are 40 keys"),
     ({"lengths": torch.tensor([-1, 4])}, ValueError, "lengths range from -1"),
     ({"dropout": 1.0}, ValueError, "0 <= dropout < 1"),
