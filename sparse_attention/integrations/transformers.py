@@ -196,7 +196,7 @@ class Seen(NamedTuple):
 
     causal: bool
     lengths: Tensor | None  # int64 [B], of right-padded keys
-    version: int  # of the mask's memory: if it was written to since, this no longer holds
+    version: int  # of the mask's memory: if the memory changed since, this no longer holds
 
 
 def mask(

@@ -16,7 +16,7 @@ A backend is a module with ``OPS``, kernels by operation, and ``available(op, x)
         the vector-Jacobian product with respect to x (constrained_sparsemax: the pair dx, dbounds).
 
 ``reference.OPS`` describes each operation once, whatever kernel runs: its hyperparameters, which have no defaults here, and its
-derivatives (see `Op`). ``triton`` has sparsecone and sparsehourglass besides, and takes masks and half precision itself (see
+derivatives (see `Op`). ``triton`` also has sparsecone and sparsehourglass, and takes masks and half precision itself (see
 `fused`); softmax on a CPU is torch's own.
 """
 

@@ -32,7 +32,7 @@ def sparsemap_sequence_loss(
     scores ``mu - target``, twice differentiable; for transitions, those used on average less those of the target, once.
 
     Args:
-        scores, transitions, start, stop, mask: as of ``sa.sparsemap_sequence``.
+        scores, transitions, start, stop, mask: as in ``sa.sparsemap_sequence``.
         target: states ``(..., T)`` int64; any number at positions that are left out.
         reduction: "mean" over sequences, "sum" or "none".
     Raises:
@@ -84,7 +84,7 @@ def sparsemap_matching_loss(
     """Fenchel-Young loss of ``sparsemap_matching``: gradient ``mu - target``, twice differentiable.
 
     Args:
-        scores, mask: as of ``sa.sparsemap_matching``.
+        scores, mask: as in ``sa.sparsemap_matching``.
         target: a matching, or an average of matchings, in the shape of the scores; 0 where masked.
         reduction: "mean" over matrices, "sum" or "none".
     Raises:

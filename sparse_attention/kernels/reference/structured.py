@@ -99,7 +99,7 @@ def oscarmax_forward(x: Tensor, lam: Value, gamma: Value) -> tuple[Tensor, tuple
     )  # whole numbers times lam would be float32
     kept = rank <= count
     lowered = ordered.clamp(min=-1e300) - lam * (count - rank)
-    # Excluded positions stand last and below everything: PAV never pools them with kept ones.
+    # Excluded positions come last and below everything: PAV never pools them with kept ones.
     floor = torch.where(kept, lowered, torch.inf).amin(-1, keepdim=True)
     floor = torch.where(torch.isfinite(floor), floor, 0.0) - 1.0
     lowered = torch.where(kept, lowered, floor - rank)

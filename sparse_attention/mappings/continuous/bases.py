@@ -168,7 +168,9 @@ class GaussianBasis2d:
     def axes(self, device: torch.device | str = "cpu") -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """((centres, widths) along rows, (centres, widths) along columns) of a separable basis."""
         if self._axes is None:
-            raise ValueError("this basis is no grid with one diagonal covariance; build it by GaussianBasis2d.grid")
+            raise ValueError(
+                "this basis is not a grid with one diagonal covariance; build one with GaussianBasis2d.grid"
+            )
         t = self._axes.on(device)
         return (t["line1"], t["width1"]), (t["line2"], t["width2"])
 
