@@ -44,12 +44,12 @@ from .mappings.sparsemap import sparsemap_matching as sparsemap_matching
 from .mappings.sparsemap import sparsemap_sequence as sparsemap_sequence
 from .mappings.sparsemax import sparsemax as sparsemax
 from .mappings.tvmax import tvmax as tvmax
+from .modules import Mapping as Mapping
 from .registry import UnknownMappingError as UnknownMappingError
 from .registry import make as make
 from .registry import names as names
 from .registry import register as register
 from .registry import spec as spec
-from .twins import Mapping as Mapping
 
 __version__: str
 

@@ -60,7 +60,7 @@ def owl(x: Tensor, weights: Tensor, dim: int = -1, mask: Tensor | None = None) -
     """``argmin_y 1/2 ||y - x||^2 + sum_i weights_i |y|_(i)`` along ``dim``.
 
     Args:
-        x, mask: as of :func:`tv1d`.
+        x, mask: as in :func:`tv1d`.
         weights: ``[n]``, or broadcastable to x with ``dim`` moved last: not negative, not increasing along the last
             dimension. A row with k positions kept uses its first k.
     Returns:

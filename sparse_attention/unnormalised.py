@@ -19,7 +19,7 @@ from .describe import Param
 from .mappings.sparsemax import sparsemax
 from .rows.shape import along
 
-ALPHA = Param("alpha", low=1.0, tensor=False, meaning="as of entmax; 2 is relu(x - tau)")
+ALPHA = Param("alpha", low=1.0, tensor=False, meaning="as in entmax; 2 is relu(x - tau)")
 SHARE = Param("share", low=0.0, tensor=False, meaning="sum of a group")
 
 
@@ -64,7 +64,7 @@ def group_sparsemax(
         share: > 0, what each group sums to.
         mask: bool, broadcastable to scores, True = keep; a group without kept positions is 0.
     Returns:
-        shape and dtype of scores; a row with NaN has it in the group where it stands.
+        shape and dtype of scores; a NaN spoils only its own group of a row.
     Raises:
         ValueError: a size that does not divide, groups of another length or negative, share not positive.
     """

@@ -1,4 +1,4 @@
-"""Attention with any mapping in one call: `sparse_attention`, and `plan`, which says how it will be computed.
+"""Attention with any mapping in one call: `sparse_attention`; `plan` says how it will be computed.
 
 >>> out = sa.sparse_attention(q, k, v, mapping="sparsemax", causal=True)      # q [B, H, n, d], k and v [B, G, m, d]
 >>> sa.fused.plan(q, k, v, mapping="sparsemax", causal=True)

@@ -1,4 +1,4 @@
-"""Attention with any mapping, by the fastest exact way there is."""
+"""Attention with any mapping, by the fastest exact path."""
 
 from __future__ import annotations
 
@@ -40,12 +40,11 @@ def sparse_attention(
     lengths: Tensor | None = None, scale: float | None = None, dropout: float = 0.0, need_weights: bool = False,
     **params: Any,
 ) -> Any:  # fmt: skip
-    r"""Attention :math:`\pi(s\,QK^\top)V` with a mapping :math:`\pi` in place of softmax; exact, whatever way is taken.
+    r"""Attention :math:`\pi(s\,QK^\top)V` with a mapping :math:`\pi` in place of softmax. Every path is exact.
 
-    ``sa.fused.plan`` takes the same arguments and says which way that is, and why: the fused kernel (sparsemax and entmax
-    1.5, native on a CPU, in Triton on CUDA, which was never run on a GPU: no scores are stored, the gradient touches the
-    support, there its blocks), torch's own attention (softmax), or the composition of two matrix products and the mapping
-    (all others).
+    ``sa.fused.plan`` takes the same arguments and says which path is taken, and why: a fused kernel (sparsemax and entmax 1.5;
+    native on a CPU, Triton on CUDA, where it has never been run), which stores no scores and whose gradient reads the support
+    only; torch's own attention (softmax); or the composition of two matrix products and the mapping (all others).
 
     Args:
         q: ``[..., H, n, d]``, floating point; also ``[n, d]``.
@@ -54,22 +53,24 @@ def sparse_attention(
         mapping: a name of ``sa.names("simplex")``, a module ``sa.make(...)``, or a function or module of your own called
             as ``f(scores [..., H, n, m], mask=keep)``, keep bool or None.
         mask: bool, broadcastable to ``[..., H, n, m]``, True = keep.
-        causal: query i sees keys 0 to i + m - n: the last query sees all keys (torch's is_causal aligns the first; the same for n = m).
-        lengths: whole numbers, how many of its first keys an entry sees (right padding): ``[B]`` for the first dimension of
-            q, or for as many of its first dimensions as it has, ``[B, H]``.
+        causal: query i sees keys 0 to i + m - n, so the last query sees all keys (torch's is_causal aligns the first; for n = m
+            they are the same).
+        lengths: whole numbers, how many keys are visible (right padding): ``[B]``, one per entry of the first dimension of q, or
+            ``[B, H]``, one per head.
         scale: of the scores; by default ``d ** -0.5``.
-        dropout: share of the weights set to zero, the others scaled by ``1 / (1 - dropout)``, at every call as in torch's function.
-        need_weights: return the weights too, as they are before dropout.
-        params: of a mapping given by name (``gamma=0.5``, ``alpha=1.5``, ``bounds=...``), numbers or tensors.
+        dropout: the share of the weights set to zero; the others are scaled by ``1 / (1 - dropout)``. As in torch's function it
+            applies at every call.
+        need_weights: return the weights too, before dropout.
+        params: the parameters of a mapping given by name (``gamma=0.5``, ``alpha=1.5``, ``bounds=...``), numbers or tensors.
     Returns:
         ``[..., H, n, e]`` in q's type; with need_weights also the weights ``[..., H, n, m]``. A query that sees no key gets
-        zeros and gives no gradient. float16 and bfloat16 are computed in float32 and rounded once, autocast or not
+        zeros and no gradient. float16 and bfloat16 are computed in float32 and rounded once, autocast or not
         (softmax: as torch's function does).
     Raises:
         TypeError: tensors that are not floating point or of different types, a mask that is not boolean.
         ValueError: shapes that do not fit, parameters out of range, a mapping that does not work on rows.
 
-    Deterministic. Twice differentiable, but for softmax without weights and under torch.compile, where torch raises an
+    Deterministic. Twice differentiable, except for softmax without weights and under torch.compile, where torch raises an
     error. Under torch.func and in forward mode the composition runs.
     """
     call = checked(q, k, v, mapping, mask, causal, lengths, scale, dropout, need_weights, params)
@@ -86,7 +87,7 @@ def plan(
     causal: bool = False, lengths: Tensor | None = None, scale: float | None = None, dropout: float = 0.0,
     need_weights: bool = False, **params: Any,
 ) -> Plan:  # fmt: skip
-    """Which way ``sparse_attention`` takes with these arguments, and why; v is taken to be like k where it is not given.
+    """Which path ``sparse_attention`` takes for these arguments, and why. Without v, it is assumed to be like k.
 
     Raises:
         TypeError, ValueError: as ``sparse_attention``.
@@ -111,7 +112,7 @@ def _sdpa(call: Call) -> Tensor:
     out = F.scaled_dot_product_attention(q, k, v, scale=call.scale, dropout_p=call.dropout, **given, **grouped)
     return (
         out if not readable(out) or finite(out) else _composed(call)
-    )  # torch's function multiplies hidden values by 0
+    )  # torch's function multiplies masked values by 0
 
 
 def _fused(call: Call) -> Tensor:

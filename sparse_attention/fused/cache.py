@@ -17,7 +17,7 @@ from .reading import read as product
 
 
 class _Ready(NamedTuple):
-    """A query of this shape needs no further checks as long as keys and values stay where they are."""
+    """A query of this shape needs no further checks while keys and values stay in the same memory."""
 
     shape: torch.Size
     out: Tensor  # of the result's shape
@@ -25,37 +25,37 @@ class _Ready(NamedTuple):
 
 
 class KeyCache:
-    """Keys and values of the positions so far, and attention to them with any mapping.
+    """The keys and values of earlier positions, and attention to them with any mapping.
 
         cache = sa.KeyCache("sparsemax")
         cache.append(k, v)          # k [..., G, t, d], v [..., G, t, e]: the prompt, then a position at a time
         out = cache.attend(q)       # q [..., H, n, d]: the last n positions -> [..., H, n, e]
 
-    Results are exact, those of ``sa.sparse_attention(q, cache.keys, cache.values, ..., causal=True)``. For inference: nothing
-    is recorded for gradients. Memory grows by doubling, so that appending costs no more than copying each position twice.
+    Results are exact: those of ``sa.sparse_attention(q, cache.keys, cache.values, ..., causal=True)``. For inference only: no
+    gradients are recorded. Memory grows by doubling, so each position is copied at most twice.
 
-    A single query by sparsemax or entmax 1.5 on float32 keys on a CPU goes to the native kernel: the keys are held a second
-    time, rounded to 8 bits in panels with certified bounds (d + 0.5 bytes a key), and only those that may be in the support
-    are scored in float32. Otherwise all keys are scored, and the values read at the support alone. ``plan`` says which.
+    A single query of sparsemax or entmax 1.5 on float32 keys on a CPU uses a native kernel. It holds a second copy of the keys,
+    rounded to 8 bits in panels with certified bounds (d + 0.5 bytes per key), and scores in float32 only the keys that may be
+    in the support. Otherwise all keys are scored and the values are read at the support only. ``plan`` says which.
 
     Args:
-        mapping: as of ``sparse_attention``, with its parameters.
+        mapping: as in ``sparse_attention``.
         scale: of the scores; by default ``d ** -0.5``.
         params: of a mapping given by name.
     Raises:
-        ValueError, TypeError: a mapping or parameters that ``sparse_attention`` refuses.
+        ValueError, TypeError: as ``sparse_attention``.
     """
 
     def __init__(self, mapping: Attends = "sparsemax", scale: float | None = None, **params: Any):
         _, self._alpha, _, _ = mapped(mapping, params)
         self._mapping, self._scale, self._params = mapping, scale, params
-        self._held: list[Tensor] = []  # keys and values with room at their end
+        self._held: list[Tensor] = []  # keys and values, with free memory at the end
         self._length = 0
-        self._panels: native.KeyPanels | None = None  # of the keys, made at the first query that they serve
+        self._panels: native.KeyPanels | None = None  # of the keys, made at the first query that uses them
         self._ready: _Ready | None = None  # after such a query
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ready": None}  # of a copy, it would read this cache
+        return {**self.__dict__, "_ready": None}  # in a copy it would still read this cache
 
     def __len__(self) -> int:
         return self._length
@@ -80,11 +80,11 @@ class KeyCache:
         """Add t positions at the end: k ``[..., G, t, d]``, v ``[..., G, t, e]``.
 
         Raises:
-            ValueError: shapes that differ from what is there in more than t, or from each other.
-            TypeError: another type or device than what is there.
+            ValueError: shapes that differ from the cache in more than t, or from each other.
+            TypeError: another type or device than the cache.
         """
         if k.ndim < 2 or k.shape[:-1] != v.shape[:-1]:
-            raise ValueError(f"k {tuple(k.shape)} and v {tuple(v.shape)} must agree but in their last dimension: k [..., G, t, d], v [..., G, t, e]")  # fmt: skip
+            raise ValueError(f"k {tuple(k.shape)} and v {tuple(v.shape)} must have the same shape except for the last dimension: k [..., G, t, d], v [..., G, t, e]")  # fmt: skip
         for name, x, held in zip("kv", (k, v), self._held):
             if x.shape[:-2] != held.shape[:-2] or x.shape[-1] != held.shape[-1]:
                 raise ValueError(f"{name} {tuple(x.shape)} does not continue a cache of {tuple(held.shape[:-2])} with {held.shape[-1]} channels")  # fmt: skip
@@ -108,15 +108,15 @@ class KeyCache:
         return self
 
     def attend(self, q: Tensor, mask: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
-        """Attention of the queries of the last n positions: query i sees the keys up to its own.
+        """Attention of the queries of the last n positions; each query sees the keys up to its own position.
 
         Args:
             q: ``[..., H, n, d]``, H a multiple of G.
-            mask, lengths: as of ``sparse_attention``, over the m positions so far.
+            mask, lengths: as in ``sparse_attention``, over the m positions so far.
         Returns:
             ``[..., H, n, e]`` in q's type.
         Raises:
-            ValueError: an empty cache, more queries than positions, and what ``sparse_attention`` refuses.
+            ValueError: an empty cache, more queries than positions, and as ``sparse_attention``.
         """
         ready = self._ready
         if (
@@ -150,14 +150,14 @@ class KeyCache:
         return at_support(p, v).to(q.dtype)
 
     def plan(self, q: Tensor, mask: Tensor | None = None, lengths: Tensor | None = None) -> Plan:
-        """Which way `attend` takes with these, and why: "decode" is the native kernel on 8 bit panels."""
+        """Which path `attend` takes for these arguments, and why; "decode" is the native kernel on 8 bit panels."""
         if q.ndim < 2 or q.shape[-2] != 1 or self._alpha == 1.0:
             return plan(q, self.keys, self.values, self._mapping, mask, True, lengths, self._scale, **self._params)
         call = checked(
             q, self.keys, self.values, self._mapping, mask, False, lengths, self._scale, 0.0, False, self._params
         )
         why = self._against_panels(call)
-        return Plan("composition", why) if why else Plan("decode", "one query a head on 8 bit panels of the keys")
+        return Plan("composition", why) if why else Plan("decode", "one query per head on 8 bit panels of the keys")
 
     def _against_panels(self, call: Call) -> str | None:
         """Why the native kernel does not take this single query, or None."""
@@ -166,7 +166,7 @@ class KeyCache:
         if call.mask is not None:
             return "a mask of any form needs the scores; right padding is lengths="
         if kernels.active() == "reference":
-            return "kernels.use('reference') is in force"
+            return "kernels.use('reference') is active"
         if transformed() or foreign(call.q):
             return "torch.func and torch.compile see the composition"
         if call.k.shape[:-2] != self._held[0].shape[:-2]:
@@ -180,17 +180,15 @@ class KeyCache:
             self._panels = native.KeyPanels(k.shape[0], k.shape[2])
         self._panels.append(k)
         lengths, heads = call.lengths, call.q.shape[:-1].numel()
-        lengths = (
-            None if lengths is None else lengths.reshape(-1).contiguous()
-        )  # one a head, not one read over and over
+        lengths = None if lengths is None else lengths.reshape(-1).contiguous()  # one per head, in memory of its own
         step = native.step(heads, k, v, self._panels, alpha=call.alpha, scale=call.scale, lengths=lengths)  # type: ignore[arg-type]
         out = call.q.new_empty(*call.q.shape[:-1], v.shape[-1])
-        if lengths is None and isinstance(self._mapping, str):  # a module's parameters may change
+        if lengths is None and isinstance(self._mapping, str):  # the parameters of a module may change
             self._ready = _Ready(call.q.shape, out, step)
         return step(call.q.contiguous(), torch.empty_like(out))
 
     def reorder(self, index: Tensor) -> KeyCache:
-        """Take the entries ``index`` of the first dimension, as a beam search does."""
+        """Select the entries ``index`` of the first dimension, as a beam search does."""
         if self._panels is not None:
             lead = self._held[0].shape[:-2]
             groups = torch.arange(lead.numel()).view(lead)[index.cpu()]
@@ -199,7 +197,7 @@ class KeyCache:
         return self
 
     def crop(self, length: int) -> KeyCache:
-        """Forget what follows the first ``length`` positions. Raises ValueError where there are fewer."""
+        """Drop everything after the first ``length`` positions. Raises ValueError if there are fewer."""
         if not 0 <= length <= len(self):
             raise ValueError(f"length={length} is out of range: the cache has {len(self)} positions")
         self._length, self._ready = length, None
@@ -209,7 +207,7 @@ class KeyCache:
 
 
 def at_support(p: Tensor, v: Tensor) -> Tensor:
-    """``p [..., H, 1, m] @ v [..., G, m, e]``, reading the values where p is not 0 unless that is a quarter of them."""
+    """``p [..., H, 1, m] @ v [..., G, m, e]``, reading only the values where p is not 0, unless that is more than a quarter of them."""
     rows = p.reshape(-1, p.shape[-1])  # [... H, m]
     row, column = rows.nonzero(as_tuple=True)
     if 4 * len(row) > rows.numel():

@@ -1,4 +1,4 @@
-"""One call of `sparse_attention`, checked: tensors, the mapping as a function of scores and mask, and who sees what."""
+"""One checked call of `sparse_attention`: tensors, the mapping as a function of scores and mask, and which query sees which key."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ DROPOUT = Param("dropout", low=0.0, high=1.0, closed_low=True, tensor=False)
 
 @dataclass
 class Call:
-    """What is attended with. Leading shapes of q and k agree but in the heads, the last of them.
+    """The checked arguments. The leading shapes of q and k agree except for the heads, their last entry.
 
-    alpha: of the entmax that the mapping is (1 softmax, 2 sparsemax) on scores times ``scale``, None of another; ``why`` then
-    says what it is. map: ``f(scores, mask) -> weights`` on scores times ``plain_scale``.
+    alpha: if the mapping is an entmax of the scores times ``scale``, its alpha (1 softmax, 2 sparsemax); otherwise None, and
+    ``why`` says why. map: ``f(scores, mask) -> weights`` on scores times ``plain_scale``.
     """
 
     q: Tensor  # [..., H, n, d]
@@ -40,10 +40,10 @@ class Call:
     causal: bool
     dropout: float
     need_weights: bool
-    heads: tuple[Tensor, Tensor, Tensor] | None = None  # q, k, v as the fused kernel takes them, once they are made
+    heads: tuple[Tensor, Tensor, Tensor] | None = None  # q, k, v as the fused kernel takes them, once computed
 
     def keep(self) -> Tensor | None:
-        """Which key each query sees, broadcastable to ``[..., H, n, m]``; None: all."""
+        """Which keys each query sees, broadcastable to ``[..., H, n, m]``; None: all."""
         kept = visible(self.q.shape[-2], self.k.shape[-2], self.lengths, self.causal, self.q.device)
         if kept is None or self.mask is None:
             return self.mask if kept is None else kept
@@ -54,7 +54,7 @@ def checked(
     q: Tensor, k: Tensor, v: Tensor, mapping: Any, mask: Tensor | None, causal: bool, lengths: Tensor | None,
     scale: float | None, dropout: float, need_weights: bool, params: dict[str, Any],
 ) -> Call:  # fmt: skip
-    """The call, or what is wrong with it.
+    """The call, with its arguments checked.
 
     Raises:
         TypeError: tensors that are not floating point or of different types, a mask that is not boolean, lengths that are not whole.
@@ -97,7 +97,7 @@ def _tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     heads, groups = q.shape[-3], k.shape[-3]
     if v.shape[-3] != groups or (groups == 0) != (heads == 0) or (groups and heads % groups):
         raise ValueError(
-            f"{shapes}: q has {heads} heads (dimension -3), k {groups}, v {v.shape[-3]}; k and v need as many as each other, and q a multiple of that"
+            f"{shapes}: q has {heads} heads (dimension -3), k {groups}, v {v.shape[-3]}; k and v need the same number, and q a multiple of it"
         )
     try:
         lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
@@ -122,39 +122,39 @@ def _fits(mask: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def _lengths(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor:
-    """Lengths of the keys as int64 [..., H]: given for the first dimensions of q, one a batch entry ``[B]`` or a head ``[B, H]``."""
+    """Lengths of the keys as int64 [..., H], from one per batch entry ``[B]`` or one per head ``[B, H]``."""
     if not isinstance(lengths, Tensor) or lengths.dtype.is_floating_point or lengths.dtype == torch.bool:
         kind = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
-        raise TypeError(f"lengths is {kind}; it must be a tensor of whole numbers, how many keys are to be seen")
+        raise TypeError(f"lengths is {kind}; it must be a tensor of whole numbers, the number of visible keys")
     m, rest = k.shape[-2], len(lead) - lengths.ndim
     fits = rest >= 0 and all(given in (1, there) for given, there in zip(lengths.shape, lead))
     if not fits:
         raise ValueError(
-            f"lengths of shape {tuple(lengths.shape)} fits no first dimensions of {tuple(lead)}: one a batch entry [B], or one a head [B, H]"
+            f"lengths of shape {tuple(lengths.shape)} does not fit the first dimensions of {tuple(lead)}: give one per batch entry [B], or one per head [B, H]"
         )
     if k.device.type == "cpu" and not foreign(lengths) and not transformed():
         low, high = (int(x) for x in lengths.aminmax()) if lengths.numel() else (0, 0)
         if low < 0 or high > m:
-            raise ValueError(f"lengths go from {low} to {high}; there are {m} keys, so 0 <= lengths <= {m}")
+            raise ValueError(f"lengths range from {low} to {high}; there are {m} keys, so 0 <= lengths <= {m}")
     return lengths.to(device=k.device, dtype=torch.int64)[(..., *[None] * rest)].expand(lead)
 
 
 def _as_lengths(mask: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None:
-    """The lengths ``[..., H]`` that a mask of keys ``[..., 1, m]`` says, if what it hides is padding on the right."""
+    """The lengths ``[..., H]`` of a mask of keys ``[..., 1, m]``, if it only hides padding on the right."""
     m = k.shape[-2]
     lengths = lengths_of(mask[..., 0, :]) if mask.ndim >= 2 and mask.shape[-2:] == (1, m) else None
     return None if lengths is None else lengths.expand(lead)
 
 
 def mapped(mapping: Any, params: dict[str, Any]) -> tuple[Callable[..., Tensor], float | None, float, str]:
-    """A mapping by name, as a module or as a function: ``f(scores, mask)``; alpha, factor and why as of `Call`."""
+    """A mapping by name, as a module or as a function: ``f(scores, mask)``; alpha, factor and why as in `Call`."""
     spec: Spec | None = None
     if isinstance(mapping, str):
         spec = registry.spec(mapping)
     elif isinstance(mapping, Mapping):
         if params:
             raise ValueError(
-                f"{mapping.spec.name} is a module with its parameters; set {', '.join(params)} there, or name the mapping"
+                f"{mapping.spec.name} is a module with parameters of its own; set {', '.join(params)} there, or give the mapping's name"
             )
         spec = mapping.spec
     elif isinstance(mapping, nn.Module) or callable(mapping):
@@ -162,13 +162,18 @@ def mapped(mapping: Any, params: dict[str, Any]) -> tuple[Callable[..., Tensor],
         spec = registry.spec(name) if name in registry.names() and registry.spec(name).function is mapping else None
         if spec is None:
             label = name or type(mapping).__name__
-            return lambda x, keep: mapping(x, mask=keep, **params), None, 1.0, f"{label} is not a mapping of ours"
+            return (
+                lambda x, keep: mapping(x, mask=keep, **params),
+                None,
+                1.0,
+                f"{label} is not a mapping of this library",
+            )
     else:
         raise TypeError(f"mapping={mapping!r} is no name, module or function f(scores, mask=keep); names: {', '.join(registry.names())}")  # fmt: skip
     if spec.over != "row" or spec.stateful or spec.kind == "continuous":
         usable = ", ".join(name for name in registry.names("simplex") if registry.spec(name).over == "row")
         what = "remembers earlier steps" if spec.stateful else f"works over a {spec.over}"
-        raise ValueError(f"{spec.name} {what}; sparse_attention takes mappings of one row of scores: {usable}")
+        raise ValueError(f"{spec.name} {what}; sparse_attention takes mappings over rows of scores: {usable}")
     if isinstance(mapping, Mapping):
         alpha, factor, why = _as_entmax(spec.name, mapping.params)
         return lambda x, keep: mapping(x, mask=keep, dim=-1), alpha, factor, why
@@ -178,7 +183,7 @@ def mapped(mapping: Any, params: dict[str, Any]) -> tuple[Callable[..., Tensor],
         made = spec.module(**values)
         return lambda x, keep: made(x, mask=keep, **inputs), None, 1.0, f"{spec.name} has no fused kernel"
     if words := [name for name, value in values.items() if isinstance(value, str) and value == "learned"]:
-        raise ValueError(f"{words[0]}='learned' needs a module to keep it: mapping=sa.make({spec.name!r}, {words[0]}='learned')")  # fmt: skip
+        raise ValueError(f"{words[0]}='learned' needs a module to hold it: mapping=sa.make({spec.name!r}, {words[0]}='learned')")  # fmt: skip
     function: Any = spec.function
     alpha, factor, why = _as_entmax(spec.name, values)
     return lambda x, keep: function(x, mask=keep, **values, **inputs), alpha, factor, why

@@ -1,4 +1,4 @@
-"""Which way a call takes, and why."""
+"""Which path a call takes, and why."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _forward_ad = torch.autograd.forward_ad
 
 
 class Plan(NamedTuple):
-    """The way a call takes, and why.
+    """The path a call takes, and why.
 
-    path: "fused" (a kernel, native or Triton's: scores are never stored), "sdpa" (torch's scaled_dot_product_attention, for softmax) or
-    "composition" (scores, mapping, product with the values: any mapping, any device).
+    path: "fused" (a native or Triton kernel that never stores the scores), "sdpa" (torch's scaled_dot_product_attention, for
+    softmax) or "composition" (scores, mapping, product with the values: any mapping, any device).
     """
 
     path: str
@@ -34,7 +34,7 @@ def choose(call: Call) -> Plan:
     if why := _against_fused(call):
         return Plan("composition", why)
     if foreign(call.q):
-        return Plan("fused", "as an operator, which chooses again when it sees the tensors")
+        return Plan("fused", "as an operator, which chooses again when it gets the tensors")
     from . import operator
 
     call.heads = heads(call)
@@ -47,9 +47,9 @@ def _against_any_kernel(call: Call) -> str | None:
     if call.alpha is None:
         return call.why
     if call.need_weights:
-        return "the weights are asked for, so all of them are written"
+        return "the weights are asked for, so all of them are computed"
     if kernels.active() == "reference":
-        return "kernels.use('reference') is in force"
+        return "kernels.use('reference') is active"
     if transformed():
         return "torch.func differentiates and batches the composition"
     if _forward_ad._current_level >= 0:
@@ -72,9 +72,9 @@ def _against_fused(call: Call) -> str | None:
 
 
 def heads(call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]``, contiguous; every batch entry's heads are heads of their own.
+    """q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]``, contiguous, with the batch folded into the heads.
 
-    In float32; on a GPU in their type, since the kernel widens it itself.
+    In float32; on a GPU in their own type, which the kernel widens itself.
     """
     given = (call.q, call.k, call.v)
     same = call.q.device.type == "cuda" and call.q.dtype == call.k.dtype == call.v.dtype

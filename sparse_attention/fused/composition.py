@@ -1,7 +1,7 @@
-r"""Attention as it is written: :math:`O = \pi(s\,QK^\top)V`, the mapping :math:`\pi` along the keys. The standard for the rest.
+r"""Attention as it is written: :math:`O = \pi(s\,QK^\top)V`, the mapping :math:`\pi` along the keys. The other paths are tested against it.
 
-Works on every device, with every mapping, and is as often differentiable as the mapping. Its scores take
-:math:`Hnm` numbers. Grouped queries share keys without a copy: the queries of a group are the rows of one product.
+It works on every device and with every mapping, and is differentiable as often as the mapping. Its scores take :math:`Hnm`
+numbers. Grouped queries share keys without a copy: the queries of a group are the rows of one product.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def attend(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """q ``[..., H, n, d]``, k ``[..., G, m, d]``, v ``[..., G, m, e]`` -> ``[..., H, n, e]`` and weights ``[..., H, n, m]``.
 
-    dropout: of the weights that read, not of those returned.
+    dropout: applied to the weights that read the values, not to those returned.
     """
     x = scores(q * scale, blank(k, keep))
     weights = weighed(x, mapping(x, keep))
@@ -33,7 +33,7 @@ def attend(
 
 
 def visible(n: int, m: int, lengths: Tensor | None, causal: bool, device: Any = None) -> Tensor | None:
-    """bool, broadcastable to ``[H, n, m]``, True = seen: of lengths ``[H]``, and keys up to i + m - n for query i."""
+    """bool, broadcastable to ``[H, n, m]``, True = visible: from lengths ``[H]``, and keys up to i + m - n for query i."""
     kept = None
     if lengths is not None:
         kept = torch.arange(m, device=device) < lengths[..., None, None]
@@ -53,7 +53,7 @@ def of_alpha(alpha: float) -> Callable[[Tensor, Tensor | None], Tensor]:
 def gradients(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, alpha: float, scale: float, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The vector-Jacobian products of g ``[H, n, e]`` with q, k, v, without autograd: for the inside of an operator."""
+    """The vector-Jacobian products of g ``[H, n, e]`` with q, k, v, without autograd, for use inside an operator."""
     keep = visible(q.shape[-2], k.shape[-2], lengths, causal, q.device)
     x = times(q * scale, k.transpose(-1, -2))  # [H, n, m]
     x = x if keep is None else x.masked_fill(~keep, -torch.inf)

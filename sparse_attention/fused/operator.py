@@ -1,7 +1,7 @@
-"""The fused kernel with its gradients, and as an opaque operator for tensors whose memory is not to be read.
+"""The fused kernel with its gradients, and as an opaque operator for tensors whose memory must not be read.
 
-q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]``, lengths ``[H]``, alpha 1.5 or 2. The first gradient touches the support alone;
-a gradient of a gradient is that of the composition, by which the first one is computed again. Under torch.compile the
+q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]``, lengths ``[H]``, alpha 1.5 or 2. The first gradient reads the support only. The
+second is that of the composition, which recomputes the first. Under torch.compile the
 operator's gradient repeats the forward, since the support has no size that is known in advance.
 """
 
@@ -28,9 +28,9 @@ def _kernel(q: Tensor) -> Any:
 
 
 def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
-    """Why the fused kernel does not take these, or would be slower than the composition; None: it takes them.
+    """Why the fused kernel does not take these tensors, or would be slower than the composition; None: it takes them.
 
-    The limits are where the two meet (d = 64, one thread, AVX-512; docs/attention.md): the kernel packs the keys and takes 60
+    The limits are the sizes at which both are equally fast (d = 64, one thread, AVX-512; docs/attention.md): the kernel packs the keys and takes 60
     microseconds to call, and wins more in the gradient than in the forward.
     """
     if _kernel(q) is gpu:

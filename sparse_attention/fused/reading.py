@@ -1,10 +1,9 @@
-"""The products of attention, where what has no weight has no say.
+"""The products of attention, in which a weight of exactly 0 removes its value, even if that is NaN or infinite.
 
-A weight of exactly 0 leaves its value out, even one that is NaN or infinite: in ``0 * NaN`` the 0 wins. So a hidden key never matters, and a NaN
-reaches only the queries that give its key a weight; in the gradients likewise, of keys as well as of values. The fused kernels, which never
-touch what is off the support, do so by themselves. Here a product is computed as usual, and again with care if the result is not finite:
-that looks at values, so on a CPU alone, outside torch.compile, torch.func and forward mode. Elsewhere keys that no query sees are blanked
-(`blank`), and other zeros multiply as IEEE has it.
+So a masked key never has an effect, and a NaN reaches only the queries that give its key a weight; the same holds in the
+gradients of keys and values. The fused kernels never read anything off the support. Here a product is computed as usual, and
+again without the zeros if the result is not finite. That check reads values, so it runs only on a CPU, outside torch.compile,
+torch.func and forward mode. Elsewhere keys that no query sees are set to zero (`blank`), and other zeros multiply as in IEEE.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def times(a: Tensor, b: Tensor) -> Tensor:
 
 
 def read(a: Tensor, b: Tensor) -> Tensor:
-    """`times`, without what a zero of ``a`` multiplies."""
+    """`times`, in which a zero of ``a`` removes what it multiplies."""
     if not _visible(a, b):
         return times(a, b)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
@@ -37,7 +36,7 @@ def read(a: Tensor, b: Tensor) -> Tensor:
 
 
 def scores(q: Tensor, k: Tensor) -> Tensor:
-    """``q [..., H, n, d]`` times the transpose of ``k [..., G, m, d]``: ``[..., H, n, m]``. In the gradients a score without a gradient has no say."""
+    """``q [..., H, n, d]`` times the transpose of ``k [..., G, m, d]``: ``[..., H, n, m]``. A score with gradient 0 has no effect on the other gradients."""
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad) and _visible(q, k):
         return _Scores.apply(q, k)
     return times(q, k.transpose(-1, -2))
@@ -51,7 +50,7 @@ def gathered(a: Tensor, b: Tensor, groups: int) -> Tensor:
 
 
 def slopes(g: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """The gradient in ``a`` of `read`, for ``g [..., H, n, y]``: 0 where a zero kept out what is not finite."""
+    """The gradient in ``a`` of `read`, for ``g [..., H, n, y]``: 0 where a zero removed a value that is not finite."""
     found = times(g, b.transpose(-1, -2))
     if not _visible(g, b) or (finite(g) and finite(b)):
         return found
@@ -59,20 +58,20 @@ def slopes(g: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def weighed(x: Tensor, p: Tensor) -> Tensor:
-    """The weights ``p`` of the scores ``x``; back through the mapping, a score of weight 0 gets no gradient that is not finite."""
+    """The weights ``p`` of the scores ``x``; in the backward a score of weight 0 gets no gradient that is not finite."""
     if x.requires_grad and torch.is_grad_enabled() and _visible(x, p):
-        held = p.detach()  # with its graph the hook would keep itself alive
+        held = p.detach()  # with its graph, the hook would keep itself alive
         x.register_hook(lambda g: g if batched(g) or finite(g) else g.masked_fill((held == 0) & ~g.isfinite(), 0.0))
     return p
 
 
 def finite(x: Tensor) -> bool:
-    """Whether the sum is, which takes one look at every value; too large a sum costs time alone."""
+    """Whether the sum is finite, one pass over the values; a sum that overflows only costs time."""
     return math.isfinite(x.detach().sum().item())
 
 
 def blank(x: Tensor, keep: Tensor | None) -> Tensor:
-    """Keys or values ``[..., G, m, .]`` with zeros where no query sees them, by keep ``[..., H, n, m]``, for where nobody may look."""
+    """Keys or values ``[..., G, m, .]`` with zeros where no query sees them, by keep ``[..., H, n, m]``; for tensors whose values must not be read."""
     if keep is None or _visible(x, x) or keep.ndim < 2:
         return x
     seen = keep.any(-2)  # [..., H or 1, m]

@@ -1,9 +1,9 @@
-"""Masks that are numbers: added to the scores, or written in their place.
+"""Numeric masks: added to the scores, or written in their place.
 
-One rule for all of them: a number at or below `HIDDEN` hides its key, any other is added. Softmax gives a key at -1e4 the weight 0, so
-code that means "hidden" writes -1e4, -1e9, its type's lowest number or -inf. A mapping that looks at positions (fusedmax) or at the
-scale of the scores (sparsehourglass) would take such a number for a score; here it becomes a mask again. The same numbers hide the
-same keys in `sa.nn`, in `sa.integrations.transformers` and in `treat_as_masked`.
+One rule for all of them: a number at or below `HIDDEN` hides its key, any other is added. Softmax gives a key at -1e4 the weight
+0, so code that hides a key writes -1e4, -1e9, its type's lowest number or -inf. A mapping that depends on positions or on the
+scale of the scores would read such a number as a score; here it becomes a mask again. The rule is the same in `sa.nn`, in
+`sa.integrations.transformers` and in `treat_as_masked`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from ..registry import make
 
-HIDDEN = -5000.0  # -1e4, the mildest fill in use, may have had a position bias added; no score of attention is that low
+HIDDEN = -5000.0  # the smallest fill in use is -1e4, perhaps plus a position bias; no attention score is that low
 
 
 def separate(mask: Tensor, below: float = HIDDEN) -> tuple[Tensor, Tensor]:
-    """A mask that is added to scores, as the mask and what else it adds (position biases).
+    """Split a mask that is added to scores into a boolean mask and position biases.
 
     Args:
         mask: ``[...]``, floating point.
-        below: what counts as masked, -inf always.
+        below: numbers at or below it count as masked, -inf always.
     Returns:
         bool ``[...]``, True = keep, and ``[...]`` with zeros where masked.
     """
@@ -38,12 +38,12 @@ def treat_as_masked(
 
     Args:
         mapping: a name of ``sa.names("simplex")``, a module of `sa.make`, or a function ``f(scores, mask=keep, dim=dim)``.
-        below: scores at or below it are masked. Scores of your own that are this low need a lower one: ``below=-1e8``.
+        below: scores at or below it are masked. If your own scores can be that low, set a lower one: ``below=-1e8``.
         params: of a mapping given by name.
     Returns:
         Weights as scores; a row without a score above ``below`` gives zeros.
     Raises:
-        ValueError: an unknown name or parameter, parameters beside a module, as `sa.make`.
+        ValueError: an unknown name or parameter; parameters given with a module.
     """
     if params and not isinstance(mapping, str):
         raise ValueError(f"{', '.join(params)}: parameters go with a mapping's name; {mapping!r} has its own already")

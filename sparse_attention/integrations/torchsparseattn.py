@@ -1,12 +1,12 @@
 r"""The names of torchsparseattn, version 0.2 (Niculae & Blondel 2017): ``from sparse_attention.integrations import torchsparseattn``.
 
-``Fusedmax(alpha)``, ``Oscarmax(beta)`` and ``Sparsemax()`` take scores ``[..., n]`` and ``lengths [...]``: positions from the
-length on get 0. Its modules ``fused``, ``oscar``, ``sparsemax`` and ``isotonic`` are this module too. Rows run together in
-native kernels, on any device and in any leading shape, where the package loops over the rows of a matrix in Python.
+``Fusedmax(alpha)``, ``Oscarmax(beta)`` and ``Sparsemax()`` take scores ``[..., n]`` and ``lengths [...]``; positions from the
+length on get 0. The package's modules ``fused``, ``oscar``, ``sparsemax`` and ``isotonic`` are names of this module. All rows
+are computed together, on any device and in any leading shape; the package loops over the rows of a matrix in Python.
 
 One difference: ``Oscarmax`` solves the problem of the paper, ``argmin 1/2 ||p - x||^2 + beta sum_{i<j} max(p_i, p_j)`` on the
 simplex. The package composes two operators, which is not that where scores are negative or small (see ``sa.oscarmax``);
-``Oscarmax(beta, mode="paper")`` repeats it.
+``Oscarmax(beta, mode="paper")`` does the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..kernels.reference.structured import group_mean
+from ..kernels.reference.structured import group_mean, isotonic_decreasing
 from ..mappings.fusedmax import fusedmax
 from ..mappings.oscarmax import oscarmax
 from ..mappings.sparsemax import sparsemax as _sparsemax
@@ -37,7 +37,7 @@ def _kept(x: Tensor, lengths: Any) -> Tensor | None:
         return None
     lengths = torch.as_tensor(lengths, device=x.device)
     if lengths.shape != x.shape[:-1] and not (x.ndim == 1 and lengths.numel() == 1):
-        raise ValueError(f"lengths of shape {tuple(lengths.shape)}: one a row is needed, {tuple(x.shape[:-1])}")
+        raise ValueError(f"lengths of shape {tuple(lengths.shape)}: one per row is needed, {tuple(x.shape[:-1])}")
     keep = torch.arange(x.shape[-1], device=x.device) < lengths.unsqueeze(-1)
     return keep.reshape(x.shape)
 
@@ -156,24 +156,13 @@ def isotonic_regression(
     if increasing:
         x, weight = x.flip(-1), weight.flip(-1)
     with torch.no_grad():
-        blocks = _pooled(x.reshape(-1, x.shape[-1]), weight.reshape(-1, x.shape[-1])).view(x.shape)
+        rows = x.reshape(-1, x.shape[-1]), weight.reshape(-1, x.shape[-1])
+        blocks = isotonic_decreasing(*rows)[1].view(x.shape)
     fit = group_mean(x * weight, blocks) / group_mean(weight, blocks)
     fit = fit.flip(-1) if increasing else fit
     fit = fit if y_min is None else fit.clamp(min=y_min)
     fit = fit if y_max is None else fit.clamp(max=y_max)
     return fit if isinstance(y, Tensor) else fit.numpy()
-
-
-def _pooled(y: Tensor, weight: Tensor) -> Tensor:
-    """Blocks of the weighted non-increasing fit to rows ``[R, n]``: pool adjacent violators until none is left."""
-    blocks = torch.arange(y.shape[-1], device=y.device).expand_as(y)
-    while True:
-        fit = group_mean(y * weight, blocks) / group_mean(weight, blocks)
-        joined = (fit[..., 1:] > fit[..., :-1]) | (blocks[..., 1:] == blocks[..., :-1])
-        merged = torch.nn.functional.pad((~joined).cumsum(-1), (1, 0))
-        if torch.equal(merged, blocks):
-            return blocks
-        blocks = merged
 
 
 fused = oscar = sparsemax = isotonic = sys.modules[__name__]

@@ -1,11 +1,11 @@
 """Any mapping as an attention implementation of Hugging Face transformers (5.23 and later).
 
-    sa.integrations.transformers.register("fusedmax", lam=0.1)
-    model = AutoModel.from_config(config, attn_implementation="sa_fusedmax")     # or from_pretrained
-    model.set_attn_implementation("sa_fusedmax")                                 # or of a model that there is
+    sa.integrations.transformers.register("entmax", alpha=1.5)
+    model = AutoModel.from_config(config, attn_implementation="sa_entmax")     # or from_pretrained
+    model.set_attn_implementation("sa_entmax")                                 # or on an existing model
 
-Attention and mask are registered both: without the second, transformers would hand over no mask at all. The mask is boolean;
-one that a model adds itself is split in what it hides and the position biases that it adds (`masks.separate`).
+Both the attention and the mask are registered: without the second, transformers would pass no mask. The mask is boolean; a mask
+that a model adds to its scores is split into a boolean mask and position biases (`masks.separate`).
 
     model.generate(**inputs, past_key_values=sa.integrations.transformers.cache(model))        # steps read an `sa.KeyCache`
 """
@@ -41,9 +41,9 @@ except ImportError as error:
         "install it with pip install 'sparse-attention[transformers]'"
     ) from error
 
-_TAKEN = ("eager", "sdpa", "flash", "flex", "paged")  # names that transformers reads a meaning into
+_TAKEN = ("eager", "sdpa", "flash", "flex", "paged")  # words in a name that mean something to transformers
 _MINE: dict[str, tuple[Any, ...]] = {}
-LONG = 1024  # keys; of fewer all values are read
+LONG = 1024  # with fewer keys all values are read
 
 
 def register(
@@ -53,33 +53,35 @@ def register(
 
     Args:
         mapping: a name of ``sa.names("simplex")`` that works on rows of scores.
-        name: of the implementation; ``sa_<mapping>`` by default. Another name for each choice of parameters.
-        weights: return the weights always. Without it they are computed where ``output_attentions=True`` asks for them; a
-            forward hook of your own on an attention module needs ``weights=True``.
-        below: of a mask that a model adds to the scores, what hides a key; the rest are position biases. Swin's shifted
-            windows add -100: ``below=-50``.
-        params: of the mapping, numbers.
+        name: the implementation's name; ``sa_<mapping>`` by default. Each choice of parameters needs its own name.
+        weights: always return the weights. By default they are computed only for ``output_attentions=True``; a forward hook of
+            your own on an attention module needs ``weights=True``.
+        below: in a mask that a model adds to the scores, numbers at or below it hide a key, others are position biases. Swin's
+            shifted windows add -100: use ``below=-50``.
+        params: the mapping's parameters, numbers.
     Returns:
         The name, for ``attn_implementation=`` and ``set_attn_implementation``.
     Raises:
-        UnknownMappingError, ValueError: a mapping or parameter that does not exist or does not fit, a name that is taken.
+        UnknownMappingError, ValueError: an unknown or unsuitable mapping or parameter; a name that is taken.
     """
     known = spec(mapping)
     if known.over != "row" or known.stateful or known.inputs:
         usable = ", ".join(n for n in names("simplex") if spec(n).over == "row" and not spec(n).inputs)
         raise ValueError(
-            f"{mapping} needs more than a row of scores, which is all that transformers gives; usable: {usable}"
+            f"{mapping} needs more than a row of scores, and transformers passes only that; usable: {usable}"
         )
     if bad := [f"{k}={v!r}" for k, v in params.items() if isinstance(v, (Tensor, str)) and not _word(known, k)]:
-        raise ValueError(f"{', '.join(bad)}: an implementation belongs to no model, so it cannot learn; give a number")
+        raise ValueError(
+            f"{', '.join(bad)}: an implementation belongs to no model and cannot learn parameters; give a number"
+        )
     name = f"sa_{mapping}" if name is None else name
     if any(word in name for word in _TAKEN):
-        raise ValueError(f"name={name!r} contains a word that transformers gives a meaning to: {', '.join(_TAKEN)}")
+        raise ValueError(f"name={name!r} contains a word with a meaning in transformers: {', '.join(_TAKEN)}")
     module = make(mapping, **params)
     choice = (mapping, module.params, weights, below)
     if _MINE.setdefault(name, choice) != choice:
         raise ValueError(
-            f"{name!r} is registered with {_shown(_MINE[name])}; models may use it. Give {_shown(choice)} a name of its own: "
+            f"{name!r} is registered with {_shown(_MINE[name])}; and models may use it. Give {_shown(choice)} another name: "
             f'register("{mapping}", name="{name}_2", ...)'
         )
     AttentionInterface.register(name, functools.partial(attention, module, weights, below))
@@ -88,22 +90,22 @@ def register(
 
 
 def use(model: Any, mapping: str, *, partly: bool = False, **given: Any) -> Any:
-    """Register a mapping (arguments as `register`), let ``model`` attend with it, and look whether all of it does.
+    """Register a mapping (arguments as `register`), make ``model`` attend with it, and check that every attention of it does.
 
     Args:
         model: a PreTrainedModel, whose attention is changed.
-        partly: parts that compute their attention themselves keep it, instead of an error. They add masks to their scores, so all
-            parts get masks as eager models do, under a name of its own (``sa_<mapping>_added``).
+        partly: parts that compute their own attention keep it; by default they are an error. They add masks to their scores, so
+            all parts get masks as eager models do, under the name ``sa_<mapping>_added``.
     Returns:
         The model.
     Raises:
-        ValueError: some attention does not go through transformers' interface. `set_attn_implementation` says nothing then.
+        ValueError: some attention does not use transformers' interface, which `set_attn_implementation` does not report.
     """
     own = sorted({type(part).__name__ for part in model.modules() if _by_itself(type(part))})
     if own and not partly:
         raise ValueError(
-            f"{', '.join(own)} of {type(model).__name__} attends by code of its own, which transformers' interface does not reach; "
-            f"partly=True gives {mapping} to the other parts"
+            f"{', '.join(own)} of {type(model).__name__} computes its own attention, without transformers' interface; "
+            f"partly=True uses {mapping} in the other parts"
         )
     if own:
         given["name"] = (given.get("name") or f"sa_{mapping}") + "_added"
@@ -115,7 +117,7 @@ def use(model: Any, mapping: str, *, partly: bool = False, **given: Any) -> Any:
 
 
 def _by_itself(kind: type[nn.Module]) -> bool:
-    """Whether a class is an attention that takes its softmax itself."""
+    """Whether a class is an attention module that computes its own softmax."""
     if issubclass(kind, nn.MultiheadAttention):
         return True
     if issubclass(kind, PreTrainedModel) or "Attention" not in kind.__name__:
@@ -128,11 +130,11 @@ def _by_itself(kind: type[nn.Module]) -> bool:
 
 
 def cache(model: Any) -> DynamicCache:
-    """A dynamic cache for ``past_key_values=`` whose steps read `sa.KeyCache`: no key is copied again, and one query of sparsemax
-    or entmax 1.5 is screened on 8 bit panels. Layers with sliding windows stay transformers' own. For inference.
+    """A dynamic cache for ``past_key_values=`` that holds `sa.KeyCache`: keys are not copied again, and a single query of sparsemax
+    or entmax 1.5 is screened on 8 bit panels. Layers with sliding windows keep transformers' own cache. For inference.
 
     Raises:
-        ValueError: a model that does not attend by a mapping of ours, or has an encoder.
+        ValueError: a model that does not attend by a registered mapping, or has an encoder.
     """
     name = model.config._attn_implementation
     if name not in _MINE or model.config.is_encoder_decoder:
@@ -145,7 +147,7 @@ def cache(model: Any) -> DynamicCache:
 
 
 class Held(DynamicLayer):  # type: ignore[misc]
-    """A layer's keys and values in an `sa.KeyCache`, which `attention` finds at the keys it is given."""
+    """A layer's keys and values in an `sa.KeyCache`, which `attention` finds as an attribute of its keys."""
 
     def __init__(self, mapping: str, params: dict[str, Any]):
         super().__init__()
@@ -190,11 +192,11 @@ class Held(DynamicLayer):  # type: ignore[misc]
 
 
 class Seen(NamedTuple):
-    """What a mask of ours is, beside its values: lets the fused kernel run without reading it."""
+    """What is known about a mask made here; with it the fused kernel need not read the mask."""
 
     causal: bool
     lengths: Tensor | None  # int64 [B], of right-padded keys
-    version: int  # of the mask's memory: written to since, it is another mask
+    version: int  # of the mask's memory: if the memory changed since, this no longer holds
 
 
 def mask(
@@ -203,7 +205,7 @@ def mask(
 ) -> Tensor | None:  # fmt: skip
     """The mask of transformers: bool ``[B, 1, n, m]``, True = keep; None where every query sees every key.
 
-    A causal mask is always written out: whether a module that gets None means causal or all, only the mask knows.
+    A causal mask is always returned as a tensor, since None could mean causal or all.
     """
     given["allow_is_causal_skip"] = False
     keep = sdpa_mask(
@@ -241,11 +243,11 @@ def attention(
     Returns:
         ``[B, n, H, e]``, and the weights ``[B, H, n, m]`` as they read or None.
     Raises:
-        ValueError: what no mapping can be given yet: a paged cache, block indices.
+        ValueError: arguments that are not supported yet: a paged cache, block indices.
     """
     for name in ("cache", "block_indices"):
         if given.get(name) is not None:
-            raise ValueError(f"{type(module).__name__} hands over {name}=, which sparse mappings do not read; use attn_implementation='eager' there")  # fmt: skip
+            raise ValueError(f"{type(module).__name__} passes {name}=, which sparse mappings do not support; use attn_implementation='eager' there")  # fmt: skip
     n, m = query.shape[-2], key.shape[-2]
     sinks = s_aux if sinks is None else sinks
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -310,14 +312,14 @@ def _choice(mapping: Any) -> tuple[str, dict[str, Any]] | None:
 
 
 def _reads_the_support(mapping: nn.Module, query: Tensor) -> bool:
-    """Whether a step of decoding may look for the zeros of its weights before it reads the values, as `sa.KeyCache` does."""
+    """Whether a decoding step may check its weights for zeros before it reads the values, as `sa.KeyCache` does."""
     readable = query.dtype == torch.float32 and not (asynchronous(query) or foreign(query) or torch.is_grad_enabled())
     return readable and getattr(mapping, "spec", None) is not spec("softmax")
 
 
 def _asked(module: nn.Module, given: dict[str, Any]) -> bool:
-    """Whether somebody waits for the weights: the call says so, transformers collects them, or a model of the older kind,
-    which hands them upwards whether it was asked or not."""
+    """Whether the weights are needed: the call asks for them, transformers collects them, or the model is of the older kind that
+    always returns them."""
     if given.get("output_attentions") or _hands_upwards(type(module).__module__):
         return True
     return any("attentions" in key for key in _active_collector.get() or ())

@@ -1,7 +1,7 @@
 """Which implementation of a row operation runs.
 
-Three backends compute the same numbers: ``reference`` (torch, any device), ``native`` (C++ for CPU tensors, compiled
-at first use) and ``triton`` (CUDA tensors). ``auto``, the default, takes the fastest that can take the tensor.
+Three backends compute the same numbers: ``reference`` (torch, any device), ``native`` (C++ for CPU tensors, compiled at first
+use) and ``triton`` (CUDA tensors). ``auto``, the default, uses the fastest one for the tensor.
 
     sa.kernels.use("reference")            # from here on
     with sa.kernels.use("native"): ...     # inside the block
@@ -16,7 +16,7 @@ A backend is a module with ``OPS``, kernels by operation, and ``available(op, x)
         the vector-Jacobian product with respect to x (constrained_sparsemax: the pair dx, dbounds).
 
 ``reference.OPS`` describes each operation once, whatever kernel runs: its hyperparameters, which have no defaults here, and its
-derivatives (see `Op`). ``triton`` has sparsecone and sparsehourglass besides, and takes masks and half precision itself (see
+derivatives (see `Op`). ``triton`` also has sparsecone and sparsehourglass, and takes masks and half precision itself (see
 `fused`); softmax on a CPU is torch's own.
 """
 
@@ -66,7 +66,7 @@ class use:
 
 
 def active() -> str:
-    """The choice in force: auto, reference, native or triton."""
+    """The current choice: auto, reference, native or triton."""
     return _choice
 
 
@@ -110,7 +110,7 @@ def select(op: str, x: Tensor) -> ModuleType:
 
 
 def fused(op: str, x: Tensor, params: dict[str, Any]) -> ModuleType | None:
-    """The backend whose kernel takes scores ``x [..., n]`` of this dtype with their mask in one launch, if one is chosen."""
+    """The backend that takes scores ``x [..., n]`` of this dtype with their mask in one launch; None without one."""
     if _choice != "triton" and not (x.is_cuda and _choice == "auto"):
         return None
     module = backend("triton")
@@ -118,10 +118,10 @@ def fused(op: str, x: Tensor, params: dict[str, Any]) -> ModuleType | None:
 
 
 def build() -> str:
-    """Compile the native kernels now instead of at the first call; says what was built. `make setup` calls it.
+    """Compile the native kernels now instead of at the first call. Returns what was built.
 
     Raises:
-        RuntimeError: no compiler, or no folder to keep the libraries in; the message says what to do.
+        RuntimeError: no compiler, or no folder for the libraries; the message says what to do.
     """
     return backend("native").build_all()
 

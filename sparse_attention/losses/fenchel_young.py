@@ -235,7 +235,7 @@ def weighted(
 
 def _each_class(weight: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
     if weight.shape != (classes,):
-        raise ValueError(f"weight of shape {tuple(weight.shape)}: one a class is needed, ({classes},)")
+        raise ValueError(f"weight of shape {tuple(weight.shape)}: one per class is needed, ({classes},)")
     return weight.to(dtype)
 
 

@@ -42,7 +42,7 @@ class FenchelYoungLoss(_Loss):
 
     Args:
         mapping, params: a name with its parameters (a tensor moves with the loss, "learned" makes a parameter), or a module.
-        dim, reduction, weight, ignore_index, label_smoothing: as of the function.
+        dim, reduction, weight, ignore_index, label_smoothing: as in the function.
     """
 
     def __init__(
@@ -63,21 +63,21 @@ class FenchelYoungLoss(_Loss):
 
 
 class SparsemaxLoss(FenchelYoungLoss):
-    """Module of :func:`sparsemax_loss`; options as of :class:`FenchelYoungLoss`."""
+    """Module of :func:`sparsemax_loss`; options as in :class:`FenchelYoungLoss`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__("sparsemax", **options)
 
 
 class EntmaxLoss(FenchelYoungLoss):
-    """Module of :func:`entmax_loss`; options as of :class:`FenchelYoungLoss`."""
+    """Module of :func:`entmax_loss`; options as in :class:`FenchelYoungLoss`."""
 
     def __init__(self, alpha: float | Tensor | str = ENTMAX["alpha"], **options: Any) -> None:
         super().__init__("entmax", alpha=alpha, **options)
 
 
 class FusedmaxLoss(FenchelYoungLoss):
-    """Module of :func:`fusedmax_loss`; options as of :class:`FenchelYoungLoss`."""
+    """Module of :func:`fusedmax_loss`; options as in :class:`FenchelYoungLoss`."""
 
     def __init__(
         self, lam: float | Tensor = FUSEDMAX["lam"], gamma: float | Tensor = FUSEDMAX["gamma"], **options: Any
@@ -86,7 +86,7 @@ class FusedmaxLoss(FenchelYoungLoss):
 
 
 class SoftmaxLoss(_Loss):
-    """Module of :func:`softmax_loss`; options as of :class:`FenchelYoungLoss`."""
+    """Module of :func:`softmax_loss`; options as in :class:`FenchelYoungLoss`."""
 
     def forward(self, scores: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         return softmax_loss(scores, target, mask=mask, **self.options)
@@ -99,7 +99,7 @@ class _Hinge(nn.Module):
 
 
 class SparsegenHinge(_Hinge):
-    """Module of :func:`sparsegen_hinge`; options: its dim, half_pairs, corrected, reduction."""
+    """Module of :func:`sparsegen_hinge`; options: dim, half_pairs, corrected and reduction."""
 
     def __init__(self, lam: float = SPARSEGEN["lam"], **options: Any) -> None:
         super().__init__(lam=lam, **options)
@@ -109,7 +109,7 @@ class SparsegenHinge(_Hinge):
 
 
 class SparsehourglassHinge(_Hinge):
-    """Module of :func:`sparsehourglass_hinge`; options as of :class:`SparsegenHinge`."""
+    """Module of :func:`sparsehourglass_hinge`; options as in :class:`SparsegenHinge`."""
 
     def __init__(self, q: float = HOURGLASS["q"], **options: Any) -> None:
         super().__init__(q=q, **options)

@@ -57,7 +57,7 @@ def tvmax(
         lam: >= 0, a number or a tensor over the leading dimensions.
         gamma: > 0, a number or a tensor over the leading dimensions.
         mask: bool, broadcastable to scores, True = keep.
-        return_gap: return the duality gap of the prox ``[...]`` (float64) beside the weights.
+        return_gap: also return the duality gap of the prox ``[...]`` (float64).
     Returns:
         ``[..., H, W]``, every grid sums to 1; 0 where masked, NaN in a grid with NaN or +inf.
     Raises:

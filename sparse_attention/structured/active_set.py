@@ -2,15 +2,15 @@ r"""SparseMAP by the active set (Niculae, Martins, Blondel & Cardie 2018), for a
 
 .. math:: \mu = \arg\min_{\mu \in \mathrm{conv}\{m_y\}} \tfrac12\|\mu - \theta\|^2 - \max_{p \ge 0, 1^\top p = 1, Mp = \mu} c^\top p
 
-Structures y have an indicator :math:`m_y` (a column of M) and a score :math:`c_y` of their own, such as transitions. Held is a
-set of affinely independent structures with weights. Repeated: the weights that solve the problem on the set without
-:math:`p \ge 0`, as far as none becomes negative (what stops them leaves); then the structure of the highest score under
+A structure y has an indicator :math:`m_y` (a column of M) and a score :math:`c_y` of its own, such as transitions. The solver
+holds a set of affinely independent structures with weights and repeats two steps. It moves the weights towards the solution on
+the set without :math:`p \ge 0`; a structure whose weight becomes 0 leaves. Then the structure with the highest score under
 :math:`\theta - \mu` joins. Its gain is the duality gap, a certificate: no point is better by more, and :math:`\mu` is within
-:math:`\sqrt{2\,\mathrm{gap}}` of the best. Stopped at a gap of 64 times the rounding of the scores' sum (1e-12 or so).
+:math:`\sqrt{2\,\mathrm{gap}}` of the best. The solver stops at a gap of 64 times the rounding of the scores' sum (about 1e-12).
 
-Two things happen only with affinely dependent structures. One that joins inside the hull of the set takes the place of one
-whose weight it uses up (a pivot of the simplex method). And :math:`\mu` may lie on a smaller hull than it can move in: for
-the gradient, structures without weight join until the set spans the whole face of optimal structures. With it,
+Affinely dependent structures need two more steps. One that joins inside the hull of the set replaces a structure whose weight
+it uses up (a pivot of the simplex method). And :math:`\mu` may be on a smaller hull than it can move in: for the gradient,
+structures without weight join until the set spans the whole face of optimal structures. With it,
 
 .. math:: d\mu = M Q (M^\top d\theta + dc), \qquad
           Q = Z^{-1} - \frac{Z^{-1} 1 1^\top Z^{-1}}{1^\top Z^{-1} 1}, \quad Z = M^\top M + 1 1^\top
@@ -32,11 +32,11 @@ _NO_WEIGHT, _DEPENDENT = 1e-13, 1e-9
 
 
 class Factor(Protocol):
-    """What structures there are, given by an oracle. ``dims``: how many last dimensions of the scores one structure covers.
+    """A set of structures, defined by an oracle. ``dims``: how many last dimensions of the scores one structure covers.
 
     highest: ``(scores [*shape], *inputs) -> (m, *counts)``, all float64, for the structure of the highest score
     ``sum(scores * m) + sum_i sum(inputs_i * counts_i)``: ``m [*shape]`` >= 0 is its indicator, ``counts_i`` (as the input)
-    how often it uses what has a score in the input. -inf in the scores: may not be used. Raises ValueError where
+    how often it uses what has a score in the input. A score of -inf forbids its entry. Raises ValueError if
     nothing is allowed. A factor with inputs has ``inputs``, how many dimensions each of them has: a tuple; one without may
     return the indicator alone.
     """
@@ -123,7 +123,7 @@ class _Set:
         self.add(y, b, step)
 
     def improve(self) -> bool:
-        """Weights as far as they go; False where the newest structure leaves at once: its gain was rounding."""
+        """Move the weights as far as possible; False if the newest structure leaves at once, because its gain was rounding."""
         newest = self.held[-1]
         for first in (True, *[False] * len(self.held)):
             ones = torch.ones(len(self.held), dtype=torch.float64)

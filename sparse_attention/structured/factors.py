@@ -21,7 +21,7 @@ class Xor:
 
 
 class Budget:
-    """At most k of n; each costs nothing but its place. Marginals: sparsemax's projection on 0 <= mu <= 1, sum mu <= k."""
+    """At most k of n. The marginals are the projection on 0 <= mu <= 1, sum mu <= k."""
 
     dims = 1
 
@@ -36,7 +36,7 @@ class Budget:
 class Sequence:
     """One of S states at each of T positions ``[T, S]``; input: transitions ``[S, S]``, from x to. Viterbi, O(T S^2).
 
-    Positions without a state that is kept are left out: those on both sides of them are neighbours.
+    Positions without a kept state are left out, and those on both sides of them become neighbours.
     """
 
     dims, inputs = 2, (2,)
@@ -49,7 +49,7 @@ class Sequence:
             best = top + scores[t]
             back.append(origin)
         if float(best.max()) == -math.inf:
-            raise ValueError("no sequence is allowed: every one has a state or a transition of score -inf")
+            raise ValueError("no sequence is allowed: each has a state or a transition of score -inf")
         states = [int(best.argmax())]
         for origin in reversed(back):
             states.append(int(origin[states[-1]]))
@@ -63,7 +63,7 @@ class Sequence:
 
 class Matching:
     """Pairs of rows and columns ``[n, m]``: each row takes one column, each column at most one row; if more rows than
-    columns are kept, the other way round. Rows and columns without a pair that is kept are left out. Shortest augmenting
+    columns are kept, the other way round. Rows and columns without a kept pair are left out. Shortest augmenting
     paths (Jonker & Volgenant 1987), O(n^2 m)."""
 
     dims = 2
@@ -125,7 +125,7 @@ def assignment(cost: list[list[float]]) -> list[int]:
 
 class Tree:
     """Dependency trees of n words ``[n, n]``: ``scores[h, w]`` for the arc from head h to word w, ``scores[w, w]`` for w as
-    a root; one root or more, arcs may cross. Words without a head that is kept are left out. Chu-Liu-Edmonds, O(n^3)."""
+    a root; one root or more, arcs may cross. Words without a kept head are left out. Chu-Liu-Edmonds, O(n^3)."""
 
     dims = 2
 

@@ -1,6 +1,6 @@
 """Fenchel-Young losses of SparseMAP (Niculae et al. 2018, sec. 5): convex, 0 where the target is the only structure.
 
-Shown as ``sa.losses.sparsemap_sequence_loss`` and ``sa.losses.sparsemap_matching_loss``.
+Public as ``sa.losses.sparsemap_sequence_loss`` and ``sa.losses.sparsemap_matching_loss``.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ def sparsemap_sequence_loss(
     scores ``mu - target``, twice differentiable; for transitions, those used on average less those of the target, once.
 
     Args:
-        scores, transitions, start, stop, mask: as of ``sa.sparsemap_sequence``.
-        target: states ``(..., T)`` int64; at positions left out any number.
+        scores, transitions, start, stop, mask: as in ``sa.sparsemap_sequence``.
+        target: states ``(..., T)`` int64; any number at positions that are left out.
         reduction: "mean" over sequences, "sum" or "none".
     Raises:
-        ValueError: a target of another shape, with a state that is none of S or masked.
+        ValueError: a target of another shape, or with a state that is out of range or masked.
     """
     x, steps = sequence_scores(scores, transitions, start, stop, mask)
     if target.is_floating_point() or target.shape != x.shape[:-1]:
         raise ValueError(
-            f"target {target.dtype} of shape {tuple(target.shape)} must hold states (int64), one a position: {tuple(x.shape[:-1])}"
+            f"target {target.dtype} of shape {tuple(target.shape)} must hold states (int64), one per position: {tuple(x.shape[:-1])}"
         )
     there = (x.detach() != -torch.inf).any(-1)
     chosen = torch.where(there, target, 0)
     if not bool(((chosen >= 0) & (chosen < x.shape[-1])).all()):
-        raise ValueError(f"target holds {int(target[there].max())}: states are 0 to {x.shape[-1] - 1}")
+        raise ValueError(f"target contains {int(target[there].max())}; states are 0 to {x.shape[-1] - 1}")
     t = torch.nn.functional.one_hot(chosen, x.shape[-1]).to(x.dtype) * there.unsqueeze(-1)
     if bool(((t > 0) & (x.detach() == -torch.inf)).any()):
-        raise ValueError("target holds a state that is masked or has a score of -inf")
+        raise ValueError("target contains a state that is masked or has a score of -inf")
     found: Any = sparsemap_sequence(x, steps, return_structures=True)
     mu, width = found.marginals, x.shape[-1]
     own = steps_taken(torch.where(there, target, -1), width).to(x.dtype)
@@ -84,7 +84,7 @@ def sparsemap_matching_loss(
     """Fenchel-Young loss of ``sparsemap_matching``: gradient ``mu - target``, twice differentiable.
 
     Args:
-        scores, mask: as of ``sa.sparsemap_matching``.
+        scores, mask: as in ``sa.sparsemap_matching``.
         target: a matching, or an average of matchings, in the shape of the scores; 0 where masked.
         reduction: "mean" over matrices, "sum" or "none".
     Raises:

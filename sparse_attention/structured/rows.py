@@ -1,8 +1,8 @@
 """SparseMAP on batches, with gradients.
 
-`sparsemap` takes any factor and loops over the batch. Sequences and matchings have native kernels, a batch a call, and keep
-structures as lists of choices (`solve_listed`). Both are piecewise linear: their second derivatives are 0 but for the
-gradient's own linearity, and the gradient is a torch expression wherever it is differentiated again.
+`sparsemap` takes any factor and loops over the batch. Sequences and matchings have native kernels, which take a whole batch and
+keep structures as lists of choices (`solve_listed`). Both are piecewise linear in the scores. Where a gradient is
+differentiated again, it is a torch expression.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def sparsemap(
 
 
 def _blank(row: Tensor, inputs: tuple[Tensor, ...]) -> float | None:
-    """What fills the marginals of a row without a problem: 0 or NaN; None where there is one."""
+    """The marginals of a row that needs no solving: 0 or NaN; None if it does."""
     if not all(bool((v < torch.inf).all()) for v in (row, *inputs)):
         return math.nan
     return 0.0 if bool((row == -torch.inf).all()) else None
@@ -170,7 +170,7 @@ def solve_listed(op: str, x: Tensor, transitions: Tensor | None) -> tuple[Tensor
         transitions: of sequences, ``[W, W]`` or ``[R, W, W]``, of the same type.
     Returns:
         marginals as x; weights ``[R, K]``; gap ``[R]``; structures ``[R, K, L]`` int16; counts ``[R, 2]``: how many have
-        weight, and how many are a basis of the face. What lies beyond the counts is not set.
+        weight, and how many are a basis of the face. Entries beyond the counts are not set.
     Raises:
         ValueError: a row in which no structure is allowed.
     """
@@ -194,14 +194,14 @@ def _listed(op: str, x: Tensor, transitions: Tensor | None) -> tuple[Tensor, ...
 
 
 def _explain(op: str, gap: Tensor, counts: Tensor, not_converged: bool) -> None:
-    """A warning or an error about the worst row."""
+    """Warn about the worst row, or raise an error."""
     if not_converged:
         warnings.warn(f"{op} stopped at a duality gap of {gap.nan_to_num().max():.1e}", RuntimeWarning, stacklevel=2)
         return
     row = int((counts[:, 0] == -2).nonzero()[0])
     what = "a state or a transition" if op == "sparsemap_sequence" else "a pair"
     raise ValueError(
-        f"row {row} of {len(counts)}: no structure is allowed, every one has {what} that is masked or of score -inf; "
+        f"row {row} of {len(counts)}: no structure is allowed: each has {what} that is masked or of score -inf; "
         "keep more of them, or mask the whole row (it becomes zeros)"
     )
 

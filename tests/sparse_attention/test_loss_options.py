@@ -261,7 +261,7 @@ def test_what_is_refused():
     for call, message in (
         (lambda: fenchel_young(x, y, "entmax", label_smoothing=1.5), "label_smoothing=1.5 is out of range"),
         (lambda: fenchel_young(x, y[:3], "entmax"), r"expected \(7,\)"),
-        (lambda: fenchel_young(x, y, "entmax", weight=w[:3]), r"one a class is needed, \(5,\)"),
+        (lambda: fenchel_young(x, y, "entmax", weight=w[:3]), r"one per class is needed, \(5,\)"),
         (lambda: fenchel_young(x, y, "entmax", reduction="max"), "not one of mean, sum, none"),
         (
             lambda: fenchel_young(x, y, sa.make("entmax"), alpha=1.2),

@@ -56,9 +56,9 @@ def test_owl_takes_any_weights():
     soft = owl(X, torch.full((7,), 0.4).double())  # equal weights: soft thresholding
     torch.testing.assert_close(soft, torch.nn.functional.softshrink(X, 0.4))
     for wrong in (weights.flip(0), weights - 0.1):
-        with pytest.raises(ValueError, match="are not negative and do not increase"):
+        with pytest.raises(ValueError, match="must not be negative and must not increase"):
             owl(X, wrong)
-    with pytest.raises(ValueError, match="one a position is needed, 7"):
+    with pytest.raises(ValueError, match="one per position is needed, 7"):
         owl(X, weights[:3])
 
 

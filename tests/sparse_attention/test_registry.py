@@ -3,8 +3,6 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -50,20 +48,20 @@ def test_the_package_shows_all_it_has_and_nothing_else():
             getattr(sa, missing)
 
 
-def test_module_twins_have_the_parameters_of_the_function():
+def test_modules_have_the_parameters_of_the_function():
     for name in sa.names():
-        twin = sa.spec(name).module
-        function = sa.spec(name).function or twin.inner_class
-        own = dict(inspect.signature(twin).parameters)
+        made = sa.spec(name).module
+        function = sa.spec(name).function or made.inner_class
+        own = dict(inspect.signature(made).parameters)
         assert (own.pop("dim", None) is not None) == (sa.spec(name).over == "row")
         theirs = {n: p.default for n, p in inspect.signature(function).parameters.items() if n in own}
         assert list(own) == list(theirs) == [p.name for p in sa.spec(name).params]
         assert all(theirs[n] == p.default for n, p in own.items() if n != "bounds")
         assert (
-            twin.__name__ == "".join(part.capitalize() for part in name.split("_"))
-            and sa.spec(name).summary in twin.__doc__
+            made.__name__ == "".join(part.capitalize() for part in name.split("_"))
+            and sa.spec(name).summary in made.__doc__
         )
-        assert type(sa.make(name)) is twin is getattr(sa, twin.__name__) and issubclass(twin, sa.Mapping)
+        assert type(sa.make(name)) is made is getattr(sa, made.__name__) and issubclass(made, sa.Mapping)
     m = sa.Pnormmax(1.3, gamma=2)
     assert (m.p, m.gamma, m.solver) == (1.3, 2.0, "exact") and m.params == {
         "p": 1.3,
@@ -292,21 +290,6 @@ def test_a_class_says_itself_what_it_learns(scratch):
         class Warmermax(nn.Module):
             def __init__(self, start=1.0):
                 super().__init__()
-
-
-def test_import_is_light():
-    code = (
-        "import sys, time, torch; t = time.process_time(); import sparse_attention; d = time.process_time() - t; "
-        "heavy = [m for m in ('torch._dynamo', 'triton', 'numpy.testing', 'scipy', 'fairseq', 'hydra', 'sympy') "
-        "if m in sys.modules]; print(d, heavy)"
-    )
-    base = subprocess.run(
-        [sys.executable, "-c", code.replace("import sparse_attention", "pass")], capture_output=True, text=True
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    seconds, _, heavy = out.partition(" ")
-    assert heavy == base.stdout.partition(" ")[2], "something heavy was imported that torch alone does not import"
-    assert float(seconds) < 0.3
 
 
 def test_choosing_kernels():

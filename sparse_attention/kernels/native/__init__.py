@@ -1,4 +1,4 @@
-"""The CPU backend: plain C++, compiled on first use, called through ctypes.
+"""The CPU backend: plain C++, compiled at first use and called through ctypes.
 
 Each operation maps rows: ``x`` is a float32 or float64 CPU tensor [R, n], R >= 0, n >= 1, of any strides (`memory`). ``-inf`` marks
 excluded positions (exactly 0 in the result, no gradient); a row without any other position gives zeros; a row with NaN
@@ -26,7 +26,7 @@ from . import build, masked
 from .memory import ByType, address, dense, nowhere
 
 _EXCLUDED, _OUT_OF_MEMORY, _NOT_CONVERGED, _DOUBTFUL_BOUNDS = 1, 2, 4, 5
-MOST_STRUCTURES = 8192  # held at a time; their matrix then takes 256 MB
+MOST_STRUCTURES = 8192  # at a time; their matrix then takes 256 MB
 _POINTER, _SIZE, _REAL, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
 _CTYPES = {torch.float32: "float", torch.float64: "double"}
 
@@ -37,7 +37,7 @@ _threads = torch.get_num_threads
 
 
 def _load(dtype: torch.dtype) -> bool:
-    """Build and load the library for ``dtype``; after a failure, say so once and stay unavailable."""
+    """Build and load the library for ``dtype``. After a failure, warn once and stay unavailable."""
     global _failed
     with _lock:
         if dtype not in _libraries and not _failed:
@@ -63,7 +63,7 @@ def _load(dtype: torch.dtype) -> bool:
 
 
 def _say_what_is_missing(library: ctypes.CDLL) -> None:
-    """Once per process: what makes this machine's kernels slower than docs/benchmarks.md."""
+    """Say once per process why this machine's kernels are slower than docs/benchmarks.md."""
     x86 = platform.machine() in ("x86_64", "AMD64")  # elsewhere the portable kernels are the only ones
     if x86 and library.sparse_attention_isa() == b"portable" and build.requested_isa() == "auto":
         build.say("no AVX2 here or in this compiler: portable CPU kernels, up to twice as slow (docs/kernels.md)")
@@ -72,7 +72,7 @@ def _say_what_is_missing(library: ctypes.CDLL) -> None:
 
 
 def build_all() -> str:
-    """Compile and load all libraries; says where they are and for what processor."""
+    """Compile and load all libraries; returns where they are and for which instruction set."""
     for unit in build.UNITS:
         build.load(unit)
     ready = build.prebuilt("float", build.requested_isa())
@@ -88,9 +88,9 @@ def available(op: str, x: Tensor) -> bool:
 
 
 def instruction_set() -> str:
-    """``avx512``, ``avx2`` or ``portable``: what the loaded library uses for float32. Raises ``RuntimeError``."""
+    """``avx512``, ``avx2`` or ``portable``: what the loaded float32 library uses. Raises ``RuntimeError`` without one."""
     if not _load(torch.float32):
-        raise RuntimeError("the native kernels are not available; the warning shown before says why")
+        raise RuntimeError("the native kernels are unavailable; an earlier warning says why")
     return str(_libraries[torch.float32].sparse_attention_isa().decode())
 
 
@@ -99,7 +99,7 @@ def _fail(p: Tensor) -> None:
 
 
 def _paired(g: Tensor, p: Tensor) -> tuple[Tensor, Tensor, int]:
-    """A gradient and the attention ``[R, n]`` that it belongs to, `dense`, and the address of g. Raises as `address` where they differ."""
+    """A gradient and its attention ``[R, n]``, both `dense`, and the address of g. Raises as `address` if their shapes differ."""
     g, p = dense(g), dense(p)
     return g, p, address(g, p.dtype, p.numel())
 
@@ -183,7 +183,7 @@ class _NormGamma(_Rows):
 
 
 class _Scores(_Rows):
-    """Saves the scores if some were excluded: only they tell an excluded neighbour from one with probability 0."""
+    """Saves the scores if some were excluded: only they distinguish an excluded neighbour from one with probability 0."""
 
     arrays, slope = (2, 4), ("gamma",)
 
@@ -231,10 +231,10 @@ class _Blocks(_Rows):
 
 
 class _Threshold(_Rows):
-    """Saves the scores and the threshold of every row [R]: together they tell which zero bounds decide.
+    """Saves the scores and the threshold of every row [R]: together they show which zero bounds are active.
 
-    Looks at the bounds itself: calls ``doubt`` if in some row no distribution may fit them. A bound at an excluded position
-    says nothing, NaN neither.
+    Checks the bounds itself: calls ``doubt`` if no distribution may fit them in some row. A bound at an excluded position has no
+    effect, not even NaN.
     """
 
     arrays, looks_at_bounds = (4, 7), True

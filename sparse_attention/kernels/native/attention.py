@@ -1,16 +1,15 @@
 """Fused attention on the CPU: ``mapping(scale q k') v`` for sparsemax and entmax15 without the matrix of scores.
 
-A library of its own (``src/attention.cpp``), compiled at its first use, a few seconds of one core once. It holds a query's
-candidates only, takes the exact threshold on them, and keeps the support alone for the backward pass; docs/kernels.md says
-how. Arrays are float32: q [H, n, d], k [G, m, d], v [G, m, e]; query head h reads group ``h // (H // G)``.
+This is a library of its own (``src/attention.cpp``), compiled at its first use in a few seconds. It holds only a query's
+candidates, computes the exact threshold on them, and keeps only the support for the backward pass; see docs/kernels.md. Arrays are float32: q [H, n, d], k [G, m, d], v [G, m, e]; query head h reads group ``h // (H // G)``.
 
     ``alpha``    2.0 sparsemax, 1.5 entmax15
     ``causal``   query i sees the keys 0 .. i + m - n: the ends are aligned, as a cache needs it (torch aligns the starts)
     ``lengths``  int64 [H] or [G]: keys from there on are padding
 
-A query without keys gives zeros. A score of -inf excludes its key; NaN or +inf among a query's scores make its row NaN, as
-everywhere in this package. Values outside the support are never read: a NaN there changes nothing. Results do not depend on
-the number of threads, except dk and dv where there are fewer groups than threads (other order of sums, same bits each run).
+A query without keys gives zeros. A score of -inf excludes its key; NaN or +inf among a query's scores makes its row NaN, as
+everywhere in this package. Values outside the support are never read, so a NaN there has no effect. Results do not depend on
+the number of threads, except dk and dv with fewer groups than threads (another order of sums; the same bits in each run).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _lock = threading.Lock()
 
 
 def _load() -> ctypes.CDLL | None:
-    """The library, built if need be; None after a failure, which ``_failure`` tells."""
+    """The library, built if necessary; None after a failure, which ``_failure`` describes."""
     global _library, _failure
     if _library is not None or _failure:
         return _library
@@ -80,11 +79,11 @@ class Saved:
 
     @property
     def density(self) -> float:
-        """The support's share of the pairs that the mask and the lengths leave."""
+        """The support's share of the pairs that mask and lengths allow."""
         return self.columns.numel() / self.pairs if self.pairs else 0.0
 
     def weights(self) -> Tensor:
-        """P as a dense tensor [H, n, m]. Raises ``ValueError`` where it was not kept."""
+        """P as a dense tensor [H, n, m]. Raises ``ValueError`` if it was not kept."""
         if self.weights_ is None:
             raise ValueError("P was not kept; call forward(..., weights=True)")
         p = self.weights_.new_zeros(self.heads * self.queries, self.keys)
@@ -94,14 +93,14 @@ class Saved:
 
 
 def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, mask: Tensor | None) -> str | None:
-    """Why the fused kernel does not take these, as a clause; None if it does. The first call builds the library."""
+    """Why the fused kernel does not take these tensors, as a clause; None if it does. The first call builds the library."""
     if alpha not in _POWERS:
         return f"alpha is {alpha}; fused are 2.0 (sparsemax) and 1.5 (entmax15)"
     if mask is not None:
-        return "a mask of any shape is composed; fused are causal and lengths"
+        return "masks are computed by the composition; the fused kernel takes causal and lengths"
     for name, x in (("q", q), ("k", k), ("v", v)):
         if type(x) not in (Tensor, torch.nn.Parameter) or x.layout != torch.strided:
-            return f"{name} is no plain dense tensor"
+            return f"{name} is not a plain dense tensor"
         if x.device.type != "cpu" or x.dtype != torch.float32:
             return f"{name} is {x.dtype} on {x.device}; fused is float32 on the CPU"
         if x.ndim != 3:
@@ -132,14 +131,14 @@ def _per_head(lengths: Tensor | None, heads: int, groups: int) -> Tensor | None:
         return None
     if lengths.shape not in ((heads,), (groups,)):
         raise ValueError(
-            f"lengths has shape {tuple(lengths.shape)}; pass ({heads},), one a head, or ({groups},), one a group"
+            f"lengths has shape {tuple(lengths.shape)}; pass ({heads},), one per head, or ({groups},), one per group"
         )
     lengths = dense(lengths.to("cpu", torch.int64))
     return lengths if lengths.shape == (heads,) else lengths.repeat_interleave(heads // groups)
 
 
 def _adopt(address: int | None, entries: int, kind: Any, dtype: torch.dtype) -> Tensor:
-    """A tensor over memory of the library, given back when the tensor goes."""
+    """A tensor over memory of the library, which is freed with the tensor."""
     assert _library is not None
     if not address or not entries:
         _library.attention_free(address)
@@ -170,7 +169,7 @@ def forward(
     save: bool = True,
     weights: bool = False,
 ) -> tuple[Tensor, Saved | None]:
-    """out [H, n, e] and, if ``save``, what ``backward`` needs, with P if ``weights``. Call only what ``refusal`` lets pass. Raises ``MemoryError``."""
+    """out [H, n, e] and, if ``save``, what ``backward`` needs, with P if ``weights``. Only for tensors that ``refusal`` accepts. Raises ``MemoryError``."""
     library = _load()
     assert library is not None, _failure
     q, k, v = (dense(x.detach()) for x in (q, k, v))
@@ -233,9 +232,9 @@ def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) ->
 class KeyPanels:
     """Keys [G, m, d] rounded to 8 bits in panels of ``panel_keys`` keys, with bounds: what ``decode`` screens by.
 
-    ``append`` after every growth of the keys, ``crop`` and ``reorder`` after theirs. Only complete panels are rounded; centre and
-    spread of the channels are those of the keys at the first append that completes one, and need not fit later keys: the bounds
-    are measured a panel. Takes d + 0.5 bytes a key. Without an 8 bit path (portable builds, d > 1024) it holds nothing.
+    Call ``append``, ``crop`` and ``reorder`` whenever the keys are. Only complete panels are rounded. Centre and spread of the
+    channels are those of the keys at the first append that completes a panel; later keys may differ, since each panel has
+    measured bounds. Takes d + 0.5 bytes per key. Without an 8 bit path (portable builds, d > 1024) it holds nothing.
     """
 
     def __init__(self, groups: int, d: int):
@@ -256,7 +255,7 @@ class KeyPanels:
         ]
 
     def append(self, k: Tensor) -> KeyPanels:
-        """Round the panels that ``k``, all keys so far [G, m, d], completes. Of k only the first stride is free."""
+        """Round the panels that ``k``, all keys so far [G, m, d], completes. Only the first stride of k is free."""
         last = k.shape[1] // self.panel_keys if self._bytes else 0
         if last <= self.panels:
             return self
@@ -275,23 +274,23 @@ class KeyPanels:
         return self
 
     def crop(self, length: int) -> None:
-        """Forget the keys from ``length`` on."""
+        """Drop the keys from ``length`` on."""
         self.panels = min(self.panels, length // self.panel_keys)
 
     def reorder(self, index: Tensor) -> None:
-        """Take these groups, int64 [G']."""
+        """Select these groups, int64 [G']."""
         self._held = [x.index_select(0, index) for x in self._held]
         self.of = index.numel(), self.of[1]
 
     def due(self, keys: int) -> bool:
-        """Whether that many keys complete a panel that is not rounded yet."""
+        """Whether this number of keys completes a panel that is not rounded yet."""
         return self._bytes > 0 and keys // self.panel_keys > self.panels
 
 
 class Step(ctypes.Structure):
-    """A step of decoding: where a cache lies and how it is read, `Step` of ``src/attention.cpp``. It does not keep tensors alive.
+    """A decoding step: where a cache is in memory and how it is read, `Step` of ``src/attention.cpp``. It keeps no tensor alive.
 
-    It may be used again as long as keys, values and panels stay where they are; ``m`` is the number of keys.
+    It may be reused while keys, values and panels stay in the same memory; ``m`` is the number of keys.
     """
 
     _fields_ = [
@@ -311,7 +310,7 @@ class Step(ctypes.Structure):
         return self.unchecked(q, out)
 
     def unchecked(self, q: Tensor, out: Tensor) -> Tensor:
-        """As a call, for who has looked at q and out himself."""
+        """As a call, for q and out that the caller has checked."""
         assert _library is not None
         if _library.attention_decode(ctypes.addressof(self), q.data_ptr(), out.data_ptr(), torch.get_num_threads()):
             raise MemoryError(f"no memory for rows of {self.m} scores; use fewer threads")
@@ -333,15 +332,15 @@ def _rows_together(name: str, x: Tensor) -> None:
         address(x[:1, :1], torch.float32, x.shape[2] if x.shape[1] else 0)  # type, device, channels side by side
     if x.shape[1] > 1 and x.stride(1) != x.shape[2]:
         raise ValueError(
-            f"{name} has strides {x.stride()}; positions and channels must be contiguous, only groups may lie apart"
+            f"{name} has strides {x.stride()}; positions and channels must be contiguous; only groups may be apart"
         )
 
 
 def step(heads: int, k: Tensor, v: Tensor, panels: KeyPanels, *, alpha: float, scale: float, lengths: Tensor | None = None) -> Step:  # fmt: skip
     """The attention of one query a head on k [G, m, d], v [G, m, e]: that of ``forward`` for n = 1. Inference only.
 
-    ``panels`` are those of k, perhaps not up to date: keys beyond them are scored in float32. ``lengths``: int64 [heads]. Of k
-    and v only the first stride is free, so views of a longer buffer do. Raises ``ValueError`` for other strides.
+    ``panels`` are those of k and may be behind: keys beyond them are scored in float32. ``lengths``: int64 [heads]. Only the first
+    stride of k and v is free, so they may be views of a longer buffer. Raises ``ValueError`` for other strides.
     """
     _rows_together("k", k)
     _rows_together("v", v)
@@ -361,5 +360,5 @@ def instruction_set() -> str:
     """``avx512``, ``avx2`` or ``portable``. Raises ``RuntimeError`` if there is no library."""
     library = _load()
     if library is None:
-        raise RuntimeError(f"the fused attention is not available: {_failure}")
+        raise RuntimeError(f"the fused attention is unavailable: {_failure}")
     return str(library.sparse_attention_isa().decode())

@@ -1,16 +1,15 @@
 """Compile the C++ sources once per machine and user, and load the result.
 
-The library is built on first use with the machine's own compiler (``-O3 -march=native -fopenmp``), a few seconds of
-one core for each of float32 and float64, and kept in a cache directory under a name that hashes everything the result depends on: sources, flags,
+The library is built at first use with the machine's own compiler (``-O3 -march=native -fopenmp``), in a few seconds of one core
+for each of float32 and float64. It is kept in a cache directory under a hash of everything it depends on: sources, flags,
 compiler version, processor. It needs no torch headers and no C++ runtime, so a new torch does not invalidate it.
 
-Safe for many processes at once: one compiles under a file lock, the others wait for it; where locks do not work all of
-them compile, and the last rename wins, because a file appears under its final name only when complete. The file ends
-with a checksum, so one that was cut short or damaged later is noticed and built again.
+Many processes may build at once: one compiles under a file lock and the others wait. Where locks do not work, all compile and
+the last rename wins; a file gets its final name only when it is complete. It ends with a checksum, so a truncated or damaged
+file is noticed and built again.
 
-A wheel made by ``make wheel`` carries libraries compiled for Linux on x86-64, in four variants, or on aarch64, in one
-(`VARIANTS`). One is used where its name holds the hash of the sources beside it and the processor has what it needs;
-otherwise all is as above.
+A wheel made by ``make wheel`` contains libraries for Linux on x86-64 (four kinds of machines) or on aarch64 (`VARIANTS`). One of them
+is used if its name has the hash of the sources and the processor supports it; otherwise the library is built as above.
 
 Environment:
     SPARSE_ATTENTION_CACHE       directory for the libraries (default ``$XDG_CACHE_HOME`` or ``~/.cache``, then a private
@@ -70,18 +69,18 @@ OPTIMISATION = (
     ("-O3", "-fopenmp"),
     ("-O2",),
 )
-COMPILE_SECONDS = 600  # a compiler that takes longer is taken to hang
+COMPILE_SECONDS = 600  # a compiler that takes longer is assumed to hang
 _MAGIC = b"sparse_attention"
 
 
 class BuildError(RuntimeError):
-    """No usable library; the message says what was tried, ``advice`` what to do."""
+    """No usable library. The message says what was tried, ``advice`` what to do."""
 
     advice = "Install a C++ compiler (for example the package g++) or point CXX at one"
 
 
 class FolderError(BuildError):
-    """The compiler is not to blame: no place to keep the library, or none that it can be loaded from."""
+    """There is no directory to keep the library in, or none that it can be loaded from."""
 
     advice = (
         "Free some space, or set SPARSE_ATTENTION_CACHE to a folder that only you can write and that may hold programs"
@@ -120,14 +119,14 @@ def _processor() -> str:
         wanted = ("model name", "flags", "Features", "CPU part", "CPU implementer")
         for line in cpuinfo:
             if not line.strip():
-                break  # the first processor speaks for all
+                break  # all processors are assumed to be alike
             if line.startswith(wanted):
                 facts.append(line.strip())
     return "\n".join(facts)
 
 
 def sources(unit: str) -> list[Path]:
-    """What a unit may include: the rows' libraries nothing of the fused attention, which includes some of theirs."""
+    """The sources a unit may include. The row kernels include nothing of the fused attention, which includes some of theirs."""
     return [s for s in sorted(SOURCES.iterdir()) if unit == "attention" or not s.name.startswith("attention")]
 
 
@@ -164,7 +163,7 @@ def prebuilt(unit: str, isa: str) -> Path | None:
 
 
 def _open_prebuilt(library: Path) -> ctypes.CDLL | None:
-    """The library, its OpenMP being the one that torch brought: it names none itself, so that there are never two."""
+    """The library, with torch's OpenMP: it links none itself, so that there are never two."""
     with contextlib.suppress(OSError):
         with open("/proc/self/maps") as maps:
             loaded = [line.split()[-1] for line in maps if "libgomp" in line]
@@ -174,7 +173,7 @@ def _open_prebuilt(library: Path) -> ctypes.CDLL | None:
 
 
 def _is_private(path: Path) -> bool:
-    """Ours, and writable by nobody else: code is going to be loaded from here."""
+    """Whether the folder is ours and nobody else can write to it: code will be loaded from it."""
     if not hasattr(os, "getuid"):
         return True
     status = path.stat()
@@ -210,7 +209,7 @@ def cache_directory() -> Path:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """One process at a time. Without working locks, everybody goes ahead, which costs time only."""
+    """One process at a time. Without working locks all processes go on, which only costs time."""
     try:
         import fcntl
 

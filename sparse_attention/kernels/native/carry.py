@@ -1,7 +1,7 @@
-"""Compile the kernels for other machines than this one: what ``make wheel`` puts into a wheel (see `build.VARIANTS`).
+"""Compile the kernels for other machines, for the wheel that ``make wheel`` builds (see `build.VARIANTS`).
 
-The compiler decides for which machine: a cross compiler makes that machine's wheel. Nothing of the C++ runtime or of
-OpenMP is linked: libm and libc by versions that glibc 2.28 has, OpenMP is torch's own.
+The compiler decides for which machine: a cross compiler builds that machine's wheel. Neither the C++ runtime nor OpenMP is linked: libm and
+libc symbols are of versions in glibc 2.28, OpenMP is torch's own.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def compile_all(folder: Path, compiler: list[str]) -> str:
 
 
 def check(library: str) -> None:
-    """What manylinux asks for. Raises SystemExit naming what a machine may not have."""
+    """Check the requirements of manylinux. Raises SystemExit with what some machines lack."""
     said = subprocess.run(["objdump", "-p", library], capture_output=True, text=True, check=True).stdout
     needed = set(re.findall(r"NEEDED +(\S+)", said)) - {"libm.so.6", "libc.so.6"}
     newer = {v for v in re.findall(r"GLIBC_([\d.]+)", said) if tuple(map(int, v.split("."))) > GLIBC}

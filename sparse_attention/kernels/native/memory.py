@@ -1,7 +1,7 @@
-"""Where native code gets its addresses. C++ is told a pointer and sizes, never strides or types: here a tensor is made to fit, or refused.
+"""Addresses for native code. C++ gets a pointer and sizes, never strides or types: here a tensor is made to fit, or refused.
 
-Every array that comes from outside passes `dense` (a copy where memory is not row-major) and `address` (type and size). Arrays that
-a wrapper has just allocated itself are handed over by their ``data_ptr``.
+Every array from outside passes `dense` (a copy if its memory is not row-major) and `address` (checks type and size). Arrays that a
+wrapper has just allocated are passed by their ``data_ptr``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def dense(x: Tensor) -> Tensor:
         _no_memory(x)
     if not x.is_cpu:
         raise ValueError(
-            f"a tensor on {x.device} cannot be read by native kernels, which run on the CPU; move it there"
+            f"a tensor on {x.device} cannot be read by native kernels, which run on the CPU; move it with x.cpu()"
         )
     return x.resolve_neg().contiguous()
 
@@ -54,7 +54,7 @@ def address(x: Tensor, dtype: torch.dtype, count: int) -> int:
 
 
 def nowhere(x: Tensor) -> int:
-    """The address of a tensor that has none: fine for one without values."""
+    """The address of a tensor without memory: 0 if it has no values, else an error."""
     return _no_memory(x) if x.numel() else 0
 
 

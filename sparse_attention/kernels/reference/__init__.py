@@ -1,4 +1,4 @@
-"""Row operations in plain torch: any device, computed in float64 inside, the standard the other kernels are held to."""
+"""Row operations in plain torch, on any device, computed in float64: the other kernels are tested against them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ def constrained_sparsemax_forward(x: Tensor, bounds: Tensor) -> tuple[Tensor, tu
 
     The sum of the clipped values falls piecewise linearly in tau with breakpoints ``x_i`` and ``x_i - u_i``: sort them,
     evaluate the sum at each by running sums, and interpolate. O(n log n). A row whose bounds sum to less than 1 has no
-    solution and gives its bounds (the nearest point of the box).
+    solution and gives its bounds, the nearest point of the box.
 
     Saved: +1 where the position is at its bound, 0 where free, -1 where zero, ``[R, n]`` int8.
     """

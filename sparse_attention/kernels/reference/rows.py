@@ -1,4 +1,4 @@
-"""What every row operation does first and last: shift, widen, and mark the rows that need no computing."""
+"""The first and last steps of every row operation: shift, widen, and mark the rows that need no computation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Value = float | Tensor
 
 
 class NoMemory(ValueError):
-    """A tensor without memory of its own to compute on; torch's dispatcher knows what to do with it."""
+    """A tensor without memory of its own, which only torch's dispatcher can handle."""
 
 
 class Op(NamedTuple):

@@ -99,7 +99,7 @@ def oscarmax_forward(x: Tensor, lam: Value, gamma: Value) -> tuple[Tensor, tuple
     )  # whole numbers times lam would be float32
     kept = rank <= count
     lowered = ordered.clamp(min=-1e300) - lam * (count - rank)
-    # Excluded positions stand last and below everything: PAV never pools them with kept ones.
+    # Excluded positions come last and below everything: PAV never pools them with kept ones.
     floor = torch.where(kept, lowered, torch.inf).amin(-1, keepdim=True)
     floor = torch.where(torch.isfinite(floor), floor, 0.0) - 1.0
     lowered = torch.where(kept, lowered, floor - rank)
@@ -109,8 +109,8 @@ def oscarmax_forward(x: Tensor, lam: Value, gamma: Value) -> tuple[Tensor, tuple
     return finish(project(pooled), rows), (groups,)
 
 
-def isotonic_decreasing(y: Tensor) -> tuple[Tensor, Tensor]:
-    """Least-squares non-increasing fit to rows ``y [R, n]`` and the block of every position.
+def isotonic_decreasing(y: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Least-squares non-increasing fit to rows ``y [R, n]``, weighted by ``weight [R, n]``, and the block of every position.
 
     Pool adjacent violators, every row and every violation at once: two adjacent blocks in the wrong order always end
     in the same block, so they may be merged in any order; repeat until none is left.
@@ -125,7 +125,7 @@ def isotonic_decreasing(y: Tensor) -> tuple[Tensor, Tensor]:
         starts = torch.ones_like(y, dtype=torch.bool)
         starts[..., 1:] = (blocks[..., 1:] != blocks[..., :-1]) & ~wrong
         blocks = starts.cumsum(-1) - 1
-        fit = group_mean(y, blocks)
+        fit = group_mean(y, blocks) if weight is None else group_mean(y * weight, blocks) / group_mean(weight, blocks)
 
 
 def group_mean(values: Tensor, groups: Tensor) -> Tensor:

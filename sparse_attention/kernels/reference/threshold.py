@@ -1,6 +1,6 @@
-"""Sparsemax, entmax and pnormmax: one threshold per row decides everything.
+"""Softmax, sparsemax, entmax and pnormmax: mappings determined by one threshold per row.
 
-Forward of all three: find tau, then ``p_i = f(z_i - tau)`` with f zero on the negatives. The backward functions are
+The forward finds tau; then ``p_i = f(z_i - tau)`` with f zero on the negatives. The backward functions are
 ordinary torch expressions of ``g`` and ``p``, so that they can be differentiated again, and work along the last
 dimension of tensors of any shape.
 """

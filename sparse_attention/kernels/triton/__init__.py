@@ -59,7 +59,7 @@ def exact(params: dict[str, float]) -> bool:
 
 
 class Form(NamedTuple):
-    """What a kernel does besides: a mask to apply and the type to round to.
+    """What a kernel does in addition: a mask to apply and the type to round to.
 
     mask: uint8, nonzero = keep, for rows of a shape [R / (size1 size2), size1, size2]; layout: size1, size2, the mask's
     strides of those three dimensions and along n. dtype: of the attention or the gradient; by default the input's.
@@ -74,7 +74,7 @@ PLAIN = Form()
 
 
 def form(mask: Tensor | None, dtype: torch.dtype) -> Form:
-    """For a boolean mask expanded to ``[..., n]``: read where it stands, or copied if it needs more than three strides."""
+    """For a boolean mask expanded to ``[..., n]``: read in place, or copied if it needs more than three strides."""
     if mask is None:
         return Form(dtype=dtype)
     lead: list[tuple[int, int]] = []

@@ -19,8 +19,7 @@ WIDEST = 128  # channels: wider blocks do not fit a multiprocessor's memory
 
 
 class Saved(NamedTuple):
-    """What backward needs: of each query the largest score and the threshold below it, of each pair of blocks whether it has
-    support."""
+    """What backward needs: each query's largest score and the threshold below it, and whether each pair of blocks has support."""
 
     top: Tensor  # float32 [H, n], of (alpha - 1) scale q k'
     tau: Tensor  # float32 [H, n]
@@ -33,7 +32,7 @@ class Saved(NamedTuple):
 
 
 def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
-    """Why the kernels do not take these, as a clause; None: they do."""
+    """Why the kernels do not take these tensors, as a clause; None if they do."""
     if not (q.is_cuda or (rows._INTERPRETED and q.device.type == "cpu")):
         return f"the Triton kernels run on CUDA devices, q is on {q.device}"
     if not 1.1 <= alpha <= 2.0:

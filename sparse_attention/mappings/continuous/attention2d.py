@@ -58,7 +58,7 @@ def continuous_attention_2d(
     largest r, by default 1e-7 for float32 inputs and 1e-12 for float64. Gradients with respect to mu and Sigma
     (read as symmetric) are exact: slices differentiate the rule, the angular rules apply the closed derivative of
     the integral. Sigma is the covariance only for alpha = 1 (`family.matched_covariance` converts). Raises
-    ValueError for an unknown alpha or quadrature, for `slices` on a basis that is no grid, and for a Sigma that is
+    ValueError for an unknown alpha or quadrature, for `slices` on a basis that is not a grid, and for a Sigma that is
     not positive definite.
     """
     order = closed_form_order(alpha)
@@ -201,7 +201,7 @@ def _by_slices(
     (rows, row_width), (columns, column_width) = basis.axes(loc.device)
     cosine, sine = torch.cos(angles), torch.sin(angles)
     a, c, b = (x.unsqueeze(-1) for x in shape.unbind(-1))  # [B, 1]
-    first = loc[:, :1] + a * cosine  # [B, K] where the slices stand
+    first = loc[:, :1] + a * cosine  # [B, K] where the slices are
     second = loc[:, 1:] + c * cosine  # [B, K] their middles
     z = (first.unsqueeze(-1) - rows) / row_width  # [B, K, rows]
     # A slice carries mass sin^(2k+1) C_2 / C_1 of the disk; d(cos phi) adds one more sine.

@@ -1,7 +1,7 @@
 """Gaussian radial basis functions psi_j(t) = N(t; mu_j, Sigma_j), the features that values are regressed on.
 
-A basis is a constant: it is compared and hashed by its numbers, so that ridge matrices can be cached by it, it is kept
-in float64 whatever a model is cast to, and it follows its caller to any device.
+A basis is a constant. It is compared and hashed by its numbers, so that ridge matrices can be cached by it. It stays in float64
+whatever type a model has, and its tensors are copied to any device that asks for them.
 """
 
 from __future__ import annotations
@@ -168,7 +168,9 @@ class GaussianBasis2d:
     def axes(self, device: torch.device | str = "cpu") -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """((centres, widths) along rows, (centres, widths) along columns) of a separable basis."""
         if self._axes is None:
-            raise ValueError("this basis is no grid with one diagonal covariance; build it by GaussianBasis2d.grid")
+            raise ValueError(
+                "this basis is not a grid with one diagonal covariance; build one with GaussianBasis2d.grid"
+            )
         t = self._axes.on(device)
         return (t["line1"], t["width1"]), (t["line2"], t["width2"])
 

@@ -7,8 +7,8 @@ has the solution (Martins et al. 2020, Prop. 1 and Eqs. 10-11; beta-Gaussians of
     p(t) = [(alpha - 1) (-tau + f(t))]_+ ^ k,      k = 1 / (alpha - 1),
     support  { mu + A y : |y| <= 1 },   A A' = R^2 |Sigma|^(-2 / (2n + 4k)) Sigma,
 
-with a radius R that depends on n and alpha alone. Seen from the unit ball the family has one shape,
-C (1 - |y|^2)^k, and (mu, A) is a location and a scale. Everything else in this package rests on that.
+with a radius R that depends only on n and alpha. On the unit ball the family has one shape, C (1 - |y|^2)^k, and (mu, A) is a
+location and a scale. Everything else in this package builds on that.
 alpha = 1 is the Gaussian (no edge), 4/3 the triweight, 3/2 the biweight, 2 the truncated parabola or paraboloid.
 """
 

@@ -103,8 +103,8 @@ def select_mixture(
     """The mixture with 1 .. max_components components that minimises -2 L log-likelihood + penalty (free parameters).
 
     A component has 1 + n + n (n + 1) / 2 parameters, one less in all because the pi sum to one. L is the perplexity of
-    the weights, the number of positions that attention is effectively spread over: weights are no counts, and a count
-    of positions would let a few cells pay for many components. penalty = log L is the BIC (5.3 for uniform weights on a
+    the weights, the number of positions that attention is effectively spread over: weights are no counts, and with a count
+    of positions many components would fit a few positions. penalty = log L is the BIC (5.3 for uniform weights on a
     14 x 14 grid). For every number of components the best of `restarts` random starts is taken; all examples share
     their random numbers, so that a result does not depend on the batch. weights [B, L], positions [L, n]. Raises
     ValueError when max_components or restarts is below 1.

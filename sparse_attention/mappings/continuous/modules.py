@@ -1,9 +1,8 @@
 """Attention layers over a continuous domain: values in, a context vector out.
 
-All take `values` [B, L, D] and a boolean `mask` [B, L] (True = keep) and return (context [B, D], ContinuousInfo). The
-density comes from one of three places: predicted from a query vector, given as parameters, or matched to discrete
-weights. A fully masked row gives a zero context and no gradient. The layers have no parameters of their own except the
-predictor of (mu, sigma^2).
+All take `values` [B, L, D] and a boolean `mask` [B, L] (True = keep) and return (context [B, D], ContinuousInfo). The density
+is predicted from a query vector, given by its parameters, or matched to discrete weights. A fully masked row gives a zero
+context and no gradient. The only parameters of the layers are those of the predictor of (mu, sigma^2).
 """
 
 from __future__ import annotations
@@ -146,7 +145,7 @@ class DiscreteContinuousAttention1d(nn.Module):
 
 
 class ContinuousAttention2d(nn.Module):
-    """Continuous attention over an image of rows x columns cells (section 4, visual question answering).
+    """Continuous attention over an image of rows x columns positions (section 4, visual question answering).
 
     basis: default the 10 x 10 grid with Sigma_j = .001 I. pad_positions: "correct" also fits zeros on [-1/2, 3/2]^2 as
     the paper's model does. quadrature: see `attention2d`; "paper-code" is the authors' rule with its duplicate angle.
@@ -186,9 +185,9 @@ class ContinuousAttention2d(nn.Module):
         """values [B, rows * columns, D] row by row; exactly one of params (mu [B, 2], Sigma [B, 2, 2]) and weights [B,
         L].
 
-        mu and Sigma are in units of the image, first coordinate rows. A masked cell counts as a zero value. Returns
-        (context [B, D], info). Raises ValueError when the number of cells is not rows * columns, or not exactly one
-        source is given.
+        mu and Sigma are in units of the image, the first coordinate counting rows. A masked position counts as a zero value.
+        Returns (context [B, D], info). Raises ValueError if the number of positions is not rows * columns, or not exactly
+        one source is given.
         """
         _check_one_source(params=params, weights=weights)
         self._check_size(values)

@@ -5,7 +5,7 @@
 
 A context c = B r = H (G r) needs no B: w = G r [L] are weights on the positions, and the rest is an ordinary weighted
 sum. They may be negative and need not sum to one. F F' + lambda I has condition numbers up to 1e6, so G is solved in
-float64 and cached. Positions are the centres of L equal cells of [0, 1]. With `pad` the value function is also asked to
+float64 and cached. Positions are the centres of L equal intervals of [0, 1]. With `pad` the value function is also asked to
 be zero on [-1/2, 0] and [1, 3/2].
 """
 
@@ -28,7 +28,7 @@ RIDGE = Param("ridge", low=0.0, tensor=False, meaning="text and images .01, spee
 
 
 class _Cache:
-    """Least recently used tensors up to a number of bytes: a corpus has thousands of lengths."""
+    """A cache of tensors of at most so many bytes, the least recently used leaving first: a corpus has thousands of lengths."""
 
     def __init__(self, max_bytes: int = 2**28) -> None:
         self._entries: OrderedDict[Hashable, Tensor] = OrderedDict()
@@ -57,7 +57,7 @@ _cache = _Cache()
 
 
 def positions_1d(length: int) -> Tensor:
-    """Centres (l - 1/2) / L of L cells, [L], float64."""
+    """Centres (l - 1/2) / L of L intervals, [L], float64."""
     _check_length(length)
     return (torch.arange(length, dtype=torch.float64) + 0.5) / length
 
@@ -105,7 +105,7 @@ def ridge_matrix_2d(
     pad_positions: str = "correct",
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """G [rows * columns, N] in float64 for a grid of cells, cached; the paper's VQA model pads (14 x 14 in 28 x 28)."""
+    """G [rows * columns, N] in float64 for a grid of positions, cached; the paper's VQA model pads (14 x 14 in 28 x 28)."""
     _check_length(rows)
     _check_length(columns)
     RIDGE.check(ridge)

@@ -1,8 +1,8 @@
 """The continuous mappings by name: from the parameters of a quadratic score to the expected basis functions.
 
-Where a discrete mapping takes scores to weights, a continuous one takes theta, here as (mu, sigma), to r = E_p[psi]
-(Martins et al. 2020, Def. 2). One function per alpha, for bases on the line and on the plane; a mixture of Gaussians is
-fitted to discrete weights. The layers that attend with them: `ContinuousAttention1d`, `ContinuousAttention2d`,
+A discrete mapping turns scores into weights; a continuous one turns theta, here (mu, sigma), into r = E_p[psi] (Martins et al.
+2020, Def. 2). There is one function per alpha, for bases on the line and on the plane; a mixture of Gaussians is fitted to
+discrete weights. The layers that attend with them: `ContinuousAttention1d`, `ContinuousAttention2d`,
 `MultimodalAttention2d`; see [continuous attention](../continuous.md).
 
 Forward and backward: ``mappings/continuous/attention1d.py``, ``mappings/continuous/attention2d.py``; the mixture

@@ -167,7 +167,7 @@ def test_what_is_refused_says_what_to_do():
     cache = sa.KeyCache()
     with pytest.raises(ValueError, match=r"append\(k, v\) comes first"):
         cache.attend(q)
-    with pytest.raises(ValueError, match="must agree"):
+    with pytest.raises(ValueError, match="must have the same shape"):
         cache.append(k, v[:, :, 1:])
     cache.append(k[:, :, :8], v[:, :, :8])
     with pytest.raises(ValueError, match="does not continue"):

@@ -277,7 +277,7 @@ def test_the_plan_says_which_way_and_why():
         ({"need_weights": True}, "weights are asked for"),
         ({"dropout": 0.1}, "dropout"),
         ({"mask": torch.ones(512, 512, dtype=torch.bool)}, "mask of any form"),
-        ({"mapping": lambda x, mask: x}, "not a mapping of ours"),
+        ({"mapping": lambda x, mask: x}, "not a mapping of this library"),
     ):
         path, why = plan(q, k, v, **arguments)
         assert path == "composition" and reason in why
@@ -299,9 +299,9 @@ BAD = [
     ({"mask": torch.ones(2, 40, dtype=torch.bool)}, ValueError, r"mask\[:, None, None\]"),
     ({"lengths": torch.tensor([3.0, 4.0])}, TypeError, "whole numbers"),
     ({"lengths": [3, 4]}, TypeError, "lengths is list"),
-    ({"lengths": torch.tensor([3, 4, 5])}, ValueError, "one a batch entry"),
+    ({"lengths": torch.tensor([3, 4, 5])}, ValueError, "one per batch entry"),
     ({"lengths": torch.tensor([3, 41])}, ValueError, "there are 40 keys"),
-    ({"lengths": torch.tensor([-1, 4])}, ValueError, "lengths go from -1"),
+    ({"lengths": torch.tensor([-1, 4])}, ValueError, "lengths range from -1"),
     ({"dropout": 1.0}, ValueError, "0 <= dropout < 1"),
     ({"scale": float("nan")}, ValueError, "finite"),
     ({"mapping": "sparsemx"}, ValueError, "nearest is 'sparsemax'"),

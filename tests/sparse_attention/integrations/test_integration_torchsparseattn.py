@@ -33,7 +33,7 @@ def test_rows_with_lengths(name):
     torch.testing.assert_close(function(X.view(2, 3, 9), LENGTHS.view(2, 3)), y.view(2, 3, 9))
     torch.testing.assert_close(function(X[0]), alone(X[0]))
     assert torch.autograd.gradcheck(lambda x: function(x, LENGTHS), (X.clone().requires_grad_(),))
-    with pytest.raises(ValueError, match="one a row is needed"):
+    with pytest.raises(ValueError, match="one per row is needed"):
         function(X, LENGTHS[:3])
 
 
