@@ -177,7 +177,7 @@ def _train(
     write_atomic(entry.path("config.yaml"), page(cell))
     training = cell.family.train(cell.config, cell.prepared, entry.folder, monitor)
     if not training.metrics:
-        raise ValueError(f"{cell.module}.train measured nothing")
+        raise ValueError(f"{cell.module}.train returned no metrics")
     if lost := [k for k, v in training.metrics.items() if k.endswith("/loss") and not math.isfinite(v)]:
         raise FloatingPointError(f"{', '.join(lost)}: {training.metrics[lost[0]]}; lower optim.lr or set optim.clip")
     _write_results(entry, training, cell.prepared, record, started, seed=cell.seed, recipe=cell.family.RECIPE[0])
@@ -204,7 +204,7 @@ def _evaluate(cell: Cell, store: Store, test: TestSet, monitor: CellMonitor, rec
     scored = cell.family.evaluate(cell.config_of(test), cell.entry(store).folder, test, monitor)
     if not scored.metrics or any(not name.startswith(f"{test.name}/") for name in scored.metrics):
         raise ValueError(
-            f"{cell.module}.evaluate gave {', '.join(scored.metrics) or 'nothing'}; {test.name}/... are due"
+            f"{cell.module}.evaluate returned {', '.join(scored.metrics) or 'nothing'}; expected are {test.name}/..."
         )
     level.write_predictions(scored.predictions)
     if scored.attention:

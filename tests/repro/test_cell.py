@@ -157,7 +157,9 @@ def test_a_failed_cell_is_tried_again_and_attempts_are_counted(cell, store):
     assert json.loads(failing.entry(store).path("provenance.json").read_text())["attempt"] == 3
 
 
-@pytest.mark.parametrize("behaviour, said", [("nothing", "measured nothing"), ("wrong set", "test/... are due")])
+@pytest.mark.parametrize(
+    "behaviour, said", [("nothing", "returned no metrics"), ("wrong set", "expected are test/...")]
+)
 def test_a_family_that_measures_nothing_or_something_else_is_told(cell, store, behaviour, said):
     outcome = cells.run(cell(task__behaviour=behaviour), store)
     assert outcome.state == "failed" and said in outcome.error

@@ -106,7 +106,7 @@ sys.path[:0] = [{root!r}, {here!r}]
 import conftest, fake_family
 from repro import plan as plans
 from repro.plan.experiment import read
-from tasks import reproduce
+from tasks.commands import reproduce
 
 def plan(names, overrides):
     tools = plans.Tools(conftest.compose, module_of, conftest.with_data)

@@ -251,5 +251,5 @@ def test_a_plugin_runs_for_the_user_who_named_it(prepared_cell, tiny, tmp_path, 
     with pytest.raises(Untrusted, match="it has changed since the cell was trained"):
         load_cell(folder)
     plugin.unlink()
-    with pytest.raises(Untrusted, match="no such file"):
+    with pytest.raises(Untrusted, match="does not exist"):
         load_cell(folder)
