@@ -34,7 +34,7 @@ reproduce-deen:   ## translation with fertilities (Malaviya et al. 2018)
 $(TARGETS): reproduce-%: setup
 	@test -n "$(call pages,$*)" || { echo "PAPER=$(PAPER) has no $*; available: $(filter %_$*,$(PAGES))"; exit 2; }
 	@$(call run,$(call pages,$*))
-plan: setup ## cells, finished cells and hours of every experiment under PROFILE and PAPER (paper: also FLOPs, disk, memory); reads no data
+plan: setup ## cells, finished cells and hours of every experiment under PROFILE and PAPER; reads no data
 	@$(call run,$(filter $(if $(filter all,$(PAPER)),%,$(PAPER)_%),$(TABLES))) --plan
 reproduce-figure5: setup ## Figures 4 and 5 of Laha et al. 2018 and their JSD curves: generated documents
 	@$(call run,laha2018_figure5)

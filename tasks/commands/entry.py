@@ -43,9 +43,9 @@ def command(main: Callable[..., int | None]) -> Callable[..., int]:
     def run(arguments: list[str] | None = None) -> int:
         given = sys.argv[1:] if arguments is None else list(arguments)
         asked = {"-h", "--help"} & set(given)
-        if asked:
-            print(text)
         try:
+            if asked:
+                print(text)
             if "arguments" in wants:
                 return main(given) or 0
             if asked and "help" not in wants:

@@ -21,10 +21,10 @@ def one(
 
 
 @command
-def many(*names: str, to: Path, fail: str = "") -> None:
+def many(*names: str, to: Path, also: list[str] = (), fail: str = "") -> None:
     if fail:
         raise {"value": ValueError, "store": StoreError, "disk": OSError, "bug": RuntimeError}[fail]("so")
-    print(names, to)
+    print(names, to, *also)
 
 
 def test_words_values_and_flags(capsys):
@@ -34,7 +34,8 @@ def test_words_values_and_flags(capsys):
     assert capsys.readouterr().out == f"{said}\n"
     assert one(["c", "a", "--only", "p", "x=1", "--only=q"]) == 3  # the option twice; a key ends its values
     assert "['x=1'], 1, 0.5, ['p', 'q'], False, None, None, ''" in capsys.readouterr().out
-    assert many(["x", "--to", "-", "y"]) == 0 and capsys.readouterr().out == f"('x', 'y') {Path('-')}\n"
+    assert many(["x", "--to", "-", "--also", "p", "y", "-"]) == 0  # beside names an option takes one value
+    assert capsys.readouterr().out == f"('x', 'y', '-') {Path('-')} p\n"
 
 
 @pytest.mark.parametrize(
