@@ -1,4 +1,4 @@
-"""Laha et al. 2018, Eq. 7 and 8: the sum over i, j in Y counts every |z_i - z_j| twice; the authors' code once."""
+"""Laha et al. 2018, Eq. 7 and 8: the sum over i, j in Y counts |z_i - z_j| twice; in the authors' code, once."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Laha et al. 2018, Eq. 7 and 8: with a target that is not uniform the loss is not 0 where the mapping is right."""
+"""Laha et al. 2018, Eq. 7 and 8: for a non-uniform target the loss is not 0 where the mapping is correct."""
 
 import torch
 
@@ -14,7 +14,7 @@ print(
 )
 assert torch.allclose(sa.sparsemax(z), eta, atol=1e-12) and abs(printed - 0.8) < 1e-12 and abs(corrected) < 1e-12
 
-# The repair of the hourglass loss is not convex: the middle of two points can lie above both.
+# The corrected hourglass loss is not convex: at a midpoint it can exceed the mean of both ends.
 torch.manual_seed(0)
 a, b = torch.randn(2, 20000, 4, dtype=torch.float64) * 3
 t = torch.softmax(torch.randn(20000, 4, dtype=torch.float64) * 2, -1)

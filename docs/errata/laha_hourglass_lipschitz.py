@@ -1,4 +1,4 @@
-"""Laha et al. 2018, sec. 3.5 and Table 1: sparsehourglass is said to be (1 + 1/(Kq))-Lipschitz; its l2 constant is larger."""
+"""Laha et al. 2018, sec. 3.5 and Table 1: the l2 Lipschitz constant of sparsehourglass exceeds 1 + 1/(Kq)."""
 
 import torch
 

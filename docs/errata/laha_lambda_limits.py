@@ -1,4 +1,4 @@
-"""Laha et al. 2018, before sec. 3.1: "lambda -> 1 uniform, lambda -> -infinity hardmax" is reversed (sec. 3.2 has it right)."""
+"""Laha et al. 2018, before sec. 3.1: "lambda -> 1 uniform, lambda -> -infinity hardmax" is reversed (not so in 3.2)."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Laha et al. 2018, Table 1: softmax is 1-Lipschitz. True, but 1/2 already holds in l2, and is reached."""
+"""Laha et al. 2018, Table 1: softmax is 1-Lipschitz. True, but the tight l2 constant is 1/2."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Laha et al. 2018, Table 1 gives sum normalization++ full domain; it has no value where the scores sum to 0."""
+"""Laha et al. 2018, Table 1 gives sum normalization++ full domain; it is undefined where the scores sum to 0."""
 
 import torch
 

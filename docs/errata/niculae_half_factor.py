@@ -11,5 +11,5 @@ assert abs(right - 2 * left) < 1e-12 and abs(left - 0.257150) < 1e-6
 
 (gradient,) = torch.autograd.grad(left, y)
 printed = y ** (p - 1) / torch.linalg.vector_norm(y, p) ** (p - 2)
-print("the printed gradient y^(p-1)/||y||_p^(p-2) belongs to the left side:", printed.tolist())
+print("the printed gradient y^(p-1)/||y||_p^(p-2) is that of the left-hand side:", printed.tolist())
 assert torch.allclose(gradient, printed, atol=1e-12)

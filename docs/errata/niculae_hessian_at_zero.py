@@ -1,4 +1,4 @@
-"""Niculae & Blondel 2017, sec. 3.1: the Hessian contains y^(p-2), infinite where y is 0. On the support it is right."""
+"""Niculae & Blondel 2017, sec. 3.1: the Hessian has y^(p-2), infinite where y is 0; correct on the support."""
 
 import torch
 
@@ -21,5 +21,5 @@ step = 1e-6
 difference = torch.stack(
     [(sa.pnormmax(x + step * e) - sa.pnormmax(x - step * e)) / (2 * step) for e in torch.eye(3, dtype=torch.float64)], 1
 ).detach()
-print("largest difference to finite differences:", (difference[:2, :2] - J).abs().max().item())
+print("largest difference from finite differences:", (difference[:2, :2] - J).abs().max().item())
 assert torch.allclose(difference[:2, :2], J, atol=1e-8) and (difference[2] == 0).all()

@@ -1,4 +1,4 @@
-"""Niculae & Blondel 2017, Prop. 2: P_simplex(P_OSC(x)) is oscarmax only while the prox stays positive."""
+"""Niculae & Blondel 2017, Prop. 2: P_simplex(P_OSC(x)) is oscarmax only if the prox stays positive."""
 
 import torch
 
@@ -17,7 +17,7 @@ print(f"exact        {[round(v, 4) for v in exact.tolist()]} costs {cost(exact, 
 assert abs(cost(printed, x, 0.05) - 0.196250) < 1e-9 and abs(cost(exact, x, 0.05) - 0.1954167) < 1e-7
 
 shifted = sa.oscarmax(x + 10, lam=0.05, mode="paper")
-print("the problem does not change when all scores are shifted; the printed rule does, and is right at x + 10")
+print("shifting all scores changes the printed rule but not the problem; at x + 10 the rule is correct")
 assert torch.allclose(shifted, exact, atol=1e-12)
 
 torch.manual_seed(0)
