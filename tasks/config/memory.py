@@ -1,11 +1,11 @@
-"""Whether a training can fit in memory, estimated before any data are read.
+"""Whether a training can fit in memory, estimated before data are read.
 
     bytes >= 4 (P (2 + s) processes + A)       P parameters, s numbers that the optimiser keeps of each (Adam 2, SGD 0)
                                                A activations that a batch keeps for its gradients
 
-Both are counted from below by the model's `Options.numbers`: the large matrices alone, TOKENS tokens a text, a vocabulary of
-`encode.vocab_size` (WORDS where it is not set). What is refused needs more than the whole machine has, so nothing that could
-run is refused; what is accepted can still turn out too large.
+`Options.numbers` of the model is a lower bound of both: the large matrices only, TOKENS tokens per text, a vocabulary of
+`encode.vocab_size` (WORDS where it is not set). So a configuration that could run is never refused; one that is accepted can
+still be too large.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ CGROUP = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_by
 
 
 def problems(config: Mapping[str, Any], model: Any) -> list[str]:
-    """Why a configuration cannot be trained or decoded here, one sentence each.
+    """Why a configuration needs more memory than this machine has, one sentence each.
 
     Args:
-        model: the model's options; those without `numbers` are not estimated.
+        model: the model's options; without `numbers`, nothing is estimated.
     """
     if not hasattr(model, "numbers"):
         return []
@@ -53,20 +53,20 @@ def problems(config: Mapping[str, Any], model: Any) -> list[str]:
         found.append(
             f"{', '.join(set_to)}: training needs at least {(weights + batch) / GB:,.1f} GB ({parameters:,.0f} parameters with gradients and "
             f"{config['optim']['name']}: {weights / GB:,.1f} GB; a batch of {examples} examples with {TOKENS} tokens a text: "
-            f"{batch / GB:,.1f} GB); {where}: make the largest of these smaller"
+            f"{batch / GB:,.1f} GB); {where}; reduce the largest of these values"
         )
     decode = config["decode"]
     if "beam" in decode and (scores := BYTES * decode["beam"] * decode["batch_size"] * words) > there:
         found.append(
             f"decode.beam={decode['beam']}, decode.batch_size={decode['batch_size']}: the scores of a step over {words} words need at "
-            f"least {scores / GB:,.1f} GB; {where}: make one of them smaller"
+            f"least {scores / GB:,.1f} GB; {where}; reduce one of them"
         )
     return found
 
 
 @lru_cache(2)
 def available(device: str) -> float:
-    """Bytes in all of the machine (or what its control group allows), or of the GPU; infinite where it cannot be said."""
+    """Bytes of memory of the machine (or of its control group), or of the GPU; infinite where it is unknown."""
     if device == "cuda":
         import torch
 
