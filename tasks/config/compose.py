@@ -104,7 +104,7 @@ def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:
         values["data"]["fallback"] = None
     config = completed(values)
     places = {key: folder for key, folder in config["paths"].items() if key == "outputs" or not Path(folder).is_dir()}
-    if found := [f"paths.{key}={folder} is not writable: {why}; set paths.{key}=FOLDER"
+    if found := [f"paths.{key}={folder} cannot be written: {why}; set paths.{key}=FOLDER"
                  for key, folder in places.items() if (why := _unwritable(folder))]:  # fmt: skip
         raise ConfigError("; ".join(found))
     return config

@@ -220,15 +220,15 @@ def record(default: Any, of: Any, *, keys: Sequence[str] = (), help: str = "") -
     return _field(default, Kind(dict, read, help))
 
 
-def node(cls: type) -> Any:
-    """Options inside options, of the class `cls`."""
+def node(cls: type, default: Any = None) -> Any:
+    """Options inside options, of the class `cls`; without a default, its fields take their own."""
 
     def reader(value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise ValueError(f"must be a mapping of {', '.join(f.name for f in fields(cls))}")
         return read(cls, value, "")
 
-    return _field(REQUIRED, Kind(dict, reader, (cls.__doc__ or "").split("\n")[0]))
+    return _field({} if default is None else default, Kind(dict, reader, (cls.__doc__ or "").split("\n")[0]))
 
 
 def anything(default: Any = REQUIRED, help: str = "") -> Any:
