@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tasks import data
@@ -56,6 +58,9 @@ WRONG = [
     (["seed=-1"], ["seed=-1"]),
     (["seed=2147483648"], ["seed=2147483648", "at most"]),
     (["seed=one"], ["seed='one'"]),
+    (["seed=1.5"], ["seed=1.5", "whole number"]),
+    (["mapping=fusedmax", "mapping.lam=1e9"], ["mapping.lam=1e+09", "at most 1e+06"]),
+    (["mapping=softmax", "mapping.lam=1"], ["mapping.lam is not in the configuration", "name, gamma, at, grid"]),
     (["optim.lr=0"], ["optim.lr=0", "above 0"]),
     (["optim.lr=1000"], ["optim.lr=1000", "at most 100"]),
     (["optim.lr=fast"], ["optim.lr='fast'"]),
@@ -181,3 +186,10 @@ def test_misspelt_choices_name_the_nearest():
         compose.experiment("niculae_table2", "demo")
     with pytest.raises(compose.ConfigError, match=r"'demmo'.*demo"):
         compose.experiment("niculae2017_table2", "demmo")
+
+
+@pytest.mark.parametrize("wrong, said", [("mapping.lamda=1", "'lam'"), ("mapping=fusedmx", "'fusedmax'")])
+def test_names_are_checked_before_torch_is_imported(script, wrong, said):
+    done = script("train.py", "task=toy", "mapping=fusedmax", wrong, PYTHONPROFILEIMPORTTIME="1")
+    assert done.returncode == 1 and f"did you mean {said}" in done.stderr
+    assert re.search(r"\| +hydra$", done.stderr, re.M) and not re.search(r"\| +torch$", done.stderr, re.M)

@@ -1,7 +1,7 @@
-"""From Hydra overrides to a checked, completed, plain configuration; from an experiment's name to its typed form.
+"""From Hydra overrides to a complete, checked configuration in plain containers.
 
-Hydra itself stands in `tasks.config.overrides`. Every node is read through a dataclass: those of
-`tasks.config.nodes`, and the `Options` of the task's family, its data set, its model and its schedule.
+`tasks.config.overrides` calls Hydra. Every node is read through a dataclass: one of `tasks.config.nodes`, or the `Options` of
+the task's family, the data set, the model or the schedule.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +25,7 @@ from repro import identity, plugins
 from tasks import data, loggers
 from tasks.config import memory, models, nodes
 from tasks.config.options import OptionsError, absurd, near, plain, read, read_each, short
-from tasks.config.overrides import CONFIGS, ConfigError, merged, reading, refuse
+from tasks.config.overrides import CONFIGS, ConfigError, merged, reading
 from tasks.config.pages import claims as claims
 from tasks.config.pages import experiment as experiment
 from tasks.config.pages import names_in as names_in
@@ -43,10 +42,8 @@ NODES = (
 )  # fmt: skip
 TOP = ("seed", "plugins")
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-WIDEST_PARAMETER = 1e6  # of a mapping: beyond it single precision holds no score beside it
-# `seed=3`, `mapping.lam=0.5`: what differs between most cells of a sweep
-NUMBER = re.compile(r"(seed|mapping\.(?!(?:name|at|grid)=)\w+)=(-?(?:0|[1-9]\d{0,15})(?:\.\d+)?(?:[eE][+-]?\d+)?)")
-TIED = re.compile(r"\$\{[^}]*\b(?:seed|mapping)\b")  # a value that follows one of these
+WIDEST_PARAMETER = 1e6  # of a mapping: single precision loses the scores beside a larger number
+TIED = re.compile(r"\$\{[^}]*\b(?:seed|mapping)\b")  # a value that refers to one of these
 OF_FAMILY = {"task": "Task", "encode": "Encode", "decode": "Decode"}
 
 Compose = Callable[..., dict[str, Any]]
@@ -54,82 +51,24 @@ Compose = Callable[..., dict[str, Any]]
 
 @contextmanager
 def composer() -> Iterator[Compose]:
-    """Context of a function `compose(overrides, user=None) -> configuration`.
+    """Context of a function `compose(overrides, user=None) -> configuration`, which composes the same overrides once.
 
     `user`: those of the overrides that a person typed (None: all). Data that a person names or sets are never replaced by
-    generated ones. Configurations that differ in the seed and in numbers of the mapping alone are composed once; their other
-    nodes are the same objects.
+    generated data.
     """
-    composed: dict[tuple[tuple[str, ...], bool], Composed] = {}
-
-    def whole(overrides: tuple[str, ...], typed: Sequence[str]) -> Composed:
-        key = (overrides, names_data(typed))
-        if key not in composed:
-            merged_page = merged("main", overrides)
-            own_limits(merged_page, overrides)
-            tied = bool(TIED.search(str(OmegaConf.to_container(merged_page, resolve=False))))
-            composed[key] = Composed(checked(merged_page, typed), {_key_of(o) for o in overrides}, tied)
-        return composed[key]
+    composed: dict[tuple[tuple[str, ...], bool], dict[str, Any]] = {}
 
     def resolve(overrides: Sequence[str] = (), user: Sequence[str] | None = None) -> dict[str, Any]:
         typed = overrides if user is None else user
-        numbers = {m[1]: _number(m[2]) for o in overrides if (m := NUMBER.fullmatch(o))}
-        if numbers:
-            rest = tuple(o for o in overrides if not NUMBER.fullmatch(o))
-            with suppress(ConfigError, OptionsError):  # whatever is wrong, the whole configuration says it
-                base = whole(rest, [o for o in typed if not NUMBER.fullmatch(o)])
-                if not base.tied and not base.keys & {*numbers, "mapping{}"}:
-                    return base.varied(numbers)
-        return whole(tuple(overrides), typed).config
+        key = (tuple(overrides), names_data(typed))
+        if key not in composed:
+            config = merged("main", overrides)
+            own_limits(config, overrides)
+            composed[key] = checked(config, typed)
+        return composed[key]
 
     with reading():
         yield resolve
-
-
-@dataclass
-class Composed:
-    """A configuration, the keys that overrides set in it (`keys`), and whether other nodes refer to its seed or mapping (`tied`)."""
-
-    config: dict[str, Any]
-    keys: set[str]
-    tied: bool
-    mappings: dict[tuple, dict[str, Any]] = field(default_factory=dict)
-
-    def varied(self, numbers: Mapping[str, int | float]) -> dict[str, Any]:
-        """With another seed and other numbers of the mapping, as the command line would set them. Raises OptionsError."""
-        seed = numbers.get("seed", self.config["seed"])
-        top = plain(read(nodes.Top, {"seed": seed, "plugins": self.config["plugins"]}, ""))
-        point = tuple((k, v) for k, v in numbers.items() if k != "seed")
-        if point not in self.mappings:
-            self.mappings[point] = self._mapping({k.partition(".")[2]: v for k, v in point})
-        return self.config | top | {"mapping": self.mappings[point]}
-
-    def _mapping(self, numbers: Mapping[str, int | float]) -> dict[str, Any]:
-        if not numbers:
-            return self.config["mapping"]
-        unknown = numbers.keys() - self.config["mapping"].keys()
-        mapping = _mapping({**self.config["mapping"], **numbers})
-        config = self.config | {"mapping": mapping}
-        family = importlib.import_module(f"tasks.{config['task']['family']}.options")
-        places = models.architecture(config["task"]["family"], config["model"]["name"]).PLACES
-        if found := [
-            *unknown,
-            *absurd(numbers, "mapping"),
-            *models.problems(mapping, places),
-            *_together(config, family),
-        ]:
-            raise OptionsError(found)
-        return mapping
-
-
-def _number(text: str) -> int | float:
-    return int(text) if text.lstrip("-").isdigit() else float(text)
-
-
-def _key_of(override: str) -> str:
-    """The key that an override sets; `mapping{}` where it sets that node whole."""
-    key, _, value = override.lstrip("+~").partition("=")
-    return "mapping{}" if key == "mapping" and value.lstrip().startswith("{") else key
 
 
 def names_data(overrides: Sequence[str]) -> bool:
@@ -138,8 +77,8 @@ def names_data(overrides: Sequence[str]) -> bool:
 
 
 def own_limits(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Of data of one's own, take away the limits that a setting has for its own data: only those that overrides set hold."""
-    node, keys = config.get("data"), {_key_of(o) for o in overrides}
+    """Remove a setting's limits where the data are the user's own: only limits that overrides set apply to them."""
+    node, keys = config.get("data"), {o.lstrip("+~").partition("=")[0] for o in overrides}
     whole = any(o.lstrip("+").startswith(("data={", "data.limits=")) for o in overrides)
     if data.is_own(node) and "limits" in node and not whole:
         for split in node.limits:
@@ -154,9 +93,8 @@ def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:
         typed: the overrides that a person typed.
 
     Raises:
-        ConfigError: all problems.
+        ConfigError: lists all problems.
     """
-    refuse(typed)
     try:
         values: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
@@ -174,7 +112,7 @@ def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:
 
 @lru_cache
 def _unwritable(folder: str) -> str:
-    """Why no folder can be made in a folder, or in the nearest one above it; empty: it can."""
+    """Why a folder, or its nearest parent that exists, is not writable; empty where it is."""
     place = Path(folder)
     try:
         while not place.exists() and place != place.parent:
@@ -186,7 +124,7 @@ def _unwritable(folder: str) -> str:
 
 
 def completed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Every node read through its dataclass: all keys, normalised values. Raises `ConfigError` with all problems."""
+    """Read every node through its dataclass, which fills in defaults and normalises values. Raises ConfigError with all problems."""
     if found := absurd(values, ""):
         raise ConfigError("; ".join(found))
     found = [f"{key} is unknown{near(key, (*NODES, *TOP))}; a configuration has: {', '.join((*NODES, *TOP))}"
@@ -196,7 +134,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
         given[key] = values.get(key)
         if not isinstance(given[key], Mapping):
             found.append(
-                f"{key}={short(given[key])} must be a mapping of options, set one by one as {key}.OPTION=VALUE"
+                f"{key}={short(given[key])} must be a mapping of options; set them one by one, as {key}.OPTION=VALUE"
             )
     if found:
         raise ConfigError("; ".join(found))
@@ -219,7 +157,8 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
         take(key, lambda key=key, classes=classes: _named(given[key], classes, key))
     take("logger", lambda: read_each(loggers.options(), given["logger"], "logger"))
     take("mapping", lambda: _mapping(given["mapping"]))
-    elsewhere = config.get("launcher", {}).get("name") == "slurm"  # this machine's GPUs and memory say nothing
+    # The GPUs and the memory of this machine do not count for a job on other machines.
+    elsewhere = config.get("launcher", {}).get("name") == "slurm"
     if not elsewhere:
         _device(config.get("runtime", {}), found)
     if family := _family(given["task"], found):
@@ -248,17 +187,15 @@ def _family(task: Mapping[str, Any], found: list[str]) -> ModuleType | None:
     name = task.get("family")
     own = task.get("name")
     if not isinstance(own, str) or not NAME.fullmatch(own):
-        found.append(
-            f"task.name={short(own)} must be a name of letters, digits, - and _: the cells' folder is called so"
-        )
+        found.append(f"task.name={short(own)} must be a name of letters, digits, - and _: it names the cells' folder")
     if name in FAMILIES:
         return importlib.import_module(f"tasks.{name}.options")
-    found.append(f"task.family={short(name)} is not possible{near(name, FAMILIES)}; allowed: {', '.join(FAMILIES)}")
+    found.append(f"task.family={short(name)} is unknown{near(name, FAMILIES)}; allowed: {', '.join(FAMILIES)}")
     return None
 
 
 def _rest(node: Mapping[str, Any], cls: type, key: str, own: Sequence[str]) -> dict[str, Any]:
-    """A node whose keys `own` stand beside the options `cls`."""
+    """A node that has the keys `own` besides the options `cls`."""
     return {k: node[k] for k in own} | plain(read(cls, {k: v for k, v in node.items() if k not in own}, key))
 
 
@@ -266,14 +203,12 @@ def _named(node: Mapping[str, Any], classes: Mapping[str, type], key: str) -> di
     """A node whose `name` chooses the dataclass of its other keys."""
     name = node.get("name")
     if not isinstance(name, str) or name not in classes:
-        raise OptionsError(
-            [f"{key}.name={short(name)} is not possible{near(name, classes)}; allowed: {', '.join(classes)}"]
-        )
+        raise OptionsError([f"{key}.name={short(name)} is unknown{near(name, classes)}; allowed: {', '.join(classes)}"])
     return _rest(node, classes[name], key, ("name",))
 
 
 def _models(config: dict[str, Any], given: Mapping[str, Any], family: ModuleType, found: list[str]) -> None:
-    """The model's node, and whether the mappings go to its places."""
+    """Read the model's node, and check that each mapping fits its place."""
     node = given["model"]
     try:
         architecture = models.architecture(given["task"]["family"], node.get("name", ""))
@@ -286,12 +221,12 @@ def _models(config: dict[str, Any], given: Mapping[str, Any], family: ModuleType
 
 
 def _mapping(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping's node: parameters complete, those of `mapping.at` and the points of `mapping.grid` possible."""
+    """Read the mapping's node: complete its parameters, check those of `mapping.at` and the points of `mapping.grid`."""
     at, grid = node.get("at", {}), node.get("grid", {})
     if not isinstance(at, Mapping) or not all(isinstance(one, Mapping) for one in at.values()):
         raise OptionsError([f"mapping.at={short(at)} must be {{place: {{name: ..., parameters}}}}"])
     if wrong := [f"mapping.at.{p}.{k}" for p, one in at.items() for k in ("at", "grid") if k in one]:
-        raise OptionsError([f"{', '.join(wrong)} is not possible: a place has one mapping with its parameters"])
+        raise OptionsError([f"{', '.join(wrong)} is invalid: a place has one mapping and its parameters"])
     if not isinstance(grid, Mapping) or not all(k != "name" and isinstance(v, list) and v for k, v in grid.items()):
         raise OptionsError([f"mapping.grid={short(grid)} must be {{parameter: [values]}}"])
     complete = _parameters(node, "mapping")
@@ -317,27 +252,27 @@ def _parameters(node: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _device(runtime: dict[str, Any], found: list[str]) -> None:
-    """Settle `runtime.device`."""
+    """Replace runtime.device=auto by the device that will be used, and check that it is available."""
     import torch
 
     there = torch.cuda.is_available() and runtime.get("devices") != "none"
     if runtime.get("device") == "cuda" and runtime.get("devices") == "none":
-        found.append("runtime.device='cuda' is not possible with runtime.devices=none; allowed: auto, cpu")
+        found.append("runtime.device='cuda' contradicts runtime.devices=none; allowed: auto, cpu")
     elif runtime.get("device") == "cuda" and not there:
-        found.append("runtime.device='cuda' is not possible: torch finds no GPU here; allowed: auto, cpu")
+        found.append("runtime.device='cuda' is unavailable: torch finds no GPU here; allowed: auto, cpu")
     if runtime.get("device") == "auto":
         runtime["device"] = "cuda" if there else "cpu"
 
 
 def _together(config: Mapping[str, Any], family: ModuleType) -> list[str]:
-    """What is wrong between nodes that are right by themselves."""
+    """Problems between nodes that are valid by themselves."""
     architecture = models.architecture(config["task"]["family"], config["model"]["name"])
     found = [p for module in (family, architecture) if hasattr(module, "problems") for p in module.problems(config)]
     if config["train"]["precision"] == "fp16" and config["runtime"]["device"] == "cpu":
-        found.append("train.precision=fp16 is not possible on a CPU; use bf16 or fp32, or runtime.device=cuda")
+        found.append("train.precision=fp16 needs a GPU; use bf16 or fp32, or runtime.device=cuda")
     if config["runtime"]["compile"] and not (config["model"]["name"] == "lstm" and config["model"]["input_feeding"]):
         found.append(
-            "runtime.compile=true is for model=lstm_* with model.input_feeding=true: others have no step by itself"
+            "runtime.compile=true needs model=lstm_* with model.input_feeding=true: other decoders have no step to compile"
         )
     best = config["train"]["best_metric"]
     if best not in identity.family(module_of(config)).METRICS:
@@ -351,30 +286,30 @@ def module_of(config: Mapping[str, Any]) -> str:
 
 
 def with_data(config: Mapping[str, Any], name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """A finished configuration with another data set in it, e.g. to score its model on a further test set.
+    """A complete configuration with another data set, e.g. to score its model on a further test set.
 
     Args:
-        name: a page of configs/data. overrides: of its keys, as `data.path=FOLDER`.
+        name: a file of configs/data. overrides: of its keys, as `data.path=FOLDER`.
 
     Raises:
-        ConfigError: an unknown set, a wrong key or value, data of another kind.
+        ConfigError: an unknown data set, a wrong key or value, data of another kind.
     """
     if not (CONFIGS / "data" / f"{name}.yaml").exists():
         known = names_in("data")
-        raise ConfigError(f"data={name!r} is no data set{near(name, known)}; there are: {', '.join(known)}")
+        raise ConfigError(f"data={name!r} is an unknown data set{near(name, known)}; known: {', '.join(known)}")
     if wrong := [o for o in overrides if not names_data([o])]:
-        raise ConfigError(f"{', '.join(wrong)} cannot be set here: only the data's own keys, as data.KEY=VALUE")
-    page = merged(f"data/{name}", overrides)
+        raise ConfigError(f"{', '.join(wrong)} is not a key of the data; only those can be set here, as data.KEY=VALUE")
+    chosen = merged(f"data/{name}", overrides)
     around = OmegaConf.create({key: value for key, value in config.items() if key != "data"})
-    OmegaConf.set_struct(page, False)
-    values: Any = OmegaConf.to_container(OmegaConf.merge(around, page), resolve=True)
+    OmegaConf.set_struct(chosen, False)
+    values: Any = OmegaConf.to_container(OmegaConf.merge(around, chosen), resolve=True)
     if "fallback" in values["data"]:
         values["data"]["fallback"] = None
     return completed(values)
 
 
 def further() -> Callable[[Mapping[str, Any], str], dict[str, Any]]:
-    """`with_data` that reads a page once for all configurations that differ in seed and mapping alone."""
+    """`with_data` that composes a data set once for all configurations that differ only in seed and mapping."""
     known: dict[tuple[str, str], dict[str, Any] | None] = {}
 
     def resolve(config: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""Refuses a training that cannot fit in memory, before any data are read.
+"""Whether a training can fit in memory, estimated before data are read.
 
     bytes >= 4 (P (2 + s) processes + A)       P parameters, s numbers that the optimiser keeps of each (Adam 2, SGD 0)
                                                A activations that a batch keeps for its gradients
 
-The model's `Options.numbers` counts both from below: its large matrices alone, TOKENS tokens a text, a vocabulary of
-`encode.vocab_size` (WORDS if that is not set). So what is refused needs more than the machine has; what is accepted may still not fit.
+`Options.numbers` of the model is a lower bound of both: the large matrices only, TOKENS tokens per text, a vocabulary of
+`encode.vocab_size` (WORDS where it is not set). So a configuration that could run is never refused; one that is accepted can
+still be too large.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ CGROUP = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_by
 
 
 def problems(config: Mapping[str, Any], model: Any) -> list[str]:
-    """Why a configuration cannot be trained or decoded here, one sentence each.
+    """Why a configuration needs more memory than this machine has, one sentence each.
 
     Args:
-        model: the model's options; those without `numbers` are not estimated.
+        model: the model's options; without `numbers`, nothing is estimated.
     """
     if not hasattr(model, "numbers"):
         return []

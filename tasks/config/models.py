@@ -1,7 +1,7 @@
 """Architectures by file name, and the mappings at their places.
 
-A family keeps each architecture in `tasks/<family>/models/<name>.py` with `Options` (see `tasks.config.options`), `Model` (a plain
-torch module) and `PLACES`, the places where the model attends. `mapping` fills every place that `mapping.at.<place>` does not.
+An architecture is a file `tasks/<family>/models/<name>.py` with `Options` (see `tasks.config.options`), `Model` (a plain torch
+module) and `PLACES`, the places where the model attends. `mapping` fills every place that `mapping.at.<place>` does not.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import sparse_attention as sa
+from sparse_attention.describe import LEARNED
 from tasks.config.options import OptionsError, near, read, short
 
 NOT_PARAMETERS = ("name", "at", "grid")
@@ -26,9 +27,9 @@ NOT_PARAMETERS = ("name", "at", "grid")
 class Place:
     """A place where a model attends.
 
-    over: what the model can attend over there: "row", "grid", "sequence", "matching", "density". provides: inputs that the
-    model can hand to the mapping besides scores and mask. stateful: whether the model carries a mapping's state over steps.
-    learned: whether the training finds what a mapping is to learn. signed: whether scores may be negative there.
+    over: what the model can attend over: "row", "grid", "sequence", "matching", "density". provides: inputs that the model
+    passes to the mapping besides scores and mask. stateful: whether the model keeps a mapping's state between steps.
+    learned: whether training can learn a mapping's parameters. signed: whether scores may be negative.
     """
 
     over: tuple[str, ...] = ("row",)
@@ -49,7 +50,7 @@ def architecture(family: str, name: str) -> ModuleType:
     known = names(family)
     if name not in known:
         raise OptionsError(
-            [f"model.name={short(name)} is no model for this task{near(name, known)}; allowed: {', '.join(known)}"]
+            [f"model.name={short(name)} is not a model of this task{near(name, known)}; allowed: {', '.join(known)}"]
         )
     return importlib.import_module(f"tasks.{family}.models.{name}")
 
@@ -65,7 +66,7 @@ def nodes_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[st
     own = mapping.get("at") or {}
     if unknown := [place for place in own if place not in places]:
         raise OptionsError(
-            [f"mapping.at.{p} is no place of this model; it attends at: {', '.join(places)}" for p in unknown]
+            [f"mapping.at.{p} is not a place of this model, which attends at: {', '.join(places)}" for p in unknown]
         )
     return {
         place: dict(own.get(place) or {k: v for k, v in mapping.items() if k not in ("at", "grid")}) for place in places
@@ -73,7 +74,7 @@ def nodes_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[st
 
 
 def problems(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> list[str]:
-    """What is wrong with the mappings at a model's places, one sentence each."""
+    """Why mappings do not fit the model's places, one sentence each."""
     found = []
     try:
         nodes = nodes_at(mapping, places)
@@ -82,8 +83,7 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> list[st
     for place, node in nodes.items():
         try:
             spec = sa.spec(node["name"])
-            to_learn = sa.make(node["name"], **parameters(node)).learned()
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             found.append(str(error))
             continue
         where = places[place]
@@ -92,21 +92,24 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> list[st
                 f"mapping={spec.name} works over a {spec.over}; this model attends over a {' or '.join(where.over)} at {place!r}"
             )
         if missing := [i for i in spec.inputs if i not in where.provides]:
-            told = f"mapping={spec.name} needs {', '.join(missing)}, which this model does not give at {place!r}"
+            told = f"mapping={spec.name} needs {', '.join(missing)}, which this model does not provide at {place!r}"
             rest = (s for s in map(sa.spec, sa.names()) if s.inputs and s.over in where.over)
             able = [s.name for s in rest if {*s.inputs} <= {*where.provides}]
-            found.append(told + (f"; with what it gives go {', '.join(able)}" if able else ""))
+            found.append(told + (f"; mappings that it can feed: {', '.join(able)}" if able else ""))
         if spec.stateful and not where.stateful:
-            found.append(f"mapping={spec.name} has a state; this model keeps none at {place!r}")
+            found.append(
+                f"mapping={spec.name} keeps a state between steps, which this model does not support at {place!r}"
+            )
         if spec.domain == "nonnegative" and where.signed:
             found.append(
-                f"mapping={spec.name} has no value where a score is negative, and this model's scores are at {place!r}; "
+                f"mapping={spec.name} has no value where a score is negative, as this model's scores at {place!r} can be; "
                 "sum_normalization_pp and sparsehourglass take any scores"
             )
-        if to_learn and not where.learned:
-            found.append(
-                f"mapping.{next(iter(to_learn))}=learned is not possible here: this model trains weights alone; give a number"
-            )
+        found += [
+            f"mapping.{name}={LEARNED} is invalid for this model, which trains weights alone; give a number"
+            for name, value in parameters(node).items()
+            if value == LEARNED and not where.learned
+        ]
     return list(dict.fromkeys(found))
 
 
@@ -121,13 +124,13 @@ def mappings_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict
 
 
 def build(family: str, model: Mapping[str, Any], mapping: Mapping[str, Any], *given: Any) -> nn.Module:
-    """The torch model of the nodes `model` and `mapping`; `given`: what the family's models are built from (sizes, encoded data)."""
+    """The torch model of the nodes `model` and `mapping`; `given`: the family's other arguments (sizes, encoded data)."""
     module = architecture(family, model["name"])
     return module.Model(options(family, model), *given, mappings_at(mapping, module.PLACES))
 
 
 def learned(model: nn.Module) -> dict[str, float]:
-    """Hyperparameters of a model's mappings that were given as "learned": name -> mean over places, layers and heads."""
+    """The parameters that a model's mappings have learned: name -> mean over places, layers and heads."""
     found: dict[str, list[torch.Tensor]] = {}
     for part in model.modules():
         for name, value in part.learned().items() if isinstance(part, sa.Mapping) else ():

@@ -1,4 +1,4 @@
-"""The nodes of a configuration that belong to no task, data set or model: training, optimisers, runtime, loggers."""
+"""The nodes of a configuration that belong to no task, data set or model: training, optimisers, runtime, launchers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Train:
 
     max_epochs: int = integer(low=1, high=10_000, help="epochs")
     batch_size: int | None = integer(
-        low=1, high=1_000_000, optional=True, help="most examples of a batch; null: max_tokens alone says"
+        low=1, high=1_000_000, optional=True, help="most examples of a batch; null: max_tokens alone decides"
     )
-    batch_size_valid: int = integer(low=1, high=1_000_000, help="examples of a batch of dev")
+    batch_size_valid: int = integer(low=1, high=1_000_000, help="examples of a batch of dev data")
     max_tokens: int | None = integer(
         low=1, high=10_000_000, optional=True, help="most tokens of a batch, at least those of the longest example"
     )
@@ -45,7 +45,7 @@ class Train:
 
     def problems(self) -> list[str]:
         if self.batch_size is None and self.max_tokens is None:
-            return ["batch_size=null needs max_tokens: one of them must say how large a batch is"]
+            return ["batch_size=null needs max_tokens: one of them must set the size of a batch"]
         try:
             shares(asdict(self))
         except ValueError as error:
@@ -56,10 +56,11 @@ class Train:
 def shares(train: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
     """(batch_size, max_tokens, update_freq) of each of train.processes, so that an update has as many examples as with one.
 
-    Batches that are accumulated are shared out first; then an update has the very same batches. Only what is left divides them.
+    Accumulated batches are distributed over the processes first, which leaves the batches of an update as they are. Batches
+    are divided only when that is not enough.
 
     Raises:
-        ValueError: the examples of an update, or the tokens of a batch, cannot be shared out evenly.
+        ValueError: the examples of an update, or the tokens of a batch, cannot be divided evenly.
     """
     processes, every = train["processes"], train["update_freq"]
     shared = math.gcd(processes, every)
@@ -68,8 +69,8 @@ def shares(train: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
         if train[key] and train[key] % parts:
             possible = [n for n in range(1, processes) if train[key] % (n // math.gcd(n, every)) == 0]
             raise ValueError(
-                f"processes={processes} cannot share an update of update_freq={every} batches of {key}={train[key]} evenly; possible "
-                f"are {', '.join(map(str, possible[-4:]))}, or another {key}"
+                f"processes={processes} cannot divide an update of update_freq={every} batches of {key}={train[key]} evenly; "
+                f"possible: processes={', '.join(map(str, possible[-4:]))}, or another {key}"
             )
     batch_size, max_tokens = (train[key] and train[key] // parts for key in ("batch_size", "max_tokens"))
     return batch_size, max_tokens, every // shared
@@ -98,7 +99,7 @@ class Adam(Sgd):
 
 @dataclass
 class Profile:
-    """How large, named by the page: demo, cpu, paper."""
+    """The size of the setting: demo, cpu or paper."""
 
     name: str = choice(REQUIRED, "demo", "cpu", "paper", help="demo, cpu or paper")
 
@@ -106,10 +107,10 @@ class Profile:
 @dataclass
 @stated("main", "runtime")
 class Runtime:
-    """Where and how; no part of what is computed."""
+    """Where and how a cell runs; not part of its identity."""
 
     device: str = choice(REQUIRED, "auto", "cpu", "cuda", help="auto: a GPU where there is one")
-    threads: int = integer(low=1, high=1024, help="of each cell")
+    threads: int = integer(low=1, high=1024, help="CPU threads of each cell")
     workers: int = integer(low=1, high=1024, help="cells at a time")
     devices: Any = field(
         default=REQUIRED, metadata={"kind": Kind(object, _devices, "GPUs of the workers: all, none or numbers")}
@@ -118,7 +119,7 @@ class Runtime:
     data_workers: int = integer(low=0, high=256, help="processes that collate batches")
     save_minutes: float = number(above=0, high=10_000, help="between checkpoints inside an epoch")
     keep_checkpoints: bool = flag(
-        help="keep those of a finished training, with the optimiser's state; else its best weights alone"
+        help="keep the checkpoints of a finished training, with the optimiser's state; else only its best weights"
     )
     tf32: bool = flag(help="matrix products of fp32 by TF32 on a GPU that has it; recorded with every cell")
     compile: bool = flag(
@@ -138,15 +139,15 @@ class Paths:
 @dataclass
 @stated("main")
 class Top:
-    """What stands at the top by itself."""
+    """The keys at the top level that are not nodes."""
 
-    seed: int = integer(low=0, high=LARGEST, help="of everything that is drawn")
-    plugins: list = listing(REQUIRED, text(), help="Python files that register mappings of one's own")
+    seed: int = integer(low=0, high=LARGEST, help="seed of all random numbers")
+    plugins: list = listing(REQUIRED, text(), help="Python files that register the user's own mappings")
 
 
 @dataclass
 class Csv:
-    """curves.csv in the cell's folder alone."""
+    """No logger beside curves.csv in the cell's folder."""
 
 
 @dataclass
@@ -154,31 +155,33 @@ class Csv:
 class Local:
     """Cells run on this machine."""
 
-    retries: int = integer(low=0, high=100, help="times that a cell is begun again whose process was killed")
+    retries: int = integer(low=0, high=100, help="restarts of a cell whose process was killed")
 
 
 @dataclass
 class Joblib(Local):
-    """Cells run on this machine, by joblib's workers: a worker's libraries are loaded once for all of its cells."""
+    """Cells run on this machine in joblib's workers, each of which loads the libraries once for all of its cells."""
 
 
 @dataclass
 @stated("launcher/slurm")
 class Slurm:
-    """Cells run as one array job, one element each."""
+    """Cells run as one array job, one element for each."""
 
-    wait: bool = flag(help="stay and show progress; false: return, the same command shows it later")
-    retries: int = integer(low=0, high=100, help="times that a cell is submitted again that its machine has failed")
+    wait: bool = flag(help="wait and show progress; false: return, and the same command shows progress later")
+    retries: int = integer(low=0, high=100, help="resubmissions of a cell whose machine failed")
     partition: str | None = text(optional=True, help="null: the cluster's default")
     account: str | None = text(optional=True)
     qos: str | None = text(optional=True)
-    time: int = integer(low=1, high=525_600, help="minutes; a cell that needs more is saved and goes on in the queue")
-    notice: int = integer(low=1, high=3600, help="seconds before that at which it is asked to save")
+    time: int = integer(low=1, high=525_600, help="minutes; a cell that needs more is saved and queued again")
+    notice: int = integer(low=1, high=3600, help="seconds before the limit at which it is asked to save")
     mem: str | None = text(optional=True, help="of a node, as 8GB; null: the cluster's default")
     cpus: int = integer(low=1, high=1024, help="of each task")
     gres: str | None = text(optional=True, help="of each node, as gpu:1 or gpu:a100:4")
-    nodes: int = integer(low=1, high=1024, help="of each cell; more than one: train.processes is nodes x tasks")
-    tasks: int = integer(low=1, high=1024, help="of each node; 1: a cell starts the processes of one node itself")
+    nodes: int = integer(
+        low=1, high=1024, help="nodes of each cell; if more than one, train.processes is nodes x tasks"
+    )
+    tasks: int = integer(low=1, high=1024, help="tasks of each node; 1: a cell starts the processes of one node itself")
     parallel: int = integer(low=1, high=10_000, help="elements of the array at a time")
     exclude: str | None = text(optional=True, help="nodes not to use")
     setup: list = listing(REQUIRED, text(), help="lines of shell before Python starts, as module load cuda")
@@ -187,7 +190,9 @@ class Slurm:
 
     def problems(self) -> list[str]:
         found = [
-            f"sbatch has {o!r}, which must be OPTION=VALUE" for o in self.sbatch if not re.fullmatch(r"[\w-]+=.+", o)
+            f"sbatch has {o!r}; each item must be OPTION=VALUE"
+            for o in self.sbatch
+            if not re.fullmatch(r"[\w-]+=.+", o)
         ]
         if self.mem and not re.fullmatch(r"\d+(?:[KMGT]B?)?", self.mem):
             found.append(f"mem={self.mem!r} must be a number with a unit, as 8GB")

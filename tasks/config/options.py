@@ -1,4 +1,4 @@
-"""Typed options: one dataclass a node of the configuration, whose fields carry what is possible; one checker for all of them.
+"""Typed options: a dataclass for each node of the configuration, whose fields say type, range and help. No torch here.
 
     @dataclass
     @stated("main", "train")
@@ -8,8 +8,8 @@
 
     train = read(Train, {"max_epochs": 2}, "train")
 
-Every mistake of a node is found in one pass, and each message names the key, the value and what is possible. A class may
-have `problems(self) -> list[str]` for what depends on several fields; it is asked when each field is right by itself.
+`read` finds all mistakes of a node in one pass; each message names the key, the value and the allowed values. A class may
+have `problems(self) -> list[str]` for rules over several fields, which is called once each field is valid by itself.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from omegaconf import OmegaConf
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 Options = TypeVar("Options")
 REQUIRED = object()
-LONGEST = 4000  # characters of a text, items of a list: more is a mistake
-LARGEST, WIDEST = 2**31 - 1, 1e15  # whole numbers and numbers that no option needs to exceed
+LONGEST = 4000  # most characters of a text, most items of a list
+LARGEST, WIDEST = 2**31 - 1, 1e15  # largest whole number and largest number of any option
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class OptionsError(ValueError):
-    """Everything that is wrong with some options; `problems` holds one sentence each."""
+    """All mistakes in some options; `problems` has one sentence for each."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("; ".join(problems))
@@ -43,7 +43,7 @@ class OptionsError(ValueError):
 
 @dataclass(frozen=True)
 class Kind:
-    """What a field takes: `read` returns the value to use or raises ValueError saying what is possible; `type` is the plain type."""
+    """The values of a field: `read` returns the value to use, or raises ValueError with the allowed values; `type` is the plain type."""
 
     type: type
     read: Callable[[Any], Any]
@@ -65,6 +65,8 @@ def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
         for key in keys:
             values = values[key]
         for name in cls.__annotations__:
+            if getattr(cls, name).default is not REQUIRED:
+                raise TypeError(f"{cls.__name__}.{name} has a default; configs/{file}.yaml states it")
             value = values.get(name, REQUIRED)
             if not (isinstance(value, str) and value.startswith("${")):
                 setattr(cls, name, _field(value, getattr(cls, name).metadata["kind"]))
@@ -148,11 +150,11 @@ def flag(default: Any = REQUIRED, help: str = "") -> Any:
 
 
 def text(default: Any = REQUIRED, *, optional: bool = False, help: str = "") -> Any:
-    """A string that is not empty."""
+    """A text of one line that is not empty."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or not 0 < len(value.strip()) <= LONGEST or CONTROL.search(value):
-            what = f"must be a word or text of one line and at most {LONGEST} characters"
+            what = f"must be a text of one line and at most {LONGEST} characters"
             raise ValueError(what + (" or null" if optional else ""))
         return value
 
@@ -166,19 +168,19 @@ def choice(
     optional: bool = False,
     help: str = "",
 ) -> Any:
-    """One of the words `allowed`, or of those that `names` gives when asked."""
+    """One of the words `allowed` or of those that `names()` returns."""
 
     def read(value: Any) -> str:
         known = tuple(allowed) + tuple(names() if names else ())
         if not isinstance(value, str) or value not in known:
-            raise ValueError(f"is not possible{near(value, known)}; allowed: {', '.join(known)}")
+            raise ValueError(f"is invalid{near(value, known)}; allowed: {', '.join(known)}")
         return value
 
     return _field(default, Kind(str, _optional(read, optional), help))
 
 
 def listing(default: Any, of: Any, *, length: int | None = None, least: int = 0, help: str = "") -> Any:
-    """A list whose items are as `of` (a field made by one of these functions) says."""
+    """A list of items, each as the field `of` (made by one of these functions) describes."""
     item: Kind = of.metadata["kind"]
 
     def read(value: Any) -> list[Any]:
@@ -197,7 +199,7 @@ def listing(default: Any, of: Any, *, length: int | None = None, least: int = 0,
 
 
 def record(default: Any, of: Any, *, keys: Sequence[str] = (), help: str = "") -> Any:
-    """A mapping from names (`keys`, when given) to values as `of` says."""
+    """A mapping from names (one of `keys`, when given) to values, each as the field `of` describes."""
     item: Kind = of.metadata["kind"]
 
     def read(value: Any) -> dict[str, Any]:
@@ -218,24 +220,24 @@ def record(default: Any, of: Any, *, keys: Sequence[str] = (), help: str = "") -
     return _field(default, Kind(dict, read, help))
 
 
-def node(cls: type) -> Any:
-    """Options inside options."""
+def node(cls: type, default: Any = None) -> Any:
+    """Options inside options, of the class `cls`; without a default, its fields take their own."""
 
     def reader(value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise ValueError(f"must be a mapping of {', '.join(f.name for f in fields(cls))}")
         return read(cls, value, "")
 
-    return _field(REQUIRED, Kind(dict, reader, (cls.__doc__ or "").split("\n")[0]))
+    return _field({} if default is None else default, Kind(dict, reader, (cls.__doc__ or "").split("\n")[0]))
 
 
 def anything(default: Any = REQUIRED, help: str = "") -> Any:
-    """A value that somebody else checks."""
+    """A value that is checked elsewhere."""
     return _field(default, Kind(object, lambda value: value, help))
 
 
 def short(value: Any, most: int = 200) -> str:
-    """A value as messages show it."""
+    """A value as messages show it, cut to `most` characters."""
     text = repr(value)
     return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
@@ -250,7 +252,7 @@ def read(cls: type[Options], values: Mapping[str, Any], name: str) -> Options:
     """`values` as an instance of the options class `cls`, its defaults filled in.
 
     Raises:
-        OptionsError: unknown keys, values that are not possible; all of them, each under `name`.
+        OptionsError: lists all unknown keys and invalid values, each under `name`.
     """
     kinds = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
     prefix = f"{name}." if name else ""
@@ -283,9 +285,9 @@ def read(cls: type[Options], values: Mapping[str, Any], name: str) -> Options:
 
 
 def read_each(classes: Mapping[str, type], values: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
-    """Several options under their names, each as plain as the class of its name has it. Raises `OptionsError`."""
+    """Several options by name, each read as the class of its name. Raises OptionsError."""
     if wrong := [key for key in values if key not in classes]:
-        told = f"{name}.{wrong[0]} is not possible{near(wrong[0], classes)}; allowed: {', '.join(classes)}"
+        told = f"{name}.{wrong[0]} is unknown{near(wrong[0], classes)}; allowed: {', '.join(classes)}"
         raise OptionsError([told])
     if empty := [
         f"{name}.{k}={short(v)} must be a mapping of options" for k, v in values.items() if not isinstance(v, Mapping)
@@ -295,7 +297,7 @@ def read_each(classes: Mapping[str, type], values: Mapping[str, Any], name: str)
 
 
 def absurd(values: Any, name: str) -> list[str]:
-    """What no option takes and no message could show, wherever it stands: texts and numbers of thousands of characters."""
+    """Values that no option allows and no message could show: texts and numbers of thousands of characters, at any depth."""
     if isinstance(values, Mapping):
         return [p for key, value in values.items() for p in absurd(value, f"{name}.{key}".lstrip(".")[:100])]
     if isinstance(values, (list, tuple)):

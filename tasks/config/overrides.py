@@ -1,7 +1,7 @@
-"""Hydra: from the overrides of a command line to our pages, merged; every refusal as one sentence.
+"""Hydra: from the overrides of a command line to one merged configuration; each error as one sentence. No torch here.
 
-A page with the groups chosen in it is composed once; the other overrides are set in a copy of it, by Hydra's own function.
-That is what Hydra does itself, at a tenth of the time: most configurations of an experiment differ in values alone.
+The chosen config files are composed once; the other overrides are set in a copy, by Hydra's own function. Hydra itself does
+the same in ten times the time: most configurations of an experiment differ only in values.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ from omegaconf.errors import OmegaConfBaseException
 from tasks.config.options import CONFIGS as CONFIGS
 from tasks.config.options import near, short
 
-# Keys below these are names of one's own, which can be taken away; every other key is needed.
+# Keys below these are the user's own and can be deleted; every other key is needed.
 DELETABLE = ("mapping.at.", "mapping.grid.", "task.tune.parameters.")
 OF_SWEEPS = ("sweep", "grid", "experiment")  # arguments of a sweep, which are no keys of a configuration
-SEVERAL = ("logger",)  # groups of which several pages may be chosen
+SEVERAL = ("logger",)  # groups of which several files may be chosen
 HYDRA = (HydraException, OmegaConfBaseException)
-UNREADABLE = (
-    "cannot be read; write KEY=VALUE, +KEY=VALUE or GROUP=PAGE, and lists, mappings and odd characters in quotes"
-)
+UNREADABLE = "cannot be read; write KEY=VALUE, +KEY=VALUE or GROUP=NAME, and put lists, mappings and special characters in quotes"
 
 
 class ConfigError(ValueError):
@@ -42,7 +40,7 @@ class ConfigError(ValueError):
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Hydra reads our configs; one that does already goes on."""
+    """Context in which Hydra reads our configs; an outer one is reused."""
     if GlobalHydra.instance().is_initialized():
         yield
         return
@@ -50,16 +48,16 @@ def reading() -> Iterator[None]:
         yield
 
 
-def merged(page: str, overrides: Sequence[str]) -> DictConfig:
-    """A page of configs with the pages that it and `overrides` choose, and the values that `overrides` set. Raises ConfigError."""
+def merged(file: str, overrides: Sequence[str]) -> DictConfig:
+    """A file of configs with the files that it and `overrides` choose, and the values that `overrides` set. Raises ConfigError."""
     refuse(overrides)
     parsed = [_parsed(one) for one in overrides]
     if sweeps := [one.input_line for one in parsed if one.is_sweep_override()]:
-        raise ConfigError(f"{sweeps[0]!r} names several values; scripts/train.py -m runs one after the other")
+        raise ConfigError(f"{sweeps[0]!r} has several values; scripts/train.py -m runs one after the other")
     chosen = tuple(o for o, one in zip(overrides, parsed) if _chooses(one))
     config = None
     try:
-        config = copy.deepcopy(_pages(page, chosen))
+        config = copy.deepcopy(_composed(file, chosen))
         ConfigLoaderImpl._apply_overrides_to_config([one for one in parsed if not _chooses(one)], config)
     except HYDRA as error:
         raise ConfigError(sentence(error, config)) from error
@@ -67,10 +65,10 @@ def merged(page: str, overrides: Sequence[str]) -> DictConfig:
 
 
 def refuse(overrides: Sequence[str]) -> None:
-    """Raise ConfigError for overrides that take away what every configuration has, or choose a page that is not there."""
+    """Raise ConfigError for overrides that delete a key which every configuration has, or choose a file that does not exist."""
     keys = [o[1:].partition("=")[0] for o in overrides if o.startswith("~")]
     found = [
-        f"~{key} is not possible: a configuration has all its keys; set it, as {key}=..."
+        f"~{key} is invalid: every configuration needs this key; set it, as {key}=..."
         for key in keys if not key.startswith((*DELETABLE, "hydra"))
     ]  # fmt: skip
     for one in map(_parsed, overrides):
@@ -83,7 +81,7 @@ def refuse(overrides: Sequence[str]) -> None:
         )
         for name in several:
             if one.package is None and (not isinstance(name, str) or name not in known):
-                found.append(no_page(group, name, known))
+                found.append(unknown(group, name, known))
     if found:
         raise ConfigError("; ".join(found))
 
@@ -103,7 +101,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Swept:
-    """A key of a command line with all its values, each as the override that sets it; `glob`: values that nobody named."""
+    """A key of a command line with all its values, each as the override that sets it; `glob`: the values come from a pattern."""
 
     text: str
     overrides: tuple[str, ...]
@@ -114,7 +112,7 @@ def swept(overrides: Sequence[str]) -> dict[str, Swept]:
     """Key -> its values, in the syntax of Hydra's basic sweeper: a,b choice(a,b) range(1,5) glob(*) sort(...) shuffle(...).
 
     Raises:
-        ConfigError: what cannot be parsed, pages that do not exist, intervals.
+        ConfigError: a syntax error, an unknown file, an interval.
     """
     refuse(overrides)
     found: dict[str, Swept] = {}
@@ -122,20 +120,22 @@ def swept(overrides: Sequence[str]) -> dict[str, Swept]:
         if not one.is_sweep_override():
             values = [text]
         elif not one.is_discrete_sweep():
-            raise ConfigError(f"{text!r} has no values that could be counted; an interval is for hydra/sweeper=optuna")
+            raise ConfigError(
+                f"{text!r} is an interval, which only hydra/sweeper=optuna can search; list the values, as KEY=1,2,3"
+            )
         else:
             values = [f"{one.get_key_element()}={value}" for value in one.sweep_string_iterator()]
         if not values:
             raise ConfigError(
-                f"{text!r} fits nothing; there are: {', '.join(_Pages.get_group_options(one.key_or_group))}"
+                f"{text!r} fits nothing; configs/{one.key_or_group} has: {', '.join(_Files.get_group_options(one.key_or_group))}"
             )
         found.pop(key := one.get_key_element(), None)
         found[key] = Swept(text, tuple(dict.fromkeys(values)), isinstance(one._value, Glob))
     return found
 
 
-class _Pages:
-    """What Hydra's parser asks of our pages for a glob."""
+class _Files:
+    """The file names that Hydra's parser asks for when it expands a glob."""
 
     @staticmethod
     def get_group_options(group_name: str, results_filter: object = None) -> list[str]:
@@ -146,7 +146,7 @@ class _Pages:
 def _parsed(override: str) -> Override:
     """An override as Hydra reads it."""
     try:
-        (one,) = OverridesParser.create(config_loader=_Pages()).parse_overrides([override])  # type: ignore[arg-type]
+        (one,) = OverridesParser.create(config_loader=_Files()).parse_overrides([override])  # type: ignore[arg-type]
     except (HydraException, ValueError, OverflowError, RecursionError) as error:
         raise ConfigError(f"{override[:200]!r} {UNREADABLE}") from error
     if not one.key_or_group:
@@ -155,27 +155,27 @@ def _parsed(override: str) -> Override:
 
 
 def _chooses(one: Override) -> bool:
-    """Whether an override chooses a page, or sets how Hydra itself works."""
+    """Whether an override chooses a file, or configures Hydra itself."""
     group = (CONFIGS / one.key_or_group).is_dir() and (one.is_sweep_override() or not isinstance(one.value(), dict))
     return group or one.package is not None or one.is_hydra_override()
 
 
 @lru_cache(512)
-def _pages(page: str, chosen: tuple[str, ...]) -> DictConfig:
-    """Hydra's `compose` of our files alone: it would merge them with what fairseq, once imported, registers as `task/translation`."""
+def _composed(file: str, chosen: tuple[str, ...]) -> DictConfig:
+    """Hydra's `compose` of our files alone; else it would merge them with what fairseq registers as `task/translation`."""
     store = ConfigStore.instance()
     registered = store.repo
     store.repo = {"hydra": registered["hydra"]} | {k: v for k, v in registered.items() if k.startswith("_")}
     try:
         with reading():
-            return compose(page, overrides=list(chosen))
+            return compose(file, overrides=list(chosen))
     finally:
         store.repo = registered
 
 
-def no_page(group: str, name: object, known: Sequence[str]) -> str:
-    """That a group has no such page."""
-    return f"{group}={short(name)} is no page of configs/{group}{near(name, known)}; there are: {', '.join(known) or 'none'}"
+def unknown(group: str, name: object, known: Sequence[str]) -> str:
+    """The message for a name that a group does not have."""
+    return f"{group}={short(name)} is unknown{near(name, known)}; configs/{group} has: {', '.join(known) or 'nothing'}"
 
 
 def sentence(error: Exception, config: DictConfig | None = None) -> str:
@@ -193,10 +193,10 @@ def sentence(error: Exception, config: DictConfig | None = None) -> str:
         if group == "setting":
             task, _, profile = name.rpartition("_")
             there = [one.rpartition("_")[2] for one in known if one.startswith(f"{task}_")]
-            return f"profile={profile} is not possible with task={task}; it has: {', '.join(there)}"
-        return no_page(group, name, known)
+            return f"profile={profile} does not exist for task={task}, which has: {', '.join(there)}"
+        return unknown(group, name, known)
     if key := re.match(r"Could not override '([^']+)'", text):
-        return f"{key[1]} is not in the configuration{_nearest(key[1], config or _pages('main', ()))}; --cfg job shows all keys"
+        return f"{key[1]} is not in the configuration{_nearest(key[1], config or _composed('main', ()))}; --cfg job shows all keys"
     lines = [line.strip() for line in text.splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
     cause = (
         str(error.__cause__).splitlines()[:1]

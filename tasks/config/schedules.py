@@ -1,4 +1,4 @@
-"""Learning-rate schedules: plain classes that give the rate of an update; `SCHEDULES` is what `schedule.name` can be.
+"""Learning-rate schedules: plain classes that return the rate of an update; `SCHEDULES` has the values of `schedule.name`.
 
     latched_halving   lr, halved after every epoch once the dev loss rose or epoch `start_decay_at` has ended
     inverse_sqrt      lr min(n / w, sqrt(w / n))                                n = 1, 2, ... the update, w = warmup_updates
@@ -7,7 +7,7 @@
     linear            lr min(n / w, (N - n) / (N - w))                          N = updates in all
     fixed             lr
 
-A new one is a class here and a page in configs/schedule.
+To add a schedule, write a class here and a file in configs/schedule.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tasks.config.options import REQUIRED, integer, listing, number, stated
 
 
 class Schedule:
-    """A schedule of a training of `total_updates` updates, `updates_per_epoch` to an epoch, with the base rate `lr`."""
+    """The schedule of a training of `total_updates` updates, `updates_per_epoch` in each epoch, with the base rate `lr`."""
 
     @dataclass
     class Options:
@@ -30,18 +30,18 @@ class Schedule:
         self.total_updates, self.updates_per_epoch = total_updates, updates_per_epoch
 
     def rate(self, update: int) -> float:
-        """The rate of the next update, after `update` (0, 1, ...) have been made."""
+        """The rate of the next update, after `update` (0, 1, ...) updates."""
         raise NotImplementedError
 
     def epoch_ended(self, epoch: int, dev_loss: float) -> None:
-        """Epoch `epoch` (1, 2, ...) has ended with this dev loss."""
+        """Called after epoch `epoch` (1, 2, ...) with its dev loss."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed training needs besides the number of updates."""
+        """The state that a resumed training needs besides the number of updates."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Continue from `state`."""
 
 
 class Fixed(Schedule):
@@ -61,8 +61,8 @@ class LatchedHalving(Schedule):
     @dataclass
     @stated("schedule/latched_halving")
     class Options:
-        start_decay_at: int = integer(low=1, high=10_000, help="epoch after which the rate decays in any case")
-        decay: float = number(above=0, high=1, help="factor an epoch")
+        start_decay_at: int = integer(low=1, high=10_000, help="the rate decays after this epoch in any case")
+        decay: float = number(above=0, high=1, help="factor of each epoch")
 
     def __init__(self, options: Any, lr: float, total_updates: int, updates_per_epoch: int) -> None:
         super().__init__(options, lr, total_updates, updates_per_epoch)
@@ -149,7 +149,7 @@ class EpochSteps(Schedule):
 
 
 class Linear(Schedule):
-    """Linear warm-up, then linear decay to zero over all updates: a short training comes to rest."""
+    """Linear warm-up, then linear decay to zero over all updates, so that a short training converges."""
 
     @dataclass
     @stated("schedule/linear")

@@ -128,7 +128,7 @@ def test_a_mapping_of_ones_own(train, outputs, tmp_path):
         (["profile=demmo"], ["demmo", "demo"]),
         (["train.max_epoch=3"], ["max_epoch"]),
         (["+train.max_epoch=3"], ["train.max_epoch is unknown", "'max_epochs'"]),
-        (["~train"], ["~train is not possible"]),
+        (["~train"], ["~train is invalid"]),
         (["decode.beam=[1"], ["'decode.beam=[1'", "cannot be read"]),
         (["optim.lr=${nowhere}"], ["optim.lr", "nowhere"]),
         (["-m", "task=null,toy"], ["task=None", "toy"]),

@@ -177,58 +177,6 @@ def placed(folder):
     return folder / "store"
 
 
-# ---- configurations composed once
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["task=toy", "mapping=fusedmax", "mapping.lam=0.25", "seed=7"],
-        ["task=translation", "mapping=sparsegen_lin", "mapping.lam=-1", "profile=paper", "seed=3"],
-        ["task=imdb", "mapping=continuous_softmax", "seed=2"],
-        ["task=multilabel", "mapping=sparsehourglass", "mapping.q=2", "seed=5"],
-        ["seed=4", "task=toy", "mapping=entmax", "mapping.alpha=1.5e+0", "seed=5"],
-        ["task=toy", "mapping=fusedmax", "mapping.lam=0.3", "mapping={name: fusedmax, lam: 0.4}"],
-    ],
-    ids=" ".join,
-)
-def test_what_is_composed_once_is_what_hydra_composes(overrides):
-    with compose.composer() as composed:
-        composed([o for o in overrides if o not in overrides[-1:]])
-        fast = composed(overrides)
-    assert fast == compose.checked(compose.merged("main", overrides), overrides)
-
-
-def test_only_the_first_of_many_is_composed(monkeypatch):
-    made = []
-    merged = compose.merged
-    monkeypatch.setattr(compose, "merged", lambda *a: (made.append(a), merged(*a))[1])
-    with compose.composer() as composed:
-        found = [
-            composed(["task=toy", "mapping=fusedmax", f"mapping.lam={lam}", f"seed={s}"])
-            for lam in (0.1, 0.2)
-            for s in range(50)
-        ]
-    assert len(made) == 1 and len({(c["mapping"]["lam"], c["seed"]) for c in found}) == 100
-
-
-@pytest.mark.parametrize(
-    "overrides, said",
-    [
-        (["mapping=fusedmax", "mapping.lam=-1"], "lam >= 0"),
-        (["mapping=softmax", "mapping.lam=1"], "mapping.lam is not in the configuration"),
-        (["seed=-1"], "seed=-1"),
-        (["seed=1.5"], "seed=1.5"),
-        (["mapping=fusedmax", "mapping.lam=1e9"], "mapping.lam"),
-    ],
-)
-def test_wrong_numbers_are_refused_as_ever(overrides, said):
-    with compose.composer() as composed:
-        composed(["task=toy", "mapping=fusedmax"])
-        with pytest.raises(ConfigError, match=said):
-            composed(["task=toy", *overrides])
-
-
 # ---- add=
 
 

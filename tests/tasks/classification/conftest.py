@@ -23,7 +23,7 @@ def toy(tmp_path_factory):
 
     def make(name: str, **limits: int):
         data = open_data({"name": name, "limits": limits}, root)
-        encoded = encode(data, Encode(), root)
+        encoded = encode(data, Encode(min_count=1), root)
         encoded.splits |= encode_test(data, encoded.folder, root).splits
         return encoded
 

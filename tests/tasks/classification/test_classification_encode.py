@@ -44,7 +44,7 @@ def dataset(texts=TEXTS, name: str = "tiny", version: str = "1", classes=("no", 
 
 
 def encoded(tmp_path, texts=TEXTS, **options):
-    return encode(dataset(texts), Encode(**options), tmp_path)
+    return encode(dataset(texts), Encode(**{"min_count": 1, **options}), tmp_path)
 
 
 def ids(found, split: str) -> list[list[int]]:
@@ -103,7 +103,7 @@ def test_what_is_kept_of_an_encoding_encodes_further_test_sets(tmp_path):
 
 
 def test_the_training_encoding_knows_nothing_of_the_test_texts(tmp_path):
-    one, other = (encode(dataset(TEXTS | {"test": [(text, 0)]}), Encode(), tmp_path) for text in ("x", "y"))
+    one, other = (encode(dataset(TEXTS | {"test": [(text, 0)]}), Encode(min_count=1), tmp_path) for text in ("x", "y"))
     assert one.folder == other.folder and one.sha256 == other.sha256
     versions = (dataset(TEXTS | {"test": [(text, 0)]}, version=text) for text in ("x", "y"))
     first, second = (encode_test(data, one.folder, tmp_path) for data in versions)
@@ -112,7 +112,9 @@ def test_the_training_encoding_knows_nothing_of_the_test_texts(tmp_path):
 
 def test_an_empty_text_has_one_token_and_a_special_word_is_unknown(tmp_path):
     assert [len(row) for row in ids(encoded(tmp_path), "train")] == [3, 2, 1]
-    strange = encode(dataset({"train": [("</s> a <unk>", 0)], "dev": [("<pad> a", 0)]}, "strange"), Encode(), tmp_path)
+    strange = encode(
+        dataset({"train": [("</s> a <unk>", 0)], "dev": [("<pad> a", 0)]}, "strange"), Encode(min_count=1), tmp_path
+    )
     assert strange.vocabulary == ["a"] and ids(strange, "dev") == [[UNK, FIRST]]
 
 
@@ -191,16 +193,16 @@ def test_counted_vectors_in_a_data_set(tmp_path):
 def test_a_cached_encoding_is_opened_without_reading_and_mended_when_damaged(tmp_path):
     first = encoded(tmp_path)
     unread = DataSet("tiny", "texts", dataset().fingerprint, None, "by hand", about=dataset().about)
-    assert ids(encode(unread, Encode(), tmp_path), "train") == ids(first, "train")
+    assert ids(encode(unread, Encode(min_count=1), tmp_path), "train") == ids(first, "train")
     np.save(first.folder / "train.labels.npy", np.array([1, 1, 1]))
     mended = encoded(tmp_path)
     assert mended.splits["train"].labels.tolist() == [0, 1, 1] and mended.sha256 == first.sha256
 
 
 def test_the_hash_follows_the_texts_not_the_place_they_come_from(tmp_path):
-    one = encode(dataset(version="1"), Encode(), tmp_path / "a")
-    two = encode(dataset(version="2"), Encode(), tmp_path / "b")
-    other = encode(dataset(TEXTS | {"dev": [("b e", 0)]}), Encode(), tmp_path / "c")
+    one = encode(dataset(version="1"), Encode(min_count=1), tmp_path / "a")
+    two = encode(dataset(version="2"), Encode(min_count=1), tmp_path / "b")
+    other = encode(dataset(TEXTS | {"dev": [("b e", 0)]}), Encode(min_count=1), tmp_path / "c")
     assert one.sha256 == two.sha256 != other.sha256
 
 

@@ -95,7 +95,7 @@ def test_the_demo_of_pairs_needs_its_attention(build_model, trained, uniform, tm
     except DataUnavailable as error:
         pytest.skip(f"the package index is out of reach: {error.what}")
     assert all(len(splits[split]) for split in ("train", "dev", "test"))
-    encoded = encode(data, Encode(tokenizer="wordpunct", lowercase=True, vocab_size=3000), tmp_path)
+    encoded = encode(data, Encode(tokenizer="wordpunct", lowercase=True, vocab_size=3000, min_count=1), tmp_path)
     test = encode_test(data, encoded.folder, tmp_path)
     sizes = {"embed_dim": 64, "embed_range": 0.1, "hidden_dim": 64, "dropout": 0.3}
     found = {}

@@ -57,7 +57,7 @@ def test_all_mistakes_are_told_at_once_and_each_names_what_is_possible():
         {"name": "multi30k", "limit": 3, "test_set": "test_2019", "limits": {"valid": 3, "train": -1}, "max_words": 0}
     )
     for part in (
-        "data.limit is unknown (did you mean 'limits'?)", "'test_2019' is not possible", "data.limits.valid is unknown",
+        "data.limit is unknown (did you mean 'limits'?)", "'test_2019' is invalid", "data.limits.valid is unknown",
         "data.limits.train=-1 must be a whole number of at least 1", "data.max_words=0 must be",
     ):  # fmt: skip
         assert any(part in p for p in found), (part, found)
@@ -76,7 +76,7 @@ def test_a_path_or_mirror_that_is_not_read_is_refused(name, key, tmp_path):
 
 def test_two_equal_languages_are_refused():
     assert "two different languages" in data.problems({"name": "multi30k", "source_lang": "en", "target_lang": "en"})[0]
-    assert "'xx' is not possible" in data.problems({"name": "libreoffice_help", "source_lang": "xx"})[0]
+    assert "'xx' is invalid" in data.problems({"name": "libreoffice_help", "source_lang": "xx"})[0]
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_a_seed_fixes_the_documents_and_another_changes_them():
 
 
 def test_impossible_settings_are_refused():
-    assert "is not possible" in problems({"name": "synthetic", "setting": "mean"})[0]
+    assert "is invalid" in problems({"name": "synthetic", "setting": "mean"})[0]
     assert "no number of labels within 1..10" in problems({"name": "synthetic", "value": 20})[0]
     assert "at least 1 word" in problems({"name": "synthetic", "setting": "length", "value": 0})[0]
     assert not problems({"name": "synthetic", "setting": "label_range", "value": 0})

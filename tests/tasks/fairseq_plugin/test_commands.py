@@ -151,7 +151,7 @@ def test_a_folder_of_encoded_texts(fairseq, tmp_path):
         "little", "texts", {s: content_sha256(r) for s, r in records.items()}, lambda progress: records, "written here",
         about={"classes": ["a", "b", "c"], "fields": ["premise", "hypothesis"]},
     )  # fmt: skip
-    encoded = texts.encode(data, TextOptions(), tmp_path, NullProgress())
+    encoded = texts.encode(data, TextOptions(min_count=1), tmp_path, NullProgress())
     arguments = [
         "--task",
         "sa_texts",

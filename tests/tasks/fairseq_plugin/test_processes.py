@@ -35,7 +35,8 @@ def test_what_cannot_be_shared_evenly_is_refused(composed, tiny):
     from tasks.config.compose import ConfigError
 
     with pytest.raises(
-        ConfigError, match=r"train\.processes=3 cannot share .*update_freq=1 .*batch_size=16 .*possible are 1, 2"
+        ConfigError,
+        match=r"train\.processes=3 cannot divide .*update_freq=1 .*batch_size=16 .*possible: processes=1, 2",
     ):
         composed([*tiny, "train.processes=3"])
 

@@ -169,7 +169,7 @@ def test_an_overflow_in_fp16_changes_no_weight_and_lowers_the_scale(optim, tmp_p
 
 def test_fp16_on_a_cpu_is_refused():
     with (
-        pytest.raises(ConfigError, match=r"train\.precision=fp16 is not possible on a CPU; use bf16 or fp32"),
+        pytest.raises(ConfigError, match=r"train\.precision=fp16 needs a GPU; use bf16 or fp32"),
         composer() as compose,
     ):
         compose(["task=toy", "train.precision=fp16", "runtime.device=cpu"])
