@@ -50,7 +50,7 @@ def test_translate_by_hand():
 
 def test_too_many_toy_sentences_end_in_an_error_not_a_loop(opened):
     found = opened("toy", limits={"train": 300, "dev": 1, "test": 1}, max_words=1, min_words=1)
-    with pytest.raises(DataError, match="not 302 different"):
+    with pytest.raises(DataError, match="fewer than 302 different"):
         found.read(NullProgress())
     with pytest.raises(DataError, match="min_words=5 is above max_words=4"):
         opened("toy", min_words=5, max_words=4)

@@ -73,6 +73,7 @@ def shared(prepared_cell, tiny):
         "train.batch_size=8",
         "train.update_freq=2",
         "train.max_epochs=3",
+        "runtime.keep_checkpoints=true",
     ]
     return lambda processes, *others: prepared_cell([*tiny, *more, *others, f"train.processes={processes}"])
 
