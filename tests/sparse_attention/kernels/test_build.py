@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from sparse_attention.kernels.native import build
 
@@ -209,3 +211,24 @@ def test_unknown_instruction_set_names_the_choices(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SPARSE_ATTENTION_NATIVE_ISA", "mmx")
     with pytest.raises(build.BuildError, match="auto, avx2, portable"):
         build.requested_isa()
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_the_gradient_of_pnormmax_is_the_same_whether_or_not_the_compiler_contracts(tmp_path):
+    """g++ 12 and 14 choose differently which products and sums become one operation; tables of two machines would differ."""
+    source = str(build.SOURCES / "api.cpp")
+    y, g = torch.rand(50, 37) * (torch.rand(50, 37) > 0.5), torch.randn(50, 37)
+    found = []
+    for flag in ("fast", "off"):
+        library = tmp_path / f"{flag}.so"
+        flags = [*build.BASE_FLAGS, *build.OPTIMISATION[0], f"-ffp-contract={flag}", "-DSPARSE_ATTENTION_TYPE=float"]
+        subprocess.run([*build.compilers()[0], *flags, source, "-o", str(library)], check=True)
+        backward = ctypes.CDLL(str(library)).pnormmax_backward
+        for p in (1.3, 1.5):
+            dx = torch.empty_like(g)
+            pointers = [ctypes.c_void_p(t.data_ptr()) for t in (g, y, dx)]
+            sizes = [ctypes.c_int64(n) for n in g.shape]
+            backward(*pointers, *sizes, ctypes.c_double(p), ctypes.c_double(1.0), 1)
+            found.append(dx)
+    assert torch.equal(found[0], found[2]) and torch.equal(found[1], found[3]) and found[0].abs().sum() > 0

@@ -176,7 +176,7 @@ inline void pnormmax_vjp(const T* g, const T* y, T* dx, int64_t n, double norm, 
       a = a + w;
       b = fma(w, u, b);
       c = fma(v, u, c);
-      d = d + (norm == 1.5 ? v * w : v * power(v, less));  // y^p, which is y^2 / w wherever y > 0
+      d = fma(v, norm == 1.5 ? w : power(v, less), d);  // y^p, which is y^2 / w wherever y > 0
     }
     w_sum += sum(a);
     wg_sum += sum(b);
@@ -189,15 +189,15 @@ inline void pnormmax_vjp(const T* g, const T* y, T* dx, int64_t n, double norm, 
   double inverse = norm == 1.5 ? 1 / std::cbrt(power_sum) : std::pow(power_sum, (norm - 2) / norm);  // N^(p-2)
   double square = norm == 1.5 ? inverse * inverse * inverse * inverse : std::pow(power_sum, -2 / norm);  // N^-2
   double front = 1 / (gamma * (norm - 1)), diagonal = front * inverse, rank = front * (2 - norm) * square;
-  double along_g = diagonal * wg_sum - rank * yg_sum;  // 1 . H^-1 g
-  double along_1 = diagonal * w_sum - rank;            // 1 . H^-1 1, with sum y = 1
+  double along_g = std::fma(diagonal, wg_sum, -(rank * yg_sum));  // 1 . H^-1 g
+  double along_1 = std::fma(diagonal, w_sum, -rank);              // 1 . H^-1 1, with sum y = 1
   double mean = along_g / along_1;
   // H^-1 (g - mean 1), entry by entry
   const V m = V::all(static_cast<T>(mean)), a = V::all(static_cast<T>(diagonal));
-  const V b = V::all(static_cast<T>(rank * (yg_sum - mean)));
+  const V minus_b = V::all(static_cast<T>(rank * (mean - yg_sum)));
   for (int64_t i = 0; i < n; i += V::W) {
     V v = load_row(y, i, n, T(0)), u = load_row(g, i, n, T(0));
-    store_row(dx, i, n, a * weight(v) * (u - m) - b * v);
+    store_row(dx, i, n, fma(minus_b, v, a * weight(v) * (u - m)));
   }
   if (!dnorm && !dgamma) return;
   double flat = 0, logs = 0, entropy = 0;  // sum dx y^(p-1), the same with log2 y, sum y^p log2 y
