@@ -23,7 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from omegaconf import OmegaConf
+import yaml
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 Options = TypeVar("Options")
@@ -77,7 +77,16 @@ def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
 
 @lru_cache(64)
 def _values(file: str) -> dict[str, Any]:
-    return OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{file}.yaml"), resolve=False)  # type: ignore[return-value]
+    return yaml.load((CONFIGS / f"{file}.yaml").read_text(encoding="utf-8"), _Loader)
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads 1e-3 as a number, as OmegaConf does, which a finished cell is evaluated without; plain YAML 1.1 needs 1.0e-3."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d[\d_]*(\.[\d_]*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
 
 
 def _field(default: Any, kind: Kind) -> Any:

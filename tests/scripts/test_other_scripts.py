@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
         (["reproduce.py", "demo", "columns=nope"], "columns=nope is in no column of demo under profile demo: fren"),
         (["figures.py", "laha2018_figure4", "add=nope"], "nope"),
         (["figures.py", "laha2018_figure99"], "there are: niculae2017_figure1,"),
-        (["figures.py", "martins2020_figure3", "profile=xyz"], "no profile 'xyz'"),
+        (["figures.py", "martins2020_figure3", "profile=xyz"], "profile='xyz' is unknown"),
         (["figures.py", "martins2020_figure3", "--count", "0"], "--count 0"),
         (["reproduce.py", "demo", "--pln"], "--pln is unknown here (did you mean '--plan'?)"),
         (["verify.py", "rerun=1"], "--rerun takes no value"),

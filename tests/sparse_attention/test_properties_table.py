@@ -44,6 +44,8 @@ def test_corrected_constant_of_the_hourglass():
 def test_the_script_prints_the_table(monkeypatch, capsys):
     script = Path(__file__).resolve().parents[2] / "scripts" / "properties_table.py"
     monkeypatch.setattr(sys, "argv", [str(script), "--classes", "4"])
-    runpy.run_path(str(script), run_name="__main__")
+    monkeypatch.syspath_prepend(str(script.parent))  # as for a script that Python starts
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(script), run_name="__main__")
     out = capsys.readouterr().out
     assert "sum normalization++" in out and "no (printed: yes)" in out and out.count("| ") > 100

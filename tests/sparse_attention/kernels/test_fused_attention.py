@@ -265,7 +265,7 @@ def test_refusals_name_what_is_in_the_way() -> None:
     assert "float64" in (attention.refusal(q, k.double(), v, 2.0, None) or "")
     assert "do not fit" in (attention.refusal(q[:3], k, v, 2.0, None) or "")
     assert "dimensions" in (attention.refusal(q[0], k, v, 2.0, None) or "")
-    assert "no plain dense tensor" in (attention.refusal(q, k.to_sparse(), v, 2.0, None) or "")
+    assert "not a plain dense tensor" in (attention.refusal(q, k.to_sparse(), v, 2.0, None) or "")
     with pytest.raises(ValueError, match=r"lengths has shape \(3,\)"):
         attention.forward(q, k, v, alpha=2.0, scale=1.0, lengths=torch.tensor([1, 2, 3]))
 

@@ -138,7 +138,7 @@ def test_what_the_model_cannot_be_is_refused(build):
         build("fusedmax", {"lam": -1})
     with pytest.raises(ValueError, match="hidden_dim=7"):
         build(hidden_dim=7, bidirectional=True)
-    with pytest.raises(ValueError, match="no place"):
+    with pytest.raises(ValueError, match="is not a place"):
         build("softmax", {"at": {"encoder": {"name": "softmax"}}})
 
 

@@ -235,7 +235,7 @@ def test_tf32_is_recorded_and_names_no_cell(tmp_path):
 
 
 def test_only_a_decoder_that_steps_can_be_compiled(tmp_path):
-    with pytest.raises(ConfigError, match=r"runtime.compile=true is for model=lstm_\* with model.input_feeding=true"):
+    with pytest.raises(ConfigError, match=r"runtime.compile=true needs model=lstm_\* with model.input_feeding=true"):
         config_of([*CELLS["transformer"], "runtime.compile=true"], tmp_path)
 
 
