@@ -263,8 +263,7 @@ def softmax_loss(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Log loss ``-sum_i w_i t_i log softmax(z)_i`` of a class or a distribution over labels, as in torch's
-    cross_entropy.
+    """Log loss ``-sum_i w_i t_i log softmax(z)_i`` for class indices or distributions, as torch's cross_entropy.
 
     Without weights, this is the Fenchel-Young loss of softmax plus the entropy of the target. Arguments are those of
     :func:`fenchel_young`, except that ``weight`` multiplies each term of the sum, including those of smoothed classes.

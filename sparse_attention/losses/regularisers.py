@@ -110,8 +110,8 @@ def _norm(y: Tensor, x: Tensor, p: float, gamma: float) -> Tensor:
     return gamma * (0.5 * size.square() - size.pow(2.0 - p) * y.amax(-1).pow(p - 1.0) + 0.5)
 
 
-# ``sum_i p_i (x_i - top) - Omega(p) + Omega(vertex)`` for attention p and scores x, in as few passes as possible; top is
-# the highest score. The loss of class y is this value plus ``top - x_y``. Rows [..., n] give values [...], and
+# ``sum_i p_i (x_i - top) - Omega(p) + Omega(vertex)`` for attention p and scores x, in as few passes as possible, where
+# top is the highest score. The loss of class y is this value plus ``top - x_y``. Rows [..., n] give values [...], and
 # hyperparameters are numbers.
 AT_VERTEX: dict[str, Callable[..., Tensor]] = {
     "softmax": lambda p, x, gamma: -gamma * p.amax(-1).log(),

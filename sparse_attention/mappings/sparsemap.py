@@ -1,4 +1,4 @@
-r"""SparseMAP: sparse attention over structures, :math:`\mu = \arg\min_{\mu \in \mathcal M} \frac12\|\mu - \theta\|^2 -
+r"""SparseMAP: attention over structures, :math:`\mu = \arg\min_{\mu \in \mathcal M} \frac12\|\mu - \theta\|^2 -
 h(\mu)`.
 
 Niculae, Martins, Blondel & Cardie 2018; Peters, Niculae & Martins 2018. :math:`\mathcal M` is the set of averages of

@@ -1,5 +1,5 @@
-r"""TVmax: :math:`p = \arg\min_{p \in \Delta} \frac12\|p - x/\gamma\|^2 + \lambda \sum_{(i,j)} |p_i - p_j|` over the
-neighbours of a grid.
+r"""TVmax: :math:`p = \arg\min_{p \in \Delta} \frac12\|p - x/\gamma\|^2 + \lambda \sum_{(i,j)} |p_i - p_j|` for
+neighbours i, j on a grid.
 
 The penalty encourages connected regions of an image to get the same weight (Martins et al. 2021). Two positions are
 neighbours if they share a side; edges to masked positions are left out. Taking the prox of the penalty and then
@@ -169,7 +169,7 @@ def _outflow(flow: Tensor) -> Tensor:
 
 
 def _between(keep: Tensor) -> Tensor:
-    """Mask ``[R, 2, H, W]``: True where ``keep [R, H, W]`` is True for a position and its right (or lower) neighbour."""
+    """Mask ``[R, 2, H, W]``: True where a position and its right or lower neighbour are both in ``keep [R, H, W]``."""
     found = keep.new_zeros(len(keep), 2, *keep.shape[1:])
     found[:, 0, :, :-1] = keep[:, :, 1:] & keep[:, :, :-1]
     found[:, 1, :-1] = keep[:, 1:] & keep[:, :-1]
