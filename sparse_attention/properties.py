@@ -189,7 +189,10 @@ def probes(K: int, q: float = 0.4) -> Tensor:
 
 
 def hourglass_lipschitz(K: int, q: float) -> float:
-    """``sqrt((1 + 1/(Kq))^2 + (K-1)/(Kq)^2)``, reached as sum z -> 0 with full support and p almost one-hot."""
+    """The l2 Lipschitz constant of sparsehourglass, ``sqrt((1 + 1/(Kq))^2 + (K-1)/(Kq)^2)``.
+
+    It is approached as sum z -> 0 with full support and p almost one-hot.
+    """
     return math.sqrt((1 + 1 / (K * q)) ** 2 + (K - 1) / (K * q) ** 2)
 
 

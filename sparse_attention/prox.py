@@ -1,9 +1,9 @@
-r"""Proximal operators of total variation and the ordered weighted l1 norm: :math:`\arg\min_y \frac12\|y - x\|^2 +
-\Omega(y)`.
+r"""Proximal operators :math:`\arg\min_y \frac12\|y - x\|^2 + \Omega(y)` of total variation and the ordered weighted l1
+norm.
 
 * ``tv1d``: :math:`\Omega(y) = \lambda \sum_i |y_{i+1} - y_i|`, total variation along a line (fused lasso);
-* ``owl``: :math:`\Omega(y) = \sum_i w_i |y|_{(i)}`, ordered weighted l1 norm, :math:`|y|_{(1)} \ge |y|_{(2)} \ge
-  \dots`, :math:`w_1 \ge w_2 \ge \dots \ge 0` (Zeng & Figueiredo 2014);
+* ``owl``: :math:`\Omega(y) = \sum_i w_i |y|_{(i)}`, ordered weighted l1 norm,
+  :math:`|y|_{(1)} \ge |y|_{(2)} \ge \dots`, :math:`w_1 \ge w_2 \ge \dots \ge 0` (Zeng & Figueiredo 2014);
 * ``oscar``: owl with :math:`w_i = \lambda_1 + \lambda (n - i)`, that is
   :math:`\lambda_1 \|y\|_1 + \lambda \sum_{i<j} \max(|y_i|, |y_j|)` (Zhong & Kwok 2012).
 
@@ -108,8 +108,8 @@ def _oscar(x: Tensor, lam: float | Tensor, l1: float | Tensor) -> Tensor:
 def _idle(mapping: Callable[..., Tensor], x: Tensor, lam: Any, lowered: float) -> Tensor:
     """The prox that ``mapping`` contains, for float64 rows ``x [..., n]``; 0 where x is -inf.
 
-    gamma is chosen so large that the projection clips nothing. ``lowered`` is 1 if the prox lowers the mean, by ``lam
-    (n - 1)/2``, and 0 if it does not.
+    gamma is chosen so large that the projection clips nothing. ``lowered`` is 1 if the prox lowers the mean, by
+    ``lam (n - 1)/2``, and 0 if it does not.
     """
     watched = foreign(x) or transformed()
     low, high = x.detach().aminmax(dim=-1, keepdim=True)

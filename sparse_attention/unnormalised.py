@@ -3,8 +3,9 @@ r"""alpha-ReLU and group-wise sparsemax. Their rows do not sum to 1, so they are
 * ``alpha_relu``: :math:`p_i = \left((\alpha - 1) x_i - \tau\right)_+^{1/(\alpha - 1)}`, which is entmax with a constant
   threshold :math:`\tau` instead of the threshold that makes the sum 1 (Tezekbayev et al. 2022, "Speeding Up Entmax").
   It takes one pass, without sorting or searching. A row may be all zeros.
-* ``group_sparsemax``: the projection of each group of positions onto its own simplex, :math:`\arg\min_{p_g \ge 0,\
-  \mathbf 1^\top p_g = s_g} \|p_g - x_g\|^2 = s_g\,\mathrm{sparsemax}(x_g / s_g)`. Rows sum to :math:`\sum_g s_g`.
+* ``group_sparsemax``: the projection of each group of positions onto its own simplex,
+  :math:`\arg\min_{p_g \ge 0,\ \mathbf 1^\top p_g = s_g} \|p_g - x_g\|^2 = s_g\,\mathrm{sparsemax}(x_g / s_g)`. Rows sum
+  to :math:`\sum_g s_g`.
 
 Masks, -inf, NaN, precision and ``dim`` work as in the mappings. Forward and backward: in this file, by autograd;
 sparsemax uses its native kernels.

@@ -10,8 +10,8 @@ The problem is feasible if the bounds of the kept positions sum to at least 1. I
 short (as when the fertility is used up exactly), the row returns its bounds. Any other infeasible row raises an error
 that names it.
 
-Forward and backward: softmax is below; for sparsemax, the reference is in ``kernels/reference/constrained.py``, the
-fast kernel in ``kernels/native/src/constrained.h``, and the gradients are in ``rows/bounded.py``.
+Forward and backward: softmax is in this file; for sparsemax, the reference is in ``kernels/reference/constrained.py``,
+the fast kernel in ``kernels/native/src/constrained.h``, and the gradients are in ``rows/bounded.py``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ infinity gives uniform weights. The Jacobian is :math:`J_\Delta G / \gamma`, whe
 
 Forward and backward: the reference is in ``kernels/reference/structured.py`` (``fusedmax_forward``,
 ``grouped_backward``), the fast kernels are in ``kernels/native/src/fusedmax.h`` and ``kernels/triton/structured.py``;
-the case of a tensor lam is below.
+the case of a tensor lam is in this file.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ sum-normalisation :math:`z_i/\sum z`; sum-normalisation++ :math:`\mathrm{sparsem
 0); spherical softmax :math:`z_i^2/\sum z^2`; hardmax, the arg max. Both
 sum-normalisations return NaN for a row that sums to 0, and spherical softmax returns NaN for a row of zeros.
 
-Forward and backward: plain torch below; sum-normalisation++ uses sparsemax, in ``kernels/reference/threshold.py``.
+Forward and backward: plain torch in this file; sum-normalisation++ uses sparsemax, in
+``kernels/reference/threshold.py``.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ scores and n = 30, nearly all rows differ, by up to .18. ``paper`` does not comp
 
 Forward and backward: the reference is in ``kernels/reference/structured.py`` (``oscarmax_forward``,
 ``grouped_backward``), the fast kernels are in ``kernels/native/src/oscarmax.h`` and ``kernels/triton/structured.py``;
-the case of a tensor lam and ``paper`` are below.
+the case of a tensor lam and ``paper``
+are in this file.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-r"""Softmax: :math:`p = \arg\max_{p \in \Delta} p^\top x - \gamma \sum_i p_i \log p_i = e^{x/\gamma} / \sum
-e^{x/\gamma}`.
+r"""Softmax:
+:math:`p = \arg\max_{p \in \Delta} p^\top x - \gamma \sum_i p_i \log p_i = e^{x/\gamma} / \sum e^{x/\gamma}`.
 
 The dense mapping that the others replace: no kept position gets exactly 0. As everywhere in this library, a fully
 masked row gives zeros, not NaN. Cost O(n). The Jacobian is :math:`(\mathrm{Diag}(p) - pp^\top)/\gamma`.
 
-Forward and backward: ``torch.softmax``, called below; on a GPU, ``kernels/triton/simplex.py``.
+Forward and backward: ``torch.softmax``; on a GPU, ``kernels/triton/simplex.py``.
 """
 
 from __future__ import annotations

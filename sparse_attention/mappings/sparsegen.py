@@ -1,11 +1,12 @@
-r"""Sparsegen: :math:`\rho(z; g, \lambda) = \arg\min_{p \in \Delta} \|p - g(z)\|^2 - \lambda\|p\|^2
-= \mathrm{sparsemax}(g(z)/(1-\lambda))`, :math:`\lambda < 1`.
+r"""Sparsegen: :math:`\rho(z; g, \lambda) = \arg\min_{p \in \Delta} \|p - g(z)\|^2 - \lambda\|p\|^2`, which is
+:math:`\mathrm{sparsemax}(g(z)/(1-\lambda))`, for :math:`\lambda < 1`.
 
 Laha et al. 2018, sec. 3. lam = 0 gives sparsemax of g(z), lam -> 1 gives a one-hot vector, and lam -> -infinity gives
 uniform weights (the text before sec. 3.1 says the opposite). The function g is z in ``sparsegen_lin``, e^z in
 ``sparsegen_exp`` and z^2 in ``sparsegen_sq``.
 
-Forward and backward: g is below; sparsemax follows, in ``kernels/reference/threshold.py`` (``sparsemax_*``).
+Forward and backward: g is in this file; the sparsemax that follows is in ``kernels/reference/threshold.py``
+(``sparsemax_*``).
 """
 
 from __future__ import annotations

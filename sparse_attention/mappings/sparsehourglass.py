@@ -3,12 +3,13 @@ sparsemax (Laha et al. 2018, sec. 3.4 and 3.5).
 
 Sparsecone projects z towards (-q, ..., -q) onto the hyperplane of vectors that sum to 1, then onto the simplex. It
 equals :math:`\mathrm{sparsemax}(\alpha z)` with :math:`\alpha = \frac{1 + Kq}{\sum z + Kq}`, where K is the number of
-kept positions. Sparsehourglass mirrors the scores below the plane :math:`\sum z = 0`: :math:`\hat\alpha = \frac{1 +
-Kq}{|\sum z| + Kq}`. q = 0 gives sum-normalisation (sum-normalisation++ for the hourglass), and q -> infinity gives
-sparsemax. The hourglass has a kink at sum z = 0, where the gradient uses sgn(0) = 0.
+kept positions. Sparsehourglass mirrors the scores below the plane :math:`\sum z = 0`:
+:math:`\hat\alpha = \frac{1 + Kq}{|\sum z| + Kq}`. q = 0 gives sum-normalisation (sum-normalisation++ for the
+hourglass), and q -> infinity gives sparsemax. The hourglass has a kink at sum z = 0; its
+gradient uses sgn(0) = 0 there.
 
-Forward and backward: alpha is below; sparsemax follows, in ``kernels/reference/threshold.py`` (``sparsemax_*``). The
-fast kernels are in ``kernels/native/src/cone.h`` and ``kernels/triton/simplex.py``.
+Forward and backward: alpha is in this file; the sparsemax that follows is in ``kernels/reference/threshold.py``
+(``sparsemax_*``). The fast kernels are in ``kernels/native/src/cone.h`` and ``kernels/triton/simplex.py``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-r"""SparseMAP: attention over structures, :math:`\mu = \arg\min_{\mu \in \mathcal M} \frac12\|\mu - \theta\|^2 -
-h(\mu)`.
+r"""SparseMAP: attention over structures,
+:math:`\mu = \arg\min_{\mu \in \mathcal M} \frac12\|\mu - \theta\|^2 - h(\mu)`.
 
 Niculae, Martins, Blondel & Cardie 2018; Peters, Niculae & Martins 2018. :math:`\mathcal M` is the set of averages of
 structures, which are sequences of states or matchings of rows and columns. The unary scores :math:`\theta` are
@@ -20,7 +20,7 @@ matched to n of m columns.
 
 Forward and backward: the reference is in ``structured/active_set.py`` and ``structured/rows.py`` (``_Listed``), the
 fast kernels are in ``kernels/native/src/sparsemap.h`` and ``kernels/native/src/active_set.h``; softmax_sequence is
-below, by autograd.
+in this file, by autograd.
 """
 
 from __future__ import annotations

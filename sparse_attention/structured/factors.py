@@ -157,7 +157,7 @@ class Tree:
 
 
 def arborescence(arcs: list[list[float]]) -> list[int]:
-    """The head of every node in the tree from node 0 with the highest sum of ``arcs[head][node]`` (-1 for node 0).
+    """The head of every node (-1 for node 0) in the tree with root 0 that has the highest sum of ``arcs[head][node]``.
 
     Raises:
         ValueError: some node cannot be reached by arcs above -inf.

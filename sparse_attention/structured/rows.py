@@ -26,10 +26,10 @@ _REFERENCE: dict[str, Factor] = {"sparsemap_sequence": Sequence(), "sparsemap_ma
 class Solution(NamedTuple):
     """The result with ``return_structures=True``. Only the marginals have a gradient.
 
-    marginals: the shape of the scores. structures: ``[..., K, ...]``, where K is the largest number of structures of
-    any row in the batch. weights: ``[..., K]``, > 0 for the structures of a row and 0 for the padding after them. They
-    sum to 1. If the structures are
-        affinely dependent, other weights are possible too.
+    marginals: the shape of the scores.
+    structures: ``[..., K, ...]``, where K is the largest number of structures of any row in the batch.
+    weights: ``[..., K]``, > 0 for the structures of a row and 0 for the padding after them. They sum to 1. If the
+        structures are affinely dependent, other weights are possible too.
     gap: ``[...]`` float64, the certificate: the marginals are within ``sqrt(2 gap)`` of the exact ones.
     """
 
