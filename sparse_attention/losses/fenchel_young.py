@@ -139,7 +139,8 @@ def _value(
             value = AtClass.apply(x, p, target, again, smoothing) + AT_VERTEX[name](p, x.detach(), **numbers)
             if smoothing:
                 value = value + _smoothed(name, x.detach(), smoothing, numbers)
-            return torch.where(value.detach() < 0, value - value.detach(), value)  # rounding; the gradient stays
+            # Set values that rounding made negative to 0, but keep their gradient.
+            return torch.where(value.detach() < 0, value - value.detach(), value)
         target = torch.nn.functional.one_hot(target, x.shape[-1]).to(x.dtype)
     keep = x.detach() != -torch.inf
 
@@ -284,7 +285,8 @@ def softmax_loss(
         assert soft is not None
         soft = soft if each is None else soft * each
         value = -torch.where(soft == 0, 0.0, soft * log_p).sum(-1)
-    value = torch.where(value.detach() == torch.inf, value.detach(), value)  # no gradient, as in `Slope`
+    # An infinite loss has no gradient, as in `Slope`.
+    value = torch.where(value.detach() == torch.inf, value.detach(), value)
     if counted is None:
         return reduced(value, reduction)
     return _mean_of(value, torch.ones_like(value) if each is None else each[given], counted, reduction)

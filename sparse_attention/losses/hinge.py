@@ -47,7 +47,7 @@ def sparsegen_hinge(
     """
     x, eta, keep = _labels(scores, target, dim, mask)
     width = 1.0 - per_row(LAM.take(lam), scores, dim, "lam")
-    # L(z; lam) = L(z / (1 - lam); 0).
+    # Uses L(z; lam) = L(z / (1 - lam); 0).
     return reduced(_hinge(x / width, eta, keep, torch.ones_like(x[..., :1]), half_pairs, corrected), reduction)
 
 

@@ -71,7 +71,7 @@ def constrained_softmax(scores: Tensor, bounds: Tensor | float, dim: int = -1, m
         shape of scores; rows sum to 1.
     Raises:
         ValueError: bounds do not broadcast to the scores, are negative or NaN, or sum to less than 1 in a row.
-            (For invalid values on a GPU, that row becomes NaN instead; so it does for constrained_softmax inside
+            (On a GPU, invalid values make their row NaN instead. So do invalid values in constrained_softmax inside
             torch.compile or a transform.)
     """
     return _bounded(_capped_softmax, scores, bounds, dim, mask)

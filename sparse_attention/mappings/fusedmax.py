@@ -58,7 +58,7 @@ def _of_tensor(x: Tensor, lam: Tensor) -> Tensor:
     keep = x.detach() != -torch.inf
     place = torch.argsort(keep.to(torch.int8), dim=-1, descending=True, stable=True)
     packed, kept = p.gather(-1, place), keep.gather(-1, place)
-    # On the edge between neighbours k and k+1 the penalty pulls the higher group down and the lower one up by lam.
+    # At the edge between neighbours k and k+1, the penalty pulls the higher group down by lam and the lower group up.
     edge = torch.where(kept[..., 1:], torch.sign(packed[..., 1:] - packed[..., :-1]), 0.0)
     pull = torch.zeros_like(packed)
     pull[..., :-1] += edge

@@ -31,8 +31,8 @@ def sparsemax(scores: Tensor, dim: int = -1, gamma: float | Tensor = 1.0, mask: 
 
     Args:
         scores: any shape, floating point; -inf counts as masked.
-        gamma: > 0, a number or a tensor over the rows (for scores ``[B, H, T, n]``, a tensor ``[H, 1]`` gives one per
-            head).
+        gamma: > 0, a number or a tensor over the rows (for scores ``[B, H, T, n]``, a tensor ``[H, 1]`` gives one
+            value per head).
         mask: bool, broadcastable to scores, True = keep.
     Returns:
         shape of scores; rows sum to 1, fully masked rows are 0, a row with NaN is NaN.

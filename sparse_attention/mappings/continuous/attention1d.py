@@ -100,7 +100,7 @@ class _EdgeExpectation(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor):
         loc, scale, centres, widths, d_loc, d_scale = ctx.saved_tensors
-        if torch.is_grad_enabled():  # double backward: the Jacobian as a differentiable function of its inputs
+        if torch.is_grad_enabled():  # double backward: recompute the Jacobian differentiably
             _, d_loc, d_scale = _value_and_jacobian(loc, scale, centres, widths, ctx.order)
         return torch.linalg.vecdot(grad, d_loc), torch.linalg.vecdot(grad, d_scale), None, None, None
 
@@ -179,7 +179,7 @@ def _checked_positive(sigma_sq: Tensor) -> Tensor:
         return sigma_sq.masked_fill(sigma_sq <= 0, torch.nan)
     if torch.compiler.is_compiling():
         return sigma_sq
-    if bool((sigma_sq <= 0).any()):  # NaN passes and stays NaN in its own row
+    if bool((sigma_sq <= 0).any()):  # NaN passes this check and stays NaN in its own row
         raise ValueError(
             f"sigma_sq must be positive, got {sigma_sq.min().item()}; clamp it (the authors use 1e-6) or use softplus"
         )

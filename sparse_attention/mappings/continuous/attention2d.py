@@ -126,7 +126,7 @@ class _SharedGaussian(torch.autograd.Function):
             r, precision = _shared_gaussian(mu, total, features)
         sums = (grad * r) @ features.mT  # [B, 7] sums of grad r times 1, x and x x'
         zeroth, first, second = sums[:, :1], sums[:, 1:3], sums[:, 3:].unflatten(-1, (2, 2))
-        centred = first - zeroth * mu  # about mu: [B, 2]
+        centred = first - zeroth * mu  # centred at mu, [B, 2]
         cross = mu.unsqueeze(-1) * first.unsqueeze(-2)
         spread = second - cross.mT - centred.unsqueeze(-1) * mu.unsqueeze(-2)  # [B, 2, 2]
         by_mu = (precision @ centred.unsqueeze(-1)).squeeze(-1)
@@ -309,7 +309,8 @@ def _checked_positive_definite(sigma: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         return sigma
     s11, s12, s21, s22 = sigma.detach().flatten(1).unbind(-1)
-    bad = torch.minimum(s11 * s22 - (0.5 * (s12 + s21)).square(), s11) <= 0  # NaN passes and stays NaN in its own row
+    # NaN passes this check and stays NaN in its own row.
+    bad = torch.minimum(s11 * s22 - (0.5 * (s12 + s21)).square(), s11) <= 0
     if row_shapes.asynchronous(sigma):
         return sigma.masked_fill(bad[:, None, None], torch.nan)
     if bool(bad.any()):

@@ -55,7 +55,7 @@ def continuous_biweight(mu: Tensor, sigma: Tensor, basis: Basis, quadrature: str
 
 
 def continuous_sparsemax(mu: Tensor, sigma: Tensor, basis: Basis, quadrature: str = "auto") -> Tensor:
-    """Continuous sparsemax (alpha = 2): expected basis functions r [..., N] under a truncated parabola or paraboloid."""
+    """Continuous sparsemax (alpha = 2): expected basis functions r [..., N] under a truncated parabola (paraboloid)."""
     return continuous_entmax(mu, sigma, basis, 2.0, quadrature)
 
 
