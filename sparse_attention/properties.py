@@ -1,8 +1,8 @@
-"""The properties of Laha et al. 2018, Table 1, verified or refuted numerically.
+"""Numerical checks of the properties in Table 1 of Laha et al. 2018.
 
-Every claim is tested on a sample of scores and at the points where the formulas can break (the zero vector, a row of sum 0,
-the apex of the cone). "yes": no violation above 1e-8 was found; "no": a violation was found. A claim that holds for one value
-of the hyperparameter only is checked at that value and at another.
+Every claim is tested on a sample of scores and at the points where the formulas can break: the zero vector, a row that
+sums to 0, and the apex of the cone. "yes" means that no violation above 1e-8 was found, and "no" means that one was
+found. A claim that holds for only one value of the hyperparameter is checked at that value and at another.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ Function = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Row:
-    """A function of the table: its printed marks ("yes", "no", or the value of the parameter for which it holds)."""
+    """A function of the table and its printed marks: "yes", "no" or the parameter value at which the property holds."""
 
     label: str
     function: Function
     printed: tuple[str, str, str, str, str]
     lipschitz: str
-    l2: float  # the constant that holds, in the l2 norm
+    l2: float  # the true Lipschitz constant in the l2 norm
     limits: tuple[tuple[str, Function], ...] = ()
-    apex: float | None = None  # the sum of scores at which the denominator vanishes
+    apex: float | None = None  # the sum of scores at which the denominator is 0
 
 
 def rows(K: int = 5, lam: float = 0.5, q: float = 0.4) -> list[Row]:
-    """The ten functions of the table, at ``lam`` and ``q``; printed marks in the order of `PROPERTIES`, the last (yes for
-    all) left out."""
+    """The ten functions of the table, at ``lam`` and ``q``.
+
+    The printed marks are in the order of `PROPERTIES`, without the last property, which is "yes" for all functions.
+    """
     far = 1e12
     return [
         Row("sum normalization", sa.sum_normalization, ("yes", "no", "no", "yes", "no"), "inf", math.inf, apex=0.0),
@@ -101,7 +103,7 @@ def _scores(K: int) -> Tensor:
 
 
 def _gap(a: Tensor, b: Tensor) -> float:
-    """Largest difference. A row that is NaN on one side counts as different, on both sides as equal."""
+    """The largest difference. Rows that are NaN on one side count as different; rows NaN on both sides, as equal."""
     nan_a, nan_b = torch.isnan(a).any(-1), torch.isnan(b).any(-1)
     if bool((nan_a != nan_b).any()):
         return math.inf
@@ -110,7 +112,7 @@ def _gap(a: Tensor, b: Tensor) -> float:
 
 
 def violation(prop: str, f: Function, K: int, apex: float | None = None) -> float:
-    """How much the function violates the property: 0 or rounding if it has it."""
+    """The size of the violation: 0 or rounding error if the function has the property."""
     z = _scores(K)
     generator = torch.Generator().manual_seed(1)
     if prop == "idempotence":
@@ -124,7 +126,7 @@ def violation(prop: str, f: Function, K: int, apex: float | None = None) -> floa
         order = torch.randperm(K, generator=generator)
         return _gap(f(z[:, order]), f(z)[:, order])
     if prop == "monotonic":
-        # Where the function has a value; sum normalization is continued to negative scores by its formula.
+        # Undefined values are ignored. For sum normalization, the formula is also applied to negative scores.
         p = z / z.sum(-1, keepdim=True) if f is sa.sum_normalization else f(z)
         ordered = z[:, :, None] >= z[:, None, :]
         return torch.where(ordered, p[:, None, :] - p[:, :, None], 0.0).nan_to_num().max().item()
@@ -139,7 +141,7 @@ def violation(prop: str, f: Function, K: int, apex: float | None = None) -> floa
 
 
 def verdict(prop: str, row: Row, K: int, printed: str) -> str:
-    """``yes``, ``no``, or the only parameter value at which it holds (``lam=0``), if the paper claims one."""
+    """``yes``, ``no`` or the only parameter value at which the property holds (``lam=0``), if the paper names one."""
     if violation(prop, row.function, K, row.apex) < _TOLERANCE:
         return "yes"
     special = dict(row.limits).get(printed)
@@ -147,14 +149,17 @@ def verdict(prop: str, row: Row, K: int, printed: str) -> str:
 
 
 def steepness(f: Function, points: Tensor) -> float:
-    """Largest l2 operator norm of the Jacobian over ``points [N, K]``; a lower bound of the Lipschitz constant."""
+    """Largest l2 operator norm of the Jacobian over ``points [N, K]``, a lower bound on the Lipschitz constant."""
     jacobian = torch.func.vmap(torch.func.jacrev(f))(points)
     return torch.linalg.matrix_norm(jacobian.nan_to_num(), ord=2).max().item()
 
 
 def probes(K: int, q: float = 0.4) -> Tensor:
-    """Points where the functions are steep: random ones, ever closer to 0 and to the planes of sum 0 and -Kq, large ones,
-    and the extremal point of the hourglass (full support, almost one-hot, sum almost 0)."""
+    """Points where the functions are steep.
+
+    These are random points, points close to 0 and to the planes where the sum is 0 or -Kq, large points, and the
+    extremal point of the hourglass (full support, almost one-hot, sum almost 0).
+    """
     z = _scores(K)
     plane = z - z.mean(-1, keepdim=True)
     near = [plane + shift / K for shift in (1e-6, -1e-6, 1e-3 - K * q, 1e-5 - K * q)]
@@ -184,12 +189,15 @@ def probes(K: int, q: float = 0.4) -> Tensor:
 
 
 def hourglass_lipschitz(K: int, q: float) -> float:
-    """``sqrt((1 + 1/(Kq))^2 + (K-1)/(Kq)^2)``, reached as sum z -> 0 with full support and p almost one-hot."""
+    """The l2 Lipschitz constant of sparsehourglass, ``sqrt((1 + 1/(Kq))^2 + (K-1)/(Kq)^2)``.
+
+    It is approached as sum z -> 0 with full support and p almost one-hot.
+    """
     return math.sqrt((1 + 1 / (K * q)) ** 2 + (K - 1) / (K * q) ** 2)
 
 
 def table(K: int = 5, lam: float = 0.5, q: float = 0.4) -> list[dict[str, str]]:
-    """One dictionary per function: verdict per property (with the printed mark where it differs) and the constants."""
+    """One dictionary per function: the verdict on each property (with the printed mark if it differs) and constants."""
     result = []
     for row in rows(K, lam, q):
         line = {"function": row.label}
@@ -211,7 +219,7 @@ def markdown(lines: list[dict[str, str]]) -> str:
 
 
 def page(K: int = 5, lam: float = 0.5, q: float = 0.4) -> str:
-    """docs/results/properties.md, whole."""
+    """The full text of docs/results/properties.md."""
     return (
         "# Table 1 of Laha et al. 2018: properties of the mappings, checked numerically\n\n"
         "    make properties-table > docs/results/properties.md\n\n"

@@ -1,4 +1,7 @@
-"""Statistics of attention weights: support, zeros, entropy, groups, contiguity; agreement with human alignments and rationales."""
+"""Statistics of attention weights: support, zeros, entropy, groups and contiguity.
+
+Also their agreement with human alignments and rationales.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,18 @@ from torch import Tensor
 
 
 def attention_statistics(p: Tensor, mask: Tensor | None = None) -> dict[str, float]:
-    """Means over the rows of attention weights that have at least one kept position.
+    """Statistics of attention weights, averaged over the rows that have at least one kept position.
 
     Args:
         p: weights ``[..., n]``, attention along the last dimension.
         mask: bool, broadcastable to p, True = keep.
     Returns:
-        ``rows``: how many rows counted; ``support``: mean number of non-zero positions; ``zeros``: share of exact zeros
-        among kept positions (over all rows together); ``entropy``: mean, in nats; ``max_weight``: mean of the largest
-        weight; ``groups``: mean number of maximal runs of equal non-zero weight between neighbouring kept positions;
-        ``segments``: mean number of maximal runs of non-zero weight; ``contiguity``: mean over rows of
-        ``1 - (segments - 1)/(support - 1)``, 1 when the support is one run and 0 when no two of its positions touch
-        (rows with one position in the support count 1). NaN for every mean without rows.
+        ``rows``: the number of rows in the averages; ``support``: mean number of non-zero positions; ``zeros``: share
+        of exact zeros among kept positions (over all rows together); ``entropy``: mean entropy, in nats;
+        ``max_weight``: mean of the largest weight; ``groups``: mean number of maximal runs of equal non-zero weight in
+        neighbouring kept positions; ``segments``: mean number of maximal runs of non-zero weight; ``contiguity``: mean
+        over rows of ``1 - (segments - 1)/(support - 1)``, which is 1 if the support is a single run and 0 if no two of
+        its positions are neighbours (1 for rows with one position in the support). Without rows, every mean is NaN.
     """
     p = p.detach().to("cpu", torch.float64)
     n = p.shape[-1]
@@ -29,7 +32,7 @@ def attention_statistics(p: Tensor, mask: Tensor | None = None) -> dict[str, flo
     if not len(p):
         means = ("support", "zeros", "entropy", "max_weight", "groups", "segments", "contiguity")
         return {"rows": 0.0, **dict.fromkeys(means, float("nan"))}
-    # Neighbours are kept positions: close the gaps.
+    # Neighbours are consecutive kept positions, so move the kept positions together.
     order = torch.argsort(keep.to(torch.int8), dim=-1, descending=True, stable=True)
     p = p.masked_fill(~keep, 0.0).gather(-1, order)
     on = p > 0
@@ -58,11 +61,13 @@ def alignment_error_rate(
     """Alignment error rate over a corpus (Och & Ney 2003): ``1 - (|A & S| + |A & P|) / (|A| + |S|)``.
 
     Args:
-        alignments, sure, possible: one set of links ``(source, target)`` per sentence; sure links count as possible.
+        alignments, sure, possible: one set of links ``(source, target)`` per sentence; sure links also count as
+            possible.
     Returns:
-        ``aer``, ``precision`` (``|A & P| / |A|``), ``recall`` (``|A & S| / |S|``), in [0, 1]; NaN without links.
+        ``aer``, ``precision`` (``|A & P| / |A|``), ``recall`` (``|A & S| / |S|``), in [0, 1]; NaN if there are no
+        links.
     Raises:
-        ValueError: lists of different lengths.
+        ValueError: the lists have different lengths.
     """
     if not len(alignments) == len(sure) == len(possible):
         raise ValueError(
@@ -83,10 +88,11 @@ def alignment_error_rate(
 
 
 def links(p: Tensor, threshold: float | None = None) -> set[tuple[int, int]]:
-    """Links of one sentence from attention ``p [T, S]`` (target by source): ``(source, target)`` pairs.
+    """Links of one sentence, as ``(source, target)`` pairs, from attention ``p [T, S]`` (target by source).
 
     Args:
-        threshold: link every position with more weight than this; None: the largest weight of each row that is not zero.
+        threshold: link every position with more weight than this. None means to link the largest weight of each
+            non-zero row.
     """
     p = p.detach().cpu()
     if threshold is not None:
@@ -97,16 +103,17 @@ def links(p: Tensor, threshold: float | None = None) -> set[tuple[int, int]]:
 def rationale_overlap(
     p: Tensor, rationale: Tensor, mask: Tensor | None = None, threshold: float = 0.0
 ) -> dict[str, float]:
-    """Agreement of attention over tokens with the tokens that annotators marked.
+    """Agreement between attention over tokens and the tokens marked by annotators.
 
     Args:
         p: weights ``[N, n]``; rationale: bool ``[N, n]``, True = marked; mask: bool ``[N, n]``, True = keep.
-        threshold: a token counts as selected when its weight is above this; 0 takes the support of a sparse mapping.
+        threshold: a token counts as selected if its weight is above this; 0 selects the support of a sparse mapping.
     Returns:
-        ``precision``, ``recall``, ``f1``: of selected against marked tokens, mean over the texts with a marked token
-        (DeYoung et al. 2020); ``mass``: mean attention on marked tokens; ``texts``: how many counted. NaN without one.
+        ``precision``, ``recall``, ``f1``: how well the selected tokens match the marked ones (DeYoung et al. 2020);
+        ``mass``: the attention on marked tokens; all are means over the texts with a marked token, and NaN if there are
+        no such texts. ``texts``: the number of such texts.
     Raises:
-        ValueError: shapes that differ.
+        ValueError: the shapes differ.
     """
     if p.shape != rationale.shape:
         raise ValueError(f"attention {tuple(p.shape)} and rationale {tuple(rationale.shape)} must have one shape")

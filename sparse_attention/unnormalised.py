@@ -1,13 +1,14 @@
-r"""Attention whose rows do not sum to 1, and which is therefore not in the registry: alpha-ReLU and group-wise sparsemax.
+r"""alpha-ReLU and group-wise sparsemax. Their rows do not sum to 1, so they are not in the registry.
 
-* ``alpha_relu``: :math:`p_i = \left((\alpha - 1) x_i - \tau\right)_+^{1/(\alpha - 1)}`, entmax with a constant threshold
-  :math:`\tau` in place of the one that makes the sum 1 (Tezekbayev et al. 2022, "Speeding Up Entmax"). One pass, no sorting, no
-  search; a row may be all zeros.
-* ``group_sparsemax``: the projection of each group of positions on its own simplex,
-  :math:`\arg\min_{p_g \ge 0,\ \mathbf 1^\top p_g = s_g} \|p_g - x_g\|^2 = s_g\,\mathrm{sparsemax}(x_g / s_g)`: rows sum to
-  :math:`\sum_g s_g`.
+* ``alpha_relu``: :math:`p_i = \left((\alpha - 1) x_i - \tau\right)_+^{1/(\alpha - 1)}`, which is entmax with a constant
+  threshold :math:`\tau` instead of the threshold that makes the sum 1 (Tezekbayev et al. 2022, "Speeding Up Entmax").
+  It takes one pass, without sorting or searching. A row may be all zeros.
+* ``group_sparsemax``: the projection of each group of positions onto its own simplex,
+  :math:`\arg\min_{p_g \ge 0,\ \mathbf 1^\top p_g = s_g} \|p_g - x_g\|^2 = s_g\,\mathrm{sparsemax}(x_g / s_g)`. Rows sum
+  to :math:`\sum_g s_g`.
 
-Masks, -inf, NaN, precision and ``dim`` work as in the mappings. Forward and backward: here, by autograd; sparsemax natively.
+Masks, -inf, NaN, precision and ``dim`` work as in the mappings. Forward and backward: in this file, by autograd;
+sparsemax uses its native kernels.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ SHARE = Param("share", low=0.0, tensor=False, meaning="sum of a group")
 def alpha_relu(
     scores: Tensor, dim: int = -1, alpha: float = 1.5, tau: float | Tensor = 0.0, mask: Tensor | None = None
 ) -> Tensor:
-    """``((alpha - 1) scores - tau)_+ ^ (1 / (alpha - 1))``: not normalised.
+    """alpha-ReLU, ``((alpha - 1) scores - tau)_+ ^ (1 / (alpha - 1))``; not normalised.
 
     Args:
         scores: any shape; -inf counts as masked.
         alpha: > 1.
-        tau: the threshold, a number or a tensor over the rows; with entmax's own it is entmax.
+        tau: the threshold, a number or a tensor over the rows; with the threshold of entmax, the result is entmax.
         mask: bool, broadcastable to scores, True = keep.
     Returns:
         shape and dtype of scores; exactly 0 at or below the threshold, NaN in a row with NaN or +inf. Differentiable in
-        scores and a tensor tau; the gradient at the threshold is 0, and unbounded just above it where alpha > 2.
+        scores and in a tensor tau. The gradient is 0 at the threshold; for alpha > 2, it is unbounded just above it.
     Raises:
-        ValueError: alpha at or below 1.
+        ValueError: alpha is at or below 1.
     """
     ALPHA.check(alpha)
 
@@ -59,14 +60,15 @@ def group_sparsemax(
 
     Args:
         scores: any shape; -inf counts as masked.
-        groups: the size of a group of consecutive positions (a divisor of n), or the group of each position, int64 ``[n]``,
-            from 0, in any order.
-        share: > 0, what each group sums to.
+        groups: either the size of each group of consecutive positions (a divisor of n), or a tensor with the group
+            number of each position, int64 ``[n]``, from 0, in any order.
+        share: > 0, the sum of each group.
         mask: bool, broadcastable to scores, True = keep; a group without kept positions is 0.
     Returns:
-        shape and dtype of scores; a NaN spoils only its own group of a row.
+        shape and dtype of scores; a NaN affects only its own group in its row.
     Raises:
-        ValueError: a size that does not divide, groups of another length or negative, share not positive.
+        ValueError: the group size does not divide n, the groups tensor has the wrong length or negative entries, or
+            share is not positive.
     """
     SHARE.check(share)
     n = scores.shape[dim] if scores.ndim else 1
@@ -91,7 +93,7 @@ def group_sparsemax(
 
 
 def _places(groups: Tensor) -> Tensor:
-    """The positions of each group, ``[groups, largest]`` int64; n where a group has no more."""
+    """The positions of each group, ``[groups, largest]`` int64, padded with n."""
     members = [(groups == g).nonzero().flatten() for g in groups.unique()]
     return torch.nn.utils.rnn.pad_sequence(members, batch_first=True, padding_value=len(groups))
 

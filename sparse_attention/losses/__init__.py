@@ -1,14 +1,15 @@
-"""Losses that are minimal where the mapping returns the target, and the smoothed maximum they are built on.
+"""Losses that are minimal where the mapping returns the target, and the smoothed maximum on which they are built.
 
-A mapping with a regulariser Omega is the gradient of ``max_Omega(x) = max_{p in simplex} x.p - Omega(p)`` (Niculae & Blondel
-2017, sec. 2). Its Fenchel-Young loss is ``max_Omega(x) + Omega(t) - x.t`` (Blondel, Martins & Niculae 2020). It is convex and
-non-negative, it is 0 exactly where the mapping returns t, and its gradient is ``mapping(x) - t``.
+A mapping with a regulariser Omega is the gradient of ``max_Omega(x) = max_{p in simplex} x.p - Omega(p)`` (Niculae &
+Blondel 2017, sec. 2). Its Fenchel-Young loss is ``max_Omega(x) + Omega(t) - x.t`` (Blondel, Martins & Niculae 2020).
+This loss is convex and non-negative; it is 0 exactly where the mapping returns t. Its gradient is ``mapping(x) - t``.
 
     loss = sa.losses.fenchel_young(scores, classes, "entmax", alpha=1.3, ignore_index=0)
     loss = sa.losses.FenchelYoungLoss("sparsemax", reduction="sum")(scores, distributions, mask=mask)
 
-Laha et al. 2018 define hinge losses for mappings without such a regulariser (Eq. 7 and 8). The losses of SparseMAP are the
-same over structures (Niculae et al. 2018, sec. 5); transitions are scores without a regulariser.
+Laha et al. 2018 (Eq. 7 and 8) define hinge losses for sparsehourglass, which has no such regulariser, and for
+sparsegen. The SparseMAP losses are Fenchel-Young losses over structures (Niculae et al. 2018, sec. 5); their transition
+scores are not regularised.
 """
 
 from ..structured.losses import sparsemap_matching_loss, sparsemap_sequence_loss

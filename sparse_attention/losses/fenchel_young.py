@@ -1,4 +1,4 @@
-"""Fenchel-Young losses and the smoothed maximum, from the conjugate of a mapping's regulariser."""
+"""Fenchel-Young losses and the smoothed maximum, computed from the conjugate of a mapping's regulariser."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _OWN = {"sparsemap_sequence": "sparsemap_sequence_loss", "sparsemap_matching": "
 def max_omega(
     scores: Tensor, mapping: str | Mapping, dim: int = -1, mask: Tensor | None = None, **params: Any
 ) -> Tensor:
-    """``max_{p in simplex} x.p - Omega(p)``: the smoothed maximum whose gradient is the mapping.
+    """The smoothed maximum ``max_{p in simplex} x.p - Omega(p)``, whose gradient is the mapping.
 
     Args:
         scores: any shape, floating point.
-        mapping: a name or a module from ``make``. It must have a regulariser: one of `losses.REGULARISERS` (softmax gives the
-            log-sum-exp, hardmax the maximum), or tvmax over grids ``[..., H, W]``.
+        mapping: a name or a module from ``make``. It must have a regulariser: one of `losses.REGULARISERS` (softmax
+            gives logsumexp, hardmax gives the maximum), or tvmax over grids ``[..., H, W]``.
         mask: bool, broadcastable to scores, True = keep.
-        params: the mapping's, with a name; ``bounds`` of the constrained mappings.
+        params: the mapping's parameters, if ``mapping`` is a name; and ``bounds`` for the constrained mappings.
     Returns:
-        scores' shape without ``dim`` (without both of a grid), in float32 at least; 0 for a fully masked row. Twice
-        differentiable in the scores, once in hyperparameters given as tensors.
+        the shape of scores without ``dim`` (for grids, without the last two dimensions), in float32 or float64; 0 for a
+        fully masked row. Twice differentiable in the scores, and once in hyperparameters given as tensors.
     Raises:
-        ValueError: a mapping without a regulariser.
+        ValueError: the mapping has no regulariser.
     """
     built, inputs = _built(mapping, params)
     return _value(scores, None, built, dim, mask, inputs)
@@ -52,23 +52,24 @@ def fenchel_young(
     label_smoothing: float = 0.0,
     **params: Any,
 ) -> Tensor:
-    """``max_Omega(x) + Omega(t) - x.t``: non-negative, convex in x, gradient ``mapping(x) - t``.
+    """The loss ``max_Omega(x) + Omega(t) - x.t``: non-negative and convex in x, with gradient ``mapping(x) - t``.
 
     Args:
         scores: any shape; -inf counts as masked.
-        target: class indices (int64, scores' shape without ``dim``) or distributions (scores' shape).
-        mapping, params: as in :func:`max_omega`: ``fenchel_young(x, y, "entmax", alpha=1.3)``. The classes of a grid are its positions.
+        target: class indices (int64, shape of scores without ``dim``) or distributions (shape of scores).
+        mapping, params: as in :func:`max_omega`, for example ``fenchel_young(x, y, "entmax", alpha=1.3)``. The classes
+            of a grid are its positions.
         reduction: "mean" over rows, "sum" or "none".
-        weight: ``[classes]``; a row is weighted by ``sum_c weight_c t_c`` (class indices: t before smoothing), and "mean" divides
-            by the sum of these weights.
-        ignore_index: rows with this class index are 0 and are not counted.
-        label_smoothing: from 0 to 1, the share of the target that is spread evenly over the classes that are not masked.
+        weight: ``[classes]``; a row is weighted by ``sum_c weight_c t_c`` (for class indices, t before smoothing), and
+            "mean" divides by the sum of these weights.
+        ignore_index: the loss of rows with this class index is 0, and "mean" leaves them out.
+        label_smoothing: from 0 to 1; the share of the target that is spread evenly over the unmasked classes.
     Returns:
-        a scalar, or one value per row. A row whose target (before smoothing) is on a masked position is infinite and has no
-        gradient.
+        a scalar, or one value per row. If the target of a row (before smoothing) has weight on a masked position, the
+        loss of the row is infinite and has no gradient.
     Raises:
-        ValueError: a mapping without a regulariser, unknown reduction, target or weight of another shape, label_smoothing
-            out of range.
+        ValueError: the mapping has no regulariser, the reduction is unknown, the target or weight has the wrong shape,
+            or label_smoothing is out of range.
     """
     built, inputs = _built(mapping, params)
     smoothing = SMOOTHING.check(label_smoothing)
@@ -79,7 +80,7 @@ def fenchel_young(
 
 
 def _built(mapping: str | Mapping, params: dict[str, Any]) -> tuple[Mapping, dict[str, Tensor]]:
-    """The module, and the inputs that a call needs besides scores."""
+    """The mapping as a module, and the inputs it needs in addition to scores."""
     known = spec(mapping) if isinstance(mapping, str) else getattr(mapping, "spec", None)
     name = known.name if known is not None else type(mapping).__name__
     if name not in REGULARISERS and name not in GRIDS:
@@ -109,7 +110,7 @@ def _value(
     inputs: dict[str, Tensor],
     smoothing: float = 0.0,
 ) -> Tensor:
-    """One value a row; ``target``: class indices or distributions, classes last."""
+    """One value per row; ``target`` holds class indices, or distributions with the classes last."""
     if built.spec.over == "grid":
         return _of_grid(scores, target, built, mask, smoothing)
     if built.dim not in (-1, dim):
@@ -117,7 +118,7 @@ def _value(
             f"{built} works along dim={built.dim}, the loss along dim={dim}; give the loss dim={built.dim}"
         )
     x, _ = last(scores, dim, mask)
-    # Along the last dimension from here on; hyperparameter tensors are shaped for the rows once.
+    # From here on, dim is the last dimension, and hyperparameter tensors have the shape of the rows.
     params = {name: per_row(value, scores, dim, name) for name, value in built.params.items() if name != "bounds"}
     fixed = {"bounds": built.params["bounds"]} if "bounds" in built.params else {}
     moved = {name: torch.as_tensor(u).expand(scores.shape).movedim(dim, -1) for name, u in {**fixed, **inputs}.items()}
@@ -138,7 +139,8 @@ def _value(
             value = AtClass.apply(x, p, target, again, smoothing) + AT_VERTEX[name](p, x.detach(), **numbers)
             if smoothing:
                 value = value + _smoothed(name, x.detach(), smoothing, numbers)
-            return torch.where(value.detach() < 0, value - value.detach(), value)  # rounding; the gradient stays
+            # Set values that rounding made negative to 0, but keep their gradient.
+            return torch.where(value.detach() < 0, value - value.detach(), value)
         target = torch.nn.functional.one_hot(target, x.shape[-1]).to(x.dtype)
     keep = x.detach() != -torch.inf
 
@@ -149,7 +151,7 @@ def _value(
 
 
 def _smoothed(name: str, x: Tensor, smoothing: float, numbers: dict[str, Any]) -> Tensor:
-    """Omega of a smoothed class less Omega of the class, rows ``x [..., n]`` -> ``[...]``."""
+    """Omega of a smoothed class minus Omega of the class itself, ``[...]`` for rows ``x [..., n]``."""
     kept = (x != -torch.inf).sum(-1).clamp(min=1).to(x.dtype)
     share = smoothing / kept
     here, elsewhere, one = REGULARISERS[name](
@@ -179,15 +181,15 @@ def _of_grid(scores: Tensor, target: Tensor | None, built: Mapping, mask: Tensor
 def _smooth(target: Tensor | None, keep: Tensor, smoothing: float) -> Tensor | None:
     if target is None or not smoothing:
         return target
-    kept = keep.to(target.dtype)  # a bool times a float would be float32
+    kept = keep.to(target.dtype)  # multiplying a bool by a float would give float32
     return (1.0 - smoothing) * target + smoothing * kept / kept.sum(-1, keepdim=True).clamp(min=1.0)
 
 
 def _young(x: Tensor, p: Tensor, target: Tensor | None, omega: Any, again: Any = None) -> Tensor:
-    """``x.(p - t) - Omega(p) + Omega(t)``, gradient ``p - t``; rows ``[..., n]``."""
+    """``x.(p - t) - Omega(p) + Omega(t)`` for rows ``[..., n]``, with gradient ``p - t``."""
     t = torch.zeros_like(p) if target is None else target
     if target is not None:
-        # p and t have the same sum, so a common offset is nothing but rounding: without it the products keep their digits.
+        # p and t have the same sum, so a common offset of x adds only rounding error. Removing it keeps full precision.
         top = x.detach().amax(-1, keepdim=True)
         shifted = top.isfinite() & ((t.detach().sum(-1, keepdim=True) - 1).abs() < 1e-3)
         x = x - torch.where(shifted, top, 0.0)
@@ -198,7 +200,12 @@ def _young(x: Tensor, p: Tensor, target: Tensor | None, omega: Any, again: Any =
 def targets(
     scores: Tensor, target: Tensor, dim: int, ignore_index: int, grid: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Class indices, 0 where ignored, with the rows that count; or distributions with the classes last, float32 or float64."""
+    """The target in a standard form: class indices or distributions.
+
+    Returns:
+        class indices, 0 where ignored, with the mask of rows that are not ignored; or distributions in float32 or
+        float64 with the classes last, and None.
+    """
     if not target.dtype.is_floating_point:
         lead = list(scores.shape)
         lead.pop(dim)
@@ -222,7 +229,7 @@ def targets(
 def weighted(
     value: Tensor, t: Tensor, counted: Tensor | None, weight: Tensor | None, reduction: str, classes: int
 ) -> Tensor:
-    """Rows ``value [...]`` times their weight, reduced; ``t``, ``counted`` as `targets` gives them."""
+    """Weight the rows ``value [...]`` and reduce them; ``t`` and ``counted`` are what `targets` returns."""
     if counted is None and weight is None:
         return reduced(value, reduction)
     share = torch.ones_like(value)
@@ -240,7 +247,7 @@ def _each_class(weight: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
 
 
 def _mean_of(value: Tensor, share: Tensor, counted: Tensor | None, reduction: str) -> Tensor:
-    """Rows ``value [...]`` reduced, 0 where not ``counted``; a mean divides by the sum of ``share [...]``."""
+    """Reduce the rows ``value [...]``, with 0 where not ``counted``; a mean divides by the sum of ``share [...]``."""
     if counted is not None:
         value, share = value.masked_fill(~counted, 0.0), share.masked_fill(~counted, 0.0)
     return value.sum() / share.sum() if reduction == "mean" else reduced(value, reduction)
@@ -257,11 +264,11 @@ def softmax_loss(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Log loss ``-sum_i w_i t_i log softmax(z)_i`` against a class or a distribution over labels: torch's cross_entropy.
+    """Log loss ``-sum_i w_i t_i log softmax(z)_i`` for class indices or distributions, as torch's cross_entropy.
 
-    Without weights it is the Fenchel-Young loss of softmax plus the entropy of the target. Arguments as :func:`fenchel_young`,
-    except ``weight``, which multiplies each term of the sum, smoothed classes included. As in torch, "mean" divides by the
-    weights of the class indices; for distributions, by the number of rows.
+    Without weights, this is the Fenchel-Young loss of softmax plus the entropy of the target. Arguments are those of
+    :func:`fenchel_young`, except that ``weight`` multiplies each term of the sum, including those of smoothed classes.
+    As in torch, "mean" divides by the summed weights of the class indices or, for distributions, by the number of rows.
     """
     smoothing = SMOOTHING.check(label_smoothing)
     given, counted = targets(scores, target, dim, ignore_index)
@@ -278,7 +285,8 @@ def softmax_loss(
         assert soft is not None
         soft = soft if each is None else soft * each
         value = -torch.where(soft == 0, 0.0, soft * log_p).sum(-1)
-    value = torch.where(value.detach() == torch.inf, value.detach(), value)  # no gradient, as in `Slope`
+    # An infinite loss has no gradient, as in `Slope`.
+    value = torch.where(value.detach() == torch.inf, value.detach(), value)
     if counted is None:
         return reduced(value, reduction)
     return _mean_of(value, torch.ones_like(value) if each is None else each[given], counted, reduction)
@@ -289,8 +297,8 @@ def sparsemax_loss(
 ) -> Tensor:
     """The sparsemax ("huber") loss ``-t.z + 1/2 sum_{j in S}(z_j^2 - tau^2) + 1/2 ||t||^2`` (Martins & Astudillo 2016).
 
-    Gradient ``sparsemax(z) - t``. Arguments and result as :func:`fenchel_young`; options: its weight, ignore_index,
-    label_smoothing.
+    The gradient is ``sparsemax(z) - t``. Arguments and result are those of :func:`fenchel_young`; options are its
+    weight, ignore_index and label_smoothing.
     """
     return fenchel_young(scores, target, "sparsemax", dim, mask, reduction, **options)
 
@@ -304,7 +312,10 @@ def entmax_loss(
     reduction: str = "mean",
     **options: Any,
 ) -> Tensor:
-    """The Fenchel-Young loss of entmax (Peters, Niculae & Martins 2019, Eq. 8). Arguments as :func:`sparsemax_loss`."""
+    """The Fenchel-Young loss of entmax (Peters, Niculae & Martins 2019, Eq. 8).
+
+    Other arguments are those of :func:`sparsemax_loss`.
+    """
     return fenchel_young(scores, target, "entmax", dim, mask, reduction, alpha=alpha, **options)
 
 
@@ -318,7 +329,10 @@ def fusedmax_loss(
     reduction: str = "mean",
     **options: Any,
 ) -> Tensor:
-    """The Fenchel-Young loss of fusedmax: neighbouring classes get similar weights. Arguments as :func:`sparsemax_loss`."""
+    """The Fenchel-Young loss of fusedmax, which gives neighbouring classes similar weights.
+
+    Other arguments are those of :func:`sparsemax_loss`.
+    """
     return fenchel_young(scores, target, "fusedmax", dim, mask, reduction, lam=lam, gamma=gamma, **options)
 
 

@@ -1,4 +1,4 @@
-"""The losses as modules: constructed with their options, called with scores and target."""
+"""The losses as modules, constructed with their options and called with scores and target."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .hinge import HOURGLASS, SPARSEGEN, sparsegen_hinge, sparsehourglass_hinge
 
 
 class _Loss(nn.Module):
-    """Keeps the options of a loss: ``weight`` as a buffer, the others as attributes."""
+    """Stores the options of a loss: ``weight`` as a buffer, the others as attributes."""
 
     def __init__(
         self,
@@ -38,10 +38,11 @@ class _Loss(nn.Module):
 
 
 class FenchelYoungLoss(_Loss):
-    """Module of :func:`fenchel_young`: ``FenchelYoungLoss("entmax", alpha=1.5)(scores, target, mask=None)``.
+    """Module version of :func:`fenchel_young`: ``FenchelYoungLoss("entmax", alpha=1.5)(scores, target, mask=None)``.
 
     Args:
-        mapping, params: a name with its parameters (a tensor moves with the loss, "learned" makes a parameter), or a module.
+        mapping, params: either a module, or a mapping's name with its parameters. A tensor is moved together with the
+            loss, and the value "learned" creates a trainable parameter.
         dim, reduction, weight, ignore_index, label_smoothing: as in the function.
     """
 
@@ -63,21 +64,21 @@ class FenchelYoungLoss(_Loss):
 
 
 class SparsemaxLoss(FenchelYoungLoss):
-    """Module of :func:`sparsemax_loss`; options as in :class:`FenchelYoungLoss`."""
+    """Module version of :func:`sparsemax_loss`; takes the same options as :class:`FenchelYoungLoss`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__("sparsemax", **options)
 
 
 class EntmaxLoss(FenchelYoungLoss):
-    """Module of :func:`entmax_loss`; options as in :class:`FenchelYoungLoss`."""
+    """Module version of :func:`entmax_loss`; takes the same options as :class:`FenchelYoungLoss`."""
 
     def __init__(self, alpha: float | Tensor | str = ENTMAX["alpha"], **options: Any) -> None:
         super().__init__("entmax", alpha=alpha, **options)
 
 
 class FusedmaxLoss(FenchelYoungLoss):
-    """Module of :func:`fusedmax_loss`; options as in :class:`FenchelYoungLoss`."""
+    """Module version of :func:`fusedmax_loss`; takes the same options as :class:`FenchelYoungLoss`."""
 
     def __init__(
         self, lam: float | Tensor = FUSEDMAX["lam"], gamma: float | Tensor = FUSEDMAX["gamma"], **options: Any
@@ -86,7 +87,7 @@ class FusedmaxLoss(FenchelYoungLoss):
 
 
 class SoftmaxLoss(_Loss):
-    """Module of :func:`softmax_loss`; options as in :class:`FenchelYoungLoss`."""
+    """Module version of :func:`softmax_loss`; takes the same options as :class:`FenchelYoungLoss`."""
 
     def forward(self, scores: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         return softmax_loss(scores, target, mask=mask, **self.options)
@@ -99,7 +100,7 @@ class _Hinge(nn.Module):
 
 
 class SparsegenHinge(_Hinge):
-    """Module of :func:`sparsegen_hinge`; options: dim, half_pairs, corrected and reduction."""
+    """Module version of :func:`sparsegen_hinge`; the options are dim, half_pairs, corrected and reduction."""
 
     def __init__(self, lam: float = SPARSEGEN["lam"], **options: Any) -> None:
         super().__init__(lam=lam, **options)
@@ -109,7 +110,7 @@ class SparsegenHinge(_Hinge):
 
 
 class SparsehourglassHinge(_Hinge):
-    """Module of :func:`sparsehourglass_hinge`; options as in :class:`SparsegenHinge`."""
+    """Module version of :func:`sparsehourglass_hinge`; takes the same options as :class:`SparsegenHinge`."""
 
     def __init__(self, q: float = HOURGLASS["q"], **options: Any) -> None:
         super().__init__(q=q, **options)

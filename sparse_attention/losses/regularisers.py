@@ -1,4 +1,4 @@
-"""The regularisers Omega of the mappings that are gradients of a smoothed maximum, and their values at a vertex."""
+"""The regularisers Omega of the mappings that are gradients of a smoothed maximum, and the values at a vertex."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _quadratic(p: Tensor, keep: Tensor, gamma: Any) -> Tensor:
 
 
 def _tsallis(p: Tensor, keep: Tensor, alpha: Any) -> Tensor:
-    # (p^alpha - p) / (alpha (alpha - 1)), written so that alpha -> 1 gives p log p.
+    # (p^alpha - p) / (alpha (alpha - 1)), in a form that tends to p log p as alpha -> 1.
     inside = torch.where(p > 0, p, 1.0)
     log_p, a = inside.log(), torch.as_tensor(alpha - 1.0, dtype=p.dtype, device=p.device)
     y = a * log_p
@@ -35,7 +35,7 @@ def _tsallis(p: Tensor, keep: Tensor, alpha: Any) -> Tensor:
 def _p_norm(y: Tensor, keep: Tensor, p: Any, gamma: Any, **_: Any) -> Tensor:
     inside = torch.where(y > 0, y, 1.0)
     total = torch.where(y > 0, inside.pow(p), 0.0).sum(-1, keepdim=True)
-    # One value per row, at the first position: the sum over positions is the regulariser.
+    # The whole value goes to the first position of each row, so that the sum over positions is the regulariser.
     row = gamma * 0.5 * torch.where(total > 0, total, 1.0).pow(2.0 / p) * (total > 0)
     return torch.cat((row, torch.zeros_like(y[..., 1:])), -1)
 
@@ -54,7 +54,7 @@ def _oscar(p: Tensor, keep: Tensor, lam: Any, gamma: Any, **_: Any) -> Tensor:
     ordered = p.sort(dim=-1, descending=True).values
     rank = torch.arange(1, p.shape[-1] + 1, device=p.device)
     weight = (keep.sum(-1, keepdim=True) - rank).clamp(min=0)
-    return gamma * (0.5 * ordered.square() + lam * (weight * ordered))  # lam times whole numbers would be float32
+    return gamma * (0.5 * ordered.square() + lam * (weight * ordered))  # lam times integers would give float32
 
 
 def _sparsegen(p: Tensor, keep: Tensor, lam: Any) -> Tensor:
@@ -62,7 +62,7 @@ def _sparsegen(p: Tensor, keep: Tensor, lam: Any) -> Tensor:
 
 
 def _grid(p: Tensor, keep: Tensor, lam: Any, gamma: Any) -> Tensor:
-    """Grids ``p, keep [..., H, W]``; terms ``[..., H, W]``."""
+    """Terms ``[..., H, W]`` for grids ``p, keep [..., H, W]``; their sum is Omega."""
     edges = torch.zeros_like(p)
     for dim in (-1, -2):
         n = p.shape[dim] - 1
@@ -72,7 +72,7 @@ def _grid(p: Tensor, keep: Tensor, lam: Any, gamma: Any) -> Tensor:
     return gamma * (0.5 * p.square() + lam * edges)
 
 
-# Terms [..., n] whose sum over positions is Omega(p).
+# Each function returns terms [..., n] whose sum over positions is Omega(p).
 REGULARISERS: dict[str, Regulariser] = {
     "softmax": _entropy,
     "sparsemax": _quadratic,
@@ -87,31 +87,32 @@ REGULARISERS: dict[str, Regulariser] = {
 }
 
 
-# The same over grids [..., H, W].
+# The same for grids [..., H, W].
 GRIDS: dict[str, Regulariser] = {"tvmax": _grid}
 
 
 def _linear(p: Tensor, x: Tensor, gamma: float) -> Tensor:
-    """sparsemax: ``x - top = gamma (p - p_top)`` on the support."""
+    """For sparsemax, using ``x - top = gamma (p - p_top)`` on the support."""
     return gamma * (0.5 * torch.linalg.vector_norm(p, dim=-1).square() - p.amax(-1) + 0.5)
 
 
 def _power(p: Tensor, x: Tensor, alpha: float) -> Tensor:
-    """entmax: ``(alpha - 1)(x - top) = p^(alpha-1) - p_top^(alpha-1)`` on the support, so that no entry need be raised to alpha;
-    no score there lies further than ``1/(alpha - 1)`` below top."""
+    """For entmax, using ``(alpha - 1)(x - top) = p^(alpha-1) - p_top^(alpha-1)`` on the support, where x is at most
+    ``1/(alpha - 1)`` below top. No entry has to be raised to the power alpha."""
     top = x.amax(-1, keepdim=True)
     fall = (x - torch.where(top == -torch.inf, 0.0, top)).clamp(min=-1.0 / (alpha - 1.0)).mul_(p).sum(-1)
     return fall * (1.0 - 1.0 / alpha) + (p.sum(-1) - p.amax(-1).pow(alpha - 1.0)) / (alpha * (alpha - 1.0))
 
 
 def _norm(y: Tensor, x: Tensor, p: float, gamma: float) -> Tensor:
-    """pnormmax: ``x - top = gamma N^(2-p) (y^(p-1) - y_top^(p-1))`` on the support, ``N = ||y||_p``."""
+    """For pnormmax, using ``x - top = gamma N^(2-p) (y^(p-1) - y_top^(p-1))`` on the support, with ``N = ||y||_p``."""
     size = torch.linalg.vector_norm(y, p, dim=-1)
     return gamma * (0.5 * size.square() - size.pow(2.0 - p) * y.amax(-1).pow(p - 1.0) + 0.5)
 
 
-# ``sum_i p_i (x_i - top) - Omega(p) + Omega(vertex)`` of attention p and scores x, in as few passes as possible: with the
-# highest score top, the loss at class y is this plus ``top - x_y``. Rows [..., n] -> [...]; hyperparameters are numbers.
+# ``sum_i p_i (x_i - top) - Omega(p) + Omega(vertex)`` for attention p and scores x, in as few passes as possible, where
+# top is the highest score. The loss of class y is this value plus ``top - x_y``. Rows [..., n] give values [...], and
+# hyperparameters are numbers.
 AT_VERTEX: dict[str, Callable[..., Tensor]] = {
     "softmax": lambda p, x, gamma: -gamma * p.amax(-1).log(),
     "sparsemax": _linear,
@@ -120,7 +121,7 @@ AT_VERTEX: dict[str, Callable[..., Tensor]] = {
     "entmax": _power,
 }
 
-# Omega is a sum of one function of each p_i, so that two numbers give it at a smoothed class.
+# Here Omega is a sum of the same function of every p_i, so two values of that function give Omega of a smoothed class.
 SEPARABLE = ("softmax", "sparsemax", "entmax", "sparsegen_lin")
 
 __all__ = ["AT_VERTEX", "GRIDS", "REGULARISERS", "SEPARABLE", "Regulariser"]

@@ -1,4 +1,4 @@
-"""The mappings, one family per file of this folder. Importing this package imports, and so registers, all of them."""
+"""The mappings, with one family per file in this folder. Importing this package imports and registers all of them."""
 
 import importlib
 import pkgutil
@@ -6,7 +6,7 @@ from typing import Any
 
 from ..registry import names, spec
 
-# The order of names(); the other families follow alphabetically, the densities come last.
+# These families come first in names(); the others follow alphabetically, and the densities come last.
 _FIRST = ["softmax", "sparsemax", "entmax", "pnormmax", "fusedmax", "oscarmax", "sparsegen", "sparsehourglass"]
 _FIRST += ["normalization", "constrained"]
 _FOUND = {m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")} - {*_FIRST, "continuous"}

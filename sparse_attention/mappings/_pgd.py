@@ -1,4 +1,4 @@
-"""sq-pnorm-max by projected gradient, as the experiments of Niculae & Blondel 2017 computed it."""
+"""sq-pnorm-max computed by projected gradient, as in the experiments of Niculae & Blondel 2017."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MAX_STEPS = 5000
 
 
 def pnormmax_pgd(scores: Tensor, dim: int, p: Any, gamma: Any, mask: Tensor | None, tol: float) -> Tensor:
-    """FISTA with back-tracking on ``-x.y + gamma/2 ||y||_p^2`` over the simplex, from the uniform point.
+    """Minimise ``-x.y + gamma/2 ||y||_p^2`` over the simplex by FISTA with backtracking, starting at the uniform point.
 
-    A row stops when no coordinate moves by more than ``tol`` (the paper gives the tolerance but not the criterion), at
-    the latest after 5000 steps. Backward: Prop. 1 at the point reached.
+    A row stops when no coordinate moves by more than ``tol``, or after 5000 steps. (The paper gives the tolerance but
+    not the stopping criterion.) The backward pass applies Prop. 1 at the last iterate.
 
     Raises:
-        ValueError: p or gamma given as a tensor (learned values need the exact solver).
+        ValueError: p or gamma is a tensor (learned values need the exact solver).
     """
     if isinstance(p, Tensor) or isinstance(gamma, Tensor):
         raise ValueError("solver='pgd' takes p and gamma as numbers; use solver='exact' to learn them")
@@ -45,7 +45,7 @@ class _Pgd(Function):
 
 
 def _descend(z: Tensor, keep: Tensor, p: float, tol: float) -> Tensor:
-    """All rows ``z [R, n]`` (gamma divided out) at once; each has its own step size and stops by itself."""
+    """Solve all rows ``z [R, n]`` (scores divided by gamma) together, each with its own step size and stopping test."""
     finite = z.masked_fill(~keep, 0.0)
 
     def norm(y: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def _descend(z: Tensor, keep: Tensor, p: float, tol: float) -> Tensor:
 
     y = keep.to(z.dtype) / keep.sum(-1, keepdim=True).clamp(min=1)
     momentum, weight = y, torch.ones_like(y[:, :1])
-    rate = torch.ones_like(weight)  # 1 / Lipschitz estimate
+    rate = torch.ones_like(weight)  # 1 / (estimate of the Lipschitz constant)
     running = torch.ones_like(weight, dtype=torch.bool)
     for _ in range(_MAX_STEPS):
         gradient, value = slope(momentum), cost(momentum)

@@ -1,16 +1,17 @@
-r"""Constrained softmax and sparsemax: attention with an upper bound u on every position (fertility).
+r"""Constrained softmax and sparsemax: attention with an upper bound u (the fertility) on every position.
 
 Martins & Kreutzer 2017; Malaviya, Ferreira & Martins 2018; Peters, Niculae & Martins 2018.
 
-* softmax: :math:`\arg\min_{p \in \Delta, p \le u} KL(p \,\|\, \mathrm{softmax}(z)) = \min(u, e^z/Z)`. Positions are capped
-  in the order of :math:`e^z/u`; the others share the remaining mass.
+* softmax: :math:`\arg\min_{p \in \Delta, p \le u} KL(p \,\|\, \mathrm{softmax}(z)) = \min(u, e^z/Z)`. Positions are
+  capped in decreasing order of :math:`e^z/u`; the others share the remaining mass.
 * sparsemax: :math:`\arg\min_{p \in \Delta, p \le u} \|p - z\|^2 = \mathrm{clip}(z - \tau, 0, u)`.
 
-The problem is feasible if the bounds of the kept positions sum to at least 1. A row that is less than 1e-4 short, by rounding
-(fertility that was used up exactly), returns its bounds. Any other infeasible row is an error that names the row.
+The problem is feasible if the bounds of the kept positions sum to at least 1. If rounding leaves the sum less than 1e-4
+short (as when the fertility is used up exactly), the row returns its bounds. Any other infeasible row raises an error
+that names it.
 
-Forward and backward: softmax below; sparsemax ``kernels/reference/constrained.py``, fast
-``kernels/native/src/constrained.h``, its gradients ``rows/bounded.py``.
+Forward and backward: softmax is in this file; for sparsemax, the reference is in ``kernels/reference/constrained.py``,
+the fast kernel in ``kernels/native/src/constrained.h``, and the gradients are in ``rows/bounded.py``.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _PAPER = "Malaviya et al. 2018; Peters et al. 2018"
 def _bounded(
     body: Callable[[Tensor, Tensor], Tensor], scores: Tensor, bounds: Tensor | float, dim: int, mask: Tensor | None
 ) -> Tensor:
-    """``body(x, u)`` along ``dim``, both ``[..., n]`` of one type."""
+    """Apply ``body(x, u)`` along ``dim``; the scores x and bounds u are ``[..., n]`` and have the same dtype."""
 
     def both(x: Tensor) -> Tensor:
-        # filled on the device: copying a number there would wait for it
+        # Create the tensor on the device: copying a number to it would force a synchronisation.
         given = bounds.to(x.device, x.dtype) if isinstance(bounds, Tensor) else x.new_full((), bounds)
         u = expanded(given, scores, "bounds")
         return body(x, u.reshape(1) if scores.ndim == 0 else u.movedim(dim, -1))
@@ -60,17 +61,18 @@ def _bounded(
 def constrained_softmax(scores: Tensor, bounds: Tensor | float, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Softmax with upper bounds.
 
-    Scores and bounds have gradients.
+    Differentiable in scores and bounds.
 
     Args:
         scores: any shape; -inf counts as masked.
-        bounds: >= 0, summing to at least 1 over the kept positions of every row; broadcastable to scores.
+        bounds: >= 0, broadcastable to scores; they must sum to at least 1 over the kept positions of every row.
         mask: bool, broadcastable to scores, True = keep.
     Returns:
         shape of scores; rows sum to 1.
     Raises:
-        ValueError: bounds that do not broadcast to the scores, are negative or NaN, or sum to less than 1 in a row.
-            (On a GPU, and constrained_softmax inside torch.compile or a transform: NaN in that row.)
+        ValueError: bounds do not broadcast to the scores, are negative or NaN, or sum to less than 1 in a row.
+            (On a GPU, invalid values make their row NaN instead. So do invalid values in constrained_softmax inside
+            torch.compile or a transform.)
     """
     return _bounded(_capped_softmax, scores, bounds, dim, mask)
 
@@ -86,7 +88,7 @@ def constrained_softmax(scores: Tensor, bounds: Tensor | float, dim: int = -1, m
 def constrained_sparsemax(scores: Tensor, bounds: Tensor | float, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Sparsemax with upper bounds.
 
-    Arguments, result, gradients and errors as :func:`constrained_softmax`.
+    Arguments, result, gradients and errors are those of :func:`constrained_softmax`.
     """
     return _bounded(_sparsemax, scores, bounds, dim, mask)
 
@@ -120,8 +122,11 @@ def _capped_softmax(x: Tensor, u: Tensor) -> Tensor:
 
 
 def _capped(z: Tensor, u: Tensor) -> Tensor:
-    """Which positions are at their bound, rows ``z, u [..., n]``: cap in decreasing order of ``e^z/u`` while the share of the
-    remaining mass would exceed the bound. O(n log n)."""
+    """Mask of the positions that are at their bound, for rows ``z, u [..., n]``.
+
+    Positions are capped in decreasing order of ``e^z/u``, for as long as a position's share of the remaining mass would
+    exceed its bound. O(n log n).
+    """
     wide = torch.float64 if z.device.type != "mps" else z.dtype
     z, u = z.to(wide), u.to(wide)
     log_ratio = torch.where(z > -torch.inf, z - u.log(), -torch.inf)  # +inf where the bound is 0
@@ -129,9 +134,9 @@ def _capped(z: Tensor, u: Tensor) -> Tensor:
     z_sorted, u_sorted = z.gather(-1, order), u.gather(-1, order)
     top = z.amax(-1, keepdim=True)
     mass = torch.exp(z_sorted - top)
-    remaining = mass.flip(-1).cumsum(-1).flip(-1)  # of this position and all after it
+    remaining = mass.flip(-1).cumsum(-1).flip(-1)  # the mass of this position and all later ones
     used = u_sorted.cumsum(-1) - u_sorted
-    # Over its bound when the positions before it are capped; a capped position has only capped ones before it.
+    # Test each position as if all earlier ones were capped; cummin then keeps the prefix in which this is true.
     over = (mass * (1.0 - used) > u_sorted * remaining) | (u_sorted == 0) | (used >= 1.0)
     over = over.to(torch.int8).cummin(-1).values.bool() & (z_sorted > -torch.inf)
     return torch.zeros_like(over).scatter(-1, order, over)

@@ -1,12 +1,13 @@
 r"""Entmax: :math:`p = \arg\max_{p \in \Delta} p^\top x + H_\alpha(p) = [(\alpha-1)x - \tau]_+^{1/(\alpha-1)}`.
 
-:math:`H_\alpha(p) = \frac{1}{\alpha(\alpha-1)} \sum_i (p_i - p_i^\alpha)`, the Tsallis entropy (Peters, Niculae & Martins
-2019). alpha = 1 is softmax, 2 is sparsemax, and 1.5 has a closed form. Below 1 every position has weight, denser than softmax.
-With :math:`s = p^{2-\alpha}` on the support the Jacobian is :math:`\mathrm{Diag}(s) - ss^\top/1^\top s`. A tensor
-``alpha`` is learned. Value and gradient are continuous through 1 and have full precision up to 100.
+Here :math:`H_\alpha(p) = \frac{1}{\alpha(\alpha-1)} \sum_i (p_i - p_i^\alpha)` is the Tsallis entropy (Peters, Niculae
+& Martins 2019). alpha = 1 gives softmax, alpha = 2 gives sparsemax, and alpha = 1.5 has a closed form. For alpha below
+1 every position has nonzero weight, and the result is denser than softmax. With :math:`s = p^{2-\alpha}` on the
+support, the Jacobian is :math:`\mathrm{Diag}(s) - ss^\top/1^\top s`. If ``alpha`` is a tensor, it can be learned. Value
+and gradient are continuous at alpha = 1 and have full precision up to alpha = 100.
 
-Forward and backward: ``kernels/reference/threshold.py`` (``entmax_*``); fast ``kernels/native/src/simplex_mappings.h``,
-``kernels/triton/simplex.py``.
+Forward and backward: the reference is in ``kernels/reference/threshold.py`` (``entmax_*``), the fast kernels are in
+``kernels/native/src/simplex_mappings.h`` and ``kernels/triton/simplex.py``.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ ALPHA = Param(
     oracle="entmax package (entmax15, entmax_bisect)",
 )
 def entmax(scores: Tensor, dim: int = -1, alpha: float | Tensor = 1.5, mask: Tensor | None = None) -> Tensor:
-    """Softmax, sparsemax and everything between and beyond them.
+    """A family of mappings that contains softmax (alpha = 1) and sparsemax (alpha = 2).
 
     Args:
         scores: any shape; -inf counts as masked.
-        alpha: > 0, a number or a tensor over the rows (learned sparsity).
+        alpha: > 0, a number or a tensor over the rows (for learned sparsity).
         mask: bool, broadcastable to scores, True = keep.
     Returns:
-        shape of scores; rows sum to 1; NaN in the rows where a tensor alpha is out of range.
+        shape of scores; rows sum to 1; a row is NaN if a tensor alpha is out of range there.
     Raises:
-        ValueError: a number alpha <= 0.
+        ValueError: alpha is a number <= 0.
     """
     alpha = ALPHA.take(alpha)
     if alpha.__class__ is float and alpha == 2.0:

@@ -1,14 +1,15 @@
-r"""Constrained attention in a decoder: a word of fertility f gets attention f in total, and none once that is used up.
+r"""Constrained attention in a decoder: a word of fertility f gets at most f attention in total over all steps.
 
-Martins & Kreutzer 2017; Malaviya, Ferreira & Martins 2018; Peters, Niculae & Martins 2018. The bounds of step t are the
-fertility that the earlier steps left:
+Martins & Kreutzer 2017; Malaviya, Ferreira & Martins 2018; Peters, Niculae & Martins 2018. The bounds at step t are the
+fertility that remains after the earlier steps:
 
 .. math:: p_t = \mathrm{constrained}(z_t + c\, u_t,\; u_t), \qquad u_1 = f, \quad u_{t+1} = \max(u_t - p_t, 0)
 
-A position of infinite fertility (a sink) is never exhausted and gets no bonus. Fertilities that sum to the number of steps are
-used up exactly: the attention to position j, summed over the steps, is f_j. A step with less than 1 in total is an error.
+A position with infinite fertility (a sink) is never used up and gets no bonus. If the fertilities sum to the number of
+steps, they are used up exactly: the attention to position j, summed over the steps, is f_j. A step raises an error if
+the remaining fertility sums to less than 1.
 
-Forward and backward: ``mappings/constrained.py``; through the steps by autograd.
+Forward and backward: each step is in ``mappings/constrained.py``; autograd differentiates through the steps.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ class _Fertility(nn.Module):
         self.c = c
 
     def start(self, mask: Tensor, fertility: Tensor) -> _State:
-        """mask bool ``[B, n]``, True = keep; fertility ``[B, n]`` >= 0 -> the state."""
+        """The initial state, from the mask (bool ``[B, n]``, True = keep) and the fertility (``[B, n]``, >= 0)."""
         return {"left": fertility.expand(mask.shape).masked_fill(~mask, 0.0)}
 
     def step(self, scores: Tensor, state: _State, mask: Tensor) -> tuple[Tensor, _State]:
-        """scores, mask ``[B, n]`` -> attention ``[B, n]`` and the next state.
+        """Attention ``[B, n]`` and the next state, from scores and mask ``[B, n]``.
 
         Raises:
             ValueError: the remaining fertility of a row sums to less than 1.
@@ -50,7 +51,7 @@ class _Fertility(nn.Module):
         left = state["left"]
         bonus = self.c * left.masked_fill(left == torch.inf, 0.0)
         try:
-            p = type(self).constrained(scores + bonus, left.clamp(max=1.0), mask=mask)  # p <= 1 whatever is left
+            p = type(self).constrained(scores + bonus, left.clamp(max=1.0), mask=mask)  # p <= 1 in any case
         except ValueError as error:
             raise ValueError(
                 f"the fertility left fits no attention: {error}; use more fertility, fewer steps, or a position of "
@@ -63,7 +64,7 @@ class _Fertility(nn.Module):
     "fertility_softmax", kind="stateful", inputs=("fertility",), params=(BONUS,), paper=_PAPER, oracle="loop property"
 )
 class FertilitySoftmax(_Fertility):
-    """Constrained softmax step by step, bounded by the remaining fertility."""
+    """Constrained softmax at each decoder step, with the remaining fertility as the bounds."""
 
     constrained = staticmethod(constrained_softmax)
 
@@ -72,6 +73,6 @@ class FertilitySoftmax(_Fertility):
     "fertility_sparsemax", kind="stateful", inputs=("fertility",), params=(BONUS,), paper=_PAPER, oracle="loop property"
 )
 class FertilitySparsemax(_Fertility):
-    """Constrained sparsemax step by step, bounded by the remaining fertility."""
+    """Constrained sparsemax at each decoder step, with the remaining fertility as the bounds."""
 
     constrained = staticmethod(constrained_sparsemax)

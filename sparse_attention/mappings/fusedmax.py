@@ -1,12 +1,14 @@
 r"""Fusedmax: :math:`p = \arg\min_{p \in \Delta} \frac12\|p - x/\gamma\|^2 + \lambda \sum_i |p_{i+1} - p_i|`.
 
-Niculae & Blondel 2017, sec. 3.2: neighbouring positions get the same weight. It is the total variation prox followed by
-sparsemax (Prop. 2; the composition is exact). lam = 0 is sparsemax, lam -> infinity uniform. With G averaging inside
-the groups the Jacobian is :math:`J_\Delta G / \gamma` (Prop. 3). Cost O(n). **Masked positions are removed**: the positions
-on both sides of a gap become neighbours. Check value: ``fusedmax([1, 2.1, 1.9], lam=.1) = [0, .5, .5]``.
+The penalty encourages neighbouring positions to get the same weight (Niculae & Blondel 2017, sec. 3.2). Fusedmax is the
+total variation prox followed by sparsemax (Prop. 2; the composition is exact). lam = 0 gives sparsemax, and lam ->
+infinity gives uniform weights. The Jacobian is :math:`J_\Delta G / \gamma`, where G averages within the groups (Prop.
+3). Cost O(n). **Masked positions are removed**: the positions on both sides of a gap become neighbours. Example:
+``fusedmax([1, 2.1, 1.9], lam=.1) = [0, .5, .5]``.
 
-Forward and backward: ``kernels/reference/structured.py`` (``fusedmax_forward``, ``grouped_backward``); fast
-``kernels/native/src/fusedmax.h``, ``kernels/triton/structured.py``; a tensor lam: below.
+Forward and backward: the reference is in ``kernels/reference/structured.py`` (``fusedmax_forward``,
+``grouped_backward``), the fast kernels are in ``kernels/native/src/fusedmax.h`` and ``kernels/triton/structured.py``;
+the case of a tensor lam is in this file.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ def fusedmax(
         scores: any shape; -inf counts as masked.
         lam: >= 0, a number or a tensor over the rows.
         gamma: > 0, a number or a tensor over the rows.
-        mask: bool, broadcastable to scores, True = keep; masked positions are removed, so those around them are neighbours.
+        mask: bool, broadcastable to scores, True = keep; the positions on both sides of a masked one become neighbours.
     Returns:
         shape of scores; rows sum to 1.
     Raises:
@@ -51,12 +53,12 @@ def fusedmax(
 
 
 def _of_tensor(x: Tensor, lam: Tensor) -> Tensor:
-    """``x [..., n]`` (-inf = excluded), ``lam [..., 1]``; differentiable in both."""
+    """Fusedmax of ``x [..., n]`` (-inf = masked) with a tensor ``lam [..., 1]``; differentiable in both."""
     p = solved("fusedmax", x, lam)
     keep = x.detach() != -torch.inf
     place = torch.argsort(keep.to(torch.int8), dim=-1, descending=True, stable=True)
     packed, kept = p.gather(-1, place), keep.gather(-1, place)
-    # On the edge between neighbours k and k+1 the penalty pulls the higher group down and the lower one up by lam.
+    # At the edge between neighbours k and k+1, the penalty pulls the higher group down by lam and the lower group up.
     edge = torch.where(kept[..., 1:], torch.sign(packed[..., 1:] - packed[..., :-1]), 0.0)
     pull = torch.zeros_like(packed)
     pull[..., :-1] += edge

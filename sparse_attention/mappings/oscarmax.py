@@ -1,14 +1,16 @@
 r"""Oscarmax: :math:`p = \arg\min_{p \in \Delta} \frac12\|p - x/\gamma\|^2 + \lambda \sum_{i<j} \max(|p_i|, |p_j|)`.
 
-Niculae & Blondel 2017, sec. 3.2: clusters of equal weight, at any positions. ``mode="exact"`` solves this problem for
-scores of any sign: sort them, subtract :math:`\lambda(d - i)` from the i-th largest, isotonic regression, sparsemax.
-``mode="paper"`` is the printed Prop. 2 (and the authors' code): the OSCAR prox on |x|, then sparsemax. It is correct only
-while the prox stays positive (``docs/errata/niculae_oscarmax.py``); with N(0,1) scores, n = 10, lam = .01 half of the rows
-differ, by up to .05, and with N(0, .1^2) scores, n = 30, nearly all, by up to .18. ``paper`` does not compile as one
-graph. Cost O(n log n).
+The penalty encourages clusters of equal weight, at any positions (Niculae & Blondel 2017, sec. 3.2). ``mode="exact"``
+solves this problem for scores of any sign: sort them, subtract :math:`\lambda(d - i)` from the i-th largest, apply
+isotonic regression, then sparsemax. ``mode="paper"`` follows Prop. 2 as printed (and the authors' code): the OSCAR prox
+on |x|, then sparsemax. This is correct only while the prox stays positive (``docs/errata/niculae_oscarmax.py``). With
+N(0, 1) scores, n = 10 and lam = .01, half of the rows differ from the exact solution, by up to .05; with N(0, .1^2)
+scores and n = 30, nearly all rows differ, by up to .18. ``paper`` does not compile as one graph. Cost O(n log n).
 
-Forward and backward: ``kernels/reference/structured.py`` (``oscarmax_forward``, ``grouped_backward``); fast
-``kernels/native/src/oscarmax.h``, ``kernels/triton/structured.py``; a tensor lam and ``paper``: below.
+Forward and backward: the reference is in ``kernels/reference/structured.py`` (``oscarmax_forward``,
+``grouped_backward``), the fast kernels are in ``kernels/native/src/oscarmax.h`` and ``kernels/triton/structured.py``;
+the case of a tensor lam and ``paper``
+are in this file.
 """
 
 from __future__ import annotations
@@ -50,11 +52,11 @@ def oscarmax(
     """Clusters of equal weight at any positions.
 
     Args:
-        scores: any shape; -inf counts as masked, and only kept positions count in the penalty.
+        scores: any shape; -inf counts as masked. The penalty covers only kept positions.
         lam: >= 0, a number or a tensor over the rows.
         gamma: > 0, a number or a tensor over the rows.
         mask: bool, broadcastable to scores, True = keep.
-        mode: "exact" solves the stated problem; "paper" repeats the printed composition.
+        mode: "exact" solves the problem stated above; "paper" computes the composition printed in the paper.
     Returns:
         shape of scores; rows sum to 1.
     Raises:
@@ -70,7 +72,7 @@ def oscarmax(
 
 
 def _of_tensor(x: Tensor, lam: Tensor) -> Tensor:
-    """``x [..., n]`` (-inf = excluded), ``lam [..., 1]``; differentiable in both."""
+    """Oscarmax of ``x [..., n]`` (-inf = masked) with a tensor ``lam [..., 1]``; differentiable in both."""
     p = solved("oscarmax", x, lam)
     keep = x.detach() != -torch.inf
     ordered, place = x.masked_fill(~keep, -torch.inf).sort(dim=-1, descending=True, stable=True)
@@ -81,7 +83,7 @@ def _of_tensor(x: Tensor, lam: Tensor) -> Tensor:
 
 
 def _printed(x: Tensor, lam: float | Tensor, gamma: float | Tensor) -> Tensor:
-    """``P_simplex(P_OSC(x / gamma))``, rows ``x [..., n]`` with -inf at excluded positions; numbers or ``[..., 1]``."""
+    """``P_simplex(P_OSC(x / gamma))`` for rows ``x [..., n]`` (-inf = masked); lam, gamma: numbers or ``[..., 1]``."""
     x = scaled(x, gamma)
     keep = x.detach() != -torch.inf
     return project_last(prox_oscar(x, torch.as_tensor(lam, dtype=x.dtype, device=x.device), keep), keep)
@@ -96,8 +98,9 @@ def prox_oscar(x: Tensor, lam: Tensor, keep: Tensor) -> Tensor:
 def prox_owl(x: Tensor, weights: Tensor, keep: Tensor) -> Tensor:
     """``argmin_{y in R^d} 1/2 ||y - x||^2 + sum_i weights_i |y|_(i)`` over the kept positions of each row, 0 elsewhere.
 
-    Sort |x| in decreasing order, subtract ``weights``, isotonic regression, clip at 0, undo the sorting, restore the
-    signs (Zhong & Kwok 2012). The structure is found without gradient; the value is differentiable in x and weights.
+    Sort |x| in decreasing order, subtract ``weights``, apply isotonic regression, clip at 0, undo the sorting and
+    restore the signs (Zhong & Kwok 2012). The groups are found without gradient; the value is differentiable in x and
+    weights.
     """
     x0 = x.masked_fill(~keep, 0.0)
     sign = torch.sign(x0.detach())

@@ -1,12 +1,12 @@
 r"""sq-pnorm-max: :math:`y = \arg\max_{y \in \Delta} y^\top x - \frac{\gamma}{2}\|y\|_p^2`, :math:`1 < p \le 2`.
 
-Niculae & Blondel 2017, sec. 3.1 (the printed regulariser lacks the factor 1/2 that gradient and Hessian have). p = 2 is
-sparsemax. ``solver="exact"`` finds one scalar root. ``solver="pgd"`` is the projected gradient of the paper: at its
-published tolerance 1e-2 the weights are off by .007 on average and .03 at worst (200 rows N(0, I_30)). ``pgd`` takes
-numbers only and does not compile as one graph.
+Niculae & Blondel 2017, sec. 3.1. (The printed regulariser lacks the factor 1/2 that the printed gradient and Hessian
+assume.) p = 2 gives sparsemax. ``solver="exact"`` solves for a single scalar root. ``solver="pgd"`` is the paper's
+projected gradient method: at the published tolerance of 1e-2, the weights are off by .007 on average and by .03 at
+worst (200 rows drawn from N(0, I_30)). ``pgd`` takes p and gamma as numbers only and does not compile as one graph.
 
-Forward and backward: ``kernels/reference/threshold.py`` (``pnormmax_*``); fast ``kernels/native/src/simplex_mappings.h``,
-``kernels/triton/simplex.py``; ``pgd`` in ``mappings/_pgd.py``.
+Forward and backward: the reference is in ``kernels/reference/threshold.py`` (``pnormmax_*``), the fast kernels are in
+``kernels/native/src/simplex_mappings.h`` and ``kernels/triton/simplex.py``; ``pgd`` is in ``mappings/_pgd.py``.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ def pnormmax(
     solver: str = "exact",
     tol: float = 1e-2,
 ) -> Tensor:
-    """Squared p-norm regulariser.
+    """Sparse attention with a squared p-norm regulariser.
 
     Args:
         scores: any shape; -inf counts as masked.
         p: 1 < p <= 2, a number or a tensor over the rows.
         gamma: > 0, a number or a tensor over the rows.
         mask: bool, broadcastable to scores, True = keep.
-        solver: "exact" or "pgd" (accelerated projected gradient, stopped at ``tol``; the backward is that of Prop. 1 at
-            the point reached).
+        solver: "exact" or "pgd" (accelerated projected gradient, stopped at ``tol``; the backward pass applies Prop. 1
+            at the last iterate).
     Returns:
         shape of scores; rows sum to 1.
     Raises:
-        ValueError: p, gamma, solver or tol out of range; a tensor with ``solver="pgd"``.
+        ValueError: p, gamma, solver or tol is out of range, or p or gamma is a tensor with ``solver="pgd"``.
     """
     p, gamma = P.take(p), GAMMA.take(gamma)
     if solver != "exact":

@@ -1,9 +1,10 @@
-r"""Softmax: :math:`p = \arg\max_{p \in \Delta} p^\top x - \gamma \sum_i p_i \log p_i = e^{x/\gamma} / \sum e^{x/\gamma}`.
+r"""Softmax:
+:math:`p = \arg\max_{p \in \Delta} p^\top x - \gamma \sum_i p_i \log p_i = e^{x/\gamma} / \sum e^{x/\gamma}`.
 
-The dense mapping that the others replace: no position gets exactly 0. It meets the library's contract: a fully masked
-row gives zeros, not NaN. Cost O(n). Jacobian :math:`(\mathrm{Diag}(p) - pp^\top)/\gamma`.
+The dense mapping that the others replace: no kept position gets exactly 0. As everywhere in this library, a fully
+masked row gives zeros, not NaN. Cost O(n). The Jacobian is :math:`(\mathrm{Diag}(p) - pp^\top)/\gamma`.
 
-Forward and backward: ``torch.softmax``, called below; on a GPU ``kernels/triton/simplex.py``.
+Forward and backward: ``torch.softmax``; on a GPU, ``kernels/triton/simplex.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ GAMMA = Param("gamma", low=0.0, meaning="temperature: smaller is closer to the m
     "softmax", params=(GAMMA,), paper="Bridle 1990; Niculae & Blondel 2017, Table of sec. 2", oracle="torch.softmax"
 )
 def softmax(scores: Tensor, dim: int = -1, gamma: float | Tensor = 1.0, mask: Tensor | None = None) -> Tensor:
-    """Every kept position gets weight.
+    """Dense weights: every kept position gets a nonzero weight.
 
     Args:
         scores: any shape; -inf counts as masked.
@@ -42,7 +43,7 @@ def softmax(scores: Tensor, dim: int = -1, gamma: float | Tensor = 1.0, mask: Te
             x = scores if mask is None else scores.masked_fill(~checked(mask, scores), -torch.inf)
             p = torch.softmax(scaled(x, gamma), -1)
             some = p.detach() if p.numel() < 10000 else p.detach().select(-1, 0)
-            if not math.isnan(some.sum().item()):  # no row without a position
+            if not math.isnan(some.sum().item()):  # no row is fully masked
                 return p
     return along(_softmax, scores, dim, mask, gamma=gamma)
 

@@ -1,11 +1,12 @@
-r"""Sparsegen: :math:`\rho(z; g, \lambda) = \arg\min_{p \in \Delta} \|p - g(z)\|^2 - \lambda\|p\|^2
-= \mathrm{sparsemax}(g(z)/(1-\lambda))`, :math:`\lambda < 1`.
+r"""Sparsegen: :math:`\rho(z; g, \lambda) = \arg\min_{p \in \Delta} \|p - g(z)\|^2 - \lambda\|p\|^2`, which is
+:math:`\mathrm{sparsemax}(g(z)/(1-\lambda))`, for :math:`\lambda < 1`.
 
-Laha et al. 2018, sec. 3. lam = 0 is sparsemax of g(z), lam -> 1 gives a one-hot vector, lam -> -infinity the uniform one
-(the text before sec. 3.1 says the opposite). ``sparsegen_lin``: g = z; ``sparsegen_exp``: g = e^z;
-``sparsegen_sq``: g = z^2.
+Laha et al. 2018, sec. 3. lam = 0 gives sparsemax of g(z), lam -> 1 gives a one-hot vector, and lam -> -infinity gives
+uniform weights (the text before sec. 3.1 says the opposite). The function g is z in ``sparsegen_lin``, e^z in
+``sparsegen_exp`` and z^2 in ``sparsegen_sq``.
 
-Forward and backward: g below, then those of sparsemax, ``kernels/reference/threshold.py`` (``sparsemax_*``).
+Forward and backward: g is in this file; the sparsemax that follows is in ``kernels/reference/threshold.py``
+(``sparsemax_*``).
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ def _sparsegen(
 def sparsegen_lin(scores: Tensor, dim: int = -1, lam: float | Tensor = 0.0, mask: Tensor | None = None) -> Tensor:
     """Sparsemax with adjustable sparsity.
 
-    ``sparsemax(scores / (1 - lam))``.
+    Computes ``sparsemax(scores / (1 - lam))``.
 
     Args:
         scores: any shape; -inf counts as masked.
-        lam: < 1, a number or a tensor over the rows (its derivative is ``J z / (1-lam)^2``).
+        lam: < 1, a number or a tensor over the rows (the derivative with respect to lam is ``J z / (1-lam)^2``).
         mask: bool, broadcastable to scores, True = keep.
     Returns:
         shape of scores; rows sum to 1.
@@ -62,8 +63,8 @@ def sparsegen_lin(scores: Tensor, dim: int = -1, lam: float | Tensor = 0.0, mask
 def sparsegen_exp(scores: Tensor, dim: int = -1, lam: float | Tensor = 0.0, mask: Tensor | None = None) -> Tensor:
     """Sparsegen of e^z.
 
-    ``sparsemax(exp(scores) / (1 - lam))``; arguments as :func:`sparsegen_lin`. Not translation invariant, so scores cannot be shifted
-    first: above 88 they overflow in float32, and the row is NaN.
+    Computes ``sparsemax(exp(scores) / (1 - lam))``, with the arguments of :func:`sparsegen_lin`. It is not translation
+    invariant, so the scores cannot be shifted first: in float32, scores above 88 overflow, and their row is NaN.
     """
     return _sparsegen(scores, dim, lam, mask, torch.exp)
 
@@ -72,7 +73,7 @@ def sparsegen_exp(scores: Tensor, dim: int = -1, lam: float | Tensor = 0.0, mask
 def sparsegen_sq(scores: Tensor, dim: int = -1, lam: float | Tensor = 0.0, mask: Tensor | None = None) -> Tensor:
     """Sparsegen of z^2.
 
-    ``sparsemax(scores^2 / (1 - lam))``; arguments as :func:`sparsegen_lin`. A large negative score counts as
-    much as a large positive one.
+    Computes ``sparsemax(scores^2 / (1 - lam))``, with the arguments of :func:`sparsegen_lin`. A large negative score
+    gets as much weight as an equally large positive one.
     """
     return _sparsegen(scores, dim, lam, mask, torch.square)

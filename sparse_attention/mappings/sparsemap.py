@@ -1,22 +1,26 @@
-r"""SparseMAP: sparse attention over structures, :math:`\mu = \arg\min_{\mu \in \mathcal M} \frac12\|\mu - \theta\|^2 - h(\mu)`.
+r"""SparseMAP: attention over structures,
+:math:`\mu = \arg\min_{\mu \in \mathcal M} \frac12\|\mu - \theta\|^2 - h(\mu)`.
 
-Niculae, Martins, Blondel & Cardie 2018; Peters, Niculae & Martins 2018. :math:`\mathcal M` is the set of averages of structures:
-sequences of states, or matchings of rows and columns. The unary scores :math:`\theta` are regularised. Transition scores enter
-linearly: :math:`h(\mu)` is the highest transition score of an average that equals :math:`\mu`. Few structures have weight;
-:math:`\mu` is unique, the weights of the structures need not be. Without transitions a sequence is sparsemax at every position, and a
-matching of one row is sparsemax.
+Niculae, Martins, Blondel & Cardie 2018; Peters, Niculae & Martins 2018. :math:`\mathcal M` is the set of averages of
+structures, which are sequences of states or matchings of rows and columns. The unary scores :math:`\theta` are
+regularised. Transition scores enter linearly: :math:`h(\mu)` is the highest transition score of any average of
+structures that equals :math:`\mu`. Only a few structures have nonzero weight; :math:`\mu` is unique, but the weights
+need not be. Without transitions, a sequence reduces to sparsemax at every position. A matching with a single row also
+reduces to sparsemax.
 
-Exact by an active set, up to a duality gap of 64 times the rounding of the scores' sum (1e-12 or so), which is
-returned as a certificate; computed in float64. Gradients use an affinely independent basis of the face of optimal
-structures, so they are correct at ties; at a kink of the solution, or where transitions can be exchanged without loss, they
-are one of the possible ones. Piecewise linear: the second derivative is that of a linear
-map. Matchings of the authors' code take a padded square; here n rows take n of m columns.
+The solution is computed by an active set method in float64. It is exact up to the duality gap, which is returned as a
+certificate and is at most 64 times the rounding of the scores' sum (about 1e-12). Gradients use an affinely independent
+basis of the face of optimal structures, so they are correct at ties. At a kink of the solution, or where transitions
+can be exchanged without loss, they are one of the possible gradients. The mapping is piecewise linear, so its second
+derivative is that of a linear map. In the authors' code, matchings need a padded square matrix; here, n rows are
+matched to n of m columns.
 
-`softmax_sequence` is the dense counterpart, the marginals of a linear-chain conditional random field. Other factors
-(at most k, trees, your own): `sparse_attention.structured`.
+`softmax_sequence` is the dense counterpart: the marginals of a linear-chain conditional random field. For other factors
+(at most k, trees, your own), see `sparse_attention.structured`.
 
-Forward and backward: ``structured/active_set.py``, ``structured/rows.py`` (``_Listed``); fast
-``kernels/native/src/sparsemap.h``, ``kernels/native/src/active_set.h``; softmax_sequence below, by autograd.
+Forward and backward: the reference is in ``structured/active_set.py`` and ``structured/rows.py`` (``_Listed``), the
+fast kernels are in ``kernels/native/src/sparsemap.h`` and ``kernels/native/src/active_set.h``; softmax_sequence is
+in this file, by autograd.
 """
 
 from __future__ import annotations
@@ -35,18 +39,21 @@ _PAPER = "Niculae et al. 2018; Peters et al. 2018"
 
 
 def position_mask(mask: Tensor | None, scores: Tensor) -> Tensor | None:
-    """A mask over positions ``[..., T]`` as one over scores ``[..., T, S]``; others as they are."""
+    """Expand a mask over positions ``[..., T]`` to ``[..., T, 1]``, to fit the scores; return other masks unchanged."""
     return mask.unsqueeze(-1) if mask is not None and mask.ndim == scores.ndim - 1 else mask
 
 
 def sequence_scores(
     scores: Tensor, transitions: Tensor, start: Tensor | None, stop: Tensor | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Scores ``[..., T, S]`` in float32 or float64 with start and stop added to the first and last kept position, -inf where
-    masked, and transitions of the same type; both with the full leading shape, transitions with none if they are shared.
+    """Scores and transitions, checked and ready for the solver.
 
+    Returns:
+        the scores ``[..., T, S]`` in float32 or float64, with start and stop added at the first and last kept position
+        and -inf where masked; and the transitions in the same dtype. Both have the full leading shape, except that
+        transitions shared by all sequences have no leading dimensions.
     Raises:
-        ValueError: shapes that do not fit.
+        ValueError: the shapes do not fit.
     """
     if scores.ndim < 2 or transitions.ndim < 2 or transitions.shape[-2:] != (scores.shape[-1],) * 2:
         raise ValueError(
@@ -118,21 +125,23 @@ def sparsemap_sequence(
     mask: Tensor | None = None,
     return_structures: bool = False,
 ) -> Tensor | Solution:
-    """Sparse attention over sequences of states: the marginals of every position's state.
+    """Sparse attention over sequences of states; returns the marginals of the states at every position.
 
     Args:
-        scores: ``(..., T, S)`` of S states at T positions; -inf counts as masked.
-        transitions: ``(..., S, S)``, from x to, broadcastable over the leading dimensions; -inf forbids one.
-        start, stop: ``(..., S)``, scores of the first and last kept position's state.
-        mask: bool, True = keep: ``(..., T)`` for positions (one dimension less than the scores), or broadcastable to the
-            scores. Positions without a kept state are left out, and those on both sides of them become neighbours.
-        return_structures: return a `Solution` (marginals, structures, weights, gap). Structures are states ``(..., K, T)``, -1 at
-            positions that are left out.
+        scores: ``(..., T, S)`` for S states at T positions; -inf counts as masked.
+        transitions: ``(..., S, S)``, indexed [from, to], broadcastable over the leading dimensions; -inf forbids a
+            transition.
+        start, stop: ``(..., S)``, extra scores for the states of the first and last kept position.
+        mask: bool, True = keep; either ``(..., T)`` for positions (one dimension fewer than the scores) or
+            broadcastable to the scores. Positions without a kept state are left out, and the positions on both sides of
+            them become neighbours.
+        return_structures: return a `Solution` (marginals, structures, weights and gap). Each structure is a sequence of
+            states; together they are ``(..., K, T)``, with -1 at positions that are left out.
     Returns:
-        ``(..., T, S)``: every kept position sums to 1; 0 where masked; NaN in a sequence with NaN or +inf. Gradients for
-        scores, transitions, start and stop.
+        ``(..., T, S)``; every kept position sums to 1. The result is 0 where masked, and NaN in a sequence with NaN or
+        +inf. It is differentiable in scores, transitions, start and stop.
     Raises:
-        ValueError: shapes that do not fit; a sequence with kept positions and no path above -inf.
+        ValueError: the shapes do not fit, or a sequence has kept positions but every path through them scores -inf.
     """
     x, transitions = sequence_scores(scores, transitions, start, stop, mask)
     if not x.numel():
@@ -160,18 +169,20 @@ def sparsemap_matching(scores: Tensor, mask: Tensor | None = None, *, return_str
 def sparsemap_matching(
     scores: Tensor, mask: Tensor | None = None, return_structures: bool = False
 ) -> Tensor | Solution:
-    """Sparse attention over matchings of rows and columns: the marginals of every pair.
+    """Sparse attention over matchings of rows and columns; returns the marginals of every pair.
 
     Args:
         scores: ``(..., n, m)``; -inf counts as masked.
         mask: bool, broadcastable to the scores, True = keep. Rows and columns without a kept pair are left out.
-        return_structures: return a `Solution` (marginals, structures, weights, gap). Structures are the column of every row
-            ``(..., K, n)``, -1 for rows without one.
+        return_structures: return a `Solution` (marginals, structures, weights and gap). A structure gives the column of
+            every row; together they are ``(..., K, n)``, with -1 for rows without a column.
     Returns:
-        ``(..., n, m)``. n <= m, of those kept: every row sums to 1, every column to at most 1; otherwise the other way
-        round. 0 where masked; NaN in a matrix with NaN or +inf.
+        ``(..., n, m)``. If no more rows than columns are kept, every kept row sums to 1 and every column to at most 1;
+        otherwise, every kept column sums to 1 and every row to at most 1. The result is 0 where masked, and NaN in a
+        matrix with NaN or +inf.
     Raises:
-        ValueError: scores of less than two dimensions; a matrix whose kept pairs hold no complete matching.
+        ValueError: the scores have fewer than two dimensions, or the kept pairs of a matrix contain no complete
+            matching.
     """
     if scores.ndim < 2:
         raise ValueError(f"scores of shape {tuple(scores.shape)} have no rows and columns: (..., n, m)")
@@ -189,7 +200,7 @@ def _empty(x: Tensor, dtype: torch.dtype, length: int, structures: bool) -> Tens
     return Solution(marginals, chosen, x.new_zeros(*lead, 1), torch.zeros(lead, dtype=torch.float64, device=x.device))
 
 
-_NEVER = -1e30  # in place of -inf, which has no derivative in a log-sum
+_NEVER = -1e30  # replaces -inf, which has no derivative in logsumexp
 
 
 @register(
@@ -207,9 +218,10 @@ def softmax_sequence(
     stop: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Dense attention over sequences: marginals of a linear-chain conditional random field, by forward-backward.
+    """Dense attention over sequences: the marginals of a linear-chain conditional random field.
 
-    Arguments and result as :func:`sparsemap_sequence`. Twice differentiable; O(T S^2) in T steps of torch.
+    Computed by forward-backward. Arguments and result are those of :func:`sparsemap_sequence`. Twice differentiable;
+    the cost is O(T S^2), in T sequential torch steps.
     """
     x, transitions = sequence_scores(scores, transitions, start, stop, mask)
     if not x.numel():
@@ -218,7 +230,7 @@ def softmax_sequence(
     there = keep.any(-1, keepdim=True)
     z = torch.where(keep, x, _NEVER)
     steps = torch.where(transitions.detach() == -torch.inf, _NEVER, transitions)
-    # A position that is left out passes its message on.
+    # A position that is left out passes on the message it receives unchanged.
     forward, backward = [torch.zeros_like(z[..., 0, :])], [torch.zeros_like(z[..., 0, :])]
     begun = torch.zeros_like(there[..., 0, :])
     for t in range(z.shape[-2]):

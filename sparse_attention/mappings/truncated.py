@@ -1,11 +1,11 @@
-r"""Top-k and top-p: softmax of the largest scores only, :math:`p = \mathrm{softmax}(x_S)` on a set S, zero elsewhere.
+r"""Top-k and top-p: softmax over a set S of the largest scores, :math:`p = \mathrm{softmax}(x_S)`, and zero elsewhere.
 
-``top_k``: S are the k largest kept scores (Gupta et al. 2021 for attention). ``top_p``: the fewest largest ones whose softmax
-probabilities hold at least ``mass`` (the nucleus of Holtzman et al. 2020). Among equal scores the earlier position comes first.
-S is piecewise constant in the scores, so the gradient is that of softmax on S; k and mass have none. Unlike sparsemax, the value
-jumps where two scores change order. Cost O(n log n).
+In ``top_k``, S holds the k largest kept scores (Gupta et al. 2021, for attention). In ``top_p``, S is the smallest set
+of largest scores whose softmax probabilities sum to at least ``mass`` (the nucleus of Holtzman et al. 2020). Ties are
+broken in favour of the earlier position. S is piecewise constant in the scores, so the gradient is that of softmax on
+S; k and mass have no gradient. Unlike sparsemax, the value jumps where two scores change order. Cost O(n log n).
 
-Forward and backward: here, by autograd.
+Forward and backward: in this file, by autograd.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MASS = Param("mass", low=0.0, high=1.0, closed_high=True, tensor=False, meaning=
 
 
 def _ordered(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Kept scores in decreasing order, excluded ones last at -inf, ``[..., n]``; the rank of every position, from 0."""
+    """Scores ``[..., n]`` in decreasing order (masked ones last, as -inf), and the rank of every position, from 0."""
     ordered, place = scores.detach().masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True, stable=True)
     at = torch.arange(scores.shape[-1], device=scores.device).expand_as(place)
     return ordered, torch.empty_like(place).scatter(-1, place, at)
@@ -35,7 +35,7 @@ def top_k(scores: Tensor, mask: Tensor, k: int = 8) -> Tensor:
     """Softmax of the k largest scores.
 
     Args:
-        scores: [..., n]. mask: [..., n], True = keep. k: >= 1; all positions if fewer are kept.
+        scores: [..., n]. mask: [..., n], True = keep. k: >= 1; if fewer positions are kept, all of them are used.
     Returns:
         [..., n]; rows sum to 1, with at most k entries above 0.
     """
@@ -45,10 +45,10 @@ def top_k(scores: Tensor, mask: Tensor, k: int = 8) -> Tensor:
 
 @register("top_p", params=(MASS,), paper="Holtzman et al. 2020 (nucleus)", oracle="enumeration")
 def top_p(scores: Tensor, mask: Tensor, mass: float = 0.9) -> Tensor:
-    """Softmax of the fewest scores that hold a softmax probability of ``mass``.
+    """Softmax of the fewest scores whose softmax probabilities sum to at least ``mass``.
 
     Args:
-        scores: [..., n]. mask: [..., n], True = keep. mass: 0 < mass <= 1; 1 is softmax.
+        scores: [..., n]. mask: [..., n], True = keep. mass: 0 < mass <= 1; 1 gives softmax.
     Returns:
         [..., n]; rows sum to 1.
     """
@@ -56,5 +56,5 @@ def top_p(scores: Tensor, mask: Tensor, mass: float = 0.9) -> Tensor:
         return _restricted(scores, mask)
     ordered, rank = _ordered(scores, mask)
     held = torch.softmax(ordered.double(), -1).cumsum(-1)
-    before = torch.cat((torch.zeros_like(held[..., :1]), held[..., :-1]), -1)  # what those above hold
+    before = torch.cat((torch.zeros_like(held[..., :1]), held[..., :-1]), -1)  # total probability of the higher scores
     return _restricted(scores, mask & (before.gather(-1, rank) < mass))

@@ -1,19 +1,22 @@
-r"""TVmax: :math:`p = \arg\min_{p \in \Delta} \frac12\|p - x/\gamma\|^2 + \lambda \sum_{(i,j)} |p_i - p_j|` over the neighbours of a grid.
+r"""TVmax: :math:`p = \arg\min_{p \in \Delta} \frac12\|p - x/\gamma\|^2 + \lambda \sum_{(i,j)} |p_i - p_j|` for
+neighbours i, j on a grid.
 
-Martins et al. 2021: connected regions of an image get the same weight. Neighbours share a side; edges to masked positions are
-left out. The prox of the penalty followed by sparsemax is exact, as on a line: the projection keeps the order of the values, so
-a subgradient of the penalty before the projection is one after it (Yu 2013).
+The penalty encourages connected regions of an image to get the same weight (Martins et al. 2021). Two positions are
+neighbours if they share a side; edges to masked positions are left out. Taking the prox of the penalty and then
+sparsemax is exact, as on a line: the projection keeps the order of the values, so a subgradient of the penalty before
+the projection is still one afterwards (Yu 2013).
 
-The prox is solved in its dual, a flow on the edges between -lam and lam, by accelerated projected gradients with restarts in
-float64. The duality gap is a certificate: the values are within ``sqrt(2 gap)`` of the exact ones. The flow also gives the regions:
-two neighbours differ only if their edge carries its capacity, lam, towards the lower one; all other edges join. The solver stops
-when the values of each region agree with their mean to `SAME` times the range of the scores. The value is then recomputed as
-these means, so it and its derivatives of any order are exact if the regions are: with G averaging inside them the Jacobian is
-:math:`J_\Delta G / \gamma`, at kinks one of the possible ones. It takes some hundred steps, more for large grids and where
-neighbours nearly agree. Not for ``torch.func`` transforms; ``torch.compile`` breaks the graph at the
-call.
+The prox is solved in its dual (an edge flow bounded by [-lam, lam]) by accelerated projected gradient with restarts, in
+float64. The duality gap is a certificate: the values are within ``sqrt(2 gap)`` of the exact ones. The flow also
+determines the regions: two neighbours differ only if the edge between them carries its full capacity, lam, towards the
+lower one; all other edges join their ends into one region. The solver stops when the values of each region agree with
+their mean to within `SAME` times the range of the scores. The result is then recomputed from these means, so if the
+regions are correct, the result and its derivatives of any order are exact. The Jacobian is :math:`J_\Delta G / \gamma`,
+where G averages within the regions; at kinks it is one of the possible Jacobians. The solver takes a few hundred steps,
+or more for large grids and where neighbours are nearly equal. tvmax does not support ``torch.func`` transforms, and
+``torch.compile`` breaks the graph at the call.
 
-Forward and backward: here; the projection by `sparsemax`.
+Forward and backward: in this file; the projection is `sparsemax`.
 """
 
 from __future__ import annotations
@@ -30,9 +33,9 @@ from ..rows.shape import last, per_row, scaled
 
 LAM = Param("lam", low=0.0, closed_low=True, meaning="weight of the total variation; 0 is sparsemax")
 GAMMA = Param("gamma", low=0.0, meaning="strength of the whole regulariser")
-TOLERANCE = 1e-15  # largest duality gap, times the number of positions and the squared range of the scores
-SAME = 1e-11  # largest distance of a position from the mean of its region, times the range
-STEPS, CHECKED = 20_000, 20  # most steps, and how many between two checks of the gap
+TOLERANCE = 1e-15  # largest accepted duality gap, relative to n times the squared range of scores
+SAME = 1e-11  # largest accepted distance of a value from the mean of its region, relative to the range of the scores
+STEPS, CHECKED = 20_000, 20  # maximum number of steps, and number of steps between two checks of the gap
 
 
 @register(
@@ -50,7 +53,7 @@ def tvmax(
     mask: Tensor | None = None,
     return_gap: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Equal weight on connected regions of a grid.
+    """Encourages equal weight on connected regions of a grid.
 
     Args:
         scores: ``[..., H, W]``; -inf counts as masked.
@@ -59,9 +62,9 @@ def tvmax(
         mask: bool, broadcastable to scores, True = keep.
         return_gap: also return the duality gap of the prox ``[...]`` (float64).
     Returns:
-        ``[..., H, W]``, every grid sums to 1; 0 where masked, NaN in a grid with NaN or +inf.
+        ``[..., H, W]``; every grid sums to 1. The result is 0 where masked, and NaN in a grid with NaN or +inf.
     Raises:
-        ValueError: scores of less than two dimensions, lam or gamma out of range.
+        ValueError: the scores have fewer than two dimensions, or lam or gamma is out of range.
     """
     if scores.ndim < 2:
         raise ValueError(f"scores of shape {tuple(scores.shape)} are no grid; tvmax needs (..., H, W)")
@@ -83,11 +86,14 @@ def tvmax(
 
 @torch.no_grad()
 def _regions(z: Tensor, lam: float | Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """For ``z [..., n]``, -inf where masked: the region of every position ``[..., n]`` int64, how its higher and lower neighbours
-    pull it per unit of lam ``[..., n]``, and the duality gap ``[...]``.
+    """The regions of the grids ``z [..., n]`` (-inf where masked).
 
-    Scores that can get no attention are raised to a floor, which changes no weight: a position leaves the support when its score
-    is 1 + 8 lam below the highest.
+    Scores too low to get any attention are raised to a floor. This changes no weight, because a position leaves the
+    support when its score is 1 + 8 lam below the highest.
+
+    Returns:
+        the region of every position ``[..., n]`` int64; the net pull of its higher and lower neighbours, per unit of
+        lam ``[..., n]``; and the duality gap ``[...]``.
     """
     n = z.shape[-1]
     flat = z.double().reshape(-1, n)
@@ -98,25 +104,29 @@ def _regions(z: Tensor, lam: float | Tensor, grid: tuple[int, int]) -> tuple[Ten
     top = flat.masked_fill(~keep, -torch.inf).amax(-1, keepdim=True)
     flat = torch.where(keep, torch.maximum(flat - top, -2 - 16 * weight), 0.0)
     y, edges = flat.view(-1, *grid), _between(keep.view(-1, *grid))
-    spread = -flat.amin(-1)  # the highest is 0
-    # No edge carries more than this, however large lam is.
+    spread = -flat.amin(-1)  # the highest score is 0
+    # No edge carries more flow than this, however large lam is.
     capacity = edges * torch.minimum(weight, flat.abs().sum(-1, keepdim=True)).view(-1, 1, 1, 1)
-    free = edges & (weight > 0).view(-1, 1, 1, 1)  # without a penalty nothing joins, not even equal scores
+    free = edges & (weight > 0).view(-1, 1, 1, 1)  # without a penalty no edge joins, not even between equal scores
     regions, apart, gap = _solve(y, capacity, free, (TOLERANCE * n * spread.square()).clamp(min=1e-300), SAME * spread)
     pull = -_outflow(torch.where(edges, apart, 0.0))
     return regions.view(z.shape), pull.view(z.shape), gap.view(z.shape[:-1])
 
 
 def _solve(z: Tensor, capacity: Tensor, free: Tensor, enough: Tensor, same: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The prox at ``z [R, H, W]``: regions ``[R, H W]``, the direction of the edges between them ``[R, 2, H, W]``, the gap ``[R]``.
+    """Solve the prox at ``z [R, H, W]``.
 
-    Stops when the gap is below ``enough [R]`` and every value is within ``same [R]`` of the mean of its region. Only ``free`` edges
-    join.
+    The solver stops when the gap is at most ``enough [R]`` and every value is within ``same [R]`` of the mean of its
+    region. Only ``free`` edges can join positions.
+
+    Returns:
+        regions ``[R, H W]``; the direction of the edges between different regions ``[R, 2, H, W]``; and the gap
+        ``[R]``.
     """
     flow = ahead = torch.zeros_like(capacity)
     t = torch.ones(len(z), 1, 1, 1, dtype=z.dtype, device=z.device)
     for step in range(1, STEPS + 1):
-        # No eigenvalue of the grid's Laplacian is above 8.
+        # The step size is 1/8: no eigenvalue of the grid's Laplacian is above 8.
         new = torch.clamp(ahead + _slopes(z - _outflow(ahead)) / 8, -capacity, capacity)
         moved = new - flow
         t = torch.where(((ahead - new) * moved).sum((1, 2, 3), keepdim=True) > 0, 1.0, t)
@@ -143,7 +153,7 @@ def _solve(z: Tensor, capacity: Tensor, free: Tensor, enough: Tensor, same: Tens
 
 
 def _slopes(y: Tensor) -> Tensor:
-    """``y [R, H, W]`` -> the differences to the right and the lower neighbour ``[R, 2, H, W]``; 0 at the border."""
+    """Differences ``[R, 2, H, W]`` of ``y [R, H, W]`` to the right and to the lower neighbour; 0 at the border."""
     found = y.new_zeros(len(y), 2, *y.shape[1:])
     torch.sub(y[:, :, 1:], y[:, :, :-1], out=found[:, 0, :, :-1])
     torch.sub(y[:, 1:], y[:, :-1], out=found[:, 1, :-1])
@@ -151,7 +161,7 @@ def _slopes(y: Tensor) -> Tensor:
 
 
 def _outflow(flow: Tensor) -> Tensor:
-    """The transpose of `_slopes`: ``[R, 2, H, W]`` -> ``[R, H, W]``."""
+    """The transpose of `_slopes`, from ``[R, 2, H, W]`` to ``[R, H, W]``."""
     total = -flow.sum(1)
     total[:, :, 1:] += flow[:, 0, :, :-1]
     total[:, 1:] += flow[:, 1, :-1]
@@ -159,7 +169,7 @@ def _outflow(flow: Tensor) -> Tensor:
 
 
 def _between(keep: Tensor) -> Tensor:
-    """``keep [R, H, W]`` -> whether a position and its right, lower neighbour are both kept ``[R, 2, H, W]``."""
+    """Mask ``[R, 2, H, W]``: True where a position and its right or lower neighbour are both in ``keep [R, H, W]``."""
     found = keep.new_zeros(len(keep), 2, *keep.shape[1:])
     found[:, 0, :, :-1] = keep[:, :, 1:] & keep[:, :, :-1]
     found[:, 1, :-1] = keep[:, 1:] & keep[:, :-1]
@@ -167,7 +177,7 @@ def _between(keep: Tensor) -> Tensor:
 
 
 def _components(joined: Tensor) -> Tensor:
-    """Connected positions, from the edges ``[R, 2, H, W]`` that join them: the least index in each one's component ``[R, H W]``."""
+    """Components of the graph with edges ``joined [R, 2, H, W]``: the smallest index in each component ``[R, H W]``."""
     shape = (len(joined), *joined.shape[2:])
     n = shape[1] * shape[2]
     label = torch.arange(n, device=joined.device).expand(shape[0], n).reshape(shape)

@@ -1,12 +1,12 @@
-"""Attention over structures: SparseMAP for any factor with an oracle.
+"""Attention over structures: SparseMAP for any factor that has an oracle.
 
     from sparse_attention.structured import Budget, sparsemap
 
     mu = sparsemap(Budget(3), scores, mask=mask)                # at most 3 of n
-    mu = sparsemap(MyFactor(), scores, return_structures=True)  # `active_set.Factor`: dims and highest
+    mu = sparsemap(MyFactor(), scores, return_structures=True)  # your own: see `active_set.Factor`
 
-``sa.sparsemap_sequence`` and ``sa.sparsemap_matching`` have native kernels. `active_set` is the solver, `factors` has the
-oracles, `rows` makes differentiable functions of batches.
+``sa.sparsemap_sequence`` and ``sa.sparsemap_matching`` have native kernels. The solver is in `active_set`, the oracles
+are in `factors`, and `rows` provides the differentiable functions on batches.
 """
 
 from .active_set import Factor

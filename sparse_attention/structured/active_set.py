@@ -1,21 +1,25 @@
-r"""SparseMAP by the active set (Niculae, Martins, Blondel & Cardie 2018), for any factor, in plain torch.
+r"""SparseMAP for any factor, by the active set method (Niculae, Martins, Blondel & Cardie 2018), in plain torch.
 
 .. math:: \mu = \arg\min_{\mu \in \mathrm{conv}\{m_y\}} \tfrac12\|\mu - \theta\|^2 - \max_{p \ge 0, 1^\top p = 1, Mp = \mu} c^\top p
 
-A structure y has an indicator :math:`m_y` (a column of M) and a score :math:`c_y` of its own, such as transitions. The solver
-holds a set of affinely independent structures with weights and repeats two steps. It moves the weights towards the solution on
-the set without :math:`p \ge 0`; a structure whose weight becomes 0 leaves. Then the structure with the highest score under
-:math:`\theta - \mu` joins. Its gain is the duality gap, a certificate: no point is better by more, and :math:`\mu` is within
-:math:`\sqrt{2\,\mathrm{gap}}` of the best. The solver stops at a gap of 64 times the rounding of the scores' sum (about 1e-12).
+A structure y has an indicator :math:`m_y` (a column of M) and an additional score :math:`c_y`, such as its transitions.
+The solver holds a set of affinely independent structures with weights and repeats two steps. First, it moves the
+weights towards the solution on this set without the constraint :math:`p \ge 0`; a structure whose weight becomes 0
+leaves the set. Then the structure with the highest score under :math:`\theta - \mu` joins the set. The gain of this
+structure is the duality gap, which is a certificate: no point is better by more than the gap, and :math:`\mu` is within
+:math:`\sqrt{2\,\mathrm{gap}}` of the optimum. The solver stops at a gap of 64 times the rounding of the scores' sum
+(about 1e-12).
 
-Affinely dependent structures need two more steps. One that joins inside the hull of the set replaces a structure whose weight
-it uses up (a pivot of the simplex method). And :math:`\mu` may be on a smaller hull than it can move in: for the gradient,
-structures without weight join until the set spans the whole face of optimal structures. With it,
+Affinely dependent structures need two more steps. If a new structure is inside the affine hull of the set, it replaces
+a structure whose weight it uses up (a pivot of the simplex method). And the hull of the set may be smaller than the
+face within which :math:`\mu` can move. For the gradient, structures of weight 0 therefore join until the set spans the
+whole face of optimal structures. The gradient is then
 
 .. math:: d\mu = M Q (M^\top d\theta + dc), \qquad
           Q = Z^{-1} - \frac{Z^{-1} 1 1^\top Z^{-1}}{1^\top Z^{-1} 1}, \quad Z = M^\top M + 1 1^\top
 
-Every structure found costs one call of the oracle and a solve, O(K^3) here for K held, O(K^2) in the native kernel.
+Every structure found costs one call of the oracle and one linear solve. With K structures in the set, the solve is
+O(K^3) here and O(K^2) in the native kernel.
 """
 
 from __future__ import annotations
@@ -32,13 +36,17 @@ _NO_WEIGHT, _DEPENDENT = 1e-13, 1e-9
 
 
 class Factor(Protocol):
-    """A set of structures, defined by an oracle. ``dims``: how many last dimensions of the scores one structure covers.
+    """A set of structures, defined by an oracle.
 
-    highest: ``(scores [*shape], *inputs) -> (m, *counts)``, all float64, for the structure of the highest score
-    ``sum(scores * m) + sum_i sum(inputs_i * counts_i)``: ``m [*shape]`` >= 0 is its indicator, ``counts_i`` (as the input)
-    how often it uses what has a score in the input. A score of -inf forbids its entry. Raises ValueError if
-    nothing is allowed. A factor with inputs has ``inputs``, how many dimensions each of them has: a tuple; one without may
-    return the indicator alone.
+    dims: the number of trailing dimensions of the scores that one structure covers.
+
+    highest: the oracle, ``(scores [*shape], *inputs) -> (m, *counts)``, all float64. It finds the structure with the
+    highest score ``sum(scores * m) + sum_i sum(inputs_i * counts_i)``. ``m [*shape]`` >= 0 is the indicator of the
+    structure. ``counts_i``, in the shape of the i-th input, says how often the structure uses each entry of that input.
+    A score of -inf forbids its entry. The oracle raises ValueError if no structure is allowed, and may return only the
+    indicator if there are no inputs.
+
+    inputs: needed only by a factor with inputs; a tuple with the number of dimensions of each input.
     """
 
     dims: int
@@ -48,8 +56,9 @@ class Factor(Protocol):
 
 
 class Active(NamedTuple):
-    """Structures ``M [K, D]`` and their counts ``[K, D_i]`` for every input, weights ``[K]`` (the last ones may be 0: they
-    span the face), marginals ``[D]`` and the gap."""
+    """The result of the solver: structures ``M [K, D]``, their counts ``[K, D_i]`` for every input, weights ``[K]``,
+    marginals ``[D]`` and the gap. The last weights may be 0, for structures that only help to span the face.
+    """
 
     M: Tensor
     counts: tuple[Tensor, ...]
@@ -59,7 +68,7 @@ class Active(NamedTuple):
 
 
 class _Problem:
-    """One row: the oracle and scores of structures, each a list of flat float64 vectors, indicator first."""
+    """One row: its oracle and structure scores. A structure is a list of flat float64 vectors, indicator first."""
 
     def __init__(self, factor: Factor, scores: Tensor, inputs: tuple[Tensor, ...]) -> None:
         self.factor, self.shape, self.inputs = factor, scores.shape, inputs
@@ -75,7 +84,7 @@ class _Problem:
         return [p.reshape(-1).to(torch.float64) for p in parts]
 
     def value(self, scores: Tensor, y: list[Tensor], size: bool = False) -> float:
-        """The score of a structure; ``size``: the sum of the absolute values in it, what rounding is relative to."""
+        """The score of a structure or, with ``size``, the sum of its absolute terms, to which rounding is relative."""
         total = 0.0
         for weight, count in zip((scores, *(i.reshape(-1) for i in self.inputs)), y):
             terms = torch.where(count == 0, 0.0, weight * count)
@@ -84,7 +93,7 @@ class _Problem:
 
 
 class _Set:
-    """Affinely independent structures with weights; ``b``: their linear scores."""
+    """Affinely independent structures with weights ``p`` and linear scores ``b``."""
 
     def __init__(self) -> None:
         self.held: list[list[Tensor]] = []
@@ -100,7 +109,7 @@ class _Set:
         return torch.linalg.solve(M @ M.T + 1, values)
 
     def hull(self, m: Tensor) -> tuple[Tensor, bool]:
-        """The affine combination nearest to ``m``, and whether it is ``m``."""
+        """The coefficients of the affine combination nearest to ``m``, and whether that combination equals ``m``."""
         a = self.coefficients(self.M @ m + 1)
         off = (m - a @ self.M).square().sum() + (1 - a.sum()).square()
         return a, bool(off <= _DEPENDENT * (m.square().sum() + 1))
@@ -123,7 +132,7 @@ class _Set:
         self.add(y, b, step)
 
     def improve(self) -> bool:
-        """Move the weights as far as possible; False if the newest structure leaves at once, because its gain was rounding."""
+        """Move the weights as far as possible; False if the newest structure leaves at once (its gain was rounding)."""
         newest = self.held[-1]
         for first in (True, *[False] * len(self.held)):
             ones = torch.ones(len(self.held), dtype=torch.float64)
@@ -145,9 +154,10 @@ class _Set:
 
 
 def solve(factor: Factor, scores: Tensor, inputs: tuple[Tensor, ...]) -> Active:
-    """One row: scores ``[*shape]``, -inf where masked and not everywhere, and inputs, float64, without NaN.
+    """Solve one row.
 
-    Warns where rounding keeps the gap above its tolerance. Raises ValueError where the factor does.
+    ``scores [*shape]`` and ``inputs`` are float64 without NaN. Scores are -inf where masked; at least one must be
+    finite. Warns if rounding keeps the gap above its tolerance. Raises ValueError if the factor does.
     """
     problem, theta, found = _Problem(factor, scores, inputs), scores.reshape(-1), _Set()
     y = problem.highest(theta)
@@ -183,8 +193,12 @@ def solve(factor: Factor, scores: Tensor, inputs: tuple[Tensor, ...]) -> Active:
 
 
 def _span_face(problem: _Problem, found: _Set, theta: Tensor, mu: Tensor) -> None:
-    """Adds, with weight 0, optimal structures on the support of mu outside the hull of those held, until there are none:
-    one that differs from the hull in a random direction is the highest when the scores are moved a little that way."""
+    """Add optimal structures with weight 0 until the set spans the whole face.
+
+    The structures added are on the support of mu and outside the hull of the set. To find one, the scores are moved
+    slightly in a random direction orthogonal to the hull: a structure that differs from the hull in this direction then
+    has the highest score.
+    """
     slope, support = theta - mu, mu > 0
     values = [problem.value(slope, y) for y in found.held]
     scale = 1 + problem.value(theta, found.held[0], size=True) / mu.numel()
@@ -205,7 +219,7 @@ def _span_face(problem: _Problem, found: _Set, theta: Tensor, mu: Tensor) -> Non
 
 
 def projected(r: Tensor, M: Tensor, held: Tensor) -> Tensor:
-    """``Q r [N, K]`` for bases ``M [N, K, D]`` of which ``held [N, K]`` count; differentiable in r."""
+    """``Q r [N, K]`` for bases ``M [N, K, D]``, using only the structures in ``held [N, K]``; differentiable in r."""
     h = held.to(M.dtype)
     Z = M @ M.mT + h.unsqueeze(-1) * h.unsqueeze(-2) + torch.diag_embed(1 - h)
     z, e = torch.linalg.solve(Z, torch.stack((r * h, h), -1)).unbind(-1)

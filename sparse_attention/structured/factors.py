@@ -1,4 +1,4 @@
-"""Factors: sets of structures, each given by an oracle for the structure of the highest score, in plain torch."""
+"""Factors in plain torch: sets of structures, each with an oracle that finds the structure with the highest score."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..describe import Param
 
 
 class Xor:
-    """One of n: SparseMAP is sparsemax."""
+    """Exactly one of n. SparseMAP of this factor is sparsemax."""
 
     dims = 1
 
@@ -21,7 +21,7 @@ class Xor:
 
 
 class Budget:
-    """At most k of n. The marginals are the projection on 0 <= mu <= 1, sum mu <= k."""
+    """At most k of n. The marginals are the projection onto 0 <= mu <= 1, sum mu <= k."""
 
     dims = 1
 
@@ -34,9 +34,11 @@ class Budget:
 
 
 class Sequence:
-    """One of S states at each of T positions ``[T, S]``; input: transitions ``[S, S]``, from x to. Viterbi, O(T S^2).
+    """One of S states at each of T positions, with scores ``[T, S]``. The input is transitions ``[S, S]``, indexed
+    [from, to].
 
-    Positions without a kept state are left out, and those on both sides of them become neighbours.
+    Positions without a kept state are left out, and the positions on both sides of them become neighbours. The oracle
+    is the Viterbi algorithm, O(T S^2).
     """
 
     dims, inputs = 2, (2,)
@@ -62,9 +64,12 @@ class Sequence:
 
 
 class Matching:
-    """Pairs of rows and columns ``[n, m]``: each row takes one column, each column at most one row; if more rows than
-    columns are kept, the other way round. Rows and columns without a kept pair are left out. Shortest augmenting
-    paths (Jonker & Volgenant 1987), O(n^2 m)."""
+    """Matchings of rows and columns, with scores ``[n, m]``.
+
+    Each row takes one column, and each column takes at most one row; if more rows than columns are kept, the roles are
+    swapped. Rows and columns without a kept pair are left out. The oracle uses shortest augmenting paths (Jonker &
+    Volgenant 1987), O(n^2 m).
+    """
 
     dims = 2
 
@@ -82,14 +87,14 @@ class Matching:
 
 
 def assignment(cost: list[list[float]]) -> list[int]:
-    """The column of every row at the least total cost, ``[n][m]`` with n <= m; inf: not allowed.
+    """The column of every row at the lowest total cost; ``cost`` is ``[n][m]`` with n <= m, and inf forbids a pair.
 
     Raises:
         ValueError: no complete assignment is allowed.
     """
     n, m = len(cost), len(cost[0])
     u, v = [0.0] * (n + 1), [0.0] * (m + 1)
-    row = [0] * (m + 1)  # of each column, 1 .. n; 0: none. Column 0 holds the row that is being placed.
+    row = [0] * (m + 1)  # row of each column, from 1; 0 means none. Column 0 holds the row being placed.
     for i in range(1, n + 1):
         row[0], j0 = i, 0
         nearest, way, done = [math.inf] * (m + 1), [0] * (m + 1), [False] * (m + 1)
@@ -124,15 +129,19 @@ def assignment(cost: list[list[float]]) -> list[int]:
 
 
 class Tree:
-    """Dependency trees of n words ``[n, n]``: ``scores[h, w]`` for the arc from head h to word w, ``scores[w, w]`` for w as
-    a root; one root or more, arcs may cross. Words without a kept head are left out. Chu-Liu-Edmonds, O(n^3)."""
+    """Dependency trees of n words, with scores ``[n, n]``.
+
+    ``scores[h, w]`` is the score of the arc from head h to word w, and ``scores[w, w]`` is the score of w as a root.
+    There may be several roots, and arcs may cross. Words without a kept head are left out. The oracle is
+    Chu-Liu-Edmonds, O(n^3).
+    """
 
     dims = 2
 
     def highest(self, scores: Tensor) -> Tensor:
         n = len(scores)
         words = (scores > -torch.inf).any(0).nonzero().flatten().tolist()
-        # Node 0 is the root of roots; arcs[head][word].
+        # Node 0 is an artificial head of all roots; arcs is indexed [head][word].
         table, size = scores.tolist(), len(words) + 1
         arcs = [[-math.inf] * size for _ in range(size)]
         for b, w in enumerate(words, 1):
@@ -148,7 +157,7 @@ class Tree:
 
 
 def arborescence(arcs: list[list[float]]) -> list[int]:
-    """The head of every node in the tree from node 0 with the highest sum of ``arcs[head][node]`` (-1 for node 0).
+    """The head of every node (-1 for node 0) in the tree with root 0 that has the highest sum of ``arcs[head][node]``.
 
     Raises:
         ValueError: some node cannot be reached by arcs above -inf.
@@ -160,7 +169,7 @@ def arborescence(arcs: list[list[float]]) -> list[int]:
     cycle = _cycle(heads)
     if not cycle:
         return heads
-    # The cycle becomes one node, the last; an arc into it costs the arc of the cycle that it replaces.
+    # The cycle becomes a single node, the last. From the score of an arc into it, subtract the arc that it replaces.
     outside = [w for w in range(n) if w not in cycle]
     smaller = [[arcs[a][b] for b in outside] + [-math.inf] for a in outside] + [[-math.inf] * (len(outside) + 1)]
     enters, leaves = {}, {}
@@ -178,7 +187,7 @@ def arborescence(arcs: list[list[float]]) -> list[int]:
 
 
 def _cycle(heads: list[int]) -> list[int]:
-    """The nodes of a cycle of heads; none: empty."""
+    """The nodes of a cycle in ``heads``; an empty list if there is no cycle."""
     seen = [0] * len(heads)
     for start in range(1, len(heads)):
         w = start

@@ -1,4 +1,5 @@
-"""Fenchel-Young losses of SparseMAP (Niculae et al. 2018, sec. 5): convex, 0 where the target is the only structure.
+"""Fenchel-Young losses of SparseMAP (Niculae et al. 2018, sec. 5): convex, and 0 where the target is the only
+structure.
 
 Public as ``sa.losses.sparsemap_sequence_loss`` and ``sa.losses.sparsemap_matching_loss``.
 """
@@ -28,15 +29,17 @@ def sparsemap_sequence_loss(
 ) -> Tensor:
     """Fenchel-Young loss of ``sparsemap_sequence``: ``max_mu [x.mu + h(mu) - |mu|^2/2] - (score of the target - T/2)``.
 
-    Non-negative; 0 where the target is the only structure, by the margin of Niculae et al. 2018, sec. 5. Gradient for the
-    scores ``mu - target``, twice differentiable; for transitions, those used on average less those of the target, once.
+    The loss is non-negative. It is 0 where the target is the only structure, with the margin of Niculae et al. 2018,
+    sec. 5. The gradient with respect to the scores is ``mu - target``; the loss is twice differentiable in them. The
+    gradient with respect to transitions is the average number of times each is used, minus the number in the target;
+    the loss is once differentiable in them.
 
     Args:
         scores, transitions, start, stop, mask: as in ``sa.sparsemap_sequence``.
-        target: states ``(..., T)`` int64; any number at positions that are left out.
+        target: states ``(..., T)`` int64; positions that are left out may hold any number.
         reduction: "mean" over sequences, "sum" or "none".
     Raises:
-        ValueError: a target of another shape, or with a state that is out of range or masked.
+        ValueError: the target has the wrong shape, or contains a state that is out of range or masked.
     """
     x, steps = sequence_scores(scores, transitions, start, stop, mask)
     if target.is_floating_point() or target.shape != x.shape[:-1]:
@@ -61,7 +64,10 @@ def sparsemap_sequence_loss(
 
 
 class _Average(Function):
-    """Transitions taken on average: constant, once, in the loss (Danskin); a second derivative would need theirs."""
+    """The average use of each transition, a constant in the first derivative of the loss (Danskin's theorem).
+
+    A second derivative would also need the derivative of this average, which is not available.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, steps: Tensor, average: Tensor) -> Tensor:
@@ -81,14 +87,14 @@ class _Average(Function):
 def sparsemap_matching_loss(
     scores: Tensor, target: Tensor, mask: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """Fenchel-Young loss of ``sparsemap_matching``: gradient ``mu - target``, twice differentiable.
+    """Fenchel-Young loss of ``sparsemap_matching``, with gradient ``mu - target``; twice differentiable.
 
     Args:
         scores, mask: as in ``sa.sparsemap_matching``.
-        target: a matching, or an average of matchings, in the shape of the scores; 0 where masked.
+        target: a matching or an average of matchings, with the shape of the scores; 0 where masked.
         reduction: "mean" over matrices, "sum" or "none".
     Raises:
-        ValueError: a target of another shape, or with weight where masked.
+        ValueError: the target has the wrong shape, or has weight on a masked pair.
     """
     if target.shape != scores.shape:
         raise ValueError(

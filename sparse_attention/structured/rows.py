@@ -1,8 +1,8 @@
 """SparseMAP on batches, with gradients.
 
-`sparsemap` takes any factor and loops over the batch. Sequences and matchings have native kernels, which take a whole batch and
-keep structures as lists of choices (`solve_listed`). Both are piecewise linear in the scores. Where a gradient is
-differentiated again, it is a torch expression.
+`sparsemap` takes any factor and loops over the batch. Sequences and matchings have native kernels, which process a
+whole batch and store structures as lists of choices (`solve_listed`). The result of both is piecewise linear in the
+scores. For second derivatives, the gradient is computed by differentiable torch operations.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ _REFERENCE: dict[str, Factor] = {"sparsemap_sequence": Sequence(), "sparsemap_ma
 
 
 class Solution(NamedTuple):
-    """What ``return_structures=True`` returns.
+    """The result with ``return_structures=True``. Only the marginals have a gradient.
 
-    marginals: as the scores. structures: ``[..., K, ...]``, K the most that any row of the batch has. weights ``[..., K]``:
-    > 0 for a row's own structures and 0 beyond; they sum to 1, and are one of many choices where structures are affinely
-    dependent. gap ``[...]`` float64: the certificate, marginals are within ``sqrt(2 gap)`` of the exact ones. The last three
-    have no gradient.
+    marginals: the shape of the scores.
+    structures: ``[..., K, ...]``, where K is the largest number of structures of any row in the batch.
+    weights: ``[..., K]``, > 0 for the structures of a row and 0 for the padding after them. They sum to 1. If the
+        structures are affinely dependent, other weights are possible too.
+    gap: ``[...]`` float64, the certificate: the marginals are within ``sqrt(2 gap)`` of the exact ones.
     """
 
     marginals: Tensor
@@ -41,18 +42,20 @@ class Solution(NamedTuple):
 def sparsemap(
     factor: Factor, scores: Tensor, *inputs: Tensor, mask: Tensor | None = None, return_structures: bool = False
 ) -> Tensor | Solution:
-    """The marginals nearest to the scores among all averages of the factor's structures, plus their scores in the inputs.
+    """SparseMAP for any factor: the average of its structures that is nearest to the scores.
+
+    The scores of a structure in the inputs (such as transitions) are added to the objective.
 
     Args:
         factor: see `active_set.Factor`.
-        scores: ``[..., *shape]`` with ``factor.dims`` last dimensions; -inf counts as masked.
-        inputs: of the factor, after leading dimensions that broadcast to the scores'.
+        scores: ``[..., *shape]``, where shape has ``factor.dims`` dimensions; -inf counts as masked.
+        inputs: the inputs of the factor; their leading dimensions broadcast to those of the scores.
         mask: bool, broadcastable to scores, True = keep.
-        return_structures: return a `Solution`; structures are indicators ``[..., K, *shape]``.
+        return_structures: return a `Solution`, whose structures are indicators ``[..., K, *shape]``.
     Returns:
-        the shape of the scores; 0 where masked and in rows entirely masked, NaN in rows with NaN or +inf.
+        the shape of the scores; 0 where masked and in fully masked rows, NaN in rows with NaN or +inf.
     Raises:
-        ValueError: a row in which no structure is allowed; inputs that do not fit.
+        ValueError: a row allows no structure, or the inputs do not fit.
     """
     x, restore = last(scores, -1, mask)
     lead, shape = x.shape[: x.ndim - factor.dims], x.shape[x.ndim - factor.dims :]
@@ -77,14 +80,14 @@ def sparsemap(
 
 
 def _blank(row: Tensor, inputs: tuple[Tensor, ...]) -> float | None:
-    """The marginals of a row that needs no solving: 0 or NaN; None if it does."""
+    """The marginals (0 or NaN) of a row that does not need to be solved; None if the row does."""
     if not all(bool((v < torch.inf).all()) for v in (row, *inputs)):
         return math.nan
     return 0.0 if bool((row == -torch.inf).all()) else None
 
 
 def _each(factor: Factor, x: Tensor, inputs: tuple[Tensor, ...]) -> list[Active | float]:
-    """Every row of ``x [R, *shape]`` solved in float64 on the CPU."""
+    """Solve every row of ``x [R, *shape]`` in float64 on the CPU."""
     wide, given = x.double().cpu(), [i.double().cpu() for i in inputs]
     found: list[Active | float] = []
     for r in range(len(wide)):
@@ -98,13 +101,13 @@ def _each(factor: Factor, x: Tensor, inputs: tuple[Tensor, ...]) -> list[Active 
 
 
 def _gradients(g: Tensor, M: Tensor, held: Tensor, counts: tuple[Tensor, ...]) -> list[Tensor]:
-    """``M Q M' g`` of ``g [R, D]``, and ``counts' Q M' g`` for every input, float64; differentiable in g."""
+    """``M Q M' g`` for ``g [R, D]``, and ``counts' Q M' g`` for every input, in float64; differentiable in g."""
     q = projected((M @ g.double().unsqueeze(-1)).squeeze(-1), M, held)
     return [(q.unsqueeze(-2) @ part).squeeze(-2) for part in (M, *counts)]
 
 
 def _tangent(dx: Any, dinputs: tuple[Any, ...], M: Tensor, held: Tensor, counts: tuple[Tensor, ...]) -> Tensor:
-    """``M Q (M' dx + sum counts dinput)``, flat."""
+    """The tangent of the marginals, ``M Q (M' dx + sum counts dinput)``, flattened."""
     r = torch.zeros(held.shape, dtype=M.dtype, device=M.device)
     for part, tangent in zip((M, *counts), (dx, *dinputs)):
         if tangent is not None:
@@ -113,7 +116,11 @@ def _tangent(dx: Any, dinputs: tuple[Any, ...], M: Tensor, held: Tensor, counts:
 
 
 class _Looped(Function):
-    """Any factor: returns marginals, weights, gap, structures ``M [R, K, D]``, those held ``[R, K]``, counts of the inputs."""
+    """SparseMAP for any factor.
+
+    Returns marginals, weights, gap, structures ``M [R, K, D]``, the mask ``[R, K]`` of those that are not padding, and
+    the counts of the inputs.
+    """
 
     @staticmethod
     def forward(x: Tensor, factor: Factor, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -163,16 +170,17 @@ class _Looped(Function):
 
 
 def solve_listed(op: str, x: Tensor, transitions: Tensor | None) -> tuple[Tensor, ...]:
-    """SparseMAP over sequences or matchings by the kernels in use.
+    """SparseMAP over sequences or matchings, with the selected kernels.
 
     Args:
         x: ``[R, L, W]``, contiguous, float32 or float64, -inf where masked.
-        transitions: of sequences, ``[W, W]`` or ``[R, W, W]``, of the same type.
+        transitions: for sequences only, ``[W, W]`` or ``[R, W, W]``, with the dtype of x.
     Returns:
-        marginals as x; weights ``[R, K]``; gap ``[R]``; structures ``[R, K, L]`` int16; counts ``[R, 2]``: how many have
-        weight, and how many are a basis of the face. Entries beyond the counts are not set.
+        marginals, like x; weights ``[R, K]``; gap ``[R]``; structures ``[R, K, L]`` int16; counts ``[R, 2]``: the
+        number of structures with weight, and the number that form a basis of the face. Entries after these counts are
+        undefined.
     Raises:
-        ValueError: a row in which no structure is allowed.
+        ValueError: a row allows no structure.
     """
     if transformed():
         return _ListedInTransforms.apply(x, transitions, op)
@@ -194,7 +202,7 @@ def _listed(op: str, x: Tensor, transitions: Tensor | None) -> tuple[Tensor, ...
 
 
 def _explain(op: str, gap: Tensor, counts: Tensor, not_converged: bool) -> None:
-    """Warn about the worst row, or raise an error."""
+    """Warn about the largest gap, or raise an error that names the row without an allowed structure."""
     if not_converged:
         warnings.warn(f"{op} stopped at a duality gap of {gap.nan_to_num().max():.1e}", RuntimeWarning, stacklevel=2)
         return
@@ -230,8 +238,12 @@ def _by_reference(op: str, x: Tensor, transitions: Tensor | None) -> tuple[Tenso
 
 
 def dense(structures: Tensor, used: Tensor, width: int, steps: bool) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """``M [R, K, L W]``, those held ``[R, K]`` and, for sequences, how often each takes every transition
-    ``[R, K, W W]``, of structures ``[R, K, L]`` of which the first ``used [R]`` count."""
+    """Convert listed structures ``[R, K, L]``, of which the first ``used [R]`` in each row are valid, to dense form.
+
+    Returns:
+        the indicators ``M [R, K, L W]``; the mask of valid structures ``[R, K]``; and, if ``steps`` (for sequences), a
+        tuple with the number of times each structure takes every transition ``[R, K, W W]``.
+    """
     structures = structures[:, : max(1, int(used.max()))].long()
     rows, count, length = structures.shape
     held = torch.arange(count, device=used.device) < used.unsqueeze(-1)
@@ -244,7 +256,7 @@ def dense(structures: Tensor, used: Tensor, width: int, steps: bool) -> tuple[Te
 
 
 def steps_taken(y: Tensor, width: int) -> Tensor:
-    """How often each of the sequences ``y [..., T]``, -1 at positions left out, takes every transition: ``[..., W W]``."""
+    """How often each sequence ``y [..., T]`` (-1 = position left out) takes every transition, ``[..., W W]``."""
     taken = torch.zeros(*y.shape[:-1], width * width + 1, dtype=torch.float64, device=y.device)
     before = torch.full_like(y[..., 0], -1)
     for state in y.unbind(-1):
@@ -291,7 +303,7 @@ def _jvp(ctx: Any, dx: Any, dt: Any, _: Any) -> tuple[Any, ...]:
 
 
 class _Listed(Function):
-    """The plain path: one kernel forward, one backward."""
+    """The ordinary case, outside torch.func transforms: one kernel for forward and one for backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, transitions: Tensor | None, op: str) -> tuple[Tensor, ...]:
@@ -304,7 +316,7 @@ class _Listed(Function):
 
 
 class _ListedInTransforms(Function):
-    """Under torch.func; binding its arguments costs 20 us a call."""
+    """The case inside torch.func transforms. It is separate because binding its arguments takes 20 us per call."""
 
     @staticmethod
     def forward(x: Tensor, transitions: Tensor | None, op: str) -> tuple[Tensor, ...]:
@@ -330,7 +342,7 @@ class _ListedInTransforms(Function):
 
 
 def solution(found: tuple[Tensor, ...], lead: torch.Size) -> Solution:
-    """What `solve_listed` returned, for rows of the leading shape; the marginals as they are."""
+    """A `Solution` with leading shape ``lead`` from the result of `solve_listed`; the marginals are left unchanged."""
     mu, weights, gap, structures, counts = found
     most = max(1, int(counts[:, 0].max())) if len(counts) else 1
     held = torch.arange(most, device=counts.device) < counts[:, :1]

@@ -1,5 +1,5 @@
-# ruff: noqa: F401  # what is imported here is what the package offers
-"""Continuous attention (Martins et al. 2020 and its follow-ups): densities, transforms, value regression, layers."""
+# ruff: noqa: F401  # the imports are the public names of the package
+"""Continuous attention (Martins et al. 2020 and follow-ups): densities, transforms, value regression and layers."""
 
 from __future__ import annotations
 

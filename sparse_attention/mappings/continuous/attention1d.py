@@ -1,15 +1,18 @@
-"""Continuous attention on the line: rho(mu, sigma^2)_j = E_p[psi_j], p a beta-Gaussian, psi_j Gaussian functions.
+"""Continuous attention on the line: rho(mu, sigma^2)_j = E_p[psi_j], where p is a beta-Gaussian and psi_j are
+Gaussians.
 
-Martins et al. 2020, Eq. 15, closed forms for alpha in {1, 4/3, 3/2, 2}. With k = 1 / (alpha - 1) and half width a,
+Martins et al. 2020, Eq. 15. There are closed forms for alpha in {1, 4/3, 3/2, 2}. With k = 1 / (alpha - 1) and half
+width a,
 
     rho_j    = C int (1 - y^2)^k N(mu + a y; mu_j, s_j^2) dy  over [-1, 1],
     d/d mu   = (C / a) int 2 k y (1 - y^2)^(k-1) N dy,
-    d/d a    = (C / a) int [2 k y^2 - (1 - y^2)] (1 - y^2)^(k-1) N dy       (both by parts),
+    d/d a    = (C / a) int [2 k y^2 - (1 - y^2)] (1 - y^2)^(k-1) N dy       (both by integration by parts),
 
-so one set of integrals S_i = int (1 - y^2)^(k-1) y^i N dy, i = 0, 1, 2, gives the value and the gradient. They are
-expectations under the escort density p^(2 - alpha): this is the generalised covariance of Eq. 18 in the coordinates
-(mu, a). S_i are sums of truncated normal moments. Those cancel when psi_j is much wider than the support, there a ten
-point Gauss-Jacobi rule is exact to machine precision instead. float64 inside, rounded once. Cost O(N) per example.
+so one set of integrals S_i = int (1 - y^2)^(k-1) y^i N dy, i = 0, 1, 2, gives both the value and the gradient. These
+integrals are expectations under the escort density p^(2 - alpha): this is the generalised covariance of Eq. 18 in the
+coordinates (mu, a). The S_i are sums of truncated normal moments. These moments cancel when psi_j is much wider than
+the support; in that case, a ten-point Gauss-Jacobi rule is used, which is exact to machine precision there. The
+computation is in float64 and is rounded once. Cost O(N) per example.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ from .family import closed_form_order, half_width
 
 _SQRT_HALF = math.sqrt(0.5)
 _INV_SQRT_2PI = 1.0 / math.sqrt(2 * math.pi)
-# The moment sums lose a factor (width / half width)^(2k + 2) of float64; below these ratios of half width to basis
-# width quadrature takes over, so that at most about 1e-11 is lost. By order k.
+# The moment sums lose a factor (width / half width)^(2k + 2) of the float64 precision. Below these ratios of half
+# width to basis width (by order k), quadrature is used instead, so that at most about 1e-11 is lost.
 _NARROW = {1: 0.1, 2: 0.25, 3: 0.5}
 _NODES = 10
 
@@ -35,9 +38,9 @@ _NODES = 10
 def continuous_attention_1d(mu: Tensor, sigma_sq: Tensor, basis: GaussianBasis1d, alpha: float = 2.0) -> Tensor:
     """Expected basis functions r [..., N] under the density with location mu [...] and parameter sigma_sq [...].
 
-    Gradients of any order with respect to mu and sigma_sq, exact. sigma_sq is the variance only for alpha = 1
-    (`family.matched_sigma_sq` converts). Raises ValueError for alpha outside {1, 4/3, 3/2, 2} or sigma_sq <= 0 (on a GPU
-    that row is NaN).
+    Gradients of any order with respect to mu and sigma_sq are exact. sigma_sq is the variance only for alpha = 1
+    (`family.matched_sigma_sq` converts a variance). Raises ValueError if alpha is not in {1, 4/3, 3/2, 2} or if
+    sigma_sq <= 0. (On a GPU, a row with sigma_sq <= 0 becomes NaN instead.)
     """
     order = closed_form_order(alpha)
     sigma_sq = _checked_positive(sigma_sq)
@@ -52,18 +55,18 @@ def continuous_attention_1d(mu: Tensor, sigma_sq: Tensor, basis: GaussianBasis1d
 
 
 def rho(theta: Tensor, basis: GaussianBasis1d, alpha: float = 2.0) -> Tensor:
-    """r [..., N] from canonical parameters theta = [mu / sigma^2, -1 / (2 sigma^2)], theta [..., 2] (Def. 2)."""
+    """r [..., N] from the canonical parameters theta [..., 2] = [mu / sigma^2, -1 / (2 sigma^2)] (Def. 2)."""
     mu, sigma_sq = from_canonical(theta)
     return continuous_attention_1d(mu, sigma_sq, basis, alpha)
 
 
 def to_canonical(mu: Tensor, sigma_sq: Tensor) -> Tensor:
-    """theta [..., 2] of f(t) = theta' [t, t^2]."""
+    """The canonical parameters theta [..., 2] in f(t) = theta' [t, t^2]."""
     return torch.stack([mu / sigma_sq, -0.5 / sigma_sq], dim=-1)
 
 
 def from_canonical(theta: Tensor) -> tuple[Tensor, Tensor]:
-    """(mu [...], sigma_sq [...]) of theta [..., 2]; float64 so that mu = -theta_1 / (2 theta_2) keeps its digits."""
+    """(mu [...], sigma_sq [...]) from theta [..., 2]; use float64, to keep mu = -theta_1 / (2 theta_2) precise."""
     theta1, theta2 = theta.unbind(-1)
     sigma_sq = -0.5 / theta2
     return theta1 * sigma_sq, sigma_sq
@@ -77,17 +80,15 @@ def gaussian_expectation(loc: Tensor, variance: Tensor, centres: Tensor, widths:
 
 
 def edge_expectation(loc: Tensor, scale: Tensor, centres: Tensor, widths: Tensor, order: int) -> Tensor:
-    """rho [..., N] for a density C (1 - y^2)^order placed at loc [...] with half width scale [...]; float64.
+    """rho [..., N] in float64 for a density C (1 - y^2)^order with location loc [...] and half width scale [...].
 
-    The two-dimensional transform calls this for every slice of the support.
+    The two-dimensional transform calls this function for every slice of the support.
     """
     return _EdgeExpectation.apply(loc, scale, centres, widths, order)
 
 
 class _EdgeExpectation(torch.autograd.Function):
-    """Value and Jacobian come from one set of integrals, so the forward keeps the Jacobian and the backward is a dot
-    product.
-    """
+    """Value and Jacobian come from the same integrals, so forward saves the Jacobian and backward is a dot product."""
 
     @staticmethod
     def forward(ctx, loc: Tensor, scale: Tensor, centres: Tensor, widths: Tensor, order: int) -> Tensor:
@@ -99,7 +100,7 @@ class _EdgeExpectation(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor):
         loc, scale, centres, widths, d_loc, d_scale = ctx.saved_tensors
-        if torch.is_grad_enabled():  # double backward: the Jacobian as a differentiable function of its inputs
+        if torch.is_grad_enabled():  # double backward: recompute the Jacobian differentiably
             _, d_loc, d_scale = _value_and_jacobian(loc, scale, centres, widths, ctx.order)
         return torch.linalg.vecdot(grad, d_loc), torch.linalg.vecdot(grad, d_scale), None, None, None
 
@@ -107,14 +108,14 @@ class _EdgeExpectation(torch.autograd.Function):
 def _value_and_jacobian(
     loc: Tensor, scale: Tensor, centres: Tensor, widths: Tensor, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(rho, d rho / d loc, d rho / d scale), each [..., N], by torch operations that autograd can follow."""
+    """(rho, d rho / d loc, d rho / d scale), each [..., N], computed by differentiable torch operations."""
     a = scale.unsqueeze(-1)
     inverse = a.reciprocal()
-    m = (centres - loc.unsqueeze(-1)) * inverse  # [..., N] centres seen from the unit interval
+    m = (centres - loc.unsqueeze(-1)) * inverse  # [..., N] centres in the coordinates of the interval [-1, 1]
     narrow = a < _NARROW[k] * widths  # [..., N]
-    everywhere = row_shapes.asynchronous(narrow)  # both ways for all, rather than ask where
+    everywhere = row_shapes.asynchronous(narrow)  # compute both rules everywhere, to avoid a synchronisation
     some_narrow = everywhere or bool(narrow.any())
-    # The closed branch is also evaluated where it is not used; a harmless width there keeps its gradient finite.
+    # The closed form is also evaluated where it is not used; a width of 1 there keeps its gradient finite.
     s = torch.where(narrow, 1.0, widths * inverse) if some_narrow else widths * inverse
     s0, s1, s2 = _moment_sums(m, s, k)
     if everywhere:
@@ -130,15 +131,15 @@ def _value_and_jacobian(
 
 
 def _edge_constant(k: int) -> float:
-    """C with C (1 - y^2)^k a density on [-1, 1]: 3/4, 15/16, 35/32."""
+    """The constant C that makes C (1 - y^2)^k a density on [-1, 1]: 3/4, 15/16, 35/32."""
     return math.gamma(k + 1.5) / (math.sqrt(math.pi) * math.gamma(k + 1))
 
 
 def _moment_sums(m: Tensor, s: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """S_0, S_1, S_2 of N(y; m, s^2), each [..., N], from the moments M_i = int_{-1}^{1} y^i N dy.
 
-    M_i = h M_{i-1} + (i-1) s^2 M_{i-2} - s [y^(i-1) phi]. By symmetry the centre is put at h = |m|; then both ends lie
-    below it when psi_j is off the support, and erfc gives M_0 with full relative precision.
+    M_i = h M_{i-1} + (i-1) s^2 M_{i-2} - s [y^(i-1) phi]. By symmetry, the centre can be moved to h = |m|. Both ends
+    are then below the centre when psi_j is outside the support, and erfc gives M_0 with full relative precision.
     """
     sign = torch.copysign(torch.ones((), dtype=m.dtype, device=m.device), m.detach())
     h = sign * m
@@ -158,7 +159,7 @@ def _moment_sums(m: Tensor, s: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _against_power(moments: list[Tensor], power: int) -> Tensor:
-    """int (1 - y^2)^power g from the moments int y^(2i) g = moments[2i]."""
+    """int (1 - y^2)^power g, computed from the moments int y^(2i) g = moments[2i]."""
     total = moments[0]
     for i in range(1, power + 1):
         total = total + ((-1) ** i * math.comb(power, i)) * moments[2 * i]
@@ -166,7 +167,7 @@ def _against_power(moments: list[Tensor], power: int) -> Tensor:
 
 
 def _quadrature_sums(m: Tensor, s: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """S_0, S_1, S_2 [M] for functions much wider than the support (s >= 2); the rule is exact to rounding there."""
+    """S_0, S_1, S_2 [M] for functions much wider than the support (s >= 2), where the rule is exact up to rounding."""
     y, weight = gauss.jacobi_on(m.device, _NODES, k - 1)
     density = torch.exp(-0.5 * ((y - m.unsqueeze(-1)) / s.unsqueeze(-1)).square()) * (_INV_SQRT_2PI / s.unsqueeze(-1))
     sums = density @ torch.stack([weight, weight * y, weight * y.square()], dim=-1)  # [M, 3]
@@ -178,7 +179,7 @@ def _checked_positive(sigma_sq: Tensor) -> Tensor:
         return sigma_sq.masked_fill(sigma_sq <= 0, torch.nan)
     if torch.compiler.is_compiling():
         return sigma_sq
-    if bool((sigma_sq <= 0).any()):  # NaN passes and stays NaN in its own row
+    if bool((sigma_sq <= 0).any()):  # NaN passes this check and stays NaN in its own row
         raise ValueError(
             f"sigma_sq must be positive, got {sigma_sq.min().item()}; clamp it (the authors use 1e-6) or use softplus"
         )

@@ -1,23 +1,23 @@
-"""Continuous attention on the plane: rho(mu, Sigma)_j = E_p[psi_j], p a beta-Gaussian, psi_j Gaussian functions.
+"""Continuous attention on the plane: rho(mu, Sigma)_j = E_p[psi_j], where p is a beta-Gaussian and psi_j are Gaussians.
 
-Martins et al. 2020, Eq. 15, alpha in {1, 4/3, 3/2, 2}. alpha = 1 is N(mu; mu_j, Sigma + Sigma_j). Otherwise, with
-t = mu + A y, y in the unit disk, A lower triangular (see `family`),
+Martins et al. 2020, Eq. 15, for alpha in {1, 4/3, 3/2, 2}. For alpha = 1, the result is N(mu; mu_j, Sigma + Sigma_j).
+Otherwise, with t = mu + A y, y in the unit disk and A lower triangular (see `family`),
 
     rho_j = C int (1 - |y|^2)^k N(mu + A y; mu_j, Sigma_j) dy.
 
-Three rules for the integral:
+There are three rules for the integral:
 
-slices      (grid bases, the default there) y = (cos phi, sin phi q): for a fixed first coordinate the rest is
-            one-dimensional attention with half width sin(phi) A_22, which has a closed form. psi_j = psi_row
-            psi_column, so the slices of all columns are computed once per batch element and joined with the rows by
+slices      (the default for grid bases) y = (cos phi, sin phi q). For a fixed first coordinate, the rest is
+            one-dimensional attention with half width sin(phi) A_22, which has a closed form. Since psi_j = psi_row
+            psi_column, the slices of all columns are computed once per batch element and combined with the rows in
             one matrix product.
-angular     (any basis, the default otherwise) polar coordinates with the closed radial integral.
-paper-code  the authors' angular rule: 100 angles from 0 to 2 pi *with both ends*, so that angle 0 counts twice. Their
-            error of r is up to 8 % for wide attention. Only to reproduce their numbers.
+angular     (the default for all other bases) polar coordinates, with the radial integral in closed form.
+paper-code  the authors' angular rule: 100 angles from 0 to 2 pi *with both ends*, so that angle 0 counts twice. The
+            resulting error of r is up to 8 % for wide attention. Use it only to reproduce the authors' numbers.
 
-In phi both integrands are periodic and entire, so equally spaced angles converge faster than any power. `angles_needed`
-turns that into a count with a proven error bound. Cost per example: slices O(K (rows + columns) + K N) multiplications
-but only O(K (rows + columns)) exponentials; angular O(K N) exponentials.
+Both integrands are periodic and entire in phi, so equally spaced angles converge faster than any power. `angles_needed`
+turns this into a number of angles with a proven error bound. Cost per example with K angles: slices takes O(K (rows +
+columns) + K N) multiplications but only O(K (rows + columns)) exponentials; angular takes O(K N) exponentials.
 """
 
 from __future__ import annotations
@@ -51,15 +51,14 @@ def continuous_attention_2d(
     n_angles: int | None = None,
     tolerance: float | None = None,
 ) -> Tensor:
-    """Expected basis functions r [..., N] under the density with mu [..., 2] and parameter Sigma = covariance [..., 2,
-    2].
+    """Expected basis functions r [..., N] under the density with mu [..., 2] and Sigma = covariance [..., 2, 2].
 
-    n_angles: points on the full circle; None takes what the error bound asks for: `tolerance` relative to the
-    largest r, by default 1e-7 for float32 inputs and 1e-12 for float64. Gradients with respect to mu and Sigma
-    (read as symmetric) are exact: slices differentiate the rule, the angular rules apply the closed derivative of
-    the integral. Sigma is the covariance only for alpha = 1 (`family.matched_covariance` converts). Raises
-    ValueError for an unknown alpha or quadrature, for `slices` on a basis that is not a grid, and for a Sigma that is
-    not positive definite.
+    n_angles is the number of points on the full circle. None uses the number that the error bound requires for an error
+    of `tolerance` relative to the largest r; the default tolerance is 1e-7 for float32 inputs and 1e-12 for float64.
+    Gradients with respect to mu and Sigma (taken as symmetric) are exact: `slices` differentiates the rule, and the
+    angular rules use the closed-form derivative of the integral. Sigma is the covariance only for alpha = 1
+    (`family.matched_covariance` converts a covariance). Raises ValueError if alpha or quadrature is unknown, if
+    `slices` is used with a basis that is not a grid, or if Sigma is not positive definite.
     """
     order = closed_form_order(alpha)
     rule = _resolve(quadrature, basis, order)
@@ -80,21 +79,22 @@ def continuous_attention_2d(
 
 
 def rho_2d(theta1: Tensor, theta2: Tensor, basis: GaussianBasis2d, alpha: float = 2.0, **options) -> Tensor:
-    """r [..., N] from theta1 = Sigma^-1 mu [..., 2] and theta2 = -Sigma^-1 / 2 [..., 2, 2] (Def. 2). Options as
-    above.
+    """r [..., N] from theta1 = Sigma^-1 mu [..., 2] and theta2 = -Sigma^-1 / 2 [..., 2, 2] (Def. 2).
+
+    Options are those of `continuous_attention_2d`.
     """
     sigma = _inverse(-(theta2 + theta2.mT))
     return continuous_attention_2d((sigma @ theta1.unsqueeze(-1)).squeeze(-1), sigma, basis, alpha, **options)
 
 
 def to_canonical_2d(mu: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """(theta1 [..., 2], theta2 [..., 2, 2]) of f(t) = theta1' t + <theta2, t t'>."""
+    """The canonical parameters (theta1 [..., 2], theta2 [..., 2, 2]) in f(t) = theta1' t + <theta2, t t'>."""
     precision = _inverse(covariance)
     return (precision @ mu.unsqueeze(-1)).squeeze(-1), -0.5 * precision
 
 
 def gaussian_expectation_2d(mu: Tensor, sigma: Tensor, basis: GaussianBasis2d) -> Tensor:
-    """N(mu; mu_j, Sigma + Sigma_j) [B, N]; mu [B, 2], sigma [B, 2, 2], float64."""
+    """N(mu; mu_j, Sigma + Sigma_j) [B, N] for mu [B, 2] and sigma [B, 2, 2], in float64."""
     centres, covariances = basis.tensors(mu.device)
     if not basis.shared:
         total = 0.5 * (sigma + sigma.mT).unsqueeze(-3) + covariances  # [B, N, 2, 2]
@@ -106,10 +106,11 @@ def gaussian_expectation_2d(mu: Tensor, sigma: Tensor, basis: GaussianBasis2d) -
 
 
 class _SharedGaussian(torch.autograd.Function):
-    """N(mu; mu_j, S) [B, N] for one S [B, 2, 2] per example.
+    """N(mu; mu_j, S) [B, N] with one S [B, 2, 2] per example.
 
-    The exponent is a polynomial in mu_j whose coefficients are found once per example, and every gradient is a
-    polynomial moment of grad * r over the functions: each way is one matrix product with the monomials [7, N].
+    The exponent is a polynomial in mu_j whose coefficients are computed once per example. Every gradient is a
+    polynomial moment of grad * r over the basis functions. Forward and backward are therefore one matrix product each
+    with the monomials [7, N].
     """
 
     @staticmethod
@@ -123,9 +124,9 @@ class _SharedGaussian(torch.autograd.Function):
         mu, total, features, r, precision = ctx.saved_tensors
         if torch.is_grad_enabled():  # double backward
             r, precision = _shared_gaussian(mu, total, features)
-        sums = (grad * r) @ features.mT  # [B, 7] sums of grad r against 1, x, x x'
+        sums = (grad * r) @ features.mT  # [B, 7] sums of grad r times 1, x and x x'
         zeroth, first, second = sums[:, :1], sums[:, 1:3], sums[:, 3:].unflatten(-1, (2, 2))
-        centred = first - zeroth * mu  # about mu: [B, 2]
+        centred = first - zeroth * mu  # centred at mu, [B, 2]
         cross = mu.unsqueeze(-1) * first.unsqueeze(-2)
         spread = second - cross.mT - centred.unsqueeze(-1) * mu.unsqueeze(-2)  # [B, 2, 2]
         by_mu = (precision @ centred.unsqueeze(-1)).squeeze(-1)
@@ -147,8 +148,8 @@ def _shared_gaussian(mu: Tensor, total: Tensor, features: Tensor) -> tuple[Tenso
 
 @functools.lru_cache(maxsize=32)
 def _monomials(basis: GaussianBasis2d, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Middle of the centres [2] and the monomials 1, x, y, x x, x y, y x, y y of the centres about it, [7, N]."""
-    # Centring keeps the polynomial's terms, and their cancellation, small.
+    """The mean of the centres [2], and the monomials 1, x, y, x x, x y, y x, y y of the centred centres, [7, N]."""
+    # Centring keeps the terms of the polynomial small, so that little precision is lost by cancellation.
     centres, _ = basis.tensors(device)
     origin = centres.mean(0)
     x, y = (centres - origin).unbind(-1)
@@ -156,7 +157,7 @@ def _monomials(basis: GaussianBasis2d, device: torch.device) -> tuple[Tensor, Te
 
 
 def _support_map(sigma: Tensor, alpha: float) -> Tensor:
-    """Lower triangular A [B, 2, 2] with support {mu + A y : |y| <= 1}, as (a, c, b) of [[a, 0], [c, b]], [B, 3]."""
+    """The entries (a, c, b), [B, 3], of A = [[a, 0], [c, b]], for which the support is {mu + A y : |y| <= 1}."""
     s11, s12, s22 = sigma[:, 0, 0], sigma[:, 0, 1], sigma[:, 1, 1]
     det = s11 * s22 - s12 * s12
     root = s11.sqrt()
@@ -167,7 +168,7 @@ def _support_map(sigma: Tensor, alpha: float) -> Tensor:
 def _truncated(
     loc: Tensor, shape: Tensor, basis: GaussianBasis2d, order: int, rule: str, n_angles: int | None, tolerance: float
 ) -> Tensor:
-    """rho [B, N] by the rule, in pieces of the batch so that no working tensor is large."""
+    """rho [B, N] by the given rule. The batch is split into pieces so that no working tensor is large."""
     if len(loc) == 0:
         return loc.new_zeros(0, len(basis)) + 0.0 * (loc.sum() + shape.sum())
     if rule == "paper-code":
@@ -188,8 +189,11 @@ def _truncated(
 
 
 def _root_angle(shape: Tensor) -> Tensor:
-    """[B, 1]: where the authors' angle 0 lies. They map the disk by the symmetric root of Sigma, which is A times a rotation;
-    for a rule that favours one angle that matters."""
+    """The angle [B, 1] that corresponds to the authors' angle 0.
+
+    The authors map the disk by the symmetric root of Sigma, which is A times a rotation. The rotation matters because
+    the paper-code rule counts one angle twice.
+    """
     a, c, b = shape.detach().unsqueeze(-1).unbind(1)
     return torch.atan2(-c, a + b)
 
@@ -197,14 +201,14 @@ def _root_angle(shape: Tensor) -> Tensor:
 def _by_slices(
     loc: Tensor, shape: Tensor, basis: GaussianBasis2d, order: int, angles: Tensor, weights: Tensor
 ) -> Tensor:
-    """rho [B, N]: sum over slices of N(first coordinate; row) times one-dimensional attention over the columns."""
+    """rho [B, N], the sum over slices of N(first coordinate; row) times one-dimensional attention over the columns."""
     (rows, row_width), (columns, column_width) = basis.axes(loc.device)
     cosine, sine = torch.cos(angles), torch.sin(angles)
     a, c, b = (x.unsqueeze(-1) for x in shape.unbind(-1))  # [B, 1]
-    first = loc[:, :1] + a * cosine  # [B, K] where the slices are
-    second = loc[:, 1:] + c * cosine  # [B, K] their middles
+    first = loc[:, :1] + a * cosine  # [B, K] first coordinates of the slices
+    second = loc[:, 1:] + c * cosine  # [B, K] midpoints of the slices
     z = (first.unsqueeze(-1) - rows) / row_width  # [B, K, rows]
-    # A slice carries mass sin^(2k+1) C_2 / C_1 of the disk; d(cos phi) adds one more sine.
+    # A slice has the mass sin^(2k+1) C_2 / C_1; d(cos phi) contributes one more sine.
     mass = weights * sine ** (2 * order + 2) * ((order + 1) / math.pi / _edge_constant(order))  # [K]
     at_rows = torch.exp(-0.5 * z.square()) * (mass.unsqueeze(-1) / (row_width * math.sqrt(2 * math.pi)))
     at_columns = edge_expectation(second, b * sine, columns, column_width, order)  # [B, K, columns]
@@ -212,11 +216,11 @@ def _by_slices(
 
 
 def _sharpness(shape: Tensor, basis: GaussianBasis2d) -> float:
-    """Largest singular value of Sigma_j^(-1/2) A over the batch: how many basis widths the support spans."""
+    """The largest singular value of Sigma_j^(-1/2) A over the batch, which measures the support in basis widths."""
     with torch.no_grad():
         a, c, b = shape.unbind(-1)
         covariances = basis.tensors(shape.device)[1]
-        # The largest eigenvalue of A' P A, with P the sharpest precision in every direction when the Sigma_j differ.
+        # The largest eigenvalue of A' P A. If the Sigma_j differ, P has the largest precision in every direction.
         if basis.shared:
             p = _inverse(covariances)
         else:
@@ -229,13 +233,14 @@ def _sharpness(shape: Tensor, basis: GaussianBasis2d) -> float:
 
 
 def angles_needed(sharpness: float, tolerance: float, order: int = 1) -> int:
-    """Points on the circle for an error below `tolerance` relative to the largest possible r.
+    """The number of points on the circle for an error below `tolerance`, relative to the largest possible r.
 
     Off the real axis the integrand grows at most like exp(kappa^2 sinh(eta)^2 / 2) cosh(eta)^(2k+2), kappa =
-    `sharpness`, so M equally spaced points err by at most 2 exp(that - M eta) for every eta; the best eta is found on a
-    grid. One factor (1 + kappa^2) is granted because r of a wide density is that much smaller than the peak of psi_j.
+    `sharpness`, so the error of M equally spaced points is at most 2 exp(-M eta) times this bound for every eta; the
+    best eta is found on a grid. An additional factor (1 + kappa^2) is included because r of a wide density is smaller
+    than the peak of psi_j by this factor.
     """
-    # Counts on a coarse grid of sharpness: one cache entry, and one shape of tensors, for similar batches.
+    # Round the sharpness up to a coarse grid, so that similar batches share a cache entry and tensor shapes.
     step = math.ceil(12 * math.log2(max(sharpness, 0.1)))
     return _angles_for(2.0 ** (step / 12), tolerance, order)
 
@@ -251,7 +256,7 @@ def _angles_for(kappa: float, tolerance: float, order: int) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _half_circle(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """`count` points of the circle folded on (0, pi): the slices' integrand is even and zero at both ends."""
+    """`count` points of the circle, folded onto (0, pi): the integrand of the slices is even, and 0 at both ends."""
     half = max(count // 2, 2)
     angles = torch.arange(1, half, dtype=torch.float64, device=device) * (math.pi / half)
     return angles, torch.full_like(angles, math.pi / half)
@@ -265,13 +270,13 @@ def _open_circle(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 @functools.lru_cache(maxsize=8)
 def _closed_circle(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The authors' rule: both 0 and 2 pi are among the points, all weighted 2 pi / count."""
+    """The authors' rule: the points include both 0 and 2 pi, and every weight is 2 pi / count."""
     angles = torch.linspace(0.0, 2 * math.pi, count, dtype=torch.float64, device=device)
     return angles, torch.full_like(angles, 2 * math.pi / count)
 
 
 def check_quadrature(quadrature: str, basis: GaussianBasis2d, alpha: float) -> None:
-    """Raises ValueError when the rule is unknown or does not suit the basis or alpha."""
+    """Raises ValueError if the rule is unknown or cannot be used with the basis or with alpha."""
     _resolve(quadrature, basis, closed_form_order(alpha))
 
 
@@ -289,18 +294,23 @@ def _resolve(quadrature: str, basis: GaussianBasis2d, order: int) -> str:
 
 
 def _inverse(matrix: Tensor) -> Tensor:
-    """Inverse of [..., 2, 2] by the adjugate."""
+    """The inverse of a matrix [..., 2, 2], by the adjugate."""
     (m11, m12), (m21, m22) = (row.unbind(-1) for row in matrix.unbind(-2))
     det = m11 * m22 - m12 * m21
     return torch.stack([m22, -m12, -m21, m11], dim=-1).unflatten(-1, (2, 2)) / det[..., None, None]
 
 
 def _checked_positive_definite(sigma: Tensor) -> Tensor:
-    """[B, 2, 2]. Raises ValueError for one that is not; on a GPU, or compiled, it becomes NaN."""
+    """sigma [B, 2, 2], checked to be positive definite.
+
+    Raises ValueError for a matrix that is not. On a GPU such a matrix becomes NaN instead; compiled code does not
+    check.
+    """
     if torch.compiler.is_compiling():
         return sigma
     s11, s12, s21, s22 = sigma.detach().flatten(1).unbind(-1)
-    bad = torch.minimum(s11 * s22 - (0.5 * (s12 + s21)).square(), s11) <= 0  # NaN passes and stays NaN in its own row
+    # NaN passes this check and stays NaN in its own row.
+    bad = torch.minimum(s11 * s22 - (0.5 * (s12 + s21)).square(), s11) <= 0
     if row_shapes.asynchronous(sigma):
         return sigma.masked_fill(bad[:, None, None], torch.nan)
     if bool(bad.any()):

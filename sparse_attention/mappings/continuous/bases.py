@@ -1,7 +1,7 @@
-"""Gaussian radial basis functions psi_j(t) = N(t; mu_j, Sigma_j), the features that values are regressed on.
+"""Gaussian radial basis functions psi_j(t) = N(t; mu_j, Sigma_j), the features on which values are regressed.
 
-A basis is a constant. It is compared and hashed by its numbers, so that ridge matrices can be cached by it. It stays in float64
-whatever type a model has, and its tensors are copied to any device that asks for them.
+A basis is a constant. Bases are compared and hashed by value, so that ridge matrices can be cached per basis. A basis
+stays in float64 whatever the dtype of the model, and its tensors are copied to a device on request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class _Constants:
-    """float64 constants with one copy per device."""
+    """Constants in float64, with one copy per device."""
 
     def __init__(self, **tensors: Tensor) -> None:
         self._cpu = {name: t.detach().to("cpu", torch.float64).contiguous() for name, t in tensors.items()}
@@ -36,7 +36,8 @@ class _Constants:
 class GaussianBasis1d:
     """N functions N(t; centres_j, widths_j^2) on the real line.
 
-    Args: centres [N], widths [N], the standard deviations. Raises ValueError on unequal lengths or widths <= 0.
+    Args: centres [N] and widths [N], the standard deviations. Raises ValueError if the lengths differ or a width is
+    not positive.
     """
 
     dim = 1
@@ -58,9 +59,9 @@ class GaussianBasis1d:
     def linspaced(
         cls, n: int, widths: Sequence[float] = (0.1, 0.5), low: float = 0.0, high: float = 1.0
     ) -> GaussianBasis1d:
-        """N / len(widths) centres, linear in [low, high], for every width (IMDB: widths .1, .5; NMT: .03, .1, .3).
+        """For every width, n / len(widths) evenly spaced centres in [low, high].
 
-        Raises ValueError when n is not a multiple of len(widths).
+        The widths are .1, .5 for IMDB and .03, .1, .3 for NMT. Raises ValueError if n is not a multiple of len(widths).
         """
         per_width, rest = divmod(n, len(widths))
         if rest or per_width < 1:
@@ -101,8 +102,8 @@ class GaussianBasis2d:
     """N functions N(t; centres_j, covariances_j) on the plane.
 
     Args: centres [N, 2]; covariances [2, 2] (shared) or [N, 2, 2], symmetric positive definite. Raises ValueError
-    otherwise. `grid(...)` builds the basis of the VQA experiments. Centres that fill a grid, in any order, under one
-    diagonal covariance are recognised: then psi is separable and attention much cheaper.
+    otherwise. `grid(...)` builds the basis of the VQA experiments. If the centres form a grid, in any order, and share
+    one diagonal covariance, this is detected: psi is then separable, and attention is much cheaper.
     """
 
     dim = 2
@@ -130,10 +131,10 @@ class GaussianBasis2d:
         low: float = 0.0,
         high: float = 1.0,
     ) -> GaussianBasis2d:
-        """rows x columns centres, linear in [low, high]^2; function j = row * columns + column.
+        """A grid of rows x columns evenly spaced centres in [low, high]^2; function j = row * columns + column.
 
-        `variance` is one number for isotropic functions or a pair (along rows, along columns). The first coordinate of
-        t counts rows, the second columns. Default: the 10 x 10 basis with Sigma_j = .001 I of the paper.
+        `variance` is one number for isotropic functions, or a pair (along rows, along columns). The first coordinate of
+        t is the row, the second the column. The default is the paper's 10 x 10 basis with Sigma_j = .001 I.
         """
         if rows < 1 or columns < 1:
             raise ValueError(f"a grid needs at least one row and one column, got {rows} x {columns}")
@@ -145,8 +146,9 @@ class GaussianBasis2d:
         return cls(torch.cartesian_prod(line1, line2), torch.diag(torch.tensor([first, second], dtype=torch.float64)))
 
     def _find_grid(self) -> _Constants | None:
-        """The two lines whose product the centres are, and each centre's place in that product; None if there are
-        none.
+        """The two lines whose product forms the centres, with the place of each centre in this product.
+
+        None if the centres do not form a grid or do not share a diagonal covariance.
         """
         centres, covariances = self.tensors()
         if covariances.ndim != 2 or covariances[0, 1] != 0:
@@ -162,11 +164,11 @@ class GaussianBasis2d:
 
     @property
     def separable(self) -> bool:
-        """True when psi is the outer product of a basis over rows and one over columns."""
+        """True if psi is the outer product of a basis over rows and a basis over columns."""
         return self._axes is not None
 
     def axes(self, device: torch.device | str = "cpu") -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """((centres, widths) along rows, (centres, widths) along columns) of a separable basis."""
+        """The pairs (centres, widths) along rows and (centres, widths) along columns of a separable basis."""
         if self._axes is None:
             raise ValueError(
                 "this basis is not a grid with one diagonal covariance; build one with GaussianBasis2d.grid"
@@ -175,14 +177,14 @@ class GaussianBasis2d:
         return (t["line1"], t["width1"]), (t["line2"], t["width2"])
 
     def from_grid(self, r: Tensor) -> Tensor:
-        """r [..., N] in the order of the centres from r [..., N] in the order rows x columns."""
+        """Reorder r [..., N] from the order rows x columns to the order of the centres."""
         if self._axes is None or self._in_grid_order:
             return r
         return r[..., self._axes.on(r.device)["place"].long()]
 
     @property
     def shared(self) -> bool:
-        """True when all functions have one covariance."""
+        """True if all functions share one covariance."""
         return self.tensors()[1].ndim == 2
 
     def tensors(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:

@@ -1,13 +1,15 @@
-"""Densities of the alpha-RPM on the line: p = argmax E_p[f] + H_alpha(p) (Martins et al. 2020, section 2;
-beta-Gaussians).
+"""Densities of the alpha-regularized prediction map (alpha-RPM) on the line.
 
-    f = -(t - mu)^2 / (2 sigma^2)     Gaussian (alpha 1), triweight (4/3), biweight (3/2), truncated parabola (2), any
-    alpha > 1 f = -|t - mu| / b                 Laplace (1), triangular (2)
-    f = -g'(|t - mu| / sigma) / sigma location-scale family (2), Eq. 13
+These are p = argmax E_p[f] + H_alpha(p) (Martins et al. 2020, section 2; beta-Gaussians of Martins et al. 2022):
 
-Parameters are tensors of one broadcast shape [...]; every method is differentiable in them; `rsample` is
-reparametrised. Entropies are H_alpha = (1 - int p^alpha) / (alpha (alpha - 1)) for Tsallis' and -int p log p for
-Shannon's (alpha = 1), in nats.
+    f = -(t - mu)^2 / (2 sigma^2)      Gaussian (alpha 1), triweight (4/3), biweight (3/2), truncated parabola (2), and
+                                       any other alpha > 1
+    f = -|t - mu| / b                  Laplace (1), triangular (2)
+    f = -g'(|t - mu| / sigma) / sigma  location-scale family (2), Eq. 13
+
+Parameters are tensors that broadcast to one shape [...]. Every method is differentiable in the parameters; `rsample` is
+reparametrised. Entropies, in nats, are the Tsallis entropy H_alpha = (1 - int p^alpha) / (alpha (alpha - 1)) and, for
+alpha = 1, the Shannon entropy -int p log p.
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ _SQRT_2PI = math.sqrt(2 * math.pi)
 
 
 class Density:
-    """A batch of densities on the line, batch shape [...]. `alpha` is the entropy whose RPM it is.
+    """A batch of densities on the line, with batch shape [...].
 
-    Raises ValueError for a scale that is not positive (on a GPU that density is NaN).
+    `alpha` is the parameter of the entropy that defines this regularized prediction map. Raises ValueError if a scale
+    is not positive. (On a GPU, that density is NaN instead.)
     """
 
     alpha: float
@@ -42,33 +45,33 @@ class Density:
         self.loc, self.scale = torch.broadcast_tensors(loc, scale)
 
     def pdf(self, t: Tensor) -> Tensor:
-        """p(t), broadcast over [...]."""
+        """p(t); t and the batch shape [...] broadcast."""
         raise NotImplementedError
 
     def half_width(self) -> Tensor:
-        """Half the length of the support [...]; inf for full support."""
+        """Half the length of the support [...]; inf if the support is the whole line."""
         raise NotImplementedError
 
     def support(self) -> tuple[Tensor, Tensor]:
-        """Ends (low [...], high [...]) of the support."""
+        """The ends (low [...], high [...]) of the support."""
         return self.loc - self.half_width(), self.loc + self.half_width()
 
     @property
     def mean(self) -> Tensor:
-        """E[t], [...]: all these densities are symmetric."""
+        """E[t], [...]; the same as the location, because all these densities are symmetric."""
         return self.loc
 
     @property
     def variance(self) -> Tensor:
-        """E[(t - mean)^2], [...]."""
+        """The variance E[(t - mean)^2], [...]."""
         raise NotImplementedError
 
     def entropy(self, alpha: float | None = None) -> Tensor:
-        """H_alpha [...], alpha = 1 for Shannon's. None: the entropy this density is the RPM of."""
+        """H_alpha [...]; alpha = 1 gives the Shannon entropy, and None the entropy that defines this density."""
         raise NotImplementedError
 
     def rsample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
-        """Samples [*sample_shape, ...] with gradients to the parameters."""
+        """Samples [*sample_shape, ...] with gradients with respect to the parameters."""
         noise = self._unit_sample(torch.Size(sample_shape) + self.loc.shape, generator)
         return self.loc + self._unit_scale() * noise
 
@@ -93,7 +96,8 @@ class Density:
 class BetaGaussian(Density):
     """p(t) = [(alpha - 1)(-tau - (t - mu)^2 / (2 sigma^2))]_+^(1/(alpha - 1)); alpha = 1 is N(mu, sigma^2).
 
-    mu [...], sigma_sq [...] > 0, alpha >= 1. sigma_sq is the variance only for alpha = 1. Raises ValueError otherwise.
+    Takes mu [...], sigma_sq [...] > 0 and alpha >= 1, and raises ValueError for other values. sigma_sq is the variance
+    only for alpha = 1.
     """
 
     def __init__(self, mu: Tensor, sigma_sq: Tensor, alpha: float = 2.0) -> None:
@@ -112,8 +116,9 @@ class BetaGaussian(Density):
 
     @property
     def tau(self) -> Tensor:
-        """Threshold tau = -a^2 / (2 sigma^2) [...]; for alpha = 2 the lambda of Eq. 10. Raises ValueError for alpha =
-        1.
+        """The threshold tau = -a^2 / (2 sigma^2) [...]; for alpha = 2, this is the lambda of Eq. 10.
+
+        Raises ValueError for alpha = 1.
         """
         if self.alpha == 1:
             raise ValueError("the Gaussian (alpha=1) has no threshold; use alpha > 1")
@@ -159,35 +164,35 @@ class BetaGaussian(Density):
 
 
 class Gaussian(BetaGaussian):
-    """N(mu, sigma^2), alpha = 1."""
+    """The Gaussian N(mu, sigma^2), alpha = 1."""
 
     def __init__(self, mu: Tensor, sigma_sq: Tensor) -> None:
         super().__init__(mu, sigma_sq, 1.0)
 
 
 class TruncatedParabola(BetaGaussian):
-    """TP(t; mu, sigma^2), alpha = 2 (Eq. 10); sigma^2 = 2/3 is the Epanechnikov kernel."""
+    """The truncated parabola TP(t; mu, sigma^2), alpha = 2 (Eq. 10). sigma^2 = 2/3 gives the Epanechnikov kernel."""
 
     def __init__(self, mu: Tensor, sigma_sq: Tensor) -> None:
         super().__init__(mu, sigma_sq, 2.0)
 
 
 class Biweight(BetaGaussian):
-    """alpha = 3/2."""
+    """The beta-Gaussian with alpha = 3/2."""
 
     def __init__(self, mu: Tensor, sigma_sq: Tensor) -> None:
         super().__init__(mu, sigma_sq, 1.5)
 
 
 class Triweight(BetaGaussian):
-    """alpha = 4/3."""
+    """The beta-Gaussian with alpha = 4/3."""
 
     def __init__(self, mu: Tensor, sigma_sq: Tensor) -> None:
         super().__init__(mu, sigma_sq, 4.0 / 3.0)
 
 
 class Laplace(Density):
-    """exp(-|t - mu| / b) / (2 b), alpha = 1; mu [...], b [...] > 0."""
+    """The Laplace density exp(-|t - mu| / b) / (2 b), alpha = 1, with mu [...] and b [...] > 0."""
 
     alpha = 1.0
 
@@ -219,7 +224,10 @@ class Laplace(Density):
 
 
 class Triangular(Density):
-    """[1 / sqrt(b) - |t - mu| / b]_+, half width sqrt(b), alpha = 2 (Eq. 12); mu [...], b [...] > 0."""
+    """The triangular density [1 / sqrt(b) - |t - mu| / b]_+, alpha = 2 (Eq. 12), with mu [...] and b [...] > 0.
+
+    Its half width is sqrt(b).
+    """
 
     alpha = 2.0
 
@@ -249,12 +257,11 @@ class Triangular(Density):
 
 
 class LocationScale(Density):
-    """[-lambda - g'(|t - mu| / sigma) / sigma]_+, alpha = 2 (Eq. 13), for a convex g on [0, inf) given with its
-    derivative.
+    """[-lambda - g'(|t - mu| / sigma) / sigma]_+, alpha = 2 (Eq. 13), for a convex g on [0, inf) and its derivative.
 
-    The half width is a sigma where a g'(a) - g(a) + g(0) = 1/2, and lambda = -g'(a) / sigma. g(t) = t^2 / 2 is the
-    triangular density with b = sigma^2; g(t) = t^3 / 6 the truncated parabola whose parameter is sigma^3. Raises
-    ValueError when the left side does not reach 1/2 below 1e12 (g nearly linear).
+    The half width is a sigma, where a solves a g'(a) - g(a) + g(0) = 1/2, and lambda = -g'(a) / sigma. g(t) = t^2 / 2
+    gives the triangular density with b = sigma^2; g(t) = t^3 / 6 gives the truncated parabola with parameter sigma^3.
+    Raises ValueError if the left side stays below 1/2 up to a = 1e12 (g is nearly linear).
     """
 
     alpha = 2.0
@@ -288,12 +295,12 @@ class LocationScale(Density):
 
     @property
     def threshold(self) -> Tensor:
-        """lambda [...]."""
+        """The threshold lambda [...] of Eq. 13."""
         return -self._slope / self.scale
 
     def pdf(self, t: Tensor) -> Tensor:
         z = (t - self.loc).abs() / self.scale
-        # Beyond the edge g' is not evaluated: it need not be defined there.
+        # Do not evaluate g' outside the support, where it may be undefined.
         return (self._slope - self.g_prime(z.clamp(max=self.a))).clamp(min=0) / self.scale
 
     @property
@@ -308,8 +315,9 @@ class LocationScale(Density):
         return (1 - power) / (alpha * (alpha - 1))
 
     def _integral(self, integrand: Callable[[Tensor, Tensor], Tensor]) -> float:
-        """int over [-a, a] of integrand(|z|, p(z)) for sigma = 1, by 200 Gauss points (1e-12 and better for smooth
-        g).
+        """The integral of integrand(|z|, p(z)) over [-a, a] for sigma = 1.
+
+        Uses 200 Gauss points; the error is at most 1e-12 for smooth g.
         """
         nodes, weights = gauss.legendre(200)
         z = 0.5 * self.a * (nodes + 1)
@@ -320,7 +328,7 @@ class LocationScale(Density):
         return self.scale
 
     def _unit_sample(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-        # P(|z| <= x) = 2 (g'(a) x - g(x) + g(0)) is concave and increasing on [0, a]: bisect.
+        # P(|z| <= x) = 2 (g'(a) x - g(x) + g(0)) is concave and increasing on [0, a], so bisect.
         u = 2 * self._uniform(shape, generator).double() - 1
         low, high = torch.zeros_like(u), torch.full_like(u, self.a)
         at_zero = self.g(torch.zeros((), dtype=u.dtype, device=u.device))
@@ -332,13 +340,13 @@ class LocationScale(Density):
 
 
 def _symmetric_beta(concentration: float, shape: torch.Size, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Beta(c, c) samples. torch's Beta takes no generator, torch._standard_gamma does."""
+    """Beta(c, c) samples. They use torch._standard_gamma because torch's Beta does not accept a generator."""
     first, second = (standard_gamma(concentration, shape, like, generator) for _ in range(2))
     return first / (first + second)
 
 
 def standard_gamma(concentration: float, shape: torch.Size, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Gamma(concentration, 1) samples of the dtype and device of `like`."""
+    """Gamma(concentration, 1) samples with the dtype and device of `like`."""
     dtype = torch.promote_types(like.dtype, torch.float32)
     parameter = torch.full(shape, concentration, dtype=dtype, device=like.device)
     return torch._standard_gamma(parameter, generator=generator).to(like.dtype)

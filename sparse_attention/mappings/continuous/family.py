@@ -1,4 +1,4 @@
-"""The beta-Gaussian family: what the quadratic score becomes under every alpha-RPM.
+"""The beta-Gaussian family: the densities that the alpha-regularized prediction map gives for a quadratic score.
 
     p = argmax_p  E_p[f] + H_alpha(p),   f(t) = -1/2 (t - mu)' Sigma^-1 (t - mu),   t in R^n
 
@@ -7,9 +7,9 @@ has the solution (Martins et al. 2020, Prop. 1 and Eqs. 10-11; beta-Gaussians of
     p(t) = [(alpha - 1) (-tau + f(t))]_+ ^ k,      k = 1 / (alpha - 1),
     support  { mu + A y : |y| <= 1 },   A A' = R^2 |Sigma|^(-2 / (2n + 4k)) Sigma,
 
-with a radius R that depends only on n and alpha. On the unit ball the family has one shape, C (1 - |y|^2)^k, and (mu, A) is a
-location and a scale. Everything else in this package builds on that.
-alpha = 1 is the Gaussian (no edge), 4/3 the triweight, 3/2 the biweight, 2 the truncated parabola or paraboloid.
+with a radius R that depends only on n and alpha. On the unit ball, the family has a single shape, C (1 - |y|^2)^k, with
+location mu and scale A. The rest of this package builds on this property. alpha = 1 gives the Gaussian (with unbounded
+support), 4/3 the triweight, 3/2 the biweight, and 2 the truncated parabola or paraboloid.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from torch import Tensor
 from ...describe import Param
 
 _ALPHA = Param("alpha", low=1.0, closed_low=True, tensor=False, meaning="1 is the Gaussian, 2 sparsemax")
-# alpha -> exponent k of (1 - |y|^2)^k; only integers k have closed-form attention with Gaussian RBFs.
+# Maps alpha to the exponent k of (1 - |y|^2)^k. Attention with Gaussian RBFs has a closed form only for integer k.
 _CLOSED_FORM_ORDERS = {1.0: 0, 2.0: 1, 1.5: 2, 4.0 / 3.0: 3}
 
 
 def closed_form_order(alpha: float) -> int:
     """Exponent k of the density (1 - |y|^2)^k, or 0 for the Gaussian.
 
-    Raises ValueError when alpha is not one of 1, 4/3, 3/2, 2.
+    Raises ValueError if alpha is not one of 1, 4/3, 3/2, 2.
     """
     for value, order in _CLOSED_FORM_ORDERS.items():
         if abs(float(alpha) - value) < 1e-6:
@@ -41,7 +41,7 @@ def closed_form_order(alpha: float) -> int:
 
 
 def check_alpha(alpha: float) -> float:
-    """alpha as a float; raises ValueError below 1, where the tails are heavy and the support is the line."""
+    """alpha as a float. Raises ValueError below 1, where the tails are heavy and the support is the whole line."""
     return _ALPHA.check(float(alpha))
 
 
@@ -51,35 +51,35 @@ def exponent(alpha: float) -> float:
 
 
 def radius(alpha: float, n: int = 1) -> float:
-    """R of the support ellipsoid for |Sigma| = 1 in n dimensions; alpha > 1."""
+    """The radius R of the support ellipsoid for |Sigma| = 1 in n dimensions; alpha > 1."""
     k = exponent(alpha)
     return math.exp((log_power_constant(k, n) + k * math.log(2 * k)) / (2 * k + n))
 
 
 def log_ball_constant(alpha: float, n: int = 1) -> float:
-    """log C with C (1 - |y|^2)^k a density on the unit ball of R^n."""
+    """log C, for the constant C that makes C (1 - |y|^2)^k a density on the unit ball of R^n."""
     return log_power_constant(exponent(alpha), n)
 
 
 def log_power_constant(k: float, n: int) -> float:
-    """-log int (1 - |y|^2)^k dy over the unit ball of R^n."""
+    """-log of the integral of (1 - |y|^2)^k over the unit ball of R^n."""
     return math.lgamma(n / 2 + k + 1) - math.lgamma(k + 1) - n / 2 * math.log(math.pi)
 
 
 def threshold(log_det: Tensor, alpha: float, n: int) -> Tensor:
-    """tau [...] from log |Sigma| [...]; for alpha = 2 this is the lambda of Eqs. 10 and 11."""
+    """The threshold tau [...] from log |Sigma| [...]; for alpha = 2, this is the lambda of Eqs. 10 and 11."""
     return -0.5 * radius(alpha, n) ** 2 * torch.exp(-log_det / (n + 2 * exponent(alpha)))
 
 
 def half_width(sigma_sq: Tensor, alpha: float) -> Tensor:
-    """Half width a [...] of the support in one dimension, a = R sigma^(2 / (alpha + 1)); alpha > 1."""
+    """The half width a = R sigma^(2 / (alpha + 1)) [...] of the support in one dimension; alpha > 1."""
     return radius(alpha) * sigma_sq ** (1.0 / (alpha + 1.0))
 
 
 def matched_sigma_sq(variance: Tensor, alpha: float) -> Tensor:
     """sigma^2 [...] of the 1-D density whose *variance* is `variance` [...].
 
-    The parameter is the variance only for the Gaussian: alpha = 2 needs 2/3 (5 V)^(3/2).
+    sigma^2 is the variance only for the Gaussian; for alpha = 2 and variance V, it is 2/3 (5 V)^(3/2).
     """
     if check_alpha(alpha) == 1.0:
         return variance
@@ -90,7 +90,7 @@ def matched_sigma_sq(variance: Tensor, alpha: float) -> Tensor:
 def matched_covariance(covariance: Tensor, alpha: float) -> Tensor:
     """Sigma [..., n, n] of the n-D density whose covariance is `covariance` [..., n, n].
 
-    alpha = 2, n = 2: Sigma = 9 pi sqrt(|V|) V.
+    For alpha = 2, n = 2 and covariance V, Sigma = 9 pi sqrt(|V|) V.
     """
     if check_alpha(alpha) == 1.0:
         return covariance
@@ -101,7 +101,7 @@ def matched_covariance(covariance: Tensor, alpha: float) -> Tensor:
 
 
 def _det(matrix: Tensor) -> Tensor:
-    # 2 x 2 by hand: torch.linalg.det runs a batched LU, 20 times slower on these sizes.
+    # The explicit 2 x 2 formula: torch.linalg.det runs a batched LU, which is 20 times slower at these sizes.
     if matrix.shape[-1] == 2:
         return matrix[..., 0, 0] * matrix[..., 1, 1] - matrix[..., 0, 1] * matrix[..., 1, 0]
     return torch.linalg.det(matrix)

@@ -1,4 +1,4 @@
-"""Gauss rules by the eigenvalues of the Jacobi matrix (Golub & Welsch 1969), in torch: the library needs nothing else."""
+"""Gauss quadrature from the eigenvalues of the Jacobi matrix (Golub & Welsch 1969), in torch to avoid a dependency."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import Tensor
 
 @functools.cache
 def legendre(count: int) -> tuple[Tensor, Tensor]:
-    """Nodes and weights [count] on [-1, 1] for the weight 1, float64."""
+    """Nodes and weights, [count] each, on [-1, 1] for the weight function 1, in float64."""
     return jacobi(count, 0)
 
 
 @functools.cache
 def jacobi_on(device: torch.device, count: int, power: int) -> tuple[Tensor, Tensor]:
-    """`jacobi` on a device: copied once, as a copy is waited for."""
+    """`jacobi` on a device, copied there only once, because every copy forces a synchronisation."""
     nodes, weights = jacobi(count, power)
     return nodes.to(device), weights.to(device)
 
 
 @functools.cache
 def jacobi(count: int, power: int) -> tuple[Tensor, Tensor]:
-    """Nodes and weights [count] on [-1, 1] for the weight (1 - y^2)^power, float64."""
+    """Nodes and weights, [count] each, on [-1, 1] for the weight function (1 - y^2)^power, in float64."""
     i = torch.arange(1, count, dtype=torch.float64)
     lam = power + 0.5
     off_diagonal = (i * (i + 2 * lam - 1) / (4 * (i + lam) * (i + lam - 1))).sqrt()

@@ -1,12 +1,13 @@
-"""Mixtures of Gaussians fitted to discrete attention weights: attention with several modes.
+"""Mixtures of Gaussians fitted to discrete attention weights, for attention with several modes.
 
-Weighted EM (Farinhas, Martins and Aguiar 2021): positions t_l carry the weights p_l, sum_l p_l = 1,
+They are fitted by weighted EM (Farinhas, Martins and Aguiar 2021). Positions t_l have the weights p_l, with sum_l p_l =
+1:
 
     gamma_lk = p_l pi_k N(t_l; mu_k, Sigma_k) / sum_k',   pi_k = sum_l gamma_lk,
     mu_k = sum_l gamma_lk t_l / pi_k,   Sigma_k = sum_l gamma_lk (t_l - mu_k)(t_l - mu_k)' / pi_k + 1e-6 I,
 
-and the context is sum_k pi_k B E_k[psi]. Batched over examples and restarts; only the components and the iterations are
-loops.
+The context is sum_k pi_k B E_k[psi]. The code is batched over examples and restarts; it loops only over the numbers of
+components and the iterations.
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ _TINY = 1e-300
 
 
 class Mixture(NamedTuple):
-    """pi [B, K], mu [B, K, n], covariance [B, K, n, n], float64; log_likelihood [B] = sum_l p_l log q(t_l); K may
-    contain unused components with pi = 0; components [B] counts the used ones."""
+    """A batch of mixtures: pi [B, K], mu [B, K, n], covariance [B, K, n, n] and log_likelihood [B] = sum_l p_l log
+    q(t_l).
+
+    These are float64. Some of the K components may be unused, with pi = 0; components [B] is the number of used ones.
+    """
 
     pi: Tensor
     mu: Tensor
@@ -44,7 +48,7 @@ class Mixture(NamedTuple):
     components: Tensor
 
     def pdf(self, t: Tensor) -> Tensor:
-        """q(t) [B, M] at points t [M, n]."""
+        """The density q(t) [B, M] at points t [M, n]."""
         return torch.exp(_log_joint(t.double(), self.pi, self.mu, self.covariance)).sum(1)
 
 
@@ -60,10 +64,10 @@ def fit_mixture(
 ) -> Mixture:
     """Weighted EM with a given number of components.
 
-    weights [B, L] summing to one (a row of zeros gives pi = 0); positions [L, n], n = 1 or 2. Means start at `means`
-    [B, K, n] or at positions drawn without replacement from the weights; all variances start at `initial_variance`, all
-    pi at 1 / K. Differentiable in the weights through the iterations. Raises ValueError when components is not in 1 ..
-    L.
+    weights [B, L] sum to one (a row of zeros gives pi = 0); positions are [L, n], with n = 1 or 2. The means start at
+    `means` [B, K, n], or else at positions drawn from the weights without replacement. All variances start at
+    `initial_variance` and all pi at 1 / K. Differentiable in the weights through the iterations. Raises ValueError if
+    components is not in 1 .. L.
     """
     length, n = positions.shape
     if not 1 <= components <= length:
@@ -100,14 +104,15 @@ def select_mixture(
     initial_variance: float = 0.001,
     generator: torch.Generator | None = None,
 ) -> Mixture:
-    """The mixture with 1 .. max_components components that minimises -2 L log-likelihood + penalty (free parameters).
+    """The mixture of up to max_components that minimises -2 L log-likelihood + penalty * (free parameters).
 
-    A component has 1 + n + n (n + 1) / 2 parameters, one less in all because the pi sum to one. L is the perplexity of
-    the weights, the number of positions that attention is effectively spread over: weights are no counts, and with a count
-    of positions many components would fit a few positions. penalty = log L is the BIC (5.3 for uniform weights on a
-    14 x 14 grid). For every number of components the best of `restarts` random starts is taken; all examples share
-    their random numbers, so that a result does not depend on the batch. weights [B, L], positions [L, n]. Raises
-    ValueError when max_components or restarts is below 1.
+    A component has 1 + n + n (n + 1) / 2 parameters; the total is one less, because the pi sum to one. L is the
+    perplexity of the weights, that is, the number of positions over which attention is effectively spread. It replaces
+    the number of positions because weights are not counts: with the number of positions, many components would be
+    fitted to a few positions. penalty = log L gives the BIC (5.3 for uniform weights on a 14 x 14 grid). For every
+    number of components, the best of `restarts` random starts is used. All examples share the same random numbers, so
+    that a result does not depend on the batch. weights are [B, L] and positions [L, n]. Raises ValueError if
+    max_components or restarts is below 1.
     """
     COMPONENTS.check(max_components)
     RESTARTS.check(restarts)
@@ -131,8 +136,9 @@ def select_mixture(
 
 
 def mixture_expectation(mixture: Mixture, basis: GaussianBasis1d | GaussianBasis2d, alpha: float = 1.0) -> Tensor:
-    """r [B, N] = sum_k pi_k E_k[psi]; alpha > 1 replaces every component by the beta-Gaussian of the same mean and
-    covariance.
+    """r [B, N] = sum_k pi_k E_k[psi].
+
+    alpha > 1 replaces every component by the beta-Gaussian with the same mean and covariance.
     """
     if isinstance(basis, GaussianBasis1d):
         sigma_sq = matched_sigma_sq(mixture.covariance[..., 0, 0], alpha)
@@ -159,16 +165,16 @@ def _log_joint(t: Tensor, pi: Tensor, mu: Tensor, sigma: Tensor) -> Tensor:
 
 
 def _noise(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard Gumbel numbers."""
+    """Samples of the standard Gumbel distribution."""
     device = like.device if generator is None else generator.device
     uniform = torch.rand(tuple(shape), dtype=torch.float64, device=device, generator=generator)
     return -torch.log(-torch.log(uniform.clamp(min=_TINY))).to(like.device)
 
 
 def _draw_means(p: Tensor, t: Tensor, components: int, noise: Tensor) -> Tensor:
-    """Distinct positions [B, K, n] drawn by the weights: the largest of log p + Gumbel noise [B, L].
+    """Distinct positions [B, K, n] drawn from the weights: those with the largest log p + Gumbel noise [B, L].
 
-    The small addition lets a start find K positions where fewer have weight.
+    A small constant is added to the weights, so that K positions can be drawn even if fewer have nonzero weight.
     """
     with torch.no_grad():
         return t[(torch.log(p.clamp(min=0) + 1e-9) + noise).topk(components, dim=-1).indices]
@@ -179,7 +185,7 @@ def _take(m: Mixture, index: Tensor) -> Mixture:
 
 
 def _pad(m: Mixture, components: int) -> Mixture:
-    """The mixture with unused components added; they repeat a used one, which keeps them valid densities."""
+    """The mixture padded with unused components, which copy a used one so that they are valid densities."""
     missing = components - m.pi.shape[1]
     if missing == 0:
         return m

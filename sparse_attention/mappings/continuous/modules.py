@@ -1,8 +1,9 @@
-"""Attention layers over a continuous domain: values in, a context vector out.
+"""Attention layers over a continuous domain, from values to a context vector.
 
-All take `values` [B, L, D] and a boolean `mask` [B, L] (True = keep) and return (context [B, D], ContinuousInfo). The density
-is predicted from a query vector, given by its parameters, or matched to discrete weights. A fully masked row gives a zero
-context and no gradient. The only parameters of the layers are those of the predictor of (mu, sigma^2).
+All layers take `values` [B, L, D] and a boolean `mask` [B, L] (True = keep) and return (context [B, D],
+ContinuousInfo). The density is predicted from a query vector, given by its parameters, or matched to discrete weights.
+A fully masked row gives a zero context and no gradient. The layers have no trainable parameters except those of the
+predictor of (mu, sigma^2).
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ from .regression import PADDING, RIDGE, position_weights, positions_2d, ridge_ma
 
 
 class ContinuousInfo(NamedTuple):
-    """What a layer attended to.
+    """The density and the weights with which a layer attended.
 
-    mu [B] or [B, 2]; sigma [B] (sigma^2) or [B, 2, 2]; r [B, N] expected basis functions; position_weights [B, L], the
-    weights on the values that give the context, possibly negative; discrete [B, L], the weights the moments come from,
-    if any; mixture of the multimodal layer (mu and sigma are then per component). With T queries per example all have a
-    dimension T after B.
+    mu: [B] or [B, 2].
+    sigma: [B] (holding sigma^2) or [B, 2, 2].
+    r: [B, N], the expected basis functions.
+    position_weights: [B, L], the weights on the values that give the context; they may be negative.
+    discrete: [B, L], the discrete weights from which the moments were computed, if any.
+    mixture: the mixture of the multimodal layer; mu and sigma are then per component.
+
+    With T queries per example, all of these have an additional dimension T after B.
     """
 
     mu: Tensor
@@ -41,7 +46,7 @@ class ContinuousInfo(NamedTuple):
 
 
 class DensityPredictor(nn.Module):
-    """mu = sigmoid(w_1' v), sigma^2 = softplus(w_2' v), at least 1e-6; v [..., Q] to (mu [...], sigma_sq [...])."""
+    """Predicts mu = sigmoid(w_1' v) and sigma^2 = softplus(w_2' v) >= 1e-6, each [...], from v [..., Q]."""
 
     def __init__(self, query_dim: int, min_sigma_sq: float = 1e-6) -> None:
         super().__init__()
@@ -50,7 +55,7 @@ class DensityPredictor(nn.Module):
 
     def forward(self, query: Tensor) -> tuple[Tensor, Tensor]:
         out = self.linear(query)
-        # float32 at least: 1e-6 is nearly zero in float16.
+        # Use at least float32, because 1e-6 is nearly zero in float16.
         location, spread = out.to(torch.promote_types(out.dtype, torch.float32)).unbind(-1)
         return torch.sigmoid(location), F.softplus(spread).clamp(min=self.min_sigma_sq)
 
@@ -58,9 +63,9 @@ class DensityPredictor(nn.Module):
 class ContinuousAttention1d(nn.Module):
     """Continuous attention over a document (Martins et al. 2020, sections 3 and 4).
 
-    basis: default 64 functions, widths .1 and .5. alpha: 1, 4/3, 3/2 or 2. query_dim: size of the query for the
-    predictor, None for no predictor. ridge and pad_positions: see `regression`. moment_match and positions: see
-    `moments`; "paper-code" and "linspace" are the authors'. All wrong options are reported in one ValueError.
+    basis: by default 64 functions with widths .1 and .5. alpha: 1, 4/3, 3/2 or 2. query_dim: size of the query for the
+    predictor; None means no predictor. ridge and pad_positions: see `regression`. moment_match and positions: see
+    `moments`; the authors use "paper-code" and "linspace". A single ValueError reports all invalid options.
     """
 
     def __init__(
@@ -90,11 +95,11 @@ class ContinuousAttention1d(nn.Module):
         params: tuple[Tensor, Tensor] | None = None,
         weights: Tensor | None = None,
     ) -> tuple[Tensor, ContinuousInfo]:
-        """values [B, L, D]; exactly one of query [B, Q], params (mu [B], sigma_sq [B]) and weights [B, L] (or [B, T,
-        ...] each).
+        """Attend to values [B, L, D] with a density from exactly one source.
 
-        Returns (context [B, D] or [B, T, D], info). Raises ValueError when not exactly one is given, or a query without
-        query_dim.
+        The source is query [B, Q], params (mu [B], sigma_sq [B]) or weights [B, L]; with T queries, each is [B, T,
+        ...]. Returns (context [B, D] or [B, T, D], info). Raises ValueError if not exactly one source is given, or if a
+        query is given to a layer without query_dim.
         """
         _check_one_source(query=query, params=params, weights=weights)
         mask = _checked_mask(mask, values, weights)
@@ -120,11 +125,11 @@ class ContinuousAttention1d(nn.Module):
 
 
 class DiscreteContinuousAttention1d(nn.Module):
-    """Discrete and continuous attention together: moments of the discrete weights, contexts summed (section 4,
-    "combined").
+    """Discrete and continuous attention combined (section 4, "combined").
 
-    mapping(scores, mask=..., dim=-1) gives the discrete weights (`sa.make("softmax")`, the authors' choice in every
-    row, or any other). Options as for ContinuousAttention1d.
+    The density has the moments of the discrete weights, and the two contexts are summed. mapping(scores, mask=...,
+    dim=-1) gives the discrete weights: `sa.make("softmax")`, which the authors use in every row, or any other mapping.
+    Options are those of ContinuousAttention1d.
     """
 
     def __init__(
@@ -135,8 +140,9 @@ class DiscreteContinuousAttention1d(nn.Module):
         self.continuous = ContinuousAttention1d(basis, alpha, **options)
 
     def forward(self, values: Tensor, mask: Tensor | None, scores: Tensor) -> tuple[Tensor, ContinuousInfo]:
-        """values [B, L, D], mask [B, L] or None, scores [B, L] or [B, T, L]; returns (context [B, D] or [B, T, D],
-        info).
+        """Attend to values [B, L, D] by scores [B, L] or [B, T, L]; mask is [B, L] or None.
+
+        Returns (context [B, D] or [B, T, D], info).
         """
         mask = values.new_ones(values.shape[:2], dtype=torch.bool) if mask is None else mask
         p = self.mapping(scores, mask=mask if scores.ndim == 2 else mask.unsqueeze(1).expand_as(scores), dim=-1)
@@ -147,9 +153,9 @@ class DiscreteContinuousAttention1d(nn.Module):
 class ContinuousAttention2d(nn.Module):
     """Continuous attention over an image of rows x columns positions (section 4, visual question answering).
 
-    basis: default the 10 x 10 grid with Sigma_j = .001 I. pad_positions: "correct" also fits zeros on [-1/2, 3/2]^2 as
-    the paper's model does. quadrature: see `attention2d`; "paper-code" is the authors' rule with its duplicate angle.
-    All wrong options are reported in one ValueError.
+    basis: by default the 10 x 10 grid with Sigma_j = .001 I. pad_positions: "correct" also fits zeros on [-1/2, 3/2]^2,
+    as the paper's model does. quadrature: see `attention2d`; "paper-code" is the authors' rule with its duplicate
+    angle. A single ValueError reports all invalid options.
     """
 
     def __init__(
@@ -182,12 +188,11 @@ class ContinuousAttention2d(nn.Module):
         params: tuple[Tensor, Tensor] | None = None,
         weights: Tensor | None = None,
     ) -> tuple[Tensor, ContinuousInfo]:
-        """values [B, rows * columns, D] row by row; exactly one of params (mu [B, 2], Sigma [B, 2, 2]) and weights [B,
-        L].
+        """Attend to values [B, rows * columns, D], stored row by row, with a density from exactly one source.
 
-        mu and Sigma are in units of the image, the first coordinate counting rows. A masked position counts as a zero value.
-        Returns (context [B, D], info). Raises ValueError if the number of positions is not rows * columns, or not exactly
-        one source is given.
+        The source is params (mu [B, 2], Sigma [B, 2, 2]) or weights [B, L]. mu and Sigma are in units of the image, and
+        the first coordinate is the row. A masked position is treated as a zero value. Returns (context [B, D], info).
+        Raises ValueError if the number of positions is not rows * columns, or if not exactly one source is given.
         """
         _check_one_source(params=params, weights=weights)
         self._check_size(values)
@@ -198,7 +203,7 @@ class ContinuousAttention2d(nn.Module):
         else:
             assert weights is not None
             tolerance = 1e-12 if weights.dtype == torch.float64 else 1e-7
-            # float64 up to r: |Sigma| of attention along a line is lost when Sigma is rounded.
+            # Stay in float64 until r is computed: for attention along a line, rounding Sigma would lose |Sigma|.
             mu, sigma = match_moments_2d(
                 weights.double(), self._positions.to(weights.device), self.alpha, self.moment_match
             )
@@ -230,10 +235,10 @@ class ContinuousAttention2d(nn.Module):
 class MultimodalAttention2d(ContinuousAttention2d):
     """Image attention by a mixture of Gaussians fitted to discrete weights (Farinhas, Martins and Aguiar 2021).
 
-    In training the number of components is drawn from 1 .. max_components for each batch and EM runs 5 times; in
-    evaluation the number is selected per example by penalised likelihood (10 iterations, 3 restarts). Starts in
-    training are random: pass a generator to repeat them; in evaluation they are always the same. alpha > 1 replaces
-    every Gaussian by the truncated density of the same moments.
+    In training, the number of components is drawn from 1 .. max_components for each batch, and EM runs for 5
+    iterations. In evaluation, the number is selected per example by penalised likelihood (10 iterations, 3 restarts).
+    The starting points are random in training (pass a generator to reproduce them) and always the same in evaluation.
+    alpha > 1 replaces every Gaussian by the truncated density with the same moments.
     """
 
     def __init__(
@@ -259,8 +264,9 @@ class MultimodalAttention2d(ContinuousAttention2d):
     def forward(  # type: ignore[override]
         self, values: Tensor, mask: Tensor | None = None, *, weights: Tensor
     ) -> tuple[Tensor, ContinuousInfo]:
-        """values [B, rows * columns, D], weights [B, rows * columns]; returns (context [B, D], info with the
-        mixture).
+        """Attend to values [B, rows * columns, D] by weights [B, rows * columns].
+
+        Returns (context [B, D], info); info contains the mixture.
         """
         self._check_size(values)
         mask = _checked_mask(mask, values, weights)
@@ -289,7 +295,7 @@ class MultimodalAttention2d(ContinuousAttention2d):
 
 
 def _weighted_sum(weights: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """[B, L] or [B, T, L] times [B, L, D]; masked values are not touched, so that NaN padding does no harm."""
+    """Weights [B, L] or [B, T, L] times values [B, L, D]. Masked values become 0, so NaN padding has no effect."""
     if mask is not None:
         values = values.masked_fill(~mask.unsqueeze(-1), 0.0)
     weights = weights.to(values.dtype)
@@ -305,7 +311,7 @@ def _check_one_source(**sources: object) -> None:
 
 
 def _checked_mask(mask: Tensor | None, values: Tensor, weights: Tensor | None) -> Tensor | None:
-    """The mask [B, L] of values [B, L, D], or None. Raises TypeError and ValueError naming what does not fit."""
+    """The mask [B, L] of values [B, L, D], or None. Raises TypeError or ValueError that names what does not fit."""
     if weights is not None and (weights.shape[0], weights.shape[-1]) != tuple(values.shape[:2]):
         raise ValueError(f"weights {tuple(weights.shape)} do not fit values {tuple(values.shape)}")
     if mask is None:
@@ -323,7 +329,7 @@ _OPTIONS = {param.name: param for param in (RIDGE, PADDING, MATCH, PLACES, QUADR
 
 
 def _check_options(alpha: float, **options: Any) -> None:
-    """Raises one ValueError for all options that are wrong."""
+    """Raises a single ValueError that reports all invalid options."""
     mistakes = []
     for check, value in ((closed_form_order, alpha), *((_OPTIONS[name].check, v) for name, v in options.items())):
         try:

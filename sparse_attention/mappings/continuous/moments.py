@@ -1,9 +1,10 @@
-"""Moment matching: the density that has the mean and the (co)variance of discrete attention weights.
+"""Moment matching: the density with the same mean and (co)variance as discrete attention weights.
 
-The combined model of Martins et al. 2020, section 4, takes mu = E_p[l / L] and the variance of l / L from discrete
-attention p. The parameter sigma^2 of a truncated parabola is not its variance, so mode="exact" converts (alpha = 2: 2/3
-(5 V)^(3/2), in the plane 9 pi sqrt(|V|) V). mode="paper-code" passes V on as sigma^2, as the authors' IMDB scripts do:
-the support then has half width .500 instead of .645 for V = 1/12, and .114 instead of .071 for V = .001.
+The combined model of Martins et al. 2020, section 4, takes mu = E_p[l / L] and the variance V of l / L from discrete
+attention p. The parameter sigma^2 of a truncated parabola is not its variance, so mode="exact" converts V. For alpha =
+2, it uses 2/3 (5 V)^(3/2) on the line and 9 pi sqrt(|V|) V on the plane. mode="paper-code" uses V directly as sigma^2,
+as the authors' IMDB scripts do: the support then has half width .500 instead of .645 for V = 1/12, and .114 instead of
+.071 for V = .001.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ PLACES = Param("positions", choices=POSITIONS)
 
 
 def document_positions(mask: Tensor, positions: str = "cell_centre", dtype: torch.dtype = torch.float64) -> Tensor:
-    """Positions [B, L] in [0, 1] of the kept words of mask [B, L]; 0 on masked ones.
+    """Positions [B, L] in [0, 1] of the words that mask [B, L] keeps; 0 for masked words.
 
-    cell_centre (l - 1/2) / L, the points of the value regression; linspace (l - 1) / (L - 1), the authors' code;
-    right_edge l / L, the paper's text. Raises ValueError for another name.
+    "cell_centre" is (l - 1/2) / L, the points of the value regression; "linspace" is (l - 1) / (L - 1), as in the
+    authors' code; "right_edge" is l / L, as in the text of the paper. Raises ValueError for any other name.
     """
     PLACES.check(positions)
     rank = mask.cumsum(-1).to(dtype)  # 1 .. L on the kept words
@@ -43,13 +44,13 @@ def match_moments_1d(
 ) -> tuple[Tensor, Tensor]:
     """(mu [B], sigma_sq [B]) from weights [B, L], which sum to one, at positions [L] or [B, L].
 
-    `floor` bounds the variance from below (attention on one word). Where all weights are 0 the result is (0, that of
-    `floor`).
+    `floor` is a lower bound on the variance, needed if all attention is on one word. If all weights are 0, mu is 0 and
+    sigma_sq is the value for the variance `floor`.
     """
     MATCH.check(mode)
     p = weights.double()
     mu = (p * positions).sum(-1)
-    # Centred: E[t^2] - mu^2 cancels for peaked attention.
+    # The centred form, because E[t^2] - mu^2 cancels for peaked attention.
     variance = (p * (positions - mu.unsqueeze(-1)).square()).sum(-1).clamp(min=floor)
     sigma_sq = matched_sigma_sq(variance, alpha) if mode == "exact" else variance
     dtype = _at_least_float32(weights)
@@ -59,10 +60,10 @@ def match_moments_1d(
 def match_moments_2d(
     weights: Tensor, positions: Tensor, alpha: float = 2.0, mode: str = "exact", floor: float = 1e-6
 ) -> tuple[Tensor, Tensor]:
-    """(mu [B, 2], Sigma [B, 2, 2]) from weights [B, L] at positions [L, 2]; `floor` is added to the diagonal of the
-    covariance.
+    """(mu [B, 2], Sigma [B, 2, 2]) from weights [B, L] at positions [L, 2].
 
-    mode="exact" is also what the authors' VQA code does (9 pi sqrt(|V|) V); "paper-code" passes V as Sigma.
+    `floor` is added to the diagonal of the covariance. mode="exact" converts the covariance V, as the authors' VQA code
+    also does (9 pi sqrt(|V|) V); "paper-code" uses V as Sigma.
     """
     MATCH.check(mode)
     p, t = weights.double(), positions.double()
@@ -76,5 +77,5 @@ def match_moments_2d(
 
 
 def _at_least_float32(x: Tensor) -> torch.dtype:
-    # sigma^2 of a peaked parabola is about V^(3/2), below the smallest float16.
+    # sigma^2 of a peaked parabola is about V^(3/2), which is below the smallest float16 number.
     return torch.promote_types(x.dtype, torch.float32)

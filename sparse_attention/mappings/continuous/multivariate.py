@@ -1,10 +1,9 @@
-"""Beta-Gaussians in n dimensions: the Gaussian, the truncated paraboloid (Martins et al. 2020, Eq. 11) and those
-between.
+"""Beta-Gaussians in n dimensions, from the Gaussian to the truncated paraboloid (Martins et al. 2020, Eq. 11).
 
     p(t) = [(alpha - 1)(-tau - (t - mu)' Sigma^-1 (t - mu) / 2)]_+^(1/(alpha - 1))
 
-Eq. 11 prints (t - mu) Sigma^-1 (t - mu) without the transpose. A diagonal Sigma does not make the coordinates
-independent (alpha > 1).
+Eq. 11 is printed with (t - mu) Sigma^-1 (t - mu), without the transpose. For alpha > 1, a diagonal Sigma does not make
+the coordinates independent.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from .family import check_alpha, exponent, log_ball_constant, log_power_constant
 
 
 class MultivariateBetaGaussian:
-    """mu [..., n], covariance Sigma [..., n, n] symmetric positive definite, alpha >= 1.
+    """A batch of beta-Gaussians with mu [..., n], Sigma = covariance [..., n, n] and alpha >= 1.
 
-    Sigma is the covariance of p only for alpha = 1. Raises ValueError for shapes that do not fit or a Sigma that is not
-    positive definite.
+    Sigma is symmetric positive definite; it is the covariance of p only for alpha = 1. Raises ValueError if the shapes
+    do not fit or Sigma is not positive definite.
     """
 
     def __init__(self, mu: Tensor, covariance: Tensor, alpha: float = 2.0) -> None:
@@ -46,13 +45,13 @@ class MultivariateBetaGaussian:
 
     @property
     def tau(self) -> Tensor:
-        """Threshold [...]; for alpha = 2 the lambda of Eq. 11. Raises ValueError for alpha = 1."""
+        """The threshold [...]; for alpha = 2, this is the lambda of Eq. 11. Raises ValueError for alpha = 1."""
         if self.alpha == 1:
             raise ValueError("the Gaussian (alpha=1) has no threshold; use alpha > 1")
         return threshold(self._log_det, self.alpha, self.n)
 
     def support_map(self) -> Tensor:
-        """Lower triangular A [..., n, n]: the support is {mu + A y : |y| <= 1}."""
+        """The lower triangular A [..., n, n] for which the support is {mu + A y : |y| <= 1}."""
         return torch.sqrt(-2 * self.tau)[..., None, None] * self._cholesky
 
     def _energy(self, t: Tensor) -> Tensor:
@@ -75,14 +74,14 @@ class MultivariateBetaGaussian:
 
     @property
     def covariance(self) -> Tensor:
-        """Cov[t] [..., n, n]; alpha = 2: -2 tau / (n + 4) Sigma."""
+        """Cov[t] [..., n, n]; for alpha = 2, it is -2 tau / (n + 4) Sigma."""
         if self.alpha == 1:
             return self.sigma
         factor = -2 * self.tau / (self.n + 2 * self.alpha * exponent(self.alpha))
         return factor[..., None, None] * self.sigma
 
     def entropy(self, alpha: float | None = None) -> Tensor:
-        """H_alpha [...] in nats, alpha = 1 for Shannon's; None: the entropy this density is the RPM of."""
+        """H_alpha [...] in nats; alpha = 1 gives the Shannon entropy, None the entropy that defines this density."""
         alpha = self.alpha if alpha is None else check_alpha(alpha)
         n = self.n
         if self.alpha == 1:
@@ -96,12 +95,12 @@ class MultivariateBetaGaussian:
             # E[log(1 - |y|^2)], |y|^2 ~ Beta(n / 2, k + 1)
             expected_log = _digamma(k + 1) - _digamma(n / 2 + k + 1)
             return log_volume - log_c - k * expected_log
-        # int (1 - |y|^2)^(k alpha) dy is one over the ball constant of another power
+        # int (1 - |y|^2)^(k alpha) dy is 1 / C for the ball constant C of the power k alpha
         log_power = alpha * log_c - log_power_constant(k * alpha, n)
         return (1 - torch.exp(log_power + (1 - alpha) * log_volume)) / (alpha * (alpha - 1))
 
     def rsample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
-        """Samples [*sample_shape, ..., n] with gradients to mu and Sigma."""
+        """Samples [*sample_shape, ..., n] with gradients with respect to mu and Sigma."""
         shape = torch.Size(sample_shape) + self.loc.shape
         z = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device, generator=generator)
         if self.alpha == 1:
@@ -123,14 +122,14 @@ class MultivariateBetaGaussian:
 
 
 class TruncatedParaboloid(MultivariateBetaGaussian):
-    """alpha = 2 (Eq. 11)."""
+    """The beta-Gaussian with alpha = 2 (Eq. 11)."""
 
     def __init__(self, mu: Tensor, covariance: Tensor) -> None:
         super().__init__(mu, covariance, 2.0)
 
 
 class MultivariateGaussian(MultivariateBetaGaussian):
-    """N(mu, Sigma), alpha = 1."""
+    """The Gaussian N(mu, Sigma), alpha = 1."""
 
     def __init__(self, mu: Tensor, covariance: Tensor) -> None:
         super().__init__(mu, covariance, 1.0)

@@ -1,12 +1,12 @@
 """The angular rule: rho(mu, A) on the plane for Gaussian functions with any centres and covariances.
 
-In polar coordinates y = u (cos v, sin v), a = (cos v, sin v), the basis function is Gaussian along each ray:
+In polar coordinates y = u a with a = (cos v, sin v), the basis function is Gaussian along each ray:
 
-    s^2 = 1 / (a' P a),   u_0 = s^2 a' q,   N(mu + A y; mu_j, Sigma_j) = exp(-(e - u_0^2 / s^2) / 2 - (u - u_0)^2 / (2
-    s^2)) / Z, P = A' Sigma_j^-1 A,  q = A' Sigma_j^-1 (mu_j - mu),  e = |mu_j - mu|^2 in the metric Sigma_j^-1,  Z = 2
-    pi sqrt(|Sigma_j|),
+    N(mu + A y; mu_j, Sigma_j) = exp(-(e - u_0^2 / s^2) / 2 - (u - u_0)^2 / (2 s^2)) / Z,
+    s^2 = 1 / (a' P a),   u_0 = s^2 a' q,   P = A' Sigma_j^-1 A,   q = A' Sigma_j^-1 (mu_j - mu),
+    e = |mu_j - mu|^2 in the metric Sigma_j^-1,   Z = 2 pi sqrt(|Sigma_j|),
 
-so that rho_j and its gradient are sums over v of radial moments m_i = int_0^1 u^i exp(...) du (Martins et al. 2020,
+so rho_j and its gradient are sums over v of the radial moments m_i = int_0^1 u^i exp(...) du (Martins et al. 2020,
 App. G):
 
     rho_j      = C int (m_1 - m_3) dv                             for k = 1, and with (1 - u^2)^k in general,
@@ -25,21 +25,23 @@ from ...rows import shape as row_shapes
 from . import gauss
 from .attention1d import _SQRT_HALF, _against_power
 
-# Radial moments lose s^(2k + 2) of float64 when the function is wider than the disk; from here on twelve Gauss points
-# are exact.
+# The radial moments lose a factor s^(2k + 2) of the float64 precision when the function is wider than the disk. From
+# this width on, twelve Gauss points are exact, so quadrature is used instead.
 _WIDE = 1.5
 
 
 def angular_expectation(
     loc: Tensor, shape: Tensor, centres: Tensor, covariances: Tensor, order: int, angles: Tensor, weights: Tensor
 ) -> Tensor:
-    """rho [B, N]; loc [B, 2], shape [B, 3] = (a, c, b) of A = [[a, 0], [c, b]], angles [K] or [B, K], weights
-    [K]; float64."""
+    """rho [B, N] in float64.
+
+    loc is [B, 2]; shape [B, 3] holds (a, c, b) of A = [[a, 0], [c, b]]; angles are [K] or [B, K], with weights [K].
+    """
     return _Angular.apply(loc, shape, centres, covariances, order, angles, weights)
 
 
 class _Angular(torch.autograd.Function):
-    """Keeps the Jacobian [B, N, 5] instead of the graph of B N K radial integrals."""
+    """Saves the Jacobian [B, N, 5] for backward, instead of the autograd graph of B N K radial integrals."""
 
     @staticmethod
     def forward(ctx, loc, shape, centres, covariances, order, angles, weights):
@@ -60,7 +62,7 @@ class _Angular(torch.autograd.Function):
 def _value_and_jacobian(
     loc: Tensor, shape: Tensor, centres: Tensor, covariances: Tensor, k: int, angles: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """rho [B, N] and its derivatives by (mu_1, mu_2, a, c, b), [B, N, 5]."""
+    """rho [B, N] and its derivatives [B, N, 5] with respect to (mu_1, mu_2, a, c, b)."""
     a, c, b = (x.unsqueeze(-1) for x in shape.unbind(-1))  # [B, 1]
     precision = torch.linalg.inv(covariances)  # [2, 2] or [N, 2, 2]
     p11, p12, p22 = precision[..., 0, 0], precision[..., 0, 1], precision[..., 1, 1]
@@ -81,7 +83,7 @@ def _value_and_jacobian(
     s_sq = 1.0 / (f11 * cosine**2 + 2 * f12 * (cosine * sine) + f22 * sine**2)  # [B, N or 1, K]
     u0 = s_sq * (q1 * cosine + q2 * sine)  # [B, N, K]
     s_sq = s_sq.expand_as(u0)
-    # Distance of the ray's line from the centre; rounding must not make it negative.
+    # The squared distance of the ray's line from the centre; clamp it, so that rounding cannot make it negative.
     away = (energy - u0.square() / s_sq).clamp(min=0.0)
     value_part, first, second, ring = _radial(u0, s_sq.sqrt(), away, k)
 
@@ -98,13 +100,13 @@ def _value_and_jacobian(
 
 
 def _radial(u0: Tensor, s: Tensor, away: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """int_0^1 of g(u) exp(-away / 2 - (u - u0)^2 / (2 s^2)) for g = u w^k, u^2 w^(k-1), u^3 w^(k-1), u w^k, w = 1 -
-    u^2.
+    """The integrals over [0, 1] of g(u) exp(-away / 2 - (u - u0)^2 / (2 s^2)) for four functions g.
 
-    The first and the last are the same integral: one stands for the value, one for the trace of d / d A.
+    With w = 1 - u^2, these are g = u w^k, u^2 w^(k-1), u^3 w^(k-1) and u w^k. The first and the last integral are the
+    same: the first is used for the value, the last for the trace in d / d A.
     """
     wide = s > _WIDE
-    everywhere = row_shapes.asynchronous(wide)  # both ways for all, rather than ask where
+    everywhere = row_shapes.asynchronous(wide)  # compute both rules everywhere, to avoid a synchronisation
     some_wide = everywhere or bool(wide.any())
     moments = _radial_moments(u0, torch.where(wide, 1.0, s) if some_wide else s, 2 * k + 1)
     mass = _against_power(moments[1:], k)
@@ -125,9 +127,8 @@ def _radial(u0: Tensor, s: Tensor, away: Tensor, k: int) -> tuple[Tensor, Tensor
 
 
 def _radial_moments(u0: Tensor, s: Tensor, highest: int) -> list[Tensor]:
-    """int_0^1 u^i exp(-(u - u0)^2 / (2 s^2)) du for i = 0 .. highest."""
-    # Both ends measured outwards on the side of [0, 1] where the centre lies, so that erfc keeps its digits in the
-    # tail.
+    """The integrals int_0^1 u^i exp(-(u - u0)^2 / (2 s^2)) du for i = 0 .. highest."""
+    # Measure both ends outwards, on the side of [0, 1] where the centre is, so that erfc stays precise in the tail.
     right = u0 > 0.5
     near = torch.where(right, u0 - 1, -u0) / s
     far = torch.where(right, u0, 1 - u0) / s

@@ -1,12 +1,12 @@
-"""Ridge value regression: from vectors at discrete positions to a value function V(t) = B psi(t).
+"""Ridge regression of values: from vectors at discrete positions to a value function V(t) = B psi(t).
 
-    B = H F' (F F' + lambda I)^-1 = H G,   F [N, L] the basis at the positions, H [D, L] the values      (Martins et al.
-    2020, Eq. 16)
+    B = H F' (F F' + lambda I)^-1 = H G      (Martins et al. 2020, Eq. 16)
 
-A context c = B r = H (G r) needs no B: w = G r [L] are weights on the positions, and the rest is an ordinary weighted
-sum. They may be negative and need not sum to one. F F' + lambda I has condition numbers up to 1e6, so G is solved in
-float64 and cached. Positions are the centres of L equal intervals of [0, 1]. With `pad` the value function is also asked to
-be zero on [-1/2, 0] and [1, 3/2].
+Here F [N, L] is the basis at the positions, and H [D, L] are the values. A context c = B r = H (G r) does not need B:
+w = G r [L] are weights on the positions, and the context is their ordinary weighted sum of the values. The weights
+may be negative and need not sum to one. F F' + lambda I has condition numbers up to 1e6, so G is computed in float64
+and cached. Positions are the centres of L equal intervals of [0, 1]. With padding, the value function is also fitted to
+zero on [-1/2, 0] and [1, 3/2].
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RIDGE = Param("ridge", low=0.0, tensor=False, meaning="text and images .01, spee
 
 
 class _Cache:
-    """A cache of tensors of at most so many bytes, the least recently used leaving first: a corpus has thousands of lengths."""
+    """A least-recently-used cache of tensors with a limit in bytes, because a corpus has thousands of lengths."""
 
     def __init__(self, max_bytes: int = 2**28) -> None:
         self._entries: OrderedDict[Hashable, Tensor] = OrderedDict()
@@ -57,21 +57,21 @@ _cache = _Cache()
 
 
 def positions_1d(length: int) -> Tensor:
-    """Centres (l - 1/2) / L of L intervals, [L], float64."""
+    """The centres (l - 1/2) / L of L intervals, [L], float64."""
     _check_length(length)
     return (torch.arange(length, dtype=torch.float64) + 0.5) / length
 
 
 def positions_2d(rows: int, columns: int) -> Tensor:
-    """Cell centres [rows * columns, 2] of the unit square, row by row; the first coordinate counts rows."""
+    """The centres [rows * columns, 2] of a grid on the unit square, row by row; the first coordinate is the row."""
     return torch.cartesian_prod(positions_1d(rows), positions_1d(columns))
 
 
 def _padded_line(length: int, pad: str) -> tuple[Tensor, slice]:
-    """Positions on [-1/2, 3/2] at spacing 1 / L and the slice of the L real ones among them."""
+    """Positions on [-1/2, 3/2] with spacing 1 / L, and the slice of the L real positions among them."""
     side = (length - 1) // 2 if length % 2 else length // 2
     if pad == "legacy_even" and length % 2 == 0:
-        # The authors wrote `1. / 2 * L` for 1 / (2 L): the line runs backwards from L/2 - 1/2 to 3/2 - L/2.
+        # The authors wrote `1. / 2 * L` instead of 1 / (2 L), so the line runs backwards, from L/2 - 1/2 to 3/2 - L/2.
         shift = length / 2
         return torch.linspace(-0.5 + shift, 1.5 - shift, 2 * length, dtype=torch.float64), slice(side, side + length)
     steps = torch.arange(-side, length + side, dtype=torch.float64)
@@ -81,8 +81,9 @@ def _padded_line(length: int, pad: str) -> tuple[Tensor, slice]:
 def ridge_matrix_1d(length: int, basis: GaussianBasis1d, ridge: float = 0.01, pad_positions: str = "none") -> Tensor:
     """G [L, N] in float64, cached by (length, basis, ridge, pad_positions).
 
-    pad_positions: "none"; "correct", zero values on [-1/2, 3/2]; "legacy_even", the same with the authors' slip for
-    even L (L = 40 puts the words at 9.9 .. -8.9). Raises ValueError for length < 1, ridge <= 0 or an unknown padding.
+    pad_positions: "none"; "correct", which adds zero values on [-1/2, 3/2]; or "legacy_even", which does the same with
+    the authors' bug for even L (L = 40 puts the words at 9.9 .. -8.9). Raises ValueError for length < 1, ridge <= 0 or
+    an unknown padding.
     """
     _check_length(length)
     RIDGE.check(ridge)
@@ -105,7 +106,10 @@ def ridge_matrix_2d(
     pad_positions: str = "correct",
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """G [rows * columns, N] in float64 for a grid of positions, cached; the paper's VQA model pads (14 x 14 in 28 x 28)."""
+    """G [rows * columns, N] in float64 for a grid of positions, cached.
+
+    The paper's VQA model uses padding (14 x 14 inside 28 x 28).
+    """
     _check_length(rows)
     _check_length(columns)
     RIDGE.check(ridge)
@@ -126,7 +130,7 @@ def ridge_matrix_2d(
 
 
 def solve_ridge(features: Tensor, ridge: float) -> Tensor:
-    """G [L, N] = F' (F F' + ridge I)^-1 for features F' [L, N]; the smaller of the two equivalent systems is solved."""
+    """G [L, N] = F' (F F' + ridge I)^-1 for features F' [L, N], from the smaller of the two equivalent systems."""
     length, n = features.shape
     if n <= length:
         gram = features.mT @ features + ridge * torch.eye(n, dtype=features.dtype)
@@ -138,25 +142,25 @@ def solve_ridge(features: Tensor, ridge: float) -> Tensor:
 def position_weights(
     r: Tensor, mask: Tensor, basis: GaussianBasis1d, ridge: float = 0.01, pad_positions: str = "none"
 ) -> Tensor:
-    """w = G r [B, L] of the words each document really has; 0 on masked ones.
+    """Weights w = G r [B, L] on the kept words of each document; 0 on masked words.
 
-    r [B, N] or, for T queries each, [B, T, N]; mask [B, L] bool, True = keep. Every document uses the G of its own
-    length, so the result does not depend on what it is batched with; a fully masked row gives zeros. Returns [B, L] or
-    [B, T, L], differentiable in r.
+    r is [B, N] or, with T queries per document, [B, T, N]; mask is bool [B, L], True = keep. Every document uses the G
+    of its own length, so the result does not depend on the rest of the batch. A fully masked row gives zeros. Returns
+    [B, L] or [B, T, L], differentiable in r.
     """
     if r.ndim == 2:
         return position_weights(r.unsqueeze(1), mask, basis, ridge, pad_positions).squeeze(1)
     batch, width = mask.shape
     if width == 0 or batch == 0:
         return r.new_zeros(batch, r.shape[1], width)
-    rank = mask.cumsum(-1) - 1  # [B, L] place of every kept word among the kept ones
+    rank = mask.cumsum(-1) - 1  # [B, L] index of every kept word among the kept words
     if row_shapes.asynchronous(r) and pad_positions == "none":
         weights = r @ _ridge_matrices(rank[:, -1] + 1, width, basis, ridge).to(r.dtype).mT
         at = rank.clamp(min=0).unsqueeze(1).expand_as(weights)
         return weights.gather(-1, at).masked_fill(~mask.unsqueeze(1), 0.0)
     lengths, which = torch.unique(rank[:, -1] + 1, return_inverse=True)  # [U], [B]
     stacked = torch.zeros(len(lengths), width, r.shape[-1], dtype=r.dtype)
-    for i, length in enumerate(lengths.tolist()):  # distinct lengths, not examples
+    for i, length in enumerate(lengths.tolist()):  # loop over distinct lengths, not over examples
         if length:
             stacked[i, :length] = ridge_matrix_1d(length, basis, ridge, pad_positions)
     weights = r @ stacked.to(r.device)[which].mT  # [B, T, L] by rank
@@ -165,13 +169,13 @@ def position_weights(
 
 
 def _ridge_matrices(lengths: Tensor, width: int, basis: GaussianBasis1d, ridge: float) -> Tensor:
-    """G [B, width, N] in float64 of every document, for `lengths` [B] that only the device knows; 0 beyond its length."""
+    """G [B, width, N] in float64 for every document, without reading `lengths` [B] from the device; 0 after its end."""
     places = torch.arange(width, dtype=torch.float64, device=lengths.device)
     inside = (places < lengths.unsqueeze(-1)).unsqueeze(-1)
     features = basis.evaluate((places + 0.5) / lengths.clamp(min=1).unsqueeze(-1)).masked_fill(~inside, 0.0)
     gram = features.mT @ features + ridge * torch.eye(features.shape[-1], dtype=torch.float64, device=lengths.device)
     factor = torch.linalg.cholesky_ex(gram).L
-    # not torch.cholesky_solve: its batches on a CPU read an error code
+    # Avoid torch.cholesky_solve: for batches on a CPU, it reads an error code.
     half = torch.linalg.solve_triangular(factor, features.mT, upper=False)
     return torch.linalg.solve_triangular(factor.mT, half, upper=True).mT
 

@@ -1,12 +1,12 @@
-"""The continuous mappings by name: from the parameters of a quadratic score to the expected basis functions.
+"""The registered continuous mappings: from the parameters of a quadratic score to the expected basis functions.
 
-A discrete mapping turns scores into weights; a continuous one turns theta, here (mu, sigma), into r = E_p[psi] (Martins et al.
-2020, Def. 2). There is one function per alpha, for bases on the line and on the plane; a mixture of Gaussians is fitted to
-discrete weights. The layers that attend with them: `ContinuousAttention1d`, `ContinuousAttention2d`,
-`MultimodalAttention2d`; see [continuous attention](../continuous.md).
+A discrete mapping turns scores into weights. A continuous mapping turns theta, here (mu, sigma), into r = E_p[psi]
+(Martins et al. 2020, Def. 2). There is one function per alpha, for bases on the line and on the plane, and one for a
+mixture of Gaussians that is fitted to discrete weights. The attention layers that use them are `ContinuousAttention1d`,
+`ContinuousAttention2d` and `MultimodalAttention2d`; see [continuous attention](../continuous.md).
 
-Forward and backward: ``mappings/continuous/attention1d.py``, ``mappings/continuous/attention2d.py``; the mixture
-``mappings/continuous/mixture.py``.
+Forward and backward: ``mappings/continuous/attention1d.py`` and ``mappings/continuous/attention2d.py``; the mixture is
+in ``mappings/continuous/mixture.py``.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Basis = GaussianBasis1d | GaussianBasis2d
 def continuous_entmax(mu: Tensor, sigma: Tensor, basis: Basis, alpha: float, quadrature: str = "auto") -> Tensor:
     """r [..., N] = E_p[psi] for f = -(t - mu)' Sigma^-1 (t - mu) / 2 and alpha in {1, 4/3, 3/2, 2}.
 
-    On the line mu [...], sigma [...] holds sigma^2; on the plane mu [..., 2], sigma [..., 2, 2] holds Sigma.
-    `quadrature` matters on the plane only. Raises ValueError for an unknown alpha, sigma that is not positive
-    (definite), shapes that do not fit the basis.
+    On the line, mu is [...] and sigma [...] holds sigma^2. On the plane, mu is [..., 2] and sigma [..., 2, 2] holds
+    Sigma. `quadrature` has an effect only on the plane. Raises ValueError if alpha is unknown, sigma is not positive
+    (definite), or the shapes do not fit the basis.
     """
     if isinstance(basis, GaussianBasis1d):
         return continuous_attention_1d(mu, sigma, basis, alpha)
@@ -40,30 +40,30 @@ def continuous_entmax(mu: Tensor, sigma: Tensor, basis: Basis, alpha: float, qua
 
 
 def continuous_softmax(mu: Tensor, sigma: Tensor, basis: Basis) -> Tensor:
-    """Continuous softmax (alpha = 1): r [..., N] under a Gaussian."""
+    """Continuous softmax (alpha = 1): expected basis functions r [..., N] under a Gaussian."""
     return continuous_entmax(mu, sigma, basis, 1.0)
 
 
 def continuous_triweight(mu: Tensor, sigma: Tensor, basis: Basis, quadrature: str = "auto") -> Tensor:
-    """Continuous 4/3-entmax: r [..., N] under a triweight density."""
+    """Continuous 4/3-entmax: expected basis functions r [..., N] under a triweight density."""
     return continuous_entmax(mu, sigma, basis, 4.0 / 3.0, quadrature)
 
 
 def continuous_biweight(mu: Tensor, sigma: Tensor, basis: Basis, quadrature: str = "auto") -> Tensor:
-    """Continuous 3/2-entmax: r [..., N] under a biweight density."""
+    """Continuous 3/2-entmax: expected basis functions r [..., N] under a biweight density."""
     return continuous_entmax(mu, sigma, basis, 1.5, quadrature)
 
 
 def continuous_sparsemax(mu: Tensor, sigma: Tensor, basis: Basis, quadrature: str = "auto") -> Tensor:
-    """Continuous sparsemax (alpha = 2): r [..., N] under a truncated parabola or paraboloid."""
+    """Continuous sparsemax (alpha = 2): expected basis functions r [..., N] under a truncated parabola (paraboloid)."""
     return continuous_entmax(mu, sigma, basis, 2.0, quadrature)
 
 
 def continuous_mixture(weights: Tensor, positions: Tensor, basis: Basis, max_components: int = 4) -> Tensor:
-    """Mixture of Gaussians: r [B, N] under as many of them as penalised likelihood selects for the weights.
+    """Expected basis functions r [B, N] under a mixture of Gaussians, selected for the weights by penalised likelihood.
 
-    weights [B, L] of the positions [L, n]; see `select_mixture`. The layer `MultimodalAttention2d` draws the number of
-    components in training instead.
+    weights [B, L] belong to the positions [L, n]; see `select_mixture`. In training, the layer `MultimodalAttention2d`
+    instead draws the number of components at random.
     """
     mixture = select_mixture(weights, positions, max_components, generator=torch.Generator().manual_seed(0))
     return mixture_expectation(mixture, basis).to(torch.promote_types(weights.dtype, torch.float32))
@@ -80,4 +80,4 @@ for _function, _alpha, _params, _paper, _oracle in (
 ):
     _name = _function.__name__
     register(_name, kind="continuous", over="density", params=_params, paper=_paper, oracle=_oracle)(_function)
-    spec(_name).module.alpha = _alpha  # type: ignore[attr-defined]  # of its density, for layers that are built on it
+    spec(_name).module.alpha = _alpha  # type: ignore[attr-defined]  # the alpha of its density, for layers built on it
