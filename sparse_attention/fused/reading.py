@@ -57,7 +57,7 @@ def gathered(a: Tensor, b: Tensor, groups: int) -> Tensor:
 
 
 def slopes(g: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """The gradient of `read` in ``a``, given ``g [..., H, n, y]``; 0 where a zero removed a value that is not finite."""
+    """The gradient of `read` in ``a``, given ``g [..., H, n, y]``; 0 where a zero removed a non-finite value."""
     found = times(g, b.transpose(-1, -2))
     if not _visible(g, b) or (finite(g) and finite(b)):
         return found
