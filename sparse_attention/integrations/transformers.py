@@ -91,7 +91,7 @@ def register(
 
 
 def use(model: Any, mapping: str, *, partly: bool = False, **given: Any) -> Any:
-    """Register a mapping (arguments as for `register`), switch ``model`` to it, and check that all its attention uses it.
+    """Register a mapping (arguments as for `register`), switch ``model`` to it, and check that all attention uses it.
 
     Args:
         model: a PreTrainedModel; it is modified in place.
