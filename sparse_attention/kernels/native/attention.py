@@ -98,7 +98,7 @@ class Saved:
 
 
 def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, mask: Tensor | None) -> str | None:
-    """Why the fused kernel cannot take these tensors, as a clause; None if it can. The first call builds the library."""
+    """Why the fused kernel cannot take these tensors, as a clause, or None. The first call builds the library."""
     if alpha not in _POWERS:
         return f"alpha is {alpha}; fused are 2.0 (sparsemax) and 1.5 (entmax15)"
     if mask is not None:
@@ -238,7 +238,7 @@ def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) ->
 
 
 class KeyPanels:
-    """Keys [G, m, d] rounded to 8 bits in panels of ``panel_keys`` keys, with bounds, for finding candidates in ``decode``.
+    """Keys [G, m, d] rounded to 8 bits in panels of ``panel_keys`` keys, with bounds; ``decode`` selects candidates by them.
 
     Call ``append``, ``crop`` and ``reorder`` whenever you change the keys in the same way. Only complete panels are
     rounded. The centre and spread of the channels are computed from the keys at the first append that completes a
@@ -264,7 +264,7 @@ class KeyPanels:
         ]
 
     def append(self, k: Tensor) -> KeyPanels:
-        """Round the panels that are now complete. ``k`` [G, m, d] has all keys so far; only its first stride is arbitrary."""
+        """Round the newly complete panels. ``k`` [G, m, d] has all keys so far; only its first stride is arbitrary."""
         last = k.shape[1] // self.panel_keys if self._bytes else 0
         if last <= self.panels:
             return self

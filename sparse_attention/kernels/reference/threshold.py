@@ -318,7 +318,7 @@ def pnormmax_gamma_gradient(dx: Tensor, p_out: Tensor, p: Value, gamma: Value) -
 
 
 def _norm(p_out: Tensor, p: Value) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns y (1 outside the support, so that powers stay differentiable), the support, and ``||y||_p`` (1 if empty)."""
+    """Returns y (1 off the support, so that powers stay differentiable), the support, and ``||y||_p`` (1 if empty)."""
     support = p_out > 0
     y = torch.where(support, p_out, 1.0)
     total = torch.where(support, y.pow(p), 0.0).sum(-1, keepdim=True)
