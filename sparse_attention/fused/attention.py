@@ -49,8 +49,8 @@ def sparse_attention(
 
     Args:
         q: ``[..., H, n, d]``, floating point; also ``[n, d]``.
-        k: ``[..., G, m, d]`` with H a multiple of G. Head h reads group ``h // (H // G)`` (grouped-query attention; G =
-            1 is multi-query attention).
+        k: ``[..., G, m, d]`` with H a multiple of G. Head h reads group ``h // (H // G)`` (grouped-query attention;
+            G = 1 is multi-query attention).
         v: ``[..., G, m, e]``. Dimensions before the heads broadcast.
         mapping: a name from ``sa.names("simplex")``, a module ``sa.make(...)``, or your own function or module, which
             is called as ``f(scores [..., H, n, m], mask=keep)`` with keep bool or None.

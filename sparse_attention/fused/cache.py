@@ -32,8 +32,7 @@ class KeyCache:
         out = cache.attend(q)       # q [..., H, n, d]: the last n positions -> [..., H, n, e]
 
     Results are exact: they equal ``sa.sparse_attention(q, cache.keys, cache.values, ..., causal=True)``. The cache is
-        for
-    inference only: no gradients are recorded. Memory grows by doubling, so each position is copied at most twice.
+    for inference only; no gradients are recorded. Memory grows by doubling, so each position is copied at most twice.
 
     A single query with sparsemax or entmax 1.5, with float32 keys on a CPU, uses a native kernel. The kernel keeps a
     second copy of the keys, rounded to 8 bits and grouped in panels with certified bounds (d + 0.5 bytes per key). It

@@ -24,9 +24,10 @@ def attend(
     q: Tensor, k: Tensor, v: Tensor, scale: float, mapping: Callable[[Tensor, Tensor | None], Tensor],
     keep: Tensor | None, dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """q ``[..., H, n, d]``, k ``[..., G, m, d]``, v ``[..., G, m, e]`` -> ``[..., H, n, e]`` and weights ``[..., H, n, m]``.
+    """Attend with q ``[..., H, n, d]`` to k ``[..., G, m, d]`` and v ``[..., G, m, e]``.
 
-    Dropout is applied to the weights that multiply the values, not to the returned weights.
+    Returns the output ``[..., H, n, e]`` and the weights ``[..., H, n, m]``. Dropout is applied to the weights that
+    multiply the values, not to the returned weights.
     """
     x = scores(q * scale, blank(k, keep))
     weights = weighed(x, mapping(x, keep))

@@ -39,7 +39,7 @@ def read(a: Tensor, b: Tensor) -> Tensor:
 def scores(q: Tensor, k: Tensor) -> Tensor:
     """The scores ``q k^T``: ``q [..., H, n, d]`` and ``k [..., G, m, d]`` give ``[..., H, n, m]``.
 
-    A score whose gradient is 0 has no effect on the gradients of q and k, even if they contain NaN.
+    A score whose gradient is 0 has no effect on the gradients of q and k, even if q or k contains NaN.
     """
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad) and _visible(q, k):
         return _Scores.apply(q, k)

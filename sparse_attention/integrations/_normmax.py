@@ -1,4 +1,6 @@
-r"""Normmax and budget, two mappings of the entmax package (public in ``integrations/entmax.py``), computed by our kernels.
+r"""Normmax and budget, two mappings of the entmax package, computed by our kernels.
+
+They are public in ``integrations/entmax.py``.
 
 * normmax: :math:`\max_{p \in \Delta} p^\top x - \|p\|_\alpha`. With :math:`q = \alpha/(\alpha-1)`, the threshold solves
   :math:`\sum_i (x_i - \tau)_+^q = 1`. This is the equation of entmax with parameter :math:`2 - 1/\alpha` at the scores

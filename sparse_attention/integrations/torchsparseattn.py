@@ -5,9 +5,10 @@ and ``Sparsemax()`` take scores ``[..., n]`` and ``lengths [...]``; positions at
 package's modules ``fused``, ``oscar``, ``sparsemax`` and ``isotonic`` all refer to this module. All rows are computed
 together, on any device and with any leading shape; the package loops over the rows of a matrix in Python.
 
-There is one difference. Our ``Oscarmax`` solves the problem in the paper, ``argmin 1/2 ||p - x||^2 + beta sum_{i<j}
-max(p_i, p_j)`` on the simplex. The package composes two operators, which gives a different result if scores are
-negative or small (see ``sa.oscarmax``). ``Oscarmax(beta, mode="paper")`` computes the package's composition.
+There is one difference. Our ``Oscarmax`` solves the problem in the paper, over the simplex:
+``argmin 1/2 ||p - x||^2 + beta sum_{i<j} max(p_i, p_j)``. The package composes two operators, which gives a different
+result if scores are negative or small (see ``sa.oscarmax``). ``Oscarmax(beta, mode="paper")`` computes the package's
+composition.
 """
 
 from __future__ import annotations

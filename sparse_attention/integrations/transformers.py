@@ -8,7 +8,7 @@ Both the attention and a mask function are registered: without a mask function, 
 mask is boolean; a mask that a model adds to its scores is split into a boolean mask and position biases
 (`masks.separate`).
 
-    model.generate(**inputs, past_key_values=sa.integrations.transformers.cache(model))        # decode with an `sa.KeyCache`
+    model.generate(**inputs, past_key_values=sa.integrations.transformers.cache(model))    # decodes with `sa.KeyCache`
 """
 
 from __future__ import annotations

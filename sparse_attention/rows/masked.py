@@ -25,7 +25,7 @@ def readable(x: Tensor) -> bool:
 
 
 def masked_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any], again: Any = None) -> Tensor | None:
-    """The attention of contiguous scores ``x [..., n]`` along the last dimension; None if no native kernel takes this call.
+    """Attention of contiguous scores ``x [..., n]`` along the last dimension; None if no native kernel takes this call.
 
     Args:
         mask: bool, broadcastable to x, or None.

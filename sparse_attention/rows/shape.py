@@ -160,9 +160,9 @@ def expanded(value: Tensor, scores: Tensor, name: str) -> Tensor:
 def per_row(value: Any, scores: Tensor, dim: int, name: str) -> Any:
     """Reshape a hyperparameter tensor to fit the rows of ``last(scores, dim)``: ``[..., 1]`` with the leading shape.
 
-    The tensor may have one value; or any shape that broadcasts to the scores without ``dim`` (for scores ``[B, H, T,
-    n]``, ``[H, 1]`` is one value per head and ``[B, H, T]`` one value per row); or as many dimensions as the scores,
-    with size 1 at ``dim``. Numbers are returned unchanged.
+    The tensor may have one value; or any shape that broadcasts to the scores without ``dim``; or as many dimensions as
+    the scores, with size 1 at ``dim``. With scores ``[B, H, T, n]``, for example, ``[H, 1]`` has one value per head and
+    ``[B, H, T]`` has one per row. Numbers are returned unchanged.
 
     Raises:
         ValueError: the tensor has any other shape.

@@ -238,12 +238,13 @@ def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) ->
 
 
 class KeyPanels:
-    """Keys [G, m, d] rounded to 8 bits in panels of ``panel_keys`` keys, with bounds; ``decode`` selects candidates by them.
+    """Keys [G, m, d] rounded to 8 bits, in panels of ``panel_keys`` keys, with bounds.
 
-    Call ``append``, ``crop`` and ``reorder`` whenever you change the keys in the same way. Only complete panels are
-    rounded. The centre and spread of the channels are computed from the keys at the first append that completes a
-    panel. Later keys may be distributed differently, since the bounds are measured for each panel. The panels take d +
-    0.5 bytes per key. If there is no 8-bit path (portable builds, or d > 1024), nothing is stored.
+    ``decode`` uses them to find candidate keys. Call ``append``, ``crop`` and ``reorder`` whenever you change the keys
+    in the same way. Only complete panels are rounded. The centre and spread of the channels are computed from the keys
+    at the first append that completes a panel. Later keys may be distributed differently, since the bounds are measured
+    for each panel. The panels take d + 0.5 bytes per key. If there is no 8-bit path (portable builds, or d > 1024),
+    nothing is stored.
     """
 
     def __init__(self, groups: int, d: int):

@@ -17,7 +17,7 @@ Environment:
     SPARSE_ATTENTION_CACHE       directory for the libraries (default ``$XDG_CACHE_HOME`` or ``~/.cache``, then a private
                                  directory in the system's temporary directory)
     CXX, CC                      the compiler to use; if set, no other compiler is tried
-    SPARSE_ATTENTION_NATIVE_ISA  ``auto`` (default), ``avx2`` or ``portable``; the latter two exclude faster instructions
+    SPARSE_ATTENTION_NATIVE_ISA  ``auto`` (default), ``avx2`` or ``portable``; the last two exclude faster instructions
 """
 
 from __future__ import annotations

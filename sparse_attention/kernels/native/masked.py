@@ -87,7 +87,7 @@ class Masked(NamedTuple):
     ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
         """Returns dx ``[R, n]`` and, if ``wanted``, the derivatives ``[R]`` (float64) for the two hyperparameters.
 
-        The second derivative is 0 if there is no second hyperparameter. Operations that are not smooth need ``x``.
+        If there is only one hyperparameter, the other derivative is 0. Operations that are not smooth need ``x``.
         """
         g, x, p = dense(g), None if x is None else dense(x), dense(p)
         dx = torch.empty_like(p)

@@ -54,8 +54,8 @@ class Rows(NamedTuple):
 
     z: ``[..., n]``, float64 if the device supports it, shifted so that the maximum of each row is 0 and divided by
         gamma; -inf at excluded positions; 0 in rows that are not computed.
-    keep: ``[..., n]`` bool. dead, bad: ``[..., 1]`` bool; dead rows have no kept position, bad rows contain NaN or
-        +inf.
+    keep: ``[..., n]`` bool.
+    dead, bad: ``[..., 1]`` bool; dead rows have no kept position, bad rows contain NaN or +inf.
     """
 
     z: Tensor

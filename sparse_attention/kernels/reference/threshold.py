@@ -64,8 +64,8 @@ def entmax_forward(x: Tensor, alpha: Value) -> tuple[Tensor, tuple[Tensor, ...]]
 def _entmax15(z: Tensor) -> Tensor:
     """Closed form on sorted scores, for alpha = 1.5.
 
-    With the mean M_k and the sum V_k of squared deviations of the k largest ``z/2``, ``tau_k = M_k - sqrt((1 -
-    V_k)/k)``, and the size of the support is the largest k with ``tau_k <= z_(k)/2``.
+    Let M_k be the mean of the k largest ``z/2``, and V_k the sum of their squared deviations from M_k. Then
+    ``tau_k = M_k - sqrt((1 - V_k)/k)``, and the size of the support is the largest k with ``tau_k <= z_(k)/2``.
     """
     z = z / 2
     ordered = z.sort(dim=-1, descending=True).values
@@ -220,10 +220,10 @@ def entmax_alpha_gradient(dx: Tensor, p: Tensor, alpha: Tensor) -> Tensor:
     """The derivative with respect to alpha, ``[..., 1]``, given the derivative dx with respect to the scores.
 
     On the support, ``x_i = F(p_i, alpha) + tau`` with ``F = (p^a - 1)/a`` and ``a = alpha - 1``. Differentiating at
-    fixed x gives ``dp/dalpha = -J dF/dalpha`` with ``dF/dalpha = L^2 (1 + e^s (s - 1))/s^2``, ``L = log p``, ``s = a
-    L``. This form has no cancellation as alpha -> 1, where the fraction tends to 1/2. For alpha > 2, its constant part
-    ``L^2/s^2 = 1/a^2`` is left out: J maps constants to 0 in exact arithmetic, but not in floating point when J is
-    huge.
+    fixed x gives ``dp/dalpha = -J dF/dalpha``. With ``L = log p`` and ``s = a L``, ``dF/dalpha`` is
+    ``L^2 (1 + e^s (s - 1))/s^2``. This form has no cancellation as alpha -> 1, where the fraction tends to 1/2. For
+    alpha > 2, its constant part ``L^2/s^2 = 1/a^2`` is left out: J maps constants to 0 in exact arithmetic, but not in
+    floating point when J is huge.
     """
     positive = p > 0
     log_p = torch.where(positive, p, 1.0).log()

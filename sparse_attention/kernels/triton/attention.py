@@ -1,4 +1,4 @@
-"""Fused attention on the GPU: ``entmax(scale q k') v`` without the matrix of scores; the kernels are in ``attention_kernels``.
+"""Fused attention on the GPU: ``entmax(scale q k') v`` without the matrix of scores; kernels: ``attention_kernels``.
 
 The contract is that of ``kernels.native.attention``, for float32, float16 and bfloat16. Scores, thresholds and sums are
 float32. For half-precision inputs, as in flash attention, the weights are rounded to half precision before they are
@@ -20,7 +20,7 @@ WIDEST = 128  # the most channels; wider blocks do not fit into the memory of a 
 
 
 class Saved(NamedTuple):
-    """Data for the backward: each query's largest score, the threshold relative to it, and which blocks have support."""
+    """Data for the backward: each query's largest score, the threshold relative to it, and the blocks with support."""
 
     top: Tensor  # float32 [H, n], the maximum of (alpha - 1) scale q k'
     tau: Tensor  # float32 [H, n]

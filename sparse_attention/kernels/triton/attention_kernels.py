@@ -1,4 +1,4 @@
-"""Sparse attention on the GPU: a forward kernel, a backward kernel for queries, and a backward kernel for keys and values.
+"""Sparse attention on the GPU: a forward kernel, a backward kernel for queries, and a backward kernel for keys, values.
 
 The mapping is entmax with alpha = 1 + 1/r (r = 1 for sparsemax, r = 2 for entmax15). With x = (alpha - 1) scale q k'
 and top = max x, p = (x - top - tau)_+^r, where tau in [-1, 0) is such that sum p = 1. Scores are computed block by

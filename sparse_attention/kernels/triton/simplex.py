@@ -3,9 +3,9 @@
 These are softmax, sparsemax, entmax, pnormmax, sparsecone and sparsehourglass.
 
 Each program handles one row, keeps it in registers, and finds the threshold by Newton's method. The mathematics and
-names are those of ``kernels/native/src/thresholds.h``: with b = scale (x - max x), the threshold tau lies in [-1, 0), d
-= (b - tau)_+, and the root finder works on sums of d. Loads convert to float32, all computation is in float32, and the
-store rounds once.
+names are those of ``kernels/native/src/thresholds.h``: with b = scale (x - max x), the threshold tau lies in [-1, 0).
+The root finder works on sums of d = (b - tau)_+. Loads convert to float32, all computation is in float32, and the store
+rounds once.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def weighted_backward(g_ptr, p_ptr, dx_ptr, n, scale, exponent, BLOCK: tl.conste
 
 @triton.jit
 def pnormmax_backward(g_ptr, p_ptr, dx_ptr, n, norm, gamma, BLOCK: tl.constexpr):
-    """dx = H^-1 (g - m 1) on the support; H is the Hessian (diagonal plus rank one), see native/src/simplex_mappings.h."""
+    """dx = H^-1 (g - m 1) on the support, H the Hessian (diagonal plus rank one); see native/src/simplex_mappings.h."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < n
