@@ -4,15 +4,16 @@
 
     p = sa.sparsemax(scores, dim=-1, mask=mask)                 # mask: bool, True = keep
     m = sa.make("entmax", alpha=1.5)                            # nn.Module: m(scores, mask=None, dim=None); also sa.Entmax(1.5)
-    sa.names(kind="simplex"), sa.spec("entmax")                 # what is registered, and what is known about a mapping
-    out = sa.sparse_attention(q, k, v, mapping="sparsemax", causal=True)   # scores, mapping and values in one exact call
+    sa.names(kind="simplex"), sa.spec("entmax")                 # list the mappings; describe one of them
+    out = sa.sparse_attention(q, k, v, mapping="sparsemax", causal=True)   # exact attention with a mapping, in one call
 
-Contract of every simplex mapping: any ``dim``, any leading shape, empty batches and single positions work. Masked positions
-get exactly 0 and no gradient; a fully masked row gives zeros; a score of -inf counts as masked; NaN stays in its row. float16
-and bfloat16 are computed in float32 and rounded once. Scores and hyperparameters given as tensors have gradients, which are
-differentiable again. torch.compile and torch.func.vmap work.
+Every simplex mapping follows one contract. It accepts any ``dim`` and any leading shape, including empty batches and
+single positions. Masked positions get exactly 0 and no gradient; a fully masked row gives zeros; a score of -inf counts
+as masked; a NaN affects only its own row. float16 and bfloat16 inputs are computed in float32 and rounded once. Scores
+have gradients, and so do hyperparameters given as tensors; these gradients can be differentiated again. torch.compile
+and torch.func.vmap work.
 
-Public names (`help(sa.entmax)`, `help(sa.losses)`; a tour of 15 minutes is in docs/library.md):
+Public names (for details, see `help(sa.entmax)` or `help(sa.losses)`; docs/library.md is a 15-minute tour):
 
     rows         softmax sparsemax entmax pnormmax fusedmax oscarmax sparsegen_lin sparsegen_exp sparsegen_sq
                  sparsecone sparsehourglass sum_normalization sum_normalization_pp spherical_softmax hardmax

@@ -1,6 +1,6 @@
-"""What is known about a mapping: its hyperparameters and their ranges, what it works over, where it comes from.
+"""Descriptions of mappings: their hyperparameters with ranges, what they work on, and their source.
 
-`Param` is the one place that checks whether a number is in its range.
+All range checks of hyperparameters are in `Param`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from torch import Tensor, nn
 KINDS = ("simplex", "constrained", "stateful", "structured", "continuous")
 OVER = ("row", "grid", "sequence", "matching", "density")
 DOMAINS = ("real", "nonnegative")
-LEARNED = "learned"  # in place of a number: learned in training, see `Param.learned`
+LEARNED = "learned"  # given instead of a number: the value is learned in training, see `Param.learned`
 
 
 @dataclass(frozen=True)
 class Param:
     """One hyperparameter: its meaning and its range. Its default comes from the function's signature.
 
-    ``low`` and ``high`` are excluded unless ``closed_low`` / ``closed_high``. ``choices`` replaces them for words. ``whole``
-    allows whole numbers only. ``tensor``: a tensor (a learned value, one per head or per row) is accepted as well as a number.
-    A number out of range is an error; a tensor out of range makes its rows NaN. ``learned``: the interval of the value that a
-    module made with "learned" learns.
+    The bounds ``low`` and ``high`` are excluded unless ``closed_low`` or ``closed_high`` is set. A parameter that is a
+    string has ``choices`` instead of bounds. ``whole`` allows only whole numbers. ``tensor`` also allows a tensor (a
+    learned value, or one value per head or per row). A number out of range is an error; a tensor value out of range
+    makes its rows NaN. ``learned`` is the interval of the value if the module is made with "learned".
     """
 
     name: str
@@ -45,7 +45,7 @@ class Param:
 
     @property
     def range(self) -> str:
-        """The range in words, e.g. ``lam >= 0`` or ``1 < p <= 2``."""
+        """The range as text, e.g. ``lam >= 0`` or ``1 < p <= 2``."""
         if self.choices:
             return f"{self.name} in {{{', '.join(self.choices)}}}"
         kind = "a whole number, " if self.whole else ""
@@ -56,9 +56,9 @@ class Param:
         return kind + (f"{left}{self.name}{right}" if left or right else f"any finite {self.name}")
 
     def check(self, value: Any) -> Any:
-        """The value as it will be used. Raises ``ValueError`` with the value and the range."""
+        """Check the value and return it as it will be used. Raises ``ValueError`` with the value and the range."""
         if type(value) is float and self.low < value < self.high and not self.whole and not self.choices:
-            return value  # on the path of every call
+            return value  # shortcut, since every call comes through here
         if self.choices:
             if value not in self.choices:
                 raise ValueError(f"{self.name}={value!r} is not one of {', '.join(self.choices)}")
@@ -81,13 +81,13 @@ class Param:
         return int(number) if self.whole else number
 
     def take(self, value: Any) -> Any:
-        """The value that a call computes with: a number as `check` returns it, a tensor with NaN in place of values out of range.
+        """The value to compute with: a number as `check` returns it, or a tensor with NaN for values out of range.
 
-        NaN makes the row NaN. Raising an error would need the values on the host: every call would wait for the device, and
-        torch.compile would break the graph.
+        A NaN value makes its row NaN. Raising an error instead would need the values on the host: every call would wait
+        for the device, and torch.compile would break the graph.
         """
         if type(value) is float and self.low < value < self.high:
-            return value  # on the path of every call
+            return value  # shortcut, since every call comes through here
         value = self.check(value)
         return torch.where(self._inside(value), value, torch.nan) if isinstance(value, Tensor) else value
 
@@ -99,11 +99,11 @@ class Param:
 
 @dataclass(frozen=True)
 class Spec:
-    """What is known about a mapping: ``sa.spec(name)``.
+    """Description of a mapping, as returned by ``sa.spec(name)``.
 
-    over: what it works over; "row" takes any ``dim``, the others use the last dimensions. inputs: what a call needs besides
-    scores and mask. stateful: it remembers earlier steps, see `Mapping.start` and `Mapping.step`. domain: the scores it is
-    defined for, "real" (any) or "nonnegative".
+    over: what the mapping works on; "row" takes any ``dim``, the others use the last dimensions. inputs: arguments that
+    a call needs besides scores and mask. stateful: True if the mapping remembers earlier steps, see `Mapping.start` and
+    `Mapping.step`. domain: the scores for which the mapping is defined, "real" (any) or "nonnegative".
     """
 
     name: str
@@ -124,7 +124,7 @@ class Spec:
         return {p.name: p.default for p in self.params if not p.required}
 
     def check(self, given: dict[str, Any]) -> dict[str, Any]:
-        """All parameters, checked; all mistakes are reported together.
+        """Return all parameters after checking them; all mistakes are reported in one error.
 
         Raises:
             ValueError: unknown parameter names or values out of range.

@@ -1,7 +1,8 @@
-"""The module of a mapping: ``sa.make("entmax", alpha=1.5)``, the same as ``sa.Entmax(alpha=1.5)``.
+"""Mappings as modules: ``sa.make("entmax", alpha=1.5)`` is the same as ``sa.Entmax(alpha=1.5)``.
 
-The registry makes one class for every mapping. Its name is the mapping's in CamelCase; its parameters are those of the
-function, in the same order, and ``dim`` by keyword: ``sa.Sparsemax(dim=1)``. Every class is a `Mapping`.
+The registry creates one class for every mapping. The class is named after the mapping, in CamelCase. It takes the same
+parameters as the function, in the same order, and ``dim`` as a keyword: ``sa.Sparsemax(dim=1)``. Every class is a
+`Mapping`.
 """
 
 from __future__ import annotations
@@ -22,22 +23,24 @@ _CLASSES: dict[str, type[Mapping]] = {}
 
 
 class Mapping(nn.Module):
-    """A mapping with fixed parameters: ``m(scores, mask=None, dim=None)``. ``dim`` is by default the one it was made with.
+    """A mapping with its parameters set, called as ``m(scores, mask=None, dim=None)``; ``dim`` defaults to ``m.dim``.
 
-    Numbers are stored as they are. Tensors become buffers and an ``nn.Parameter`` becomes a parameter, so a learned ``alpha``
-    moves with the model and is seen by the optimiser. Each can be read as an attribute, ``m.alpha``.
+    Numbers are stored unchanged, tensors become buffers, and an ``nn.Parameter`` becomes a parameter. A learned
+    ``alpha`` therefore moves with the model, and the optimiser updates it. Each of these can be read as an attribute:
+    ``m.alpha``.
 
-    ``sa.make("entmax", alpha="learned")`` makes a parameter ``alpha_logit``, with
-    ``alpha = low + (high - low) sigmoid(alpha_logit)`` in the interval that the mapping declares, starting in its middle.
-    `learned` returns the current values; `spread` makes one value per head.
+    ``sa.make("entmax", alpha="learned")`` creates a parameter ``alpha_logit`` and computes
+    ``alpha = low + (high - low) sigmoid(alpha_logit)``. The mapping declares the interval from low to high; alpha
+    starts in its middle. `learned` returns the current values; `spread` gives each head its own value.
 
     Call shapes:
-        scores ``[..., n, ...]`` with ``n`` at ``dim``; mask bool, broadcastable to scores, ``True`` = keep. Returns the shape of
-        scores. Further keyword arguments (``bounds`` of the constrained mappings) are passed to the function.
+        scores is ``[..., n, ...]`` with ``n`` at ``dim``; mask is bool, broadcastable to scores, ``True`` = keep. The
+        result has the shape of scores. Other keyword arguments (such as ``bounds`` for the constrained mappings) are
+        passed to the function.
     """
 
     spec: ClassVar[Spec]
-    inner: Any  # the instance, of a mapping registered as a class
+    inner: Any  # for a mapping registered as a class: its instance
     dim: int = -1
 
     def __init__(self, *given: Any, **params: Any):
@@ -49,12 +52,15 @@ class Mapping(nn.Module):
         if len(given) > len(names) or set(names[: len(given)]) & set(params):
             raise TypeError(f"{type(self).__name__} takes ({', '.join(names)}), each once; got {given} and {params}")
         self._numbers: dict[str, Any] = {}
-        self._learned: list[str] = []  # given as tensors, or as the word
-        self._logits: list[str] = []  # of these, given as the word
+        self._learned: list[str] = []  # parameters given as tensors or as "learned"
+        self._logits: list[str] = []  # only the parameters given as "learned"
         self._keep(self.spec.check({**dict(zip(names, given)), **params}))
 
     def _refuse_a_dimension(self, given: tuple[Any, ...], names: list[str]) -> None:
-        """torch.nn.Softmax takes ``dim`` first; refuse a whole number in place of gamma or of nothing, and one below 0."""
+        """Raise an error for a positional int that was probably meant as ``dim``, torch.nn.Softmax's first argument.
+
+        This applies to a negative int, an int given for gamma, and an int given to a mapping without parameters.
+        """
         for value, name in zip(given, names or [""]):
             if type(value) is int and (value < 0 or name in ("gamma", "")):
                 own = type(self).__name__
@@ -85,10 +91,10 @@ class Mapping(nn.Module):
         super().__setattr__(name, value)
 
     def spread(self, *shape: int) -> Mapping:
-        """A copy with one learned value for each index of ``shape``; the logits start from N(0, 1).
+        """Return a copy that learns one value for each index of ``shape``; the logits are initialised from N(0, 1).
 
-        ``spread(heads, 1)`` gives each head of scores ``[B, heads, T, n]`` its own value (Correia et al. 2019). A mapping that
-        learns nothing is returned as it is.
+        ``spread(heads, 1)`` gives each head of scores ``[B, heads, T, n]`` its own value (Correia et al. 2019). A
+        mapping without learned parameters is returned unchanged.
         """
         if not self._logits:
             return self
@@ -98,7 +104,7 @@ class Mapping(nn.Module):
         return own
 
     def learned(self) -> dict[str, Tensor]:
-        """The current values of the hyperparameters given as "learned", by name."""
+        """The current values, by name, of the hyperparameters given as "learned"."""
         found = {}
         for name in self._logits:
             low, high = next(p.learned for p in self.spec.params if p.name == name and p.learned)
@@ -107,7 +113,7 @@ class Mapping(nn.Module):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters by name, numbers and tensors together."""
+        """All parameters by name, both numbers and tensors."""
         given = {name: getattr(self, name) for name in self._learned if name not in self._logits}
         return {**self._numbers, **given, **self.learned()}
 
@@ -117,18 +123,19 @@ class Mapping(nn.Module):
         return self.spec.function(scores, dim=dim, mask=mask, **values, **inputs)  # type: ignore[misc]
 
     def start(self, mask: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
-        """The state before the first step: batch-first tensors by name, which a beam search may reorder.
+        """The state before the first step: a dict of batch-first tensors, which a beam search may reorder.
 
         Args:
             mask: bool ``[B, n]``, True = keep.
-            inputs: ``spec.inputs``, batch-first. They are the whole state of a mapping that is not stateful.
+            inputs: the inputs named in ``spec.inputs``, batch-first. If the mapping is not stateful, they are the whole
+                state.
         """
         return dict(inputs)
 
     def step(
         self, scores: Tensor, state: dict[str, Tensor], mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step: scores, mask ``[B, n]`` -> attention ``[B, n]`` and the next state."""
+        """Run one step on scores and mask ``[B, n]``; returns the attention ``[B, n]`` and the next state."""
         return self(scores, mask=mask, dim=-1, **state), state
 
     def extra_repr(self) -> str:
@@ -143,7 +150,7 @@ class Mapping(nn.Module):
 
 
 class _Inner(Mapping):
-    """A registered class, with the contract added around its call."""
+    """A mapping registered as a class; the contract is added around its call."""
 
     inner_class: ClassVar[type[nn.Module]]
 
@@ -156,7 +163,10 @@ class _Inner(Mapping):
 
 
 class _Stateful(_Inner):
-    """A registered class with ``start`` and ``step``. A call runs all steps: scores ``[B, T, n]``, mask ``[B, n]`` or as scores."""
+    """A mapping registered as a class with ``start`` and ``step``.
+
+    A call runs all steps on scores ``[B, T, n]``; the mask is ``[B, n]`` or has the shape of the scores.
+    """
 
     def start(self, mask: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
         return self.inner.start(mask, **inputs)
@@ -189,7 +199,7 @@ class _Stateful(_Inner):
 
 
 class _Direct(Mapping):
-    """A mapping that is not over rows: arguments are passed on as they are."""
+    """A mapping that does not work on rows: arguments are passed on unchanged."""
 
     def forward(self, *args: Any, **inputs: Any) -> Any:  # type: ignore[override]
         return self.spec.function(*args, **self.params, **inputs)  # type: ignore[misc]
@@ -201,7 +211,7 @@ class _DirectInner(_Inner):
 
 
 def module_class(spec: Spec, thing: Any, contract: bool) -> type[Mapping]:
-    """The class of the mapping that was registered as ``thing``, a function or an ``nn.Module`` class."""
+    """Create the module class for a mapping; ``thing`` is the registered function or ``nn.Module`` class."""
     members: dict[str, Any] = {"__module__": thing.__module__, "__doc__": _documentation(spec), "spec": spec}
     members["__signature__"] = inspect.Signature(
         [
@@ -228,7 +238,7 @@ def _documentation(spec: Spec) -> str:
 
 
 def _revive(module: str, name: str) -> Mapping:
-    """An empty module of the mapping, for pickle. Importing the module that defines the mapping registers it."""
+    """Create an empty module of the mapping, for pickle; if necessary, import the file that registers the mapping."""
     if name not in _CLASSES:
         importlib.import_module(module)
     return _CLASSES[name].__new__(_CLASSES[name])

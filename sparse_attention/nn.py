@@ -1,7 +1,7 @@
-"""``sa.nn.MultiheadAttention``, a drop-in for ``torch.nn.MultiheadAttention`` with a mapping in place of softmax.
+"""``sa.nn.MultiheadAttention`` replaces ``torch.nn.MultiheadAttention`` and uses a mapping instead of softmax.
 
 attend = sa.nn.MultiheadAttention(256, 8, batch_first=True, mapping="entmax", alpha=1.5)
-sa.nn.replace(model, "sparsemax")      # every torch.nn.MultiheadAttention of a model; keeps its weights
+sa.nn.replace(model, "sparsemax")      # replaces every torch.nn.MultiheadAttention in a model and keeps the weights
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from .rows.shape import asynchronous, foreign, lengths_of
 
 
 def over_keys(mapping: str | nn.Module, **params: Any) -> nn.Module:
-    """The mapping of an attention: made from a name with `params`, or a module as it is.
+    """The mapping for attention over keys: built from a name with `params`; a module is returned unchanged.
 
     Raises:
-        ValueError: parameters given with a module; a module that does not work along the last dimension, that of the keys.
+        ValueError: parameters were given together with a module; the module does not work along the last dimension,
+            which is the dimension of the keys.
     """
     if isinstance(mapping, str):
         return make(mapping, **params)
@@ -38,23 +39,26 @@ def over_keys(mapping: str | nn.Module, **params: Any) -> nn.Module:
 
 
 class MultiheadAttention(nn.MultiheadAttention):
-    """``torch.nn.MultiheadAttention`` with a mapping in place of softmax.
+    """``torch.nn.MultiheadAttention`` with a mapping instead of softmax.
 
-    The constructor's arguments, the parameters' names and initial values and the call are torch's. State dicts load both ways.
-    It works inside ``nn.TransformerEncoderLayer`` and ``nn.TransformerDecoderLayer``, whose fused path in eval mode it disables
-    for its layer. If the mapping learns a hyperparameter (``alpha="learned"``), each head has its own value.
+    The constructor arguments, parameter names, initial values and call signature are the same as torch's. State dicts
+    can be loaded in both directions. The module works inside ``nn.TransformerEncoderLayer`` and
+    ``nn.TransformerDecoderLayer``; it disables the layer's fused path in eval mode. If the mapping learns a
+    hyperparameter (``alpha="learned"``), each head has its own value.
 
-    Masks follow torch, the opposite of the rest of this library: in a boolean mask **True hides a key**; a floating-point mask is
-    added to the scores, where -inf and numbers at or below -5000 (`integrations.masks.HIDDEN`) hide a key.
+    Masks follow torch, which is the opposite of the rest of this library: in a boolean mask, **True hides a key**. A
+    floating-point mask is added to the scores; -inf and numbers at or below -5000 (`integrations.masks.HIDDEN`) hide a
+    key.
 
-    Two differences, both where torch gives NaN or ignores an argument: a query that sees no key gets zeros (before the output
-    projection), and nested tensors raise an error.
+    Two cases differ from torch, which gives NaN or ignores an argument there: a query that sees no key gets zeros
+    (before the output projection), and nested tensors raise an error.
 
     Args:
-        mapping: a name of ``sa.names("simplex")`` or a module of `sa.make`.
-        params: of a mapping given by name.
+        mapping: a name from ``sa.names("simplex")`` or a module made by `sa.make`.
+        params: parameters of a mapping given by name.
     Raises:
-        ValueError: as torch's module; parameters given with a module, or unknown to the mapping.
+        ValueError: as in torch's module; also if parameters are given together with a module or the mapping does not
+            know them.
     """
 
     def __init__(
@@ -80,16 +84,19 @@ class MultiheadAttention(nn.MultiheadAttention):
         """Attend, as torch's module does.
 
         Args:
-            query: ``[T, B, E]``, ``[B, T, E]`` with batch_first, or ``[T, E]``. key, value: likewise, of S positions.
-            key_padding_mask: ``[B, S]`` or ``[S]``; bool, True = hidden, or floating point, added.
-            need_weights: return the weights too. Without them the fastest path is taken (`sa.sparse_attention`).
-            attn_mask: ``[T, S]`` or ``[B * heads, T, S]``; bool, True = hidden, or floating point, added.
+            query: ``[T, B, E]``, ``[B, T, E]`` with batch_first, or ``[T, E]``. key, value: the same, with S positions.
+            key_padding_mask: ``[B, S]`` or ``[S]``; either bool (True = hidden) or floating point (added to the
+                scores).
+            need_weights: also return the weights. Without them, the fastest path is used (`sa.sparse_attention`).
+            attn_mask: ``[T, S]`` or ``[B * heads, T, S]``; either bool (True = hidden) or floating point (added to the
+                scores).
             average_attn_weights: return the mean of the weights over the heads.
-            is_causal: attn_mask is the causal mask; it must be given too.
+            is_causal: states that attn_mask is the causal mask; attn_mask must be passed too.
         Returns:
-            As query, and the weights ``[B, T, S]``, ``[B, heads, T, S]`` or without B; None without need_weights.
+            The output in the shape of query, and the weights: ``[B, T, S]`` or ``[B, heads, T, S]`` (without B for
+            unbatched input), or None if need_weights is False.
         Raises:
-            ValueError: nested tensors; masks of another shape. RuntimeError: is_causal without attn_mask.
+            ValueError: a tensor is nested, or a mask has the wrong shape. RuntimeError: is_causal without attn_mask.
         """
         if query.is_nested or key.is_nested or value.is_nested:
             raise ValueError(
@@ -131,7 +138,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         return out, weights.squeeze(0) if single else weights
 
     def _heads(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Projected, ``[B, H, positions, d]`` each, with the extra keys and values that the constructor asked for."""
+        """The projected q, k and v, each ``[B, H, positions, d]``, with the constructor's extra keys and values."""
         if self.in_proj_weight is not None:
             weights = self.in_proj_weight.chunk(3)
         else:
@@ -147,8 +154,8 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _masks(
         self, q: Tensor, S: int, key_padding_mask: Tensor | None, attn_mask: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Which keys exist and which keys a query sees (bool, True = keep), and what is added to the scores; broadcastable to
-        ``[B, H, T, S]``. None means all, all and nothing."""
+        """Key padding mask and attention mask (bool, True = keep) and the additive score bias, broadcastable to
+        ``[B, H, T, S]``. None means that all keys are kept or that no bias is added."""
         B, H, T, _ = q.shape
         alone = attn_mask is not None and attn_mask.ndim == 2
         shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
@@ -176,15 +183,15 @@ def _both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: Any) -> int:
-    """Replace every ``torch.nn.MultiheadAttention`` in ``model`` by a `MultiheadAttention` with the same parameters.
+    """Replace every ``torch.nn.MultiheadAttention`` in ``model`` by our `MultiheadAttention` with the same parameters.
 
     Returns:
-        How many were replaced. A `MultiheadAttention` of this module is left as it is.
+        The number of modules replaced. Modules that are already our `MultiheadAttention` are left unchanged.
     """
     count = 0
     for part in model.modules():
         if isinstance(part, nn.TransformerEncoder):
-            part.use_nested_tensor = False  # it would pass nested tensors to layers that no longer take them
+            part.use_nested_tensor = False  # the encoder would pass nested tensors, which our layers do not accept
         for name, child in part.named_children():
             if type(child) is nn.MultiheadAttention:
                 setattr(part, name, _ours(child, mapping, params))

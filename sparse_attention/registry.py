@@ -1,8 +1,8 @@
 """Register, find and build mappings.
 
-A mapping turns scores into attention. Each has a name, a description of its parameters, from which configurations, docs and
-error messages are made, and two forms: a function ``f(scores, dim=-1, ..., mask=None)`` and a module
-``make(name, ...)(scores, mask=None, dim=-1)``.
+A mapping turns scores into attention. Each mapping has a name and a description of its parameters, which is used for
+configurations, docs and error messages. It comes in two forms: a function ``f(scores, dim=-1, ..., mask=None)`` and a
+module ``make(name, ...)(scores, mask=None, dim=-1)``.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _SPECS: dict[str, Spec] = {}
 
 
 class UnknownMappingError(KeyError, ValueError):
-    """No mapping has this name; the message suggests the nearest name and lists all."""
+    """No mapping has this name; the message suggests the nearest name and lists all names."""
 
-    def __str__(self) -> str:  # KeyError would print the message in quotes
+    def __str__(self) -> str:  # without this, KeyError would print the message in quotes
         return str(self.args[0])
 
 
@@ -43,30 +43,33 @@ def register(
     domain: str = "real",
     replace: bool = False,
 ) -> Callable[[Thing], Thing]:
-    """Register a mapping under a name; a decorator for a function or an ``nn.Module`` class.
+    """Decorator that registers a function or an ``nn.Module`` class as a mapping under a name.
 
-    A *function* of kind ``simplex`` is called as ``f(scores [..., n], mask [..., n], **params)``, with attention along the last
-    dimension. A *class* is constructed with the parameters and called as ``m(scores, mask)``. The registry adds the rest of
-    the contract: any ``dim``, zeros at masked positions and in fully masked rows, NaN only in its own row, half precision
-    computed in float32. A function with an argument ``dim`` must meet the whole contract itself.
+    A *function* of kind ``simplex`` is called as ``f(scores [..., n], mask [..., n], **params)`` and returns the
+    attention along the last dimension. A *class* is constructed with the parameters and called as ``m(scores, mask)``.
+    The registry adds the rest of the contract: any ``dim``, zeros at masked positions and in fully masked rows, NaN
+    only in its own row, and half precision computed in float32. A function with an argument ``dim`` must meet the whole
+    contract itself.
 
-    A class with ``start(mask, **inputs) -> state`` and ``step(scores, state, mask) -> (p, state)`` is *stateful*. Its scores
-    and mask are ``[B, n]``, its state is a dict of batch-first tensors, and the contract is added around ``step``.
+    A class with ``start(mask, **inputs) -> state`` and ``step(scores, state, mask) -> (p, state)`` is *stateful*. Its
+    scores and mask are ``[B, n]``, its state is a dict of batch-first tensors, and the contract is added around
+    ``step``.
 
     Args:
-        over: what the mapping works over: row, grid, sequence, matching or density. The contract holds for rows; a function
-            over anything else is called with its arguments as they are.
-        inputs: names of what a call needs besides scores and mask; passed to the function (stateful: to ``start``).
-        params: ranges and meanings. Defaults come from the signature. A parameter that is not described here is added if its
-            default is a number or a word.
-        paper, oracle: where the mapping comes from, and what it is tested against.
-        summary: by default the first line of the docstring.
-        domain: "nonnegative" if a row with a negative score has no value (NaN).
-        replace: replace a mapping of the same name.
+        over: what the mapping works on: row, grid, sequence, matching or density. The contract is added only for rows;
+            a function over anything else gets its arguments unchanged.
+        inputs: names of the other tensors that a call needs, besides scores and mask. They are passed to the function
+            or, if the mapping is stateful, to ``start``.
+        params: ranges and meanings of the parameters. Defaults come from the signature. A parameter that is not
+            described here is added if its default is a number or a string.
+        paper, oracle: the source of the mapping, and the reference that tests compare it with.
+        summary: a one-line description; by default the first line of the docstring.
+        domain: "nonnegative" if the mapping is undefined (NaN) for a row with a negative score.
+        replace: replace an existing mapping of the same name.
 
     Raises:
-        ValueError: an unknown kind, over or domain; a name that is taken or no identifier; a description of a parameter that
-            does not exist.
+        ValueError: unknown kind, over or domain; the name is already taken or is not an identifier; ``params``
+            describes a parameter that does not exist.
     """
     for what, value, allowed in (("kind", kind, KINDS), ("over", over, OVER), ("domain", domain, DOMAINS)):
         Param(what, choices=allowed).check(value)
@@ -96,7 +99,7 @@ def register(
 
 
 def names(kind: str | None = None) -> list[str]:
-    """The registered names in order of registration: all, or those of one kind.
+    """The registered names, in order of registration: all names, or only those of one kind.
 
     Raises:
         ValueError: unknown kind.
@@ -107,10 +110,10 @@ def names(kind: str | None = None) -> list[str]:
 
 
 def spec(name: str) -> Spec:
-    """What is known about a mapping: parameters, paper, function and module.
+    """The description of a mapping: its parameters, paper, function and module.
 
     Raises:
-        UnknownMappingError: no such mapping; suggests the nearest name and lists all.
+        UnknownMappingError: unknown name; the message suggests the nearest name and lists all names.
     """
     if name not in _SPECS:
         near = difflib.get_close_matches(str(name), _SPECS, n=1, cutoff=0.4)
@@ -123,7 +126,7 @@ def spec(name: str) -> Spec:
 
 
 def make(name: str, **params: Any) -> Mapping:
-    """Build the module of a mapping: ``make("entmax", alpha=1.5)``.
+    """Build a mapping as a module: ``make("entmax", alpha=1.5)``.
 
     Raises:
         UnknownMappingError: unknown name.
@@ -139,7 +142,7 @@ def public() -> dict[str, Any]:
 
 
 def _described(thing: Any, given: dict[str, Param], name: str) -> tuple[Param, ...]:
-    """The parameters of a signature: those described, and those with a number or a word as default; not scores, mask and dim."""
+    """The parameters that are described or have a number or string as default; scores, mask and dim are left out."""
     found = []
     for parameter in inspect.signature(thing).parameters.values():
         default = parameter.default

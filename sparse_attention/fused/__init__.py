@@ -1,4 +1,4 @@
-"""Attention with any mapping in one call: `sparse_attention`; `plan` says how it will be computed.
+"""Attention with any mapping in one call: `sparse_attention`; `plan` tells you which path the computation will take.
 
 >>> out = sa.sparse_attention(q, k, v, mapping="sparsemax", causal=True)      # q [B, H, n, d], k and v [B, G, m, d]
 >>> sa.fused.plan(q, k, v, mapping="sparsemax", causal=True)

@@ -40,38 +40,41 @@ def sparse_attention(
     lengths: Tensor | None = None, scale: float | None = None, dropout: float = 0.0, need_weights: bool = False,
     **params: Any,
 ) -> Any:  # fmt: skip
-    r"""Attention :math:`\pi(s\,QK^\top)V` with a mapping :math:`\pi` in place of softmax. Every path is exact.
+    r"""Attention :math:`\pi(s\,QK^\top)V` with a mapping :math:`\pi` instead of softmax. Every path is exact.
 
-    ``sa.fused.plan`` takes the same arguments and says which path is taken, and why: a fused kernel (sparsemax and entmax 1.5;
-    native on a CPU, Triton on CUDA, where it has never been run), which stores no scores and whose gradient reads the support
-    only; torch's own attention (softmax); or the composition of two matrix products and the mapping (all others).
+    There are three paths. For sparsemax and entmax 1.5, a fused kernel (native on a CPU; Triton on CUDA, where it has
+    never been run) stores no scores, and its gradient reads only the support. Softmax uses torch's own attention.
+    Everything else uses the composition of two matrix products and the mapping. ``sa.fused.plan`` takes the same
+    arguments and returns the path that will be taken, with the reason.
 
     Args:
         q: ``[..., H, n, d]``, floating point; also ``[n, d]``.
-        k: ``[..., G, m, d]``, H a multiple of G: head h reads group ``h // (H // G)`` (grouped queries; G = 1: multi-query).
+        k: ``[..., G, m, d]`` with H a multiple of G. Head h reads group ``h // (H // G)`` (grouped-query attention;
+            G = 1 is multi-query attention).
         v: ``[..., G, m, e]``. Dimensions before the heads broadcast.
-        mapping: a name of ``sa.names("simplex")``, a module ``sa.make(...)``, or a function or module of your own called
-            as ``f(scores [..., H, n, m], mask=keep)``, keep bool or None.
+        mapping: a name from ``sa.names("simplex")``, a module ``sa.make(...)``, or your own function or module, which
+            is called as ``f(scores [..., H, n, m], mask=keep)`` with keep bool or None.
         mask: bool, broadcastable to ``[..., H, n, m]``, True = keep.
-        causal: query i sees keys 0 to i + m - n, so the last query sees all keys (torch's is_causal aligns the first; for n = m
-            they are the same).
-        lengths: whole numbers, how many keys are visible (right padding): ``[B]``, one per entry of the first dimension of q, or
-            ``[B, H]``, one per head.
-        scale: of the scores; by default ``d ** -0.5``.
-        dropout: the share of the weights set to zero; the others are scaled by ``1 / (1 - dropout)``. As in torch's function it
-            applies at every call.
-        need_weights: return the weights too, before dropout.
-        params: the parameters of a mapping given by name (``gamma=0.5``, ``alpha=1.5``, ``bounds=...``), numbers or tensors.
+        causal: query i sees keys 0 to i + m - n, so the last query sees all keys. (torch's is_causal aligns the first
+            query and the first key instead; for n = m both are the same.)
+        lengths: the number of visible keys (right padding), as integers: ``[B]`` with one length per entry of q's first
+            dimension, or ``[B, H]`` with one length per head.
+        scale: factor for the scores; by default ``d ** -0.5``.
+        dropout: the share of the weights set to zero; the others are scaled by ``1 / (1 - dropout)``. As in torch's
+            function, dropout is applied in every call.
+        need_weights: also return the weights, as they are before dropout.
+        params: parameters of a mapping given by name (``gamma=0.5``, ``alpha=1.5``, ``bounds=...``), numbers or
+            tensors.
     Returns:
-        ``[..., H, n, e]`` in q's type; with need_weights also the weights ``[..., H, n, m]``. A query that sees no key gets
-        zeros and no gradient. float16 and bfloat16 are computed in float32 and rounded once, autocast or not
-        (softmax: as torch's function does).
+        ``[..., H, n, e]`` in q's dtype; with need_weights also the weights ``[..., H, n, m]``. A query that sees no key
+        gets zeros and no gradient. float16 and bfloat16 are computed in float32 and rounded once, with or without
+        autocast (softmax follows torch's function).
     Raises:
-        TypeError: tensors that are not floating point or of different types, a mask that is not boolean.
-        ValueError: shapes that do not fit, parameters out of range, a mapping that does not work on rows.
+        TypeError: the tensors are not floating point or have different dtypes; the mask is not boolean.
+        ValueError: the shapes do not match, a parameter is out of range, or the mapping does not work on rows.
 
-    Deterministic. Twice differentiable, except for softmax without weights and under torch.compile, where torch raises an
-    error. Under torch.func and in forward mode the composition runs.
+    The result is deterministic. It is twice differentiable, except for softmax without weights and under torch.compile,
+    where torch raises an error. Under torch.func and in forward mode, the composition is used.
     """
     call = checked(q, k, v, mapping, mask, causal, lengths, scale, dropout, need_weights, params)
     plan = choose(call)
@@ -87,10 +90,10 @@ def plan(
     causal: bool = False, lengths: Tensor | None = None, scale: float | None = None, dropout: float = 0.0,
     need_weights: bool = False, **params: Any,
 ) -> Plan:  # fmt: skip
-    """Which path ``sparse_attention`` takes for these arguments, and why. Without v, it is assumed to be like k.
+    """The path that ``sparse_attention`` takes for these arguments, and the reason. If v is omitted, k replaces it.
 
     Raises:
-        TypeError, ValueError: as ``sparse_attention``.
+        TypeError, ValueError: as in ``sparse_attention``.
     """
     values = k if v is None else v
     return choose(checked(q, k, values, mapping, mask, causal, lengths, scale, dropout, need_weights, params))

@@ -1,4 +1,4 @@
-"""Decoding: one query at a time on a long, growing cache of keys and values."""
+"""Decoding: attention of one query at a time over a long, growing cache of keys and values."""
 
 from __future__ import annotations
 
@@ -17,33 +17,34 @@ from .reading import read as product
 
 
 class _Ready(NamedTuple):
-    """A query of this shape needs no further checks while keys and values stay in the same memory."""
+    """State that lets a query of this shape skip the checks, as long as keys and values stay in the same memory."""
 
     shape: torch.Size
-    out: Tensor  # of the result's shape
+    out: Tensor  # has the shape of the result
     step: native.Step
 
 
 class KeyCache:
-    """The keys and values of earlier positions, and attention to them with any mapping.
+    """The keys and values of earlier positions, with attention to them using any mapping.
 
         cache = sa.KeyCache("sparsemax")
-        cache.append(k, v)          # k [..., G, t, d], v [..., G, t, e]: the prompt, then a position at a time
+        cache.append(k, v)          # k [..., G, t, d], v [..., G, t, e]: first the prompt, then one position at a time
         out = cache.attend(q)       # q [..., H, n, d]: the last n positions -> [..., H, n, e]
 
-    Results are exact: those of ``sa.sparse_attention(q, cache.keys, cache.values, ..., causal=True)``. For inference only: no
-    gradients are recorded. Memory grows by doubling, so each position is copied at most twice.
+    Results are exact: they equal ``sa.sparse_attention(q, cache.keys, cache.values, ..., causal=True)``. The cache is
+    for inference only; no gradients are recorded. Memory grows by doubling, so each position is copied at most twice.
 
-    A single query of sparsemax or entmax 1.5 on float32 keys on a CPU uses a native kernel. It holds a second copy of the keys,
-    rounded to 8 bits in panels with certified bounds (d + 0.5 bytes per key), and scores in float32 only the keys that may be
-    in the support. Otherwise all keys are scored and the values are read at the support only. ``plan`` says which.
+    A single query with sparsemax or entmax 1.5, with float32 keys on a CPU, uses a native kernel. The kernel keeps a
+    second copy of the keys, rounded to 8 bits and grouped in panels with certified bounds (d + 0.5 bytes per key). It
+    computes float32 scores only for the keys that may be in the support. In all other cases, all scores are computed,
+    and values are read only on the support. ``plan`` returns the path that is used.
 
     Args:
         mapping: as in ``sparse_attention``.
-        scale: of the scores; by default ``d ** -0.5``.
-        params: of a mapping given by name.
+        scale: factor for the scores; by default ``d ** -0.5``.
+        params: parameters of a mapping given by name.
     Raises:
-        ValueError, TypeError: as ``sparse_attention``.
+        ValueError, TypeError: as in ``sparse_attention``.
     """
 
     def __init__(self, mapping: Attends = "sparsemax", scale: float | None = None, **params: Any):
@@ -51,11 +52,11 @@ class KeyCache:
         self._mapping, self._scale, self._params = mapping, scale, params
         self._held: list[Tensor] = []  # keys and values, with free memory at the end
         self._length = 0
-        self._panels: native.KeyPanels | None = None  # of the keys, made at the first query that uses them
-        self._ready: _Ready | None = None  # after such a query
+        self._panels: native.KeyPanels | None = None  # 8-bit copy of the keys, made at the first query that uses it
+        self._ready: _Ready | None = None  # set after such a query
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ready": None}  # in a copy it would still read this cache
+        return {**self.__dict__, "_ready": None}  # a copy's `_ready` would still read this cache's memory
 
     def __len__(self) -> int:
         return self._length
@@ -77,11 +78,11 @@ class KeyCache:
 
     @torch.no_grad()
     def append(self, k: Tensor, v: Tensor) -> KeyCache:
-        """Add t positions at the end: k ``[..., G, t, d]``, v ``[..., G, t, e]``.
+        """Append t positions: k ``[..., G, t, d]``, v ``[..., G, t, e]``.
 
         Raises:
-            ValueError: shapes that differ from the cache in more than t, or from each other.
-            TypeError: another type or device than the cache.
+            ValueError: the shapes of k and v do not match each other, or differ from the cache in more than t.
+            TypeError: the dtype or device differs from the cache.
         """
         if k.ndim < 2 or k.shape[:-1] != v.shape[:-1]:
             raise ValueError(f"k {tuple(k.shape)} and v {tuple(v.shape)} must have the same shape except for the last dimension: k [..., G, t, d], v [..., G, t, e]")  # fmt: skip
@@ -108,15 +109,16 @@ class KeyCache:
         return self
 
     def attend(self, q: Tensor, mask: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
-        """Attention of the queries of the last n positions; each query sees the keys up to its own position.
+        """Attend with the queries of the last n positions; each query sees the keys up to its own position.
 
         Args:
-            q: ``[..., H, n, d]``, H a multiple of G.
-            mask, lengths: as in ``sparse_attention``, over the m positions so far.
+            q: ``[..., H, n, d]`` with H a multiple of G.
+            mask, lengths: as in ``sparse_attention``, for the m positions in the cache.
         Returns:
-            ``[..., H, n, e]`` in q's type.
+            ``[..., H, n, e]`` in q's dtype.
         Raises:
-            ValueError: an empty cache, more queries than positions, and as ``sparse_attention``.
+            ValueError: the cache is empty, or there are more queries than positions; otherwise as in
+                ``sparse_attention``.
         """
         ready = self._ready
         if (
@@ -150,7 +152,7 @@ class KeyCache:
         return at_support(p, v).to(q.dtype)
 
     def plan(self, q: Tensor, mask: Tensor | None = None, lengths: Tensor | None = None) -> Plan:
-        """Which path `attend` takes for these arguments, and why; "decode" is the native kernel on 8 bit panels."""
+        """The path that `attend` takes for these arguments, and why; "decode" is the native kernel on 8-bit panels."""
         if q.ndim < 2 or q.shape[-2] != 1 or self._alpha == 1.0:
             return plan(q, self.keys, self.values, self._mapping, mask, True, lengths, self._scale, **self._params)
         call = checked(
@@ -160,7 +162,7 @@ class KeyCache:
         return Plan("composition", why) if why else Plan("decode", "one query per head on 8 bit panels of the keys")
 
     def _against_panels(self, call: Call) -> str | None:
-        """Why the native kernel does not take this single query, or None."""
+        """The reason why the native kernel cannot process this single query, or None if it can."""
         if call.alpha is None:
             return call.why
         if call.mask is not None:
@@ -180,15 +182,15 @@ class KeyCache:
             self._panels = native.KeyPanels(k.shape[0], k.shape[2])
         self._panels.append(k)
         lengths, heads = call.lengths, call.q.shape[:-1].numel()
-        lengths = None if lengths is None else lengths.reshape(-1).contiguous()  # one per head, in memory of its own
+        lengths = None if lengths is None else lengths.reshape(-1).contiguous()  # one per head, in its own memory
         step = native.step(heads, k, v, self._panels, alpha=call.alpha, scale=call.scale, lengths=lengths)  # type: ignore[arg-type]
         out = call.q.new_empty(*call.q.shape[:-1], v.shape[-1])
-        if lengths is None and isinstance(self._mapping, str):  # the parameters of a module may change
+        if lengths is None and isinstance(self._mapping, str):  # not for a module, whose parameters may change
             self._ready = _Ready(call.q.shape, out, step)
         return step(call.q.contiguous(), torch.empty_like(out))
 
     def reorder(self, index: Tensor) -> KeyCache:
-        """Select the entries ``index`` of the first dimension, as a beam search does."""
+        """Keep the entries ``index`` of the first dimension, in that order, as a beam search does."""
         if self._panels is not None:
             lead = self._held[0].shape[:-2]
             groups = torch.arange(lead.numel()).view(lead)[index.cpu()]
@@ -207,7 +209,10 @@ class KeyCache:
 
 
 def at_support(p: Tensor, v: Tensor) -> Tensor:
-    """``p [..., H, 1, m] @ v [..., G, m, e]``, reading only the values where p is not 0, unless that is more than a quarter of them."""
+    """``p [..., H, 1, m] @ v [..., G, m, e]``, reading only the values where p is not 0.
+
+    If more than a quarter of p is nonzero, all values are read.
+    """
     rows = p.reshape(-1, p.shape[-1])  # [... H, m]
     row, column = rows.nonzero(as_tuple=True)
     if 4 * len(row) > rows.numel():

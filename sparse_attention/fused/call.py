@@ -1,4 +1,4 @@
-"""One checked call of `sparse_attention`: tensors, the mapping as a function of scores and mask, and which query sees which key."""
+"""A checked call of `sparse_attention`: tensors, the mapping as a function of scores and mask, and the visible keys."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ DROPOUT = Param("dropout", low=0.0, high=1.0, closed_low=True, tensor=False)
 
 @dataclass
 class Call:
-    """The checked arguments. The leading shapes of q and k agree except for the heads, their last entry.
+    """The checked arguments. The leading shapes of q and k agree, except for their last entry, the number of heads.
 
-    alpha: if the mapping is an entmax of the scores times ``scale``, its alpha (1 softmax, 2 sparsemax); otherwise None, and
-    ``why`` says why. map: ``f(scores, mask) -> weights`` on scores times ``plain_scale``.
+    alpha: if the mapping is an entmax of the scores times ``scale``, its alpha (1 for softmax, 2 for sparsemax);
+    otherwise None, and ``why`` gives the reason. map: ``f(scores, mask) -> weights``, applied to the scores times
+    ``plain_scale``.
     """
 
     q: Tensor  # [..., H, n, d]
@@ -40,10 +41,10 @@ class Call:
     causal: bool
     dropout: float
     need_weights: bool
-    heads: tuple[Tensor, Tensor, Tensor] | None = None  # q, k, v as the fused kernel takes them, once computed
+    heads: tuple[Tensor, Tensor, Tensor] | None = None  # q, k, v in the fused kernel's layout, once computed
 
     def keep(self) -> Tensor | None:
-        """Which keys each query sees, broadcastable to ``[..., H, n, m]``; None: all."""
+        """The mask of keys that each query sees, broadcastable to ``[..., H, n, m]``; None means all keys."""
         kept = visible(self.q.shape[-2], self.k.shape[-2], self.lengths, self.causal, self.q.device)
         if kept is None or self.mask is None:
             return self.mask if kept is None else kept
@@ -54,11 +55,12 @@ def checked(
     q: Tensor, k: Tensor, v: Tensor, mapping: Any, mask: Tensor | None, causal: bool, lengths: Tensor | None,
     scale: float | None, dropout: float, need_weights: bool, params: dict[str, Any],
 ) -> Call:  # fmt: skip
-    """The call, with its arguments checked.
+    """Check the arguments and return them as a `Call`.
 
     Raises:
-        TypeError: tensors that are not floating point or of different types, a mask that is not boolean, lengths that are not whole.
-        ValueError: shapes that do not fit, numbers out of range, a mapping that does not work over rows.
+        TypeError: the tensors are not floating point or have different dtypes, the mask is not boolean, or the lengths
+            are not integers.
+        ValueError: the shapes do not match, a number is out of range, or the mapping does not work on rows.
     """
     q, k, v = _tensors(q, k, v)
     lead = q.shape[:-2]
@@ -122,7 +124,7 @@ def _fits(mask: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def _lengths(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor:
-    """Lengths of the keys as int64 [..., H], from one per batch entry ``[B]`` or one per head ``[B, H]``."""
+    """Convert lengths to int64 ``[..., H]``, from one length per batch entry ``[B]`` or one per head ``[B, H]``."""
     if not isinstance(lengths, Tensor) or lengths.dtype.is_floating_point or lengths.dtype == torch.bool:
         kind = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
         raise TypeError(f"lengths is {kind}; it must be a tensor of whole numbers, the number of visible keys")
@@ -140,14 +142,17 @@ def _lengths(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor:
 
 
 def _as_lengths(mask: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None:
-    """The lengths ``[..., H]`` of a mask of keys ``[..., 1, m]``, if it only hides padding on the right."""
+    """The lengths ``[..., H]`` for a key mask ``[..., 1, m]`` that only hides right padding; None for other masks."""
     m = k.shape[-2]
     lengths = lengths_of(mask[..., 0, :]) if mask.ndim >= 2 and mask.shape[-2:] == (1, m) else None
     return None if lengths is None else lengths.expand(lead)
 
 
 def mapped(mapping: Any, params: dict[str, Any]) -> tuple[Callable[..., Tensor], float | None, float, str]:
-    """A mapping by name, as a module or as a function: ``f(scores, mask)``; alpha, factor and why as in `Call`."""
+    """Resolve a mapping given by name, as a module or as a function.
+
+    Returns ``f(scores, mask)``, alpha, the factor for the scores, and why (alpha and why are explained in `Call`).
+    """
     spec: Spec | None = None
     if isinstance(mapping, str):
         spec = registry.spec(mapping)
@@ -190,7 +195,10 @@ def mapped(mapping: Any, params: dict[str, Any]) -> tuple[Callable[..., Tensor],
 
 
 def _as_entmax(name: str, values: dict[str, Any]) -> tuple[float | None, float, str]:
-    """(alpha, factor, why): the mapping is alpha-entmax of the scores times factor, or alpha is None and ``why`` says so."""
+    """Returns (alpha, factor, why): the mapping equals alpha-entmax of the scores times factor.
+
+    If the mapping is not such an entmax, or its alpha has no fast path, alpha is None and ``why`` gives the reason.
+    """
     given = {"alpha": 2.0, "gamma": 1.0, "lam": 0.0, **values}
     for key, value in values.items():
         if isinstance(value, Tensor):

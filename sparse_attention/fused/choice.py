@@ -1,4 +1,4 @@
-"""Which path a call takes, and why."""
+"""Choose the path of a call, with the reason for the choice."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _forward_ad = torch.autograd.forward_ad
 
 
 class Plan(NamedTuple):
-    """The path a call takes, and why.
+    """The path of a call, and the reason for it.
 
-    path: "fused" (a native or Triton kernel that never stores the scores), "sdpa" (torch's scaled_dot_product_attention, for
-    softmax) or "composition" (scores, mapping, product with the values: any mapping, any device).
+    path: "fused" (a native or Triton kernel that never stores the scores), "sdpa" (torch's
+    scaled_dot_product_attention, for softmax) or "composition" (scores, then the mapping, then the product with the
+    values; for any mapping and any device).
     """
 
     path: str
@@ -72,9 +73,10 @@ def _against_fused(call: Call) -> str | None:
 
 
 def heads(call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]``, contiguous, with the batch folded into the heads.
+    """q ``[H, n, d]``, k ``[G, m, d]`` and v ``[G, m, e]``, contiguous; batch dimensions are merged into the heads.
 
-    In float32; on a GPU in their own type, which the kernel widens itself.
+    They are converted to float32, except on a GPU: if all three have one dtype there, they keep it, and the kernel
+    itself computes in float32.
     """
     given = (call.q, call.k, call.v)
     same = call.q.device.type == "cuda" and call.q.dtype == call.k.dtype == call.v.dtype

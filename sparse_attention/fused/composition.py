@@ -1,7 +1,8 @@
-r"""Attention as it is written: :math:`O = \pi(s\,QK^\top)V`, the mapping :math:`\pi` along the keys. The other paths are tested against it.
+r"""Attention by its definition: :math:`O = \pi(s\,QK^\top)V` with the mapping :math:`\pi` applied along the keys.
 
-It works on every device and with every mapping, and is differentiable as often as the mapping. Its scores take :math:`Hnm`
-numbers. Grouped queries share keys without a copy: the queries of a group are the rows of one product.
+The other paths are tested against this one. It works on every device and with every mapping, and is differentiable as
+often as the mapping. It stores :math:`Hnm` scores. Grouped queries share keys without a copy: the queries of a group
+are the rows of one matrix product.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ def attend(
     q: Tensor, k: Tensor, v: Tensor, scale: float, mapping: Callable[[Tensor, Tensor | None], Tensor],
     keep: Tensor | None, dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """q ``[..., H, n, d]``, k ``[..., G, m, d]``, v ``[..., G, m, e]`` -> ``[..., H, n, e]`` and weights ``[..., H, n, m]``.
+    """Attend with q ``[..., H, n, d]`` to k ``[..., G, m, d]`` and v ``[..., G, m, e]``.
 
-    dropout: applied to the weights that read the values, not to those returned.
+    Returns the output ``[..., H, n, e]`` and the weights ``[..., H, n, m]``. Dropout is applied to the weights that
+    multiply the values, not to the returned weights.
     """
     x = scores(q * scale, blank(k, keep))
     weights = weighed(x, mapping(x, keep))
@@ -33,7 +35,10 @@ def attend(
 
 
 def visible(n: int, m: int, lengths: Tensor | None, causal: bool, device: Any = None) -> Tensor | None:
-    """bool, broadcastable to ``[H, n, m]``, True = visible: from lengths ``[H]``, and keys up to i + m - n for query i."""
+    """Mask of visible keys: bool, broadcastable to ``[H, n, m]``, True = visible; None means all.
+
+    The lengths ``[H]`` hide right padding; with ``causal``, query i sees keys up to i + m - n.
+    """
     kept = None
     if lengths is not None:
         kept = torch.arange(m, device=device) < lengths[..., None, None]
@@ -44,7 +49,7 @@ def visible(n: int, m: int, lengths: Tensor | None, causal: bool, device: Any = 
 
 
 def of_alpha(alpha: float) -> Callable[[Tensor, Tensor | None], Tensor]:
-    """entmax with a number alpha, as a mapping for `attend`."""
+    """Entmax with a fixed alpha, as a mapping for `attend`."""
     if alpha == 2.0:
         return lambda x, keep: sparsemax(x, mask=keep)
     return lambda x, keep: entmax(x, alpha=alpha, mask=keep)
@@ -53,7 +58,7 @@ def of_alpha(alpha: float) -> Callable[[Tensor, Tensor | None], Tensor]:
 def gradients(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, alpha: float, scale: float, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The vector-Jacobian products of g ``[H, n, e]`` with q, k, v, without autograd, for use inside an operator."""
+    """The gradients of q, k and v, computed without autograd from g ``[H, n, e]``, for use inside an operator."""
     keep = visible(q.shape[-2], k.shape[-2], lengths, causal, q.device)
     x = times(q * scale, k.transpose(-1, -2))  # [H, n, m]
     x = x if keep is None else x.masked_fill(~keep, -torch.inf)

@@ -1,8 +1,8 @@
-"""The fused kernel with its gradients, and as an opaque operator for tensors whose memory must not be read.
+"""The fused kernel as a differentiable function, and as an opaque operator for tensors whose memory must not be read.
 
-q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]``, lengths ``[H]``, alpha 1.5 or 2. The first gradient reads the support only. The
-second is that of the composition, which recomputes the first. Under torch.compile the
-operator's gradient repeats the forward, since the support has no size that is known in advance.
+The arguments are q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]``, lengths ``[H]``, and alpha 1.5 or 2. The first
+gradient reads only the support. The second gradient is computed by the composition, which recomputes the first. Under
+torch.compile, the operator's gradient repeats the forward pass, since the size of the support is not known in advance.
 """
 
 from __future__ import annotations
@@ -23,15 +23,20 @@ _OPERATORS = torch.ops.sparse_attention
 
 
 def _kernel(q: Tensor) -> Any:
-    """The module with `forward` and `backward` for such tensors; ``kernels.use("triton")`` interprets on a CPU."""
+    """The module whose `forward` and `backward` handle such tensors.
+
+    After ``kernels.use("triton")``, the Triton kernels run on CPU tensors too, in Triton's interpreter.
+    """
     return gpu if q.is_cuda or kernels.active() == "triton" else native
 
 
 def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
-    """Why the fused kernel does not take these tensors, or would be slower than the composition; None: it takes them.
+    """The reason not to use the fused kernel for these tensors, or None if it should be used.
 
-    The limits are the sizes at which both are equally fast (d = 64, one thread, AVX-512; docs/attention.md): the kernel packs the keys and takes 60
-    microseconds to call, and wins more in the gradient than in the forward.
+    Either the kernel cannot take the tensors, or it would be slower than the composition.
+
+    The limits are the sizes at which both are equally fast (d = 64, one thread, AVX-512; docs/attention.md). The kernel
+    packs the keys and takes 60 microseconds per call; its advantage is larger in the gradient than in the forward pass.
     """
     if _kernel(q) is gpu:
         return gpu.refusal(q, k, v, alpha)
@@ -45,7 +50,7 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
 
 
 class Fused(Function):
-    """`forward` and `backward` of the kernel; differentiable again by the composition."""
+    """`forward` and `backward` of the kernel; second derivatives come from the composition."""
 
     @staticmethod
     def forward(
@@ -128,5 +133,5 @@ torch.library.register_autograd("sparse_attention::attention", _backward, setup_
 
 
 def opaque(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, alpha: float, scale: float, causal: bool) -> Tensor:
-    """`Fused` for torch.compile, tracing and modes; not differentiable twice, which raises."""
+    """`Fused` for torch.compile, tracing and modes. Differentiating twice raises an error."""
     return _OPERATORS.attention(q, k, v, lengths, alpha, scale, causal)

@@ -1,9 +1,10 @@
-"""The products of attention, in which a weight of exactly 0 removes its value, even if that is NaN or infinite.
+"""Matrix products of attention, in which a weight of exactly 0 removes its value, even if the value is NaN or infinite.
 
-So a masked key never has an effect, and a NaN reaches only the queries that give its key a weight; the same holds in the
-gradients of keys and values. The fused kernels never read anything off the support. Here a product is computed as usual, and
-again without the zeros if the result is not finite. That check reads values, so it runs only on a CPU, outside torch.compile,
-torch.func and forward mode. Elsewhere keys that no query sees are set to zero (`blank`), and other zeros multiply as in IEEE.
+A masked key therefore never has an effect, and a NaN reaches only the queries that give its key a nonzero weight; the
+same holds in the gradients of keys and values. The fused kernels never read anything outside the support. The functions
+here compute a product as usual and, if the result is not finite, compute it again without the zeros. That check reads
+values, so it runs only on a CPU, outside torch.compile, torch.func and forward mode. In all other cases, keys that no
+query sees are set to zero (`blank`), and other zero weights follow IEEE rules (0 * inf = NaN).
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from ..rows.shape import batched
 
 
 def times(a: Tensor, b: Tensor) -> Tensor:
-    """``a [..., H, n, x] @ b [..., G, x, y] -> [..., H, n, y]``, head h with group h // (H // G)."""
+    """``a [..., H, n, x] @ b [..., G, x, y] -> [..., H, n, y]``; head h is multiplied with group h // (H // G)."""
     if a.ndim == 2 or a.shape[-3] == b.shape[-3]:
         return a @ b
     return (_joined(a, b.shape[-3]) @ b).reshape(*a.shape[:-1], b.shape[-1])
 
 
 def read(a: Tensor, b: Tensor) -> Tensor:
-    """`times`, in which a zero of ``a`` removes what it multiplies."""
+    """`times`, except that a zero in ``a`` removes the entry of ``b`` that it multiplies."""
     if not _visible(a, b):
         return times(a, b)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
@@ -36,21 +37,27 @@ def read(a: Tensor, b: Tensor) -> Tensor:
 
 
 def scores(q: Tensor, k: Tensor) -> Tensor:
-    """``q [..., H, n, d]`` times the transpose of ``k [..., G, m, d]``: ``[..., H, n, m]``. A score with gradient 0 has no effect on the other gradients."""
+    """The scores ``q k^T``: ``q [..., H, n, d]`` and ``k [..., G, m, d]`` give ``[..., H, n, m]``.
+
+    A score whose gradient is 0 has no effect on the gradients of q and k, even if q or k contains NaN.
+    """
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad) and _visible(q, k):
         return _Scores.apply(q, k)
     return times(q, k.transpose(-1, -2))
 
 
 def gathered(a: Tensor, b: Tensor, groups: int) -> Tensor:
-    """``a [..., H, n, m]^T @ b [..., H, n, y]``, summed over the heads of a group: ``[..., G, m, y]``, as `read`."""
+    """``a [..., H, n, m]^T @ b [..., H, n, y]``, summed over the heads of each group: ``[..., G, m, y]``.
+
+    As in `read`, a zero in ``a`` removes the entry of ``b``.
+    """
     if a.ndim > 2 and a.shape[-3] != groups:
         a, b = _joined(a, groups), _joined(b, groups)
     return read(a.transpose(-1, -2), b)
 
 
 def slopes(g: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """The gradient in ``a`` of `read`, for ``g [..., H, n, y]``: 0 where a zero removed a value that is not finite."""
+    """The gradient of `read` in ``a``, given ``g [..., H, n, y]``; 0 where a zero removed a non-finite value."""
     found = times(g, b.transpose(-1, -2))
     if not _visible(g, b) or (finite(g) and finite(b)):
         return found
@@ -58,20 +65,23 @@ def slopes(g: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def weighed(x: Tensor, p: Tensor) -> Tensor:
-    """The weights ``p`` of the scores ``x``; in the backward a score of weight 0 gets no gradient that is not finite."""
+    """Returns the weights ``p``, and keeps the gradient of a score in ``x`` finite where its weight is 0."""
     if x.requires_grad and torch.is_grad_enabled() and _visible(x, p):
-        held = p.detach()  # with its graph, the hook would keep itself alive
+        held = p.detach()  # if p kept its graph, the hook would keep itself alive
         x.register_hook(lambda g: g if batched(g) or finite(g) else g.masked_fill((held == 0) & ~g.isfinite(), 0.0))
     return p
 
 
 def finite(x: Tensor) -> bool:
-    """Whether the sum is finite, one pass over the values; a sum that overflows only costs time."""
+    """True if the sum of the values is finite (one pass). If a sum of finite values overflows, this only costs time."""
     return math.isfinite(x.detach().sum().item())
 
 
 def blank(x: Tensor, keep: Tensor | None) -> Tensor:
-    """Keys or values ``[..., G, m, .]`` with zeros where no query sees them, by keep ``[..., H, n, m]``; for tensors whose values must not be read."""
+    """Keys or values ``[..., G, m, .]``, set to zero where ``keep [..., H, n, m]`` hides them from every query.
+
+    Only tensors whose values must not be read are changed; others are returned unchanged.
+    """
     if keep is None or _visible(x, x) or keep.ndim < 2:
         return x
     seen = keep.any(-2)  # [..., H or 1, m]
@@ -85,10 +95,10 @@ def _visible(a: Tensor, b: Tensor) -> bool:
 
 
 def _joined(a: Tensor, groups: int) -> Tensor:
-    """``[..., H, n, x]`` as ``[..., G, H / G * n, x]``."""
+    """Reshape ``[..., H, n, x]`` to ``[..., G, H / G * n, x]``."""
     return a.reshape(
         *a.shape[:-3], groups, a.shape[-3] // max(groups, 1) * a.shape[-2], a.shape[-1]
-    )  # batched gradients have no unflatten
+    )  # not unflatten, which batched gradients do not support
 
 
 def _without_zeros(a: Tensor, b: Tensor) -> Tensor:

@@ -1,10 +1,13 @@
-"""Mappings in other packages: Hugging Face transformers, code that masks by filling, the names of other sparse-mapping libraries.
+"""Use the mappings with other packages.
+
+There are integrations for Hugging Face transformers, for code that masks scores by filling in large negative numbers,
+and for code written for other libraries of sparse mappings.
 
     import sparse_attention as sa
     sa.integrations.transformers.register("entmax", alpha=1.5)   # then attn_implementation="sa_entmax"
     attend.attn_fn = sa.integrations.treat_as_masked("entmax")     # for code that fills scores with -finfo.max
 
-Each module is imported at first use and needs its package only then.
+Each module is imported on first use, and only then needs its package to be installed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-r"""Normmax and budget, two mappings of the entmax package (public in ``integrations/entmax.py``), computed by our kernels.
+r"""Normmax and budget, two mappings of the entmax package, computed by our kernels.
 
-* normmax: :math:`\max_{p \in \Delta} p^\top x - \|p\|_\alpha`. With :math:`q = \alpha/(\alpha-1)` its threshold solves
-  :math:`\sum_i (x_i - \tau)_+^q = 1`, which is that of entmax with :math:`2 - 1/\alpha` at :math:`q x`; then
-  :math:`p \propto (x - \tau)_+^{q-1}`.
-* budget: :math:`\arg\min \|p - x\|^2` over :math:`0 \le p \le 1, \sum p = b`: constrained sparsemax of :math:`x/b` under
-  the bound :math:`1/b`, times b.
+They are public in ``integrations/entmax.py``.
+
+* normmax: :math:`\max_{p \in \Delta} p^\top x - \|p\|_\alpha`. With :math:`q = \alpha/(\alpha-1)`, the threshold solves
+  :math:`\sum_i (x_i - \tau)_+^q = 1`. This is the equation of entmax with parameter :math:`2 - 1/\alpha` at the scores
+  :math:`q x`. Then :math:`p \propto (x - \tau)_+^{q-1}`.
+* budget: :math:`\arg\min \|p - x\|^2` over :math:`0 \le p \le 1, \sum p = b`. This is constrained sparsemax of
+  :math:`x/b` with upper bounds :math:`1/b`, multiplied by b.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ from ..mappings.normalization import hardmax
 
 
 def normmax_rows(x: Tensor, alpha: float | Tensor) -> Tensor:
-    """Rows ``x [..., n]``, alpha a number or ``[..., 1]``. For alpha <= 1, ``||p||_alpha >= 1`` with equality at the vertices."""
+    """Normmax of rows ``x [..., n]``; alpha is a number or ``[..., 1]``.
+
+    For alpha <= 1, ``||p||_alpha >= 1`` with equality at the vertices, so the solution is hardmax.
+    """
     if not isinstance(alpha, Tensor):
         return hardmax(x) if alpha <= 1.0 else _Normmax.apply(x, alpha)
     vertex = alpha <= 1.0
@@ -29,7 +34,10 @@ def normmax_rows(x: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 class _Normmax(Function):
-    """For alpha > 1. On the support ``x - tau = (p/N)^(alpha-1)``, ``N = ||p||_alpha``; derivatives are torch expressions of p."""
+    """Normmax for alpha > 1. Derivatives are torch expressions of p.
+
+    On the support, ``x - tau = (p/N)^(alpha-1)`` with ``N = ||p||_alpha``.
+    """
 
     @staticmethod
     def forward(x: Tensor, alpha: Any) -> Tensor:

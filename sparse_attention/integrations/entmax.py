@@ -1,20 +1,25 @@
-r"""The names of the entmax package, version 1.3, with its signatures: ``from sparse_attention.integrations import entmax``.
+r"""The functions and classes of the entmax package 1.3: ``from sparse_attention.integrations import entmax``.
 
-The results are the same and come from this library's exact kernels, under its contract (any ``dim``, -inf counts as masked, half
-precision computed in float32, twice differentiable, vmap, torch.compile). ``entmax.activations``, ``entmax.losses`` and
-``entmax.root_finding`` are names of this module. ``return_support_size`` exists in later versions of the package.
+Names and signatures are those of the package, and the results are the same. They are computed by this library's exact
+kernels and follow its contract: any ``dim``, -inf counts as masked, half precision computed in float32, twice
+differentiable, vmap, torch.compile. ``entmax.activations``, ``entmax.losses`` and ``entmax.root_finding`` all refer to
+this module. ``return_support_size`` exists in later versions of the package.
 
-``k`` (how many scores to sort first) and ``n_iter`` (bisections) are accepted and change nothing: solutions are exact.
-``ensure_sum_one`` changes nothing either: rows sum to 1 up to rounding. Errors of the package that this module does not have:
+``k`` (how many scores to sort first) and ``n_iter`` (bisections) are accepted but have no effect, since solutions are
+exact. ``ensure_sum_one`` has no effect either, since rows sum to 1 up to rounding.
 
-* alpha = 1 is softmax (theirs: uniform), alpha < 1 of normmax is the optimum, a vertex (NaN or none);
-* ``k`` with a negative ``dim`` (crashes); a row of -inf is zeros (crashes, or NaN); losses with -inf are finite (NaN);
-* bfloat16 and float16 are rounded once, at the end (rows whose sums are off by up to .06);
-* a loss with an alpha of every row ``[n, 1]`` has one value a row (n x n), and a gradient for alpha (none);
-* a target equal to a negative ``ignore_index`` is left out (crashes); an ``nn.Parameter`` as alpha of a module is one of its
-  parameters (crashes); normmax is differentiable in alpha, budget in the budget (neither is).
+This module fixes several errors of the package. The package's behaviour is given in parentheses:
 
-normmax and budget: ``integrations/_normmax.py``.
+* alpha = 1 is softmax (uniform); normmax with alpha < 1 gives the optimum, a vertex (NaN or no result);
+* ``k`` works with a negative ``dim`` (crashes); a row of -inf gives zeros (crashes or gives NaN); losses with -inf are
+  finite (NaN);
+* bfloat16 and float16 are rounded once, at the end (the sums of rows are off by up to .06);
+* a loss with one alpha per row ``[n, 1]`` has one value per row (n x n values) and a gradient for alpha (no gradient);
+* a target equal to a negative ``ignore_index`` is left out (crashes); an ``nn.Parameter`` given as alpha becomes a
+  parameter of the module (crashes); normmax is differentiable in alpha and budget in the budget (neither is
+  differentiable).
+
+Normmax and budget are implemented in ``integrations/_normmax.py``.
 """
 
 from __future__ import annotations
@@ -46,53 +51,56 @@ def sparsemax(X: Tensor, dim: int = -1, k: int | None = None, return_support_siz
 
     Args:
         X: any shape.
-        k: changes nothing.
-        return_support_size: return the number of positions with weight too, int64, of size 1 along ``dim``.
+        k: has no effect.
+        return_support_size: also return the number of positions with nonzero weight, int64, with size 1 along ``dim``.
     """
     return _with_size(_sparsemax(X, dim), dim, return_support_size)
 
 
 def entmax15(X: Tensor, dim: int = -1, k: int | None = None, return_support_size: bool = False) -> Any:
-    """Entmax of alpha = 1.5. Arguments as :func:`sparsemax`."""
+    """Entmax with alpha = 1.5; the arguments are those of :func:`sparsemax`."""
     return _with_size(_entmax(X, dim, 1.5), dim, return_support_size)
 
 
 def sparsemax_bisect(X: Tensor, dim: int = -1, n_iter: int | None = 50, ensure_sum_one: bool = True) -> Tensor:
-    """:func:`sparsemax`. ``n_iter`` and ``ensure_sum_one`` change nothing."""
+    """The same as :func:`sparsemax`; ``n_iter`` and ``ensure_sum_one`` have no effect."""
     return _sparsemax(X, dim)
 
 
 def entmax_bisect(
     X: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, n_iter: int = 50, ensure_sum_one: bool = True
 ) -> Tensor:
-    """Entmax of any alpha > 0, differentiable in X and alpha.
+    """Entmax with any alpha > 0, differentiable in X and alpha.
 
     Args:
         X: any shape.
-        alpha: a number, or a tensor that expands to X with size 1 along ``dim``: ``[H, 1, 1]`` for ``[B, H, T, n]``.
-        n_iter, ensure_sum_one: change nothing.
+        alpha: a number, or a tensor that expands to X and has size 1 along ``dim``, such as ``[H, 1, 1]`` for
+            ``[B, H, T, n]``.
+        n_iter, ensure_sum_one: have no effect.
     """
     return _entmax(X, dim, _for_rows(alpha, X, dim, "alpha"))
 
 
 def normmax_bisect(X: Tensor, alpha: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> Tensor:
-    """``argmax_{p in simplex} p.X - ||p||_alpha``. Arguments as :func:`entmax_bisect`."""
+    """``argmax_{p in simplex} p.X - ||p||_alpha``; the arguments are those of :func:`entmax_bisect`."""
     return along(normmax_rows, X, dim, None, alpha=_ALPHA.take(_for_rows(alpha, X, dim, "alpha")))
 
 
 def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> Tensor:
-    """``argmin_p ||p - X||^2`` over ``0 <= p <= 1``, ``sum p = budget``; ones where the budget is above the positions.
+    """``argmin_p ||p - X||^2`` over ``0 <= p <= 1``, ``sum p = budget``.
+
+    If the budget is larger than the number of positions, all positions get 1.
 
     Args:
         X: any shape.
-        budget: >= 0, a number, or a tensor that expands to X with size 1 along ``dim``.
-        n_iter: changes nothing.
+        budget: >= 0; a number, or a tensor that expands to X and has size 1 along ``dim``.
+        n_iter: has no effect.
     """
     return along(budget_rows, X, dim, None, budget=_BUDGET.take(_for_rows(budget, X, dim, "budget")))
 
 
 def _for_rows(value: Any, X: Tensor, dim: int, name: str) -> Any:
-    """A tensor that expands to X, with as many dimensions as X; numbers as they are."""
+    """Reshape a tensor to as many dimensions as X, so that it expands to X; numbers are returned unchanged."""
     if not isinstance(value, Tensor) or value.ndim == 0:
         return value
     if value.ndim <= X.ndim:
@@ -109,46 +117,49 @@ def _with_size(p: Tensor, dim: int, wanted: bool) -> Any:
 
 
 def _sparsemax_threshold_and_support(X: Tensor, dim: int = -1, k: int | None = None) -> tuple[Tensor, Tensor]:
-    """``tau`` with ``sparsemax(X) = (X - tau)_+``, and the number of positions with weight; size 1 along ``dim``."""
+    """``tau`` with ``sparsemax(X) = (X - tau)_+``, and the size of the support; both have size 1 along ``dim``."""
     p, size = sparsemax(X, dim, k, True)
     return X.amax(dim, keepdim=True) - p.amax(dim, keepdim=True), size
 
 
 def _entmax_threshold_and_support(X: Tensor, dim: int = -1, k: int | None = None) -> tuple[Tensor, Tensor]:
-    """``tau`` with ``entmax15(2 X) = (X - tau)_+^2``, and the number of positions with weight; size 1 along ``dim``."""
+    """``tau`` with ``entmax15(2 X) = (X - tau)_+^2``, and the size of the support; both have size 1 along ``dim``."""
     p, size = entmax15(2 * X, dim, k, True)
     return X.amax(dim, keepdim=True) - p.amax(dim, keepdim=True).sqrt(), size
 
 
 def sparsemax_loss(X: Tensor, target: Tensor, k: int | None = None, return_support_size: bool = False) -> Any:
-    """Fenchel-Young loss of sparsemax, one value a row.
+    """Fenchel-Young loss of sparsemax, one value per row.
 
     Args:
         X: scores ``[..., classes]``.
-        target: classes ``[...]``, int64.
-        k: changes nothing.
-        return_support_size: return the number of classes with weight ``[..., 1]`` too.
+        target: index of the target class ``[...]``, int64.
+        k: has no effect.
+        return_support_size: also return the number of classes with nonzero weight, ``[..., 1]``.
     """
     return _loss(X, target, make("sparsemax"), return_support_size)
 
 
 def entmax15_loss(X: Tensor, target: Tensor, k: int | None = None, return_support_size: bool = False) -> Any:
-    """Fenchel-Young loss of entmax 1.5. Arguments as :func:`sparsemax_loss`."""
+    """Fenchel-Young loss of entmax 1.5; the arguments are those of :func:`sparsemax_loss`."""
     return _loss(X, target, make("entmax", alpha=1.5), return_support_size)
 
 
 def sparsemax_bisect_loss(X: Tensor, target: Tensor, n_iter: int | None = 50) -> Tensor:
-    """:func:`sparsemax_loss`; ``n_iter`` changes nothing."""
+    """The same as :func:`sparsemax_loss`; ``n_iter`` has no effect."""
     return sparsemax_loss(X, target)
 
 
 def entmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 1.5, n_iter: int = 50) -> Tensor:
-    """Fenchel-Young loss of entmax, differentiable in X and alpha: a number, one value, or ``[..., 1]``."""
+    """Fenchel-Young loss of entmax, differentiable in X and alpha.
+
+    alpha is a number or a tensor with one value or of shape ``[..., 1]``.
+    """
     return _loss(X, target, make("entmax", alpha=_for_rows(alpha, X, -1, "alpha")), False)
 
 
 def normmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 2, n_iter: int = 50) -> Tensor:
-    """Fenchel-Young loss of normmax. Arguments as :func:`entmax_bisect_loss`."""
+    """Fenchel-Young loss of normmax; the arguments are those of :func:`entmax_bisect_loss`."""
     x, _ = last(X, -1, None)
     p = normmax_bisect(x, alpha)
     t = nn.functional.one_hot(target, X.shape[-1]).to(x.dtype)
@@ -167,7 +178,10 @@ def _loss(X: Tensor, target: Tensor, mapping: Any, wanted: bool) -> Any:
 
 
 class _Module(nn.Module):
-    """Keeps its arguments under their names and calls ``function`` with them; a tensor moves with the module, a parameter is learned."""
+    """Stores its arguments as attributes and calls ``function`` with them.
+
+    A tensor becomes a buffer, which moves with the module; an ``nn.Parameter`` becomes a learned parameter.
+    """
 
     function: ClassVar[Callable[..., Any]]
 
@@ -190,7 +204,7 @@ class _Module(nn.Module):
 
 
 class _Loss(_Module):
-    """Rows whose target is ``ignore_index`` count 0 and are left out of the mean.
+    """Base class of the losses. Rows whose target is ``ignore_index`` have loss 0 and are left out of the mean.
 
     Args:
         reduction: "elementwise_mean" (also called "mean"), "sum" or "none".
@@ -211,7 +225,7 @@ class _Loss(_Module):
 
 
 def _module(function: Callable[..., Any], **defaults: Any) -> type[_Module]:
-    """The class of the package for one of its functions, with the package's arguments and defaults."""
+    """Create the module class that the package has for a function, with the package's arguments and defaults."""
     name = "".join(part.capitalize() for part in function.__name__.split("_"))
     given = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=d) for n, d in defaults.items()]
     members = {

@@ -1,9 +1,10 @@
-"""Numeric masks: added to the scores, or written in their place.
+"""Numeric masks, which are added to the scores or replace them.
 
-One rule for all of them: a number at or below `HIDDEN` hides its key, any other is added. Softmax gives a key at -1e4 the weight
-0, so code that hides a key writes -1e4, -1e9, its type's lowest number or -inf. A mapping that depends on positions or on the
-scale of the scores would read such a number as a score; here it becomes a mask again. The rule is the same in `sa.nn`, in
-`sa.integrations.transformers` and in `treat_as_masked`.
+One rule applies to all numeric masks: a number at or below `HIDDEN` hides its key, and any other number is added.
+Softmax gives a key with score -1e4 the weight 0, so other code hides a key with -1e4, -1e9, the lowest number of its
+dtype, or -inf. A mapping that depends on positions or on the scale of the scores would treat such a number as a score;
+the functions here convert it back to a boolean mask. `sa.nn`, `sa.integrations.transformers` and `treat_as_masked`
+follow the same rule.
 """
 
 from __future__ import annotations
@@ -15,35 +16,39 @@ from torch import Tensor, nn
 
 from ..registry import make
 
-HIDDEN = -5000.0  # the smallest fill in use is -1e4, perhaps plus a position bias; no attention score is that low
+HIDDEN = -5000.0  # fills in use are -1e4 or lower, perhaps plus a position bias; real scores are never this low
 
 
 def separate(mask: Tensor, below: float = HIDDEN) -> tuple[Tensor, Tensor]:
-    """Split a mask that is added to scores into a boolean mask and position biases.
+    """Split an additive mask into a boolean mask and position biases.
 
     Args:
         mask: ``[...]``, floating point.
-        below: numbers at or below it count as masked, -inf always.
+        below: numbers at or below this limit count as masked; -inf always does.
     Returns:
-        bool ``[...]``, True = keep, and ``[...]`` with zeros where masked.
+        The boolean mask ``[...]``, True = keep, and the biases ``[...]``, 0 where masked.
     """
-    keep = ~(mask <= below)  # NaN stays a score
+    keep = ~(mask <= below)  # NaN does not count as masked
     return keep, mask.masked_fill(~keep, 0.0)
 
 
 def treat_as_masked(
     mapping: str | nn.Module | Callable[..., Tensor], below: float = HIDDEN, **params: Any
 ) -> Callable[..., Tensor]:
-    """``mapping`` for code that fills scores instead of masking them: called as ``f(scores, dim=-1)``, like torch.softmax.
+    """Adapt ``mapping`` to code that fills scores with large negative numbers instead of passing a mask.
+
+    The result is called as ``f(scores, dim=-1)``, like torch.softmax.
 
     Args:
-        mapping: a name of ``sa.names("simplex")``, a module of `sa.make`, or a function ``f(scores, mask=keep, dim=dim)``.
-        below: scores at or below it are masked. If your own scores can be that low, set a lower one: ``below=-1e8``.
-        params: of a mapping given by name.
+        mapping: a name from ``sa.names("simplex")``, a module made by `sa.make`, or a function
+            ``f(scores, mask=keep, dim=dim)``.
+        below: scores at or below this limit are masked. If your own scores can be that low, use a lower limit, such as
+            ``below=-1e8``.
+        params: parameters of a mapping given by name.
     Returns:
-        Weights as scores; a row without a score above ``below`` gives zeros.
+        The function. It returns weights in the shape of the scores; a row without a score above ``below`` gives zeros.
     Raises:
-        ValueError: an unknown name or parameter; parameters given with a module.
+        ValueError: the name or a parameter is unknown, or parameters are given together with a module.
     """
     if params and not isinstance(mapping, str):
         raise ValueError(f"{', '.join(params)}: parameters go with a mapping's name; {mapping!r} has its own already")

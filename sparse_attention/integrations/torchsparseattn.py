@@ -1,12 +1,14 @@
-r"""The names of torchsparseattn, version 0.2 (Niculae & Blondel 2017): ``from sparse_attention.integrations import torchsparseattn``.
+r"""The functions and classes of torchsparseattn 0.2 (Niculae & Blondel 2017).
 
-``Fusedmax(alpha)``, ``Oscarmax(beta)`` and ``Sparsemax()`` take scores ``[..., n]`` and ``lengths [...]``; positions from the
-length on get 0. The package's modules ``fused``, ``oscar``, ``sparsemax`` and ``isotonic`` are names of this module. All rows
-are computed together, on any device and in any leading shape; the package loops over the rows of a matrix in Python.
+Import them with ``from sparse_attention.integrations import torchsparseattn``. ``Fusedmax(alpha)``, ``Oscarmax(beta)``
+and ``Sparsemax()`` take scores ``[..., n]`` and ``lengths [...]``; positions at or after the length get 0. The
+package's modules ``fused``, ``oscar``, ``sparsemax`` and ``isotonic`` all refer to this module. All rows are computed
+together, on any device and with any leading shape; the package loops over the rows of a matrix in Python.
 
-One difference: ``Oscarmax`` solves the problem of the paper, ``argmin 1/2 ||p - x||^2 + beta sum_{i<j} max(p_i, p_j)`` on the
-simplex. The package composes two operators, which is not that where scores are negative or small (see ``sa.oscarmax``);
-``Oscarmax(beta, mode="paper")`` does the same.
+There is one difference. Our ``Oscarmax`` solves the problem in the paper, over the simplex:
+``argmin 1/2 ||p - x||^2 + beta sum_{i<j} max(p_i, p_j)``. The package composes two operators, which gives a different
+result if scores are negative or small (see ``sa.oscarmax``). ``Oscarmax(beta, mode="paper")`` computes the package's
+composition.
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ __version__ = "0.2"
 
 
 def _kept(x: Tensor, lengths: Any) -> Tensor | None:
-    """``x [..., n]``, ``lengths [...]`` -> bool ``[..., n]``, True before the length.
+    """``x [..., n]``, ``lengths [...]`` -> bool ``[..., n]``, True at positions before the length.
 
     Raises:
-        ValueError: lengths of another shape.
+        ValueError: the shape of lengths does not match.
     """
     if lengths is None:
         return None
@@ -43,7 +45,7 @@ def _kept(x: Tensor, lengths: Any) -> Tensor | None:
 
 
 class SparsemaxFunction:
-    """``f(x, lengths=None)``: :func:`sa.sparsemax` of the first ``lengths`` positions of every row."""
+    """``f(x, lengths=None)``: :func:`sa.sparsemax` over the first ``lengths`` positions of each row."""
 
     def __call__(self, x: Tensor, lengths: Any = None) -> Tensor:
         return _sparsemax(x, mask=_kept(x, lengths))
@@ -60,7 +62,7 @@ class FusedProxFunction:
 
 
 class OscarProxFunction:
-    """``f(x, lengths=None)``: :func:`sa.prox.oscar` with ``lam=beta``, ``l1=alpha``."""
+    """``f(x, lengths=None)``: :func:`sa.prox.oscar` with ``lam=beta`` and ``l1=alpha``."""
 
     def __init__(self, alpha: float | Tensor = 0, beta: float | Tensor = 1) -> None:
         self.alpha, self.beta = alpha, beta
@@ -70,7 +72,7 @@ class OscarProxFunction:
 
 
 class Sparsemax(nn.Module):
-    """``m(x, lengths=None)``."""
+    """``m(x, lengths=None)``: :func:`sa.sparsemax`."""
 
     def forward(self, x: Tensor, lengths: Any = None) -> Tensor:
         return _sparsemax(x, mask=_kept(x, lengths))
@@ -103,19 +105,22 @@ class Oscarmax(nn.Module):
 
 
 def project_simplex(v: Tensor, z: float = 1) -> Tensor:
-    """Projection of ``v [..., n]`` on ``{w >= 0, sum w = z}``."""
+    """Projection of ``v [..., n]`` onto ``{w >= 0, sum w = z}``."""
     return z * _sparsemax(v / z)
 
 
 def sparsemax_grad(dout: Tensor, w_star: Tensor) -> Tensor:
-    """Jacobian of sparsemax at its result ``w_star [..., n]`` times ``dout``."""
+    """Jacobian of sparsemax, computed from its output ``w_star [..., n]``, times ``dout``."""
     support = w_star > 0
     kept = torch.where(support, dout, 0.0)
     return torch.where(support, kept - kept.sum(-1, keepdim=True) / support.sum(-1, keepdim=True).clamp(min=1), 0.0)
 
 
 def fused_prox_jv_fast(y_hat: Tensor, dout: Tensor) -> Tensor:
-    """Jacobian of the fused prox at its result ``y_hat [..., n]`` times ``dout``: means over runs of equal values."""
+    """Jacobian of the fused prox, computed from its output ``y_hat [..., n]``, times ``dout``.
+
+    The product averages ``dout`` over runs of equal values in ``y_hat``.
+    """
     starts = torch.ones_like(y_hat, dtype=torch.bool)
     starts[..., 1:] = y_hat[..., 1:] != y_hat[..., :-1]
     return group_mean(dout, starts.cumsum(-1) - 1)
@@ -125,7 +130,10 @@ fused_prox_jv_slow = fused_prox_jv_fast
 
 
 def oscar_prox_jv(y_hat: Tensor, dout: Tensor) -> Tensor:
-    """Jacobian of the OSCAR prox at its result ``y_hat [..., n]`` times ``dout``: means over equal sizes, with signs."""
+    """Jacobian of the OSCAR prox, computed from its output ``y_hat [..., n]``, times ``dout``.
+
+    The product averages ``dout``, with signs, over positions where ``y_hat`` has the same absolute value.
+    """
     sign = torch.sign(y_hat)
     ordered, place = y_hat.abs().sort(dim=-1)
     starts = torch.ones_like(ordered, dtype=torch.bool)
@@ -135,7 +143,7 @@ def oscar_prox_jv(y_hat: Tensor, dout: Tensor) -> Tensor:
 
 
 def prox_owl(v: Any, w: Any) -> Any:
-    """:func:`sa.prox.owl` of ``v [n]`` with weights ``w [n]``; arrays in, array out, tensors in, tensor out."""
+    """:func:`sa.prox.owl` of ``v [n]`` with weights ``w [n]``; returns an array for arrays and a tensor for tensors."""
     if isinstance(v, Tensor):
         return owl(v, torch.as_tensor(w))
     return owl(torch.as_tensor(v), torch.as_tensor(w)).numpy()
@@ -144,12 +152,13 @@ def prox_owl(v: Any, w: Any) -> Any:
 def isotonic_regression(
     y: Any, sample_weight: Any = None, y_min: float | None = None, y_max: float | None = None, increasing: bool = True
 ) -> Any:
-    """Least-squares fit to ``y [n]`` that never falls (``increasing``) or never rises, clipped to ``[y_min, y_max]``.
+    """Least-squares fit to ``y [n]`` that never decreases (or never increases, if ``increasing`` is False).
 
-    Arrays in, array out; a tensor ``[..., n]`` is differentiable.
+    The fit is clipped to ``[y_min, y_max]``. Returns an array for an array; for a tensor ``[..., n]``, the result is a
+    differentiable tensor.
 
     Args:
-        sample_weight: > 0, one a position; by default 1.
+        sample_weight: > 0, one weight per position; by default 1.
     """
     x = torch.as_tensor(y)
     weight = torch.ones_like(x) if sample_weight is None else torch.as_tensor(sample_weight).to(x).expand(x.shape)

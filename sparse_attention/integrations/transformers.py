@@ -1,13 +1,14 @@
-"""Any mapping as an attention implementation of Hugging Face transformers (5.23 and later).
+"""Register any mapping as an attention implementation of Hugging Face transformers (5.23 and later).
 
     sa.integrations.transformers.register("entmax", alpha=1.5)
     model = AutoModel.from_config(config, attn_implementation="sa_entmax")     # or from_pretrained
     model.set_attn_implementation("sa_entmax")                                 # or on an existing model
 
-Both the attention and the mask are registered: without the second, transformers would pass no mask. The mask is boolean; a mask
-that a model adds to its scores is split into a boolean mask and position biases (`masks.separate`).
+Both the attention and a mask function are registered: without a mask function, transformers would pass no mask. The
+mask is boolean; a mask that a model adds to its scores is split into a boolean mask and position biases
+(`masks.separate`).
 
-    model.generate(**inputs, past_key_values=sa.integrations.transformers.cache(model))        # steps read an `sa.KeyCache`
+    model.generate(**inputs, past_key_values=sa.integrations.transformers.cache(model))    # decodes with `sa.KeyCache`
 """
 
 from __future__ import annotations
@@ -41,28 +42,28 @@ except ImportError as error:
         "install it with pip install 'sparse-attention[transformers]'"
     ) from error
 
-_TAKEN = ("eager", "sdpa", "flash", "flex", "paged")  # words in a name that mean something to transformers
+_TAKEN = ("eager", "sdpa", "flash", "flex", "paged")  # words that have a meaning for transformers in a name
 _MINE: dict[str, tuple[Any, ...]] = {}
-LONG = 1024  # with fewer keys all values are read
+LONG = 1024  # with fewer keys, all values are read
 
 
 def register(
     mapping: str, name: str | None = None, *, weights: bool = False, below: float = HIDDEN, **params: Any
 ) -> str:
-    """Make a mapping an attention implementation of transformers.
+    """Register a mapping as an attention implementation of transformers.
 
     Args:
-        mapping: a name of ``sa.names("simplex")`` that works on rows of scores.
-        name: the implementation's name; ``sa_<mapping>`` by default. Each choice of parameters needs its own name.
-        weights: always return the weights. By default they are computed only for ``output_attentions=True``; a forward hook of
-            your own on an attention module needs ``weights=True``.
-        below: in a mask that a model adds to the scores, numbers at or below it hide a key, others are position biases. Swin's
-            shifted windows add -100: use ``below=-50``.
-        params: the mapping's parameters, numbers.
+        mapping: a name from ``sa.names("simplex")`` that works on rows of scores.
+        name: the name of the implementation; ``sa_<mapping>`` by default. Each choice of parameters needs its own name.
+        weights: always return the weights. By default, they are computed only for ``output_attentions=True``. If you
+            put your own forward hook on an attention module, use ``weights=True``.
+        below: in a mask that a model adds to the scores, numbers at or below this limit hide a key; other numbers are
+            position biases. For Swin, whose shifted windows add -100, use ``below=-50``.
+        params: the parameters of the mapping, as numbers.
     Returns:
         The name, for ``attn_implementation=`` and ``set_attn_implementation``.
     Raises:
-        UnknownMappingError, ValueError: an unknown or unsuitable mapping or parameter; a name that is taken.
+        UnknownMappingError, ValueError: the mapping or a parameter is unknown or unsuitable, or the name is taken.
     """
     known = spec(mapping)
     if known.over != "row" or known.stateful or known.inputs:
@@ -90,16 +91,18 @@ def register(
 
 
 def use(model: Any, mapping: str, *, partly: bool = False, **given: Any) -> Any:
-    """Register a mapping (arguments as `register`), make ``model`` attend with it, and check that every attention of it does.
+    """Register a mapping (arguments as for `register`), switch ``model`` to it, and check that all attention uses it.
 
     Args:
-        model: a PreTrainedModel, whose attention is changed.
-        partly: parts that compute their own attention keep it; by default they are an error. They add masks to their scores, so
-            all parts get masks as eager models do, under the name ``sa_<mapping>_added``.
+        model: a PreTrainedModel; it is modified in place.
+        partly: allow parts of the model to keep computing their own attention; by default, such parts are an error.
+            These parts add masks to their scores, so all parts get additive masks, as in eager models; the
+            implementation is then named ``sa_<mapping>_added``.
     Returns:
         The model.
     Raises:
-        ValueError: some attention does not use transformers' interface, which `set_attn_implementation` does not report.
+        ValueError: some attention does not use transformers' interface, which `set_attn_implementation` does not
+            report.
     """
     own = sorted({type(part).__name__ for part in model.modules() if _by_itself(type(part))})
     if own and not partly:
@@ -117,24 +120,26 @@ def use(model: Any, mapping: str, *, partly: bool = False, **given: Any) -> Any:
 
 
 def _by_itself(kind: type[nn.Module]) -> bool:
-    """Whether a class is an attention module that computes its own softmax."""
+    """True if a class is an attention module that computes its own softmax."""
     if issubclass(kind, nn.MultiheadAttention):
         return True
     if issubclass(kind, PreTrainedModel) or "Attention" not in kind.__name__:
         return False
     try:
-        source = inspect.getsource(kind)  # some take it in another method than forward
+        source = inspect.getsource(kind)  # the whole class: some compute softmax in another method than forward
     except (OSError, TypeError):
         return False
     return "softmax" in source and "ALL_ATTENTION_FUNCTIONS" not in source
 
 
 def cache(model: Any) -> DynamicCache:
-    """A dynamic cache for ``past_key_values=`` that holds `sa.KeyCache`: keys are not copied again, and a single query of sparsemax
-    or entmax 1.5 is screened on 8 bit panels. Layers with sliding windows keep transformers' own cache. For inference.
+    """A dynamic cache for ``past_key_values=`` that stores keys and values in `sa.KeyCache`. For inference only.
+
+    Keys are not copied again at every step. With sparsemax or entmax 1.5, a single query first selects candidate keys
+    with the 8-bit panels. Layers with sliding windows keep transformers' own cache.
 
     Raises:
-        ValueError: a model that does not attend by a registered mapping, or has an encoder.
+        ValueError: the model does not use a registered mapping for its attention, or it has an encoder.
     """
     name = model.config._attn_implementation
     if name not in _MINE or model.config.is_encoder_decoder:
@@ -147,7 +152,7 @@ def cache(model: Any) -> DynamicCache:
 
 
 class Held(DynamicLayer):  # type: ignore[misc]
-    """A layer's keys and values in an `sa.KeyCache`, which `attention` finds as an attribute of its keys."""
+    """Stores a layer's keys and values in an `sa.KeyCache`, which `attention` finds as an attribute of the keys."""
 
     def __init__(self, mapping: str, params: dict[str, Any]):
         super().__init__()
@@ -192,20 +197,20 @@ class Held(DynamicLayer):  # type: ignore[misc]
 
 
 class Seen(NamedTuple):
-    """What is known about a mask made here; with it the fused kernel need not read the mask."""
+    """Properties of a mask made by `mask`, which save the fused kernel from reading the mask."""
 
     causal: bool
     lengths: Tensor | None  # int64 [B], of right-padded keys
-    version: int  # of the mask's memory: if the memory changed since, this no longer holds
+    version: int  # version of the mask's memory: if the mask was changed since, these properties no longer hold
 
 
 def mask(
     *, batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0, kv_offset: int = 0,
     mask_function: Callable[..., Any] = causal_mask_function, attention_mask: Tensor | None = None, **given: Any,
 ) -> Tensor | None:  # fmt: skip
-    """The mask of transformers: bool ``[B, 1, n, m]``, True = keep; None where every query sees every key.
+    """The mask function for transformers: bool ``[B, 1, n, m]``, True = keep; None if every query sees every key.
 
-    A causal mask is always returned as a tensor, since None could mean causal or all.
+    A causal mask is always returned as a tensor, since None could mean either a causal mask or no mask.
     """
     given["allow_is_causal_skip"] = False
     keep = sdpa_mask(
@@ -218,7 +223,7 @@ def mask(
     if causal or mask_function is bidirectional_mask_function:
         padding = None if attention_mask is None else attention_mask[:, :kv_length].bool()
         if padding is not None and padding.shape[1] == kv_length and bool(padding.all()):
-            padding = None  # nothing is padded
+            padding = None  # there is no padding
         lengths = None if padding is None else lengths_of(padding)
         if padding is None or (lengths is not None and padding.shape[1] == kv_length):
             keep.sa_seen = Seen(causal, lengths, keep._version)  # type: ignore[attr-defined]
@@ -231,19 +236,20 @@ def attention(
     softcap: float | None = None, s_aux: Tensor | None = None, sinks: Tensor | None = None,
     indices: Tensor | None = None, **given: Any,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """The attention of transformers, with the mapping in place of softmax.
+    """The attention function for transformers, with the mapping instead of softmax.
 
     Args:
-        query: ``[B, H, n, d]``. key: ``[B, G, m, d]``, H a multiple of G. value: ``[B, G, m, e]``.
-        attention_mask: bool (True = keep) or added, broadcastable to ``[B, H, n, m]``; a longer one is cut to m keys.
+        query: ``[B, H, n, d]``. key: ``[B, G, m, d]`` with H a multiple of G. value: ``[B, G, m, e]``.
+        attention_mask: bool (True = keep) or additive, broadcastable to ``[B, H, n, m]``; a longer mask is cut to m
+            keys.
         position_bias: added to the scores, like attention_mask.
         softcap: scores become ``softcap * tanh(scores / softcap)`` before anything is added.
-        s_aux, sinks: ``[H]`` or ``[B, H, n, 1]``, scores of one more position after the last key, without a value.
-        indices: ``[B, n, k]``, the keys that an indexer chose; others are masked.
+        s_aux, sinks: ``[H]`` or ``[B, H, n, 1]``; scores for one extra position after the last key, which has no value.
+        indices: ``[B, n, k]``; the keys selected by an indexer. All other keys are masked.
     Returns:
-        ``[B, n, H, e]``, and the weights ``[B, H, n, m]`` as they read or None.
+        ``[B, n, H, e]``, and the weights ``[B, H, n, m]`` that were applied to the values, or None.
     Raises:
-        ValueError: arguments that are not supported yet: a paged cache, block indices.
+        ValueError: unsupported arguments, such as a paged cache or block indices.
     """
     for name in ("cache", "block_indices"):
         if given.get(name) is not None:
@@ -273,7 +279,7 @@ def attention(
         held, choice = getattr(key, "sa_held", (None, None))
         sparsely = n == 1 and not dropout and _reads_the_support(mapping, query)
         if sparsely and held is not None and keep is None and choice == _choice(mapping):
-            factor = scale * query.shape[-1] ** 0.5  # that of the cache is d ** -0.5
+            factor = scale * query.shape[-1] ** 0.5  # the cache itself scales by d ** -0.5
             read = held.attend(query if abs(factor - 1) < 1e-6 else query * factor, lengths=lengths)
         elif sparsely and m >= LONG:
             _, p = sparse_attention(query, key, key[..., :0], mapping, need_weights=True, **told)
@@ -312,14 +318,14 @@ def _choice(mapping: Any) -> tuple[str, dict[str, Any]] | None:
 
 
 def _reads_the_support(mapping: nn.Module, query: Tensor) -> bool:
-    """Whether a decoding step may check its weights for zeros before it reads the values, as `sa.KeyCache` does."""
+    """True if a decoding step may look for zero weights before it reads the values, as `sa.KeyCache` does."""
     readable = query.dtype == torch.float32 and not (asynchronous(query) or foreign(query) or torch.is_grad_enabled())
     return readable and getattr(mapping, "spec", None) is not spec("softmax")
 
 
 def _asked(module: nn.Module, given: dict[str, Any]) -> bool:
-    """Whether the weights are needed: the call asks for them, transformers collects them, or the model is of the older kind that
-    always returns them."""
+    """True if the weights are needed: the call asks for them, transformers collects them, or the model is of the older
+    kind that always returns them."""
     if given.get("output_attentions") or _hands_upwards(type(module).__module__):
         return True
     return any("attentions" in key for key in _active_collector.get() or ())
@@ -330,7 +336,7 @@ def _asked(module: nn.Module, given: dict[str, Any]) -> bool:
 def _hands_upwards(module: str) -> bool:
     try:
         source = inspect.getsource(sys.modules[module])
-    except (OSError, TypeError):  # a model typed into a notebook
+    except (OSError, TypeError):  # there is no source for a model defined in a notebook
         return True
     return "if output_attentions" in source or "capture_outputs" not in source
 

@@ -1,23 +1,25 @@
-"""Which implementation of a row operation runs.
+"""Choose the implementation of the row operations.
 
-Three backends compute the same numbers: ``reference`` (torch, any device), ``native`` (C++ for CPU tensors, compiled at first
-use) and ``triton`` (CUDA tensors). ``auto``, the default, uses the fastest one for the tensor.
+Three backends compute the same numbers: ``reference`` (torch, any device), ``native`` (C++ for CPU tensors, compiled on
+first use) and ``triton`` (CUDA tensors). The default, ``auto``, uses the fastest backend for the tensor.
 
     sa.kernels.use("reference")            # from here on
     with sa.kernels.use("native"): ...     # inside the block
-    SPARSE_ATTENTION_KERNELS=reference     # environment, read at import
+    SPARSE_ATTENTION_KERNELS=reference     # environment variable, read at import
 
-A backend is a module with ``OPS``, kernels by operation, and ``available(op, x) -> bool``. A kernel works on rows:
+A backend is a module with ``OPS``, a dict of kernels by operation, and ``available(op, x) -> bool``. A kernel works on
+rows:
 
     forward(x, **params) -> (p, saved)
-        x contiguous [R, n], float32 or float64, R >= 0, n >= 1. -inf marks an excluded position, which gets exactly 0;
-        a row of -inf gives zeros; a row with NaN or +inf gives NaN in that row only. ``saved``: tuple of tensors.
+        x is contiguous [R, n], float32 or float64, with R >= 0 and n >= 1. -inf marks an excluded position, which gets
+        exactly 0; a row of -inf gives zeros; a row with NaN or +inf gives NaN in that row only. ``saved`` is a tuple of
+        tensors.
     backward(g, p, saved, **params) -> dx [R, n]
-        the vector-Jacobian product with respect to x (constrained_sparsemax: the pair dx, dbounds).
+        the vector-Jacobian product with respect to x (for constrained_sparsemax, the pair dx, dbounds).
 
-``reference.OPS`` describes each operation once, whatever kernel runs: its hyperparameters, which have no defaults here, and its
-derivatives (see `Op`). ``triton`` also has sparsecone and sparsehourglass, and takes masks and half precision itself (see
-`fused`); softmax on a CPU is torch's own.
+``reference.OPS`` describes each operation once for all kernels: its hyperparameters, which have no defaults here, and
+its derivatives (see `Op`). ``triton`` also has sparsecone and sparsehourglass, and handles masks and half precision
+itself (see `fused`). Softmax on a CPU uses torch's own function.
 """
 
 from __future__ import annotations
@@ -46,10 +48,10 @@ _loaded: dict[str, ModuleType] = {"reference": reference}
 
 
 class use:
-    """Choose the kernels for the whole process; as a context manager, until the block ends.
+    """Choose the kernels for the whole process; as a context manager, only until the end of the block.
 
     Raises:
-        ValueError: not one of auto, reference, native, triton.
+        ValueError: the name is not auto, reference, native or triton.
     """
 
     def __init__(self, name: str):
@@ -71,14 +73,14 @@ def active() -> str:
 
 
 def backend(name: str) -> ModuleType:
-    """The backend called ``name``, imported at first use."""
+    """The backend called ``name``, imported on first use."""
     if name not in _loaded:
         _loaded[name] = importlib.import_module(f"{__name__}.{name}")
     return _loaded[name]
 
 
 def place(kernel: Any) -> tuple[str, str]:
-    """The names of the backend and the operation of a kernel."""
+    """The names of a kernel's backend and operation."""
     return next((n, op) for n, m in _loaded.items() for op, k in m.OPS.items() if k is kernel)
 
 
@@ -86,12 +88,12 @@ def select(op: str, x: Tensor) -> ModuleType:
     """The backend that computes ``op`` on the rows ``x`` ``[R, n]``.
 
     Raises:
-        RuntimeError: a backend was chosen by name that cannot take this tensor.
-        NoMemory: a meta tensor.
+        RuntimeError: the backend that was chosen by name cannot take this tensor.
+        NoMemory: the tensor is a meta tensor.
     """
     if _choice == "auto":
         name = "triton" if x.is_cuda else "native"
-        # One dictionary look-up on the path that every call takes.
+        # Only one dictionary look-up, since every call comes through here.
         module = _loaded.get(name) or backend(name)
         if module.available(op, x):
             return module
@@ -110,7 +112,7 @@ def select(op: str, x: Tensor) -> ModuleType:
 
 
 def fused(op: str, x: Tensor, params: dict[str, Any]) -> ModuleType | None:
-    """The backend that takes scores ``x [..., n]`` of this dtype with their mask in one launch; None without one."""
+    """The backend that can process scores ``x [..., n]`` of this dtype with a mask in one launch, or None."""
     if _choice != "triton" and not (x.is_cuda and _choice == "auto"):
         return None
     module = backend("triton")
@@ -118,10 +120,10 @@ def fused(op: str, x: Tensor, params: dict[str, Any]) -> ModuleType | None:
 
 
 def build() -> str:
-    """Compile the native kernels now instead of at the first call. Returns what was built.
+    """Compile the native kernels now instead of at the first call. Returns a message that says where they are.
 
     Raises:
-        RuntimeError: no compiler, or no folder for the libraries; the message says what to do.
+        RuntimeError: there is no compiler, or no folder for the libraries; the message says what to do.
     """
     return backend("native").build_all()
 

@@ -1,7 +1,8 @@
-"""How a row operation is applied to any tensor.
+"""Apply a row operation to tensors of any shape.
 
-`shape`: the attention dimension last, masks, precision. `apply`: gradients, transforms, hyperparameters as tensors. `masked`:
-native kernels with a mask. `operators`: the same as operators of torch's dispatcher. `contract`: what is added around a user's
-function. `groups`: mappings that tie positions, with a tensor lam. `bounded`: an upper bound on every position. `slope`: the
-gradient of the losses.
+`shape` moves the attention dimension last and handles masks and precision. `apply` handles gradients, transforms and
+hyperparameters given as tensors. `masked` calls native kernels with a mask. `operators` provides the row operations as
+operators of torch's dispatcher. `contract` adds the contract around a user's function. `groups` is for mappings that
+tie positions, with lam as a tensor. `bounded` puts an upper bound on every position. `slope` has the gradient of the
+losses.
 """

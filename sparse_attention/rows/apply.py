@@ -2,12 +2,13 @@
 
 A call takes one of four paths to a kernel:
 
-* on a GPU, with numbers as parameters: `_Fused`, whose kernels take the mask and half precision in one launch;
-* contiguous, last dimension, no mask, numbers as parameters: `_Rows`, which calls the kernel directly;
-* under torch.func transforms or with hyperparameters as tensors: `_RowsInTorch`, which runs the reference kernel, so that
-  every derivative is a torch expression;
-* for tensors whose memory must not be read (`shape.foreign`: compiled, traced, fake, distributed): an opaque operator of
-  torch's dispatcher, see `operators`.
+* on a GPU, if all parameters are numbers: `_Fused`, whose kernels handle the mask and half precision in one launch;
+* for contiguous scores along the last dimension, without a mask and with numbers as parameters: `_Rows`, which calls
+  the kernel directly;
+* under torch.func transforms or with hyperparameters as tensors: `_RowsInTorch`, which runs the reference kernel, so
+  that every derivative is a torch expression;
+* for tensors whose memory must not be read (compiled, traced, fake or distributed; see `shape.foreign`): an opaque
+  operator of torch's dispatcher, see `operators`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from .shape import (
 )
 
 _grad_enabled = torch.is_grad_enabled
-_compiling = torch.compiler.is_dynamo_compiling  # what else compiles is a mode
+_compiling = torch.compiler.is_dynamo_compiling  # every other compiler works as a mode
 _forward_ad = torch.autograd.forward_ad
 _select = kernels.select
 
@@ -57,10 +58,12 @@ def rows(
     Args:
         scores: any shape, floating point.
         mask: bool, broadcastable to scores, True = keep.
-        params: the operation's hyperparameters, already checked: numbers, or tensors over the rows (see `per_row`).
-        learned: ``f(x, **params)`` on the last dimension if one is a tensor, with gamma divided out; by default `on_last`.
+        params: the hyperparameters of the operation, already checked: numbers, or tensors over the rows (see
+            `per_row`).
+        learned: the function ``f(x, **params)`` to use if a hyperparameter is a tensor. It works along the last
+            dimension, on scores already divided by gamma; by default `on_last`.
     Returns:
-        attention of the scores' shape and dtype (float32 under CUDA autocast).
+        The attention, with the shape and dtype of the scores (float32 under CUDA autocast).
     """
     if dim.__class__ is not int:
         dim = whole(dim)
@@ -82,7 +85,7 @@ def rows(
         and not _compiling()
         and scores.is_contiguous()
         and (size := scores.numel())
-        and size.__class__ is int  # a tensor under torch.jit.trace
+        and size.__class__ is int  # under torch.jit.trace, it is a tensor
         and ndim
         and not transformed()
         and not dispatch_modes()
@@ -107,10 +110,10 @@ def fused(
     params: dict[str, float],
     plain: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor | None:
-    """The attention in one launch and its gradient in another; None if no kernel takes this call.
+    """The attention computed in one launch, and its gradient in a second launch; None if no kernel takes this call.
 
-    ``plain``: the operation in torch on float32 rows ``[..., n]``, -inf where masked. It gives the second derivative of an
-    operation that the reference does not have.
+    ``plain`` is the operation in torch, on float32 rows ``[..., n]`` with -inf where masked. It is used for the second
+    derivative of an operation that the reference does not have.
     """
     if not (scores.is_cuda or kernels.active() == "triton") or not scores.ndim or not scores.numel():
         return None
@@ -131,8 +134,11 @@ def fused(
 
 
 def on_cpu(scores: Tensor, dim: int) -> bool:
-    """Whether plain torch code may read the values of these rows: float32 or float64 on a CPU, contiguous along the last
-    dimension, not empty, outside transforms, compilation and forward mode."""
+    """True if plain torch code may read the values of these rows.
+
+    They must be float32 or float64 on a CPU, contiguous along the last dimension and not empty, outside transforms,
+    compilation and forward mode.
+    """
     return (
         scores.device.type == "cpu"
         and scores.dtype in FULL
@@ -148,13 +154,13 @@ def on_cpu(scores: Tensor, dim: int) -> bool:
 
 
 def _with_tensors(op: str, x: Tensor, params: dict[str, Any], learned: Callable[..., Tensor] | None) -> Tensor:
-    """``x [..., n]``, hyperparameters as numbers and ``[..., 1]``."""
+    """The operation on ``x [..., n]``; hyperparameters are numbers or tensors ``[..., 1]``."""
     p = masked_rows(op, x.contiguous(), None, params, _again(op, learned))
     return _in_torch(op, x, params, learned) if p is None else p
 
 
 def _again(op: str, learned: Callable[..., Tensor] | None) -> Callable[..., Tensor]:
-    """The operation on scores, mask and hyperparameters in torch, to differentiate its gradient."""
+    """The operation written in plain torch (on scores, mask and hyperparameters), used for second derivatives."""
 
     def composed(x: Tensor, mask: Tensor | None, **params: Any) -> Tensor:
         return along(lambda x, **values: _in_torch(op, x, values, learned), x, -1, mask, **params)
@@ -163,7 +169,10 @@ def _again(op: str, learned: Callable[..., Tensor] | None) -> Callable[..., Tens
 
 
 def _in_torch(op: str, x: Tensor, params: dict[str, Any], learned: Callable[..., Tensor] | None) -> Tensor:
-    """As `_with_tensors`, by the reference. gamma divides the scores; the other hyperparameters become tensors."""
+    """The same as `_with_tensors`, but with the reference kernel.
+
+    The scores are divided by gamma, and the other hyperparameters are converted to tensors.
+    """
     one = {}
     if "gamma" in params:
         x, one = scaled(x, params.pop("gamma")), {"gamma": 1.0}
@@ -172,16 +181,17 @@ def _in_torch(op: str, x: Tensor, params: dict[str, Any], learned: Callable[...,
         for name, value in params.items()
     }
     for name, value in theta.items():
-        # Out of range (see `Param.take`): the row becomes NaN, and the kernel gets a value that it can compute with.
+        # A value out of range is NaN here (see `Param.take`): set the row to NaN and give the kernel a valid value.
         spoilt = value.isnan()
         x, theta[name] = x.masked_fill(spoilt, torch.nan), value.masked_fill(spoilt, 1.5)
     return on_last(op, x, one, **theta) if learned is None else learned(x, **theta)
 
 
 def on_last(op: str, x: Tensor, params: dict[str, Any], **theta: Tensor) -> Tensor:
-    """A row operation along the last dimension of float32/float64 ``x``, masked positions already -inf, not empty.
+    """Apply a row operation along the last dimension of ``x``.
 
-    ``theta``: at most one hyperparameter as a tensor ``[..., 1]``; the operation must have its derivative.
+    ``x`` is float32 or float64, not empty, and already -inf at masked positions. ``theta`` holds at most one
+    hyperparameter as a tensor ``[..., 1]``; the operation must have a derivative for it.
     """
     name, value = next(iter(theta.items()), ("", None))
     if transformed():
@@ -194,7 +204,7 @@ def on_last(op: str, x: Tensor, params: dict[str, Any], **theta: Tensor) -> Tens
 
 
 class _Rows(Function):
-    """The direct path: one kernel forward, one backward; second derivatives by the reference expressions."""
+    """The direct path: one kernel forward and one backward; second derivatives use the reference expressions."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, op: str, params: dict[str, Any]) -> Tensor:
@@ -214,7 +224,7 @@ class _Rows(Function):
         p, *saved = ctx.saved_tensors
         if not (_grad_enabled() or batched(g)):
             return _vjp(g, p, saved, ctx.kernel, ctx.params), None, None
-        # create_graph=True; is_grads_batched=True
+        # Here for create_graph=True or is_grads_batched=True.
         reference = REFERENCE[ctx.op]
         if reference.smooth:
             return reference.backward(g, p, (), **ctx.params), None, None
@@ -222,7 +232,7 @@ class _Rows(Function):
 
     @staticmethod
     def jvp(ctx: Any, t: Tensor, *_: Any) -> Tensor:
-        # Every one of these Jacobians is symmetric.
+        # All these Jacobians are symmetric, so the vector-Jacobian product also gives the Jacobian-vector product.
         p, *saved = ctx.saved_tensors
         return _vjp(t, p, saved, ctx.kernel, ctx.params)
 
@@ -240,10 +250,10 @@ def _vjp(g: Tensor, p: Tensor, saved: Any, kernel: Any, params: dict[str, Any]) 
 
 
 def _linear(g: Tensor, p: Tensor, saved: Any, kernel: Any, params: dict[str, Any]) -> Tensor:
-    """The product of a piecewise linear mapping's Jacobian with g, differentiable in g."""
+    """The product of g with the Jacobian of a piecewise linear mapping, differentiable in g."""
     if not batched(g):
         return _Linear.apply(g, p, kernel, params, *saved)
-    # Kernels take no batched gradients, matrix products do: build the Jacobian [..., n, n] column by column.
+    # Kernels cannot take batched gradients, but matrix products can: build the Jacobian [..., n, n] column by column.
     columns = torch.eye(p.shape[-1], dtype=p.dtype, device=p.device)
     jacobian = torch.stack([_vjp(e.expand_as(p), p, saved, kernel, params) for e in columns], dim=-1)
     return (jacobian @ g.unsqueeze(-1)).squeeze(-1)
@@ -265,7 +275,10 @@ class _Linear(Function):
 
 
 class _Fused(Function):
-    """One kernel forward, one backward, on scores in half or full precision with their mask; second derivatives in torch."""
+    """One kernel forward and one backward, on scores in half or full precision, with a mask.
+
+    Second derivatives are computed in torch.
+    """
 
     @staticmethod
     def forward(
@@ -299,9 +312,10 @@ class _Fused(Function):
 
 
 class _RowsInTorch(Function):
-    """Any leading shape, transforms, and a tensor hyperparameter ``theta`` ``[..., 1]`` called ``name``.
+    """The reference kernel on scores of any leading shape, also under transforms.
 
-    Returns the attention and what the reference kernel saved.
+    ``theta [..., 1]`` is the value of the hyperparameter ``name`` if it is a tensor. Returns the attention and the
+    tensors that the reference kernel saved.
     """
 
     @staticmethod
@@ -345,7 +359,7 @@ class _RowsInTorch(Function):
     def vmap(
         info: Any, in_dims: Any, x: Tensor, theta: Tensor | None, op: str, name: str, params: dict[str, Any]
     ) -> Any:
-        # The batch dimension joins the leading shape; both tensors get it first and the same number of dimensions.
+        # The batch dimension becomes the first dimension of both tensors, which then get equally many dimensions.
         x = x.movedim(in_dims[0], 0) if in_dims[0] is not None else x.unsqueeze(0)
         if theta is not None:
             theta = theta.movedim(in_dims[1], 0) if in_dims[1] is not None else theta.unsqueeze(0)

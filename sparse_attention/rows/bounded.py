@@ -1,4 +1,4 @@
-"""constrained_sparsemax as a row operation with gradients for scores and bounds; as in `apply`."""
+"""constrained_sparsemax as a row operation, with gradients for scores and bounds; built like the paths in `apply`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from . import shape
 from .shape import batched, foreign, transformed
 
 _OP = "constrained_sparsemax"
-_vjp = REFERENCE[_OP].backward  # linear in the gradient, so differentiable again
+_vjp = REFERENCE[_OP].backward  # linear in the gradient, so it can be differentiated again
 
 
 def checked(x: Tensor, u: Tensor) -> Tensor:
-    """The scores, if a distribution over their kept positions fits the bounds ``u [..., n]``. Otherwise raises ValueError; on a GPU
-    the row becomes NaN instead, as an error would wait for the device.
+    """Return the scores if some distribution over their kept positions satisfies the bounds ``u [..., n]``.
 
-    A sum that is less than 1e-4 below 1 counts as rounding (fertility that was used up exactly): the row gets its bounds.
+    Otherwise raise ValueError; on a GPU, the row becomes NaN instead, since raising an error would wait for the device.
+
+    If the bounds sum to less than 1 by at most 1e-4, this is treated as rounding (fertility that was used up exactly):
+    the row gets its bounds.
     """
     keep = x > -torch.inf
     held = torch.where(keep, u, 0.0)
     empty = ~keep.any(-1)
     total = held.sum(-1)
-    # NaN fails both comparisons.
+    # A NaN bound fails both comparisons.
     fits = (held >= 0).all(-1) & (total >= 1 - 1e-4) | empty
     if shape.asynchronous(x):
         return x.masked_fill(~fits.unsqueeze(-1), torch.nan)
@@ -48,12 +50,15 @@ def checked(x: Tensor, u: Tensor) -> Tensor:
 
 
 def bounded_rows(x: Tensor, u: Tensor) -> Tensor:
-    """Along the last dimension of ``x, u [..., n]``, float32 or float64, -inf where masked, not empty."""
+    """Along the last dimension of ``x, u [..., n]``, which are float32 or float64, -inf where masked, and not empty."""
     return _RowsInTorch.apply(x, u)[0] if transformed() else _Rows.apply(x, u)
 
 
 def solve(x: Tensor, u: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor, Any]:
-    """Attention ``[R, n]`` along the last dimension of ``x`` and ``u``, what the kernel saved, the bounds ``[R, n]``, the kernel."""
+    """Attention along the last dimension of ``x`` and ``u``.
+
+    Returns the attention ``[R, n]``, the tensors that the kernel saved, the bounds ``[R, n]``, and the kernel.
+    """
     n = x.shape[-1]
     rows, bounds = x.reshape(-1, n).contiguous(), u.reshape(-1, n).contiguous()
     kernel = kernels.select(_OP, rows).OPS[_OP]
@@ -67,10 +72,10 @@ def solve(x: Tensor, u: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor, Any
 
 
 def state(p: Tensor, saved: Sequence[Tensor], bounds: Tensor) -> Tensor:
-    """+1 at the bound, 0 free, -1 at zero, int8 ``[R, n]``, from what a kernel saved.
+    """The state of each position, int8 ``[R, n]``: +1 at the bound, 0 free, -1 at zero.
 
-    The reference saves exactly this. The native kernel saves the scores and the threshold of every row, which show where a
-    bound of 0 is active.
+    The reference kernel saves exactly this tensor. The native kernel saves the scores and the threshold of every row,
+    from which the state is computed; they show where a bound of 0 is active.
     """
     if len(saved) == 1:
         return saved[0]
@@ -81,7 +86,7 @@ def state(p: Tensor, saved: Sequence[Tensor], bounds: Tensor) -> Tensor:
 
 
 class _Rows(Function):
-    """The direct path: one kernel forward, one backward; second derivatives by the reference expression."""
+    """The direct path: one kernel forward and one backward; second derivatives use the reference expression."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, u: Tensor) -> Tensor:
@@ -93,7 +98,7 @@ class _Rows(Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
         p, bounds, *saved = ctx.saved_tensors
         rows = g.reshape(p.shape)
-        if torch.is_grad_enabled() or batched(g) or foreign(g):  # create_graph=True; is_grads_batched=True
+        if torch.is_grad_enabled() or batched(g) or foreign(g):  # create_graph=True or is_grads_batched=True
             dx, du = _vjp(rows, p, (state(p, saved, bounds),), bounds=bounds)
         else:
             dx, du = ctx.kernel.backward(rows.contiguous(), p, tuple(saved), bounds=bounds)
@@ -101,7 +106,7 @@ class _Rows(Function):
 
 
 class _RowsInTorch(Function):
-    """Under torch.func transforms: the reference kernel, with every derivative a torch expression."""
+    """The path under torch.func transforms: the reference kernel, whose derivatives are all torch expressions."""
 
     @staticmethod
     def forward(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:

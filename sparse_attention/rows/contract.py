@@ -17,10 +17,12 @@ FAR_BELOW = -1e9
 def under_contract(
     function: Callable[..., Tensor], scores: Tensor, dim: int, mask: Tensor | None, **params: Any
 ) -> Tensor:
-    """Any ``dim``; zeros at masked positions, at -inf and in fully masked rows, without gradient; NaN in its row.
+    """Call the function so that the result follows the contract.
 
-    The function gets the attention dimension last, float32 or float64, masked scores at -1e9 and a mask of the scores' shape. It
-    sees no row that is fully masked or contains NaN or +inf: such a row is computed on zeros and overwritten.
+    The result works for any ``dim``; it is zero, without gradient, at masked positions, at scores of -inf and in fully
+    masked rows; a NaN stays in its row. The function gets scores with the attention dimension last, float32 or float64,
+    with masked scores at -1e9, and a mask in the shape of the scores. It never sees a row that is fully masked or
+    contains NaN or +inf: such a row is replaced by zeros, and its result is overwritten.
     """
 
     def kept(x: Tensor) -> Tensor:
@@ -31,7 +33,7 @@ def under_contract(
             return function(x.masked_fill(out, FAR_BELOW), keep, **params).masked_fill(out, 0.0).to(x.dtype)
         dead, bad = top == -torch.inf, ~(top < torch.inf)
         skip = dead | bad
-        # Masked scores are far below any other, not -inf: a learned factor times -inf has a NaN gradient.
+        # Masked scores are far below all others but not -inf, since a learned factor times -inf has a NaN gradient.
         p = function(x.masked_fill(~keep, FAR_BELOW).masked_fill(skip, 0.0), keep | skip, **params)
         return p.masked_fill(~keep | dead, 0.0).masked_fill(bad, torch.nan).to(x.dtype)
 

@@ -1,4 +1,4 @@
-"""Native kernels on rows with a mask and with hyperparameters as tensors: one pass forward, one backward."""
+"""Native kernels for rows with a mask or with hyperparameters as tensors: one pass forward and one backward."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def _smooth(op: str) -> bool:
 
 
 def readable(x: Tensor) -> bool:
-    """Whether a kernel may read this tensor's memory: on a CPU, outside every transform and forward-mode level."""
+    """True if a kernel may read the tensor's memory: on a CPU, without transforms or forward mode."""
     return x.is_cpu and not foreign(x) and not transformed() and _forward_ad._current_level < 0
 
 
 def masked_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any], again: Any = None) -> Tensor | None:
-    """The attention of contiguous scores ``x [..., n]`` along the last dimension; None if no native kernel takes this call.
+    """Attention of contiguous scores ``x [..., n]`` along the last dimension; None if no native kernel takes this call.
 
     Args:
         mask: bool, broadcastable to x, or None.
-        params: numbers, or tensors as `shape.per_row` takes them, in the order of the C function.
-        again: ``f(x, mask, **params)``, the same in differentiable torch, for the second derivative of operations that are not
-            smooth (`Op.smooth`).
+        params: numbers, or tensors as `shape.per_row` accepts them, in the order of the C function's arguments.
+        again: ``f(x, mask, **params)``, the same operation in differentiable torch, used for the second derivative of
+            operations that are not smooth (`Op.smooth`).
     """
     if kernels.active() not in ("auto", "native") or x.dtype not in FULL or not x.numel() or not x.ndim:
         return None
@@ -48,7 +48,7 @@ def masked_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any],
         ):
             return None
         layout = native.masked.layout(mask, x.shape)
-        if layout is None:  # the other path raises the error
+        if layout is None:  # the caller's other path raises the error
             return None
     names, values = tuple(params), list(params.values())
     for i, value in enumerate(values):
@@ -64,7 +64,7 @@ def masked_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any],
 
 
 def _number_or_rows(value: Any, x: Tensor) -> float | Tensor:
-    """A number, or one float64 for every row ``[R]``; a tensor of one value is a number unless it is NaN."""
+    """A number, or float64 ``[R]`` with one value per row; a tensor of one value becomes a number unless it is NaN."""
     if not isinstance(value, Tensor):
         return float(value)
     if value.numel() == 1 and (number := value.item()) == number:
@@ -73,7 +73,7 @@ def _number_or_rows(value: Any, x: Tensor) -> float | Tensor:
 
 
 def _call(op: str, x: Tensor, layout: Any, values: Any) -> Any:
-    """The `native.masked.Masked` of these values for the rows of x."""
+    """Build the `native.masked.Masked` call for these values and the rows of x."""
     masked = kernels.backend("native").masked
     kept, outer, inner = layout or (None, 1, 1)
     numbers = [_number_or_rows(v, x) for v in values]
@@ -122,7 +122,7 @@ class _Masked(Function):
 def _again(
     ctx: Any, g: Tensor, p: Tensor, x: Tensor | None, mask: Tensor | None, params: dict[str, Any]
 ) -> tuple[Tensor | None, ...]:
-    """The gradients as torch expressions, for create_graph=True and is_grads_batched=True."""
+    """The gradients as torch expressions, for create_graph=True or is_grads_batched=True."""
     wanted = [name for name, need in zip(params, ctx.needs_input_grad[6:]) if need]
     if x is None:
         reference = REFERENCE[ctx.call.op]

@@ -1,8 +1,8 @@
-"""Row operations as opaque operators of torch's dispatcher, so that a graph does not break on the kernel inside.
+"""Row operations as opaque operators of torch's dispatcher, so that the kernel inside does not break a compiled graph.
 
-They serve tensors whose memory a kernel must not read (`shape.foreign`). The backward of smooth operations is torch code,
-which a compiler fuses; that of the others is opaque and repeats the forward to find the groups. A DTensor may be split along
-any dimension but the last of the rows.
+They are used for tensors whose memory a kernel must not read (`shape.foreign`). The backward of smooth operations is
+torch code, which a compiler can fuse; the backward of the other operations is opaque and repeats the forward to find
+the groups. A DTensor may be split along any dimension of the rows except the last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OPERATORS = torch.ops.sparse_attention
 
 
 def _params(x: Tensor, theta: Tensor | None, name: str, names: str, values: list[float]) -> tuple[bool, Any]:
-    """Whether theta differs between rows, and all hyperparameters."""
+    """Returns whether theta differs between rows, and a dict of all hyperparameters."""
     params: dict[str, Any] = dict(zip(names.split(), values))
     if theta is not None and theta.numel() == 1:
         params[name] = theta.item()
@@ -43,7 +43,7 @@ def _rows(x: Tensor, theta: Tensor | None, op: str, theta_name: str, names: str,
 def _rows_in_torch(
     x: Tensor, theta: Tensor | None, op: str, theta_name: str, names: str, values: list[float]
 ) -> list[Tensor]:
-    """Attention, and for numbers what the reference saved."""
+    """Returns the attention and, if all hyperparameters are numbers, the tensors that the reference saved."""
     flat = x.reshape(-1, x.shape[-1]).contiguous()
     by_row, params = _params(x, theta, theta_name, names, values)
     kernel: Any = REFERENCE[op] if by_row or theta is None else kernels.select(op, flat).OPS[op]
@@ -114,7 +114,7 @@ def _fake_constrained(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), x.new_empty(x.shape, dtype=torch.int8)
 
 
-_NUMBERS = "str names, float[] values"  # names in one word list: jit.trace takes no list of words
+_NUMBERS = "str names, float[] values"  # the names are joined into one string, since jit.trace takes no list of strings
 for _schema, _function, _fake in (
     (f"rows(Tensor x, Tensor? theta, str op, str theta_name, {_NUMBERS}) -> Tensor", _rows, _shape),
     (
@@ -138,7 +138,7 @@ torch.library.register_autograd(
 
 @cache
 def _distribute() -> None:
-    """Tell DTensor that different rows may be on different devices, but one row may not be split."""
+    """Tell DTensor that different rows may be on different devices, but that a row must not be split."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.experimental import register_sharding
 
@@ -176,7 +176,7 @@ def rows_in_torch(op: str, x: Tensor, theta_name: str, theta: Tensor | None, par
 
 
 def vjp(g: Tensor, p: Tensor, saved: Sequence[Tensor], kernel: Any, params: dict[str, Any]) -> Tensor:
-    """The vector-Jacobian product of ``kernel`` for a gradient that no kernel may read."""
+    """The vector-Jacobian product of ``kernel``, for a gradient whose memory no kernel may read."""
     backend, op = kernels.place(kernel)
     if REFERENCE[op].smooth:
         return REFERENCE[op].backward(g, p, (), **params).to(p.dtype)

@@ -1,4 +1,4 @@
-"""From the caller's tensor to rows in float32 or float64 with the attention dimension last, and back."""
+"""Convert tensors to rows, in float32 or float64 with the attention dimension last, and convert results back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from torch import Tensor
 FULL = frozenset((torch.float32, torch.float64))
 _HALF = frozenset((torch.float16, torch.bfloat16))
 
-# The context of a call: a torch.func transform, is_grads_batched=True, torch.compile, a mode that sees every operation.
+# The context of a call: is it inside a torch.func transform, is_grads_batched=True, torch.compile, or a mode that
+# intercepts every operation?
 transformed = torch._C._are_functorch_transforms_active
 batched = torch._C._functorch.is_legacy_batchedtensor
 compiling = torch.compiler.is_compiling
@@ -22,9 +23,10 @@ PLAIN = frozenset((Tensor, torch.nn.Parameter))
 
 
 def foreign(x: Tensor) -> bool:
-    """Whether only torch's dispatcher can read ``x``, so that no kernel may use its memory.
+    """True if only torch's dispatcher can read ``x``, so that no kernel may use its memory.
 
-    Subclasses (FakeTensor, DTensor), torch.compile, jit.trace, modes (make_fx), lazily negated or zero tensors, meta.
+    This holds for subclasses (FakeTensor, DTensor), lazily negated or zero tensors, and meta tensors, and under
+    torch.compile, jit.trace and modes (make_fx).
     """
     return (
         compiling()
@@ -39,30 +41,37 @@ def foreign(x: Tensor) -> bool:
 
 
 def autocasts(x: Tensor) -> bool:
-    """Whether torch.autocast is on for the device of ``x``; some devices have none (meta)."""
+    """True if torch.autocast is enabled for the device of ``x``; some devices (meta) have no autocast."""
     kind = x.device.type
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
 def asynchronous(x: Tensor) -> bool:
-    """Whether reading a value of ``x`` would make the host wait for a device. Checks then mark rows NaN instead of raising."""
+    """True if reading a value of ``x`` would make the host wait for a device.
+
+    In that case, checks set rows to NaN instead of raising an error.
+    """
     return x.is_cuda
 
 
 def lengths_of(keep: Tensor) -> Tensor | None:
-    """Lengths int64 ``[...]`` of the keys from ``keep [..., m]``, True = keep. None if the keys are not right-padded, or if the answer
-    would need a value from a device or inside a compiled graph."""
+    """The number of keys, int64 ``[...]``, from ``keep [..., m]``, True = keep.
+
+    None if the keys are not right-padded, or if the answer would need a value from a device or inside a compiled graph.
+    """
     if foreign(keep) or asynchronous(keep) or transformed():
         return None
     return keep.sum(-1) if bool((keep[..., 1:] <= keep[..., :-1]).all()) else None
 
 
 def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Scores with the attention dimension last, in float32 or float64, -inf where masked; and the function that restores them.
+    """Convert scores to float32 or float64 with the attention dimension last and -inf where masked.
+
+    Returns the converted scores, and a function that converts a result back to the original layout and dtype.
 
     Raises:
-        TypeError: scores that are not floating point, a mask that is not boolean.
-        ValueError: a mask that does not broadcast to the scores.
+        TypeError: the scores are not floating point, or the mask is not boolean.
+        ValueError: the mask does not broadcast to the scores.
     """
     dtype = scores.dtype
     if dim.__class__ is not int:
@@ -85,7 +94,7 @@ def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Callabl
 
 
 def whole(dim: Any) -> int:
-    """``dim`` as an int. Raises TypeError, which suggests what was probably meant."""
+    """``dim`` as an int. Raises TypeError for anything else; the message suggests what was probably meant."""
     try:
         if not isinstance(dim, (bool, Tensor)):
             return operator.index(dim)
@@ -93,7 +102,7 @@ def whole(dim: Any) -> int:
         pass
     names: tuple[str, ...] = ("scores", "dim")
     frame, call = sys._getframe(1), ""
-    while frame is not None:  # outwards, to the function that the caller used
+    while frame is not None:  # go outwards to the function that the user called
         own = frame.f_code.co_varnames[: frame.f_code.co_argcount]
         if own[:2] == ("scores", "dim") and frame.f_globals["__name__"].startswith("sparse_attention.mappings."):
             call, names = f"{frame.f_code.co_name}({', '.join(own)}): ", own
@@ -108,13 +117,16 @@ def whole(dim: Any) -> int:
 
 
 def dtype_of_result(scores: Tensor) -> torch.dtype:
-    """As in torch.softmax: under autocast the result is float32 on a GPU and has the input's type on a CPU."""
+    """The dtype of the result, as in torch.softmax: under autocast, float32 on a GPU and the input's dtype on a CPU."""
     keeps_full = scores.dtype in _HALF and scores.is_cuda and torch.is_autocast_enabled("cuda")
     return torch.float32 if keeps_full else scores.dtype
 
 
 def along(body: Callable[..., Tensor], scores: Tensor, dim: int, mask: Tensor | None, **values: Any) -> Tensor:
-    """``body(x, **values)`` along ``dim``: x ``[..., n]`` as `last` gives it and not empty, tensors as `per_row` does."""
+    """Apply ``body(x, **values)`` along ``dim``.
+
+    ``body`` gets x ``[..., n]`` as returned by `last`, never empty, and tensors in ``values`` as returned by `per_row`.
+    """
     x, restore = last(scores, dim, mask)
     if not x.numel():
         return restore(x.clone())
@@ -125,7 +137,7 @@ def along(body: Callable[..., Tensor], scores: Tensor, dim: int, mask: Tensor | 
 
 
 def checked(mask: Tensor, scores: Tensor) -> Tensor:
-    """The mask in the scores' shape. Raises TypeError for one that is not boolean, ValueError as `expanded`."""
+    """The mask in the shape of the scores. Raises TypeError if it is not boolean, and ValueError as `expanded` does."""
     if not isinstance(mask, Tensor):
         hint = f"; did you mean dim={mask}?" if type(mask) is int else "; hyperparameters are given by name"
         raise TypeError(f"mask={mask!r} is no mask; it must be a boolean tensor, True = keep{hint}")
@@ -136,7 +148,7 @@ def checked(mask: Tensor, scores: Tensor) -> Tensor:
 
 
 def expanded(value: Tensor, scores: Tensor, name: str) -> Tensor:
-    """``value`` in the shape of the scores. Raises ValueError where it does not broadcast."""
+    """``value`` expanded to the shape of the scores. Raises ValueError if it does not broadcast."""
     try:
         return value.expand(scores.shape)
     except RuntimeError:
@@ -146,14 +158,14 @@ def expanded(value: Tensor, scores: Tensor, name: str) -> Tensor:
 
 
 def per_row(value: Any, scores: Tensor, dim: int, name: str) -> Any:
-    """A hyperparameter tensor shaped for the rows of ``last(scores, dim)``: ``[..., 1]`` with the leading shape.
+    """Reshape a hyperparameter tensor to fit the rows of ``last(scores, dim)``: ``[..., 1]`` with the leading shape.
 
-    Accepted: one value; any shape that broadcasts to the scores without ``dim`` (for scores ``[B, H, T, n]``, ``[H, 1]`` is
-    one per head and ``[B, H, T]`` one per row); or as many dimensions as the scores, with size 1 at ``dim``. Numbers are
-    returned as they are.
+    The tensor may have one value; or any shape that broadcasts to the scores without ``dim``; or as many dimensions as
+    the scores, with size 1 at ``dim``. With scores ``[B, H, T, n]``, for example, ``[H, 1]`` has one value per head and
+    ``[B, H, T]`` has one per row. Numbers are returned unchanged.
 
     Raises:
-        ValueError: any other shape.
+        ValueError: the tensor has any other shape.
     """
     if not isinstance(value, Tensor):
         return value
@@ -176,14 +188,14 @@ def per_row(value: Any, scores: Tensor, dim: int, name: str) -> Any:
             f"{name} of shape {tuple(value.shape)} fits neither the rows {tuple(lead)} of the scores nor, "
             f"with size 1 at dim={dim}, the scores {tuple(scores.shape)}"
         )
-    # As many dimensions as the scores: shaping it again changes nothing.
+    # The result has as many dimensions as the scores, so that calling this function again changes nothing.
     return shaped.reshape(*[1] * (scores.ndim - shaped.ndim), *shaped.shape)
 
 
 def scaled(x: Tensor, gamma: float | Tensor) -> Tensor:
-    """Rows ``x [..., n]`` over ``gamma``, a number or ``[..., 1]``; differentiable in gamma, -inf stays -inf."""
+    """Rows ``x [..., n]`` divided by ``gamma``, a number or ``[..., 1]``; differentiable in gamma; -inf stays -inf."""
     if not isinstance(gamma, Tensor):
         return x if gamma == 1.0 else x / gamma
     keep = x.detach() != -torch.inf
-    # -inf / gamma has no derivative in gamma: divide the kept scores only.
+    # -inf / gamma has no derivative in gamma, so divide only the kept scores.
     return (x.masked_fill(~keep, 0.0) / gamma).masked_fill(~keep, -torch.inf).to(x.dtype)

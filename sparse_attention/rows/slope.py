@@ -1,4 +1,4 @@
-"""The parts of Fenchel-Young losses: a scalar product with a known gradient, and the reduction of rows to one number."""
+"""Building blocks of Fenchel-Young losses: a scalar product with a known gradient, and the reduction over rows."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from torch.autograd import Function
 from ..describe import Param
 
 REDUCTION = Param("reduction", choices=("mean", "sum", "none"), tensor=False)
-Again = Callable[[Tensor], Tensor] | None  # the mapping, to be differentiated itself
+Again = Callable[[Tensor], Tensor] | None  # the mapping, for differentiating through it
 
 
 class Slope(Function):
-    """``sum x (p - t)`` with ``d/dx = p - t`` (Danskin: p is optimal, so the first derivative treats it as constant). The second
-    derivative follows how p depends on x: through p itself, or through ``again(x)`` if it is given, so that the first
-    derivative need not pass through the mapping. An infinite row (t is on a masked class) has no gradient: p - t would push
-    all kept scores the same way."""
+    """``sum x (p - t)`` with the derivative ``d/dx = p - t``.
+
+    By Danskin's theorem, the first derivative treats p as a constant, since p is optimal. The second derivative takes
+    into account how p depends on x: through p itself or, if ``again`` is given, through ``again(x)``; then the first
+    derivative need not pass through the mapping. A row with infinite loss (t is on a masked class) gets no gradient,
+    since p - t would push all kept scores in the same direction.
+    """
 
     @staticmethod
     def forward(x: Tensor, p: Tensor, t: Tensor, again: Again) -> Tensor:
         weight = p - t
-        # 0 * -inf counts 0: positions that neither the attention nor the target uses.
+        # Treat 0 * -inf as 0, for positions that neither the attention nor the target uses.
         return (x * weight).masked_fill_(weight == 0, 0.0).sum(-1)
 
     @staticmethod
@@ -43,8 +46,11 @@ class Slope(Function):
 
 
 class AtClass(Function):
-    """The largest score less ``x.t``, ``[...]``, with the derivative of ``x.p - x.t``: `Slope` where a formula of p gives the
-    rest of the loss. t: class y, less ``smoothing`` of it, spread over all that is kept. Rows ``x, p [..., n]``, ``y [...]`` int64."""
+    """The largest score minus ``x.t``, ``[...]``, with the derivative of ``x.p - x.t``.
+
+    It replaces `Slope` where the rest of the loss is a formula of p. The target t is class y; a share ``smoothing`` of
+    its weight is spread evenly over all kept classes. Rows are ``x, p [..., n]``, and ``y [...]`` is int64.
+    """
 
     @staticmethod
     def forward(x: Tensor, p: Tensor, y: Tensor, again: Again, smoothing: float) -> Tensor:
@@ -69,7 +75,7 @@ class AtClass(Function):
         p = ctx.again(x) if ctx.again is not None and torch.is_grad_enabled() else p
         if ctx.smoothing:
             out = x.detach() == -torch.inf
-            # Counted in the scores' dtype: a number over whole numbers would be float32.
+            # Count in the dtype of the scores: a number divided by an integer tensor would be float32.
             share = ctx.smoothing / (~out).sum(-1, keepdim=True, dtype=p.dtype).clamp(min=1.0)
             p = (p - share).masked_fill_(out, 0.0)
         return (g * p).scatter_add_(-1, y.unsqueeze(-1), -g * (1.0 - ctx.smoothing)), None, None, None, None
@@ -78,6 +84,6 @@ class AtClass(Function):
 
 
 def reduced(values: Tensor, reduction: str) -> Tensor:
-    """One value per row by "mean", "sum" or "none". Raises ValueError for another word."""
+    """Reduce one value per row by "mean", "sum" or "none". Raises ValueError for any other reduction."""
     REDUCTION.check(reduction)
     return values if reduction == "none" else values.sum() if reduction == "sum" else values.mean()

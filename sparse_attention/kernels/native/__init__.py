@@ -1,12 +1,13 @@
-"""The CPU backend: plain C++, compiled at first use and called through ctypes.
+"""The CPU backend: plain C++, compiled on first use and called through ctypes.
 
-Each operation maps rows: ``x`` is a float32 or float64 CPU tensor [R, n], R >= 0, n >= 1, of any strides (`memory`). ``-inf`` marks
-excluded positions (exactly 0 in the result, no gradient); a row without any other position gives zeros; a row with NaN
-or +inf gives NaN. ``forward(x, **params) -> (p, saved)``, ``backward(g, p, saved, **params) -> dx``, all [R, n].
+Each operation maps rows: ``x`` is a float32 or float64 CPU tensor [R, n] with R >= 0, n >= 1 and arbitrary strides (see
+`memory`). ``-inf`` marks excluded positions, which get exactly 0 and no gradient. A row with only excluded positions
+gives zeros; a row with NaN or +inf gives NaN. The functions are ``forward(x, **params) -> (p, saved)`` and
+``backward(g, p, saved, **params) -> dx``, with all of x, p, g and dx [R, n].
 
-The sources are in ``src/`` and read top down: ``api.cpp`` and ``attention.cpp``, then one header per family. ctypes releases the interpreter
-lock during a call; a call uses up to ``torch.get_num_threads()`` threads once it has more than about a millisecond of
-work. Importing this module builds nothing.
+The sources in ``src/`` are best read from the top down: ``api.cpp`` and ``attention.cpp``, then one header per family.
+ctypes releases the interpreter lock during a call. A call uses up to ``torch.get_num_threads()`` threads if it has more
+than about a millisecond of work. Importing this module builds nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from . import build, masked
 from .memory import ByType, address, dense, nowhere
 
 _EXCLUDED, _OUT_OF_MEMORY, _NOT_CONVERGED, _DOUBTFUL_BOUNDS = 1, 2, 4, 5
-MOST_STRUCTURES = 8192  # at a time; their matrix then takes 256 MB
+MOST_STRUCTURES = 8192  # the largest number of structures at a time; their matrix then takes 256 MB
 _POINTER, _SIZE, _REAL, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
 _CTYPES = {torch.float32: "float", torch.float64: "double"}
 
@@ -63,8 +64,8 @@ def _load(dtype: torch.dtype) -> bool:
 
 
 def _say_what_is_missing(library: ctypes.CDLL) -> None:
-    """Say once per process why this machine's kernels are slower than docs/benchmarks.md."""
-    x86 = platform.machine() in ("x86_64", "AMD64")  # elsewhere the portable kernels are the only ones
+    """Print, once per process, why the kernels are slower on this machine than in docs/benchmarks.md."""
+    x86 = platform.machine() in ("x86_64", "AMD64")  # other machines have only the portable kernels
     if x86 and library.sparse_attention_isa() == b"portable" and build.requested_isa() == "auto":
         build.say("no AVX2 here or in this compiler: portable CPU kernels, up to twice as slow (docs/kernels.md)")
     if not library.sparse_attention_openmp() and _threads() > 1:
@@ -72,7 +73,7 @@ def _say_what_is_missing(library: ctypes.CDLL) -> None:
 
 
 def build_all() -> str:
-    """Compile and load all libraries; returns where they are and for which instruction set."""
+    """Compile and load all libraries; returns a message with their folder and instruction set."""
     for unit in build.UNITS:
         build.load(unit)
     ready = build.prebuilt("float", build.requested_isa())
@@ -80,7 +81,7 @@ def build_all() -> str:
 
 
 def available(op: str, x: Tensor) -> bool:
-    """Whether ``op`` can run on ``x`` here; the first call for each dtype builds its library."""
+    """True if ``op`` can run on ``x`` on this machine; the first call for each dtype builds its library."""
     dtype = x.dtype
     if dtype in _libraries:
         return x.is_cpu and op in OPS
@@ -88,7 +89,10 @@ def available(op: str, x: Tensor) -> bool:
 
 
 def instruction_set() -> str:
-    """``avx512``, ``avx2`` or ``portable``: what the loaded float32 library uses. Raises ``RuntimeError`` without one."""
+    """The instruction set of the float32 library: ``avx512``, ``avx2`` or ``portable``.
+
+    Raises ``RuntimeError`` if there is no library.
+    """
     if not _load(torch.float32):
         raise RuntimeError("the native kernels are unavailable; an earlier warning says why")
     return str(_libraries[torch.float32].sparse_attention_isa().decode())
@@ -99,16 +103,19 @@ def _fail(p: Tensor) -> None:
 
 
 def _paired(g: Tensor, p: Tensor) -> tuple[Tensor, Tensor, int]:
-    """A gradient and its attention ``[R, n]``, both `dense`, and the address of g. Raises as `address` if their shapes differ."""
+    """A gradient g and its attention p ``[R, n]``, both made `dense`, and the address of g.
+
+    If their shapes differ, raises the same error as `address`.
+    """
     g, p = dense(g), dense(p)
     return g, p, address(g, p.dtype, p.numel())
 
 
 class _Rows:
-    """One operation: its C functions, which ``bind`` looks up by dtype; a result other than 0 is a failure.
+    """One operation with its C functions, which ``bind`` looks up by dtype. A return value other than 0 means failure.
 
-    A call is ``f(arrays..., rows, n, hyperparameters..., threads)``; ``arrays`` counts those of forward and backward, ``slope``
-    has the hyperparameters of the backward, by default all.
+    A call is ``f(arrays..., rows, n, hyperparameters..., threads)``. ``arrays`` is the number of arrays of the forward
+    and backward functions. ``slope`` lists the hyperparameters of the backward function; by default, all of them.
     """
 
     arrays = 2, 3
@@ -128,7 +135,7 @@ class _Rows:
             getattr(self, f"_{direction}")[dtype] = function
 
 
-# The methods below name their hyperparameters: collecting them by name would take a tenth of a small call.
+# The methods below list their hyperparameters explicitly: passing them as **params would take a tenth of a small call.
 class _Gamma(_Rows):
     def forward(self, x: Tensor, gamma: float) -> tuple[Tensor, tuple[Tensor, ...]]:
         x = dense(x)
@@ -148,7 +155,7 @@ class _Gamma(_Rows):
 
 
 class _Alpha(_Rows):
-    """The reference computes alpha below 1.0001, where the power 1/(alpha - 1) has too few digits or another sign."""
+    """The reference handles alpha below 1.0001, where the power 1/(alpha - 1) is too inexact or has another sign."""
 
     def forward(self, x: Tensor, alpha: float) -> tuple[Tensor, tuple[Tensor, ...]]:
         if alpha < masked.LOWEST_ALPHA:
@@ -183,7 +190,7 @@ class _NormGamma(_Rows):
 
 
 class _Scores(_Rows):
-    """Saves the scores if some were excluded: only they distinguish an excluded neighbour from one with probability 0."""
+    """Saves the scores if some are excluded: only the scores show if a neighbour is excluded or has probability 0."""
 
     arrays, slope = (2, 4), ("gamma",)
 
@@ -207,7 +214,7 @@ class _Scores(_Rows):
 
 
 class _Blocks(_Rows):
-    """Saves each entry's block of equal values, int32 [R, n], -1 off the support."""
+    """Saves the index of each entry's block of equal values, int32 [R, n], or -1 off the support."""
 
     arrays, slope = (3, 3), ("gamma",)
 
@@ -231,10 +238,10 @@ class _Blocks(_Rows):
 
 
 class _Threshold(_Rows):
-    """Saves the scores and the threshold of every row [R]: together they show which zero bounds are active.
+    """Saves the scores and the threshold of every row [R], which together show which zero bounds are active.
 
-    Checks the bounds itself: calls ``doubt`` if no distribution may fit them in some row. A bound at an excluded position has no
-    effect, not even NaN.
+    The forward checks the bounds itself: it calls ``doubt`` if there may be a row for which no distribution satisfies
+    the bounds. A bound at an excluded position has no effect, even if it is NaN.
     """
 
     arrays, looks_at_bounds = (4, 7), True
@@ -270,10 +277,11 @@ class _Threshold(_Rows):
 
 
 class _Sparsemap(_Rows):
-    """SparseMAP over rows ``x [R, L, W]``; a sequence with its transitions ``[W, W]`` or ``[R, W, W]``.
+    """SparseMAP over rows ``x [R, L, W]``; sequences also take transitions ``[W, W]`` or ``[R, W, W]``.
 
-    Returns the status of the worst row, mu as x, weights ``[R, K]`` of the structures ``[R, K, L]`` (int16, -1: no choice), gap ``[R]`` float64, counts
-    ``[R, 2]`` of structures with weight and of the basis that the backward needs. Entries beyond the counts are not set.
+    Returns the status of the worst row; mu in the shape of x; the weights ``[R, K]``; the gap ``[R]`` in float64; the
+    structures ``[R, K, L]`` (int16, -1 means no choice); and two counts ``[R, 2]``: the number of structures with
+    nonzero weight and the size of the basis that the backward needs. Entries beyond the counts are not set.
     """
 
     not_converged = _NOT_CONVERGED
@@ -289,7 +297,8 @@ class _Sparsemap(_Rows):
     def forward(self, x: Tensor, transitions: Tensor | None = None) -> tuple[int, tuple[Tensor, ...]]:  # type: ignore[override]
         x = dense(x)
         rows, length, width = x.shape
-        # Affinely independent structures: sequences choose at each of L positions, matchings on their shorter side.
+        # The number of affinely independent structures: sequences choose at each of L positions, matchings at each
+        # position of their shorter side.
         fixed = length if transitions is not None else min(length, width) if length != width else 2 * length - 1
         capacity = min(length * width - fixed + 2, MOST_STRUCTURES)
         mu, weights = torch.empty_like(x), x.new_empty(rows, capacity)
@@ -323,7 +332,7 @@ class _Sparsemap(_Rows):
 
 
 _KINDS: dict[Any, type[_Rows]] = {"scores": _Scores, "blocks": _Blocks, "threshold": _Threshold}
-_KINDS |= {("gamma",): _Gamma, ("alpha",): _Alpha, ("p", "gamma"): _NormGamma}  # those that save nothing
+_KINDS |= {("gamma",): _Gamma, ("alpha",): _Alpha, ("p", "gamma"): _NormGamma}  # operations that save nothing
 OPS: dict[str, Any] = {
     name: _KINDS[op.params if op.native == "nothing" else op.native](name)
     for name, op in reference.OPS.items()

@@ -1,15 +1,17 @@
 """Fused attention on the CPU: ``mapping(scale q k') v`` for sparsemax and entmax15 without the matrix of scores.
 
-This is a library of its own (``src/attention.cpp``), compiled at its first use in a few seconds. It holds only a query's
-candidates, computes the exact threshold on them, and keeps only the support for the backward pass; see docs/kernels.md. Arrays are float32: q [H, n, d], k [G, m, d], v [G, m, e]; query head h reads group ``h // (H // G)``.
+This is a separate library (``src/attention.cpp``), compiled on first use in a few seconds. For each query, it stores
+only the candidate keys, computes the exact threshold on them, and keeps only the support for the backward pass; see
+docs/kernels.md. Arrays are float32: q [H, n, d], k [G, m, d], v [G, m, e]; query head h reads group ``h // (H // G)``.
 
-    ``alpha``    2.0 sparsemax, 1.5 entmax15
-    ``causal``   query i sees the keys 0 .. i + m - n: the ends are aligned, as a cache needs it (torch aligns the starts)
-    ``lengths``  int64 [H] or [G]: keys from there on are padding
+    ``alpha``    2.0 for sparsemax, 1.5 for entmax15
+    ``causal``   query i sees the keys 0 .. i + m - n: the ends are aligned, as a cache needs (torch aligns the starts)
+    ``lengths``  int64 [H] or [G]: keys at this position and after are padding
 
-A query without keys gives zeros. A score of -inf excludes its key; NaN or +inf among a query's scores makes its row NaN, as
-everywhere in this package. Values outside the support are never read, so a NaN there has no effect. Results do not depend on
-the number of threads, except dk and dv with fewer groups than threads (another order of sums; the same bits in each run).
+A query without keys gives zeros. A score of -inf excludes its key; NaN or +inf among the scores of a query makes its
+row NaN, as everywhere in this package. Values outside the support are never read, so a NaN there has no effect. Results
+do not depend on the number of threads, with one exception: with fewer groups than threads, the sums in dk and dv are
+computed in another order (but each run gives the same bits).
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _lock = threading.Lock()
 
 
 def _load() -> ctypes.CDLL | None:
-    """The library, built if necessary; None after a failure, which ``_failure`` describes."""
+    """The library, built if necessary; None if that failed (``_failure`` holds the reason)."""
     global _library, _failure
     if _library is not None or _failure:
         return _library
@@ -50,7 +52,7 @@ def _load() -> ctypes.CDLL | None:
 
 def _bound(library: ctypes.CDLL) -> ctypes.CDLL:
     sizes, real = ctypes.POINTER(ctypes.c_int64), ctypes.c_double
-    out = [ctypes.POINTER(ctypes.c_void_p)] * 2  # the second or null
+    out = [ctypes.POINTER(ctypes.c_void_p)] * 2  # the second may be null
     library.attention_forward.argtypes = [*[_POINTER] * 4, sizes, real, _INT, _POINTER, _INT, _POINTER, *out, _INT]
     library.attention_backward.argtypes = [*[_POINTER] * 4, sizes, real, _INT, *[_POINTER] * 5, _INT]
     library.attention_panel_sizes.argtypes = [ctypes.c_int64, sizes]
@@ -65,25 +67,28 @@ def _bound(library: ctypes.CDLL) -> ctypes.CDLL:
 
 @dataclass(frozen=True)
 class Saved:
-    """The support: row r = h n + i holds ``columns`` from ``row_pointers[r]`` to ``row_pointers[r + 1]``; P there if asked for."""
+    """The support: row r = h n + i has the ``columns`` from ``row_pointers[r]`` to ``row_pointers[r + 1]``.
+
+    The weights P on the support are stored only on request.
+    """
 
     row_pointers: Tensor  # int64 [H n + 1]
-    columns: Tensor  # uint16 up to 65536 keys, else int32 [entries], rising within a row
+    columns: Tensor  # [entries], increasing within a row; uint16 for up to 65536 keys, else int32
     weights_: Tensor | None  # float32 [entries], > 0
     heads: int
     queries: int
     keys: int
-    pairs: int  # of a query and a key that it may see
+    pairs: int  # number of pairs of a query and a key that it may see
     alpha: float
     scale: float
 
     @property
     def density(self) -> float:
-        """The support's share of the pairs that mask and lengths allow."""
+        """The share of pairs in the support, among all pairs that mask and lengths allow."""
         return self.columns.numel() / self.pairs if self.pairs else 0.0
 
     def weights(self) -> Tensor:
-        """P as a dense tensor [H, n, m]. Raises ``ValueError`` if it was not kept."""
+        """P as a dense tensor [H, n, m]. Raises ``ValueError`` if P was not stored."""
         if self.weights_ is None:
             raise ValueError("P was not kept; call forward(..., weights=True)")
         p = self.weights_.new_zeros(self.heads * self.queries, self.keys)
@@ -93,7 +98,7 @@ class Saved:
 
 
 def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, mask: Tensor | None) -> str | None:
-    """Why the fused kernel does not take these tensors, as a clause; None if it does. The first call builds the library."""
+    """Why the fused kernel cannot take these tensors, as a clause, or None. The first call builds the library."""
     if alpha not in _POWERS:
         return f"alpha is {alpha}; fused are 2.0 (sparsemax) and 1.5 (entmax15)"
     if mask is not None:
@@ -117,7 +122,7 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, mask: Tensor | None) 
 
 
 def _key_limits(heads: int, n: int, m: int, causal: bool, lengths: Tensor | None) -> Tensor:
-    """How many keys each query sees, int64 [H, n] or what broadcasts to it."""
+    """The number of keys that each query sees: int64 [H, n], or a shape that broadcasts to it."""
     limits = torch.full((1, 1), m)
     if lengths is not None:
         limits = limits.minimum(lengths.view(heads, 1))
@@ -138,7 +143,7 @@ def _per_head(lengths: Tensor | None, heads: int, groups: int) -> Tensor | None:
 
 
 def _adopt(address: int | None, entries: int, kind: Any, dtype: torch.dtype) -> Tensor:
-    """A tensor over memory of the library, which is freed with the tensor."""
+    """A tensor that uses memory of the library; the memory is freed with the tensor."""
     assert _library is not None
     if not address or not entries:
         _library.attention_free(address)
@@ -169,7 +174,10 @@ def forward(
     save: bool = True,
     weights: bool = False,
 ) -> tuple[Tensor, Saved | None]:
-    """out [H, n, e] and, if ``save``, what ``backward`` needs, with P if ``weights``. Only for tensors that ``refusal`` accepts. Raises ``MemoryError``."""
+    """Returns out [H, n, e] and, if ``save``, the data that ``backward`` needs, including P if ``weights``.
+
+    Call it only with tensors for which ``refusal`` returns None. Raises ``MemoryError``.
+    """
     library = _load()
     assert library is not None, _failure
     q, k, v = (dense(x.detach()) for x in (q, k, v))
@@ -206,7 +214,7 @@ def forward(
 
 
 def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
-    """dq, dk, dv for ``grad_out`` [H, n, e]. Raises ``MemoryError``."""
+    """The gradients dq, dk and dv for ``grad_out`` [H, n, e]. Raises ``MemoryError``."""
     assert _library is not None
     g, q, k, v = (dense(x.detach()) for x in (grad_out, q, k, v))
     pointers, columns = saved.row_pointers, saved.columns
@@ -230,11 +238,13 @@ def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) ->
 
 
 class KeyPanels:
-    """Keys [G, m, d] rounded to 8 bits in panels of ``panel_keys`` keys, with bounds: what ``decode`` screens by.
+    """Keys [G, m, d] rounded to 8 bits, in panels of ``panel_keys`` keys, with bounds.
 
-    Call ``append``, ``crop`` and ``reorder`` whenever the keys are. Only complete panels are rounded. Centre and spread of the
-    channels are those of the keys at the first append that completes a panel; later keys may differ, since each panel has
-    measured bounds. Takes d + 0.5 bytes per key. Without an 8 bit path (portable builds, d > 1024) it holds nothing.
+    ``decode`` uses them to find candidate keys. Call ``append``, ``crop`` and ``reorder`` whenever you change the keys
+    in the same way. Only complete panels are rounded. The centre and spread of the channels are computed from the keys
+    at the first append that completes a panel. Later keys may be distributed differently, since the bounds are measured
+    for each panel. The panels take d + 0.5 bytes per key. If there is no 8-bit path (portable builds, or d > 1024),
+    nothing is stored.
     """
 
     def __init__(self, groups: int, d: int):
@@ -255,7 +265,7 @@ class KeyPanels:
         ]
 
     def append(self, k: Tensor) -> KeyPanels:
-        """Round the panels that ``k``, all keys so far [G, m, d], completes. Only the first stride of k is free."""
+        """Round the newly complete panels. ``k`` [G, m, d] has all keys so far; only its first stride is arbitrary."""
         last = k.shape[1] // self.panel_keys if self._bytes else 0
         if last <= self.panels:
             return self
@@ -274,23 +284,24 @@ class KeyPanels:
         return self
 
     def crop(self, length: int) -> None:
-        """Drop the keys from ``length`` on."""
+        """Drop all keys after the first ``length``."""
         self.panels = min(self.panels, length // self.panel_keys)
 
     def reorder(self, index: Tensor) -> None:
-        """Select these groups, int64 [G']."""
+        """Keep the groups ``index``, int64 [G'], in that order."""
         self._held = [x.index_select(0, index) for x in self._held]
         self.of = index.numel(), self.of[1]
 
     def due(self, keys: int) -> bool:
-        """Whether this number of keys completes a panel that is not rounded yet."""
+        """True if this number of keys completes a panel that is not rounded yet."""
         return self._bytes > 0 and keys // self.panel_keys > self.panels
 
 
 class Step(ctypes.Structure):
-    """A decoding step: where a cache is in memory and how it is read, `Step` of ``src/attention.cpp``. It keeps no tensor alive.
+    """The arguments of a decoding step: the addresses and layout of a cache (`Step` in ``src/attention.cpp``).
 
-    It may be reused while keys, values and panels stay in the same memory; ``m`` is the number of keys.
+    A step may be reused as long as keys, values and panels stay in the same memory; ``m`` is the number of keys. It
+    does not keep any tensor alive.
     """
 
     _fields_ = [
@@ -304,13 +315,16 @@ class Step(ctypes.Structure):
     ]
 
     def __call__(self, q: Tensor, out: Tensor) -> Tensor:
-        """Write the attention of q, contiguous [..., d], to ``out``, contiguous [..., e]. Raises as `memory.address`, ``MemoryError``."""
+        """Write the attention of q, contiguous [..., d], to ``out``, contiguous [..., e].
+
+        Raises ``MemoryError``, and the errors of `memory.address`.
+        """
         address(q, torch.float32, self.heads * self.d)
         address(out, torch.float32, self.heads * self.e)
         return self.unchecked(q, out)
 
     def unchecked(self, q: Tensor, out: Tensor) -> Tensor:
-        """As a call, for q and out that the caller has checked."""
+        """The same without checks, for q and out that the caller has already checked."""
         assert _library is not None
         if _library.attention_decode(ctypes.addressof(self), q.data_ptr(), out.data_ptr(), torch.get_num_threads()):
             raise MemoryError(f"no memory for rows of {self.m} scores; use fewer threads")
@@ -329,7 +343,7 @@ def _step(
 
 def _rows_together(name: str, x: Tensor) -> None:
     if x.shape[0]:
-        address(x[:1, :1], torch.float32, x.shape[2] if x.shape[1] else 0)  # type, device, channels side by side
+        address(x[:1, :1], torch.float32, x.shape[2] if x.shape[1] else 0)  # checks dtype, device, contiguous channels
     if x.shape[1] > 1 and x.stride(1) != x.shape[2]:
         raise ValueError(
             f"{name} has strides {x.stride()}; positions and channels must be contiguous; only groups may be apart"
@@ -337,10 +351,11 @@ def _rows_together(name: str, x: Tensor) -> None:
 
 
 def step(heads: int, k: Tensor, v: Tensor, panels: KeyPanels, *, alpha: float, scale: float, lengths: Tensor | None = None) -> Step:  # fmt: skip
-    """The attention of one query a head on k [G, m, d], v [G, m, e]: that of ``forward`` for n = 1. Inference only.
+    """Prepare attention of one query per head to k [G, m, d] and v [G, m, e], as ``forward`` computes for n = 1.
 
-    ``panels`` are those of k and may be behind: keys beyond them are scored in float32. ``lengths``: int64 [heads]. Only the first
-    stride of k and v is free, so they may be views of a longer buffer. Raises ``ValueError`` for other strides.
+    For inference only. ``panels`` belong to k but need not cover all of it: the scores of the other keys are computed
+    in float32. ``lengths`` is int64 [heads]. Only the first stride of k and v is arbitrary, so they may be views of a
+    longer buffer. Raises ``ValueError`` for other strides.
     """
     _rows_together("k", k)
     _rows_together("v", v)
@@ -350,7 +365,7 @@ def step(heads: int, k: Tensor, v: Tensor, panels: KeyPanels, *, alpha: float, s
 def decode(
     q: Tensor, k: Tensor, v: Tensor, panels: KeyPanels, *, alpha: float, scale: float, lengths: Tensor | None = None
 ) -> Tensor:
-    """A `step`, taken: q [H, d] -> [H, e]. Raises ``ValueError``, ``MemoryError``."""
+    """Prepare and run a `step`: q [H, d] -> [H, e]. Raises ``ValueError`` or ``MemoryError``."""
     lengths = _per_head(lengths, q.shape[0], k.shape[0])
     ready = step(q.shape[0], k, v, panels, alpha=alpha, scale=scale, lengths=lengths)
     return ready(dense(q), q.new_empty(q.shape[0], v.shape[2]))

@@ -1,21 +1,23 @@
 """Compile the C++ sources once per machine and user, and load the result.
 
-The library is built at first use with the machine's own compiler (``-O3 -march=native -fopenmp``), in a few seconds of one core
-for each of float32 and float64. It is kept in a cache directory under a hash of everything it depends on: sources, flags,
-compiler version, processor. It needs no torch headers and no C++ runtime, so a new torch does not invalidate it.
+The library is built on first use with the machine's own compiler (``-O3 -march=native -fopenmp``); float32 and float64
+take a few seconds of one core each. It is stored in a cache directory under a hash of everything it depends on:
+sources, flags, compiler version and processor. It needs neither torch headers nor the C++ runtime, so a new torch
+version does not invalidate it.
 
-Many processes may build at once: one compiles under a file lock and the others wait. Where locks do not work, all compile and
-the last rename wins; a file gets its final name only when it is complete. It ends with a checksum, so a truncated or damaged
-file is noticed and built again.
+Several processes may start a build at once: one compiles under a file lock, and the others wait. If locks do not work,
+all processes compile, and the last rename wins; a file gets its final name only when it is complete. Each file ends
+with a checksum, so a truncated or damaged file is detected and rebuilt.
 
-A wheel made by ``make wheel`` contains libraries for Linux on x86-64 (four kinds of machines) or on aarch64 (`VARIANTS`). One of them
-is used if its name has the hash of the sources and the processor supports it; otherwise the library is built as above.
+A wheel made by ``make wheel`` contains libraries for Linux on x86-64 (four kinds of machines) or on aarch64
+(`VARIANTS`). One of them is used if its name contains the hash of the sources and the processor supports it; otherwise
+the library is built as described above.
 
 Environment:
     SPARSE_ATTENTION_CACHE       directory for the libraries (default ``$XDG_CACHE_HOME`` or ``~/.cache``, then a private
-                                 directory under the system's temporary one)
-    CXX, CC                      the compiler to use, and the only one tried
-    SPARSE_ATTENTION_NATIVE_ISA  ``auto`` (default), ``avx2`` or ``portable``: leave out faster instruction sets
+                                 directory in the system's temporary directory)
+    CXX, CC                      the compiler to use; if set, no other compiler is tried
+    SPARSE_ATTENTION_NATIVE_ISA  ``auto`` (default), ``avx2`` or ``portable``; the last two exclude faster instructions
 """
 
 from __future__ import annotations
@@ -35,14 +37,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "src"
-# unit -> (its source file, the type it is compiled for); the fused attention is a library of its own (attention.py)
+# unit -> (source file, element type); the fused attention is a separate library (attention.py)
 UNITS = {"float": ("api.cpp", "float"), "double": ("api.cpp", "double"), "attention": ("attention.cpp", "float")}
 ISA_FLAGS = {"auto": (), "avx2": ("-DSPARSE_ATTENTION_NO_AVX512",), "portable": ("-DSPARSE_ATTENTION_PORTABLE",)}
 PREBUILT = Path(__file__).parent / "prebuilt"
 _AVX2 = ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
-# variant, best first -> (machine, SPARSE_ATTENTION_NATIVE_ISA that allows it, flags, what /proc/cpuinfo must list, units
-# it is for). aarch64 has the portable code alone; its baseline includes Neon, so every such processor runs it.
+# variant, best first -> (machine, SPARSE_ATTENTION_NATIVE_ISA that allows it, flags, entries required in /proc/cpuinfo,
+# units). aarch64 has only the portable code; its baseline includes Neon, so every aarch64 processor can run it.
 VARIANTS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "avx512vnni": ("x86_64", "auto", ("-march=x86-64-v4", "-mavx512vnni"), (*_AVX512, "avx512_vnni"), ("attention",)),
     "avx512": ("x86_64", "auto", ("-march=x86-64-v4",), _AVX512, tuple(UNITS)),
@@ -55,14 +57,14 @@ BASE_FLAGS = (
     "-fPIC",
     "-shared",
     "-fvisibility=hidden",
-    # Nothing here throws or looks at errno or the floating point flags; without these the C++ runtime is not needed
-    # and square roots and comparisons vectorise.
+    # The code does not throw exceptions or read errno or the floating-point flags. Disabling all three removes the need
+    # for the C++ runtime and lets square roots and comparisons be vectorised.
     "-fno-exceptions",
     "-fno-rtti",
     "-fno-math-errno",
     "-fno-trapping-math",
 )
-# Compilers without OpenMP or without a notion of the local machine still give a correct library.
+# A compiler that does not support OpenMP or -march=native still builds a correct library.
 OPTIMISATION = (
     ("-O3", "-march=native", "-fopenmp"),
     ("-O3", "-march=native"),
@@ -74,13 +76,13 @@ _MAGIC = b"sparse_attention"
 
 
 class BuildError(RuntimeError):
-    """No usable library. The message says what was tried, ``advice`` what to do."""
+    """There is no usable library. The message says what was tried, and ``advice`` says what to do."""
 
     advice = "Install a C++ compiler (for example the package g++) or point CXX at one"
 
 
 class FolderError(BuildError):
-    """There is no directory to keep the library in, or none that it can be loaded from."""
+    """There is no directory where the library can be stored, or none from which it can be loaded."""
 
     advice = (
         "Free some space, or set SPARSE_ATTENTION_CACHE to a folder that only you can write and that may hold programs"
@@ -88,7 +90,7 @@ class FolderError(BuildError):
 
 
 def compilers() -> list[list[str]]:
-    """The compiler commands to try, best first: ``$CXX`` or ``$CC`` if set (and then nothing else)."""
+    """The compiler commands to try, best first; only ``$CXX`` or ``$CC`` if one of them is set."""
     for variable in ("CXX", "CC"):
         if os.environ.get(variable):
             return [shlex.split(os.environ[variable])]
@@ -108,30 +110,34 @@ def _version(compiler: list[str]) -> str | None:
         answer = subprocess.run([*compiler, "--version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    # Something that is no compiler (CC=true, say) may well succeed, but it has nothing to say.
+    # A program that is not a compiler (such as CC=true) may succeed, but prints no version.
     return answer.stdout.strip() or None
 
 
 def _processor() -> str:
-    """What ``-march=native`` depends on."""
+    """The properties of the processor on which ``-march=native`` depends."""
     facts = [platform.machine(), platform.system()]
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as cpuinfo:
         wanted = ("model name", "flags", "Features", "CPU part", "CPU implementer")
         for line in cpuinfo:
             if not line.strip():
-                break  # all processors are assumed to be alike
+                break  # all processors are assumed to be the same
             if line.startswith(wanted):
                 facts.append(line.strip())
     return "\n".join(facts)
 
 
 def sources(unit: str) -> list[Path]:
-    """The sources a unit may include. The row kernels include nothing of the fused attention, which includes some of theirs."""
+    """The source files that a unit may include.
+
+    The fused attention includes some files of the row kernels, but the row kernels include none of the fused
+    attention's.
+    """
     return [s for s in sorted(SOURCES.iterdir()) if unit == "attention" or not s.name.startswith("attention")]
 
 
 def cache_key(compiler: list[str], version: str, isa: str, ctype: str) -> str:
-    """Hash of everything the library depends on."""
+    """A hash of everything that the library depends on."""
     digest = hashlib.sha256()
     for source in sources(ctype):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
@@ -141,7 +147,7 @@ def cache_key(compiler: list[str], version: str, isa: str, ctype: str) -> str:
 
 
 def prebuilt_name(unit: str, variant: str) -> str:
-    """The file of a unit for a variant: a hash of its sources and of how they are compiled."""
+    """The file name of a unit for a variant; it contains a hash of the sources and the compiler options."""
     digest = hashlib.sha256(repr((BASE_FLAGS, VARIANTS[variant][2])).encode())
     for source in sources(unit):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
@@ -149,7 +155,7 @@ def prebuilt_name(unit: str, variant: str) -> str:
 
 
 def prebuilt(unit: str, isa: str) -> Path | None:
-    """The best library that came with the package for this unit and processor, if there is one."""
+    """The best library for this unit and processor that came with the package, or None."""
     if not PREBUILT.is_dir() or platform.system() != "Linux":
         return None
     features = next((line.split() for line in _processor().splitlines() if line.startswith("flags")), [])
@@ -163,7 +169,7 @@ def prebuilt(unit: str, isa: str) -> Path | None:
 
 
 def _open_prebuilt(library: Path) -> ctypes.CDLL | None:
-    """The library, with torch's OpenMP: it links none itself, so that there are never two."""
+    """Open the library with torch's OpenMP; it links no OpenMP itself, so that two are never loaded at once."""
     with contextlib.suppress(OSError):
         with open("/proc/self/maps") as maps:
             loaded = [line.split()[-1] for line in maps if "libgomp" in line]
@@ -173,7 +179,7 @@ def _open_prebuilt(library: Path) -> ctypes.CDLL | None:
 
 
 def _is_private(path: Path) -> bool:
-    """Whether the folder is ours and nobody else can write to it: code will be loaded from it."""
+    """True if the folder belongs to us and no other user can write to it, since code will be loaded from it."""
     if not hasattr(os, "getuid"):
         return True
     status = path.stat()
@@ -192,7 +198,7 @@ def _usable(path: Path) -> bool:
 
 
 def cache_directory() -> Path:
-    """The first usable of: ``$SPARSE_ATTENTION_CACHE``, the user's cache, a private directory for temporary files."""
+    """The first usable directory: ``$SPARSE_ATTENTION_CACHE``, the user's cache, or a private temporary directory."""
     chosen = os.environ.get("SPARSE_ATTENTION_CACHE")
     if chosen:
         path = Path(chosen).expanduser()
@@ -209,7 +215,7 @@ def cache_directory() -> Path:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """One process at a time. Without working locks all processes go on, which only costs time."""
+    """Let only one process in at a time. If locks do not work, all processes continue, which only costs time."""
     try:
         import fcntl
 
@@ -228,7 +234,7 @@ def _checksum(content: bytes) -> bytes:
 
 
 def is_intact(library: Path) -> bool:
-    """Whether the file is there and ends with the checksum of the rest."""
+    """True if the file exists and ends with the checksum of its other bytes."""
     try:
         content = library.read_bytes()
     except OSError:
@@ -238,7 +244,7 @@ def is_intact(library: Path) -> bool:
 
 
 def _compile(compiler: list[str], isa: str, ctype: str, target: Path) -> None:
-    """Compile to a temporary file and rename it to ``target``; raises ``BuildError`` with the compiler's words."""
+    """Compile to a temporary file and rename it to ``target``; raises ``BuildError`` with the compiler's message."""
     last = ""
     for optimisation in OPTIMISATION:
         try:
@@ -262,12 +268,12 @@ def _compile(compiler: list[str], isa: str, ctype: str, target: Path) -> None:
 def compile_command(compiler: list[str], isa: str, ctype: str, optimisation: tuple[str, ...], target: str) -> list[str]:
     source, scalar = UNITS[ctype]
     command = [*compiler, *BASE_FLAGS, *optimisation, *ISA_FLAGS[isa], f"-DSPARSE_ATTENTION_TYPE={scalar}"]
-    # -x c++ lets a C driver (cc) compile C++, which works because nothing of the C++ runtime is linked.
+    # -x c++ lets a C compiler driver (cc) compile C++, which works because the C++ runtime is not linked.
     return [*command, "-x", "c++", str(SOURCES / source), "-o", target]
 
 
 def _run(command: list[str]) -> str:
-    """What a compiler says when it fails; nothing when it has written its file."""
+    """Run the compiler. Returns its error message, or an empty string if it has written its file."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:
@@ -302,7 +308,7 @@ def say(text: str) -> None:
 
 
 def load(ctype: str) -> ctypes.CDLL:
-    """The compiled library of a unit (``UNITS``), built first if need be. Raises ``BuildError``."""
+    """The compiled library of a unit (``UNITS``), built first if necessary. Raises ``BuildError``."""
     isa = requested_isa()
     ready = prebuilt(ctype, isa)
     if ready is not None and (library := _open_prebuilt(ready)) is not None:
@@ -318,7 +324,7 @@ def load(ctype: str) -> ctypes.CDLL:
         try:
             if not is_intact(target):
                 with _lock(target.with_suffix(".lock")):
-                    if not is_intact(target):  # nobody built it while we waited
+                    if not is_intact(target):  # no other process built it while we waited
                         say(
                             f"compiling the CPU kernels for {ctype} into {directory}, once; 5 to 30 seconds "
                             "(ahead of time: python -m sparse_attention.kernels.native)"

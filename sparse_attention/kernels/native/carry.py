@@ -1,7 +1,7 @@
 """Compile the kernels for other machines, for the wheel that ``make wheel`` builds (see `build.VARIANTS`).
 
-The compiler decides for which machine: a cross compiler builds that machine's wheel. Neither the C++ runtime nor OpenMP is linked: libm and
-libc symbols are of versions in glibc 2.28, OpenMP is torch's own.
+The compiler determines the machine: a cross compiler builds the wheel for its target. Neither the C++ runtime nor
+OpenMP is linked. The libraries use only libm and libc symbols that glibc 2.28 has, and torch's own OpenMP.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from pathlib import Path
 from . import build
 
 GLIBC = (2, 28)
-# The newer versions of these need glibc 2.29; the older ones, each machine's first, differ in errno alone.
+# The newer versions of these functions need glibc 2.29. The first versions, given here for each machine, differ only in
+# their use of errno.
 FIRST = {"x86_64": "2.2.5", "aarch64": "2.17"}
 OLDER = ("pow", "exp", "log", "log2")
 
 
 def machine_of(compiler: list[str]) -> str:
-    """What the compiler compiles for, as ``platform.machine()`` says it there. Raises SystemExit unless `FIRST` has it."""
+    """The compiler's target machine, named as in ``platform.machine()``. Raises SystemExit if it is not in `FIRST`."""
     try:
         said = subprocess.run([*compiler, "-dumpmachine"], capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError) as error:
@@ -35,7 +36,7 @@ def machine_of(compiler: list[str]) -> str:
 
 
 def compile_all(folder: Path, compiler: list[str]) -> str:
-    """Every unit in every variant of the compiler's machine, sealed as `build` expects it; returns the machine."""
+    """Compile every unit in every variant for the compiler's machine, and add the checksums; returns the machine."""
     machine = machine_of(compiler)
     folder.mkdir()
     with tempfile.TemporaryDirectory() as scratch:
@@ -66,7 +67,7 @@ def compile_all(folder: Path, compiler: list[str]) -> str:
 
 
 def check(library: str) -> None:
-    """Check the requirements of manylinux. Raises SystemExit with what some machines lack."""
+    """Check the requirements of manylinux. Raises SystemExit, which names what some machines do not have."""
     said = subprocess.run(["objdump", "-p", library], capture_output=True, text=True, check=True).stdout
     needed = set(re.findall(r"NEEDED +(\S+)", said)) - {"libm.so.6", "libc.so.6"}
     newer = {v for v in re.findall(r"GLIBC_([\d.]+)", said) if tuple(map(int, v.split("."))) > GLIBC}

@@ -1,6 +1,7 @@
-"""Kernels that take a mask, and hyperparameters with a value for each row.
+"""Kernels that take a mask, and hyperparameters with one value per row.
 
-Calls without a mask and with numbers have C functions of their own, with fewer arguments; they compute the same.
+Calls without a mask and with numbers as hyperparameters use other C functions, which have fewer arguments and compute
+the same.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from torch import Tensor
 from ..reference import OPS as REFERENCE
 from .memory import ByType, address, dense, nowhere
 
-LOWEST_ALPHA = 1.0001  # below, the reference computes; see `native._Entmax`
+LOWEST_ALPHA = 1.0001  # the reference handles smaller alpha; see `native._Alpha`
 
 _P, _N, _R, _I = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
 _REST: list[Any] = [_P, _N, _N, _P, _R, _P, _R, _N, _N, _I]
 _forward, _backward = ByType(), ByType()
-_numbers: dict[str, int] = {}  # of the operations in api.cpp
+_numbers: dict[str, int] = {}  # the numbers of the operations in api.cpp
 
 
 def bind(library: ctypes.CDLL, dtype: torch.dtype) -> None:
-    """Look up both functions, and the operations' numbers."""
+    """Look up both functions and the numbers of the operations."""
     for found, function, arrays in (
         (_forward, library.masked_forward, 3),
         (_backward, library.masked_backward, 7),
@@ -36,11 +37,11 @@ def bind(library: ctypes.CDLL, dtype: torch.dtype) -> None:
 
 
 class Masked(NamedTuple):
-    """What a call takes besides the scores.
+    """The arguments of a call besides the scores.
 
-    kept: bool mask, contiguous; row r of the scores has its row ``r // outer * inner + r % inner``. first, second: the
-    hyperparameters in the order of the C function, a number or float64 ``[R]``. low: the rows that the reference computes, or
-    None.
+    kept: bool mask, contiguous; row r of the scores uses row ``r // outer * inner + r % inner`` of the mask. first,
+    second: the hyperparameters in the order of the C function's arguments, each a number or float64 ``[R]``. low: the
+    indices of the rows that the reference computes, or None.
     """
 
     op: str
@@ -61,7 +62,7 @@ class Masked(NamedTuple):
         return (kept, self.outer, self.inner, *values, rows, n, torch.get_num_threads())
 
     def _few(self, x: Tensor) -> Tensor:
-        """The rows of scores that the reference computes, excluded positions at -inf."""
+        """The scores of the rows that the reference computes, with excluded positions at -inf."""
         assert self.low is not None
         few = x[self.low]
         if self.kept is None:
@@ -70,7 +71,7 @@ class Masked(NamedTuple):
         return few.masked_fill(~self.kept.view(-1, x.shape[-1])[at], -torch.inf)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Rows ``x [R, n]`` -> attention ``[R, n]``, and oscarmax's blocks."""
+        """Rows ``x [R, n]`` -> attention ``[R, n]``, and for oscarmax the blocks."""
         x = dense(x)
         p = torch.empty_like(x)
         ids = torch.empty_like(x, dtype=torch.int32) if self.op == "oscarmax" else None
@@ -84,8 +85,10 @@ class Masked(NamedTuple):
     def backward(
         self, g: Tensor, x: Tensor | None, p: Tensor, ids: Tensor | None, wanted: bool
     ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
-        """dx ``[R, n]``, and if ``wanted`` the derivatives ``[R]`` (float64) in the two hyperparameters, 0 where there is no
-        second one. Operations that are not smooth need ``x``."""
+        """Returns dx ``[R, n]`` and, if ``wanted``, the derivatives ``[R]`` (float64) for the two hyperparameters.
+
+        If there is only one hyperparameter, the other derivative is 0. Operations that are not smooth need ``x``.
+        """
         g, x, p = dense(g), None if x is None else dense(x), dense(p)
         dx = torch.empty_like(p)
         slopes = [p.new_zeros(p.shape[0], dtype=torch.float64) if wanted else None for _ in range(2)]
@@ -98,13 +101,16 @@ class Masked(NamedTuple):
 
 
 def layout(mask: Tensor, shape: torch.Size) -> tuple[Tensor, int, int] | None:
-    """A mask that broadcasts to ``shape [..., n]`` as `Masked` reads it: itself where the dimensions it is broadcast over are
-    next to each other, else a copy. None if it does not broadcast."""
+    """Convert a mask that broadcasts to ``shape [..., n]`` to the layout of `Masked`: the mask, outer and inner.
+
+    The mask is copied unless the dimensions over which it is broadcast are next to each other. None if it does not
+    broadcast.
+    """
     if mask.shape == shape and mask.is_contiguous():
         rows = shape.numel() // shape[-1]
         return mask, rows, rows
     try:
-        if 0 in mask.stride():  # expanded: back to the mask before
+        if 0 in mask.stride():  # the mask was expanded: undo that
             mask = mask[tuple(slice(0, 1) if s == 0 else slice(None) for s in mask.stride())]
         if mask.shape[-1:] != shape[-1:]:
             mask = mask.expand(*mask.shape[:-1], shape[-1])

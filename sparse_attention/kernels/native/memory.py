@@ -1,7 +1,7 @@
-"""Addresses for native code. C++ gets a pointer and sizes, never strides or types: here a tensor is made to fit, or refused.
+"""Addresses for native code. C++ gets only a pointer and sizes, so tensors are first converted or rejected here.
 
-Every array from outside passes `dense` (a copy if its memory is not row-major) and `address` (checks type and size). Arrays that a
-wrapper has just allocated are passed by their ``data_ptr``.
+Every array from outside goes through `dense` (which copies it if its memory is not row-major) and `address` (which
+checks dtype and size). For arrays that a wrapper has just allocated, ``data_ptr`` is passed directly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..reference import NoMemory
 
 
 class ByType(dict[torch.dtype, Callable[..., int]]):
-    """C functions by the type of their arrays."""
+    """C functions by the dtype of their arrays."""
 
     def __missing__(self, dtype: torch.dtype) -> Callable[..., int]:
         known = ", ".join(map(str, self)) or "none yet: available(op, x) loads them"
@@ -23,9 +23,9 @@ class ByType(dict[torch.dtype, Callable[..., int]]):
 
 
 def dense(x: Tensor) -> Tensor:
-    """``x`` with its values in row-major order in CPU memory: itself, or a copy.
+    """``x`` itself if its values are in row-major order in CPU memory, otherwise a copy in that order.
 
-    Raises ``ValueError`` for a tensor elsewhere, ``NoMemory`` for one without memory.
+    Raises ``ValueError`` for a tensor on another device, and ``NoMemory`` for a tensor without memory.
     """
     if x.is_contiguous() and x.is_cpu and not x.is_neg():
         return x
@@ -39,9 +39,9 @@ def dense(x: Tensor) -> Tensor:
 
 
 def address(x: Tensor, dtype: torch.dtype, count: int) -> int:
-    """Where the ``count`` values of `dense` ``x`` begin; 0 if there are none.
+    """The address of the ``count`` values of ``x``, which must be `dense`; 0 if there are none.
 
-    Raises ``TypeError`` for another type, ``ValueError`` for another number of values or order, ``NoMemory``.
+    Raises ``TypeError`` for a wrong dtype, ``ValueError`` for a wrong number or order of values, and ``NoMemory``.
     """
     if x.dtype is dtype and x.numel() == count and x.is_contiguous() and x.is_cpu and not x.is_neg():
         return x.data_ptr() or nowhere(x)
@@ -49,12 +49,12 @@ def address(x: Tensor, dtype: torch.dtype, count: int) -> int:
         raise TypeError(f"a native kernel was given {x.dtype} for {dtype}; convert it")
     if x.numel() != count:
         raise ValueError(f"a native kernel was given shape {tuple(x.shape)} where {count} values belong")
-    dense(x)  # says what is wrong with where it is
+    dense(x)  # raises an error if the memory is the problem
     raise ValueError(f"a native kernel was given strides {x.stride()} for shape {tuple(x.shape)}; pass dense(x)")
 
 
 def nowhere(x: Tensor) -> int:
-    """The address of a tensor without memory: 0 if it has no values, else an error."""
+    """The address to use if ``data_ptr`` is 0: 0 if the tensor has no values; otherwise raises ``NoMemory``."""
     return _no_memory(x) if x.numel() else 0
 
 

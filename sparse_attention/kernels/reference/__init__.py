@@ -1,4 +1,4 @@
-"""Row operations in plain torch, on any device, computed in float64: the other kernels are tested against them."""
+"""Row operations in plain torch, computed in float64 on any device; the other kernels are tested against them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first and last steps of every row operation: shift, widen, and mark the rows that need no computation."""
+"""The first and last steps of every row operation: shift, convert to float64, mark rows that need no computation."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ Value = float | Tensor
 
 
 class NoMemory(ValueError):
-    """A tensor without memory of its own, which only torch's dispatcher can handle."""
+    """The tensor has no memory of its own, so only torch's dispatcher can handle it."""
 
 
 class Op(NamedTuple):
-    """A row operation (see the docstring of ``sparse_attention.kernels``) and what holds for it whatever kernel runs.
+    """A row operation (see the docstring of ``sparse_attention.kernels``), with properties that hold for every kernel.
 
-    params: the names of its hyperparameters, in the order of the C function's arguments.
-    smooth: the backward is an expression of g and p alone that can be differentiated again. Otherwise the mapping is
-        piecewise linear, the backward's second derivative in p is 0, native backwards read the scores, and masked positions
-        reach the kernel as -inf.
-    native: what the native kernel saves for its backward: "nothing", "scores", "blocks" (int32, the block of equal values) or
-        "threshold" (with the scores); None: there is no native kernel.
-    theta_gradient: ``f(dx, p, **params) -> [..., 1]``, the derivative with respect to the one hyperparameter that may be
-        a tensor, from the one with respect to the scores; None where there is no such hyperparameter or the mapping
-        differentiates it itself. gamma_gradient: the same for gamma.
+    params: the names of the hyperparameters, in the order of the C function's arguments.
+    smooth: True if the backward is an expression of only g and p that can be differentiated again. Otherwise, the
+        mapping is piecewise linear, the second derivative of the backward in p is 0, native backwards read the scores,
+        and masked positions reach the kernel as -inf.
+    native: what the native kernel saves for its backward: "nothing", "scores", "blocks" (int32, the block of equal
+        values) or "threshold" (with the scores). None means that there is no native kernel.
+    theta_gradient: ``f(dx, p, **params) -> [..., 1]`` computes the derivative with respect to the one hyperparameter
+        that may be a tensor, from the derivative dx with respect to the scores. None if there is no such hyperparameter
+        or the mapping differentiates it itself. gamma_gradient: the same for gamma.
     """
 
     forward: Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
@@ -39,7 +39,10 @@ class Op(NamedTuple):
     gamma_gradient: Callable[..., Tensor] | None = None
 
     def gradient_of(self, name: str, dx: Tensor, p: Tensor, params: dict[str, Any]) -> Tensor:
-        """The derivative with respect to the tensor hyperparameter ``name``, in its shape. Raises TypeError without one."""
+        """The derivative with respect to the tensor hyperparameter ``name``, in its shape.
+
+        Raises TypeError if the operation has no such derivative.
+        """
         of = self.gamma_gradient if name == "gamma" else self.theta_gradient
         if of is None:
             raise TypeError(f"{self.forward.__name__} has no derivative with respect to a tensor {name}")
@@ -47,11 +50,12 @@ class Op(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Scores ready for computing.
+    """Scores prepared for the computation.
 
-    z: ``[..., n]``, float64 where the device has it, shifted so that the row's maximum is 0 and divided by gamma;
-        -inf at excluded positions; 0 in rows that are not computed.
-    keep: ``[..., n]`` bool; dead, bad: ``[..., 1]`` bool, rows without a position and rows with NaN or +inf.
+    z: ``[..., n]``, float64 if the device supports it, shifted so that the maximum of each row is 0 and divided by
+        gamma; -inf at excluded positions; 0 in rows that are not computed.
+    keep: ``[..., n]`` bool.
+    dead, bad: ``[..., 1]`` bool; dead rows have no kept position, bad rows contain NaN or +inf.
     """
 
     z: Tensor
@@ -66,11 +70,11 @@ def widest(x: Tensor) -> torch.dtype:
 
 
 def prepare(x: Tensor, gamma: Value = 1.0) -> Rows:
-    """Rows of scores ``x [..., n]``, shifted before they are divided so that huge scores and tiny gammas survive."""
+    """Prepare scores ``x [..., n]``; they are shifted before the division, so that huge scores or tiny gammas work."""
     wide = x.to(widest(x))
     top = wide.amax(-1, keepdim=True)
     dead = top == -torch.inf
-    bad = ~(top < torch.inf)  # NaN compares false, and amax hands it on
+    bad = ~(top < torch.inf)  # comparisons with NaN are false, and amax propagates NaN
     skip = dead | bad
     z = (wide - top.masked_fill(skip, 0.0)) / gamma
     keep = x > -torch.inf
@@ -79,15 +83,16 @@ def prepare(x: Tensor, gamma: Value = 1.0) -> Rows:
 
 
 def finish(p: Tensor, rows: Rows) -> Tensor:
-    """Exact zeros at excluded positions and in empty rows, NaN in rows that had it; one rounding to the input's type."""
+    """Set excluded positions and empty rows to exactly 0 and bad rows to NaN, and round once to the input's dtype."""
     p = p.masked_fill(~rows.keep | rows.dead, 0.0).masked_fill(rows.bad, torch.nan)
     return p.to(rows.dtype)
 
 
 def project(z: Tensor) -> Tensor:
-    """Euclidean projection on the simplex of rows ``z [..., n]``; -inf stays out. Sorting, O(n log n).
+    """Euclidean projection of rows ``z [..., n]`` onto the simplex; positions at -inf get 0. O(n log n), by sorting.
 
-    Martins & Astudillo 2016, Algorithm 1: the support is the largest k with ``k z_(k) > sum_{j<=k} z_(j) - 1``.
+    Martins & Astudillo 2016, Algorithm 1: the size of the support is the largest k with
+    ``k z_(k) > sum_{j<=k} z_(j) - 1``.
     """
     ordered = z.sort(dim=-1, descending=True).values
     total = ordered.cumsum(-1) - 1.0
@@ -98,7 +103,7 @@ def project(z: Tensor) -> Tensor:
 
 
 def centred(g: Tensor, weight: Tensor) -> Tensor:
-    """``weight * (g - weighted mean of g)`` along the last dimension; 0 where the weights of a row are all 0."""
+    """``weight * (g - weighted mean of g)`` along the last dimension; 0 in rows whose weights are all 0."""
     total = weight.sum(-1, keepdim=True)
     safe = torch.where(total == 0, torch.ones_like(total), total)
     return weight * (g - (weight * g).sum(-1, keepdim=True) / safe)

@@ -1,6 +1,6 @@
-"""Fusedmax and oscarmax: a prox that ties positions together, then the projection on the simplex.
+"""Fusedmax and oscarmax: a prox that ties positions together, followed by the projection onto the simplex.
 
-Both are written for many rows at once: a step of the algorithm is a step of every row.
+Both process many rows at once: each step of the algorithm is carried out for all rows.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from .rows import Value, centred, finish, prepare, project
 def fusedmax_forward(x: Tensor, lam: Value, gamma: Value) -> tuple[Tensor, tuple[Tensor, ...]]:
     """``argmin_{p in simplex} 1/2 ||p - x/gamma||^2 + lam sum_i |p_{i+1} - p_i|`` (Niculae & Blondel 2017, Prop. 2).
 
-    Excluded positions are taken out first, so that the two sides of a hole are neighbours. Saved: the group of every
-    position, ``[R, n]`` int64.
+    Excluded positions are removed first, so that the kept positions on both sides of a gap become neighbours. Saved:
+    the group of every position, ``[R, n]`` int64.
     """
     rows = prepare(x, gamma)
-    # Kept positions to the front, in their order; `place` is where each came from.
+    # Move kept positions to the front, in their order; `place` is where each one came from.
     place = torch.argsort(rows.keep.to(torch.int8), dim=-1, descending=True, stable=True)
     packed = rows.z.gather(-1, place)
     kept = rows.keep.gather(-1, place)
     packed = packed.masked_fill(~kept, 0.0).clamp(min=-1e300)
-    # An edge of weight 0 separates: nothing flows between kept and excluded positions.
+    # Edges between kept and excluded positions get weight 0, which separates the two.
     weight = kept[..., 1:].to(packed.dtype) * lam
     smooth = tv_prox(packed, weight)
     starts = torch.ones_like(kept)
@@ -36,23 +36,24 @@ def fusedmax_forward(x: Tensor, lam: Value, gamma: Value) -> tuple[Tensor, tuple
 def tv_prox(y: Tensor, weight: Tensor) -> Tensor:
     """``argmin_b 1/2 ||b - y||^2 + sum_k weight_k |b_{k+1} - b_k|`` for rows ``y [R, n]``, ``weight [R, n-1]`` >= 0.
 
-    Dynamic programming (Johnson 2013): the derivative of the best cost of the first k values as a function of b_k is
-    piecewise linear and increasing; an edge clips it to [-weight, weight], a value adds ``b - y``. The clipping points
-    bound b_k from b_{k+1} on the way back. Amortised O(n) per row. Positions of a group come out bitwise equal.
+    Solved by dynamic programming (Johnson 2013). Take the best cost of the first k values as a function of b_k: its
+    derivative is piecewise linear and increasing. Each edge clips this derivative to [-weight, weight], and each value
+    adds ``b - y``. On the way back, b_k is b_{k+1} clipped to the interval between the clipping points. The cost
+    is amortised O(n) per row. Positions of one group have bitwise equal results.
     """
     R, n = y.shape
     low, high = torch.empty_like(y), torch.empty_like(y)
-    # Breakpoints of the derivative as a double-ended queue per row: position, change of slope, change of intercept.
+    # The breakpoints of the derivative, one double-ended queue per row: position, change of slope, change of intercept.
     knots = y.new_zeros(3, R, 2 * n + 2)
     head = torch.full((R,), n, device=y.device)
-    tail = head - 1  # empty queue: tail < head
+    tail = head - 1  # the queue is empty if tail < head
     row = torch.arange(R, device=y.device)
     zero = y.new_zeros(R)
 
     def crossing(
         level: Tensor, slope: Tensor, cut: Tensor, end: Tensor, side: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """From one end, drop the knots before the derivative ``slope b + cut`` reaches ``level``; return where it does."""
+        """From one end, drop all knots before the derivative ``slope b + cut`` reaches ``level``; return that point."""
         point = (level - cut) / slope
         while True:
             at, da, dc = knots[:, row, end.clamp(0, 2 * n + 1)]
@@ -64,7 +65,7 @@ def tv_prox(y: Tensor, weight: Tensor) -> Tensor:
             end = torch.where(passed, end + side, end)
             point = torch.where(passed, (level - cut) / slope, point)
 
-    before = zero  # the level that the previous edge clipped at
+    before = zero  # the level at which the previous edge clipped
     for k in range(n):
         after = weight[:, k] if k < n - 1 else zero
         left, slope_l, cut_l, head = crossing(-after, torch.ones_like(zero), -before - y[:, k], head, 1)
@@ -87,19 +88,20 @@ def tv_prox(y: Tensor, weight: Tensor) -> Tensor:
 def oscarmax_forward(x: Tensor, lam: Value, gamma: Value) -> tuple[Tensor, tuple[Tensor, ...]]:
     """``argmin_{p in simplex} 1/2 ||p - x/gamma||^2 + lam sum_{i<j} max(p_i, p_j)``.
 
-    On the simplex p >= 0, so with the scores sorted in decreasing order the penalty is ``sum_i lam (d - i) p_(i)``:
-    subtract it, pool what it put out of order (PAV), project. Valid for scores of any sign, unlike the printed
-    composition with the prox over R^d. Saved: the group of every position, ``[R, n]`` int64.
+    On the simplex p >= 0, so with the scores sorted in decreasing order the penalty is ``sum_i lam (d - i) p_(i)``.
+    Subtract its coefficients from the scores, pool the positions that are then out of order (pool adjacent violators,
+    PAV), and project. This is valid for scores of any sign, unlike the composition with the prox over R^d that is
+    printed in the paper. Saved: the group of every position, ``[R, n]`` int64.
     """
     rows = prepare(x, gamma)
     ordered, place = rows.z.sort(dim=-1, descending=True, stable=True)
     count = rows.keep.sum(-1, keepdim=True)
     rank = torch.arange(
         1, x.shape[-1] + 1, device=x.device, dtype=ordered.dtype
-    )  # whole numbers times lam would be float32
+    )  # an integer tensor times lam would be float32
     kept = rank <= count
     lowered = ordered.clamp(min=-1e300) - lam * (count - rank)
-    # Excluded positions come last and below everything: PAV never pools them with kept ones.
+    # Excluded positions come last and below all others, so that PAV never pools them with kept positions.
     floor = torch.where(kept, lowered, torch.inf).amin(-1, keepdim=True)
     floor = torch.where(torch.isfinite(floor), floor, 0.0) - 1.0
     lowered = torch.where(kept, lowered, floor - rank)
@@ -110,10 +112,10 @@ def oscarmax_forward(x: Tensor, lam: Value, gamma: Value) -> tuple[Tensor, tuple
 
 
 def isotonic_decreasing(y: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Least-squares non-increasing fit to rows ``y [R, n]``, weighted by ``weight [R, n]``, and the block of every position.
+    """Non-increasing least-squares fit to rows ``y [R, n]`` with ``weight [R, n]``, and the block of every position.
 
-    Pool adjacent violators, every row and every violation at once: two adjacent blocks in the wrong order always end
-    in the same block, so they may be merged in any order; repeat until none is left.
+    Pool adjacent violators, with all rows and all violations at once: two adjacent blocks in the wrong order always end
+    up in the same block, so they may be merged in any order. This is repeated until no violation is left.
     """
     n = y.shape[-1]
     blocks = torch.arange(n, device=y.device).expand_as(y).contiguous()
@@ -136,6 +138,8 @@ def group_mean(values: Tensor, groups: Tensor) -> Tensor:
 
 
 def grouped_backward(g: Tensor, p: Tensor, saved: tuple[Tensor, ...], lam: Value, gamma: Value) -> Tensor:
-    """``J_prox J_simplex g / gamma``: centre on the support, then average over every group. The product is symmetric,
-    as the support is a union of groups."""
+    """``J_prox J_simplex g / gamma``: centre g on the support, then average it over each group.
+
+    The product of the Jacobians is symmetric, since the support is a union of groups.
+    """
     return group_mean(centred(g, (p > 0).to(g.dtype)), saved[0]) / gamma

@@ -1,8 +1,8 @@
 """Softmax, sparsemax, entmax and pnormmax: mappings determined by one threshold per row.
 
-The forward finds tau; then ``p_i = f(z_i - tau)`` with f zero on the negatives. The backward functions are
-ordinary torch expressions of ``g`` and ``p``, so that they can be differentiated again, and work along the last
-dimension of tensors of any shape.
+The forward functions find the threshold tau; then ``p_i = f(z_i - tau)``, where f is zero for negative arguments. The
+backward functions are ordinary torch expressions of ``g`` and ``p``, so they can be differentiated again. They work
+along the last dimension of tensors of any shape.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .rows import Value, centred, finish, prepare, project, widest
 
-# Newton converges in fewer than ten steps; the bound only ends rows that stopped one ulp from the root.
+# Newton's method converges in fewer than ten steps; this limit only ends rows that stopped one ulp from the root.
 _MAX_STEPS = 100
 
 
@@ -25,12 +25,12 @@ def sparsemax_forward(x: Tensor, gamma: Value) -> tuple[Tensor, tuple[Tensor, ..
 
 
 def sparsemax_backward(g: Tensor, p: Tensor, saved: tuple[Tensor, ...], gamma: Value) -> Tensor:
-    """``(Diag(s) - s s^T / |S|) g / gamma`` with s the indicator of the support S."""
+    """``(Diag(s) - s s^T / |S|) g / gamma``, where s is the indicator vector of the support S."""
     return centred(g, (p > 0).to(g.dtype)) / gamma
 
 
 def sparsemax_gamma_gradient(dx: Tensor, p: Tensor, gamma: Value) -> Tensor:
-    """``-dx . p``, ``[..., 1]``: on the support ``x = gamma (p + tau)``, and dx sums to 0."""
+    """``-dx . p``, ``[..., 1]``, because on the support ``x = gamma (p + tau)`` and dx sums to 0."""
     return -(dx * p).sum(-1, keepdim=True)
 
 
@@ -46,7 +46,10 @@ def softmax_backward(g: Tensor, p: Tensor, saved: tuple[Tensor, ...], gamma: Val
 
 
 def entmax_forward(x: Tensor, alpha: Value) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """``[(alpha-1) x - tau]_+^{1/(alpha-1)}`` (Peters et al. 2019), alpha > 0; exact for 1.5 and 2, Newton otherwise."""
+    """``[(alpha-1) x - tau]_+^{1/(alpha-1)}`` for alpha > 0 (Peters et al. 2019).
+
+    The threshold has a closed form for alpha 1.5 and 2; otherwise it is found by Newton's method.
+    """
     rows = prepare(x)
     if isinstance(alpha, float):
         special = {1.5: _entmax15, 2.0: project}.get(alpha)
@@ -59,11 +62,14 @@ def entmax_forward(x: Tensor, alpha: Value) -> tuple[Tensor, tuple[Tensor, ...]]
 
 
 def _entmax15(z: Tensor) -> Tensor:
-    """Closed form on sorted scores: with mean M_k and summed squared deviation V_k of the k largest ``z/2``,
-    ``tau_k = M_k - sqrt((1 - V_k)/k)`` and the support is the largest k with ``tau_k <= z_(k)/2``."""
+    """Closed form on sorted scores, for alpha = 1.5.
+
+    Let M_k be the mean of the k largest ``z/2``, and V_k the sum of their squared deviations from M_k. Then
+    ``tau_k = M_k - sqrt((1 - V_k)/k)``, and the size of the support is the largest k with ``tau_k <= z_(k)/2``.
+    """
     z = z / 2
     ordered = z.sort(dim=-1, descending=True).values
-    # Positions that cannot be in the support (the threshold is at least max - 1) would only spoil the running sums.
+    # Positions that cannot be in the support (the threshold is at least max - 1) would make the running sums less exact.
     ordered = ordered.clamp(min=-1.5)
     count = torch.arange(1, z.shape[-1] + 1, dtype=z.dtype, device=z.device)
     mean = ordered.cumsum(-1) / count
@@ -77,8 +83,9 @@ def _entmax15(z: Tensor) -> Tensor:
 def _entmax(z: Tensor, alpha: Value) -> Tensor:
     """Root of ``F(s) = sum_i u_i^{1/a} = 1``, ``u_i = [1 - a (s - z_i)]_+``, ``a = alpha - 1``, for 0 < alpha <= 2.
 
-    s = (tau + 1)/a stays finite as alpha -> 1 (there it is the log-partition function), and so does every quotient by a
-    below. Newton on the norm ``F^a``, convex in s for a > 0 and concave for a < 0, from the left end s = 0.
+    The unknown s = (tau + 1)/a stays finite as alpha -> 1, where it is the log-partition function; every quotient by a
+    below stays finite, too. Newton's method is applied to the norm ``F^a``, which is convex in s for a > 0 and concave
+    for a < 0. It starts at the left end s = 0.
     """
     a = torch.as_tensor(alpha - 1.0, dtype=z.dtype, device=z.device)
     softmax, a_or_1 = a == 0, torch.where(a == 0, 1.0, a)
@@ -96,18 +103,19 @@ def _entmax(z: Tensor, alpha: Value) -> Tensor:
         return total - 1.0, torch.where(softmax, total * total.log() / slope, newton)
 
     low = torch.zeros_like(z[..., :1])
-    # F(s) <= n (1 - a s)^{1/a} as all z <= 0, so the root is left of the point where that is 1.
+    # F(s) <= n (1 - a s)^{1/a} since all z <= 0, so the root is left of the point where this upper bound is 1.
     high = low + torch.where(softmax, log_n, -torch.expm1(-a * log_n) / a_or_1)
     p = density(_root(step, low, high))
     return p / p.sum(-1, keepdim=True)
 
 
 def _steep_entmax(z: Tensor, alpha: Value) -> Tensor:
-    """The same for alpha >= 2, where p rises from 0 with infinite slope and the threshold may lie within 1e-300 of a score.
+    """Entmax for alpha >= 2, where p rises from 0 with infinite slope and tau may be within 1e-300 of a score.
 
-    So the unknown is the least positive probability w: with K the last position of the support (scores sorted) and
-    ``c_j = (a (z_j - z_K))^{1/a}``, ``p_j = (c_j^a + w^a)^{1/a}`` is a norm of (c_j, w), convex in w: Newton from the right
-    is monotone. Position k is in the support iff the c_j of those before it, taken from k, sum to less than 1.
+    Therefore the unknown is w, the smallest positive probability. Let the scores be sorted, let K be the last position
+    of the support, and let ``c_j = (a (z_j - z_K))^{1/a}``. Then ``p_j = (c_j^a + w^a)^{1/a}`` is a norm of (c_j, w)
+    and so convex in w, and Newton's method from the right is monotone. Position k is in the support if and only if the
+    c_j of the positions before k, computed with z_k in place of z_K, sum to less than 1.
     """
     a = torch.as_tensor(alpha - 1.0, dtype=z.dtype, device=z.device)
     ordered = z.sort(dim=-1, descending=True).values.clamp(min=-1e300)
@@ -115,10 +123,10 @@ def _steep_entmax(z: Tensor, alpha: Value) -> Tensor:
     last = torch.full_like(first, z.shape[-1])
 
     def above(k: Tensor) -> Tensor:
-        """How far the scores are above the k-th, ``[..., n]``."""
+        """``a`` times the amount by which each score exceeds the k-th largest, ``[..., n]``; 0 where it does not."""
         return a * (z - ordered.gather(-1, k)).clamp(min=0.0)
 
-    while bool((last - first > 1).any()):  # bisection: first is in the support, last is not
+    while bool((last - first > 1).any()):  # bisection: `first` is in the support, `last` is not
         middle = (first + last) // 2
         inside = above(middle).pow(1.0 / a).sum(-1, keepdim=True) < 1.0
         settled = last - first <= 1
@@ -130,7 +138,7 @@ def _steep_entmax(z: Tensor, alpha: Value) -> Tensor:
     w = torch.minimum(w, 1.0 / (higher.sum(-1, keepdim=True) + ties))
 
     def probability(w: Tensor) -> Tensor:
-        # w^a may be too small to be told from 0; w is not.
+        # w^a may underflow to 0, but w does not.
         return torch.where(higher, (c_a + w.pow(a)).pow(1.0 / a), torch.where(least, w, 0.0))
 
     for _ in range(_MAX_STEPS):
@@ -148,8 +156,9 @@ def _steep_entmax(z: Tensor, alpha: Value) -> Tensor:
 def _root(step: Callable[[Tensor], tuple[Tensor, Tensor]], low: Tensor, high: Tensor) -> Tensor:
     """Root in ``[low, high]`` of a decreasing function, all rows at once.
 
-    ``step(s)`` returns the function's value and the Newton increment. A step that would leave the bracket, or follows one
-    that did not halve the value, is replaced by bisection; the iteration ends when no row moves by more than a few ulps.
+    ``step(s)`` returns the function's value and the Newton increment. If a step would leave the bracket, or the step
+    before did not halve the value, bisection is used instead. The iteration ends when no row moves by more than a few
+    ulps.
     """
     s = best = low
     ulp = 2 * torch.finfo(s.dtype).eps
@@ -161,11 +170,11 @@ def _root(step: Callable[[Tensor], tuple[Tensor, Tensor]], low: Tensor, high: Te
         low = torch.where(value > 0, s, low)
         high = torch.where(value > 0, high, s)
         new = s + increment
-        # Near the root the value only jitters; that is no reason to jump away from it.
+        # Near the root, the value only jitters; bisecting would jump away from the root.
         stalled = (size > 0.5 * last) & (size > 1e-6)
         inside = (new >= low) & (new <= high) & torch.isfinite(new) & ~stalled
         new = torch.where(inside, new, (low + high) / 2)
-        # Values closer to 0 than the rounding of their own sum cannot be told from a root.
+        # A value smaller than the rounding error of its own sum cannot be distinguished from a root.
         done = ((new - s).abs() <= ulp * s.abs()) | (least <= 4 * ulp) | (high - low <= ulp * high.abs())
         if bool(done.all()):
             break
@@ -176,8 +185,8 @@ def _root(step: Callable[[Tensor], tuple[Tensor, Tensor]], low: Tensor, high: Te
 def entmax_backward(g: Tensor, p: Tensor, saved: tuple[Tensor, ...], alpha: Value) -> Tensor:
     """``Diag(s) - s s^T / sum(s)`` with ``s = p^{2 - alpha}`` on the support.
 
-    For alpha > 2 the least probability has by far the largest weight: the mean of g is taken relative to it and with
-    weights relative to its own, and its own entry is what makes the sum 0.
+    For alpha > 2, the smallest probability has by far the largest weight. So g is measured relative to its entry there,
+    the weights are measured relative to the largest weight, and that position's gradient is set so that the sum is 0.
     """
     if isinstance(alpha, float):
         return _weighted(g, p, alpha) if alpha <= 2.0 else _pivoted(g, p, alpha)
@@ -202,18 +211,19 @@ def _pivoted(g: Tensor, p: Tensor, alpha: Value) -> Tensor:
     total = relative.sum(-1, keepdim=True)
     mean = (relative * h).sum(-1, keepdim=True) / torch.where(total == 0, 1.0, total)
     others = torch.where(pivot, 0.0, weight * (h - mean))
-    # The largest finite number stands for what would overflow.
+    # Values that would overflow are replaced by the largest finite number.
     limit = torch.finfo(p.dtype).max
     return torch.where(pivot, -others.sum(-1, keepdim=True), others).clamp(-limit, limit).to(g.dtype)
 
 
 def entmax_alpha_gradient(dx: Tensor, p: Tensor, alpha: Tensor) -> Tensor:
-    """Derivative with respect to alpha, ``[..., 1]``, given the one with respect to the scores.
+    """The derivative with respect to alpha, ``[..., 1]``, given the derivative dx with respect to the scores.
 
-    On the support ``x_i = F(p_i, alpha) + tau`` with ``F = (p^a - 1)/a``, ``a = alpha - 1``; differentiating at fixed x
-    gives ``dp/dalpha = -J dF/dalpha``. ``dF/dalpha = L^2 (1 + e^s (s - 1))/s^2`` with ``L = log p``, ``s = a L``: no
-    cancellation as alpha -> 1, where the fraction tends to 1/2. For alpha > 2 its constant part ``L^2/s^2 = 1/a^2`` is
-    left out: J maps constants to 0, but not in floating point where J is huge.
+    On the support, ``x_i = F(p_i, alpha) + tau`` with ``F = (p^a - 1)/a`` and ``a = alpha - 1``. Differentiating at
+    fixed x gives ``dp/dalpha = -J dF/dalpha``. With ``L = log p`` and ``s = a L``, ``dF/dalpha`` is
+    ``L^2 (1 + e^s (s - 1))/s^2``. This form has no cancellation as alpha -> 1, where the fraction tends to 1/2. For
+    alpha > 2, its constant part ``L^2/s^2 = 1/a^2`` is left out: J maps constants to 0 in exact arithmetic, but not in
+    floating point when J is huge.
     """
     positive = p > 0
     log_p = torch.where(positive, p, 1.0).log()
@@ -221,7 +231,7 @@ def entmax_alpha_gradient(dx: Tensor, p: Tensor, alpha: Tensor) -> Tensor:
     s = a * log_p
     small = s.abs() < 1e-2
     safe = torch.where(small, -1.0, s)
-    # (1 + e^s (s - 1)) = s e^s - expm1(s); below 1e-2 the series has an error of less than 1e-13.
+    # (1 + e^s (s - 1)) = s e^s - expm1(s); for |s| below 1e-2, the series has an error of less than 1e-13.
     series = 0.5 + s / 3 + s.square() / 8 + s.pow(3) / 30 + s.pow(4) / 144 + s.pow(5) / 840
     fraction = torch.where(small, series, (safe * safe.exp() - torch.expm1(safe)) / safe.square())
     steep = a > 1.0
@@ -233,8 +243,9 @@ def entmax_alpha_gradient(dx: Tensor, p: Tensor, alpha: Tensor) -> Tensor:
 def pnormmax_forward(x: Tensor, p: Value, gamma: Value) -> tuple[Tensor, tuple[Tensor, ...]]:
     """``argmax_{y in simplex} x.y - gamma/2 ||y||_p^2``, 1 < p <= 2 (Niculae & Blondel 2017, sec. 3.1).
 
-    With the dual exponent ``q = p/(p-1)`` and ``v = [x/gamma - tau]_+``: ``y = v^{q-1} / sum v^{q-1}`` where tau solves
-    ``sum v^{q-1} = ||v||_q^{q-2}``, the derivative of the convex dual. Written for ``t = max - tau`` and ``w = v/t``.
+    With the dual exponent ``q = p/(p-1)`` and ``v = [x/gamma - tau]_+``, the solution is ``y = v^{q-1} / sum v^{q-1}``,
+    where tau solves ``sum v^{q-1} = ||v||_q^{q-2}``, the derivative of the convex dual. The code uses ``t = max - tau``
+    and ``w = v/t``.
     """
     rows = prepare(x, gamma)
     if isinstance(p, float) and p == 2.0:
@@ -263,7 +274,7 @@ def pnormmax_forward(x: Tensor, p: Value, gamma: Value) -> tuple[Tensor, tuple[T
         return value, value / slope
 
     size = torch.tensor(float(n), dtype=z.dtype, device=z.device)
-    # max - tau lies in [n^(-2/q), 1] (gamma divided out); the unknown handed to the solver is -t, in which the function decreases.
+    # max - tau lies in [n^(-2/q), 1] (gamma is divided out). The solver's unknown is -t: the function decreases in it.
     low = torch.zeros_like(z[..., :1]) - 1.0
     high = torch.zeros_like(low) - size.pow(-2.0 / q)
     t = -_root(step, low, high)
@@ -272,10 +283,10 @@ def pnormmax_forward(x: Tensor, p: Value, gamma: Value) -> tuple[Tensor, tuple[T
 
 
 def pnormmax_backward(g: Tensor, p_out: Tensor, saved: tuple[Tensor, ...], p: Value, gamma: Value) -> Tensor:
-    """Inverse Hessian of ``gamma/2 ||y||_p^2`` on the support, projected on directions that sum to 0.
+    """The inverse Hessian of ``gamma/2 ||y||_p^2`` on the support, projected onto directions that sum to 0.
 
     The Hessian is diagonal plus rank one, so Sherman-Morrison gives ``H^{-1} g = e g - (2-p)/(p-1) (y.g) y / N^2`` with
-    ``N = ||y||_p`` and ``e = y^{2-p} N^{p-2} / (p-1)``; cost O(n).
+    ``N = ||y||_p`` and ``e = y^{2-p} N^{p-2} / (p-1)``. The cost is O(n).
     """
     y, support, norm = _norm(p_out, p)
     e = torch.where(support, y.pow(2.0 - p) * norm.pow(p - 2.0) / (p - 1.0), 0.0)
@@ -288,7 +299,7 @@ def pnormmax_backward(g: Tensor, p_out: Tensor, saved: tuple[Tensor, ...], p: Va
 
 
 def pnormmax_p_gradient(dx: Tensor, p_out: Tensor, p: Tensor, gamma: Value) -> Tensor:
-    """Derivative with respect to the exponent, ``[..., 1]``: ``-dx . d/dp (gamma y^{p-1} ||y||_p^{2-p})``."""
+    """The derivative with respect to the exponent p, ``[..., 1]``: ``-dx . d/dp (gamma y^{p-1} ||y||_p^{2-p})``."""
     y, support, norm = _norm(p_out, p)
     log_y = y.log()
     power = torch.where(support, y.pow(p), 0.0)
@@ -300,14 +311,14 @@ def pnormmax_p_gradient(dx: Tensor, p_out: Tensor, p: Tensor, gamma: Value) -> T
 
 
 def pnormmax_gamma_gradient(dx: Tensor, p_out: Tensor, p: Value, gamma: Value) -> Tensor:
-    """``-dx . F``, ``[..., 1]``: on the support ``x = gamma (F + tau)`` with ``F = y^{p-1} ||y||_p^{2-p}``."""
+    """``-dx . F``, ``[..., 1]``, because on the support ``x = gamma (F + tau)`` with ``F = y^{p-1} ||y||_p^{2-p}``."""
     y, support, norm = _norm(p_out, p)
     change = y.pow(p - 1.0) * norm.pow(2.0 - p)
     return -(dx * torch.where(support, change, 0.0)).sum(-1, keepdim=True)
 
 
 def _norm(p_out: Tensor, p: Value) -> tuple[Tensor, Tensor, Tensor]:
-    """``y`` with 1 outside the support (so that powers stay differentiable), the support, and ``||y||_p`` (1 if empty)."""
+    """Returns y (1 off the support, so that powers stay differentiable), the support, and ``||y||_p`` (1 if empty)."""
     support = p_out > 0
     y = torch.where(support, p_out, 1.0)
     total = torch.where(support, y.pow(p), 0.0).sum(-1, keepdim=True)

@@ -1,12 +1,13 @@
-"""The GPU backend: Triton kernels, one launch forward and one backward for each mapping.
+"""The GPU backend: Triton kernels, with one launch forward and one launch backward for each mapping.
 
-It takes float32, float16 and bfloat16 rows [R, n] on a CUDA device, n up to 32,768 (fusedmax and oscarmax: 8,192), and their
-mask. It computes in float32 and rounds once. The reference, which runs on any device, takes the rest: float64, longer rows,
-constrained_sparsemax, alpha above 2. ``forward`` and ``backward`` are those of ``sparse_attention.kernels`` with one more
-argument, a `Form`. softmax, sparsecone and sparsehourglass, which are torch code elsewhere, are kernels here.
+It takes float32, float16 and bfloat16 rows [R, n] on a CUDA device, with n up to 32,768 (8,192 for fusedmax and
+oscarmax), and their mask. It computes in float32 and rounds once. The reference, which runs on any device, handles the
+rest: float64, longer rows, constrained_sparsemax, and alpha above 2. ``forward`` and ``backward`` are called as
+described in ``sparse_attention.kernels``, with one more argument, a `Form`. Softmax, sparsecone and sparsehourglass
+have kernels here; on other devices they are torch code.
 
-These kernels are tested under Triton's interpreter and compiled ahead of time for sm_80 and sm_90. They have never been
-run on a GPU. With ``TRITON_INTERPRET=1`` they also take CPU tensors, slowly.
+These kernels are tested in Triton's interpreter and compiled ahead of time for sm_80 and sm_90. They have never been
+run on a GPU. With ``TRITON_INTERPRET=1``, they also take CPU tensors, but are slow.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from ..reference import OPS as REFERENCE
 _LONGEST, _LONGEST_GROUPED = 32768, 8192  # longer rows of fusedmax and oscarmax would compile for minutes
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
-_PROGRAMS = 2048  # fusedmax: a warp for every row while there are fewer, then rows side by side on its lanes
+_PROGRAMS = 2048  # fusedmax: with fewer rows, each row gets a warp; with more, a warp's lanes handle one row each
 _kernels: Any = None
 
 Result = tuple[Tensor, tuple[Tensor, ...]]
 
 
 def _load() -> Any:
-    """Triton is imported on first use: it takes longer than the rest of the package together."""
+    """Import Triton on first use, since its import takes longer than that of the whole package."""
     global _kernels
     if _kernels is None:
         try:
@@ -43,7 +44,7 @@ def _load() -> Any:
 
 
 def available(op: str, x: Tensor) -> bool:
-    """Whether ``op`` can run on ``x`` here."""
+    """True if ``op`` can run on ``x`` on this machine."""
     return (
         op in OPS
         and (x.is_cuda or (_INTERPRETED and x.device.type == "cpu"))
@@ -54,15 +55,16 @@ def available(op: str, x: Tensor) -> bool:
 
 
 def exact(params: dict[str, float]) -> bool:
-    """Whether float32 is enough for these hyperparameters; otherwise the reference computes."""
+    """True if float32 is precise enough for these hyperparameters; if not, the reference is used."""
     return 1.1 <= params.get("alpha", 2.0) <= 2.0 and params.get("p", 2.0) >= 1.05
 
 
 class Form(NamedTuple):
-    """What a kernel does in addition: a mask to apply and the type to round to.
+    """Extra arguments of a kernel: the mask to apply and the dtype to round to.
 
-    mask: uint8, nonzero = keep, for rows of a shape [R / (size1 size2), size1, size2]; layout: size1, size2, the mask's
-    strides of those three dimensions and along n. dtype: of the attention or the gradient; by default the input's.
+    mask: uint8, nonzero = keep, for rows of shape [R / (size1 size2), size1, size2]. layout: size1, size2, then the
+    mask's strides in those three dimensions and along n. dtype: dtype of the attention or the gradient; by default the
+    input's.
     """
 
     mask: Tensor | None = None
@@ -74,7 +76,7 @@ PLAIN = Form()
 
 
 def form(mask: Tensor | None, dtype: torch.dtype) -> Form:
-    """For a boolean mask expanded to ``[..., n]``: read in place, or copied if it needs more than three strides."""
+    """The `Form` for a boolean mask expanded to ``[..., n]``; a mask that needs more than three strides is copied."""
     if mask is None:
         return Form(dtype=dtype)
     lead: list[tuple[int, int]] = []
@@ -90,7 +92,10 @@ def form(mask: Tensor | None, dtype: torch.dtype) -> Form:
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-    """Start a kernel; every launch goes through here. A lazily negated tensor has other values in memory than it means."""
+    """Start a kernel; all launches go through here.
+
+    Lazily negated tensors are resolved first, since their values in memory differ from the values they represent.
+    """
     if programs:
         kernel[(programs,)](*(x.resolve_neg() if isinstance(x, Tensor) else x for x in arguments), **constants)
 
@@ -217,14 +222,14 @@ def _grouped_backward(g: Tensor, p: Tensor, saved: Any, form: Form = PLAIN, *, l
 
 
 class Kernel(NamedTuple):
-    """One operation."""
+    """The forward and backward of one operation."""
 
     forward: Callable[..., Result]
     backward: Callable[..., Tensor]
 
 
 def _or_reference(op: str, kernel: Kernel) -> Kernel:
-    """The kernel, or the reference where float32 is not enough for the hyperparameters (see `exact`)."""
+    """A kernel that uses the reference if float32 is not precise enough for the hyperparameters (see `exact`)."""
 
     def forward(x: Tensor, form: Form = PLAIN, **params: float) -> Result:
         return kernel.forward(x, form, **params) if exact(params) else REFERENCE[op].forward(x, **params)

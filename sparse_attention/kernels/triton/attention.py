@@ -1,9 +1,10 @@
-"""Fused attention on the GPU: ``entmax(scale q k') v`` without the matrix of scores; the kernels are in ``attention_kernels``.
+"""Fused attention on the GPU: ``entmax(scale q k') v`` without the matrix of scores; kernels: ``attention_kernels``.
 
-The contract is that of ``kernels.native.attention``, for float32, float16 and bfloat16: scores, thresholds and sums are float32;
-in half precision the weights are rounded to it before they meet the values, and their gradients before they meet queries and
-keys, as in flash attention. Nothing waits for the device. Deterministic. Tested under Triton's interpreter and compiled
-ahead of time; never run on a GPU.
+The contract is that of ``kernels.native.attention``, for float32, float16 and bfloat16. Scores, thresholds and sums are
+float32. For half-precision inputs, as in flash attention, the weights are rounded to half precision before they are
+multiplied by the values, and the gradients of the scores before they are multiplied by queries and keys. No call waits
+for the device. Results are deterministic. The kernels are tested in Triton's interpreter and compiled ahead of time;
+they have never been run on a GPU.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from torch import Tensor
 
 from .. import triton as rows
 
-WIDEST = 128  # channels: wider blocks do not fit a multiprocessor's memory
+WIDEST = 128  # the most channels; wider blocks do not fit into the memory of a multiprocessor
 
 
 class Saved(NamedTuple):
-    """What backward needs: each query's largest score and the threshold below it, and whether each pair of blocks has support."""
+    """Data for the backward: each query's largest score, the threshold relative to it, and the blocks with support."""
 
-    top: Tensor  # float32 [H, n], of (alpha - 1) scale q k'
+    top: Tensor  # float32 [H, n], the maximum of (alpha - 1) scale q k'
     tau: Tensor  # float32 [H, n]
     flags: Tensor  # int8 [H, query blocks, key blocks]
     lengths: Tensor | None
@@ -32,7 +33,7 @@ class Saved(NamedTuple):
 
 
 def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
-    """Why the kernels do not take these tensors, as a clause; None if they do."""
+    """The reason why the kernels cannot take these tensors, as a clause; None if they can."""
     if not (q.is_cuda or (rows._INTERPRETED and q.device.type == "cpu")):
         return f"the Triton kernels run on CUDA devices, q is on {q.device}"
     if not 1.1 <= alpha <= 2.0:
@@ -48,7 +49,7 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool = False, lengths: Tensor | None = None,
     save: bool = True, block: int = 64,
 ) -> tuple[Tensor, Saved | None]:  # fmt: skip
-    """q [H, n, d], k [G, m, d], v [G, m, e] contiguous; lengths int64 [H]; out [H, n, e] of q's type."""
+    """q [H, n, d], k [G, m, d] and v [G, m, e] are contiguous; lengths is int64 [H]; out [H, n, e] has q's dtype."""
     from . import attention_kernels
 
     (heads, n, _), m = q.shape, k.shape[1]
@@ -65,7 +66,7 @@ def forward(
 
 
 def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
-    """dq, dk, dv for the q, k, v of `forward`; grad_out [H, n, e] contiguous, of their type."""
+    """The gradients dq, dk, dv for the q, k, v of `forward`; grad_out [H, n, e] is contiguous and has their dtype."""
     from . import attention_kernels
 
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))

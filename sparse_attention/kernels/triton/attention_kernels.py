@@ -1,14 +1,16 @@
-"""Sparse attention on the GPU: one kernel forward, one for the gradient of the queries, one for that of keys and values.
+"""Sparse attention on the GPU: a forward kernel, a backward kernel for queries, and a backward kernel for keys, values.
 
-Entmax with alpha = 1 + 1/r: with x = (alpha - 1) scale q k' and top = max x, p = (x - top - tau)_+^r, tau in [-1, 0) such that
-sum p = 1 (r = 1 sparsemax, r = 2 entmax15). Scores are computed block by block wherever they are needed and never stored.
-That a block-sparse gradient pays on GPUs is the finding of AdaSplash (arXiv 2502.12082); the root finder here is another.
+The mapping is entmax with alpha = 1 + 1/r (r = 1 for sparsemax, r = 2 for entmax15). With x = (alpha - 1) scale q k'
+and top = max x, p = (x - top - tau)_+^r, where tau in [-1, 0) is such that sum p = 1. Scores are computed block by
+block whenever they are needed and never stored. AdaSplash (arXiv 2502.12082) found that a block-sparse gradient is
+worthwhile on GPUs; the root finder here is a different one.
 
-A threshold of some of the keys is at most that of all, so the first pass, which finds top, raises a lower bound of the
-threshold by Newton steps inside each block. Then Newton runs on all blocks that may have support: the r-norm of
-(x - top - tau)_+ is convex in tau, so it climbs to the root and never passes it, and a block that has fallen below it stays so.
+The threshold for some of the keys is at most the threshold for all keys. So the first pass, which finds top, also
+raises a lower bound of the threshold by Newton steps inside each block. Then Newton's method runs on all blocks that
+may have support. The r-norm of (x - top - tau)_+ is convex in tau, so tau increases to the root and never passes it,
+and a block whose scores are all below the threshold stays below it.
 
-A row that sees no key has top = +inf, one with NaN or +inf among its scores top = NaN.
+A row that sees no key has top = +inf; a row with NaN or +inf among its scores has top = NaN.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from .rows import power
 
 @triton.jit
 def _powers(d, R: tl.constexpr):
-    """d^r and d^(r - 1), 0 where d is 0, NaN where it is NaN."""
+    """d^r and d^(r - 1); 0 where d is 0, and NaN where d is NaN."""
     if R == 1.0:
         lower = tl.where(d > 0, 1.0, d)
         upper = d
@@ -36,7 +38,7 @@ def _powers(d, R: tl.constexpr):
 
 @triton.jit
 def _step(f, h, R: tl.constexpr):
-    """Newton's step for the r-norm to be 1: f the sum of d^r, h that of d^(r - 1)."""
+    """The Newton step towards an r-norm of 1; f is the sum of d^r, and h the sum of d^(r - 1)."""
     if R == 1.0:
         goal = 0.0 * f + 1.0
     elif R == 2.0:
@@ -48,7 +50,7 @@ def _step(f, h, R: tl.constexpr):
 
 @triton.jit
 def _block(x_ptr, start, at, size, width, CHANNELS: tl.constexpr):
-    """Rows ``at`` of an array [size, width] that begins at row ``start`` of memory, 0 outside: [len(at), CHANNELS]."""
+    """Rows ``at`` of an array [size, width] that begins at row ``start`` in memory: [len(at), CHANNELS], 0 outside."""
     channel = tl.arange(0, CHANNELS)
     inside = (at < size)[:, None] & (channel < width)[None, :]
     return tl.load(x_ptr + (start + at)[:, None] * width + channel[None, :], mask=inside, other=0.0)
@@ -56,7 +58,10 @@ def _block(x_ptr, start, at, size, width, CHANNELS: tl.constexpr):
 
 @triton.jit
 def _scores(q, k, rows, columns, n, m, length, factor, CAUSAL: tl.constexpr):
-    """factor q k', -inf where a query does not see a key. Both directions compute it in the same form, so to the same bits."""
+    """factor q k', or -inf where a query does not see a key.
+
+    The forward and backward kernels use the same formula, so they get the same bits.
+    """
     x = tl.dot(q, tl.trans(k), input_precision="ieee") * factor
     seen = (rows < n)[:, None] & (columns < length)[None, :]
     if CAUSAL:
@@ -66,7 +71,7 @@ def _scores(q, k, rows, columns, n, m, length, factor, CAUSAL: tl.constexpr):
 
 @triton.jit
 def _excess(x, top, tau):
-    """(x - top - tau)_+; NaN in rows whose top is NaN."""
+    """(x - top - tau)_+, or NaN in rows whose top is NaN."""
     d = (x - top[:, None]) - tau[:, None]
     return tl.where(d <= 0, 0.0, d)
 
@@ -81,7 +86,7 @@ def _length(lengths_ptr, head, m, LENGTHS: tl.constexpr):
 
 @triton.jit
 def _end(length, block, n, m, CAUSAL: tl.constexpr, ROWS: tl.constexpr):
-    """Keys from there on are seen by no query of the block."""
+    """The end of the visible keys: no query of the block sees this key or a later one."""
     end = length
     if CAUSAL:
         end = tl.minimum(end, tl.maximum(block * ROWS + ROWS + m - n, 0))
@@ -94,13 +99,14 @@ def attend_forward(
     R: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     WIDTH: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """out [H, n, e], top and tau [H, n], flags int8 [H, query blocks, key blocks] (1: has support), which come as zeros.
+    """Writes out [H, n, e], top and tau [H, n], and flags int8 [H, query blocks, key blocks].
 
-    q [H, n, d], k [H / repeat, m, d], v [H / repeat, m, e]; one program for ROWS queries of a head.
+    A flag is 1 if its pair of blocks has support; the flags must be zeros before the call. The inputs are q [H, n, d],
+    k [H / repeat, m, d] and v [H / repeat, m, e]. One program handles ROWS queries of a head.
     """
     blocks = tl.cdiv(n, ROWS)
     program = tl.program_id(0)
-    block = blocks - 1 - program % blocks  # causal: the longest first
+    block = blocks - 1 - program % blocks  # with a causal mask, the longest blocks run first
     head = (program // blocks).to(tl.int64)
     keys = head // repeat * m
     rows = block * ROWS + tl.arange(0, ROWS)
@@ -125,7 +131,7 @@ def attend_forward(
             upper, lower = _powers(above, R)
             f = tl.sum(upper, 1)
             low += tl.where(f > 1.0, _step(f, tl.sum(lower, 1), R), 0.0)
-        slack = 1e-6 * (tl.abs(top) + 1.0)  # more than the rounding of the bound
+        slack = 1e-6 * (tl.abs(top) + 1.0)  # larger than the rounding error of the bound
         may = (x > (low - slack)[:, None]) | (spoilt > 0)[:, None]
         tl.store(flags + j // KEYS, tl.max(tl.max(may.to(tl.int32), 1), 0).to(tl.int8))
 
@@ -150,7 +156,7 @@ def attend_forward(
                 tl.store(flags + j // KEYS, tl.max(tl.max((above != 0).to(tl.int32), 1), 0).to(tl.int8))
         step = _step(f, h, R)
         tau = tl.where(moving == 1, tau + step, tau)
-        if R == 1.0:  # supports shrink until they are right; a later growth by rounding is no progress
+        if R == 1.0:  # the support shrinks until it is correct; if it grows again, this is rounding, so stop
             on = (size == 0.0) | (h < size)
             size = h
         else:
@@ -182,7 +188,10 @@ def attend_queries_backward(
     R: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     WIDTH: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """dq = scale (s (g v' - mean)) k with s = p^(2 - alpha), and the mean of g v' weighted by s, [H, n], for the keys."""
+    """dq = scale (s (g v' - mean)) k with s = p^(2 - alpha).
+
+    Also writes mean [H, n], the mean of g v' weighted by s, which the kernel for the keys needs.
+    """
     blocks = tl.cdiv(n, ROWS)
     program = tl.program_id(0)
     block = blocks - 1 - program % blocks
@@ -233,7 +242,11 @@ def attend_keys_backward(
     R: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     WIDTH: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv of KEYS keys of a group: the query blocks with support, head after head, so in one order of sums."""
+    """dk and dv for KEYS keys of a group.
+
+    The program adds up the query blocks with support, one head after another, so the order of the sums is always the
+    same.
+    """
     key_blocks = tl.cdiv(m, KEYS)
     program = tl.program_id(0)
     key_block = program % key_blocks

@@ -1,8 +1,11 @@
-"""Mappings decided by one number a row, on the GPU: softmax, sparsemax, entmax, pnormmax, sparsecone and sparsehourglass.
+"""GPU kernels of mappings with one threshold or scale per row.
 
-One program per row, the row in registers, Newton for the threshold. The mathematics and the names are those of
-``kernels/native/src/thresholds.h``: with b = scale (x - max x) the threshold tau lies in [-1, 0), d = (b - tau)_+, and the
-root finder works on sums of d. Loads convert to float32, everything inside is float32, the store rounds once.
+These are softmax, sparsemax, entmax, pnormmax, sparsecone and sparsehourglass.
+
+Each program handles one row, keeps it in registers, and finds the threshold by Newton's method. The mathematics and
+names are those of ``kernels/native/src/thresholds.h``: with b = scale (x - max x), the threshold tau lies in [-1, 0).
+The root finder works on sums of d = (b - tau)_+. Loads convert to float32, all computation is in float32, and the store
+rounds once.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ SOFTMAX, CONE, HOURGLASS = tl.constexpr(4), tl.constexpr(5), tl.constexpr(6)
 
 @triton.jit
 def _cone_scale(x, q, MIRRORED: tl.constexpr):
-    """alpha = (1 + K q) / (|sum x| + K q) over the K kept entries, that denominator, and the sign of the sum."""
+    """Returns alpha = (1 + K q) / (|sum x| + K q) over the K kept entries, its denominator, and the sign of the sum."""
     keep = x > -float("inf")
     offset = tl.sum(tl.where(keep, 1.0, 0.0), 0) * q
     total = tl.sum(tl.where(keep, x, 0.0), 0)
@@ -35,9 +38,9 @@ def simplex_forward(
     x_ptr, mask_ptr, p_ptr, rows, n, size1, size2, s0, s1, s2, s3, scale, r,
     RULE: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """p = mapping(x) for row ``program_id(0)`` of contiguous [R, n] arrays; BLOCK a power of two, at least n.
+    """p = mapping(x) for row ``program_id(0)`` of contiguous [R, n] arrays; BLOCK is a power of two and at least n.
 
-    ``r``: 1/(alpha - 1) for ENTMAX; q = p/(p - 1) for PNORMMAX; q for CONE and HOURGLASS; else unused.
+    ``r`` is 1/(alpha - 1) for ENTMAX, q = p/(p - 1) for PNORMMAX, and q for CONE and HOURGLASS; otherwise it is unused.
     """
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
@@ -52,14 +55,14 @@ def simplex_forward(
         x = tl.where(keep, alpha * x, -float("inf"))
         top = tl.max(x, 0)
     b = tl.where(keep, tl.maximum((x - top) * scale, -1e9), -1e9)
-    # Rows without a mapping go through the motions with zeros.
+    # Rows that are empty or contain NaN or +inf are computed with zeros.
     b = tl.where(infinite | empty, tl.where(inside, 0.0, -1e9), b)
 
     if RULE == SOFTMAX:
         d = tl.where(b > -1e9, tl.exp2(b * 1.4426950408889634), 0.0)
         p = d / tl.sum(d, 0)
     elif RULE == PNORMMAX:
-        tau = tl.max(b, 0) - 1.0  # the largest entry alone: at most the threshold
+        tau = tl.max(b, 0) - 1.0  # the threshold of only the largest entry, which is at most the threshold
         lo = tau
         hi = 0.0 * tau
         step = 0.0 * tau + 1.0
@@ -67,7 +70,7 @@ def simplex_forward(
         while (tl.abs(step) > -4e-6 * tau) & (passes < 60):
             d = tl.maximum(b - tau, 0.0)
             w = power(d, r - 2.0)
-            # power drops zeros, so d^0 counts the support when q = 2
+            # power gives 0 where d is 0, so d^0 counts the support if q = 2
             v = w * d
             s0_ = tl.sum(w, 0)
             s1_ = tl.sum(v, 0)
@@ -80,13 +83,13 @@ def simplex_forward(
             step = -value / slope
             following = tau + step
             following = tl.where((following > lo) & (following < hi), following, 0.5 * (lo + hi))
-            # The last step is taken as it is.
+            # The last step is taken without the bracket.
             tau = tl.where(tl.abs(step) > -4e-6 * tau, following, tau + step)
             passes += 1
         p = power(tl.maximum(b - tau, 0.0), r - 1.0)
         p = p / tl.sum(p, 0)
     elif (RULE == ENTMAX15) | (RULE == ENTMAX):
-        # Newton on the r-norm of d, which is convex: it climbs to the root and never passes it.
+        # Newton's method on the r-norm of d, which is convex: tau increases to the root and never passes it.
         tau = tl.max(b, 0) - 1.0
         step = 0.0 * tau + 1.0
         passes = 0
@@ -115,8 +118,10 @@ def simplex_forward(
 
 @triton.jit
 def weighted_backward(g_ptr, p_ptr, dx_ptr, n, scale, exponent, BLOCK: tl.constexpr):
-    """dx = scale (s g - s (sum s g) / (sum s)), s = p^exponent on the support: 0 for sparsemax, 2 - alpha for entmax, 1 for
-    softmax."""
+    """dx = scale (s g - s (sum s g) / (sum s)), with s = p^exponent on the support.
+
+    The exponent is 0 for sparsemax, 2 - alpha for entmax, and 1 for softmax.
+    """
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < n
@@ -154,7 +159,7 @@ def cone_backward(
     g_ptr, p_ptr, x_ptr, mask_ptr, dx_ptr, rows, n, size1, size2, s0, s1, s2, s3, q,
     MIRRORED: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """p = sparsemax(alpha z): dz = alpha u - (sum z u) alpha sgn / (|sum z| + K q) at kept entries, u = J g."""
+    """For p = sparsemax(alpha z), dz = alpha u - (sum z u) alpha sgn / (|sum z| + K q) at kept entries; u = J g."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < n

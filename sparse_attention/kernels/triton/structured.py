@@ -1,11 +1,12 @@
-"""fusedmax and oscarmax on the GPU: one kernel forward each, one backward for both.
+"""fusedmax and oscarmax on the GPU: each has its own forward kernel, and they share the backward kernel.
 
-Forward saves one int8 a position, `marks`: 1 the first of its group, 0 a further one, -1 off the support, -2 a row with NaN;
-for fusedmax in the order of the positions, for oscarmax in that of the scores, with the order beside it (int16 [R, n]).
+The forward saves one int8 per position, `marks`: 1 for the first position of a group, 0 for its other positions, -1 off
+the support, and -2 in a row with NaN. For fusedmax, the marks are in the order of the positions. For oscarmax, they are
+in the order of the scores, which is saved as well (int16 [R, n]).
 
-Entries that are certainly off the support are raised to a floor below it: the solution is the same, and a score of -1e9
-costs the sums of its neighbours no digits. ``work`` is memory to pass values between the lanes of a program: what a lane
-stored, another reads after a barrier.
+Entries that are certainly off the support are raised to a floor below the support. The solution stays the same, and a
+score of -1e9 does not reduce the precision of sums that include its neighbours. ``work`` is memory for passing values
+between the lanes of a program: after a barrier, a lane can read what another lane has stored.
 """
 
 from __future__ import annotations
@@ -20,24 +21,27 @@ FIRST, MEMBER, OFF, SPOILT = tl.constexpr(1), tl.constexpr(0), tl.constexpr(-1),
 
 @triton.jit
 def _marks(first, p, empty, spoilt):
-    """int8 marks of positions with probability ``p`` before it is rounded."""
+    """The int8 marks of positions, from their probabilities ``p`` before rounding."""
     marks = tl.where(p > 0, tl.where(first, FIRST, MEMBER), OFF)
     return tl.where(spoilt, SPOILT, tl.where(empty, OFF, marks)).to(tl.int8)
 
 
 @triton.jit
 def _inverse(count):
-    """1 / count in float64 by a float32 division and a step of Newton: float64 divisions take ten times as long."""
+    """1 / count in float64, by a float32 division and a Newton step, since float64 divisions take ten times as long."""
     guess = (1.0 / count.to(tl.float32)).to(tl.float64)
     return guess * (2.0 - guess * count)
 
 
 @triton.jit
 def _total_variation(z, y, length, lam, ROWS: tl.constexpr):
-    """argmin |y - z|^2 / 2 + lam sum |y_{i+1} - y_i| by the direct scan of Condat 2013, a row per lane; pointers [ROWS].
+    """argmin |y - z|^2 / 2 + lam sum |y_{i+1} - y_i| by the direct scan of Condat 2013, one row per lane.
 
-    Names as in ``native/src/total_variation.h``. Each pass is one step of every lane's own scan, with selections in place
-    of branches, in float64, as it adds up rows. The value of every segment is stored at its start, nothing elsewhere.
+    z and y are pointers [ROWS].
+
+    Names are as in ``native/src/total_variation.h``. In each pass, every lane advances its own scan by one step, with
+    selections instead of branches. The scan uses float64, since it sums along whole rows. The value of a segment is
+    stored at the start of the segment; nothing is stored at its other positions.
     """
     working = length > 0
     start = tl.zeros([ROWS], tl.int32)
@@ -92,10 +96,10 @@ def fusedmax_forward(
     x_ptr, mask_ptr, p_ptr, marks_ptr, work_ptr, rows, n, size1, size2, s0, s1, s2, s3, scale, lam,
     MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """p and its marks for ROWS rows of contiguous [R, n]; work: float32 [2, R, n]. BLOCK a power of two, at least n.
+    """p and its marks for ROWS rows of contiguous [R, n]. work: float32 [2, R, n]. BLOCK: a power of two, at least n.
 
-    Kept positions move to the front by counting them, so that the two sides of a hole are neighbours; the scan walks
-    along the rows side by side; then each row in turn is projected and moved back.
+    Kept positions are counted and moved to the front, so that the positions on both sides of a gap become neighbours.
+    The scan processes the rows in parallel. Then the rows are projected one by one and moved back.
     """
     row0 = tl.program_id(0).to(tl.int64) * ROWS
     at = tl.arange(0, BLOCK)
@@ -127,7 +131,7 @@ def fusedmax_forward(
         keep = tl.where(spoilt, -float("inf"), x) > -float("inf")
         place = tl.cumsum(keep.to(tl.int32), 0) - 1
         count = tl.sum(keep.to(tl.int32), 0)
-        # NaN marks "same as the value before": number the segments and line up their values.
+        # NaN means "same as the value before". Number the segments and store their values one after another.
         value = tl.load(front + second + at, mask=at < count, other=float("nan"))
         begins = value == value
         segment = tl.cumsum(begins.to(tl.int32), 0) - 1
@@ -142,7 +146,7 @@ def fusedmax_forward(
         y = tl.load(front + second + place, mask=keep, other=-1e9)
         first = tl.load(marks_ptr + row * n + place, mask=keep, other=0) != 0
         tl.debug_barrier()
-        y = tl.where(count > 0, y, 0.0)  # rows without a mapping go through the motions
+        y = tl.where(count > 0, y, 0.0)  # empty or invalid rows are computed with zeros
         p = tl.where(keep, tl.maximum(y - simplex_threshold(y), 0.0), 0.0)
         tl.store(marks_ptr + row * n + at, _marks(first, p, empty, spoilt), mask=inside)
         tl.store(p_ptr + row * n + at, tl.where(spoilt, float("nan"), p), mask=inside)
@@ -153,10 +157,11 @@ def oscarmax_forward(
     x_ptr, mask_ptr, p_ptr, marks_ptr, order_ptr, work_ptr, starts_ptr, rows, n, size1, size2, s0, s1, s2, s3, scale, lam,
     MASKED: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """p, its marks and the order of the scores for one row; work: float64 [R, n + 1], starts: int32 [R, n + 1].
+    """p, its marks and the order of the scores for one row. work: float64 [R, n + 1]. starts: int32 [R, n + 1].
 
-    Sorted by counting the larger ones, CHUNK at a time. Then ``s_i + lam i``, s decreasing, is pooled until it decreases
-    (isotonic regression): all violations at once, as two blocks in the wrong order end in one block whatever the order.
+    To sort the scores, the kernel counts for each score how many are larger, CHUNK scores at a time. With s in
+    decreasing order, it then pools ``s_i + lam i`` until the result decreases (isotonic regression). All violations are
+    pooled at once, since two adjacent blocks in the wrong order always end up in one block.
     """
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
@@ -208,7 +213,7 @@ def oscarmax_forward(
         before = (below - tl.load(sums + previous, mask=real, other=0.0)) / tl.maximum(begin - previous, 1)
         begins = begins & ((number == 1) | ~(mean > before))
         left = tl.sum(begins.to(tl.int32), 0)
-    # Less the row's largest, which changes nothing in a projection and keeps float32's digits.
+    # Subtract the row's largest value: this does not change the projection and preserves precision in float32.
     highest = tl.max(tl.where(real, mean, -float("inf")), 0)
     y = tl.where(real, (mean - highest).to(tl.float32), -1e9)
     y = tl.where(count > 0, y, 0.0)
@@ -221,9 +226,10 @@ def oscarmax_forward(
 def grouped_backward(
     g_ptr, marks_ptr, order_ptr, dx_ptr, work_ptr, n, scale, ORDERED: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """dx = scale (mean of g over the group, less that over the support); work: float64 [R, 2, n + 1].
+    """dx = scale (mean of g over the group - mean of g over the support). work: float64 [R, 2, n + 1].
 
-    Differences of running sums: the groups are contiguous, in the scores' order if ORDERED.
+    The means are computed from differences of running sums, since the groups are contiguous (in the order of the
+    scores, if ORDERED).
     """
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
