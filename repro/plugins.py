@@ -101,7 +101,7 @@ def _mark(file: Path) -> Path:
 def remember(file: Path) -> None:
     """Remember a file as trusted without running it; for files that the user's own command has written."""
     if (file := file.resolve()).is_file() and not (mark := _mark(file)).is_file():
-        with contextlib.suppress(StoreError):  # a read-only home: cells with this plugin ask for --trust-plugins
+        with contextlib.suppress(StoreError):  # if home is read-only, cells with this plugin ask for --trust-plugins
             write_atomic(mark, f"{file}\n".encode())
 
 

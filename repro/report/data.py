@@ -22,7 +22,7 @@ from repro.protocol import Metric, metric_of
 from repro.store import Damaged
 from repro.tables.blocks import Block, Table, best_of, rank_agreement
 
-LONGEST_TEXT = 700  # most characters shown of a source or reference
+LONGEST_TEXT = 700  # maximum number of characters shown of a source or reference
 
 
 class Missing(Exception):

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from repro.report.data import Line, Missing, scores
 
 EXAMPLES = 3
-MOST_SOURCE, MOST_TARGET = 48, 36  # most tokens drawn; longer examples are cut, and a note says so
+MOST_SOURCE, MOST_TARGET = 48, 36  # maximum number of tokens drawn; longer examples are cut, and a note says so
 CELL, LEVELS = 15, 12
 LONGEST_LABEL = 15
 EQUAL = 1e-6  # relative difference up to which weights count as equal (float32 noise)
@@ -56,7 +56,10 @@ def _file(line: Line, split: str):
 
 
 def choose(indices: set[int], records: Sequence[Mapping[int, Mapping[str, Any]]]) -> list[int]:
-    """The examples of nearly median length; the length is the source tokens plus the mean output tokens of the rows."""
+    """The examples whose length is closest to the median length.
+
+    The length is the number of source tokens plus the mean number of output tokens over the rows.
+    """
 
     def length(index: int) -> float:
         outputs = [len(r[index].get("output_tokens") or ()) for r in records]

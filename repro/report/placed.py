@@ -16,7 +16,7 @@ from repro.files import read_json, write_json
 from repro.report.data import link
 
 ENDING = ".about.json"
-LARGEST = 2_000_000  # most bytes of an embedded drawing; larger drawings are only linked
+LARGEST = 2_000_000  # maximum size of an embedded drawing in bytes; larger drawings are only linked
 
 
 def note(stem: Path, title: str, caption: str, published: str, profile: str, data: Path, cells: Sequence[str]) -> Path:

@@ -64,7 +64,7 @@ def _is_number(value: Any) -> bool:
 
 
 def figures(group: Group, salt: str, files: bool) -> list[Drawn]:
-    """All drawings of a group's settings, as separate SVG files if `files` is true, or else for the report's page.
+    """All drawings of a group's settings, for SVG files if `files` is true, or else for the report's page.
 
     Raises `Missing` if no parameter was swept and no share of zeros was measured.
     """
@@ -109,7 +109,10 @@ def _against(group: Group, mapping: str, key: str, curves: Sequence[Curve], salt
 
 
 def _pareto(group: Group, salt: str, files: bool) -> Drawn | None:
-    """The score against the share of zeros, or None without data; the line joins settings that none other dominates."""
+    """The score against the share of zeros, or None if there are fewer than two settings with both numbers.
+
+    The line joins the settings that are not dominated by any other setting.
+    """
     zeros, score = next((m for m, h in group.attention.items() if h == "zeros"), None), group.score
     if zeros is None or score is None:
         return None

@@ -27,7 +27,7 @@ from repro.tables.statistics import Summary, summarize
 ATTENTION = (("attention_zeros", "zeros"), ("attention_support", "support"))
 NAMED = ("task", "mapping", "data", "model", "optim", "schedule", "profile")  # nodes that a filter compares by name
 NOT_SHOWN = ("loss", "ppl")
-MOST_SCORES = 4  # most scores per test set in the table; the CSV file has all
+MOST_SCORES = 4  # maximum number of scores per test set in the table; the CSV file has all scores
 WHOLE = 1000  # width of row labels in characters, large enough to show each label in full
 
 
