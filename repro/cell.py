@@ -1,6 +1,6 @@
 """Run a cell: train it if it has not been trained, run the missing evaluations, and record everything.
 
-`run` raises no errors for a cell that fails; it always returns an `Outcome`.
+If a cell fails, `run` does not raise an error; it returns an `Outcome` with the error message.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ REGISTERED = "SPARSE_ATTENTION_FAMILIES"  # environment variable: the modules pa
 
 @dataclass(frozen=True)
 class Found:
-    """The results of a finished cell: of its training and its evaluations.
+    """The results of a finished cell, which combine those of its training and its evaluations.
 
     Attributes:
         metrics: `split/metric` -> value, for the training and every test set.

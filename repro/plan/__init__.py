@@ -73,7 +73,7 @@ class Plan:
 
 
 def _silent() -> None:
-    """A progress object that reports nothing."""
+    """The default of `Tools.progress`: returns no object, so no progress is reported."""
 
 
 @dataclass(frozen=True)

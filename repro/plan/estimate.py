@@ -99,7 +99,7 @@ def estimate(wanted: Iterable[tuple[str, Wanted]], store: Store, rates: Mapping[
         hours, source = _hours(w.config, seconds, rates or {})
         made.sources[source] = made.sources.get(source, 0) + 1
         share.hours += hours
-        if w.config["runtime"]["device"] == "cuda" or w.config["profile"]["name"] == "paper":  # `paper` needs GPUs
+        if w.config["runtime"]["device"] == "cuda" or w.config["profile"]["name"] == "paper":  # `paper` is for GPUs
             share.gpu_hours += hours * w.config["train"].get("processes", 1)
     return made
 

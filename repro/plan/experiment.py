@@ -30,7 +30,7 @@ class ExperimentError(ValueError):
 
 @dataclass(frozen=True)
 class Show:
-    """One of our metrics that a column shows; options that are None are taken from its `Metric`."""
+    """One of our metrics that a column shows; options that are None are taken from the declared `Metric`."""
 
     metric: str
     label: str
