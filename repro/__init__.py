@@ -1,4 +1,4 @@
-"""From an experiment to the table beside the published one: plan -> cell -> store -> table -> render, report.
+"""Run an experiment and compare its table with the published one: plan -> cell -> store -> table -> render, report.
 
-It knows tasks only as modules that fit `protocol.Family`, and imports neither fairseq, Hydra nor wandb.
+The package sees a task only as a module that implements `protocol.Family`. It does not import fairseq, Hydra or wandb.
 """

@@ -1,6 +1,6 @@
-"""Running a cell: train it unless it is trained, run the missing evaluations, record everything.
+"""Run a cell: train it if it has not been trained, run the missing evaluations, and record everything.
 
-A cell never raises: it ends as an `Outcome`.
+If a cell fails, `run` does not raise an error; it returns an `Outcome` with the error message.
 """
 
 from __future__ import annotations
@@ -29,35 +29,39 @@ from repro.protocol import Evaluation, Prepared, TestSet, Training
 from repro.store import Entry, Level, Store, provenance
 from repro.store.locks import Busy
 
-ASKED = ("module", "overrides", "further", "test", "origin")  # keys of config.yaml besides the configuration
+ASKED = ("module", "overrides", "further", "test", "origin")  # keys of config.yaml outside the configuration
 NODES = ("task", "data", "encode", "decode", "model", "optim", "schedule", "train", "mapping", "profile", "runtime")
 ALWAYS = ("module", "task", "mapping", "seed", "profile", "data")  # keys that every config.yaml has
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a tenth of the time where libyaml is there
-TRAINING_SHARE = 0.85  # of a cell's time, roughly
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # about ten times faster where libyaml is installed
+TRAINING_SHARE = 0.85  # rough share of a cell's time that is spent on training
 
 
 @dataclass
 class Outcome:
-    """How a run of a cell ended: done, skipped (it was done), failed, busy (another process runs it), or queued (by a scheduler)."""
+    """How a run of a cell ended.
+
+    `state` is "done", "skipped" (the cell was done already), "failed", "busy" (another process is running the cell) or
+    "queued" (a scheduler has the cell).
+    """
 
     cell_id: str
     state: str
     seconds: float = 0.0
-    error: str | None = None  # what happened, then the traceback
-    machine: bool = False  # failed because it was killed or stopped or its machine was lost; it resumes
+    error: str | None = None  # the error message, then the traceback
+    machine: bool = False  # the cell failed because it was killed or stopped or its machine was lost; it can resume
 
     @property
     def reason(self) -> str:
-        """The error without its traceback; status.json in the cell's folder has both."""
+        """The error message without the traceback; status.json in the cell's folder has both."""
         return (self.error or self.state).split("\nTraceback (most recent call last)", 1)[0]
 
 
 class CellMonitor:
-    """Writes the status, curves and log of a running cell, and passes everything on to `forward`."""
+    """Writes the status, learning curves and log of a running cell, and passes stages and notes on to `forward`."""
 
     def __init__(self, entry: Entry, forward: Callable[..., None] | None, loggers: Sequence[Loggers]) -> None:
         self.entry, self.forward, self.loggers = entry, forward, loggers
-        self.start, self.share = 0.0, 1.0  # of the whole cell: where this part begins, how much it is
+        self.start, self.share = 0.0, 1.0  # start and length of the current part, as fractions of the whole cell
         self._written = 0.0
 
     def stage(self, name: str, fraction: float, **stats: float) -> None:
@@ -85,11 +89,12 @@ def run(
     cell: Cell, store: Store, *, forward: Callable[..., None] | None = None,
     loggers: Callable[[Cell], list[Any]] | None = None,
 ) -> Outcome:  # fmt: skip
-    """Run whatever a cell still lacks; a failure is recorded with its traceback.
+    """Run the training and evaluations that a cell still lacks; a failure is recorded with its traceback.
 
     Args:
         forward: receives ("stage", name, fraction of the whole cell, stats) and ("note", text) while the cell runs.
-        loggers: makes the extra loggers (e.g. wandb) of this cell, see `repro.loggers`; their errors never fail the cell.
+        loggers: returns the extra loggers (e.g. wandb) for this cell, see `repro.loggers`; a logger error never fails
+            the cell.
     """
     entry = cell.entry(store)
     started = time.monotonic()
@@ -99,7 +104,7 @@ def run(
             return Outcome(cell.cell_id, "skipped")
         aside = entry.set_aside()
         with signals.listening(), entry.locked() as check:
-            if cell.done(store):  # by another process while we waited
+            if cell.done(store):  # another process finished the cell while we waited
                 return Outcome(cell.cell_id, "skipped")
             handler = _log_to(entry.path("log.txt"))
             try:
@@ -119,17 +124,20 @@ def run(
         trace = traceback.format_exc()
         try:
             entry.set_status("failed", error=f"{type(error).__name__}: {error}", traceback=trace)
-        except Exception as second:  # a full disk, usually the same as the first
+        except Exception as second:  # such as a full disk, which usually caused the first error too
             trace += f"\n(the failure could not be recorded: {second})"
         _finish(active, None, "failed")
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if full or "No space left on device" in str(error):  # safetensors has an error of its own
+        if full or "No space left on device" in str(error):  # safetensors raises its own error type
             error = explain(OSError(errno.ENOSPC, ""), entry.folder)
         return Outcome(cell.cell_id, "failed", time.monotonic() - started, f"{type(error).__name__}: {error}\n{trace}")
 
 
 def run_folder(folder: str | Path, progress: Any = None, **options: Any) -> Outcome:
-    """Run the cell of a folder's config.yaml, in the store that contains the folder. `options`: of `run`."""
+    """Run the cell described by a folder's config.yaml, in the store that contains the folder.
+
+    `options` are passed on to `run`.
+    """
     folder = Path(folder).resolve()
     root = folder.parents[5 if folder.parent.name == "evaluations" else 3]
     return run(from_folder(folder, progress), Store(root), **options)
@@ -150,7 +158,7 @@ def _run_locked(
     record = provenance.collect() | {"attempt": attempt, "seed": cell.seed}
     if named := cell.config.get("plugins"):
         record["plugins"] = {plugin: plugins.content(plugin) for plugin in named}
-    for name in ("tf32", "compile"):  # what may change the last digits
+    for name in ("tf32", "compile"):  # options that may change the last digits of a score
         record["machine"][name] = bool(cell.config.get("runtime", {}).get(name))
     monitor = CellMonitor(entry, forward, active)
     active.extend([Loggers(lambda: loggers(cell), monitor.note)] if loggers else [])
@@ -188,11 +196,11 @@ def _train(
 
 
 def _remove_checkpoints(entry: Entry) -> None:
-    """Remove the checkpoints of a finished training, except those moved aside as damaged."""
+    """Remove the checkpoints of a finished training, except those that were moved aside as damaged."""
     folder = entry.path("checkpoints")
     for path in folder.glob("*.pt"):
         path.unlink()
-    with contextlib.suppress(OSError):  # it holds other files, or does not exist
+    with contextlib.suppress(OSError):  # the folder holds other files, or does not exist
         folder.rmdir()
 
 
@@ -222,7 +230,7 @@ def _evaluate(cell: Cell, store: Store, test: TestSet, monitor: CellMonitor, rec
 def _write_results(
     level: Level, found: Training | Evaluation, data: Prepared | TestSet, record: Mapping[str, Any], started: float, **more: Any
 ) -> None:  # fmt: skip
-    """provenance.json and metrics.json of a training or an evaluation."""
+    """Write provenance.json and metrics.json of a training or an evaluation."""
     told = {"seconds": round(time.monotonic() - started, 1), "data_sha256": data.sha256}
     write_json(level.path("provenance.json"), {**record, **told})
     metrics = {"metrics": {k: float(v) for k, v in found.metrics.items()}, "signatures": found.signatures}
@@ -250,7 +258,7 @@ def _log_to(path: Path) -> logging.Handler:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The config.yaml of a cell's folder or of an evaluation's. Raises StoreError."""
+    """Read config.yaml from the folder of a cell or an evaluation. Raises StoreError if it is unreadable or invalid."""
     path = folder / "config.yaml"
     try:
         found = yaml.load(path.read_text(encoding="utf-8"), LOADER)
@@ -269,7 +277,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def check_nodes(config: Mapping[str, Any]) -> None:
-    """Check the types of the nodes that every configuration has. Raises ValueError."""
+    """Check the types of the nodes that every configuration has. Raises ValueError if one is wrong."""
     if wrong := [k for k in NODES if not isinstance(config.get(k) or {}, Mapping)]:
         raise ValueError(f"{wrong[0]} of its config.yaml is not a mapping of options")
     if type(config.get("seed")) is not int or not isinstance((config.get("profile") or {}).get("name"), str):
@@ -277,11 +285,14 @@ def check_nodes(config: Mapping[str, Any]) -> None:
 
 
 def from_folder(folder: str | Path, progress: Any = None) -> Cell:
-    """The cell of a folder, from its config.yaml alone: a training with the evaluations first asked for, or one evaluation.
+    """Rebuild the cell of a folder from config.yaml only.
+
+    The folder of a training gives the training with the evaluations that were first requested. The folder of an
+    evaluation gives that one evaluation.
 
     Raises:
-        StoreError: no usable config.yaml, untrusted plugins (`plugins.Untrusted`), or data or recipes that have changed, so that
-            the folder's name no longer fits.
+        StoreError: config.yaml is unusable, a plugin is untrusted (`plugins.Untrusted`), or the data or a recipe has
+            changed, so that the folder's name no longer matches.
     """
     folder = Path(folder).resolve()
     config = read_config(folder)
@@ -304,7 +315,7 @@ def from_folder(folder: str | Path, progress: Any = None) -> Cell:
 
 
 def _settled(cell: Cell) -> Cell:
-    """With this machine's device, where config.yaml says `auto`."""
+    """The cell with `runtime.device` set to this machine's device if config.yaml says `auto`."""
     runtime = cell.config["runtime"]
     if runtime.get("device") != "auto":
         return cell
@@ -315,9 +326,10 @@ def _settled(cell: Cell) -> Cell:
 
 
 def finished(folder: str | Path) -> Cell:
-    """The cell of a finished training, without test sets and without its training data: enough to evaluate it.
+    """The cell of a finished training, without test sets or training data; this is enough to evaluate the model.
 
-    Its plugins are not imported, see `admit`. Raises StoreError if it is not finished, damaged or inconsistent.
+    The cell's plugins are not imported, see `admit`. Raises StoreError if the training is unfinished, damaged or
+    inconsistent.
     """
     folder = Path(folder).resolve()
     config = read_config(folder)
@@ -338,14 +350,14 @@ def finished(folder: str | Path) -> Cell:
 
 
 def admit(folder: Path, cell: Cell, trust: bool = False) -> None:
-    """Import the plugins of a finished cell if they are the user's own, or with `trust`. Raises StoreError."""
+    """Import the plugins of a finished cell if they are the user's own or `trust` is true; else raises StoreError."""
     trained = (read_json(folder / "provenance.json") or {}).get("plugins")
     with usable(folder):
         plugins.admit(cell.config["plugins"], folder, trained if isinstance(trained, dict) else None, trust=trust)
 
 
 def enter(cell: Cell, store: Store) -> list[Path]:
-    """Write the config.yaml files of a cell that will run later; returns the folders for `run_folder`."""
+    """Write the config.yaml files of a cell that will run later, and return the folders to pass to `run_folder`."""
     entry, folders = cell.entry(store), []
     if not entry.finished():
         write_atomic(entry.path("config.yaml"), page(cell))
@@ -359,7 +371,7 @@ def enter(cell: Cell, store: Store) -> list[Path]:
 
 
 def page(cell: Cell, test: TestSet | None = None) -> bytes:
-    """config.yaml of a cell, or of one evaluation: everything that a worker needs to run it."""
+    """The content of config.yaml for a cell or for one evaluation: everything that a worker needs to run it."""
     asked = {"module": cell.module, "overrides": list(cell.overrides), "further": cell.further, "origin": cell.origin}
     one = {**asked, **cell.config} if test is None else {**asked, "test": test.name, **cell.config_of(test)}
     plain = json.loads(json.dumps(one, default=str))

@@ -1,4 +1,4 @@
-"""Files that are complete or absent (written to a temporary file, flushed, renamed), and their hashes."""
+"""Read, write and hash files. New content goes to a temporary file that is renamed, so no file is left half-written."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from typing import Any
 
 
 class StoreError(RuntimeError):
-    """The store could not be written or read; the message names the file and the next step."""
+    """The store could not be written or read; the message names the file and says what to do next."""
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a temporary file, flush and rename it: a reader sees the old file or the new one, never a part."""
+    """Write a temporary file, flush it and rename it, so that readers see the old or the new file, never a part."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def explain(error: OSError, path: Path) -> StoreError:
-    """An OSError as an error message with the next step."""
+    """Turn an OSError into a StoreError whose message says what to do next."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreError(
             f"no space left while writing {path}; finished cells are safe. Free some space and run the same command again"
@@ -52,13 +52,13 @@ def explain(error: OSError, path: Path) -> StoreError:
 
 @contextlib.contextmanager
 def usable(folder: Path, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turn any error that a folder's files cause in the block into one message that names the folder; its files are untrusted.
+    """Turn any error in the block, which reads untrusted files in a folder, into a message that names the folder.
 
     Args:
-        passing: errors that are not the folder's fault.
+        passing: error types that are not the folder's fault; these are raised unchanged.
 
     Raises:
-        StoreError: in place of any other error.
+        StoreError: replaces any other error.
     """
     try:
         yield
@@ -71,7 +71,7 @@ def usable(folder: Path, passing: tuple[type[Exception], ...] = ()) -> Iterator[
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as the text of a CSV file."""
+    """The text of a CSV file with these rows."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
@@ -82,7 +82,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def without_paths(value: Any) -> Any:
-    """A value of a configuration with each path replaced by the name of its file or folder."""
+    """A value from a configuration, with each path replaced by the name of the file or folder it leads to."""
     if isinstance(value, dict):
         return {k: without_paths(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -91,7 +91,7 @@ def without_paths(value: Any) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The parsed object; None when the file is absent or does not hold a JSON object."""
+    """Parse a JSON file; returns None if the file is absent or does not contain a JSON object."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -103,20 +103,23 @@ SEAL = "checksum"
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with a checksum of its content."""
+    """The JSON object with a checksum of its content added."""
     rest = {k: v for k, v in json.loads(json.dumps(value)).items() if k != SEAL}
     return rest | {SEAL: hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
 
 
 def broken_seal(value: Mapping[str, Any]) -> str:
-    """What is wrong with the checksum that `sealed` wrote; empty: nothing."""
+    """Check the checksum that `sealed` wrote; returns the problem, or an empty string if there is none."""
     if SEAL not in value:
         return "has no checksum (written by an earlier version)"
     return "" if value[SEAL] == sealed(value)[SEAL] else "is not what was written: its checksum differs"
 
 
 def archive_damage(path: Path) -> str | None:
-    """What is wrong with a zip archive such as a torch checkpoint, by the CRC-32 of its records. Raises OSError."""
+    """Check a zip archive, such as a torch checkpoint, by the CRC-32 of its records.
+
+    Returns the problem, or None if there is none. Raises OSError.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             bad = archive.testzip()
@@ -129,7 +132,7 @@ _HASHES: dict[Path, tuple[tuple[int, int, int], str]] = {}
 
 
 def sha256_of(path: Path) -> str:
-    """Hash of a file's content; computed again only when its size, time or inode has changed."""
+    """The sha256 of a file's content; recomputed only if the file's size, modification time or inode has changed."""
     stat = path.stat()
     mark = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
     known = _HASHES.get(path)

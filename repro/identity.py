@@ -1,10 +1,10 @@
-"""One cell: a training with its evaluations, their identities, and their results in the store.
+"""A cell (a training with its evaluations), the ids that identify it, and its results in the store.
 
-The identity of a training is a hash of everything that can change its weights: the resolved configuration (without the keys
-for where to run and how to score), the content of train and dev data, and the training recipe. The identity of an evaluation
-is a hash of the training, the content of the test set, the scoring keys (`EVALUATION_KEYS` of the family, or `decode`) and the
-evaluation recipe. Git commit and package versions are recorded, not hashed: changing a comment must not invalidate every
-finished cell.
+The id of a training is a hash of everything that can change the weights: the resolved configuration (without the keys
+that set where to run and how to score), the content of the train and dev data, and the version of the training recipe.
+The id of an evaluation is a hash of the training's id, the content of the test set, the scoring keys (`EVALUATION_KEYS`
+of the family, or `decode`) and the version of the evaluation recipe. The Git commit and package versions are recorded
+but not hashed, because changing a comment must not invalidate every finished cell.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from repro.store.provenance import ROOT
 
 Stored = Mapping[str, Any]  # metrics.json of a training or an evaluation
 
-# Nodes that do not change the result. `data` enters by its name and content, `plugins` by the content of their files.
+# Nodes that are left out of the hashed configuration. The hash covers the name and content of `data` and the content of
+# the `plugins` files instead; the other nodes do not change the result.
 NOT_IDENTITY = ("runtime", "logger", "launcher", "paths", "profile", "plugins", "data")
-SAID = ("family", "deviations")  # keys of `task` that do not change the result either
+SAID = ("family", "deviations")  # keys of `task` that do not change the result
 EVALUATION_KEYS = ("decode",)
 FAMILIES = ROOT / "tasks" / "cells"  # one file per family
 REGISTERED = "SPARSE_ATTENTION_FAMILIES"  # environment variable: the modules passed to `register`
@@ -37,16 +38,16 @@ REGISTERED = "SPARSE_ATTENTION_FAMILIES"  # environment variable: the modules pa
 
 @dataclass(frozen=True)
 class Found:
-    """The results of a finished cell, from its training and its evaluations.
+    """The results of a finished cell, which combine those of its training and its evaluations.
 
     Attributes:
-        metrics: `split/metric` -> value, of the training and of every test set.
-        signatures: metric -> how it was computed, where that is known only afterwards.
-        facts: of train and dev data. tests: name of a test set -> its facts.
-        baselines: trivial systems: name -> metric -> value.
-        shortfalls: "train" and names of test sets -> why they are not the paper's.
-        seconds: of the training and the evaluations.
-        evaluations: name of a test set -> its folder.
+        metrics: `split/metric` -> value, for the training and every test set.
+        signatures: metric -> how it was computed, for metrics where this is known only after the computation.
+        facts: facts about the train and dev data. tests: name of a test set -> facts about it.
+        baselines: trivial systems, as name -> metric -> value.
+        shortfalls: "train" or the name of a test set -> why these data differ from the paper's.
+        seconds: time of the training and the evaluations together.
+        evaluations: name of a test set -> folder of its evaluation.
     """
 
     cell_id: str
@@ -62,7 +63,7 @@ class Found:
 
     @classmethod
     def of(cls, entry: Entry, trained: Stored, evaluated: Mapping[str, tuple[Evaluation, Stored]], **more: Any) -> Self:
-        """From the metrics.json of a training and of its evaluations; `evaluated`: by name of the test set."""
+        """Combine the metrics.json of a training with those of its evaluations (`evaluated`, by test set name)."""
         baselines: dict[str, dict[str, Any]] = {}
         for _, one in evaluated.values():
             for system, values in (one.get("baselines") or {}).items():
@@ -82,14 +83,17 @@ class Found:
 
 @dataclass(frozen=True)
 class Cell:
-    """A configuration ready to run: its data are prepared and its test sets encoded.
+    """A configuration that is ready to run: its data are prepared and its test sets are encoded.
 
     Attributes:
-        config: resolved and checked, in plain containers. module: of the family (`protocol.Family`).
-        tests: the test sets to evaluate on. further: name of a test set from another data set -> its data node.
-        overrides: given by the user; needed for the verdict, not part of the identity.
-        origin: the first request for the cell: `experiment` or `sweep`, `row`, `column`, `heading`; not part of the identity.
-        known_id: of a training that is finished already, whatever today's recipe is.
+        config: the resolved, checked configuration in plain containers.
+        module: name of the family's module (`protocol.Family`).
+        tests: the test sets to evaluate on.
+        further: name of a test set from another data set -> the data node of that set.
+        overrides: the user's overrides; needed for the verdict, not part of the id.
+        origin: where the cell was first requested: `experiment` or `sweep`, `row`, `column` and `heading`; not part of
+            the id.
+        known_id: id of a training that is already finished; used whatever the current recipe is.
     """
 
     config: Mapping[str, Any]
@@ -116,7 +120,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """Row and column of its table; empty outside a table."""
+        """The row and column of the cell's table; an empty string for a cell that belongs to no table."""
         column = self.origin.get("heading") or self.origin.get("column")
         return ", ".join(text for text in (self.origin.get("row"), column) if text)
 
@@ -130,23 +134,23 @@ class Cell:
 
     @cached_property
     def training_id(self) -> str:
-        """The 16 hex digits that name the training and its folder."""
+        """The id of the training, which also names its folder: 16 hex digits."""
         if self.known_id:
             return self.known_id
         return digest(*computed_from(self.config, self.family), self.prepared.sha256, self.family.RECIPE[0])
 
     def evaluation_id(self, test: TestSet) -> str:
-        """The 16 hex digits that name an evaluation of this training."""
+        """The id of this training's evaluation on `test`: 16 hex digits."""
         return digest(self.training_id, test.name, test.sha256, self.scoring, self.family.RECIPE[1])
 
     @property
     def scoring(self) -> dict[str, Any]:
-        """The scoring keys: dotted key -> value."""
+        """The values of the scoring keys, as dotted key -> value."""
         return scoring(self.config, self.family)
 
     @property
     def cell_id(self) -> str:
-        """Identity of the training with its scoring keys; cells with equal ids are the same work."""
+        """The id of the training together with its scoring keys; cells with equal ids are the same work."""
         return digest(self.training_id, self.scoring)
 
     def entry(self, store: Store) -> Entry:
@@ -156,17 +160,17 @@ class Cell:
         return self.entry(store).evaluation(self.evaluation_id(test))
 
     def config_of(self, test: TestSet) -> Mapping[str, Any]:
-        """The configuration with the data node of a test set."""
+        """The configuration with its data node replaced by that of the test set."""
         return {**self.config, "data": self.further[test.name]} if test.name in self.further else self.config
 
     def with_tests(self, other: Cell) -> Cell:
-        """This cell with the test sets of `other` added."""
+        """A copy of this cell with the test sets of `other` added."""
         names = {t.name for t in self.tests}
         tests = (*self.tests, *(t for t in other.tests if t.name not in names))
         return replace(self, tests=tests, further={**self.further, **other.further})
 
     def found(self, store: Store) -> Found | None:
-        """The stored results; None unless the training and all evaluations are done. Raises `Damaged`."""
+        """The stored results, or None unless the training and all evaluations are done. Raises `Damaged`."""
         entry = self.entry(store)
         if (trained := entry.read()) is None:
             return None
@@ -179,14 +183,14 @@ class Cell:
         return Found.of(entry, _short(trained, self.prepared), scored)
 
     def done(self, store: Store) -> bool:
-        """Whether training and evaluations are complete and undamaged."""
+        """Whether the training and all evaluations are complete and undamaged."""
         try:
             return self.found(store) is not None
         except Damaged:
             return False
 
     def state(self, store: Store) -> str:
-        """queued, running, done, failed, lost or damaged."""
+        """The state of the cell: "queued", "running", "done", "failed", "lost" or "damaged"."""
         try:
             if self.found(store) is not None:
                 return "done"
@@ -197,14 +201,14 @@ class Cell:
 
 
 def _short(stored: Stored, now: Prepared | TestSet) -> Stored:
-    """With the shortfalls that the loader reports today added to the stored ones."""
+    """The stored results with the shortfalls that the loader now reports added to the stored ones."""
     return {**stored, "shortfalls": tuple(dict.fromkeys([*(stored.get("shortfalls") or ()), *now.shortfalls]))}
 
 
 def register(module: str) -> None:
-    """Allow an imported module as a family, in this process and in those it starts.
+    """Allow an imported module as a family, in this process and in the processes it starts.
 
-    A module that is only named in a file is never allowed. Raises ValueError if it is not imported.
+    A module that is merely named in a file is never allowed. Raises ValueError if the module is not imported.
     """
     if module not in sys.modules:
         raise ValueError(f"{module} is not imported; import it, then register it")
@@ -217,13 +221,16 @@ def _registered() -> list[str]:
 
 @cache
 def families() -> tuple[str, ...]:
-    """Modules of the families that come with the project."""
+    """The modules of the families that ship with the project."""
     names = sorted(path.stem for path in FAMILIES.glob("[a-z]*.py"))
     return tuple(".".join((*FAMILIES.relative_to(ROOT).parts, name)) for name in names)
 
 
 def check_family(module: Any) -> str:
-    """`module` if it is a family of this project or was registered. Imports nothing. Raises ValueError otherwise."""
+    """Return `module` if it is one of the project's families or was registered; nothing is imported.
+
+    Raises ValueError otherwise.
+    """
     if isinstance(module, str) and module in (*families(), *_registered()):
         return module
     raise ValueError(
@@ -232,7 +239,7 @@ def check_family(module: Any) -> str:
 
 
 def family(module: str) -> Family:
-    """The module of a family. Raises ValueError as `check_family`, or when it cannot be imported."""
+    """Import the module of a family. Raises ValueError as in `check_family`, or if the module cannot be imported."""
     try:
         return cast(Family, importlib.import_module(check_family(module)))
     except ModuleNotFoundError as error:
@@ -240,16 +247,19 @@ def family(module: str) -> Family:
 
 
 def evaluation_keys(of: Family) -> tuple[str, ...]:
-    """Dotted keys of a configuration that only the evaluation uses."""
+    """The dotted keys of a configuration that only the evaluation uses."""
     return tuple(getattr(of, "EVALUATION_KEYS", EVALUATION_KEYS))
 
 
 def computed_from(config: Mapping[str, Any], of: Family) -> tuple[dict[str, Any], str, list[str]]:
-    """What a training depends on besides the content of its data: (configuration, name of the data set, plugins' content)."""
+    """Everything that a training depends on, except the content of its data.
+
+    Returns (configuration, name of the data set, content of the plugins).
+    """
     relevant = {k: dict(v) if isinstance(v, Mapping) else v for k, v in config.items() if k not in NOT_IDENTITY}
     relevant["task"] = {k: v for k, v in relevant["task"].items() if k not in SAID}
     relevant["mapping"].pop("grid", None)
-    # the path of a file (word vectors) does not matter; the hash of the data covers its content
+    # the path of a file (word vectors) does not matter, because the hash of the data covers the file's content
     encode = relevant.get("encode") or {}
     relevant["encode"] = {k: Path(v).name if isinstance(v, str) else v for k, v in encode.items()}
     for key in evaluation_keys(of):
@@ -262,14 +272,14 @@ def computed_from(config: Mapping[str, Any], of: Family) -> tuple[dict[str, Any]
 
 
 def scoring(config: Mapping[str, Any], of: Family) -> dict[str, Any]:
-    """The scoring keys: dotted key -> value; a family's LATER_KEYS only where they are set."""
+    """The values of the scoring keys, as dotted key -> value; a family's LATER_KEYS are included only if set."""
     left_out = {f"task.{key}" for key in SAID} | {k for k in getattr(of, "LATER_KEYS", ()) if not value_at(config, k)}
     config = as_named(config, of)
     return {key: value_at(config, key) for key in evaluation_keys(of) if key not in left_out}
 
 
 def as_named(config: Mapping[str, Any], of: Family) -> dict[str, Any]:
-    """A configuration without the unset LATER_KEYS of a family: keys that are newer than the first cells."""
+    """A configuration without the unset LATER_KEYS of a family: keys that were added after the first cells ran."""
     found = dict(config)
     for node, _, last in (key.rpartition(".") for key in getattr(of, "LATER_KEYS", ())):
         if isinstance(found.get(node), Mapping) and not found[node].get(last):
@@ -278,12 +288,15 @@ def as_named(config: Mapping[str, Any], of: Family) -> dict[str, Any]:
 
 
 def asked_id(config: Mapping[str, Any], of: Family, recipe: int | None = None) -> str:
-    """Identifies a training before its data are prepared, by the data node instead of the content; `recipe`: default today's."""
+    """An id of a training that needs no prepared data: it hashes the data node instead of the content of the data.
+
+    `recipe` is the version of the training recipe; None means the current version.
+    """
     return digest(*computed_from(config, of), config["data"], of.RECIPE[0] if recipe is None else recipe)
 
 
 def value_at(config: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key; None where the configuration has no such key."""
+    """The value at a dotted key, or None if the configuration has no such key."""
     node: Any = config
     for part in key.split("."):
         node = node.get(part) if isinstance(node, Mapping) else None
@@ -291,7 +304,7 @@ def value_at(config: Mapping[str, Any], key: str) -> Any:
 
 
 def digest(*parts: Any) -> str:
-    """16 hex digits of any JSON value; the order of keys does not matter."""
+    """A hash of JSON values as 16 hex digits; the order of keys does not matter."""
     text = json.dumps(parts, sort_keys=True, default=lambda v: os.fspath(v) if isinstance(v, os.PathLike) else str(v))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -300,7 +313,7 @@ def prepare(
     config: Mapping[str, Any], module: str, tests: Sequence[Mapping[str, Any]] = (), progress: Any = None,
     overrides: Sequence[str] = (),
 ) -> Cell:  # fmt: skip
-    """The cell of a configuration: acquire and encode its data, and the test sets of the configurations `tests`."""
+    """Make the cell of a configuration: acquire and encode its data, and the test set of each config in `tests`."""
     check_names(config["task"]["name"], config["mapping"]["name"])
     plugins.load(config.get("plugins") or [])
     prepared = family(module).prepare(config, progress)
@@ -312,7 +325,11 @@ def assemble(
     config: Mapping[str, Any], module: str, prepared: Prepared, others: Sequence[tuple[TestSet, Mapping[str, Any]]],
     overrides: Sequence[str] = (), origin: Mapping[str, str] | None = None,
 ) -> Cell:  # fmt: skip
-    """A cell of prepared data: with the data set's own test set and `others`, each with its configuration."""
+    """Make a cell from prepared data.
+
+    The cell's test sets are the data set's own test set and `others`, which pairs further test sets with their
+    configurations.
+    """
     tests = (*([prepared.test] if prepared.test else []), *(t for t, _ in others))
     return Cell(
         config, module, prepared, tests, tuple(overrides), {t.name: one["data"] for t, one in others}, origin or {}

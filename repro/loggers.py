@@ -1,10 +1,11 @@
-"""Loggers beside the store. One that fails or hangs is dropped with one message, and the training goes on.
+"""Extra loggers (e.g. wandb). A logger that fails or hangs is dropped with one message, and the training continues.
 
 A logger has
-    name, timeout                seconds that each of these calls may take
-    start()                      before the training; whatever may fail belongs here
-    curve(rows)                  all rows of the learning curve so far
-    finish(found, state)         a `Found` and "done", or None and "failed" or "stopped"
+    name                         its name
+    timeout                      the number of seconds that each call below may take
+    start()                      called before the training; steps that may fail belong here
+    curve(rows)                  receives all rows of the learning curve so far
+    finish(found, state)         receives a `Found` and "done", or None and "failed" or "stopped"
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 
 class Loggers:
-    """The loggers of a running cell, made by `make`. Nothing raises; `note` receives the error messages."""
+    """The loggers of a running cell, created by `make`. No method raises an error; error messages go to `note`."""
 
     def __init__(self, make: Callable[[], Sequence[Any]], note: Callable[[str], None]) -> None:
         self.active: list[Any] = []
@@ -41,13 +42,16 @@ class Loggers:
 
 
 def _trouble(call: Callable[..., None], arguments: Sequence[Any], timeout: float) -> str | None:
-    """Why a call failed or took longer than `timeout` seconds. It runs in a thread, because a call that waits for a network cannot be stopped."""
+    """Make a call; returns why it failed or that it took longer than `timeout` seconds, or None if it succeeded.
+
+    The call runs in a thread, because a call that waits for the network cannot be stopped.
+    """
     raised: list[BaseException] = []
 
     def run() -> None:
         try:
             call(*arguments)
-        except BaseException as error:  # also SystemExit: nobody else would see it in this thread
+        except BaseException as error:  # includes SystemExit, which would go unnoticed in this thread
             logging.getLogger("cell").debug("a logger failed", exc_info=True)
             raised.append(error)
 

@@ -1,7 +1,8 @@
-"""Your own Python files that register mappings, and the check that keeps untrusted files from running.
+"""Plugins: your own Python files that register mappings. A check keeps untrusted files from running.
 
-A plugin that you name yourself (`plugins=[FILE.py]`) runs, and its path and content are remembered in `~/.config/sparse_attention`
-($XDG_CONFIG_HOME). A plugin that only the config.yaml of a cell names runs if it is remembered: cells are untrusted.
+A plugin that you name yourself (`plugins=[FILE.py]`) runs, and its path and content are remembered in
+`~/.config/sparse_attention` ($XDG_CONFIG_HOME). Cells are untrusted, so a plugin that is named only in the config.yaml
+of a cell runs only if it is remembered.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ from typing import Any
 from repro.files import StoreError, write_atomic
 
 TRUST = "read the file; if you trust it, use --trust-plugins (in Python: trust_plugins=True)"
-_ADMITTED: set[str] = set()  # modules named by a cell: never remembered as the user's own
+_ADMITTED: set[str] = set()  # plugin modules that a cell names; they are never remembered as the user's own
 
 
 class Untrusted(StoreError):
-    """A cell names an untrusted plugin; it was not run."""
+    """A cell names an untrusted plugin, which was not run."""
 
 
 def content(plugin: str) -> str:
-    """What identifies a plugin: the hash of its file, or its name if the file is absent."""
+    """The identity of a plugin: the hash of its file, or its name if the file is absent."""
     path = Path(plugin)
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else plugin
 
 
 def load(plugins: Sequence[str]) -> None:
-    """Import the files that the user names, each once, and remember them.
+    """Import the plugins that the user names, each once, and remember them.
 
     Raises:
-        ValueError: it is not a Python file, does not exist or fails to import.
+        ValueError: a plugin is not a Python file, does not exist or fails to import.
     """
     for plugin in plugins:
         if _name(plugin) not in _ADMITTED:
@@ -44,13 +45,14 @@ def load(plugins: Sequence[str]) -> None:
 
 
 def admit(plugins: Any, cell: Path, trained: Mapping[str, Any] | None = None, *, trust: bool = False) -> None:
-    """Import the plugins of a cell if each is the user's own by path and content, or with `trust`.
+    """Import the plugins of a cell if each is the user's own by its path and content, or if `trust` is true.
 
     Args:
-        cell: its folder. trained: plugin -> content when the cell was trained, if known.
+        cell: folder of the cell.
+        trained: plugin -> its content when the cell was trained, if known.
 
     Raises:
-        Untrusted: names every plugin that was not run, and why. ValueError: as in `load`.
+        Untrusted: a plugin is untrusted; the message names each such plugin and the reason. ValueError: as in `load`.
     """
     if refused := {} if trust else untrusted(plugins, cell, trained):
         said = "; ".join(f"{plugin} ({why})" for plugin, why in refused.items())
@@ -61,14 +63,14 @@ def admit(plugins: Any, cell: Path, trained: Mapping[str, Any] | None = None, *,
 
 
 def listed(plugins: Any) -> list[str]:
-    """The node `plugins` of a configuration. Raises ValueError if it is not a list of files."""
+    """The `plugins` node of a configuration as a list. Raises ValueError if the node is not a list of files."""
     if not isinstance(plugins or [], list | tuple) or not all(isinstance(p, str) for p in plugins or []):
         raise ValueError(f"plugins={str(plugins)[:80]} must be a list of Python files")
     return list(plugins or [])
 
 
 def untrusted(plugins: Any, cell: Path, trained: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Plugin that `admit` does not run -> why. Raises ValueError as in `listed`."""
+    """Map each plugin that `admit` would not run to the reason. Raises ValueError as in `listed`."""
     found = {plugin: _why_not(plugin, cell, (trained or {}).get(plugin)) for plugin in listed(plugins)}
     return {plugin: why for plugin, why in found.items() if why}
 
@@ -87,7 +89,7 @@ def _why_not(plugin: str, cell: Path, trained: Any) -> str:
 
 
 def _name(plugin: str) -> str:
-    """Its module in `sys.modules`: the same content is imported once."""
+    """The plugin's module name in `sys.modules`; it includes a hash, so the same content is imported only once."""
     return f"_plugin_{Path(plugin).stem}_{content(plugin)[:8]}"
 
 
@@ -97,9 +99,9 @@ def _mark(file: Path) -> Path:
 
 
 def remember(file: Path) -> None:
-    """Trust a file without running it: one that the user's own command has written."""
+    """Remember a file as trusted without running it; for files that the user's own command has written."""
     if (file := file.resolve()).is_file() and not (mark := _mark(file)).is_file():
-        with contextlib.suppress(StoreError):  # a home that cannot be written: its cells ask for --trust-plugins
+        with contextlib.suppress(StoreError):  # if home is read-only, cells with this plugin ask for --trust-plugins
             write_atomic(mark, f"{file}\n".encode())
 
 

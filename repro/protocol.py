@@ -1,4 +1,4 @@
-"""What the engine needs from a family of tasks: a module with the functions and names of `Family`."""
+"""The interface between the engine and the task families: each family is a module that provides what `Family` lists."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Metric:
-    """A score, declared where it is computed. Its full name is `split/name`, e.g. `test/bleu`.
+    """A score, declared next to the code that computes it. The full name is `split/name`, e.g. `test/bleu`.
 
     Attributes:
-        name: without the split.
-        unit: what one unit is, e.g. "BLEU points", "%", "share".
-        better: 1 higher, -1 lower, 0 neither.
-        decimals: digits shown after the point.
-        tolerance: the largest difference from a printed number that counts as agreement, in the metric's unit; None: no verdict.
-        signature: how it is computed.
-        test: paired randomization over test examples: "mean" (of per-example values under `name`), "bleu" (of per-example
-            statistics under `<name>_statistics`), or None.
+        name: the name without the split.
+        unit: the unit, e.g. "BLEU points", "%" or "share".
+        better: 1 if higher is better, -1 if lower is better, 0 if neither.
+        decimals: number of digits shown after the decimal point.
+        tolerance: the largest difference from a printed number that counts as agreement, in the metric's unit; None
+            means that no verdict is given.
+        signature: how the score is computed.
+        test: type of the paired randomization test over test examples: "mean" (tests the mean of the per-example values
+            stored under `name`), "bleu" (tests BLEU of the per-example statistics stored under `<name>_statistics`), or
+            None.
     """
 
     name: str
@@ -33,44 +35,45 @@ class Metric:
 
 
 def metric_of(known: Mapping[str, Metric], full: str) -> Metric:
-    """The metric of `split/name`; one that the family does not declare has no direction, tolerance or signature."""
+    """The metric of `split/name`. An undeclared metric gets no direction, tolerance or signature."""
     name = full.rpartition("/")[2]
     return known.get(name) or Metric(name, "", 0, 2, None, "", None)
 
 
-# Computes a score from the arguments that its family passes to all scorers; None: this test set has no such score.
+# Computes a score from the arguments that the family passes to all scorers, or None if the test set has no such score.
 Scorer = Callable[..., float | None]
-# The scores of a family by name. A metric without a scorer is computed elsewhere, in training or in testing.
+# The scores of a family by name. A metric without a scorer is computed elsewhere, during training or testing.
 Scores = dict[str, tuple[Metric, Scorer | None]]
 
 
 def metrics_of(scores: Scores) -> dict[str, Metric]:
-    """The metrics by name. Raises ValueError where an entry's name is not its metric's."""
+    """The metrics by name. Raises ValueError if an entry's name differs from the name of its metric."""
     if wrong := [f"{name!r} holds the metric {m.name!r}" for name, (m, _) in scores.items() if name != m.name]:
         raise ValueError(f"MEASURED: {'; '.join(wrong)}; use the metric's name")
     return {name: metric for name, (metric, _) in scores.items()}
 
 
 def scored(scores: Scores, *given: Any) -> dict[str, float]:
-    """The values of all metrics that have a scorer; each is called with `given`."""
+    """The values of all metrics that have a scorer; each scorer is called with the arguments `given`."""
     found = {name: scorer(*given) for name, (_, scorer) in scores.items() if scorer is not None}
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class TestSet:
-    """A test set, acquired and encoded as its model reads it. It can be pickled.
+    """A test set that has been acquired and encoded for the model. Instances can be pickled.
 
     Attributes:
-        name: prefix of its metrics: "test" for the data set's own test set, else the data set's name ("duc2004").
-        sha256: hash of its content as the model sees it.
-        folder: of the encoded set.
-        facts: for the footers: name, provenance, sizes, demo, stands_for, notes, sha256.
-        shortfalls: why this is not the paper's full test set, one sentence each; empty: it is.
-        baselines: trivial systems: name -> metric (`<name of the set>/<metric>`) -> value.
+        name: prefix of the set's metrics: "test" for the data set's own test set, otherwise the data set's name
+            ("duc2004").
+        sha256: hash of the content as the model sees it.
+        folder: folder of the encoded set.
+        facts: entries for the footers: name, provenance, sizes, demo, stands_for, notes, sha256.
+        shortfalls: reasons why this is not the paper's full test set, one sentence each; empty if it is the full set.
+        baselines: trivial systems, as name -> metric (`<name of the set>/<metric>`) -> value.
     """
 
-    __test__ = False  # not a test class of pytest
+    __test__ = False  # tells pytest that this is not a test class
 
     name: str
     sha256: str
@@ -82,13 +85,13 @@ class TestSet:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Training and dev data, acquired and encoded, and the data set's own test set. It can be pickled.
+    """The acquired and encoded train and dev data, with the data set's own test set. Instances can be pickled.
 
     Attributes:
-        sha256: hash of train and dev as the model sees them; part of the training's identity.
-        folder: of the encoded data.
+        sha256: hash of the train and dev data as the model sees them; part of the training's id.
+        folder: folder of the encoded data.
         facts, shortfalls: as in `TestSet`.
-        test: None when the data set has no test set of its own.
+        test: the data set's own test set, or None if it has none.
     """
 
     sha256: str
@@ -100,7 +103,10 @@ class Prepared:
 
 @dataclass
 class Training:
-    """What a training returns besides the files in its folder: `dev/...` and `train/...` scores, and `best_epoch`."""
+    """The results that a training returns in addition to the files in its folder.
+
+    `metrics` has the `dev/...` and `train/...` scores, and `best_epoch`.
+    """
 
     metrics: dict[str, float]
     signatures: dict[str, str] = field(default_factory=dict)
@@ -108,11 +114,12 @@ class Training:
 
 @dataclass
 class Evaluation:
-    """What the evaluation on one test set returns.
+    """The results of an evaluation on one test set.
 
     Attributes:
         metrics: `<name of the set>/<metric>` -> value.
-        signatures: metric -> how it was computed, where that is known only now (sacreBLEU's signature).
+        signatures: metric -> how it was computed, for metrics where this is known only now (such as sacreBLEU's
+            signature).
         predictions: one JSON-able record per test example.
         attention: arrays to store (safetensors), name -> tensor.
         files: further files to keep, name -> bytes.
@@ -129,22 +136,23 @@ class Monitor(Protocol):
     """Receives the progress of a running cell."""
 
     def stage(self, name: str, fraction: float, **stats: float) -> None:
-        """Name of the stage, fraction of it that is done (0..1), numbers to show."""
+        """Report the current stage: its name, the fraction of it that is done (0..1), and numbers to show."""
 
     def curve(self, rows: list[dict[str, float]]) -> None:
-        """All rows of the learning curve so far, one per epoch."""
+        """Report all rows of the learning curve so far, one per epoch."""
 
     def note(self, text: str) -> None:
-        """A message for the log."""
+        """Write a message to the log."""
 
 
 class Family(Protocol):
-    """The functions that run the cells of one family. `config` is a resolved, checked configuration in plain containers.
+    """The functions that run the cells of a family. `config` is a resolved, checked configuration in plain containers.
 
-    RECIPE: (version of training, version of evaluation); raised when the code computes something else.
-    METRICS: name -> Metric of everything that `train` and `evaluate` measure.
-    PRELOAD: modules that are imported once for many cells.
-    pictures (optional, for families with images): config -> (`image` of a test record -> PNG), or None without images.
+    RECIPE: (version of training, version of evaluation); a version is increased whenever the code's results change.
+    METRICS: name -> Metric, for everything that `train` and `evaluate` measure.
+    PRELOAD: modules that are imported once and shared by many cells.
+    pictures (optional, for families with images): takes a config and returns a function that maps the `image` of a test
+        record to a PNG, or returns None if there are no images.
     """
 
     RECIPE: tuple[int, int]
@@ -152,13 +160,16 @@ class Family(Protocol):
     PRELOAD: tuple[str, ...]
 
     def prepare(self, config: Mapping[str, Any], progress: Any) -> Prepared:
-        """Acquire and encode the data of `config["data"]`."""
+        """Acquire and encode the data that `config["data"]` selects."""
 
     def prepare_test(self, config: Mapping[str, Any], encoding: Path, progress: Any) -> TestSet:
-        """Acquire the test set of `config["data"]` and encode it with the vocabularies in `encoding`."""
+        """Acquire the test set that `config["data"]` selects, and encode it with the vocabularies in `encoding`."""
 
     def train(self, config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Training:
-        """Train or resume in `folder`, and write there what `evaluate` needs: the weights and `encoding/`."""
+        """Train or resume training in `folder`, and write the weights and `encoding/` there, which `evaluate` needs."""
 
     def evaluate(self, config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:
-        """Evaluate the trained model in `folder` on a test set, with `config["decode"]` and the scores of `config["task"]`."""
+        """Evaluate the model in `folder` on a test set.
+
+        `config["decode"]` has the decoding options, and `config["task"]` selects the scores.
+        """

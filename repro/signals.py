@@ -1,8 +1,8 @@
-"""Stopping a running cell: by a signal, or because another process has taken its lock.
+"""Stop a running cell, either on a signal or because another process has taken its lock.
 
 A scheduler sends SIGTERM, SIGUSR1 or SIGUSR2 before it takes a machine away. Inside `listening`, such a signal raises
-`Stopped` in the main thread. Inside `deferred` it waits until the block checks `asked` at a point where it can save, and calls
-`obey`.
+`Stopped` in the main thread. Inside `deferred`, the signal is held back until the block reaches a point where it can
+save; there the block checks `asked` and calls `obey`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Stopped(KeyboardInterrupt):
-    """The process was asked to stop; what it was doing can be resumed."""
+    """The process was asked to stop; its work can be resumed."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Why to stop, and whether this process may still save in the folder."""
+    """A request to stop: the reason, and whether this process may still save in the folder."""
 
     why: str
     save: bool = True
@@ -39,7 +39,7 @@ _STATE = _State()
 
 
 def asked() -> Asked | None:
-    """The request to stop since `listening` began, if there was one."""
+    """The request to stop that came after `listening` began, or None."""
     return _STATE.asked
 
 
@@ -50,7 +50,7 @@ def obey() -> None:
 
 
 def ask(why: str, save: bool = True) -> None:
-    """Ask the main thread to stop, from any thread. Outside `listening` the reason is only logged."""
+    """Ask the main thread to stop; can be called from any thread. Outside `listening`, the reason is only logged."""
     if not _STATE.listening:
         logging.getLogger("cell").error("%s, and this process goes on", why)
         return
@@ -60,7 +60,7 @@ def ask(why: str, save: bool = True) -> None:
 
 @contextlib.contextmanager
 def listening() -> Iterator[None]:
-    """Signals raise `Stopped` while the block runs. No effect outside the main thread or in a nested block."""
+    """Make signals raise `Stopped` while the block runs. Has no effect outside the main thread or in a nested block."""
     if threading.current_thread() is not threading.main_thread() or _STATE.listening:
         yield
         return
@@ -82,7 +82,7 @@ def listening() -> Iterator[None]:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Signals wait until the block calls `obey`."""
+    """Hold signals back until the block calls `obey`."""
     before, _STATE.deferring = _STATE.deferring, True
     try:
         yield

@@ -1,10 +1,10 @@
-"""Running cells with the launcher of the configuration (docs/cluster.md).
+"""Run cells with the launcher that the configuration selects (docs/cluster.md).
 
-    local    children of a fork server on this machine (`repro.launch.pool`)
-    joblib   joblib's workers on this machine, which live for many cells
-    slurm    one array job by submitit
+    local    one process per cell on this machine, forked from a fork server (`repro.launch.pool`)
+    joblib   joblib's workers on this machine; each worker runs many cells
+    slurm    one Slurm array job, submitted with submitit
 
-All write to the same store; its locks say which process works on which cell.
+All launchers write to the same store, whose locks show which process is working on which cell.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ def run(
     pending: Sequence[Cell], store: Store, launcher: Mapping[str, Any], runtime: Mapping[str, Any], loggers: Loggers = None,
     say: Say = _say,
 ) -> Iterator[Event]:  # fmt: skip
-    """Run cells with the launcher `launcher["name"]`; every cell ends in one event with its outcome.
+    """Run cells with the launcher `launcher["name"]`; the last event of every cell has its outcome.
 
-    A cell whose process or machine failed is restarted from its last checkpoint, up to `launcher.retries` times; one that
-    failed by itself is not. The outcome "queued" means: a scheduler has the cell, and `launcher.wait` is false.
+    A cell whose process or machine failed is restarted from its last checkpoint, up to `launcher.retries` times; a cell
+    that failed with its own error is not restarted. The outcome "queued" means that a scheduler has the cell and
+    `launcher.wait` is false.
 
     Args:
-        loggers: an importable function. say: called with messages that concern all cells.
+        loggers: an importable function that returns a cell's extra loggers.
+        say: called with messages that concern all cells.
 
     Raises:
         StoreError: joblib or submitit is not installed, or Slurm refuses the job.
@@ -63,10 +65,10 @@ def run(
 
 
 def ready(launcher: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
-    """Check whether `run` can start here, before data are prepared for it.
+    """Check that `run` can start on this machine, before any data are prepared.
 
     Raises:
-        StoreError: no Slurm here, a GPU that does not exist, joblib or submitit is not installed.
+        StoreError: Slurm is not available here, a requested GPU does not exist, or joblib or submitit is not installed.
     """
     if launcher["name"] == "slurm":
         _extra("slurm").here()
@@ -77,7 +79,7 @@ def ready(launcher: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
 
 
 def _extra(name: str) -> Any:
-    """The module of a launcher that needs the extra [cluster]. Raises StoreError where it is not installed."""
+    """The module of a launcher that needs the extra dependencies [cluster]. Raises StoreError if they are missing."""
     try:
         return importlib.import_module({"slurm": "repro.launch.slurm", "joblib": "repro.launch.workers"}[name])
     except ModuleNotFoundError as error:
@@ -85,7 +87,10 @@ def _extra(name: str) -> Any:
 
 
 def one(cell: Cell, store: Store, show: Callable[[Event], None], loggers: Loggers = None) -> Outcome:
-    """Run one cell with the launcher of its own configuration; in this process where that launcher is a plain `local`."""
+    """Run one cell with the launcher in its configuration.
+
+    A `local` launcher without special devices or retries runs the cell in this process.
+    """
     launcher, runtime = cell.config["launcher"], cell.config["runtime"]
     if launcher["name"] == "local" and runtime.get("devices", "all") == "all" and not launcher.get("retries"):
         outcome = cells.run(cell, store, forward=lambda *said: show(Event(cell, *said)), loggers=loggers)
@@ -106,5 +111,5 @@ def _begin(pending, store, launcher, runtime, loggers, say) -> Iterator[Event]:
     found, said = places(runtime, max(cell.config["train"].get("processes", 1) for cell in pending))
     if said:
         say(said)
-    with signals.listening():  # a signal ends the children, which save, before it ends us
+    with signals.listening():  # on a signal, the children save and end before this process does
         yield from begin(pending, store, found, runtime["threads"], loggers)

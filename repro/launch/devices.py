@@ -1,4 +1,4 @@
-"""The GPUs of the workers on one machine: one each, or as many as a training has processes."""
+"""Assign GPUs to the workers on one machine: one GPU per worker, or as many as a training has processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from repro.files import StoreError
 
 
 def count() -> int:
-    """The number of GPUs that torch sees; none of them is initialised."""
+    """The number of GPUs that torch sees; no GPU is initialised."""
     import torch
 
     return torch.cuda.device_count()
@@ -19,14 +19,15 @@ def count() -> int:
 def places(
     runtime: Mapping[str, Any], processes: int = 1, count: Callable[[], int] = count
 ) -> tuple[list[str | None], str | None]:
-    """CUDA_VISIBLE_DEVICES of each worker (None: unchanged), and a message where there are fewer workers than asked for.
+    """The workers' CUDA_VISIBLE_DEVICES (None means unchanged), and a message if there are fewer than requested.
 
     Args:
-        runtime: `workers`, `devices` (all, none, or numbers of visible GPUs), `workers_per_device`.
-        processes: GPUs that a cell needs.
+        runtime: the options `workers`, `device`, `devices` (all, none, or numbers of visible GPUs) and
+            `workers_per_device`.
+        processes: the number of GPUs that a cell needs.
 
     Raises:
-        StoreError: a GPU that does not exist.
+        StoreError: a requested GPU does not exist.
     """
     workers, asked = runtime["workers"], runtime.get("devices", "all")
     if asked == "none":
@@ -44,7 +45,7 @@ def places(
         return [None] * workers, None
     chosen = visible if asked == "all" else [visible[n] for n in asked]
     sets = [",".join(chosen[i : i + processes]) for i in range(0, len(chosen) - processes + 1, processes)]
-    sets = sets or [",".join(chosen)]  # too few: the training reports it
+    sets = sets or [",".join(chosen)]  # there are too few GPUs; the training reports the error
     most = len(sets) * runtime.get("workers_per_device", 1)
     found: list[str | None] = [sets[i % len(sets)] for i in range(min(workers, most))]
     if workers <= most:

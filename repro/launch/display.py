@@ -1,4 +1,4 @@
-"""Progress of many cells: a live display on a terminal, plain lines elsewhere."""
+"""Show the progress of many cells: a live display in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ INTERVAL = 10.0  # seconds between two plain lines
 
 
 class Display:
-    """Counts done, failed, running and left, and estimates the time that remains.
+    """Counts the cells that are done, failed, running and left, and estimates the remaining time.
 
-    The estimate divides the seconds spent on cells by the fraction of them that is done: finished cells count whole,
-    running ones by their own progress.
+    The estimate is based on the seconds so far and the number of cells done: a finished cell counts as one, and a
+    running cell counts as the fraction of it that is done.
     """
 
     def __init__(self, total: int) -> None:
@@ -42,7 +42,7 @@ class Display:
             self._live.__exit__(*error)
 
     def show(self, event: Event) -> None:
-        """Show an event of the pool."""
+        """Show an event from the launcher."""
         cell = event.cell
         if event.kind == "stage":
             stats = "".join(f", {k} {v:.3g}" for k, v in event.stats.items())
@@ -82,7 +82,7 @@ class Display:
             print(text, flush=True)
 
     def remaining(self) -> float | None:
-        """Estimated seconds until all cells are done; None before the first cell has ended."""
+        """The estimated seconds until all cells are done, or None before the first cell has ended."""
         if not self.done:
             return None
         finished = self.done + sum(self.fractions.values())
@@ -104,18 +104,18 @@ class Display:
 
 
 def setting(cell: Cell) -> str:
-    """Row and column of the table; outside a table the mapping with its parameters and the data."""
+    """The row and column of the cell's table; outside a table, the mapping with its parameters and the data."""
     places = "".join(f", {at['name']} at {place}" for place, at in (cell.config["mapping"].get("at") or {}).items())
     return cell.label or f"{cell.mapping}({cell.parameters}){places} on {cell.config['data']['name']}"
 
 
 def name(cell: Cell) -> str:
-    """Task, setting and seed."""
+    """The task, setting and seed of a cell."""
     return f"{cell.task}: {setting(cell)}, seed {cell.seed}"
 
 
 def clock(seconds: float) -> str:
-    """`45 s`, `3 min`, `2 h 10 min`."""
+    """A duration as text, e.g. `45 s`, `3 min` or `2 h 10 min`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

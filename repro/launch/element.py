@@ -1,4 +1,4 @@
-"""One element of an array job: it runs a cell's folders, and goes back into the queue when it is asked to stop."""
+"""One element of a Slurm array job: it runs the folders of a cell and requeues its job when it is asked to stop."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ from repro.launch import ranks
 from repro.launch.pool import Loggers
 from repro.store import Entry, locks
 
-STOPPED = 75  # EX_TEMPFAIL: try again
+STOPPED = 75  # EX_TEMPFAIL: a temporary failure, try again
 
 
 class Element:
-    """The folders of a cell (`cell.enter`), to run in a job. Exit status: 1 for a failed cell, 75 for a stopped one."""
+    """Runs the folders of a cell (from `cell.enter`) in a job.
+
+    The exit status is 1 if the cell failed, and 75 if it was stopped.
+    """
 
     def __init__(self, folders: Sequence[str], threads: int, loggers: Loggers = None) -> None:
         self.folders, self.threads, self.loggers = list(folders), threads, loggers
@@ -48,20 +51,20 @@ class Element:
         return outcomes
 
     def checkpoint(self) -> Any:
-        """For submitit: what to submit again when a signal came before or after the cell."""
+        """Called by submitit if a signal comes before or after the cell: returns the job to submit again."""
         import submitit
 
         return submitit.helpers.DelayedSubmission(self)
 
 
 def job() -> str:
-    """This job's id, as squeue prints it."""
+    """The id of this job, in the form that squeue prints."""
     array = [os.environ[k] for k in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID") if k in os.environ]
     return "_".join(array) or os.environ.get("SLURM_JOB_ID", "")
 
 
 def run(folder: str, job: str, loggers: Loggers = None) -> Outcome:
-    """Run a folder; where a dead process has left a recent lock, wait until the lock may be taken."""
+    """Run a folder; if a dead process has left a recent lock, wait until the lock may be taken."""
     path = Path(folder)
     entry = Entry(path.parents[1] if path.parent.name == "evaluations" else path)
     while True:
@@ -69,7 +72,7 @@ def run(folder: str, job: str, loggers: Loggers = None) -> Outcome:
             if not entry.busy():
                 entry.set_status("queued", job=job)
             outcome = cells.run_folder(folder, loggers=loggers)
-        except Exception as error:  # its config.yaml cannot be read, its data are missing
+        except Exception as error:  # e.g. config.yaml cannot be read, or the data are missing
             entry.set_status("failed", error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
             return Outcome(entry.folder.name, "failed", error=str(error))
         if outcome.state != "busy":
@@ -77,12 +80,12 @@ def run(folder: str, job: str, loggers: Loggers = None) -> Outcome:
         before = locks.look(entry.path(locks.NAME))
         time.sleep(2 * locks.HEARTBEAT_SECONDS)
         after = locks.look(entry.path(locks.NAME))
-        if before and after and before != after:  # the process is alive and finishes it
+        if before and after and before != after:  # the lock's holder is alive and will finish the cell
             return outcome
 
 
 def requeue() -> None:
-    """Put this job back into the queue, unless it was cancelled or the scheduler has done so itself."""
+    """Put this job back into the queue, unless it was cancelled or the scheduler has already requeued it."""
     shown = subprocess.run(["scontrol", "-o", "show", "job", job()], capture_output=True, text=True, check=False).stdout
     if re.search(r"JobState=RUNNING\b", shown):
         subprocess.run(["scontrol", "requeue", job()], check=False)

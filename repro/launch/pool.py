@@ -1,7 +1,8 @@
 """Run many cells in isolated processes that share one expensive import.
 
-A fork server imports torch and fairseq once (`PRELOAD` of the families), and every cell runs in a child forked from it. So no
-library state leaks from one training into the next, a crash affects one cell alone, and the import is paid once.
+A fork server imports torch and fairseq once (`PRELOAD` of the families), and every cell runs in a child process forked
+from the server. So no library state leaks from one training into the next, a crash affects only one cell, and the
+libraries are imported only once.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from repro.cell import Cell, Outcome
 from repro.store import Store
 
 Loggers = Callable[[Cell], list[Any]] | None
-STOP_SECONDS = 60.0  # for checkpoints to be written after Ctrl-C
+STOP_SECONDS = 60.0  # time to write checkpoints after Ctrl-C
 
 
 @dataclass
 class Event:
-    """A message of a running cell: kind "stage" (fraction done, stats), "note" or "end" (outcome)."""
+    """A message from a running cell.
+
+    `kind` is "stage" (with the fraction done and stats), "note" or "end" (with the outcome).
+    """
 
     cell: Cell
     kind: str
@@ -38,7 +42,7 @@ class Event:
 
 
 def forks() -> bool:
-    """Whether pools of forked processes work here: they need `fork`, and semaphores, which need /dev/shm."""
+    """Whether pools of forked processes work here: they need `fork` and semaphores; semaphores need /dev/shm."""
     try:
         mp.Lock()
     except OSError:
@@ -49,13 +53,15 @@ def forks() -> bool:
 def run(
     pending: Iterable[Cell], store: Store, places: Sequence[str | None], threads: int, loggers: Loggers = None
 ) -> Iterator[Event]:
-    """Run `pending` in order, each in a process with `threads` threads; yields events as they happen.
+    """Run the cells `pending` in order, each in a process with `threads` threads; yields events as they happen.
 
-    A cell whose process dies (killed, out of memory) ends as failed; the others go on, and running again resumes it.
+    A cell whose process dies (killed or out of memory) ends as failed, while the other cells continue; running the
+    command again resumes the failed cell.
 
     Args:
-        places: CUDA_VISIBLE_DEVICES for each of the workers that run at the same time; None: as it is here.
-        loggers: an importable function, because it travels to the child by name.
+        places: CUDA_VISIBLE_DEVICES for each of the workers that run at the same time; None means unchanged.
+        loggers: a function that returns a cell's extra loggers; it must be importable, because it is passed to the
+            child by name.
     """
     waiting, free = list(pending), list(places)
     if not waiting:
@@ -93,7 +99,7 @@ def run(
                 yield Event(cell, "end", outcome=rest[0])
     finally:
         for _, process, *_ in active.values():
-            process.terminate()  # it saves what it has
+            process.terminate()  # the process saves a checkpoint before it ends
         for _, process, *_ in active.values():
             process.join(STOP_SECONDS)
         for name, value in previous.items():
@@ -102,10 +108,10 @@ def run(
 
 def _child(sender: Connection, cell: Cell, root: str, threads: int, loggers, place: str | None) -> None:
     if place is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = place  # the fork server has not touched CUDA
+        os.environ["CUDA_VISIBLE_DEVICES"] = place  # takes effect because the fork server has not initialised CUDA
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it too: the parent asks it to save and end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C, the parent asks this process to save and end
     torch.set_num_threads(threads)
 
     def forward(*message: Any) -> None:
@@ -119,7 +125,7 @@ def _child(sender: Connection, cell: Cell, root: str, threads: int, loggers, pla
 
 
 def _died(cell: Cell, store: Store, exitcode: int | None, seconds: float) -> Outcome:
-    if cell.done(store):  # it died after its last file
+    if cell.done(store):  # the process died after it had written its last file
         if not cell.entry(store).busy():
             cell.entry(store).set_status("done")
         return Outcome(cell.cell_id, "done", seconds)
@@ -128,7 +134,7 @@ def _died(cell: Cell, store: Store, exitcode: int | None, seconds: float) -> Out
     else:
         why = f"its process ended with exit code {exitcode}"
     error = f"{why}; run the same command again to resume it from its last checkpoint"
-    with contextlib.suppress(Exception):  # the outcome below still reports it
+    with contextlib.suppress(Exception):  # the outcome below still reports the error
         if not cell.entry(store).busy():  # another process may have taken over
             cell.entry(store).set_status("failed", error=error)
     return Outcome(cell.cell_id, "failed", seconds, error, machine=True)

@@ -1,9 +1,11 @@
-"""One cell in several tasks of a job, on one or several machines: `srun` or `torchrun` starts train.processes tasks.
+"""Train one cell with several tasks of a job, on one or more machines.
+
+`srun` or `torchrun` starts train.processes tasks:
 
     torchrun --nnodes 2 --nproc-per-node 4 ... -m repro.launch.ranks outputs/cells/TASK/MAPPING/ID
 
-The first task runs the cell: it alone holds the lock, writes and evaluates. The others wait until it calls them, train with it and
-end. They also end when the first task has nothing to train, or dies.
+The first task runs the cell: only this task holds the lock, writes and evaluates. The other tasks wait until the first
+task calls them, train together with it, and end. They also end if the first task has nothing to train, or if it dies.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ from typing import Any
 from repro import cell as cells
 from repro import plugins, signals
 
-PATIENCE = timedelta(days=30)  # of the tasks that wait to be called
+PATIENCE = timedelta(days=30)  # how long a task waits to be called
 FAREWELL_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Rank:
-    """Task `number` of `world`, task `local` of `here` on this machine; host and port of the first task's store."""
+    """The rank of this process: task `number` of `world`, and task `local` of `here` on this machine.
+
+    `host` and `port` are the address of the first task's store.
+    """
 
     number: int
     world: int
@@ -43,7 +48,7 @@ class Rank:
         return f"tcp://{self.host}:{self.port + 1}"
 
     def call(self) -> None:
-        """Call the other tasks to the training; done by the first task."""
+        """Call the other tasks to join the training; only the first task does this."""
         _state["store"].set("called", "train")
 
 
@@ -51,12 +56,12 @@ _state: dict[str, Any] = {}
 
 
 def current() -> Rank | None:
-    """The rank of this process inside `together`; None for a process that was started alone."""
+    """The rank of this process inside `together`, or None if the process is the only task."""
     return _state.get("rank")
 
 
 def read(environment: Mapping[str, str]) -> Rank | None:
-    """The rank according to Slurm or torchrun; None when the process is its job's only task."""
+    """Read the rank that Slurm or torchrun has set; returns None if this process is the only task of its job."""
     if int(environment.get("WORLD_SIZE", "1")) > 1:
         number, world, local, here = (
             int(environment[k]) for k in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -67,17 +72,17 @@ def read(environment: Mapping[str, str]) -> Rank | None:
     shown = ["scontrol", "show", "hostnames", environment["SLURM_JOB_NODELIST"]]
     hosts = subprocess.run(shown, capture_output=True, text=True, check=True).stdout.split()
     here = int(environment["SLURM_TASKS_PER_NODE"].split("(")[0].split(",")[0])
-    # a port of the job's own: two jobs may share a machine
+    # each job uses its own port, because two jobs may share a machine
     port = 10_000 + 2 * (int(environment["SLURM_JOB_ID"]) % 20_000)
     return Rank(int(environment["SLURM_PROCID"]), world, int(environment["SLURM_LOCALID"]), here, hosts[0], port)
 
 
 @contextlib.contextmanager
 def together(rank: Rank) -> Iterator[None]:
-    """Share a store among the tasks while the block runs; at its end the first task tells the others to end."""
+    """Share a torch store among the tasks while the block runs; then the first task tells the others to end."""
     import torch.distributed as dist
 
-    os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # torchrun's store is not ours
+    os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # use our own store, not torchrun's
     _state["store"] = dist.TCPStore(
         rank.host, rank.port, None, rank.number == 0, timeout=PATIENCE, wait_for_workers=False
     )
@@ -91,7 +96,7 @@ def together(rank: Rank) -> Iterator[None]:
             store.add("left", 1)
         else:
             store.set("called", "over")
-            until = time.monotonic() + FAREWELL_SECONDS  # the store ends with this process
+            until = time.monotonic() + FAREWELL_SECONDS  # wait for the others, because the store ends with this process
             while store.add("left", 0) < rank.world - 1 and time.monotonic() < until:
                 time.sleep(0.05)
 
@@ -116,7 +121,7 @@ class Quiet:
 
 
 def main(folder: str) -> int:
-    """The cell of a folder, in this task of several. Exit status: 0, or 1 when it failed."""
+    """Run this task's part in the cell of a folder. Returns the exit status: 0, or 1 if the cell failed."""
     if (rank := read(os.environ)) is None:
         raise SystemExit("start this with torchrun or srun in several tasks; for one task use scripts/train.py")
     with together(rank):
@@ -129,6 +134,6 @@ def main(folder: str) -> int:
 
 
 if __name__ == "__main__":
-    import repro.launch.ranks as ranks  # the module whose state the training reads, not `__main__`
+    import repro.launch.ranks as ranks  # the training reads the state of this module, not of `__main__`
 
     sys.exit(ranks.main(*sys.argv[1:]))

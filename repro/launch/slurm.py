@@ -1,8 +1,9 @@
-"""Cells as one Slurm array job, by submitit: one element per cell, which runs the config.yaml files written for that cell.
+"""Run cells as one Slurm array job, submitted with submitit.
 
-The status of a cell names its job, so the same command submits nothing twice. The result of a cell is read from its folder alone,
-so a cell may end while no command is running. Slurm is queried with squeue and scontrol: many clusters have no accounting
-database for sacct.
+Each element of the array runs the config.yaml files written for one cell. The status of a cell names its job, so
+running the same command again does not submit a cell twice. The result of a cell is read only from its folder, so a
+cell may end while no command is running. Slurm is queried with squeue and scontrol, because many clusters have no
+accounting database for sacct.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from repro.store import Store
 from repro.store.locks import Busy
 
 POLL_SECONDS = 5.0
-SETTLE_SECONDS = 10.0  # between a job's end and what it wrote last, as another machine sees it
-REQUEUES = 1000  # of an element, after its time limit or for another's job
+SETTLE_SECONDS = 10.0  # delay until another machine sees the last files of a job that has ended
+REQUEUES = 1000  # how often an element may be requeued, after its time limit or when it is preempted
 NAME = "sparse-attention"
 
 
 def here() -> None:
-    """Raise StoreError unless jobs can be submitted from this machine."""
+    """Check that jobs can be submitted from this machine. Raises StoreError if not."""
     _ask("sinfo", "--version")
 
 
@@ -44,7 +45,7 @@ def run(
     pending: Sequence[Cell], store: Store, options: Mapping[str, Any], runtime: Mapping[str, Any], loggers: Loggers,
     say: Callable[[str], None],
 ) -> Iterator[Event]:  # fmt: skip
-    """Submit the cells that are in no job yet, and follow all jobs until they end unless `wait` is false."""
+    """Submit the cells that have no job yet, and follow all jobs until they end, unless the option `wait` is false."""
     here()
     live, jobs, fresh = states(), {}, []
     for cell in pending:
@@ -75,7 +76,7 @@ def _held(cell: Cell, store: Store) -> str:
 
 
 def follow(jobs: dict[str, tuple[Cell, str]], store: Store) -> Iterator[Event]:
-    """Events of the cells in the queue, read from their folders, until none is left."""
+    """Yield the events of the queued cells, read from their folders, until all cells have ended."""
     gone: dict[str, float] = {}
     shown: dict[str, str] = {}
     began = time.monotonic()
@@ -123,14 +124,14 @@ def submit(
     fresh: Sequence[Cell], store: Store, options: Mapping[str, Any], runtime: Mapping[str, Any], loggers: Loggers,
     say: Callable[[str], None],
 ) -> list[tuple[Cell, str]]:  # fmt: skip
-    """Submit one array job for some cells; each with its job, which the cell's status names from now on."""
+    """Submit one array job for the cells, and record each cell's job in its status; returns (cell, job) pairs."""
     folder = (store.root / "jobs").resolve()
     executor = submitit.SlurmExecutor(folder, max_num_timeout=REQUEUES, python=options["python"])
     executor.update_parameters(**parameters(fresh, store, options))
     elements = []
     for cell in fresh:
         with contextlib.suppress(Busy):
-            cell.entry(store).set_aside()  # a damaged training, before its config.yaml is written again
+            cell.entry(store).set_aside()  # if the training is damaged; must happen before config.yaml is written again
         folders = [str(folder.resolve()) for folder in enter(cell, store)]
         cell.entry(store).set_status("queued")
         elements.append(Element(folders, runtime["threads"], loggers))
@@ -142,7 +143,7 @@ def submit(
         raise StoreError(f"sbatch refused the job: {str(error).strip()}; {advice}") from error
     submitted = [job.job_id for job in made]
     for cell, job in zip(fresh, submitted):
-        if cell.entry(store).state() == "queued":  # else it is running already, and has entered its job itself
+        if cell.entry(store).state() == "queued":  # a cell that is already running has recorded its job itself
             cell.entry(store).set_status("queued", job=job)
     elements_of = f"_[0-{len(fresh) - 1}]" if several else ""
     say(f"{len(fresh)} cell(s) submitted as job {submitted[0].split('_')[0]}{elements_of}; logs: {folder}")
@@ -150,7 +151,7 @@ def submit(
 
 
 def parameters(fresh: Sequence[Cell], store: Store, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that submitit writes at the top of the batch file."""
+    """The parameters that submitit writes at the top of the batch script."""
     given = {
         "job_name": NAME, "partition": options["partition"], "account": options["account"], "qos": options["qos"],
         "time": options["time"], "signal_delay_s": options["notice"], "mem": options["mem"], "cpus_per_task": options["cpus"],
@@ -175,7 +176,7 @@ def _import_path(fresh: Sequence[Cell]) -> str:
 
 
 def _avoid(fresh: Sequence[Cell], store: Store, options: Mapping[str, Any]) -> str | None:
-    """The nodes to exclude: those of the configuration, and those where a job died as long as others are left."""
+    """The nodes to exclude: those in the configuration, and those where a job died, as long as other nodes remain."""
     bad = set((options["exclude"] or "").split(",")) - {""}
     errors = " ".join(str(cell.entry(store).status().get("error", "")) for cell in fresh)
     seen = set(re.findall(r"job \S+ on (\S+) ended", errors))
@@ -185,19 +186,19 @@ def _avoid(fresh: Sequence[Cell], store: Store, options: Mapping[str, Any]) -> s
 
 
 def states() -> dict[str, str]:
-    """Job -> state of this user's jobs in the queue; the elements of an array one by one."""
+    """Job id -> state, for this user's jobs in the queue; each element of an array is listed separately."""
     listed = _ask("squeue", "-h", "-r", "-u", str(os.getuid()), "-o", "%i %T")
     return dict(line.split() for line in listed.splitlines())
 
 
 def _job(job: str) -> dict[str, str]:
-    """What scontrol still knows about a job."""
+    """The facts that scontrol still has about a job; empty if it has none."""
     shown = subprocess.run(["scontrol", "-o", "show", "job", job], capture_output=True, text=True, check=False).stdout
     return dict(re.findall(r"(\w+)=(\S*)", shown.splitlines()[0])) if shown else {}
 
 
 def _ask(*command: str) -> str:
-    """The output of a Slurm command. Raises StoreError."""
+    """Run a Slurm command and return its output. Raises StoreError if the command is missing or fails."""
     if shutil.which(command[0]) is None:
         advice = "run this where jobs are submitted, or set launcher=local"
         raise StoreError(f"launcher=slurm: {command[0]} is not on the PATH; {advice}")
@@ -205,5 +206,5 @@ def _ask(*command: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             return done.stdout
-        time.sleep(2.0**attempt)  # the controller is busy, or is being restarted
+        time.sleep(2.0**attempt)  # the controller may be busy or restarting
     raise StoreError(f"{shlex.join(command)} failed: {done.stderr.strip()}")

@@ -1,4 +1,4 @@
-"""Cells in joblib's workers (loky): a worker lives for many cells, so libraries are loaded once per worker."""
+"""Run cells in joblib's workers (loky). A worker runs many cells, so libraries are loaded only once per worker."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from repro.store import Store
 def run(
     pending: Sequence[Cell], store: Store, places: Sequence[str | None], threads: int, loggers: Loggers = None
 ) -> Iterator[Event]:
-    """Run cells in one worker per place (its CUDA_VISIBLE_DEVICES).
+    """Run cells in one worker for each of `places`, which are values of CUDA_VISIBLE_DEVICES.
 
-    When a worker is killed, its whole pool ends, and joblib does not say which worker it was. So every cell that a worker had
-    started continues from its last checkpoint in a process of its own.
+    If a worker is killed, the whole pool ends, and joblib does not say which worker was killed. So every cell that a
+    worker had started continues from its last checkpoint in its own process.
     """
     left = {cell.cell_id: cell for cell in pending}
     while left:
@@ -43,12 +43,12 @@ def run(
 
 
 def _one(cell: Cell, root: str, threads: int, loggers: Loggers, slots: str) -> Outcome:
-    """In a worker: its first cell chooses its GPUs, before torch looks at any."""
+    """Run a cell in a worker. The worker chooses its GPUs for its first cell, before torch looks for GPUs."""
     if slots not in _TAKEN:
         for slot in sorted(Path(slots).glob("*.free")):
             try:
                 slot.rename(mine := slot.with_suffix(f".{os.getpid()}"))
-            except FileNotFoundError:  # another worker was faster
+            except FileNotFoundError:  # another worker has taken this slot
                 continue
             if (place := mine.read_text()) != "inherited":
                 os.environ["CUDA_VISIBLE_DEVICES"] = place[1:]

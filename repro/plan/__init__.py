@@ -1,6 +1,7 @@
-"""From experiments (rows x columns x grids x seeds) to the cells they need.
+"""Turn experiments (rows x columns x grids x seeds) into the cells they need.
 
-Every configuration is resolved and checked before any data are read. Then every data set is prepared once, several at a time.
+Every configuration is resolved and checked before any data are read. Then every data set is prepared once, several in
+parallel.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from repro.store import check_names
 
 Config = Mapping[str, Any]
 Point = tuple[tuple[str, Any], ...]
-READ_FOR_DATA = ("data", "encode", "task", "decode", "model", "plugins")  # what preparing a data set may depend on
+READ_FOR_DATA = ("data", "encode", "task", "decode", "model", "plugins")  # nodes that may affect how data are prepared
 
 
 class PlanError(ValueError):
-    """All errors in some experiments."""
+    """The configurations of one or more experiments are invalid; the message lists all errors."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Slot:
 
 @dataclass
 class Plan:
-    """An experiment with its cells; `unavailable`: column -> why it has no cells."""
+    """An experiment with its cells; `unavailable` maps each column without cells to the reason."""
 
     experiment: Experiment
     slots: list[Slot] = field(default_factory=list)
@@ -55,7 +56,7 @@ class Plan:
 
     @property
     def cells(self) -> dict[str, Cell]:
-        """Cell id -> cell; slots with the same training and scoring share a cell that has the test sets of all."""
+        """Cell id -> cell; slots with the same training and scoring share one cell, which has all their test sets."""
         found: dict[str, Cell] = {}
         for slot in self.slots:
             known = found.get(slot.cell.cell_id)
@@ -63,7 +64,7 @@ class Plan:
         return found
 
     def at(self, row: int, column: int) -> list[Slot]:
-        """The slots of a row and column."""
+        """The slots in a row and column."""
         return [slot for slot in self.slots if (slot.row, slot.column) == (row, column)]
 
     def metrics(self, column: int) -> Mapping[str, Metric]:
@@ -72,7 +73,7 @@ class Plan:
 
 
 def _silent() -> None:
-    """No progress."""
+    """The default of `Tools.progress`: returns no object, so no progress is reported."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,12 @@ class Tools:
     """The functions that a plan needs.
 
     Attributes:
-        compose: (overrides, those of them that the user typed) -> resolved, checked configuration.
+        compose: (all overrides, the overrides that the user typed) -> resolved, checked configuration.
         module_of: configuration -> name of its family's module.
-        with_data: (configuration, name of a data set) -> the configuration with that data node.
-        progress: makes the object to which a loader reports its progress.
-        unavailable: exceptions of a loader that mean "the data are unavailable": the column is left out with the reason.
+        with_data: (configuration, name of a data set) -> the configuration with that set's data node.
+        progress: creates the object to which a loader reports its progress.
+        unavailable: exceptions by which a loader says that data are unavailable; the column is then left out, with the
+            reason.
     """
 
     compose: Callable[[Sequence[str], Sequence[str]], Config]
@@ -96,7 +98,7 @@ class Tools:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A slot before its data are prepared."""
+    """A slot whose data have not been prepared yet."""
 
     row: int
     column: int
@@ -112,7 +114,7 @@ class Wanted:
 
 
 def points(grid: Mapping[str, Sequence[Any]] | None) -> list[Point]:
-    """The grid's points as tuples of (parameter, value); one empty point without a grid."""
+    """The grid's points, as tuples of (parameter, value); one empty point if there is no grid."""
     if not grid:
         return [()]
     return [tuple(zip(grid, values)) for values in itertools.product(*grid.values())]
@@ -121,16 +123,16 @@ def points(grid: Mapping[str, Sequence[Any]] | None) -> list[Point]:
 def make(
     loaded: Sequence[Experiment], tools: Tools, overrides: Sequence[str] = (), workers: int | None = None
 ) -> list[Plan]:
-    """The plans of experiments under the user's `overrides`.
+    """Make the plans of experiments with the user's `overrides`.
 
     Raises:
-        PlanError: invalid configurations and unknown metrics; all of them, before any data are read.
+        PlanError: a configuration is invalid or a metric unknown; all errors are listed, before any data are read.
     """
     return fill(loaded, outline(loaded, tools, overrides), tools, overrides, workers)
 
 
 def outline(loaded: Sequence[Experiment], tools: Tools, overrides: Sequence[str] = ()) -> list[list[Wanted]]:
-    """The slots of each experiment; all configurations are resolved and checked, no data are read. Raises `PlanError`."""
+    """The slots of each experiment, with resolved and checked configurations; no data are read. Raises `PlanError`."""
     problems: dict[str, list[str]] = {}  # error -> where
     resolved = [_resolve(one, tools, overrides, problems) for one in loaded]
     if problems:
@@ -146,7 +148,10 @@ def fill(
     loaded: Sequence[Experiment], resolved: Sequence[Sequence[Wanted]], tools: Tools, overrides: Sequence[str] = (),
     workers: int | None = None, sweep: str = "",
 ) -> list[Plan]:  # fmt: skip
-    """The plans of experiments whose slots are `resolved`; every data set is prepared once. `sweep`: the sweep's name, if any."""
+    """Make the plans of experiments from their slots (`resolved`); every data set is prepared once.
+
+    `sweep` is the name of the sweep, if there is one.
+    """
     wanted = [w for group in resolved for w in group]
     workers = workers or wanted[0].config["runtime"]["workers"]
     first = {w.data_key: (w.module, w.config, None) for w in wanted}
@@ -198,7 +203,10 @@ def _resolve(one: Experiment, tools: Tools, overrides: Sequence[str], problems: 
 def filled(
     one: Experiment, group: Sequence[Wanted], overrides: Sequence[str], cell_of: Callable[[Wanted], Any]
 ) -> Plan:
-    """The plan whose slots have the cells that `cell_of` gives; an exception in place of a cell makes its column unavailable."""
+    """Make a plan whose slots have the cells that `cell_of` returns.
+
+    If `cell_of` returns an exception instead of a cell, the column is unavailable.
+    """
     plan = Plan(one, overrides=tuple(overrides))
     seen: set[tuple[int, int, str]] = set()
     for w in group:
@@ -206,7 +214,7 @@ def filled(
         if isinstance(cell, Exception):
             plan.unavailable.setdefault(w.column, str(cell))
             continue
-        # an override on the command line can make points and seeds equal: that is one run, not several
+        # an override on the command line can make grid points or seeds equal; they are then one run, not several
         if (place := (w.row, w.column, cell.cell_id)) not in seen:
             seen.add(place)
             plan.slots.append(Slot(w.row, w.column, w.point, cell.seed, cell))
@@ -215,7 +223,7 @@ def filled(
 
 
 def origin(one: Experiment, w: Wanted, sweep: str = "") -> dict[str, str]:
-    """`Cell.origin` of a slot: row with its grid point, column and its heading, and the experiment or sweep."""
+    """`Cell.origin` of a slot: the experiment or sweep, the row with its grid point, and the column and its heading."""
     point = "".join(f" {key}={value}" for key, value in w.point)
     asked = {"sweep": sweep} if sweep else {"experiment": one.name}
     column = one.columns[w.column]
@@ -231,12 +239,12 @@ Job = tuple[str, Config, str | None]
 
 
 def _prepare_all(wanted: Mapping[str, Job], tools: Tools, workers: int) -> dict[str, Any]:
-    """Prepare each data set once; unavailable data give their exception."""
+    """Prepare each data set once; the result for unavailable data is the loader's exception."""
     if len(wanted) < 2 or workers == 1 or not pool.forks():
         return {key: _prepare(job, tools.progress, tools.unavailable) for key, job in wanted.items()}
-    # forking is safe here: no other thread runs yet; and the loaders do not need what the cells preload
+    # forking is safe because no other thread is running yet; the loaders do not need the modules that the cells preload
     context = mp.get_context("fork")
-    quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches the workers too: they end silently
+    quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C also reaches the workers, which then end silently
     with ProcessPoolExecutor(workers, context, signal.signal, quiet) as executor:
         futures = {k: executor.submit(_prepare, job, tools.progress, tools.unavailable) for k, job in wanted.items()}
         return {key: future.result() for key, future in futures.items()}
@@ -254,7 +262,7 @@ def _prepare(job: Job, progress: Callable[[], Any], unavailable: tuple) -> Prepa
 
 
 def text(value: Any) -> str:
-    """A value of a grid in the syntax of an override."""
+    """A grid value as text, in the syntax of an override."""
     if isinstance(value, bool):
         return str(value).lower()
     return "null" if value is None else str(value)

@@ -1,8 +1,10 @@
-"""What a plan will take, before any data are read: cells, how many are done, hours.
+"""Estimate the cost of a plan before any data are read: the number of cells, how many are done, and the hours.
 
-A cell counts as done when the store has one of the same configuration and recipe; the content of its data is compared when it
-runs. Hours are those of finished cells of the same task, profile, device, data, model and training, else of the same task, profile
-and device, by the epoch. Without any they are assumed: the caller's hours of an epoch, else `ASSUMED_HOURS`; the text says so.
+A cell counts as done if the store has a finished cell with the same configuration and recipe; the content of the data
+is compared only when the cell runs. Hours are taken from finished cells with the same task, profile, device, data,
+model and training. If there are none, they are taken from finished cells with the same task, profile and device, in
+proportion to the number of epochs. If there are none of these either, hours are assumed (the caller's hours per epoch,
+or else `ASSUMED_HOURS`), and the text says so.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ from repro.identity import asked_id, digest, family, scoring
 from repro.plan import Wanted
 from repro.store import Entry, Store, records
 
-ASSUMED_HOURS = {"demo": 0.05, "cpu": 1.0, "paper": 24.0}  # of a cell
+ASSUMED_HOURS = {"demo": 0.05, "cpu": 1.0, "paper": 24.0}  # hours per cell
 
 
 @dataclass
 class Share:
-    """A part of a plan: cells, how many are done, hours of the others, hours on GPUs."""
+    """The estimate for a part of a plan: number of cells, how many are done, and hours and GPU-hours of the others."""
 
     cells: int = 0
     done: int = 0
@@ -32,7 +34,11 @@ class Share:
 
 @dataclass
 class Estimate:
-    """`shares`: label -> its part; a cell that several need counts in the first. `sources`: where hours come from -> cells."""
+    """The estimate for a plan.
+
+    `shares` maps the label of each part to its estimate; a cell that several parts need counts in the first one.
+    `sources` maps each source of hours to the number of cells that use it.
+    """
 
     shares: dict[str, Share] = field(default_factory=dict)
     sources: dict[str, int] = field(default_factory=dict)
@@ -44,7 +50,7 @@ class Estimate:
         return Share(*(sum(getattr(s, name) for s in parts) for name in ("cells", "done", "hours", "gpu_hours")))
 
     def text(self, title: str) -> str:
-        """For a terminal; the last line is the total."""
+        """The estimate as text for a terminal; the last line is the total."""
         width = max(4, *map(len, self.shares))
         lines = [title, f"  {'what':{width}}  {'cells':>7}  {'done':>7}  {'to run':>7}  {'hours':>9}"]
         for label, s in self.shares.items():
@@ -66,10 +72,10 @@ def _rounded(hours: float) -> str:
 
 
 def estimate(wanted: Iterable[tuple[str, Wanted]], store: Store, rates: Mapping[str, float] | None = None) -> Estimate:
-    """Of slots, each with the label of the part that it belongs to.
+    """Estimate the cost of slots; each slot comes with the label of the part that it belongs to.
 
     Args:
-        rates: assumed hours of an epoch of the profile paper on one GPU, by the name of the data set or task.
+        rates: assumed hours per epoch on one GPU with the profile `paper`, by the name of the data set or task.
     """
     slots = list(wanted)
     tasks = {w.config["task"]["name"] for _, w in slots}
@@ -93,13 +99,13 @@ def estimate(wanted: Iterable[tuple[str, Wanted]], store: Store, rates: Mapping[
         hours, source = _hours(w.config, seconds, rates or {})
         made.sources[source] = made.sources.get(source, 0) + 1
         share.hours += hours
-        if w.config["runtime"]["device"] == "cuda" or w.config["profile"]["name"] == "paper":  # which is made for GPUs
+        if w.config["runtime"]["device"] == "cuda" or w.config["profile"]["name"] == "paper":  # `paper` is for GPUs
             share.gpu_hours += hours * w.config["train"].get("processes", 1)
     return made
 
 
 def _finished(known: Iterable[records.Record]) -> dict[tuple[str, str], set[str]]:
-    """What was asked of finished cells -> the tests that they have."""
+    """Map (`asked_id`, scoring) of each finished cell to the names of the test sets on which it was evaluated."""
     found: dict[tuple[str, str], set[str]] = {}
     for r in known:
         if (r.tests or Entry(r.folder).state() == "done") and (asked := r.asked_id()):
@@ -108,7 +114,7 @@ def _finished(known: Iterable[records.Record]) -> dict[tuple[str, str], set[str]
 
 
 def _seconds(known: Iterable[records.Record]) -> dict[tuple, list[float]]:
-    """Seconds of finished cells of one setting, and of an epoch of one task, profile and device."""
+    """Times of finished cells: seconds per cell by setting, and seconds per epoch by task, profile and device."""
     found: dict[tuple, list[float]] = {}
     for r in known:
         if r.seconds > 0:
@@ -121,7 +127,7 @@ def _seconds(known: Iterable[records.Record]) -> dict[tuple, list[float]]:
 def _hours(
     config: Mapping[str, Any], seconds: Mapping[tuple, list[float]], rates: Mapping[str, float]
 ) -> tuple[float, str]:
-    """Hours of a cell, and where they come from."""
+    """The estimated hours of a cell, and the source of the estimate as text."""
     common, setting = _keys(config)
     task, profile, device = common
     where = f"of {task}, profile {profile}, on {device}"
@@ -139,7 +145,7 @@ def _hours(
 
 
 def _keys(config: Mapping[str, Any]) -> tuple[tuple, tuple]:
-    """What the hours by the epoch, and those of a setting, are kept under."""
+    """The keys of `_seconds`: for the seconds per epoch, and for the seconds per cell of a setting."""
     common = (config["task"]["name"], config["profile"]["name"], config["runtime"]["device"])
     return common, (*common, digest([config.get(k) for k in ("data", "model", "train")]))
 

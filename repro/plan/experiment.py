@@ -1,6 +1,6 @@
-"""An experiment file, `configs/experiment/<name>.yaml`, typed and checked when it is read.
+"""Experiment files, `configs/experiment/<name>.yaml`; types and names are checked when a file is read.
 
-    title, paper            what it reproduces
+    title, paper            title of the experiment, and the paper it reproduces
     published               name of the file with the published numbers
     rows:     - {label, published, mapping, overrides: [...], grids: {<column's grid>: own | {parameter: [values]}}}
     columns:  key: {label, overrides: [...], grid, evaluate: [data sets], select: {metric, mode},
@@ -9,8 +9,9 @@
     profiles: demo: {columns: [keys], rows: [labels], seeds: [1, 2], comparable: true, not_comparable: why,
                      deviations: [...], footers: [...]}
 
-`overrides` are overrides of the configuration. A row with a grid becomes one cell per grid point and column; `select` keeps, per
-column, the point with the best mean dev score over the seeds, as in the papers. `own` is the grid in the mapping's yaml.
+`overrides` are overrides of the configuration. A row with a grid becomes one cell per grid point, column and seed. In
+each column, `select` keeps the grid point with the best mean dev score over the seeds, as in the papers. `own` means
+the grid in the mapping's yaml file.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from repro.protocol import Metric
 
 
 class ExperimentError(ValueError):
-    """All errors in an experiment file."""
+    """An experiment file is invalid; the message lists all errors."""
 
 
 @dataclass(frozen=True)
 class Show:
-    """A number of ours that a column shows; None: as in its `Metric`."""
+    """One of our metrics that a column shows; options that are None are taken from the declared `Metric`."""
 
     metric: str
     label: str
@@ -40,7 +41,7 @@ class Show:
 
 @dataclass(frozen=True)
 class Select:
-    """How a grid point is chosen: by the largest (`max`) or smallest (`min`) mean over seeds."""
+    """How to choose a grid point: by the largest (`max`) or smallest (`min`) mean of `metric` over the seeds."""
 
     metric: str
     mode: str = "max"
@@ -48,7 +49,10 @@ class Select:
 
 @dataclass(frozen=True)
 class PublishedGroup:
-    """Published numbers beside ours: `metrics` of the published `dataset`, each compared with a metric of ours (`against`)."""
+    """Published numbers that are shown next to ours.
+
+    Each of the `metrics` published for `dataset` is compared with one of our metrics (`against`).
+    """
 
     label: str
     dataset: str
@@ -63,7 +67,7 @@ class PublishedGroup:
 
 @dataclass(frozen=True)
 class Row:
-    """A mapping with its settings; `published` is its label in the paper ("": the paper has no such row)."""
+    """A mapping with its settings; `published` is its label in the paper, or "" if the paper has no such row."""
 
     label: str
     mapping: str
@@ -78,7 +82,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """A task and its data; `evaluate`: further test sets; `not_comparable`: why it never gets a verdict."""
+    """A task and its data.
+
+    `evaluate` names further test sets; `not_comparable` says why the column never gets a verdict.
+    """
 
     key: str
     label: str
@@ -92,13 +99,13 @@ class Column:
 
     @property
     def split(self) -> str:
-        """The test set whose scores come first, e.g. `test` or `duc2004`."""
+        """The test set of the first score shown, e.g. `test` or `duc2004`."""
         return next((s.metric.partition("/")[0] for s in self.show), "test")
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Rows by columns by seeds under one profile."""
+    """The rows, columns and seeds of an experiment in one profile."""
 
     name: str
     profile: str
@@ -126,10 +133,11 @@ class _Profile:
 
 
 def read(values: Mapping[str, Any], name: str, profile: str) -> Experiment:
-    """The experiment of a file (plain containers) under one of its profiles.
+    """Read an experiment from a file's content (plain containers) for one of its profiles.
 
     Raises:
-        ExperimentError: unknown keys (with the nearest known one), wrong types, undefined names; all of them.
+        ExperimentError: there are unknown keys (each reported with the nearest known one), wrong types or undefined
+            names; the message lists all errors.
     """
     problems: list[str] = []
     values = {"seeds": (), **values, "name": name, "profile": profile}
@@ -158,7 +166,7 @@ def read(values: Mapping[str, Any], name: str, profile: str) -> Experiment:
 
 
 def _loose_ends(whole: Experiment, profiles: Mapping[str, _Profile]) -> list[str]:
-    """Names that a file uses and does not define."""
+    """Errors in the names that a file uses, such as names it does not define, and in related values."""
     found = []
     keys, labels = [c.key for c in whole.columns], [r.label for r in whole.rows]
     for key, one in profiles.items():
@@ -192,7 +200,7 @@ def _loose_ends(whole: Experiment, profiles: Mapping[str, _Profile]) -> list[str
 
 
 def check(column: Column, metrics: Mapping[str, Metric]) -> list[str]:
-    """Errors in the metrics that a column names, given those of its family."""
+    """Errors in the metrics that a column names; `metrics` are the metrics of its family."""
     sets = ("test", "dev", "train", *column.evaluate)
     found = []
     for full in dict.fromkeys([*(s.metric for s in column.show), *([column.select.metric] if column.select else [])]):
@@ -207,7 +215,7 @@ def check(column: Column, metrics: Mapping[str, Metric]) -> list[str]:
 
 
 def typed(cls: Any, values: Any, where: str, problems: list[str]) -> Any:
-    """An instance of the dataclass `cls` from a plain mapping; None on errors, which are added to `problems`."""
+    """Make a `cls` (a dataclass) from a plain mapping; adds any errors to `problems` and then returns None."""
     said = len(problems)
     if not isinstance(values, Mapping):
         problems.append(f"{where or 'the file'} must be a mapping, not {values!r}")
@@ -228,7 +236,10 @@ def typed(cls: Any, values: Any, where: str, problems: list[str]) -> Any:
 
 
 def _value(hint: Any, value: Any, where: str, problems: list[str]) -> Any:
-    """`value` as the type `hint` of a field: text, a number, tuple[..., ...], a mapping, another of these classes, or None."""
+    """Convert `value` to the type `hint` of a field.
+
+    The type can be text, a number, tuple[..., ...], a mapping, another of these dataclasses, or None.
+    """
     names = {str: "text", int: "a whole number", float: "a number", bool: "true or false", Mapping: "a mapping"}
     inner = get_args(hint)
     if get_origin(hint) is tuple:
@@ -245,7 +256,7 @@ def _value(hint: Any, value: Any, where: str, problems: list[str]) -> Any:
 
 
 def near(word: Any, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)`, or nothing; the last part of a dotted key may be meant."""
+    """The text ` (did you mean 'x'?)`, or "" if no name is near; `word` may also be the last part of a dotted key."""
     known = list(known)
     found = difflib.get_close_matches(str(word), known, n=1) or [k for k in known if k.rpartition(".")[2] == word]
     return f" (did you mean {found[0]!r}?)" if found else ""

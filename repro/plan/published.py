@@ -1,13 +1,14 @@
-"""Published numbers: `configs/published/<table>.yaml` has one record each, and defines the labels.
+"""Published numbers: `configs/published/<table>.yaml` has one record per number, and defines the labels.
 
     rows: {fusedmax: {mapping: fusedmax, mapping.lam: 0.1}}     the mapping of a row and the settings that the paper states;
-                                                                `differs`: a known difference of our computation
-    chosen: [model.l2]                                          keys that were chosen on dev
-    datasets: {DUC2004: {data: duc2004, ROUGE-1: rouge1_r}}     our names of the data set and of its metrics
+                                                                `differs`: a known difference in our computation
+    chosen: [model.l2]                                          keys that the paper chose on dev
+    datasets: {DUC2004: {data: duc2004, ROUGE-1: rouge1_r}}     our names for the data set and its metrics
     results: [{mapping: fusedmax, dataset: DUC2004, metric: ROUGE-1, value: 28.42, decimals: 2}]
 
-A record has mapping (the row's label in the paper), dataset, metric, value, decimals, and `ambiguous` if the paper can be read
-in two ways. `tables.verdict` decides whether our number can be compared with it.
+A record has `mapping` (the row's label in the paper), `dataset`, `metric`, `value` and `decimals`, and also `ambiguous`
+if the paper can be read in two ways. `tables.verdict` decides whether our number can be compared with the published
+one.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ class Published:
     """One published number and its place in the paper.
 
     Attributes:
-        mapping, settings: of the row: our name of the mapping, dotted key -> value.
-        chosen: keys that the paper chose on dev. differs: a known difference of our computation.
-        data, ours: our names of the data set and of the metric.
+        note: why the printed number is ambiguous; empty if it is not.
+        mapping: our name for the row's mapping.
+        settings: the row's settings, as dotted key -> value.
+        chosen: keys that the paper chose on dev.
+        differs: a known difference in our computation.
+        data, ours: our names for the data set and the metric.
     """
 
     value: float
@@ -44,7 +48,7 @@ class Published:
 
 
 def records(page: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The records of a file, each with the file's entries for its row and its data set."""
+    """The records of a file, each with the file's entries for the record's row and data set."""
     rows, sets = page.get("rows") or {}, page.get("datasets") or {}
     return [
         {**r, "row": rows.get(r["mapping"]), "set": sets.get(r["dataset"]), "chosen": page.get("chosen") or ()}
@@ -53,7 +57,7 @@ def records(page: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def lookup(records: Iterable[Mapping[str, Any]], mapping: str, dataset: str, metric: str) -> Published | None:
-    """The record of (mapping, dataset, metric), None when the paper has no such number."""
+    """The published number for (mapping, dataset, metric), or None if the paper has no such number."""
     for record in records:
         if (record["mapping"], record["dataset"], record["metric"]) == (mapping, dataset, metric):
             row, of = dict(record.get("row") or {}), dict(record.get("set") or {})

@@ -1,7 +1,8 @@
 """The report of one or more experiments: a single HTML file to keep, print and send.
 
-Everything is inline (style, drawings, a few lines of script that sort tables); the file loads nothing. It shows the tables beside
-the published numbers, learning curves, attention, sample outputs, every cell with its failure, and provenance.
+Everything is inline (style, drawings and a short script that sorts tables), so the file loads nothing. It shows our
+numbers next to the published ones, learning curves, attention, sample outputs, every cell with its error if it failed,
+and provenance.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ def write(
     path: str | Path,
     failed: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write the HTML file `path`: the report of `built[i]`, the table of the plan `made[i]`.
+    """Write the report of the tables `built` as the HTML file `path`; `built[i]` is the table of the plan `made[i]`.
+
+    A part that is missing or damaged (failed cell, no predictions, no matplotlib) is replaced by a note.
 
     Args:
-        failed: cell id -> error of cells that failed in this run, in addition to those in the store.
+        failed: cell id -> error, for cells that failed in this run, in addition to the failures recorded in the store.
 
     Raises:
-        ValueError: not one table per plan. ModuleNotFoundError: jinja2 is not installed.
+        ValueError: `built` and `made` differ in length. ModuleNotFoundError: jinja2 is not installed.
         StoreError: the file cannot be written.
-
-    A note replaces each missing or damaged part (failed cell, no predictions, no matplotlib).
     """
     if len(built) != len(made):
         raise ValueError(f"one table per plan is needed, got {len(built)} tables and {len(made)} plans")
@@ -65,7 +66,7 @@ def write(
 def _experiment(
     anchor: str, table: Table, plan: Plan, store: Store, palette: Mapping[str, int], failed: Mapping[str, str], beside: Path
 ) -> dict[str, Any]:  # fmt: skip
-    """The template's values for one experiment; links are relative to the folder `beside`."""
+    """The template's values for one experiment. Links are relative to the folder `beside`."""
     cells = part(states.cell_views, plan, table, store, failed, beside)
     # a cell that fills several slots is counted once
     count = Counter({x["cell_id"]: x["state"] for column in cells.content or () for x in column["cells"]}.values())
@@ -87,7 +88,7 @@ def _experiment(
 def _column(
     anchor: str, number: int, block: Block, plan: Plan, palette: Mapping[str, int], store: Store
 ) -> dict[str, Any]:  # fmt: skip
-    """The template's values for one column: its table and the drawings below it."""
+    """The template's values for one column: the column's table and the drawings below the table."""
     from repro.report import comparison, figures, heat
     from repro.report.samples import image, samples
 
@@ -115,14 +116,14 @@ def _column(
 
 
 def _pictures(plan: Plan, number: int) -> Any:
-    """A function from a test record's image to PNG, for families whose examples are images; else None."""
+    """A function that maps the image of a test record to a PNG, or None if the family's examples are not images."""
     cell = next(slot.cell for slot in plan.slots if slot.column == number)
     find = getattr(cell.family, "pictures", None)
     return find(cell.config) if find else None
 
 
 def environment() -> Any:
-    """The templates. Raises ModuleNotFoundError: jinja2 is not installed."""
+    """The jinja2 environment with the templates. Raises ModuleNotFoundError if jinja2 is not installed."""
     try:
         import jinja2
     except ModuleNotFoundError as error:
@@ -141,7 +142,7 @@ def environment() -> Any:
 
 
 def prose(text: str) -> Markup:
-    """Escaped text in which backticks mark code."""
+    """Escape text for HTML, and format the parts in backticks as code."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))

@@ -1,4 +1,4 @@
-"""The cells of a report, each with its state and failure, and what produced them."""
+"""The cells of a report, each with its state and any error, and the provenance of all cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from repro.tables.blocks import Table
 
 
 def cell_views(plan: Plan, table: Table, store: Store, failed: Mapping[str, str], beside: Path) -> list[dict[str, Any]]:
-    """The columns of the plan, each with a line per slot; links are relative to the folder `beside`."""
+    """The columns of the plan, each with one line per slot. Links are relative to the folder `beside`."""
     return [_column(c, plan, table, store, failed, beside) for c in range(len(plan.experiment.columns))]
 
 
@@ -60,7 +60,7 @@ def _column(
 
 
 def provenance(plans: Sequence[Plan], store: Store) -> list[tuple[str, list[tuple[str, int]]]]:
-    """(what, [(value, number of cells)]) over all cells; several values mean that the cells differ."""
+    """The provenance of all cells as (item, [(value, number of cells)]); several values mean that the cells differ."""
     seen: dict[str, Counter[str]] = {}
     started, seconds = [], 0.0
     for cell in {cell.training_id: cell for plan in plans for cell in plan.cells.values()}.values():

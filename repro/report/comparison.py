@@ -1,4 +1,4 @@
-"""A comparison of finished cells as files: table (text, Markdown, CSV) and drawings (SVG, each with its numbers as CSV)."""
+"""Compare finished cells in files: a table (text, Markdown, CSV) and drawings (SVG, with their numbers as CSV)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from repro.tables import compare, render
 from repro.tables.blocks import Table
 from repro.tables.compare import Group
 
-DRAWN = "plots"  # subfolder of the drawings
+DRAWN = "plots"  # subfolder for the drawings
 
 
 def write(records: Sequence[Record], folder: Path, title: str, notes: Sequence[str] = ()) -> tuple[Table, list[Path]]:
-    """Compare finished cells and write `folder`/table.{txt,md,csv} and plots/*.svg with *.csv; (the table, the files).
+    """Compare finished cells and write table.{txt,md,csv} and plots/*.{svg,csv} in `folder`.
 
     Args:
-        notes: sentences below the table.
+        notes: sentences to print below the table.
+
+    Returns:
+        The table, and the paths of the files.
     """
     table, files = contents(records, title, notes)
     for name, content in files.items():
@@ -30,7 +33,7 @@ def write(records: Sequence[Record], folder: Path, title: str, notes: Sequence[s
 
 
 def contents(records: Sequence[Record], title: str, notes: Sequence[str] = ()) -> tuple[Table, dict[str, str]]:
-    """What `write` writes: the table, and path -> text."""
+    """The table, and the content of the files that `write` writes (path -> text)."""
     found = compare.groups(records)
     table = compare.table(found, "table", title, notes)
     text = render.to_text(table, compare.WHOLE) + "\n"
@@ -51,7 +54,10 @@ def _figures(group: Group, salt: str, files: bool) -> list[Any]:
 
 
 def points(records: Sequence[Record], salt: str) -> dict[str, Any]:
-    """All grid points of an experiment's column, for its report: {"block": ..., "figures": Part}. Raises `Missing` without any."""
+    """All grid points of an experiment's column for its report, as {"block": ..., "figures": Part}.
+
+    Raises `Missing` if no cell of the column is finished.
+    """
     found = compare.groups(records)
     if not found:
         raise Missing("No cell of this column is finished.")

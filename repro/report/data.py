@@ -1,7 +1,8 @@
 """The data of a report, read from the store: selected cells, predictions, an overview.
 
-Everything here is plain data for the template; nothing is drawn. A missing part raises `Missing` with a message for the reader;
-`part` turns that, and any other error, into a note, so that one broken file costs one figure.
+This module makes plain data for the template and draws nothing. If a part is missing, `Missing` is raised with a
+message for the reader. `part` turns this error, and any other, into a note, so that a broken file costs only one
+figure.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from repro.protocol import Metric, metric_of
 from repro.store import Damaged
 from repro.tables.blocks import Block, Table, best_of, rank_agreement
 
-LONGEST_TEXT = 700  # characters of a source or reference shown
+LONGEST_TEXT = 700  # maximum number of characters shown of a source or reference
 
 
 class Missing(Exception):
-    """A part of the report that cannot be shown; the message has the reason and the next step."""
+    """A part of the report cannot be shown; the message gives the reason and says what to do next."""
 
 
 @dataclass
 class Part:
-    """A part of the report, or a note in its place."""
+    """A part of the report, or a note that replaces the part."""
 
     content: Any = None
     note: str = ""
 
 
 def part(make: Callable[..., Any], *arguments: Any) -> Part:
-    """Call `make`; a failure becomes a note: a report with a gap is better than no report."""
+    """Call `make` and turn any error into a note, because a report with a gap is better than no report."""
     try:
         return Part(make(*arguments))
     except Missing as missing:
@@ -49,22 +50,22 @@ def part(make: Callable[..., Any], *arguments: Any) -> Part:
 
 @dataclass
 class Line:
-    """A row of the experiment in one column, with its selected cells (one per seed; empty: none finished)."""
+    """A row of the experiment in one column, with its selected cells (one per seed; empty if none is finished)."""
 
     label: str
     detail: str
-    style: int  # index into the palette
+    style: int  # index of the row's style in the palette
     found: Sequence[Found] = ()
 
 
 def styles(tables: Sequence[Table]) -> dict[str, int]:
-    """Row label -> palette index, the same in all tables."""
+    """Row label -> index in the palette; a label has the same index in all tables."""
     labels = [row.label for t in tables for block in t.blocks for row in block.rows if not row.baseline]
     return {label: i for i, label in enumerate(dict.fromkeys(labels))}
 
 
 def lines_of(block: Block, palette: Mapping[str, int]) -> list[Line]:
-    """The rows of a block with their selected cells."""
+    """The rows of a block, except the baselines, with their selected cells."""
     return [Line(row.label, row.detail, palette[row.label], row.found) for row in block.rows if not row.baseline]
 
 
@@ -73,7 +74,11 @@ def link(path: Path, beside: Path) -> str:
 
 
 def table_view(block: Block, column: Column, metrics: Mapping[str, Metric]) -> dict[str, Any]:
-    """The template's values for a block: rows, the best (row, published column) pairs, each row's verdicts (word, full text)."""
+    """The template's values for a block.
+
+    Among them are the rows, the best published numbers as pairs (row, published column), and each row's verdicts as
+    (word, full text).
+    """
     rows = [row for row in block.rows if not row.baseline]
     against = [metric for group in column.published for metric in group.against]
     best_published = set()
@@ -90,18 +95,18 @@ def table_view(block: Block, column: Column, metrics: Mapping[str, Metric]) -> d
 
 
 def scores(line: Line, name: str) -> list[float]:
-    """The values of metric `name` in the selected cells."""
+    """The finite values of the metric `name` in the selected cells."""
     return [v for f in line.found if (v := f.metrics.get(name)) is not None and math.isfinite(v)]
 
 
 def predictions_of(lines: Sequence[Line], split: str) -> list[dict[int, dict[str, Any]] | None]:
-    """For each line the records of its first selected cell by example index; None without readable records."""
+    """For each line, the records of the line's first selected cell by example index, or None if none can be read."""
     read: list[dict[int, dict[str, Any]] | None] = []
     for line in lines:
         level = line.found[0].evaluations.get(split) if line.found else None
         try:
             records = level.predictions() if level else []
-        except Damaged as error:  # costs this row its samples, not the report
+        except Damaged as error:  # only this row loses its samples
             logging.getLogger(__name__).warning("%s", error)
             records = []
         read.append({int(r["index"]): r for r in records if "index" in r} or None)
@@ -113,9 +118,10 @@ def clip(text: str) -> str:
 
 
 def overview(built: Sequence[Table], anchors: Sequence[str], palette: Mapping[str, int]) -> list[dict[str, Any]]:
-    """A line for each column of an experiment, for a table of all tables on one screen.
+    """The overview of all tables on one screen: one line for each column of an experiment.
 
-    A line has the table and its anchor, what is scored, the `Value` and verdict of each label of the palette, agreement of ranks.
+    A line has the table and its anchor, the score's name, the `Value` and verdict for each label of the palette, and
+    the rank agreement.
     """
     lines = []
     for table, anchor in zip(built, anchors):

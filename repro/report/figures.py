@@ -1,7 +1,7 @@
-"""Curves, dot plots and differences of a report, drawn by matplotlib as inline SVG.
+"""The learning curves, dot plots and difference plots of a report, drawn by matplotlib as inline SVG.
 
-The drawings use placeholders for colours; `_inline` turns these into the page's CSS variables, so that one drawing works in light,
-dark and print.
+The drawings use placeholders for colours. `_inline` replaces these with the page's CSS variables, so that the same
+drawing works in light mode, in dark mode and in print.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from repro.report.data import Line, Missing, scores
 from repro.tables.blocks import Block
 from repro.tables.convergence import read_curves
 
-# Placeholders for --c0 ... --c7 (the page's CSS has the real colours: Okabe & Ito's, which colour-blind readers can tell
-# apart, darkened where they are faint on white), the text colour and the grid colour.
+# Placeholders for --c0 ... --c7 and for the colours of text, grid and paper. The page's CSS has the real colours: those
+# of Okabe & Ito, which colour-blind readers can tell apart, darkened where they are faint on white.
 COLOURS = ("#010000", "#010001", "#010002", "#010003", "#010004", "#010005", "#010006", "#010007")
 INK, GRID, PAPER = "#020001", "#020002", "#020003"
-# Colour is never the only difference: marker and dash differ too. The second item is the marker's path in a box of 10.
+# Rows never differ only in colour: marker and dash differ too. Second item: SVG path of the marker in a 10 x 10 box.
 MARKERS = (
     ("o", "M1.6 5a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0-6.8 0z"), ("s", "M2 2h6v6h-6z"), ("^", "M5 1l4 7.5h-8z"),
     ("D", "M5 .8l4.2 4.2l-4.2 4.2l-4.2-4.2z"), ("v", "M5 9l4-7.5h-8z"), ("P", "M3.5 1h3v2.5h2.5v3h-2.5v2.5h-3v-2.5h-2.5v-3h2.5z"),
@@ -36,7 +36,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (4, 1.6)), (0, (1.2, 1.4)))
 
 
 def swatch(style: int) -> Markup:
-    """The legend entry of a row: its line and marker, in its colour."""
+    """The legend entry of a row: line and marker in the row's colour."""
     colour, mark = f"var(--c{style % 8})", MARKERS[style % 8][1]
     dash = ("", ' stroke-dasharray="5 2"', ' stroke-dasharray="1.5 1.8"')[min(style // 4, 2)]
     return Markup(
@@ -54,7 +54,7 @@ class Figure:
 
 @contextmanager
 def _matplotlib(salt: str) -> Iterator[Any]:
-    """matplotlib's Figure class with the report's settings, without pyplot: no global state, no display."""
+    """matplotlib's Figure class with the report's settings; without pyplot, so without global state or a display."""
     try:
         import matplotlib
         from matplotlib.figure import Figure as Drawing
@@ -62,7 +62,7 @@ def _matplotlib(salt: str) -> Iterator[Any]:
         raise Missing(
             f"No figures: matplotlib cannot be imported ({error}). `pip install matplotlib` and run the command again."
         ) from error
-    settings: Any = {  # matplotlib types the keys one by one
+    settings: Any = {  # Any, because matplotlib's type for this argument lists every key
         "svg.fonttype": "none", "svg.hashsalt": salt, "font.size": 8.5, "text.parse_math": False, "font.sans-serif": ["DejaVu Sans"],
         "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": INK, "axes.labelcolor": INK, "text.color": INK,
         "xtick.color": INK, "ytick.color": INK, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.6,
@@ -73,11 +73,11 @@ def _matplotlib(salt: str) -> Iterator[Any]:
 
 
 def _inline(drawing: Any, label: str) -> Markup:
-    """The drawing as an SVG element for the page: no prologue, no metadata, no fixed size, the page's colours."""
+    """The drawing as an SVG element for the page, without prologue, metadata or fixed size, in the page's colours."""
     text = _svg(drawing, transparent=True)
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", "", text, flags=re.S)
-    text = re.sub(r'<g id="[^"]*"', "<g", text)  # they repeat from drawing to drawing; only <defs> are referred to
+    text = re.sub(r'<g id="[^"]*"', "<g", text)  # ids would repeat between drawings; only <defs> are referred to
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text).groups()  # type: ignore[union-attr]
     head = f'<svg class="plot" role="img" viewBox="0 0 {width} {height}" style="max-width:{float(width) * 1.34:.0f}px">'
     text = re.sub(r"^<svg[^>]*>", lambda _: f"{head}<title>{Markup.escape(label)}</title>", text, count=1)
@@ -86,14 +86,14 @@ def _inline(drawing: Any, label: str) -> Markup:
     return Markup(re.sub(r"(\d\.\d{2})\d+", r"\1", text))
 
 
-# The colours in an SVG file, on white (report.css.jinja has those of the page).
+# The colours of an SVG file with a white background (report.css.jinja has the colours of the page).
 ON_WHITE = (
     "#1f2328", "#0072b2", "#d55e00", "#009e73", "#c05a94", "#b98500", "#3d9bd0", "#7b3f98", "#1f2328", "#d8dee4", "#ffffff",
 )  # fmt: skip
 
 
 def standalone(drawing: Any, label: str) -> str:
-    """The drawing as an SVG file, on white."""
+    """The drawing as an SVG file with a white background."""
     text = _svg(drawing, facecolor="white", metadata={"Date": None, "Title": label})
     return _coloured(text, ON_WHITE)
 
@@ -102,14 +102,14 @@ def _svg(drawing: Any, **options: Any) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     FigureCanvasSVG(drawing)
-    drawing.draw_without_rendering()  # the layout settles in the second pass
+    drawing.draw_without_rendering()  # the layout needs two passes
     buffer = io.StringIO()
     drawing.savefig(buffer, format="svg", **options)
     return buffer.getvalue()
 
 
 def _coloured(text: str, colours: Sequence[str]) -> str:
-    """`text` with `colours` in place of the placeholders."""
+    """`text` with the placeholders replaced by `colours`."""
     names = dict(zip((*COLOURS, INK, GRID, PAPER), colours))
     return re.sub("|".join(names), lambda m: names[m[0]], text)
 
@@ -125,9 +125,9 @@ NAMES = {
 
 
 def learning_curves(lines: Sequence[Line], column: Column, salt: str) -> list[Figure]:
-    """Panels over epochs: the selection metric, perplexity or loss, the attention's zeros, and the time.
+    """Panels over epochs: the selection metric, perplexity or loss, the share of zeros in the attention, and the time.
 
-    A line is the mean over a row's seeds with their range as a band; large markers are the selected epochs.
+    Each line is the mean over a row's seeds, and the band is their range. Large markers show the selected epochs.
     """
     curves = [[c for f in line.found if (c := read_curves(f.folder)).get("epoch")] for line in lines]
     present = {key for group in curves for curve in group for key in curve}
@@ -147,7 +147,7 @@ def learning_curves(lines: Sequence[Line], column: Column, salt: str) -> list[Fi
 
 
 def _contradicts(measured: Sequence[float], curve: Sequence[float]) -> bool:
-    """Whether training and table counted the zeros of different weights: none at all in one, some in the other."""
+    """Whether training and table counted the zeros of different weights: one has no zeros, and the other has some."""
     return bool(measured and curve) and any(v > 0 for v in measured) != any(v > 0 for v in curve)
 
 
@@ -191,7 +191,10 @@ def _curve(lines, curves, kept, metric: str, salt: str) -> Figure:
 
 
 def attention_quality(lines: Sequence[Line], column: Column, split: str, salt: str) -> Figure:
-    """Dots per row: share of exact zeros, mean support, and beside them the column's first score. Small dots are seeds."""
+    """Dot plots with one line per row: share of exact zeros, mean support, and the column's first score.
+
+    Small dots are seeds, and large dots are their mean.
+    """
     first = next((s for s in column.show if "/attention_" not in s.metric), column.show[0])
     panels = [
         ("share of exact zeros", [scores(line, f"{split}/attention_zeros") for line in lines]),
@@ -227,10 +230,10 @@ def attention_quality(lines: Sequence[Line], column: Column, split: str, salt: s
 
 
 def against_published(block: Block, lines: Sequence[Line], metrics: Mapping[str, Metric], salt: str) -> list[Figure]:
-    """Ours minus the published number with its 95 % interval over seeds, a panel per published column.
+    """Our number minus the published one, with the 95 % interval over seeds; one panel per published column.
 
-    The experiment defines our metric for each published column (`against`), as for the verdict. Raises `Missing` if nothing is
-    comparable.
+    As for the verdict, the experiment defines our metric for each published column (`against`). Raises `Missing` if no
+    number is comparable.
     """
     if not block.comparable:
         raise Missing("Not drawn: none of these numbers is comparable with the published ones.")

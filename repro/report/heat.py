@@ -1,7 +1,8 @@
-"""Attention heat maps as inline SVG, like alignment figures: source across, output down, a panel for each row of the table.
+"""Attention heat maps as inline SVG, with one panel for each row of the table.
 
-An exact zero is grey, any other weight has a white ground. Neighbours of equal weight are one rectangle without a border, which shows
-the segments of fusedmax. Equal weights that are not all neighbours share a letter, which shows the groups of oscarmax.
+Source tokens run across and output tokens run down, as in alignment figures. Exact zeros are grey; any other weight is
+drawn on white. Neighbours of equal weight form one rectangle without inner borders, which shows the segments of
+fusedmax. Equal weights that are not all neighbours share a letter, which shows the groups of oscarmax.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ from markupsafe import Markup, escape
 from repro.report.data import Line, Missing, scores
 
 EXAMPLES = 3
-MOST_SOURCE, MOST_TARGET = 48, 36  # tokens drawn; longer examples are cut, and say so
+MOST_SOURCE, MOST_TARGET = 48, 36  # maximum number of tokens drawn; longer examples are cut, and a note says so
 CELL, LEVELS = 15, 12
 LONGEST_LABEL = 15
-EQUAL = 1e-6  # of the larger weight: float32 noise
+EQUAL = 1e-6  # relative difference up to which weights count as equal (float32 noise)
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def heat_maps(
     lines: Sequence[Line], records: Sequence[dict[int, dict[str, Any]] | None], split: str
 ) -> list[dict[str, Any]]:
-    """Drawings of up to three examples of medium length for which every row has attention. Raises `Missing` without any."""
+    """Drawings of up to three examples of medium length for which every row has stored attention weights.
+
+    Raises `Missing` if there is no such example.
+    """
     from safetensors import safe_open
 
     rows = [(line, by_index) for line, by_index in zip(lines, records) if by_index and _file(line, split).is_file()]
@@ -52,7 +56,10 @@ def _file(line: Line, split: str):
 
 
 def choose(indices: set[int], records: Sequence[Mapping[int, Mapping[str, Any]]]) -> list[int]:
-    """The examples whose length is nearest the median over all rows; the length is source plus mean output tokens."""
+    """The examples whose length is closest to the median length.
+
+    The length is the number of source tokens plus the mean number of output tokens over the rows.
+    """
 
     def length(index: int) -> float:
         outputs = [len(r[index].get("output_tokens") or ()) for r in records]
@@ -70,7 +77,7 @@ def _example(index: int, panels: Sequence[tuple[Line, Any, Mapping[str, Any]]], 
     for line, weights, record in panels:
         source, outputs = ([str(t) for t in record.get(f"{end}_tokens") or [""]] for end in ("source", "output"))
         weights = weights.reshape(-1, weights.shape[-1])  # [T, S]; a classifier's single row becomes T = 1
-        if "image" in record:  # its source tokens are the rows of the image
+        if "image" in record:  # for an image, the source tokens are the rows of the image
             weights, source, outputs = weights.T, outputs, source
         cut = cut or weights.shape[1] > MOST_SOURCE or weights.shape[0] > MOST_TARGET
         zeros, support = (scores(line, f"{split}/attention_{name}")[:1] for name in ("zeros", "support"))
@@ -89,12 +96,15 @@ def draw(source: Sequence[str], outputs: Sequence[str], weights: Any, label: str
     """The SVG of one panel.
 
     Args:
-        source: tokens, [S]. outputs: tokens, [T]. weights: [T, S]. label: what it is a drawing of.
+        source: source tokens [S].
+        outputs: output tokens [T].
+        weights: attention weights [T, S].
+        label: title of the panel.
     """
     steps, tokens = weights.shape
     left = 10 + round(6.6 * max((len(_cut(t)) for t in outputs[:steps]), default=0))
     top = 10 + round(5.1 * max((len(_cut(t)) for t in source[:tokens]), default=0))  # labels lean at 60 degrees
-    lean = 4 + 4 * len(_cut(source[tokens - 1]))  # of the last label, out of the panel
+    lean = 4 + 4 * len(_cut(source[tokens - 1]))  # how far the last label leans out of the panel
     width, height = left + tokens * CELL + lean, top + steps * CELL + 2
     parts = [f'<svg class="heat" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">']
     for i, token in enumerate(source[:tokens]):
@@ -111,7 +121,7 @@ def draw(source: Sequence[str], outputs: Sequence[str], weights: Any, label: str
     for down in range(steps):
         row = [float(v) for v in weights[down]]
         for start, end in runs(row):
-            if row[start] != 0:  # also NaN, which must not look like a zero
+            if row[start] != 0:  # this includes NaN, which must not look like a zero
                 across = (end - start) * CELL
                 squares.setdefault(level(row[start]), []).append(
                     f"M{start * CELL} {down * CELL}h{across}v{CELL}h-{across}z"
@@ -135,13 +145,13 @@ def _same(a: float, b: float) -> bool:
 
 
 def runs(row: Sequence[float]) -> list[tuple[int, int]]:
-    """[start, end) of each stretch of equal weights."""
+    """The half-open interval [start, end) of each run of equal neighbouring weights."""
     starts = [i for i in range(len(row)) if not i or not _same(row[i - 1], row[i])]
     return list(zip(starts, [*starts[1:], len(row)]))
 
 
 def groups(row: Sequence[float]) -> list[list[int]]:
-    """Positions that share a non-zero weight and are not all neighbours, the largest weight first."""
+    """Groups of positions that share a non-zero weight and are not all neighbours; the largest weight comes first."""
     order = sorted((i for i, v in enumerate(row) if v and not math.isnan(v)), key=lambda i: -row[i])
     found: list[list[int]] = []
     for i in order:
@@ -153,7 +163,7 @@ def groups(row: Sequence[float]) -> list[list[int]]:
 
 
 def level(weight: float) -> int:
-    """Which of the colour steps a non-zero weight gets: 0 for the smallest, `LEVELS` for one."""
+    """The colour step of a non-zero weight, from 0 for the smallest weights to `LEVELS` for weight one."""
     if math.isnan(weight):
         return LEVELS
     return min(LEVELS, max(0, int(weight * LEVELS + 0.5)))

@@ -1,6 +1,8 @@
-"""Figures of a paper drawn from an experiment's cells, in its report, with a description of the published figure and a link to the data.
+"""Put figures of a paper, drawn from an experiment's cells, into the experiment's report.
 
-The code that draws a figure writes a note beside it (`note`); a report shows those in <outputs>/figures/<experiment>/ for its profile.
+Each figure comes with a description of the published figure and a link to the data. The code that draws a figure also
+writes a note about it (`note`). A report shows the figures in <outputs>/figures/<experiment>/ that have a note for the
+report's profile.
 """
 
 from __future__ import annotations
@@ -14,14 +16,16 @@ from repro.files import read_json, write_json
 from repro.report.data import link
 
 ENDING = ".about.json"
-LARGEST = 2_000_000  # bytes of an embedded drawing; a larger one is linked
+LARGEST = 2_000_000  # maximum size of an embedded drawing in bytes; larger drawings are only linked
 
 
 def note(stem: Path, title: str, caption: str, published: str, profile: str, data: Path, cells: Sequence[str]) -> Path:
-    """Write what a report shows with the drawing `stem`.svg.
+    """Write the texts and links that a report shows with the drawing `stem`.svg.
 
     Args:
-        published: what the paper's figure shows. data: the file with the numbers. cells: ids of the trainings that it shows.
+        published: a description of the paper's figure.
+        data: the file with the numbers in the drawing.
+        cells: ids of the trainings that the drawing shows.
     """
     told = {"title": title, "caption": caption, "published": published, "profile": profile}
     path = stem.with_name(stem.name + ENDING)
@@ -33,7 +37,8 @@ def placed(folder: Path, profile: str, known: Collection[str], beside: Path) -> 
     """The template's values for the figures in a folder.
 
     Args:
-        known: ids of the report's trainings. beside: the report's folder; links are relative to it.
+        known: ids of the report's trainings.
+        beside: the report's folder; links are relative to this folder.
     """
     found = []
     for path in sorted(folder.glob(f"*{ENDING}")):

@@ -1,4 +1,4 @@
-"""Sample outputs: a choice of test examples with the output of each row of the table."""
+"""Sample outputs: selected test examples with the output of each row of the table."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Picture = Callable[[str], bytes]
 
 
 def spaced(indices: Sequence[int], count: int) -> list[int]:
-    """`count` of them, evenly spaced."""
+    """`count` of the indices, evenly spaced."""
     count = min(count, len(indices))
     return [indices[int(len(indices) / count * (i + 0.5))] for i in range(count)]
 
 
 def choose(common: Sequence[int], records: Records, names: Sequence[str]) -> tuple[list[int], str]:
-    """The examples to show, in order, and a sentence on how they were chosen.
+    """Choose the examples to show; returns them in order, with a sentence on how they were chosen.
 
-    Half of them are failures, on which some row scores zero, if examples have scores of their own.
+    If there are scores per example, up to half of the examples are failures, on which at least one row scores zero.
     """
     failed = [
         i
@@ -46,7 +46,10 @@ def choose(common: Sequence[int], records: Records, names: Sequence[str]) -> tup
 def samples(
     lines: Sequence[Line], records: Records, shown: Sequence[str], picture: Picture | None = None
 ) -> dict[str, Any]:
-    """{"how": how they were chosen, "examples": [...]} with every row's output as [(word, in a reference)]."""
+    """The samples as {"how": how they were chosen, "examples": [...]}.
+
+    Every row's output is a list of (word, whether it is in a reference). Raises `Missing` if no predictions are stored.
+    """
     available = [r for r in records if r]
     if not available:
         raise Missing("No predictions are stored for this column.")
@@ -76,7 +79,7 @@ def samples(
 
 
 def image(picture: Picture | None, key: Any) -> str:
-    """A data URI; empty without a picture."""
+    """A data URI, or an empty string if there is no picture."""
     raw = picture(str(key)) if picture and key is not None else b""
     return f"data:image/png;base64,{base64.b64encode(raw).decode()}" if raw else ""
 
@@ -86,7 +89,7 @@ def _folded(word: str) -> str:
 
 
 def _score(record: Mapping[str, Any], names: Sequence[str]) -> tuple[str, float] | None:
-    """The first score of an example, preferably one of those shown."""
+    """The first score of an example as (name, value), preferably a score that the column shows."""
     scores = {k: float(v) for k, v in (record.get("sentence") or {}).items() if isinstance(v, (int, float))}
     name = next((n for n in [*names, *scores] if n in scores), None)
     return None if name is None else (name, scores[name])

@@ -1,4 +1,4 @@
-"""Drawings of settings side by side: score and share of zeros against a swept parameter, and against each other."""
+"""Draw comparisons of settings: score and share of zeros against a swept parameter, and against each other."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from repro.report.data import Missing
 from repro.report.figures import _inline, _matplotlib, _style, standalone
 from repro.tables.compare import Group, Setting, text
 
-WIDE = 50  # largest value / smallest: beyond it an axis is logarithmic
+WIDE = 50  # an axis is logarithmic if largest value / smallest value exceeds this ratio
 
 
 @dataclass
 class Drawn:
-    """A drawing as SVG, and the numbers in it as CSV (`data`)."""
+    """A drawing as SVG, with its numbers as CSV (`data`)."""
 
     name: str
     caption: str
@@ -28,16 +28,17 @@ class Drawn:
 
 @dataclass
 class Curve:
-    """The settings of a line, by the value of the swept parameter."""
+    """A line of a drawing: (value of the swept parameter, setting) for each point."""
 
     label: str
     points: list[tuple[float, Setting]]
 
 
 def swept(group: Group) -> dict[tuple[str, str], list[Curve]]:
-    """(mapping or "", key) -> the lines of a drawing: two or more settings that differ only in that number.
+    """Find the swept parameters, as (mapping or "", key) -> the lines of the drawing.
 
-    Each parameter of a mapping has a drawing; other parameters, such as optim.lr, have one drawing with a line per mapping.
+    The settings of a line differ only in the number `key`, and a line has at least two values of it. Each parameter of
+    a mapping has its own drawing. Any other parameter, such as optim.lr, has one drawing for all mappings.
     """
     found: dict[tuple[str, str], list[Curve]] = {}
     keys = dict.fromkeys(k for s in group.settings for k, v in s.values.items() if _is_number(v))
@@ -63,7 +64,10 @@ def _is_number(value: Any) -> bool:
 
 
 def figures(group: Group, salt: str, files: bool) -> list[Drawn]:
-    """Every drawing of a group's settings, for files of their own or for a page. Raises `Missing` when nothing was swept or measured."""
+    """All drawings of a group's settings, for SVG files if `files` is true, or else for the report's page.
+
+    Raises `Missing` if no parameter was swept and no share of zeros was measured.
+    """
     drawn = [_against(group, mapping, key, curves, salt, files) for (mapping, key), curves in swept(group).items()]
     if (pareto := _pareto(group, salt, files)) is not None:
         drawn.append(pareto)
@@ -73,7 +77,7 @@ def figures(group: Group, salt: str, files: bool) -> list[Drawn]:
 
 
 def _against(group: Group, mapping: str, key: str, curves: Sequence[Curve], salt: str, files: bool) -> Drawn:
-    """One panel for each score of dev and test that matters, one for zeros; error bars: standard deviation over seeds."""
+    """Panels for the main score, the dev score and the share of zeros; error bars: standard deviation over seeds."""
     zeros = next((m for m, h in group.attention.items() if h == "zeros"), None)
     dev = next((m for m in group.scores if m.startswith("dev/")), None)
     metrics = [m for m in dict.fromkeys((group.score, dev, zeros)) if m]
@@ -105,7 +109,10 @@ def _against(group: Group, mapping: str, key: str, curves: Sequence[Curve], salt
 
 
 def _pareto(group: Group, salt: str, files: bool) -> Drawn | None:
-    """The score against the share of zeros; the line joins the settings that no other setting beats in both."""
+    """The score against the share of zeros, or None if there are fewer than two settings with both numbers.
+
+    The line joins the settings that are not dominated by any other setting.
+    """
     zeros, score = next((m for m, h in group.attention.items() if h == "zeros"), None), group.score
     if zeros is None or score is None:
         return None
@@ -124,7 +131,7 @@ def _pareto(group: Group, salt: str, files: bool) -> Drawn | None:
         axes = drawing.add_subplot()
         look = _style(0)
         axes.plot([p[0] for p in front], [p[1] for p in front], color=look["color"], lw=0.8, alpha=0.5, zorder=1)
-        said: dict[tuple[float, float], list[str]] = {}  # settings that came out alike share a label
+        said: dict[tuple[float, float], list[str]] = {}  # settings at the same point share a label
         for style, mapping in enumerate(mappings):
             own, look = [p for p in points if p[2].mapping == mapping], _style(style)
             keys = [k for k in own[0][2].values if _varies(k, own)]

@@ -1,4 +1,4 @@
-"""Trainings and their evaluations on disk: safe with many writers, never half-written, checked on reading.
+"""The store of trainings and evaluations on disk: safe with many writers, never half-written, and checked when read.
 
     <root>/cells/<task>/<mapping>/<cell_id>/          a training
         config.yaml  weights.safetensors  encoding/  metrics.json  curves.csv  provenance.json  manifest.json
@@ -6,9 +6,10 @@
         evaluations/<id>/                             an evaluation of it
             config.yaml  metrics.json  predictions.jsonl.gz  attention.safetensors  provenance.json  manifest.json
 
-`manifest.json` lists every file of its own level with its sha256 and is written last: its presence means done. A finished level
-whose files differ from its manifest is damaged: the error names it, and the next run moves it aside and makes it again. Nothing is
-deleted. `claim` is the lock. docs/store.md has the rules for several processes and machines.
+A training's folder and an evaluation's folder are called levels. `manifest.json` lists every file of its own level with
+its sha256. It is written last, so a level with a manifest is finished. If the files of a finished level differ from its
+manifest, the level is damaged: the error names it, and the next run moves it aside and makes it again, so no finished
+level is deleted. `claim` is the lock. docs/store.md has the rules for several processes and machines.
 """
 
 from __future__ import annotations
@@ -28,29 +29,29 @@ from typing import Any
 from repro.files import StoreError, read_json, sha256_of, write_atomic, write_json
 from repro.store import locks
 
-# Files that are not in the manifest: they change after the training, or are not part of it.
+# Files and folders that the manifest leaves out, because they change after the training or are not part of it.
 LOOSE = ("checkpoints", "evaluations", "logs", "log.txt", "status.json", "manifest.json")
 ASIDE = ".damaged-"
 
 
 def outputs_folder() -> str:
-    """The store's folder if nobody names one; as in configs/main.yaml."""
+    """The default folder of the store, as in configs/main.yaml."""
     return os.environ.get("SPARSE_ATTENTION_OUTPUTS", "outputs")
 
 
 def check_names(*names: str) -> None:
-    """Check names of folders in the store. Raises StoreError for an invalid name, such as one that leaves the store."""
+    """Check folder names for the store. Raises StoreError for an invalid name, such as a path out of the store."""
     for name in names:
         if not isinstance(name, str) or not re.fullmatch(r"\w[\w.+-]{0,99}", name):
             raise StoreError(f"{name!r} cannot name a folder of the store; use letters, digits, '_', '-', '+' and '.'")
 
 
 class Damaged(StoreError):
-    """The files of a finished folder are not those that were written."""
+    """The files in a finished folder have changed since they were written."""
 
 
 class Level:
-    """A folder that is finished when its manifest is there."""
+    """The folder of a training or an evaluation; it is finished once its manifest exists."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -59,11 +60,11 @@ class Level:
         return self.folder / name
 
     def finished(self) -> bool:
-        """Whether there is a manifest; the files are not checked, see `damage`."""
+        """Whether the manifest exists; the files are not checked (`damage` does that)."""
         return self.path("manifest.json").is_file()
 
     def finish(self, **facts: Any) -> None:
-        """Write the manifest of the current files."""
+        """Write a manifest of the current files."""
         files = {str(p.relative_to(self.folder)): sha256_of(p) for p in self._files()}
         write_json(self.path("manifest.json"), {**facts, "files": files})
 
@@ -73,12 +74,12 @@ class Level:
                 yield from sorted(p for p in top.rglob("*") if p.is_file()) if top.is_dir() else [top]
 
     def files(self) -> dict[str, str]:
-        """Name -> sha256 according to the manifest; empty without a valid manifest."""
+        """File name -> sha256 from the manifest; empty if there is no valid manifest."""
         files = (read_json(self.path("manifest.json")) or {}).get("files")
         return files if isinstance(files, dict) and "metrics.json" in files else {}
 
     def damage(self) -> str | None:
-        """What is wrong with a finished level; None when it is intact or not finished."""
+        """Check a finished level; returns the problem, or None if the level is intact or unfinished."""
         if not self.finished():
             return None
         if not (files := self.files()):
@@ -95,7 +96,7 @@ class Level:
         return None if measured and isinstance(measured, dict) else "metrics.json holds no metrics"
 
     def read(self) -> dict[str, Any] | None:
-        """metrics.json; None unless finished. Raises `Damaged`, naming the file."""
+        """The content of metrics.json, or None if unfinished. Raises `Damaged`, with the damaged file's name."""
         if not self.finished():
             return None
         if why := self.damage():
@@ -103,7 +104,7 @@ class Level:
         return read_json(self.path("metrics.json"))
 
     def move_aside(self) -> Path:
-        """Rename the folder to the first free `<folder>.damaged-<n>`, without its lock."""
+        """Rename the folder to the first free name `<folder>.damaged-<n>`, and remove its lock."""
         number = 1
         while (target := self.folder.with_name(f"{self.folder.name}{ASIDE}{number}")).exists():
             number += 1
@@ -116,14 +117,14 @@ class Evaluation(Level):
     """The folder of one evaluation."""
 
     def clear(self) -> None:
-        """Make room for an evaluation: a damaged one is moved aside, an unfinished one is deleted."""
+        """Make room for a new evaluation: move a finished (damaged) one aside, delete an unfinished one."""
         if self.finished():
             self.move_aside()
         elif self.folder.exists():
             shutil.rmtree(self.folder)
 
     def predictions(self) -> list[dict[str, Any]]:
-        """One record per test example; empty when there are none. Raises `Damaged`."""
+        """The predictions, one record per test example; empty if none are stored. Raises `Damaged`."""
         path = self.path("predictions.jsonl.gz")
         try:
             with gzip.open(path, "rt", encoding="utf-8") as lines:
@@ -139,28 +140,37 @@ class Evaluation(Level):
 
 
 class Entry(Level):
-    """The folder of one training, which contains those of its evaluations."""
+    """The folder of one training, which contains the folders of its evaluations."""
 
     def evaluation(self, evaluation_id: str) -> Evaluation:
         return Evaluation(self.path("evaluations") / evaluation_id)
 
     def locked(self) -> AbstractContextManager[Callable[[], None]]:
-        """Own the cell with its evaluations while the block runs, see `locks.hold`. Raises `Busy` when another live process does."""
+        """Lock the cell and its evaluations while the block runs, see `locks.hold`.
+
+        Raises `Busy` if another live process holds the lock.
+        """
         return locks.hold(self.folder)
 
     def busy(self) -> bool:
-        """Whether a live process owns the cell."""
+        """Whether a live process holds the cell's lock."""
         return locks.alive(self.folder)
 
     def set_aside(self) -> Path | None:
-        """Move a damaged training away, with the evaluations of its weights; returns where to. Raises `Busy`."""
+        """Move a damaged training aside, together with its evaluations.
+
+        Returns the new folder, or None if the training is not damaged. Raises `Busy`.
+        """
         if self.damage() is None:
             return None
         with self.locked():
             return self.move_aside() if self.damage() else None
 
     def state(self) -> str:
-        """queued, running, done, failed, or lost (its process died); of the training, or of the last run."""
+        """The state of the training or of its last run.
+
+        One of "queued", "running", "done", "failed" and "lost" (the process died).
+        """
         state = (read_json(self.path("status.json")) or {}).get("state")
         if state == "running":
             return "running" if self.busy() else "lost"
@@ -170,7 +180,7 @@ class Entry(Level):
         return (read_json(self.path("status.json")) or {}) | {"state": self.state()}
 
     def set_status(self, state: str, **facts: Any) -> None:
-        """Replace the status; the number of the attempt and the scheduler's job are kept unless given."""
+        """Replace the status; the attempt number and the scheduler's job id are kept unless `facts` has new ones."""
         before = read_json(self.path("status.json")) or {}
         kept = {key: before[key] for key in ("attempt", "job") if key in before}
         write_json(self.path("status.json"), {"state": state, "time": time.time(), **kept, **facts})
@@ -183,7 +193,7 @@ class Store:
         self.root = Path(root)
 
     def entry(self, task: str, mapping: str, cell_id: str) -> Entry:
-        """Raises StoreError when the names would leave the store."""
+        """The folder of a training. Raises StoreError if a name is invalid or would lead out of the store."""
         check_names(task, mapping, cell_id)
         return Entry(self.root / "cells" / task / mapping / cell_id)
 

@@ -1,9 +1,10 @@
-"""Small records of a table's cells: enough to print the table again and to check every printed number, without the cells.
+"""Small records of a table's cells, for printing the table again and checking every number without the cells.
 
-One file of JSON lines per table. The first line has the request (experiment, profile, arguments) and a checksum of the file. Each
-further line is a cell: the hash of its configuration and scoring (`key`), its ids in the store, the results of training and
-evaluations, the versions used, the dev scores of all epochs (`curve`; older records have none), and the packed scores of single
-test examples, which the significance tests need. No weights, no texts.
+Each table has one file of JSON lines. The first line has the request (experiment, profile, arguments) and a checksum of
+the file. Every other line is a cell: the hash of its configuration and scoring (`key`), its ids in the store, the
+results of the training and the evaluations, the versions used, the dev scores of all epochs (`curve`, missing in older
+records), and the packed scores of the individual test examples, which the significance tests need. Weights and texts
+are not included.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from repro.tables import convergence
 
 VERSION = 1
 MADE_WITH = ("code", "kernels", "locked", "machine", "attempt")
-PLACES = ("mirror", "fallback")  # keys of the data node that only locate the data
+PLACES = ("mirror", "fallback")  # keys of the data node that only say where the data are
 OWN = "test"  # name of the data set's own test set
 
 
 def key(config: Mapping[str, Any], of: Family) -> str:
-    """Identifies a slot of a table by its configuration alone, wherever its data are."""
+    """A hash that identifies a slot of a table by its configuration only, wherever the data are stored."""
     data = {
         k: Path(v).name if k == "path" else v for k, v in config["data"].items() if k not in PLACES and v is not None
     }
@@ -42,10 +43,10 @@ def key(config: Mapping[str, Any], of: Family) -> str:
 
 
 def collect(wanted: Sequence[Wanted], store: Store) -> tuple[list[dict[str, Any]], list[str]]:
-    """A record for each finished cell of the slots, and a message for each slot without one.
+    """Make a record for each finished cell of the slots, and a message for each slot without a finished cell.
 
     Raises:
-        Damaged: the files of a cell are not those that were written.
+        Damaged: the files of a cell have changed since they were written.
     """
     folders = {(w.config["task"]["name"], w.config["mapping"]["name"]) for w in wanted}
     stored: dict[str, Path] = {}
@@ -74,7 +75,7 @@ def _written(folder: Path) -> float:
 
 
 def _record(w: Wanted, named: str, folder: Path, asked: set[str]) -> dict[str, Any] | None:
-    """The record of a cell; None if it lacks one of the further test sets `asked` for."""
+    """The record of a cell, or None if the training or an evaluation on one of the test sets `asked` is missing."""
     config, how = w.config, digest(scoring(w.config, family(w.module)))
     tests = {}
     for place in sorted((folder / "evaluations").glob("*")):
@@ -97,7 +98,10 @@ def _record(w: Wanted, named: str, folder: Path, asked: set[str]) -> dict[str, A
 
 
 def without_texts(scored: Mapping[str, Any]) -> dict[str, Any]:
-    """The results of an evaluation; a constant output, which is a sentence of the data set, is replaced by its number of words."""
+    """The results of an evaluation without texts.
+
+    A baseline's constant output is a sentence from the data set, so it is replaced by its number of words.
+    """
     systems = {name: dict(values) for name, values in (scored.get("baselines") or {}).items()}
     for name in [k for k in systems.get("constant", {}) if k.endswith("/text")]:
         text = systems["constant"].pop(name)
@@ -112,7 +116,7 @@ def _made(level: Level) -> dict[str, Any]:
 
 
 def packed(predictions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Score -> its values for all test examples, in their order."""
+    """Pack the per-example scores: score -> compressed values for all test examples, in order."""
     columns: dict[str, list[Any]] = {}
     for record in predictions:
         for name, value in record.get("sentence", {}).items():
@@ -130,7 +134,7 @@ def _unpacked(examples: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def write(path: Path, asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> None:
-    """Write the records of a table; `asked`: experiment, profile, arguments."""
+    """Write the records of a table; `asked` has the experiment, profile and arguments."""
     head, cells = {"version": VERSION, **asked}, "".join(map(_line, found))
     write_atomic(path, (_line(head | {SEAL: _checksum(head, cells)}) + cells).encode())
 
@@ -140,15 +144,15 @@ def _line(value: Mapping[str, Any]) -> str:
 
 
 def _checksum(head: Mapping[str, Any], cells: str) -> str:
-    """sha256 of the file without its checksum."""
+    """The sha256 of the file's content without the checksum entry."""
     return hashlib.sha256((_line({k: v for k, v in head.items() if k != SEAL}) + cells).encode()).hexdigest()
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The request and the cells; a file without a checksum, from an earlier version, is read with a warning.
+    """Read the request and the cells; a file from an earlier version, which has no checksum, is read with a warning.
 
     Raises:
-        StoreError: the file does not exist, or is not what was written.
+        StoreError: the file does not exist, is invalid, or has changed since it was written.
     """
     try:
         first, _, cells = path.read_text(encoding="utf-8").partition("\n")
@@ -169,7 +173,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def restore(
     one: Experiment, wanted: Sequence[Wanted], found: Iterable[Mapping[str, Any]], store: Store, overrides: Sequence[str] = ()
 ) -> Plan:  # fmt: skip
-    """The plan of an experiment with the cells of the records unpacked into `store`; the other cells are missing there."""
+    """The plan of an experiment, with the recorded cells unpacked into `store`; cells without a record are missing."""
     known = {record["key"]: record for record in found}
 
     def restored(w: Wanted) -> Cell:
@@ -216,21 +220,22 @@ def _unpack(cell: Cell, record: Mapping[str, Any], store: Store) -> None:
 
 
 def from_records(plan: Plan, where: str) -> Plan:
-    """The same plan with a footer which says that nothing was run for the table."""
+    """The same plan with an added footer that says that nothing was run for the table."""
     one = plan.experiment
     told = f"From records ({where}): nothing was run for this table."
     return replace(plan, experiment=replace(one, footers=(told, *one.footers)))
 
 
-# ---- checks of a record against itself
+# ---- checks that the numbers of a record are consistent
 
-ROUNDED = 1e-3  # per-example scores are stored with four decimals, ROUGE and METEOR in per cent
+ROUNDED = 1e-3  # rounding: per-example scores are stored with four decimals, ROUGE and METEOR in per cent
 
 
 def contradictions(record: Mapping[str, Any]) -> list[str]:
-    """Scores of a record that contradict its per-example scores or its other numbers, one message each.
+    """One message for each score that contradicts the record's per-example scores or other numbers.
 
-    Checked are BLEU, every score that is a mean over examples, the number of examples, and perplexities (2 ** loss).
+    The checks cover BLEU, every score that is a mean over examples, the number of examples, perplexities (2 ** loss),
+    and the dev score of the best epoch.
     """
     found = []
     for name, of_test in (record.get("tests") or {}).items():
@@ -245,7 +250,7 @@ def contradictions(record: Mapping[str, Any]) -> list[str]:
             if told is None or not any(abs(told - one) <= ROUNDED for one in given):
                 ours = " or ".join(f"{one:.4f}" for one in given[:1])
                 found.append(f"{score} is {told}, its {len(values):,} examples give {ours}")
-            by_type = column.startswith("accuracy_")  # of the questions of one type of answer
+            by_type = column.startswith("accuracy_")  # accuracy on the questions with one type of answer
             if size is not None and len(values) != size and not (by_type and len(values) < size):
                 found.append(f"{score} has {len(values):,} examples, the test set {size:,}")
     trained = (record.get("trained") or record).get("metrics") or {}
@@ -254,7 +259,7 @@ def contradictions(record: Mapping[str, Any]) -> list[str]:
         if loss is not None and ppl is not None and not abs(2**loss - ppl) <= 0.006 + 5e-5 * ppl:
             found.append(f"{split}/ppl is {ppl}, 2 ** {split}/loss is {2**loss:.2f}")
     curve = record.get("curve") or {}
-    if not isinstance(curve, Mapping):  # of a sweep
+    if not isinstance(curve, Mapping):  # the record belongs to a sweep
         curve = {"dev": curve, "metric": ((record.get("config") or {}).get("train") or {}).get("best_metric")}
     dev, epoch = trained.get(f"dev/{curve.get('metric')}"), int(trained.get("best_epoch", 0))
     scores = curve.get("dev") or ()
@@ -268,7 +273,7 @@ def _columns(examples: Mapping[str, str]) -> dict[str, list[Any]]:
 
 
 def _bleu_of(rows: Sequence[Sequence[float]]) -> list[float]:
-    """Corpus BLEU of per-sentence statistics, with the smoothing of the scores."""
+    """Corpus BLEU from per-sentence statistics, with the same smoothing as the scores."""
     from sacrebleu.metrics import BLEU
 
     sums = [int(sum(column)) for column in zip(*rows)]

@@ -1,10 +1,11 @@
-"""One writer per folder: a lock file, touched as a heartbeat, that may be taken from a process that has died.
+"""Lock files that allow one writer per folder: a heartbeat touches the lock, and a dead process loses its lock.
 
-docs/store.md has the rules and what they assume of the file system. Written here rather than taken from a library (filelock and
-others) because a lock must work over NFS, be released when its process dies, and go to exactly one successor.
+docs/store.md has the rules and the assumptions about the file system. Libraries such as filelock are not used, because
+a lock must work over NFS, be released when its process dies, and go to exactly one successor.
 
-A lock appears complete: it is written to a temporary file and hard-linked into place, which fails where there is a lock. Lock files
-are read through an open handle: NFS asks its server when a file is opened, and answers `stat` from its cache.
+A lock is never incomplete: it is written to a temporary file and hard-linked into place, which fails if a lock exists
+there. Lock files are read through an open handle, because NFS asks the server when a file is opened but answers `stat`
+from its cache.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from repro.files import StoreError, explain, read_json
 
 STALE_SECONDS = 180.0
 HEARTBEAT_SECONDS = 15.0
-NAME = "claim"  # of the lock file, as stores have always had it
+NAME = "claim"  # name of the lock file, unchanged since the first stores
 TAKEN = "was taken over by another process, because this one had not been heard of for long"
 
 
@@ -36,7 +37,7 @@ class Busy(StoreError):
 
 
 class Seen(NamedTuple):
-    """A lock at one moment: its content (None: unreadable), its inode, and when it was touched."""
+    """A lock at one moment: its content (None if unreadable), its inode, and the time of its last touch."""
 
     holder: dict[str, Any] | None
     file: int
@@ -44,7 +45,11 @@ class Seen(NamedTuple):
 
 
 def owner(pid: int | None = None) -> dict[str, Any]:
-    """The content of this process's lock. Host, boot and namespace tell whether another process can check it; pid and start time which one it is."""
+    """The content of this process's lock.
+
+    Host, boot and namespace show whether another process can check if the holder is alive; pid and start time identify
+    the holder.
+    """
     pid = pid or os.getpid()
     start = facts[19] if (facts := _stat(pid)) else None
     return {**_here(), "pid": pid, "start": start, "token": uuid.uuid4().hex}
@@ -52,9 +57,10 @@ def owner(pid: int | None = None) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def hold(folder: Path) -> Iterator[Callable[[], None]]:
-    """Own `folder` while the block runs. Raises `Busy` when another live process owns it.
+    """Lock `folder` while the block runs. Raises `Busy` if another live process holds the lock.
 
-    The block gets a function that raises `Busy` if another process has taken the lock, because this one was suspended for long.
+    The block receives a function that raises `Busy` if another process has taken the lock, which can happen when this
+    process was suspended for a long time.
     """
     lock, mine = folder / NAME, owner()
     draft = folder / f".{NAME}.{mine['token'][:8]}"
@@ -67,7 +73,7 @@ def hold(folder: Path) -> Iterator[Callable[[], None]]:
             draft.unlink(missing_ok=True)
     except OSError as error:
         raise explain(error, lock) from error
-    for _ in os.walk(folder):  # NFS caches which files a folder lacks until the folder is opened again
+    for _ in os.walk(folder):  # NFS caches that a file is absent until its folder is opened again
         pass
     stop = threading.Event()
     threading.Thread(target=_beat, args=(lock, mine["token"], stop), daemon=True, name="heartbeat").start()
@@ -88,19 +94,19 @@ def hold(folder: Path) -> Iterator[Callable[[], None]]:
 
 
 def _take(draft: Path, lock: Path) -> None:
-    """Make `draft` the lock. Raises `Busy`."""
+    """Make the file `draft` the lock. Raises `Busy` if another process holds the lock."""
     for _ in range(5):
         try:
             os.link(draft, lock)
             return
         except FileExistsError:
             with open(draft, "rb") as file:
-                if os.fstat(file.fileno()).st_nlink == 2:  # it was made, and the server's first answer was lost
+                if os.fstat(file.fileno()).st_nlink == 2:  # the link was made, but the server's first answer was lost
                     return
         except FileNotFoundError:
             raise Busy(f"{lock.parent} has just been moved aside by another process") from None
         if (seen := look(lock)) is None:
-            continue  # released at this moment
+            continue  # the lock was released just now
         if alive(lock.parent, seen) or _touched(lock):
             who = seen.holder or {}
             where = f"process {who.get('pid', '?')} on {who.get('host', '?')}"
@@ -110,9 +116,13 @@ def _take(draft: Path, lock: Path) -> None:
 
 
 def _beat(lock: Path, token: str, stop: threading.Event) -> None:
-    """Touch the lock. If another process has taken it, because this one was suspended for long, this one must stop writing."""
+    """Touch the lock regularly.
+
+    If another process has taken the lock because this process was suspended for a long time, ask this process to stop
+    writing.
+    """
     while not stop.wait(HEARTBEAT_SECONDS):
-        with contextlib.suppress(OSError):  # the server does not answer: the lock may still be ours
+        with contextlib.suppress(OSError):  # if the server does not answer, the lock may still be ours
             if (read_json(lock) or {}).get("token") == token:
                 os.utime(lock)
             elif not stop.is_set():
@@ -121,7 +131,7 @@ def _beat(lock: Path, token: str, stop: threading.Event) -> None:
 
 
 def look(lock: Path) -> Seen | None:
-    """The lock as it is now; None without a lock."""
+    """The lock as it is now, or None if there is no lock."""
     try:
         with open(lock, "rb") as file:
             facts, content = os.fstat(file.fileno()), file.read()
@@ -135,26 +145,26 @@ def look(lock: Path) -> Seen | None:
 
 
 def alive(folder: Path, seen: Seen | None = None) -> bool:
-    """Whether the process that locked the folder still runs; `seen`: the lock, if it was read already."""
+    """Whether the process that locked the folder is still running; `seen` is the lock if it has already been read."""
     if (seen := seen or look(folder / NAME)) is None:
         return False
     here, holder = _here(), seen.holder or {}
     pid: Any = holder.get("pid")
-    # anything else names no process: 0 and -1 would be whole groups of them
+    # other values do not name a process: 0 and -1 would be whole groups of processes
     possible = type(pid) is int and 0 < pid < 2**31
     if possible and None not in here.values() and all(holder.get(k) == v for k, v in here.items()):
         return _process_alive(pid, holder.get("start"))
-    # an unreadable lock is not ours; a negative age means that a clock has jumped
+    # the holder cannot be checked, so the lock's age decides; a negative age means that a clock has jumped
     return abs(now(folder) - seen.touched) < (STALE_SECONDS if holder else HEARTBEAT_SECONDS)
 
 
 def now(folder: Path) -> float:
-    """The time by the clock of the folder's file system; on a network that is another machine's clock."""
+    """The current time on the clock of the folder's file system; on a network, this is another machine's clock."""
     probe = folder / f".clock.{uuid.uuid4().hex[:8]}"
     try:
         probe.touch()
         return probe.stat().st_mtime
-    except OSError:  # a read-only folder
+    except OSError:  # the folder is read-only
         return time.time()
     finally:
         with contextlib.suppress(OSError):
@@ -162,7 +172,7 @@ def now(folder: Path) -> float:
 
 
 def _touched(lock: Path) -> bool:
-    """Whether a lock with a time in the future is touched while we wait: its age tells nothing."""
+    """Whether a lock whose time is in the future gets touched while we wait; the age of such a lock is meaningless."""
     before = look(lock)
     if before is None or before.touched - now(lock.parent) <= STALE_SECONDS:
         return False
@@ -172,14 +182,15 @@ def _touched(lock: Path) -> bool:
 
 
 def _take_away(lock: Path, seen: Seen) -> None:
-    """Remove the lock that was `seen`, whose holder is dead.
+    """Remove the lock `seen`, whose holder is dead.
 
-    The process that creates the file named after the lock's token may remove that lock and no other, so the lock of another
-    successor stays. If a successor dies before it is done, the next one may go on after `STALE_SECONDS`. Nobody removes such a
-    file while the lock exists, so two processes never remove the lock at once.
+    The process that creates a file named after the lock's token may remove that lock and no other, so the lock of
+    another successor is safe. If this process dies before it has finished, the next one may continue after
+    `STALE_SECONDS`. No process removes such a file while the lock exists, so two processes never remove the lock at the
+    same time.
     """
     token = (seen.holder or {}).get("token")
-    safe = isinstance(token, str) and re.fullmatch(r"[\w-]{1,64}", token)  # else it must not be part of a file name
+    safe = isinstance(token, str) and re.fullmatch(r"[\w-]{1,64}", token)  # safe to use in a file name
     row = f"{NAME}.stale.{token if safe else seen.file}"
     for place in itertools.count():
         taking = lock.with_name(f"{row}.{place}")
@@ -207,12 +218,12 @@ def _process_alive(pid: int, start: str | None) -> bool:
         pass
     if not (facts := _stat(pid)):
         return True
-    # a zombie is not alive, nor is a process whose number another process has now
+    # the holder is dead if it is a zombie, or if its number now belongs to another process
     return facts[0] != "Z" and start in (None, facts[19])
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/<pid>/stat from the state on; empty where there is no such file."""
+    """The fields of /proc/<pid>/stat, starting with the state; empty if there is no such file."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -220,9 +231,9 @@ def _stat(pid: int) -> list[str]:
 
 
 def _here() -> dict[str, str | None]:
-    """What two processes must share so that one can check whether the other runs.
+    """The host, boot id and process namespace; two processes that share all three can check whether the other is alive.
 
-    Containers on one host share its boot id and perhaps its name, but each has its own process numbers.
+    Containers on one host share its boot id and perhaps its name, but each container has its own process numbers.
     """
     boot = namespace = None
     with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""Maintenance of the store: check everything, remove leftovers of killed processes, move cells between machines.
+"""Maintenance of the store: check all files, remove leftovers of killed processes, and move cells between machines.
 
-Finished cells are never deleted, and neither are those moved aside as damaged.
+Finished cells are never deleted, nor are cells that were moved aside as damaged.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ from repro.store import ASIDE, Entry, Evaluation, Level, Store
 
 PARTS = re.compile(
     r"\.(.+)\.([0-9a-f]{8}|\d+)|saving\..+|best\.\d+\.pt|crash\.pt|claim\.stale\..+"
-)  # files of unfinished work
+)  # names of files that unfinished work leaves behind
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A folder of the store: its place below the root, its state (done, damaged, or that of unfinished work), and what is wrong."""
+    """The finding for a folder or file of the store.
+
+    `place` is its path below the root, `state` says what state it is in or what was done with it, and `why` is the
+    problem.
+    """
 
     place: str
     state: str
@@ -34,7 +38,7 @@ class Seen:
 
 
 def levels(entry: Entry) -> Iterator[Level]:
-    """A training and its evaluations."""
+    """The folders of a training and of its evaluations."""
     yield entry
     for folder in sorted(entry.path("evaluations").glob("*")):
         if folder.is_dir() and ASIDE not in folder.name:
@@ -42,7 +46,7 @@ def levels(entry: Entry) -> Iterator[Level]:
 
 
 def verify(store: Store) -> Iterator[Seen]:
-    """Every training, evaluation and damaged checkpoint, with what is wrong with it."""
+    """Check the store; yields every training, evaluation and damaged checkpoint with its problem, if any."""
     for entry in store:
         for level in levels(entry):
             place, why = str(level.folder.relative_to(store.root)), level.damage()
@@ -57,12 +61,12 @@ def verify(store: Store) -> Iterator[Seen]:
 
 
 def clean(store: Store) -> list[str]:
-    """Remove what killed processes left behind in cells that no process works on; the places."""
+    """Remove leftovers of killed processes from cells that no process is working on; returns the removed paths."""
     removed = []
     for entry in store:
         if entry.busy():
             continue
-        with contextlib.suppress(StoreError), entry.locked():  # the lock of a dead process goes too
+        with contextlib.suppress(StoreError), entry.locked():  # this also removes the lock of a dead process
             for path in sorted(entry.folder.rglob("*")):
                 if PARTS.fullmatch(path.name) and path.is_file():
                     path.unlink()
@@ -75,7 +79,7 @@ def clean(store: Store) -> list[str]:
 
 
 def sizes(store: Store) -> dict[str, tuple[int, int]]:
-    """task/mapping, damaged folders, and checkpoints of finished cells -> (folders, bytes)."""
+    """Disk use of each task/mapping, of damaged folders and of checkpoints of finished cells: (folders, bytes)."""
     found: dict[str, tuple[int, int]] = {}
 
     def count(what: str, folder: Path) -> None:
@@ -92,15 +96,15 @@ def sizes(store: Store) -> dict[str, tuple[int, int]]:
 
 
 def _unfit(level: Level) -> str | None:
-    """Why a level cannot be exported or imported."""
+    """The reason why a level cannot be exported or imported, or None if it can be."""
     return level.damage() if level.finished() else "not finished"
 
 
 def export(store: Store, file: Path, fitting: Sequence[str] = ()) -> list[Seen]:
-    """Check finished cells and write them to a tar; what happened to every cell.
+    """Check finished cells and write them to a tar file; returns what happened to every cell.
 
     Args:
-        fitting: beginnings of `task/mapping/id` or of ids; empty: all cells.
+        fitting: prefixes of `task/mapping/id` or of ids that select the cells; empty means all cells.
     """
     told = []
     temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}")
@@ -129,17 +133,17 @@ def export(store: Store, file: Path, fitting: Sequence[str] = ()) -> list[Seen]:
 
 
 def take_in(store: Store, file: Path) -> list[Seen]:
-    """Import the cells of a tar: unpack them, check each file against its manifest, and rename them into place.
+    """Import cells from a tar file: unpack them, check each file against its manifest, and rename them into place.
 
-    A cell that is finished here is kept and gets the evaluations that it lacks. No code of a cell is run. A cell of an unknown
-    family is refused, and untrusted plugins are named.
+    A cell that is already finished in this store is kept and receives the evaluations that it lacks. No code from a
+    cell is run. A cell of an unknown family is refused, and untrusted plugins are named in the result.
     """
     beside = store.root / "cells" / f".import-{uuid.uuid4().hex[:8]}"
     told: list[Seen] = []
     try:
         beside.mkdir(parents=True)
         with tarfile.open(file) as tar:
-            tar.extractall(beside, filter="data")  # refuses members that would leave the folder
+            tar.extractall(beside, filter="data")  # the filter refuses members with a path out of the folder
         for page in sorted(beside.glob("*/*/*/config.yaml")):
             told.extend(_put(store, Entry(page.parent)))
     except (tarfile.TarError, EOFError) as error:

@@ -1,4 +1,4 @@
-"""What produced a number: code, versions, machine, time. Recorded with every cell, not part of its identity."""
+"""Provenance of a number: code, versions, machine and time. It is recorded with every cell, but not part of its id."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOCKS = (ROOT / "requirements.lock", ROOT / "requirements-fairseq.lock")
 
 
 def collect() -> dict[str, Any]:
-    """Code version, package versions, machine kind and time, as plain JSON values."""
+    """The code version, package versions, type of machine, command and time, as plain JSON values."""
     return {
         "code": code_version(),
         "python": platform.python_version(),
@@ -39,7 +39,7 @@ def collect() -> dict[str, Any]:
 
 
 def code_version() -> dict[str, Any]:
-    """Commit and whether tracked files differ from it; empty outside a checkout."""
+    """The commit, and whether tracked files differ from it; empty outside a Git checkout."""
     try:
         commit = _git("rev-parse", "--short=12", "HEAD")
         dirty = bool(_git("status", "--porcelain", "--untracked-files=no"))
@@ -50,7 +50,7 @@ def code_version() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def kernels_version() -> str:
-    """Hash of the kernels' sources: 12 digits."""
+    """A hash of the kernels' source files: 12 hex digits."""
     digest = hashlib.sha256()
     for path in sorted((ROOT / "sparse_attention" / "kernels").rglob("*")):
         if path.suffix in (".py", ".cpp", ".h", ".hpp", ".cu"):
@@ -60,7 +60,10 @@ def kernels_version() -> str:
 
 @lru_cache(maxsize=1)
 def unlocked() -> tuple[str, ...]:
-    """Packages of the lock files that are missing here or have another version; lines for other platforms and Pythons are skipped."""
+    """Packages in the lock files that are not installed here or have another version.
+
+    Lines for other platforms and Python versions are skipped.
+    """
     from packaging.markers import Marker
 
     text = "\n".join(path.read_text(encoding="utf-8") for path in LOCKS if path.is_file())
@@ -70,7 +73,7 @@ def unlocked() -> tuple[str, ...]:
 
 
 def _git(*arguments: str) -> str:
-    # without its lock: a cell that is killed here leaves none behind in the repository
+    # without Git's optional locks, so that a cell that is killed here leaves no lock behind in the repository
     command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
@@ -91,7 +94,7 @@ def _cpu() -> str:
 
 
 def _gpu() -> str | None:
-    torch = sys.modules.get("torch")  # asked only where torch is loaded anyway
+    torch = sys.modules.get("torch")  # do not import torch just for this
     if torch is None or not torch.cuda.is_available():
         return None
     return torch.cuda.get_device_name(0)

@@ -1,4 +1,4 @@
-"""The finished cells of a store: configuration, scores and seconds of each, read without the data."""
+"""Read the finished cells of a store (configuration, scores and time of each) without loading their data."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from repro.tables.convergence import Convergence
 
 # Nodes and keys that do not change the result.
 ASIDE_NODES = ("runtime", "logger", "launcher", "paths", "plugins")
-LARGEST = 1e300  # metric: means of larger values overflow
+LARGEST = 1e300  # largest value of a metric; means of larger values overflow
 ASIDE_KEYS = ("task.family", "task.deviations", "mapping.grid")
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The test set of an evaluation: hash of its content, and the evaluation recipe."""
+    """The version of an evaluation: the hash of the test set's content, and the version of the evaluation recipe."""
 
     sha256: str
     recipe: int | None
@@ -32,12 +32,14 @@ class Scored:
 
 @dataclass(frozen=True, kw_only=True)
 class Record(Found):
-    """A finished training with the evaluations that were scored alike.
+    """A finished training with the evaluations that use the same scoring.
 
-    Attributes beside those of `Found`:
-        module: of the family. config: of the training, with the nodes that say how to score from the evaluations.
-        scored: name of a test set -> what was scored. data_sha256, recipe, plugins: of the training.
-        curve: dev score of every epoch, where the folder has no curves.csv.
+    Attributes in addition to those of `Found`:
+        module: name of the family's module.
+        config: the training's configuration, with the nodes that set the scoring taken from the evaluations.
+        scored: name of a test set -> version of its evaluation.
+        data_sha256, recipe, plugins: those of the training.
+        curve: dev score of every epoch; used if the folder has no curves.csv.
     """
 
     module: str
@@ -50,7 +52,7 @@ class Record(Found):
 
     @classmethod
     def of_cell(cls, cell: Cell, store: Store) -> Record | None:
-        """The record of a cell; None unless it is finished and undamaged."""
+        """The record of a cell, or None unless the cell is finished and undamaged."""
         try:
             found = cell.found(store)
         except Damaged:
@@ -65,7 +67,7 @@ class Record(Found):
 
     @property
     def scores_by_epoch(self) -> Sequence[float]:
-        """The dev score that selects the epoch, for every epoch; empty without a curve."""
+        """The dev score that selects the best epoch, for every epoch; empty if no learning curve is stored."""
         by = str((self.config.get("train") or {}).get("best_metric"))
         return convergence.dev_scores(self.folder, by) if self.curve is None else self.curve
 
@@ -83,12 +85,12 @@ class Record(Found):
 
     @cached_property
     def flat(self) -> dict[str, Any]:
-        """Dotted key -> value of everything in which two settings may differ."""
+        """The options in which two settings may differ, as dotted key -> value."""
         return flatten({k: v for k, v in self.config.items() if k not in ASIDE_NODES})
 
     @cached_property
     def setting(self) -> str:
-        """Equal for cells that differ only in their seed: same configuration, profile, data, recipe and scoring."""
+        """A hash of configuration, profile, data, recipe and scoring; equal for cells that differ only in the seed."""
         config = {**self.config, "seed": 0, "plugins": []}
         of = self.family
         computed = computed_from(config, of)[:2]
@@ -96,7 +98,7 @@ class Record(Found):
         return digest(*computed, scoring(config, of), *told)
 
     def asked_id(self) -> str | None:
-        """`identity.asked_id` of the training; None if one of its plugins no longer exists."""
+        """`identity.asked_id` of the training, or None if one of its plugins no longer exists."""
         try:
             return asked_id(self.config, self.family, self.recipe)
         except OSError:
@@ -105,20 +107,20 @@ class Record(Found):
 
 @dataclass
 class Read:
-    """Records, and an error message for each finished folder that could not be read."""
+    """The records, and an error message (`lost`) for each finished folder that could not be read."""
 
     records: list[Record] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
 
 def of_cells(cells: Iterable[Cell], store: Store) -> list[Record]:
-    """The finished cells, each once."""
+    """The records of those cells that are finished, each once."""
     found = {cell.cell_id: Record.of_cell(cell, store) for cell in cells}
     return [one for one in found.values() if one is not None]
 
 
 def flatten(node: Mapping[str, Any], at: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted keys; lists stay whole."""
+    """Flatten nested mappings to dotted keys; lists are kept as values."""
     found: dict[str, Any] = {}
     for key, value in node.items():
         name = f"{at}{key}"
@@ -132,7 +134,7 @@ def flatten(node: Mapping[str, Any], at: str = "") -> dict[str, Any]:
 
 
 def entries(store: Store, wanted: Callable[[str, str, str], bool] | None = None) -> Iterator[Entry]:
-    """Finished trainings; `wanted`: (task, mapping, id) -> whether to include it."""
+    """The folders of finished trainings; `wanted(task, mapping, id)` selects the trainings, and None means all."""
     for path in sorted((store.root / "cells").glob("*/*/*/manifest.json")):
         if ASIDE not in path.parent.name and (wanted is None or wanted(*path.parent.parts[-3:])):
             yield Entry(path.parent)
@@ -142,11 +144,12 @@ def read(
     store: Store, wanted: Callable[[str, str, str], bool] | None = None, *, check: bool = True,
     ids: Collection[str] | None = None,
 ) -> Read:  # fmt: skip
-    """The finished cells of a store.
+    """Read the finished cells of a store.
 
     Args:
-        wanted: (folder of the task, of the mapping, id) -> whether to read it. ids: of trainings; None: all.
+        wanted: function of (task folder, mapping folder, id) that says whether to read a training; None means all.
         check: check every file against its manifest, as tables do; damaged cells are listed in `lost`.
+        ids: ids of the trainings to read; None means all.
     """
     found = Read()
     for entry in entries(store, wanted):
@@ -164,7 +167,7 @@ def read(
 
 
 def _measured(level: Level, check: bool) -> dict[str, Any] | None:
-    """Raises `Damaged`."""
+    """The content of metrics.json, or None if the level is unfinished. Raises `Damaged`."""
     stored = level.read() if check else read_json(level.path("metrics.json")) if level.finished() else None
     if stored is not None and not isinstance(stored.get("metrics"), dict):
         raise Damaged(f"{level.folder} is damaged: metrics.json holds no metrics")
@@ -172,7 +175,7 @@ def _measured(level: Level, check: bool) -> dict[str, Any] | None:
 
 
 def _check(one: Record) -> None:
-    """Raise the errors that a table of it would raise: its files may be intact and still inconsistent."""
+    """Raise the errors that a table of the record would raise, because intact files can still be inconsistent."""
     config = one.config
     place = (config["task"]["name"], config["mapping"]["name"])
     if place != one.folder.parts[-3:-1]:
@@ -184,7 +187,7 @@ def _check(one: Record) -> None:
 
 
 def _records(entry: Entry, check: bool) -> list[Record]:
-    """One for each way in which the training was scored; one without test sets where it was not."""
+    """The records of a training: one for each scoring, or one without test sets if there are no evaluations."""
     trained = _measured(entry, check)
     if trained is None:
         return []
@@ -192,7 +195,7 @@ def _records(entry: Entry, check: bool) -> list[Record]:
     config = {k: v for k, v in told.items() if k not in ASKED}
     ways: list[
         tuple[str, dict[str, Any], dict[str, tuple[Evaluation, dict[str, Any]]]]
-    ] = []  # digest of the scoring, ...
+    ] = []  # (digest of the scoring, configuration, name of a test set -> its evaluation)
     for level in map(Evaluation, sorted(entry.path("evaluations").glob("*"))):
         if ASIDE in level.folder.name or (scored := _measured(level, check)) is None:
             continue

@@ -1,1 +1,1 @@
-"""Tables: from scores to rows, statistics, verdicts and text."""
+"""Tables: turn scores into rows, statistics, verdicts and text."""

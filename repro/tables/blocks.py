@@ -14,30 +14,30 @@ from repro.tables.statistics import FEWEST, Summary, kendall, summarize
 from repro.tables.verdict import Verdict
 
 SIGNIFICANT = 0.05
-CONVERGENCE = "convergence"  # the last value of a row where its family has epochs: a text
+CONVERGENCE = "convergence"  # name of a row's last value, which is text, for families with epochs
 MARKS = {"examples": "*", "seeds": "†"}
 
 
 @dataclass
 class Value:
-    """One number of the table: our runs (none: failed or missing), how they are shown, and what they are compared with."""
+    """One number of the table: our runs (empty if they failed or are missing), their format and their significance."""
 
     metric: str
     runs: Sequence[float]  # one per seed
     decimals: int = 2
-    # against the first row, after Holm's correction over the rows: "examples", "seeds" -> p-value
+    # "examples" or "seeds" -> p-value of the difference from the first row, after Holm's correction over the rows
     p_values: dict[str, float] = field(default_factory=dict)
     note: str = ""
-    best: bool = False  # of its column, and converged
+    best: bool = False  # whether it is the best value of its column, and converged
 
     @cached_property
     def summary(self) -> Summary | None:
-        """Mean and spread; None without a run."""
+        """Mean and spread, or None if there are no runs."""
         return summarize(self.runs) if self.runs else None
 
     @property
     def marks(self) -> str:
-        """A sign for each kind of chance that is unlikely to explain the difference from the first row."""
+        """One sign for each test ("examples", "seeds") in which the difference from the first row is significant."""
         return "".join(mark for kind, mark in MARKS.items() if self.p_values.get(kind, 1.0) < SIGNIFICANT)
 
     def text(self) -> str:
@@ -46,7 +46,7 @@ class Value:
         return self.summary.text(self.decimals) + self.marks
 
     def spread(self) -> str:
-        """The 95 % interval over seeds; for too few seeds the runs themselves; empty for one seed."""
+        """The 95 % interval over seeds; with too few seeds, the runs themselves; with one seed, an empty string."""
         if self.summary is None or len(self.runs) < 2:
             return ""
         return self.summary.interval(self.decimals) or ", ".join(f"{run:.{self.decimals}f}" for run in self.runs)
@@ -55,20 +55,20 @@ class Value:
 @dataclass
 class Row:
     label: str
-    detail: str  # the selected hyperparameters
+    detail: str  # the selected hyperparameters as text
     values: list[Value]
     theirs: list[Published | None]
-    verdicts: list[Verdict | None]  # one for each of `theirs`
+    verdicts: list[Verdict | None]  # one for each number in `theirs`
     found: Sequence[Found] = ()  # the selected cells, one per seed
     baseline: bool = False
     convergence: Convergence = Convergence("")
-    seeds: list[int] = field(default_factory=list)  # of `found`
+    seeds: list[int] = field(default_factory=list)  # the seeds of `found`
 
     def value(self, metric: str) -> Value | None:
         return next((v for v in self.values if v.metric == metric), None)
 
     def difference(self, column: int, against: Sequence[str]) -> str:
-        """Ours minus the published number of a column, with its 95 % interval over seeds; empty if one is missing."""
+        """Our number minus the published one, with the 95 % interval over seeds; empty if either number is missing."""
         theirs, ours = self.theirs[column], self.value(against[column])
         if theirs is None or ours is None or ours.summary is None:
             return ""
@@ -81,7 +81,7 @@ class Block:
     """One column of the experiment with all its rows."""
 
     label: str
-    headers: list[str] = field(default_factory=list)  # ours
+    headers: list[str] = field(default_factory=list)  # headers of our numbers
     published: list[tuple[str, list[str]]] = field(default_factory=list)  # (group, headers)
     rows: list[Row] = field(default_factory=list)
     footers: list[str] = field(default_factory=list)
@@ -90,12 +90,12 @@ class Block:
 
     @property
     def columns(self) -> list[str]:
-        """The published columns, each with the name of its group."""
+        """The names of the published columns, each with the name of its group in front."""
         return [f"{name} {label}" for name, labels in self.published for label in labels]
 
     @property
     def comparable(self) -> bool:
-        """Whether any of its numbers has a verdict."""
+        """Whether any number in the block can be compared with a published one."""
         return any(v is not None and v.comparable for row in self.rows for v in row.verdicts)
 
 
@@ -110,9 +110,10 @@ class Table:
 
 
 def rank_agreement(block: Block, column: int) -> tuple[float, int] | None:
-    """Kendall's tau-b between our order of the rows and the published one, and the number of rows; None for fewer than three.
+    """Kendall's tau-b between our order of the rows and the published order, and the number of rows.
 
-    Only rows that have converged and have `FEWEST` seeds or more count: one run proves no ranking.
+    Only rows that have converged and have at least `FEWEST` seeds count, because one run proves no ranking. Returns
+    None if fewer than three rows count or tau is undefined.
     """
     pairs = [
         (ours.summary.mean, theirs.value)
@@ -128,7 +129,7 @@ def rank_agreement(block: Block, column: int) -> tuple[float, int] | None:
 
 
 def best_of(values: Sequence[float | None], sign: int, decimals: int) -> set[int]:
-    """Positions of the best values, with ties as printed. Empty for fewer than two values or sign 0."""
+    """Positions of the best values; equal printed values are ties. Empty for fewer than two values or sign 0."""
     known = [sign * round(v, decimals) for v in values if v is not None and not math.isnan(v)]
     if sign == 0 or len(known) < 2:
         return set()
@@ -136,7 +137,7 @@ def best_of(values: Sequence[float | None], sign: int, decimals: int) -> set[int
 
 
 def mark_best(rows: Sequence[Row], column: int, sign: int, decimals: int) -> None:
-    """Mark the best values of a column; none if a row that has not converged, or a baseline, is as good."""
+    """Mark the best values of a column. No value is marked if an unconverged row or a baseline is at least as good."""
     means = [None if (v := row.values[column].summary) is None else v.mean for row in rows]
     best = best_of(means, sign, decimals)
     if sum(v is not None for v, row in zip(means, rows) if not row.baseline) > 1 and all(
@@ -147,7 +148,7 @@ def mark_best(rows: Sequence[Row], column: int, sign: int, decimals: int) -> Non
 
 
 def add_converged(rows: Sequence[Row], headers: list[str]) -> None:
-    """Add a last column: whether training had converged, where a family has epochs."""
+    """Add a last column that shows whether training had converged, if the family has epochs."""
     if any(row.convergence.state and row.found for row in rows):
         headers.append("converged")
         for row in rows:

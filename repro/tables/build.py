@@ -1,8 +1,8 @@
-"""The table as data: our numbers beside the published ones, per column of the experiment.
+"""Build a table as data: for each column of the experiment, our numbers next to the published ones.
 
-As in the papers, a row shows the test scores of the grid point with the best mean dev score, per column. The footers have data,
-seeds, signatures, deviations and code version. Each row shows whether training had converged (`convergence`); a row that has not,
-or for which this is unknown, is not compared.
+As in the papers, a row shows for each column the test scores of the grid point with the best mean dev score. The
+footers state the data, seeds, signatures, deviations and code version. Each row shows whether training had converged
+(`convergence`). A row that has not converged, or for which this is unknown, is not compared.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ def build(
     """The table of a plan's finished cells; missing and damaged cells are shown as such.
 
     Args:
-        records: the published numbers. failed: cell id -> error of cells that failed in this run.
-        docs: the folder with a file per task, whose deviations are listed with those of experiment and setting.
-        claims: of the paper; those about this experiment are tested on its rows.
+        records: the published numbers.
+        failed: cell id -> error, for cells that failed in this run.
+        docs: folder with one file per task; its deviations are listed with those of the experiment and the settings.
+        claims: the paper's claims; those about this experiment are tested on its rows.
     """
     one = plan.experiment
     blocks = [
@@ -59,7 +60,7 @@ def build(
 
 
 def _tested(claims: Sequence[Claim], plan: Plan, blocks: Sequence[Block]) -> list[str]:
-    """The outcomes of the paper's claims; rows that have not converged decide nothing."""
+    """The outcomes of the paper's claims, one line each; rows that have not converged decide nothing."""
     mine = [c for c in claims if c.experiment == plan.experiment.name]
     at = {column.key: (column.label, block) for column, block in zip(plan.experiment.columns, blocks)}
     scores: dict[str, dict[str, dict[str, dict[int, float]]]] = {c.metric: {} for c in mine}
@@ -78,7 +79,7 @@ def _tested(claims: Sequence[Claim], plan: Plan, blocks: Sequence[Block]) -> lis
 
 
 class _Column:
-    """Builds one block."""
+    """Builds the block of one column."""
 
     def __init__(
         self, plan: Plan, store: Store, records, failed: Mapping[str, str], number: int, column: Column
@@ -115,7 +116,7 @@ class _Column:
         return block
 
     def _test(self, rows: Sequence[Row]) -> None:
-        """Test every row against the first, with Holm's correction over the rows of each metric; only converged rows."""
+        """Test every converged row against the first row, with Holm's correction over the rows of each metric."""
         compared = [row for row in rows[1:] if row.found and row.convergence.converged]
         if not compared or not rows[0].found or not rows[0].convergence.converged:
             return
@@ -128,12 +129,12 @@ class _Column:
                     compared[r].values[i].p_values[kind] = p
 
     def _metric(self, show: Show) -> Metric:
-        """The metric of a shown number, with the experiment's own direction, decimals and unit."""
+        """The metric of a shown number, with the direction, decimals and unit that the experiment sets."""
         said = {k: v for k in ("better", "decimals", "unit") if (v := getattr(show, k)) is not None}
         return replace(metric_of(self.metrics, show.metric), **said)
 
     def _read(self, label: str, slots: Sequence[Slot]) -> dict[str, Found]:
-        """Cell id -> stored results; missing and damaged cells are reported in `losses`."""
+        """Read the stored results, as cell id -> results; missing and damaged cells are reported in `losses`."""
         found: dict[str, Found] = {}
         for slot in slots:
             try:
@@ -188,11 +189,12 @@ class _Column:
 
 
 def baselines(found: Found, shown: Mapping[str, int], split: str, blanks: int = 0) -> list[Row]:
-    """A row for each baseline of a finished cell.
+    """Make a row for each baseline of a finished cell.
 
     Args:
-        shown: `split/metric` -> decimals, in the order of the columns. split: the test set whose outputs are described.
-        blanks: the number of published columns.
+        shown: `split/metric` -> decimals, in the order of the columns.
+        split: the test set whose outputs are described.
+        blanks: the number of published columns, which stay empty.
     """
     made = []
     for system, scores in found.baselines.items():
@@ -207,7 +209,7 @@ def baselines(found: Found, shown: Mapping[str, int], split: str, blanks: int = 
 
 
 def _trivial(system: str, text: str | None, words: int | None) -> str:
-    """The output of a baseline. A constant output is a sentence of the data set: its words are counted, not quoted."""
+    """Describe a baseline's output; a constant output is a sentence from the data set, so only its length is given."""
     if system == "constant" and (text is not None or words is not None):
         count = len(text.split()) if words is None and text is not None else words
         return f"always the same {count} words"
@@ -215,7 +217,7 @@ def _trivial(system: str, text: str | None, words: int | None) -> str:
 
 
 def select(slots: Sequence[Slot], found: Mapping[str, Found], by: Select | None) -> tuple[list[Slot], str]:
-    """The finished slots of the best grid point, and that point as text."""
+    """The finished slots of the best grid point, and a description of that point."""
     by_point: dict[Point, list[Slot]] = {}
     for slot in slots:
         by_point.setdefault(slot.point, []).append(slot)
@@ -237,16 +239,16 @@ def select(slots: Sequence[Slot], found: Mapping[str, Found], by: Select | None)
 
 
 def _by_seeds(first: Row, other: Row, full: str, metric: Metric) -> float | None:
-    """p-value over the seeds that both rows have."""
+    """p-value over the seeds that both rows have, or None if there are too few."""
     a, b = ({s: f.metrics[full] for s, f in zip(row.seeds, row.found) if full in f.metrics} for row in (first, other))
     common = sorted(a.keys() & b.keys())
     return paired_t([b[s] for s in common], [a[s] for s in common]) if common else None
 
 
 def _by_examples(first: Row, other: Row, full: str, metric: Metric) -> float | None:
-    """p-value over test examples; None where the metric does not follow from per-example values.
+    """p-value over test examples, or None if the metric cannot be computed from per-example values.
 
-    An example counts once, whatever the number of seeds: the values of all seeds are added.
+    Each example counts once, whatever the number of seeds, because its values of all seeds are added.
     """
     split, _, name = full.partition("/")
     if metric.test is None:
@@ -266,7 +268,7 @@ def _added(rows: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _examples(found: Sequence[Found], split: str, key: str) -> dict[int, list[Any]]:
-    """Index of a test example -> its value with every seed; examples that some seed lacks are left out."""
+    """Index of a test example -> its values for all seeds; examples without a value for some seed are left out."""
     values: dict[int, list[Any]] = {}
     for level in (f.evaluations[split] for f in found if split in f.evaluations):
         for record in _predictions(level.folder, level.path("manifest.json").stat().st_mtime_ns):

@@ -1,20 +1,22 @@
-"""Claims of the papers, `configs/claims/<paper>.yaml`, tested on the rows of a table.
+"""Test claims of the papers, `configs/claims/<paper>.yaml`, on the rows of a table.
 
     claims:
       - claim: "the paper's sentence"
         place: section 4.2
-        experiment: niculae2017_nmt     its cells test the claim
-        columns: [fren, "en*"]          its columns, as patterns; default all. pooled: true takes the mean over columns, per seed
-        rows: [sparsemax]               each compared with `against`; for a trend, all of them in order
+        experiment: niculae2017_nmt     the experiment whose cells test the claim
+        columns: [fren, "en*"]          columns of the experiment, as patterns; the default is all columns
+        pooled: false                   if true, the mean over the columns is tested, for each seed
+        rows: [sparsemax]               each row is compared with `against`; a trend takes all rows in order
         against: softmax
         metric: test/bleu
-        test: equivalence               noninferiority, superiority, trend
+        test: equivalence               or noninferiority, superiority, trend
         margin: 1.0                     in the metric's unit; committed before the runs
-        direction: higher               or lower: the direction of the claim; for noninferiority, which one is better
+        direction: higher               or lower: the direction of the claim; for noninferiority, the better direction
 
-The test is on the difference row minus `against`, paired over seeds; published numbers are not used. Two one-sided t-tests at 5 %
-ask where the 90 % interval of the mean difference is. *Supported*: where the claim puts it. *Contradicted*: entirely on the other
-side; a test that merely fails contradicts nothing. *Inconclusive*: anything else.
+The tested quantity is the difference of a row minus `against`, paired over seeds; published numbers are not used. Two
+one-sided t-tests at 5 % each locate the 90 % interval of the mean difference. The claim is *supported* if the interval
+lies where the claim says, and *contradicted* if it lies entirely on the other side. Otherwise the outcome is
+*inconclusive*: a test that merely fails does not contradict a claim.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ Scores = Mapping[str, Mapping[str, Mapping[int, float]]]  # column -> row -> see
 
 @dataclass(frozen=True)
 class Claim:
-    """See the module."""
+    """A claim of a paper; the module's docstring explains the attributes."""
 
     claim: str
     place: str
@@ -55,7 +57,7 @@ class Claim:
 
     @property
     def asks(self) -> str:
-        """The question as text."""
+        """The tested question as text."""
         far = f" by more than {self.margin:g}" if self.margin else ""
         return {
             "equivalence": f"within {self.margin:g}", "noninferiority": f"no worse by {self.margin:g}",
@@ -65,7 +67,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`word`: one of the three; `effect` and its 90 % interval in the metric's unit (none for a trend), n seeds."""
+    """The outcome of a test.
+
+    `word` is SUPPORTED, CONTRADICTED or OPEN. `effect` is the mean difference over `n` seeds, with its 90 % interval
+    from `low` to `high`, all in the metric's unit; a trend has none of these three. `why` is the reason or the name of
+    the test.
+    """
 
     word: str
     effect: float = math.nan
@@ -82,7 +89,7 @@ class Outcome:
 
 
 def read(page: Mapping[str, Any], name: str) -> list[Claim]:
-    """The claims of `configs/claims/<name>.yaml`. Raises ExperimentError: everything that is wrong."""
+    """Read the claims in `configs/claims/<name>.yaml`. Raises ExperimentError with a list of all errors."""
     problems: list[str] = []
     found = []
     for i, one in enumerate(page["claims"], 1):
@@ -96,7 +103,7 @@ def read(page: Mapping[str, Any], name: str) -> list[Claim]:
 
 
 def _wrong(claim: Claim) -> list[str]:
-    """What is wrong with the values of a claim."""
+    """Errors in the values of a claim."""
     empty = [k for k in ("claim", "place", "experiment", "rows", "metric") if not getattr(claim, k)]
     found = [f"{key} must be given" for key in empty]
     for key, allowed in (("test", TESTS), ("direction", ("higher", "lower"))):
@@ -110,16 +117,16 @@ def _wrong(claim: Claim) -> list[str]:
 
 
 def decide(differences: Sequence[float], claim: Claim) -> Outcome:
-    """The outcome for the differences of two rows, one per seed."""
+    """The outcome for the differences between two rows, one per seed."""
     n = len(differences)
     if n < 2 or not all(map(math.isfinite, differences)):
         why = "one seed" if n == 1 else "a score is not a number" if n else "no pair of seeds"
         return Outcome(OPEN, why=why, n=n)
     found = summarize(differences)
     low, high = found.bounds(EQUIVALENCE)
-    if (found.std or 0.0) <= 1e-9 * max(map(abs, differences)):  # rounding is no spread
+    if (found.std or 0.0) <= 1e-9 * max(map(abs, differences)):  # rounding errors are not a spread
         return Outcome(OPEN, found.mean, low, high, n, "the same difference with every seed")
-    ahead = (low, high) if claim.sign > 0 else (-high, -low)  # in the direction of the claim
+    ahead = (low, high) if claim.sign > 0 else (-high, -low)  # the interval in the direction of the claim
     margin = claim.margin
     if claim.test == "equivalence":
         inside, outside = -margin < low and high < margin, low > margin or high < -margin
@@ -130,7 +137,7 @@ def decide(differences: Sequence[float], claim: Claim) -> Outcome:
 
 
 def trend(rows: Sequence[Mapping[int, float]], claim: Claim) -> Outcome:
-    """Page's test that scores rise (fall) from row to row, seeds as blocks. Source: Page 1963."""
+    """Page's test that scores rise (or fall) from row to row, with the seeds as blocks. Source: Page 1963."""
     seeds = sorted(set.intersection(*(set(r) for r in rows))) if rows else []
     if len(rows) < 3 or len(seeds) < 2:
         return Outcome(OPEN, n=len(seeds), why="a trend needs three rows and two seeds")
@@ -144,7 +151,10 @@ def trend(rows: Sequence[Mapping[int, float]], claim: Claim) -> Outcome:
 
 
 def outcomes(claim: Claim, scores: Scores) -> dict[tuple[str, str], Outcome]:
-    """(row, column; "" if pooled) -> outcome, where the rows have scores. The rows of a trend are joined by " < "."""
+    """(row, column) -> outcome, for rows with scores.
+
+    The column is "" for a pooled claim. For a trend, the row is the names of all rows joined by " < ".
+    """
     columns = [c for c in scores if any(fnmatch(c, pattern) for pattern in claim.columns)]
     if claim.test == "trend":
         there = {c: [scores[c][r] for r in claim.rows if r in scores[c]] for c in columns}
@@ -161,7 +171,7 @@ def outcomes(claim: Claim, scores: Scores) -> dict[tuple[str, str], Outcome]:
 
 
 def differences(claim: Claim, row: str, scores: Scores) -> dict[str, dict[int, float]]:
-    """Column -> seed -> the row minus `claim.against`, where both have scores."""
+    """Column -> seed -> score of the row minus score of `claim.against`, where both have scores."""
     both = {c: (of[row], of[claim.against]) for c, of in scores.items() if row in of and claim.against in of}
     return {c: {s: a[s] - b[s] for s in sorted(a.keys() & b.keys())} for c, (a, b) in both.items()}
 
@@ -173,8 +183,10 @@ def lines(
     """One line for each claim that the rows can test.
 
     Args:
-        scores: metric -> `Scores`. unsure: column -> row -> why its scores prove nothing (it has not converged).
-        labels: column -> its label. decimals: metric -> digits.
+        scores: metric -> `Scores`.
+        unsure: column -> row -> why the row's scores prove nothing, such as training that has not converged.
+        labels: column -> label of the column.
+        decimals: metric -> number of decimals.
     """
     told = []
     for claim in claims:

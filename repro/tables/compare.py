@@ -1,7 +1,7 @@
-"""Finished cells side by side: one row per setting, with mean and standard deviation over its seeds.
+"""Compare finished cells in a table: one row per setting, with mean and standard deviation over the setting's seeds.
 
-A setting is everything that a cell depends on except the seed. Cells with different data, profile, recipe or scoring are separate
-rows and never averaged. Every row names its differences from the others.
+A setting is everything that a cell depends on except the seed. Cells with different data, profile, recipe or scoring
+are in separate rows and are never averaged. Every row names how it differs from the others.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from repro.tables.build import baselines
 from repro.tables.statistics import Summary, summarize
 
 ATTENTION = (("attention_zeros", "zeros"), ("attention_support", "support"))
-NAMED = ("task", "mapping", "data", "model", "optim", "schedule", "profile")  # nodes whose name a filter compares
+NAMED = ("task", "mapping", "data", "model", "optim", "schedule", "profile")  # nodes that a filter compares by name
 NOT_SHOWN = ("loss", "ppl")
-MOST_SCORES = 4  # of a test set, in the table; the CSV file has all
-WHOLE = 1000  # characters of a row's label
+MOST_SCORES = 4  # maximum number of scores per test set in the table; the CSV file has all scores
+WHOLE = 1000  # width of row labels in characters, large enough to show each label in full
 
 
 class FilterError(ValueError):
-    """A filter has a key, or a value, that no cell has."""
+    """A filter has a key or a value that no cell has."""
 
 
 @dataclass
 class Setting:
     """Cells that differ only in their seed.
 
-    `differs`: dotted key -> value of its differences from the task's other settings, besides the mapping and its parameters.
+    `differs` has the options, other than the mapping and its parameters, in which this setting differs from the task's
+    other settings, as dotted key -> value.
     """
 
     records: list[Record]
@@ -60,13 +61,13 @@ class Setting:
 
     @property
     def detail(self) -> str:
-        """Its parameters and differences as text."""
+        """The setting's parameters and differences as text."""
         shown = {**self.parameters, **{k.removeprefix("mapping."): v for k, v in self.differs.items()}}
         return ", ".join(f"{key}={text(value)}" for key, value in shown.items())
 
     @property
     def values(self) -> dict[str, Any]:
-        """Dotted key -> value of its parameters and differences."""
+        """The setting's parameters and differences, as dotted key -> value."""
         return {**{f"mapping.{k}": v for k, v in self.parameters.items()}, **self.differs}
 
     def summary(self, metric: str) -> Summary | None:
@@ -80,7 +81,7 @@ class Setting:
 
 @dataclass
 class Group:
-    """The settings of one task, and which of their numbers are shown."""
+    """The settings of one task, and the choice of the metrics to show."""
 
     task: str
     settings: list[Setting]
@@ -91,12 +92,12 @@ class Group:
 
     @cached_property
     def measured(self) -> list[str]:
-        """Every `split/metric` that some cell has."""
+        """Every `split/metric` that at least one cell has."""
         return list(dict.fromkeys(m for s in self.settings for r in s.records for m in r.metrics))
 
     @cached_property
     def scores(self) -> list[str]:
-        """The dev score that selected the epoch, then the scores of each test set in the family's order."""
+        """The dev score that selected the best epoch, then the scores of each test set in the family's order."""
         best = dict.fromkeys(f"dev/{(s.first.config.get('train') or {}).get('best_metric')}" for s in self.settings)
         found = [m for m in best if m in self.measured] or [
             m for m in self.measured if m.startswith("dev/") and self.metric(m).better
@@ -109,12 +110,12 @@ class Group:
 
     @property
     def score(self) -> str | None:
-        """The score in plots: the first one of a test set, else the dev score."""
+        """The score to use in plots: the first score of a test set, or else the dev score."""
         return next((m for m in self.scores if not m.startswith("dev/")), next(iter(self.scores), None))
 
     @cached_property
     def attention(self) -> dict[str, str]:
-        """Zeros and support: `split/metric` -> header; on the test set if measured there, else on dev."""
+        """`split/metric` -> header for zeros and support, from the test set if measured there, or else from dev."""
         found = {}
         for name, header in ATTENTION:
             known = [m for m in self.measured if m.endswith(f"/{name}")]
@@ -127,17 +128,17 @@ class Group:
 
 
 def text(value: Any) -> str:
-    """A value of a configuration in the syntax of an override."""
+    """A value from a configuration as text, in the syntax of an override."""
     if isinstance(value, float):
         return f"{value:g}"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# ---- which cells
+# ---- selection of cells
 
 
 def conditions(filters: Mapping[str, str]) -> dict[str, Callable[[Any], bool]]:
-    """`task=toy`, `mapping.lam=0.1,0.5`, `seed=[1,2]` as tests of a value."""
+    """Turn filters (`task=toy`, `mapping.lam=0.1,0.5`, `seed=[1,2]`) into key -> function that tests a value."""
     return {key: _test(wanted) for key, wanted in filters.items()}
 
 
@@ -148,17 +149,18 @@ def _test(wanted: str) -> Callable[[Any], bool]:
 
 
 def _plain(value: Any) -> str:
-    """A value as text; numbers with 12 digits, however they are written (YAML 1.1 reads 1e-05 as text)."""
+    """A value as text. Numbers get 12 digits, however they are written (YAML 1.1 reads 1e-05 as text)."""
     with contextlib.suppress(TypeError, ValueError):
         return f"{float(value):.12g}" if not isinstance(value, bool) else text(value)
     return text(value)
 
 
 def fitting(records: Sequence[Record], filters: Mapping[str, str]) -> list[Record]:
-    """The records that pass the filters; task=toy means task.name=toy, and so for the other nodes.
+    """The records that pass the filters; task=toy is short for task.name=toy, and the same holds for the other nodes.
 
     Raises:
-        FilterError: a key that no record has, with the nearest known key; a value that no record has, with the existing values.
+        FilterError: no record has a key (the message names the nearest known key) or a value (the message lists the
+            existing values).
     """
     known = dict.fromkeys(k for r in records for k in r.flat)
     for key, test in conditions({f"{k}.name" if k in NAMED else k: v for k, v in filters.items()}).items():
@@ -181,14 +183,14 @@ def fitting(records: Sequence[Record], filters: Mapping[str, str]) -> list[Recor
 
 
 def groups(records: Sequence[Record]) -> list[Group]:
-    """Settings by task."""
+    """Group the records into settings, and the settings by task."""
     by_task: dict[tuple[str, str], dict[Any, list[Record]]] = {}
     variants: dict[tuple[str, str], set[Any]] = {}
     for r in records:
         for name, what in r.scored.items():
             variants.setdefault((r.setting, name), set()).add(what)
     for r in records:
-        # a changed test set, or another evaluation recipe, makes another row
+        # records with different test sets or evaluation recipes go into separate rows
         apart = tuple((n, w) for n, w in sorted(r.scored.items()) if len(variants[r.setting, n]) > 1)
         by_task.setdefault((r.config["task"]["name"], r.module), {}).setdefault((r.setting, apart), []).append(r)
     return [Group(task, _told_apart(list(found.values()))) for (task, _), found in sorted(by_task.items())]
@@ -202,7 +204,7 @@ def _told_apart(found: Sequence[list[Record]]) -> list[Setting]:
     for s in settings:
         own = {f"mapping.{k}" for k in ("name", *s.parameters)}
         s.differs = {k: s.first.flat[k] for k in varied if k in s.first.flat and k not in own}
-    # where the configuration looks the same: content of the data, recipes, plugins
+    # settings with the same configuration can still differ in data content, recipes, plugins or test sets
     for said, of in (
         ("data content", lambda r: r.data_sha256[:8]), ("training recipe", lambda r: r.recipe), ("plugins", lambda r: ",".join(r.plugins)),
         ("test sets", lambda r: ",".join(f"{n} {w.sha256[:8]} v{w.recipe}" for n, w in sorted(r.scored.items()))),
@@ -226,7 +228,7 @@ def _order(value: Any) -> tuple[int, float, str]:
 
 
 def table(found: Sequence[Group], name: str, title: str, notes: Sequence[str] = ()) -> Table:
-    """The settings as a table: one block per task, one row per setting."""
+    """The settings as a table, with one block per task and one row per setting."""
     blocks = [_block(group) for group in found]
     cells = {r.cell_id for g in found for s in g.settings for r in s.records}
     many = sum(len(g.settings) for g in found)
@@ -262,7 +264,7 @@ def _block(group: Group) -> Block:
 
 
 def _of_data(group: Group, shown: Mapping[str, str], decimals: Mapping[str, int]) -> tuple[list[str], list[Row]]:
-    """Footers (sizes, sources, omissions) and baseline rows of each data set, once."""
+    """The footers (sizes, sources and omissions) and baseline rows for each data set, without repetitions."""
     lines: list[str] = []
     trivial: list[Row] = []
     split = (group.score or "test/").partition("/")[0]
@@ -284,7 +286,10 @@ def _of_data(group: Group, shown: Mapping[str, str], decimals: Mapping[str, int]
 
 
 def to_csv(found: Sequence[Group]) -> str:
-    """One line per setting and metric, with all metrics; each key of the settings has a column, and so have seeds and cells."""
+    """CSV text with one line per setting and metric, for all metrics.
+
+    There is a column for each key of the settings, for the seeds and for the cells.
+    """
     keys = list(dict.fromkeys(k for g in found for s in g.settings for k in s.values))
     rows = [["task", "mapping", *keys, "profile", "metric", "mean", "sd", "n", "seeds", "cells"]]
     for group in found:

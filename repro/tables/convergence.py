@@ -1,9 +1,10 @@
-"""Whether the training of a cell had converged, by the dev score that selects its epoch.
+"""Decide whether the training of a cell had converged, based on the dev score that selects the best epoch.
 
-It had if the best epoch was not the last, or if the last epoch improved the best score by less than the score's noise. The noise is
-the scatter of the last `WINDOW` dev scores around a smooth curve: third differences remove any parabola, and for scatter s their
-variance is 20 s^2. (A straight line would count the bend of a learning curve as noise. The sampling of dev examples adds no noise,
-because every epoch is measured on the same examples.)
+Training had converged if the best epoch was not the last one, or if the last epoch improved the best score by less than
+the score's noise. The noise is the scatter of the last `WINDOW` dev scores around a smooth curve. It is computed from
+third differences, which remove any parabola and have variance 20 s^2 if the scatter is s. (Fitting a straight line
+would count the bend of a learning curve as noise. The sampling of dev examples adds no noise, because every epoch is
+evaluated on the same examples.)
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from typing import Any
 
 from repro.protocol import Metric
 
-WINDOW = 5  # epochs whose scatter is the noise; with fewer, scatter and trend look the same
+WINDOW = 5  # number of epochs that determine the noise; with fewer, scatter and trend look the same
 CONVERGED, LEARNING, UNKNOWN = "converged", "still learning", "convergence not recorded"
-WORST = (UNKNOWN, LEARNING, CONVERGED)  # a row has the first of these states that one of its cells has
+WORST = (UNKNOWN, LEARNING, CONVERGED)  # from worst to best; a row has the worst state of its cells
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """`state`: CONVERGED, LEARNING, UNKNOWN, or "" for a family without epochs. `why`: the reason."""
+    """`state` is CONVERGED, LEARNING, UNKNOWN, or "" for a family without epochs; `why` is the reason."""
 
     state: str
     why: str = ""
 
     @property
     def text(self) -> str:
-        """The text in a table."""
+        """The text that a table shows."""
         said = {CONVERGED: "yes", LEARNING: "still learning", UNKNOWN: "not recorded"}.get(self.state, "")
         return f"{said}: {self.why}" if said else ""
 
     @property
     def converged(self) -> bool:
-        """Whether the cell may be compared or marked as best. A fit without epochs always may."""
+        """Whether the cell may be compared or marked as best; this is always true for a family without epochs."""
         return self.state in (CONVERGED, "")
 
 
@@ -49,8 +50,9 @@ def of(
     """The convergence of a finished cell.
 
     Args:
-        config, metrics, folder: the cell's. known: the family's METRICS.
-        curve: the dev score of every epoch; None: read it from `curves.csv` in the folder.
+        config, metrics, folder: those of the cell.
+        known: the family's METRICS.
+        curve: the dev score of every epoch; None means that it is read from `curves.csv` in the folder.
     """
     if "best_epoch" not in known:
         return Convergence("")
@@ -64,8 +66,9 @@ def judge(scores: Sequence[float], best_epoch: float | None, epochs: int | None,
     """The convergence of one training.
 
     Args:
-        scores: the dev score of every epoch; empty if only the best epoch is known. metric: of the scores.
-        best_epoch, epochs: counted from 1; used without scores.
+        scores: the dev score of every epoch; empty if only the best epoch is known.
+        best_epoch, epochs: the best epoch (counted from 1) and the number of epochs; used only if there are no scores.
+        metric: the metric of the scores.
     """
     sign, decimals = (metric.better or 1, metric.decimals) if metric else (1, 2)
     if not scores or not all(map(math.isfinite, scores)):
@@ -74,20 +77,23 @@ def judge(scores: Sequence[float], best_epoch: float | None, epochs: int | None,
         told = f"best epoch {best_epoch:.0f} of {epochs}"
         return Convergence(CONVERGED, told) if best_epoch < epochs else Convergence(UNKNOWN, f"{told}, no curve")
     signed = [sign * s for s in scores]
-    best = signed.index(max(signed)) + 1  # of equal scores the first is kept
+    best = signed.index(max(signed)) + 1  # among equal scores, the first is the best
     told = f"best epoch {best} of {len(scores)}"
     if best < len(scores):
         return Convergence(CONVERGED, told)
     if len(scores) < WINDOW:
         return Convergence(LEARNING, f"{told}, too few epochs to know the noise")
     gain, spread = signed[-1] - max(signed[:-1]), noise(signed[-WINDOW:])
-    decimals += 1  # one more than the score: the two are small
+    decimals += 1  # one more digit than the score, because gain and noise are small
     compared = f"last gain {gain:.{decimals}f} {'below' if gain < spread else 'not below'} noise {spread:.{decimals}f}"
     return Convergence(CONVERGED if gain < spread else LEARNING, compared)
 
 
 def noise(scores: Sequence[float]) -> float:
-    """Standard deviation of scores around a smooth curve, from their third differences. Raises ValueError on fewer than four."""
+    """Standard deviation of scores around a smooth curve, computed from their third differences.
+
+    Raises ValueError on fewer than four scores.
+    """
     third = [d - 3 * c + 3 * b - a for a, b, c, d in zip(scores, scores[1:], scores[2:], scores[3:])]
     if not third:
         raise ValueError(f"noise needs four scores, got {len(scores)}")
@@ -95,7 +101,7 @@ def noise(scores: Sequence[float]) -> float:
 
 
 def together(cells: Sequence[Convergence]) -> Convergence:
-    """The convergence of a row: that of its worst cells, with their reasons."""
+    """The convergence of a row: the worst state of its cells, with the reasons of the cells in that state."""
     for state in (*WORST, ""):
         if told := list(dict.fromkeys(c.why for c in cells if c.state == state)):
             return Convergence(state, _merged(told))
@@ -103,7 +109,7 @@ def together(cells: Sequence[Convergence]) -> Convergence:
 
 
 def _merged(told: Sequence[str]) -> str:
-    """`best epoch 4, 5 of 6`; reasons of several kinds: the first, and how many more."""
+    """Merge reasons, e.g. to `best epoch 4, 5 of 6`; different kinds give the first and the number of others."""
     parts = [re.fullmatch(r"best epoch (\d+) of (.*)", why) for why in told]
     if all(parts) and len({p[2] for p in parts if p}) == 1:
         epochs = sorted(int(p[1]) for p in parts if p)
@@ -112,7 +118,7 @@ def _merged(told: Sequence[str]) -> str:
 
 
 def read_curves(folder: Path) -> dict[str, list[float]]:
-    """`curves.csv` of a cell by columns; what is not a number is NaN. Empty where the file is absent or cannot be read."""
+    """The columns of a cell's `curves.csv`; entries that are not numbers become NaN. Empty if unreadable."""
     try:
         with (folder / "curves.csv").open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
@@ -122,7 +128,7 @@ def read_curves(folder: Path) -> dict[str, list[float]]:
 
 
 def dev_scores(folder: Path, metric: str) -> list[float]:
-    """`dev/<metric>` of every epoch; empty where none is stored."""
+    """The score `dev/<metric>` of every epoch; empty if it is not stored."""
     return read_curves(folder).get(f"dev/{metric}", [])
 
 

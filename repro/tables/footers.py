@@ -19,7 +19,7 @@ from repro.tables.verdict import rule
 def of_data(
     rows: Sequence[Row], facts: Mapping[str, Any], shown: Sequence[Show], metrics: Mapping[str, Metric]
 ) -> list[str]:
-    """Where the data come from (`facts`: of train and dev), and how the scores were computed."""
+    """Footers on the source of the data and the computation of the scores; `facts` are those of train and dev."""
     first = next((f for row in rows for f in row.found), None)
     sets = {s.metric.partition("/")[0]: (first.tests if first else {}).get(s.metric.partition("/")[0]) for s in shown}
     lines = [f"Data: {_described(facts)}."] if facts else []
@@ -73,7 +73,7 @@ def seeds(plan: Plan, blocks: Sequence[Block]) -> list[str]:
 
 
 def trained(blocks: Sequence[Block]) -> list[str]:
-    """What `converged` means, if a row shows it."""
+    """The meaning of `converged`, if a row shows it."""
     if not any(r.convergence.state and r.found for b in blocks for r in b.rows):
         return []
     return [
@@ -84,7 +84,7 @@ def trained(blocks: Sequence[Block]) -> list[str]:
 
 
 def of_comparison(block: Block, metrics: Mapping[str, Metric]) -> list[str]:
-    """How verdicts are given, and how well our order of the rows agrees with the published one."""
+    """Footers on how verdicts are decided, and on how well our order of the rows agrees with the published order."""
     if not block.published:
         return []
     agreement = {name: found for c, name in enumerate(block.columns) if (found := rank_agreement(block, c))}
@@ -106,7 +106,7 @@ def notes(blocks: Sequence[Block]) -> list[str]:
 
 
 def origin(blocks: Sequence[Block]) -> list[str]:
-    """Code versions, whether torch or the kernels differ between cells, and whether the packages were the locked ones."""
+    """Footers on code versions, on different versions of torch or the kernels, and on packages that were not locked."""
     found = [x for b in blocks for r in b.rows for x in r.found]
     folders = {f for x in found for f in (x.folder, *(e.folder for e in x.evaluations.values()))}
     records = [read_json(folder / "provenance.json") or {} for folder in folders]
@@ -124,7 +124,7 @@ def origin(blocks: Sequence[Block]) -> list[str]:
 
 
 def _recipes(found: Sequence[Any]) -> str:
-    """The recipes of the cells; cells with different recipes are not the same experiment."""
+    """The versions of the cells' recipes; cells with different recipes do not belong to the same experiment."""
     levels = {
         "training": {f.folder for f in found},
         "evaluation": {e.folder for f in found for e in f.evaluations.values()},
@@ -146,17 +146,18 @@ PROFILES = ("demo", "cpu", "paper")
 
 @dataclass(frozen=True)
 class Scope:
-    """The scope of an experiment, for deviations that concern some experiments only.
+    """The scope of an experiment, used to select the deviations that concern it.
 
     A deviation may start with its scope: "data: ...", "demo, cpu: ...", "laha2018: ...", "with oscarmax: ...", "on duc2004: ...".
-    It is left out if the experiment has none of the profiles, papers, mappings or data sets that it names, or if the user chose
-    another option of the group that it names.
+    If the scope names profiles, papers, mappings or data sets, the deviation is left out unless the experiment has one
+    of them. If the scope names a group of the configuration, the deviation is left out if the user chose another option
+    for that group.
     """
 
     profile: str
     paper: str
     mappings: frozenset[str]
-    data: frozenset[str] = frozenset()  # names of data and further test sets
+    data: frozenset[str] = frozenset()  # names of the data sets and further test sets
     chosen: frozenset[str] = frozenset()  # groups for which the user chose another option
 
     def concerns(self, text: str) -> bool:
@@ -173,7 +174,7 @@ class Scope:
 
 
 def scope(plan: Plan, slots: Iterable[Slot]) -> Scope:
-    """The scope of these slots of an experiment."""
+    """The scope of the given slots of an experiment."""
     one, slots = plan.experiment, list(slots)
     typed = {o for s in slots for o in (*one.columns[s.column].overrides, *one.rows[s.row].overrides, *plan.overrides)}
     chosen = {o.lstrip("+").partition("=")[0] for o in typed} & set(GROUPS)
@@ -182,7 +183,7 @@ def scope(plan: Plan, slots: Iterable[Slot]) -> Scope:
 
 
 def of_settings(plan: Plan) -> list[str]:
-    """Deviations of the cells' settings, without those that an override removes."""
+    """The deviations listed in the cells' configurations, without those that an override removes."""
     found: dict[str, None] = {}
     for slot in plan.slots:
         told = slot.cell.config["task"].get("deviations") or ()
@@ -193,7 +194,7 @@ def of_settings(plan: Plan) -> list[str]:
 
 
 def of_tasks(docs: Path | None, plan: Plan) -> list[str]:
-    """Deviations from the tasks' docs that concern this experiment."""
+    """The deviations in the docs of the tasks that concern this experiment."""
     slots: dict[str, list[Slot]] = {}
     for slot in plan.slots if docs else ():
         slots.setdefault(slot.cell.task, []).append(slot)
@@ -201,7 +202,7 @@ def of_tasks(docs: Path | None, plan: Plan) -> list[str]:
 
 
 def of_task(docs: Path, task: str, about: Scope) -> list[str]:
-    """The items below each heading of `<docs>/<task>.md` that contains "deviations"; a heading may name profiles."""
+    """The list items below headings with the word "deviations" in `<docs>/<task>.md`; headings may name profiles."""
     page = docs / f"{task}.md"
     if not page.is_file():
         return []

@@ -1,4 +1,4 @@
-"""The table as text, Markdown, CSV and LaTeX."""
+"""Render a table as text, Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BEST = "best of its column as printed, and converged; no other row and no baseli
 
 
 def grid(block: Block) -> tuple[list[str], list[str], list[list[str]]]:
-    """(group line, header line, body) of a block as strings; the first column is the row's label."""
+    """A block as strings: (group line, header line, body). The first column has the row labels."""
     runs = any(row.found for row in block.rows)
     groups = [*[""] * (1 + runs), "ours" if block.published else "", *[""] * (len(block.headers) - 1)]
     headers = ["mapping", *["n"] * runs, *block.headers]
@@ -43,7 +43,7 @@ def grid(block: Block) -> tuple[list[str], list[str], list[list[str]]]:
 
 
 def further(block: Block) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Small tables below a block, (title, header line, body): the spread over seeds, and comparable differences."""
+    """The small tables below a block, as (title, header line, body): spread over seeds, and comparable differences."""
     rows = [row for row in block.rows if not row.baseline]
     labels = [row.label for row in rows]
     named = [f"{row.label} ({row.detail})" if labels.count(row.label) > 1 and row.detail else row.label for row in rows]
@@ -75,7 +75,7 @@ def _verdict_text(row: Row) -> str:
 
 
 def short(verdict: Verdict) -> str:
-    """The verdict with the first of its reasons; the footer has all of them."""
+    """The verdict with its first reason; the footer has all reasons."""
     more = f" (+{len(verdict.why) - 1})" if len(verdict.why) > 1 else ""
     return f"{verdict.word}: {verdict.why[0]}{more}" if verdict.why else verdict.word
 
@@ -85,7 +85,7 @@ def _last(table: Table) -> list[str]:
 
 
 def to_text(table: Table, widest: int = WIDEST_LABEL) -> str:
-    """The table for a terminal; row labels longer than `widest` characters are cut."""
+    """The table as text for a terminal; row labels longer than `widest` characters are cut."""
     lines = [table.title, f"({table.subtitle})"]
     for block in table.blocks:
         lines += ["", block.label]
@@ -157,7 +157,7 @@ def _rows(headers: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
 
 
 def to_csv(table: Table) -> str:
-    """Long format: one line per number."""
+    """The table as CSV in long format, with one line per number."""
     return csv_text([CSV, *_numbers(table)])
 
 
@@ -183,7 +183,7 @@ def _number(value: float | None, digits: int = 6) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A `table` environment per block; needs booktabs."""
+    """The table as LaTeX, with one `table` environment per block; needs the package booktabs."""
     parts = []
     for block in table.blocks:
         if block.unavailable:
@@ -213,7 +213,7 @@ def _tex(text: str) -> str:
 
 
 def write(table: Table, stem: Path) -> list[Path]:
-    """Write text, Markdown, CSV and LaTeX beside each other; returns the paths."""
+    """Write the table as text, Markdown, CSV and LaTeX, and return the paths; `stem` is the path without the suffix."""
     made = {".txt": to_text(table) + "\n", ".md": to_markdown(table), ".csv": to_csv(table), ".tex": to_latex(table)}
     for suffix, text in made.items():
         write_atomic(stem.with_name(stem.name + suffix), text.encode())

@@ -1,10 +1,11 @@
 """Spread over seeds, intervals, significance and rank agreement.
 
-Two sources of chance are kept apart. Permutation of paired outputs covers which examples are in the test set. Student's t covers
-which seeds were drawn. Neither says anything about the other.
+Two sources of chance are treated separately. Permutation tests on paired outputs cover the sampling of test examples.
+Student's t covers the sampling of seeds. Neither says anything about the other.
 
-scipy gives Student's t and Kendall's tau. Written here: Holm's correction (scipy has none), and BLEU's randomization test
-(sacrebleu's needs the texts; the records keep per-sentence statistics alone).
+Student's t and Kendall's tau come from scipy. Two methods are implemented here: Holm's correction, which scipy does not
+have, and the randomization test for BLEU, because sacrebleu's test needs the texts and the records keep only
+per-sentence statistics.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from functools import lru_cache
 
 import numpy as np
 
-LEVEL = 0.95  # of every interval that is printed
-EQUIVALENCE = 0.90  # of the interval that decides two one-sided t-tests at 5 % each
-FEWEST = 3  # seeds of a printed interval and of an order of rows: for two, t is 12.7 and the runs say more
+LEVEL = 0.95  # confidence level of every interval that is printed
+EQUIVALENCE = 0.90  # confidence level of the interval that is equivalent to two one-sided t-tests at 5 % each
+# Fewest seeds for a printed interval and for a ranking of rows; with two seeds, t is 12.7 and the runs say more.
+FEWEST = 3
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean and sample standard deviation over `n` seeds (std is None for one seed: one run has no spread)."""
+    """Mean and sample standard deviation over `n` seeds; `std` is None for one seed, because one run has no spread."""
 
     mean: float
     std: float | None
@@ -32,11 +34,11 @@ class Summary:
 
     @property
     def half(self) -> float | None:
-        """Half the width of the 95 % interval of the mean; None for one seed."""
+        """Half the width of the 95 % interval of the mean, or None for one seed."""
         return None if self.std is None else half_width(self.std, self.n)
 
     def bounds(self, level: float) -> tuple[float, float]:
-        """The interval of the mean at `level`; for one seed the mean itself."""
+        """The confidence interval of the mean at `level`; for one seed, both bounds are the mean."""
         half = half_width(self.std or 0.0, self.n, level) if self.n > 1 else 0.0
         return self.mean - half, self.mean + half
 
@@ -45,7 +47,7 @@ class Summary:
         return f"{self.mean:.{decimals}f}{spread}"
 
     def interval(self, decimals: int = 2, shift: float = 0.0, sign: str = "") -> str:
-        """`[low, high]`, the 95 % interval of the mean less `shift`; nothing for fewer than `FEWEST` seeds."""
+        """`[low, high]`, the 95 % interval of the mean minus `shift`; an empty string for fewer than `FEWEST` seeds."""
         if self.half is None or self.n < FEWEST:
             return ""
         low, high = self.mean - shift - self.half, self.mean - shift + self.half
@@ -53,7 +55,7 @@ class Summary:
 
 
 def summarize(values: Sequence[float]) -> Summary:
-    """Raises ValueError on an empty sequence."""
+    """Summarize values, one per seed. Raises ValueError if there are none."""
     if not values:
         raise ValueError("no values to summarize")
     if not all(map(math.isfinite, values)):
@@ -66,7 +68,7 @@ def summarize(values: Sequence[float]) -> Summary:
 
 @lru_cache(maxsize=256)
 def t_quantile(df: int, level: float = LEVEL) -> float:
-    """The t that |T| stays below with probability `level`. Raises ValueError without a degree of freedom."""
+    """The t for which |T| < t has probability `level`. Raises ValueError if `df` is less than 1."""
     if df < 1:
         raise ValueError(f"an interval needs two values, not {df + 1}")
     from scipy.special import stdtrit
@@ -75,21 +77,21 @@ def t_quantile(df: int, level: float = LEVEL) -> float:
 
 
 def half_width(std: float, n: int, level: float = LEVEL) -> float:
-    """Half the width of the interval of a mean, t sd / sqrt(n) with n - 1 degrees of freedom."""
+    """Half the width of the confidence interval of a mean: t sd / sqrt(n), with n - 1 degrees of freedom."""
     return t_quantile(n - 1, level) * std / math.sqrt(n)
 
 
 def paired_t(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Two-sided p-value of a difference of means of two rows over the same seeds, in order; None for one seed.
+    """Two-sided p-value of the difference in means between two rows, or None for one seed.
 
-    Raises ValueError on unequal lengths.
+    `a` and `b` have the scores for the same seeds in the same order. Raises ValueError on unequal lengths.
     """
     if len(a) != len(b):
         raise ValueError(f"paired scores need equal lengths, got {len(a)} and {len(b)}")
     if len(a) < 2:
         return None
     found = summarize([x - y for x, y in zip(a, b)])
-    if not found.std:  # the same difference with every seed: no difference at all, or one without any noise
+    if not found.std:  # the difference is the same for every seed: it is zero, or it has no noise
         return 1.0 if found.mean == 0 else 0.0
     from scipy.special import stdtr
 
@@ -100,7 +102,10 @@ def paired_t(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 
 def holm(p_values: Mapping[int, float]) -> dict[int, float]:
-    """Adjusted p-values of a family of comparisons: below x means significant at x for the family. Source: Holm 1979."""
+    """Adjust the p-values of a family of comparisons: a result below x is significant at x for the whole family.
+
+    Source: Holm 1979.
+    """
     adjusted: dict[int, float] = {}
     largest = 0.0
     for rank, key in enumerate(sorted(p_values, key=lambda k: p_values[k])):
@@ -110,7 +115,7 @@ def holm(p_values: Mapping[int, float]) -> dict[int, float]:
 
 
 def kendall(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Kendall's tau-b of two rankings of the same things, ties counted; None where one of them has no order at all."""
+    """Kendall's tau-b of two rankings of the same items, with ties; None if all items in a ranking are tied."""
 
     if len(a) != len(b):
         raise ValueError(f"two rankings need equal lengths, got {len(a)} and {len(b)}")
@@ -124,7 +129,7 @@ def kendall(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 
 def paired_randomization(a: Sequence[float], b: Sequence[float], trials: int = 2000) -> float:
-    """Two-sided p-value of the difference of means of paired per-example scores, by random sign flips.
+    """Two-sided p-value of the difference in means of paired per-example scores, computed by random sign flips.
 
     Args:
         a, b: scores of the same examples in the same order.
@@ -143,10 +148,11 @@ def paired_randomization(a: Sequence[float], b: Sequence[float], trials: int = 2
 
 
 def paired_bleu_randomization(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], trials: int = 1000) -> float:
-    """Two-sided p-value of a difference of corpus BLEU, by randomly swapping the two systems' outputs per sentence.
+    """Two-sided p-value of a difference in corpus BLEU, by randomly swapping the two systems' outputs per sentence.
 
     Args:
         a, b: [sentences, 10] sufficient statistics: 4 n-gram hits, 4 n-gram totals, output length, reference length.
+        trials: number of random assignments; the smallest p-value is 1 / (trials + 1).
 
     Raises ValueError on unequal shapes. Source: Riezler & Maxwell 2005.
     """
@@ -156,24 +162,24 @@ def paired_bleu_randomization(a: Sequence[Sequence[float]], b: Sequence[Sequence
     if np.array_equal(first, second):
         return 1.0
     total = first.sum(0) + second.sum(0)
-    swapped = first.sum(0) - _coins(trials, len(first)) @ (first - second)  # [trials, 10]: one system after the swaps
+    swapped = first.sum(0) - _coins(trials, len(first)) @ (first - second)  # [trials, 10]: first system after the swaps
     observed = abs(_bleu(first.sum(0)) - _bleu(second.sum(0)))
     return _p_value(np.abs(_bleu(swapped) - _bleu(total - swapped)), observed)
 
 
 def _p_value(drawn: np.ndarray, observed: float) -> float:
-    """The share of random assignments that differ at least as much as observed, add-one estimate; `drawn`: [trials]."""
+    """The share of random assignments (`drawn`: [trials]) whose difference is at least `observed`; add-one estimate."""
     return (int((drawn >= observed - 1e-9).sum()) + 1) / (len(drawn) + 1)
 
 
 @lru_cache(maxsize=8)
 def _coins(trials: int, n: int) -> np.ndarray:
-    """[trials, n] of 0 and 1, always the same ones."""
+    """Random zeros and ones of shape [trials, n]; the seed is fixed, so the values are always the same."""
     return np.random.RandomState(1).randint(0, 2, (trials, n)).astype(float)
 
 
 def _bleu(sums: np.ndarray) -> np.ndarray:
-    """Corpus BLEU in per cent of summed statistics [..., 10]; 0 where an n-gram order has no hit."""
+    """Corpus BLEU in per cent from summed statistics [..., 10]; 0 where an n-gram order has no hit."""
     hits, totals = sums[..., :4], sums[..., 4:8]
     precision = np.exp(np.log((hits / totals.clip(1)).clip(1e-300)).mean(-1))
     brevity = np.exp((1 - sums[..., 9] / sums[..., 8].clip(1)).clip(max=0))

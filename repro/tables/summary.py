@@ -1,7 +1,9 @@
-"""The reproducibility summary of an experiment: scope, what was reproduced, what was easy, what was hard, deviations, cost.
+"""The reproducibility summary of an experiment: scope, results, what was easy, what was hard, deviations, cost.
 
-The headings are those of the ML Reproducibility Challenge. Every sentence is a fact of the table or of its cells. Easy: finished at
-the first attempt, reproduced. Hard: failed, restarted, missing, not converged, different.
+The headings are those of the ML Reproducibility Challenge. Every sentence states a fact about the table or its cells.
+"Easy" covers cells that finished at the first attempt, rows that converged and numbers that were reproduced. "Hard"
+covers cells that failed, were restarted or are missing, rows that have not converged, and numbers that differ or cannot
+be compared.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from repro.tables.verdict import APART, FREE, MISSED, OPEN, REPRODUCED
 
 @dataclass(frozen=True)
 class _Done:
-    """A finished cell: its column, attempts of its training, what it ran on."""
+    """A finished cell with its column, the number of attempts at its training, and the machine it ran on."""
 
     cell: Cell
     found: Found
@@ -36,7 +38,8 @@ def summary(plan: Plan, store: Store, built: Table, troubles: Sequence[str] = ()
     """The summary as Markdown.
 
     Args:
-        built: the table of the plan. troubles: a message for each cell that failed or was moved aside as damaged.
+        built: the table of the plan.
+        troubles: one message for each cell that failed or was moved aside as damaged.
     """
     one = plan.experiment
     done = list(_finished(plan, store))

@@ -1,9 +1,11 @@
-"""Whether one of our numbers can be compared with a published one, and the verdict. Nothing else decides this.
+"""Decide whether one of our numbers can be compared with a published one, and give the verdict.
 
-*Not comparable* (`barriers`): profile, data, mapping, setting or measure differ from the paper's. Else an equivalence test over
-seeds, two one-sided t-tests at 5 % each, asks where the 90 % interval of our mean is: *reproduced* if within the tolerance of the
-published number, *not reproduced* if outside, *inconclusive* if across its edge, for one seed, and if the run is in doubt
-(`doubts`). The published number is taken as exact: no paper prints its spread.
+No other module decides this. A number is *not comparable* if its profile, data, mapping, setting or metric differs from
+the paper's (`barriers`). Otherwise the verdict comes from an equivalence test over seeds (two one-sided t-tests at 5 %
+each), which locates the 90 % interval of our mean. The number is *reproduced* if the interval is within the tolerance
+of the published number, and *not reproduced* if it is outside. It is *inconclusive* if the interval crosses the edge of
+the tolerance, if there is only one seed, or if the run is in doubt (`doubts`). The published number is treated as
+exact, because no paper prints its spread.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ REPRODUCED, MISSED, OPEN, APART = "reproduced", "not reproduced", "inconclusive"
 MOST_SEEDS = 100
 # Overrides that do not change what a cell computes.
 FREE = ("runtime", "paths", "seed", "seeds", "logger", "launcher")
-# Keys that rows and columns may set besides those that the published yaml states for the row.
+# Keys that rows and columns may set in addition to those that the published yaml states for the row.
 STATED = ("task", "data", "data.source_lang", "data.target_lang", "mapping")
 STANDS_FOR = " stands for "  # in the messages of loaders and the labels of columns
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`word`: one of the four; `why`: its reasons, at least one."""
+    """`word` is REPRODUCED, MISSED, OPEN or APART; `why` has at least one reason."""
 
     word: str
     why: tuple[str, ...] = ()
@@ -50,7 +52,7 @@ class Verdict:
 def judge(
     ours: Summary | None, printed: Published, metric: Metric, why: Sequence[str] = (), doubt: Sequence[str] = ()
 ) -> Verdict:
-    """The verdict on `ours`; `why`: from `barriers`, `doubt`: from `doubts`."""
+    """The verdict on the number `ours`; `why` comes from `barriers`, and `doubt` comes from `doubts`."""
     reasons = list(why)
     if printed.note:
         reasons.append("the reading of the printed number is ambiguous")
@@ -67,7 +69,7 @@ def judge(
         open_.append("the score is not a number")
     elif ours.std is None:
         open_.append("one seed has no spread; two or more are needed")
-    elif ours.std <= 1e-9 * abs(ours.mean):  # rounding is no spread
+    elif ours.std <= 1e-9 * abs(ours.mean):  # rounding errors are not a spread
         open_.append(f"all {ours.n} seeds have the same score, as if they were one run")
     if open_ or ours is None or ours.std is None:
         return Verdict(OPEN, tuple(dict.fromkeys(open_)))
@@ -90,12 +92,15 @@ def _equivalence(ours: Summary, std: float, printed: float, metric: Metric) -> V
 
 
 def seeds_needed(std: float, margin: float) -> int | None:
-    """The fewest seeds with an interval's half below `margin`, if the spread stays `std`; None above `MOST_SEEDS`."""
+    """The fewest seeds for which half the interval's width is below `margin`, if the spread stays at `std`.
+
+    Returns None if more than `MOST_SEEDS` are needed.
+    """
     return next((n for n in range(2, MOST_SEEDS + 1) if half_width(std, n, EQUIVALENCE) < margin), None)
 
 
 def _units(ours: Summary | None, printed: Published, metric: Metric) -> str:
-    """An error where one number is a share (0 to 1) and the other in per cent or points (0 to 100)."""
+    """An error message if one number is a share (0 to 1) and the other is in per cent or points (0 to 100); else ""."""
     if metric.unit == "share":
         odd = [v for v in (printed.value, ours.mean if ours else 0.0) if abs(v) > 1]
     elif metric.unit == "%" or metric.unit.endswith("points"):
@@ -107,7 +112,7 @@ def _units(ours: Summary | None, printed: Published, metric: Metric) -> str:
 
 
 def rule(metrics: Sequence[Metric]) -> str:
-    """How `judge` decides, for a footer."""
+    """The footer that explains how `judge` decides."""
     bands = {m.name: f"{m.tolerance:g} {m.unit}".strip() for m in metrics if m.tolerance is not None}
     told = "; ".join(f"{name}: {band}" for name, band in bands.items())
     return (
@@ -124,11 +129,14 @@ def barriers(
     experiment: Experiment, column: Column, row: Row, printed: Published, against: str, slots: Sequence[Slot],
     found: Mapping[str, Found], overrides: Sequence[str],
 ) -> list[str]:  # fmt: skip
-    """Why a row's score `against` cannot be compared with `printed`, whatever its value; empty: it can.
+    """The reasons why a row's score on the metric `against` cannot be compared with `printed`; empty if it can.
+
+    The value of the score does not matter here.
 
     Args:
-        slots: all of the row in this column. found: cell id -> stored results.
-        overrides: given by the user.
+        slots: all slots of the row in this column.
+        found: cell id -> stored results.
+        overrides: the user's overrides.
     """
     reasons = []
     if experiment.profile != "paper":
@@ -157,7 +165,7 @@ def barriers(
 
 
 def _departures(column: Column, row: Row, printed: Published, against: str, slots: Sequence[Slot]) -> list[str]:
-    """Where an experiment's rows and columns differ from what the published yaml states for this number."""
+    """The differences between an experiment's row and column and what the published yaml states for this number."""
     if not printed.mapping or not printed.data:
         return [f"the published yaml does not define {row.published!r} on {printed.dataset!r}"]
     reasons = []
@@ -172,7 +180,7 @@ def _departures(column: Column, row: Row, printed: Published, against: str, slot
         used, data = config["mapping"]["name"], config["data"]["name"] if split == "test" else split
         if used != printed.mapping:
             reasons.append(f"mapping {used} where the paper has {printed.mapping}")
-        elif config["mapping"].get("mode", "paper") != "paper":  # its formula is declared to differ
+        elif config["mapping"].get("mode", "paper") != "paper":  # other modes use a formula that is known to differ
             mode = config["mapping"]["mode"]
             reasons.append(f"{used} is computed with mode={mode}; the printed numbers are of mode=paper (docs/errata)")
         if printed.differs:
@@ -190,10 +198,12 @@ def _departures(column: Column, row: Row, printed: Published, against: str, slot
 def doubts(
     slots: Sequence[Slot], chosen: Sequence[Slot], found: Mapping[str, Found], against: str, trained: Convergence
 ) -> list[str]:
-    """Why a comparable row gets no verdict: missing cells, trainings that had not converged, code of unknown version.
+    """The reasons why a comparable row is inconclusive, e.g. missing cells, no convergence, unknown code version.
 
     Args:
-        slots: all of the row. chosen: those whose scores are shown. trained: whether these had converged.
+        slots: all slots of the row.
+        chosen: the slots whose scores are shown.
+        trained: whether the trainings of the chosen slots had converged.
     """
     reasons = []
     if lost := sum(s.cell.cell_id not in found for s in slots):
@@ -222,7 +232,10 @@ def doubts(
 
 
 def _standing(why: str, label: str) -> str:
-    """`why` with the data set that the column's label names: one data set may stand for several papers' data."""
+    """The text `why` with the data set named in the column's label filled in.
+
+    One data set may replace those of several papers.
+    """
     name, stands, _ = why.partition(STANDS_FOR)
     _, said, whose = label.rpartition(f";{STANDS_FOR}")
     return f"{name}{STANDS_FOR}{whose}" if stands and said else why
