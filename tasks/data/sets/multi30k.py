@@ -33,7 +33,7 @@ class Options(Translated, Bounded):
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Raw text as published."""
+    """Load the raw text as published."""
     names = {
         split: [f"{stem}.{lang}.gz" for lang in (options.source_lang, options.target_lang)]
         for split, stem in (("train", "train"), ("dev", "val"), ("test", options.test_set))
