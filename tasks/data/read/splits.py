@@ -38,7 +38,7 @@ class Parts:
     largest: int
 
     def note(self, what: str) -> str:
-        """A sentence for the footer."""
+        """A sentence about the split for the footer; `what` names the items."""
         n = sum(map(len, (self.train, self.dev, self.test, self.left_out)))
         return (
             f"split by content: {what} that share half of their words are in one split (largest group {self.largest / n:.2%} of them; "

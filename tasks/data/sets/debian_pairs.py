@@ -37,7 +37,7 @@ PROGRAMS = (
 
 @dataclass
 class Options:
-    """12,000 / 1,000 / 1,000 examples, or as many as `limits` allows; all classes are equally frequent."""
+    """12,000 train, 1,000 dev and 1,000 test examples, or as many as `limits` allows; classes are equally frequent."""
 
     packages: int = integer(4, low=2, high=len(ORDINALS), help="synopses in the first text")
     limits: Limits = limits()

@@ -28,7 +28,7 @@ NAMES = {
 
 @dataclass
 class Options:
-    """3,803,957 / 189,651 / 1,951 pairs, as released: tokenised, lower-cased, and with # for digits."""
+    """3,803,957 train, 189,651 dev and 1,951 test pairs, as released: tokenised, lower-cased, and with # for digits."""
 
     path: str | None = local("folder of the authors' archive; null: the hub")
     limits: Limits = limits()

@@ -27,7 +27,7 @@ EVALUATION = {"dev": ("dev2010",), "test": ("tst2010", "tst2011", "tst2012", "ts
 
 @dataclass
 class Options(Translated, Bounded):
-    """206,112 / 888 (dev2010) / 8,079 (tst2010 to tst2015) pairs for DE-EN."""
+    """206,112 train, 888 dev (dev2010) and 8,079 test (tst2010 to tst2015) pairs for DE-EN."""
 
     source_lang: str = language("de", *LANGUAGES)
     target_lang: str = language("en", *LANGUAGES)

@@ -18,7 +18,7 @@ PARTS = {"train": "dev", "dev": "hidden", "test": "test"}
 
 @dataclass
 class Options:
-    """989 / 985 / 990 sentences: NLVR's dev split is used for training, and its hidden split as dev."""
+    """989 train, 985 dev and 990 test sentences: NLVR's dev split is used for training, and its hidden split as dev."""
 
     mirror: str | None = mirror()
     input: str = choice("pixels", "pixels", "none", help="pixels: a CNN of the model reads them; none: sentences alone")

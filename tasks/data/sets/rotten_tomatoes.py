@@ -22,7 +22,7 @@ LABELS = {"rotten": 0, "fresh": 1}
 
 @dataclass
 class Options:
-    """About 12,700 snippets of 22 words."""
+    """About 12,700 snippets of about 22 words."""
 
     limits: Limits = limits()
 

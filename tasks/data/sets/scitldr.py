@@ -17,7 +17,7 @@ KIND = "pairs"
 
 @dataclass
 class Options(Bounded):
-    """1,992 / 619 / 618 papers, in the published splits."""
+    """1,992 train, 619 dev and 618 test papers, in the published splits."""
 
     min_words: dict = word_bounds(None, None, "fewest words of a text")
     max_words: dict = word_bounds(None, None, "most words of a text")

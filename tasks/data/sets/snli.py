@@ -29,7 +29,7 @@ _STARRED = re.compile(r"\*([^*]+)\*")
 
 @dataclass
 class Options:
-    """549,367 / 9,842 / 9,824 pairs with a gold label."""
+    """549,367 train, 9,842 dev and 9,824 test pairs with a gold label."""
 
     path: str | None = local(
         "folder of snli_1.0_*.jsonl or .txt; null: what was fetched, else the hub, which has no parses"

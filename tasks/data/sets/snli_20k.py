@@ -32,7 +32,7 @@ _FUNCTION_WORDS = frozenset(
 
 @dataclass
 class Options:
-    """About 20,000 / 9,842 / 9,824 pairs."""
+    """About 20,000 train, 9,842 dev and 9,824 test pairs."""
 
     mirror: str | None = mirror()
     limits: Limits = limits()

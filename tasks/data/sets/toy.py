@@ -131,7 +131,7 @@ def _cumulative(weights) -> list[float]:
 
 @dataclass
 class Options:
-    """12,000 / 500 / 500 pairs, or as many as `limits` allows; no sentence is in two splits."""
+    """12,000 train, 500 dev and 500 test pairs, or as many as `limits` allows; no sentence is in two splits."""
 
     min_words: int = integer(3, low=1, high=60, help="words of a source sentence")
     max_words: int = integer(12, low=1, high=60, help="words of a source sentence")

@@ -26,7 +26,7 @@ THINGS, COLOURS = [f"thing{i}" for i in range(8)], ("red", "green", "blue")
 
 @dataclass
 class Options:
-    """600 / 100 / 100 examples, or as many as `limits` allows."""
+    """600 train, 100 dev and 100 test examples, or as many as `limits` allows."""
 
     seed: int = integer(1, low=0, help="of the texts")
     limits: Limits = limits()

@@ -18,7 +18,7 @@ PARTS = {"train": "train", "dev": "valid", "test": "test"}
 
 @dataclass
 class Options:
-    """48,061 / 8,977 / 2,962 questions with ten answers each."""
+    """48,061 train, 8,977 dev and 2,962 test questions with ten answers each."""
 
     mirror: str | None = mirror()
     input: str = choice("none", "none", help="there are no images")

@@ -25,7 +25,7 @@ class Options:
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Load 1,500 and 917 genes with 14 labels."""
+    """Load 1,500 training and 917 test genes with 14 labels."""
     folder = fetch_wheel(manifest["package"], str(manifest["version"]), root, progress)
     entry = manifest["files"][0]
     path = folder / entry["path"]
