@@ -1,9 +1,10 @@
-"""Data sets: acquired, verified, read in their published formats. Nothing here knows a model.
+"""Data sets: acquire them, verify them and read their published formats. Nothing in this package depends on a model.
 
     data = open_data({"name": "multi30k", "mirror": "FOLDER"}, root, progress)      # found and fingerprinted, not read
     splits = data.read(progress)                                                    # {"train": records, ...}
 
-A set is a loader in `tasks/data/sets`, a manifest in `data/manifests` and its options in `configs/data`.
+A data set consists of a loader in `tasks/data/sets`, a manifest in `data/manifests` and a set of options in
+`configs/data`.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ __all__ = [
 
 
 def set_names(kind: str | None = None) -> list[str]:
-    """All data sets, or those of a kind."""
+    """Names of all data sets, or only those of the given kind."""
     names = [name for name in manifest_names() if load_manifest(name)["kind"] != "vectors"]
     return names if kind is None else [name for name in names if kind == set_module(name).KIND]
 
 
 def set_module(name: str) -> ModuleType:
-    """The loader of a data set. Raises OptionsError naming the nearest one."""
+    """The loader module of a data set. Raises OptionsError, with the nearest known name, if the name is unknown."""
     manifest = load_manifest(name) if name in manifest_names() else {"kind": "vectors"}
     if manifest["kind"] == "vectors":
         known = set_names()
@@ -52,16 +53,16 @@ def set_module(name: str) -> ModuleType:
 
 
 def is_own(node: Any) -> bool:
-    """Whether a `data` node describes your own data, which no setting knows."""
+    """Whether a `data` node describes your own data, to which the limits of a setting do not apply."""
     name = node.get("name") if isinstance(node, Mapping) else None
     return name in manifest_names() and load_manifest(name)["kind"] == "own"
 
 
 def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:
-    """What is wrong with a `data` node, found before any data are read: one sentence each.
+    """List the problems of a `data` node, one sentence each, before any data are read.
 
     Args:
-        kind: of data that the task reads.
+        kind: the kind of data that the task reads.
     """
     try:
         module = set_module(node.get("name", ""))
@@ -84,14 +85,15 @@ def _check(node: Mapping[str, Any]) -> None:
 
 
 def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | None = None) -> DataSet:
-    """Find the data set that a `data` node describes: the one door to all of them.
+    """Find the data set that a `data` node describes. All data sets are opened by this function.
 
     Args:
-        node: `name` and the options of the set's loader in `tasks/data/sets`.
+        node: `name` and the options of the data set's loader in `tasks/data/sets`.
         root: folder for downloads and caches.
 
     Raises:
-        DataError: a wrong node, damaged data, a full disk. DataUnavailable: data missing or unreachable, and no fallback.
+        DataError: the node is invalid, the data are damaged, or the disk is full.
+        DataUnavailable: the data are missing or unreachable, and there is no fallback.
     """
     progress, root = progress or NullProgress(), Path(root)
     _check(node)
@@ -112,9 +114,9 @@ def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | No
 
 
 def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progress) -> DataSet:
-    """`data` with what its readers counted as notes, or as shortfalls where records are left out.
+    """Report what the readers counted, as notes of `data`, or as shortfalls if records are left out.
 
-    The counts of reading are kept under `root`, since encoded data are not read again.
+    The counts from reading are stored under `root`, because encoded data are not read again.
     """
     kept = root / "counted" / f"{data.name}-{fingerprint(data.fingerprint)[:16]}.json"
 
@@ -136,7 +138,7 @@ def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progre
 
     inner, data.read = data.read, read
     tell(counts)
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # nothing was counted
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # no counts are stored
         known = json.loads(kept.read_text(encoding="utf-8"))
         if why := broken_seal(known):
             progress.say(f"{kept} {why}; count again what is left out of the data: scripts/data.py verify {data.name}")
@@ -146,7 +148,7 @@ def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progre
 
 
 def _generated(name: str, options: Any, root: Path, error: DataError, progress: Progress) -> DataSet:
-    """Generated pairs in place of an unavailable set; the numbers are marked as such wherever they are shown."""
+    """Generated pairs in place of an unavailable data set. The results are marked as such wherever they are shown."""
     toy = open_data({"name": options.fallback, "limits": dataclasses.asdict(options.limits)}, root, progress)
     why = f"GENERATED TEXT, not {name}: {error.what} ({error.where})"
     return dataclasses.replace(
@@ -160,13 +162,13 @@ def _generated(name: str, options: Any, root: Path, error: DataError, progress: 
 def fetch(
     name: str, root: str | Path, options: Mapping[str, Any] | None = None, progress: Progress | None = None
 ) -> str:
-    """Bring a data set into the cache, read it once, and say what came and from where.
+    """Fetch a data set into the cache, read it once, and return a summary of its contents and its source.
 
     Args:
-        options: of the set, e.g. `mirror` or `path`; those that are None are left out.
+        options: options of the data set, e.g. `mirror` or `path`; those that are None are ignored.
 
     Raises:
-        DataError: as `open_data`.
+        DataError: as in `open_data`.
     """
     progress, root = progress or NullProgress(), Path(root)
     node, place = _asked(name, root, options)
@@ -188,12 +190,12 @@ def fetch(
 def verify(
     name: str, root: str | Path, options: Mapping[str, Any] | None = None, progress: Progress | None = None
 ) -> str:
-    """Read a whole data set that is already here, check it against what is known of it, and say what is short.
+    """Read a whole local data set, check it against its manifest, and return a summary that lists any shortfalls.
 
-    Nothing is asked of the hub or of web addresses (missing sets of apt and pip are fetched).
+    Neither the hub nor any web address is contacted, but missing apt and pip data are fetched.
 
     Raises:
-        DataError: as `open_data`; a file that has changed since it was fetched.
+        DataError: as in `open_data`, or if a file has changed since it was fetched.
     """
     progress, root = progress or NullProgress(), Path(root)
     node, place = _asked(name, root, options)
@@ -208,7 +210,7 @@ def verify(
 
 
 def _asked(name: str, root: Path, options: Mapping[str, Any] | None) -> tuple[dict[str, Any], Any]:
-    """The node of a set that was asked for by name, so it has no fallback; and where its files are."""
+    """The `data` node of a data set requested by name, which gets no fallback, and the location of its files."""
     node = {"name": name} | {k: v for k, v in (options or {}).items() if v is not None}
     _check(node)
     if hasattr(set_module(name).Options, "fallback"):
@@ -222,7 +224,7 @@ def _counted(name: str, data: DataSet, splits: Splits, place: Any) -> str:
 
 
 def fetch_vectors(name: str, root: str | Path, progress: Progress, fetching: bool = True) -> str:
-    """Fetch the word vectors of a manifest, or with `fetching=False` verify them; the answer says how to use them."""
+    """Fetch the word vectors of a manifest, or only verify them if `fetching=False`; return how to use them."""
     manifest = load_manifest(name)
     if fetching:
         sources.fetched(manifest, Path(root), progress)

@@ -1,4 +1,4 @@
-"""Encoded data sets in folders named by what they are made from: any process finds the same entry, whole or not at all."""
+"""Cache of encoded data sets. A folder is named by a hash of its inputs; all processes find the same complete entry."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ META = "meta.json"
 def cached_folder(
     root: str | Path, name: str, key: Any, build: Callable[[Path], dict[str, Any]], progress: Progress
 ) -> Path:
-    """The folder `root/encoded/<name>-<hash of key>`, built when it is absent or damaged.
+    """The folder `root/encoded/<name>-<hash of key>`, built if it is missing or damaged.
 
     Args:
-        name: for people.
-        key: what the content depends on, as JSON.
-        build: fills an empty folder and returns what `read_meta` gives.
+        name: readable part of the folder's name.
+        key: everything that the content depends on, as JSON.
+        build: fills an empty folder and returns the metadata that `read_meta` will return.
 
     Raises:
-        DataError: three builds in a row were damaged, the disk is full; what `build` raises.
+        DataError: three builds in a row were damaged, or the disk is full. Errors of `build` are passed on.
     """
     digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
     folder = Path(root) / "encoded" / f"{name}-{digest[:16]}"
@@ -41,7 +41,7 @@ def cached_folder(
             if folder.exists():
                 progress.say(f"the encoded copy {folder} is damaged; building it again")
                 doomed = folder.with_name(f".{folder.name}.damaged.{os.getpid()}")
-                os.rename(folder, doomed)  # nobody sees it half deleted
+                os.rename(folder, doomed)  # so that no process sees it half deleted
                 shutil.rmtree(doomed, ignore_errors=True)
             with publish_folder(folder) as temporary:
                 write_meta(temporary, build(temporary))
@@ -50,14 +50,17 @@ def cached_folder(
 
 
 def write_meta(folder: Path, facts: dict[str, Any]) -> None:
-    """Write `facts` and the sha256 of every other file of `folder` into its meta.json."""
+    """Write `facts` and the sha256 of every other file in `folder` to its meta.json."""
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != META]
     files = {path.relative_to(folder).as_posix(): sha256_of(path) for path in paths}
     (folder / META).write_text(json.dumps(facts | {"files": files}, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def read_meta(folder: str | Path) -> dict[str, Any]:
-    """What `build` returned for this folder, and `files`: name -> sha256. Raises DataError when it is no such folder."""
+    """The metadata that `build` returned for this folder, plus `files`: name -> sha256.
+
+    Raises DataError if this is not a folder of encoded data.
+    """
     path = Path(folder) / META
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -67,7 +70,7 @@ def read_meta(folder: str | Path) -> dict[str, Any]:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether every file is there with its sha256."""
+    """Whether every file is present and matches its sha256."""
     try:
         return all(sha256_of(folder / name) == digest for name, digest in read_meta(folder)["files"].items())
     except (DataError, OSError, KeyError, AttributeError, TypeError):

@@ -1,4 +1,4 @@
-"""A data set that has been found and not yet read, and what every loader reports of it."""
+"""A data set that has been found but not yet read, with the description that every loader returns."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ class DataSet:
     """A data set that can be read.
 
     Attributes:
-        name: of the set ("toy" after a fallback).
-        kind: pairs, texts, questions or features, see `tasks.data.records`.
-        fingerprint: split -> hash of what the split is read from: files and the options that matter to this split. That of
-            train and dev knows nothing of test.
-        read: gives split -> records; a split that the set does not have is absent or empty.
+        name: name of the data set ("toy" after a fallback).
+        kind: pairs, texts, questions or features; see `tasks.data.records`.
+        fingerprint: split -> hash of the split's source: its files and the options that affect this split. The
+            fingerprints of train and dev do not depend on test.
+        read: returns split -> records. A split that the data set does not have is absent or empty.
         provenance: one line for the footer of a table.
-        notes: what a reader of the numbers must know. Reading may add to them and to the shortfalls (`tasks.data.open_data`).
-        shortfalls: why this is not all of a paper's data, a sentence each; empty: it is all of them.
-        demo: True when it replaces a data set of a paper in the demo.
-        stands_for: the data set it stands in for.
-        about: by kind. pairs: source_lang, target_lang; digits when the model's training text has every digit as this sign.
-            texts: classes, fields. questions: images (`tasks.data.images.Images`). features: labels.
+        notes: what a reader of the results must know. Reading may add notes and shortfalls (`tasks.data.open_data`).
+        shortfalls: the reasons why this is not all of a paper's data, one sentence each; empty if it is complete.
+        demo: True if it replaces a paper's data set in the demo.
+        stands_for: name of the data set that it replaces.
+        about: depends on the kind. pairs: source_lang, target_lang, and digits if every digit in the model's training
+            text is replaced by this character. texts: classes, fields. questions: images (`tasks.data.images.Images`).
+            features: labels.
     """
 
     name: str
@@ -56,7 +57,7 @@ class DataSet:
 
 @dataclass
 class Limits:
-    """The first so many records of a split; null: all."""
+    """Maximum number of records per split (the first ones are kept); null means all."""
 
     train: int | None = integer(None, low=1, optional=True, help="training records")
     dev: int | None = integer(None, low=1, optional=True, help="dev records")
@@ -67,7 +68,7 @@ class Limits:
 
 
 def limits() -> Any:
-    """The option `limits` of a data set."""
+    """The `limits` option of a data set."""
     return node(Limits)
 
 
@@ -85,13 +86,14 @@ def make(
     about: Mapping[str, Any] | None = None,
     cut: Callable[[Sequence[Any], int | None], Sequence[Any]] = first,
 ) -> DataSet:
-    """Finish a loader: apply the limits, fingerprint every split, say what is short of the paper's data.
+    """Finish a loader's work: apply the limits, fingerprint each split, and list what is missing from the paper's data.
 
     Args:
-        manifest: of the set; its `sizes`, `tables`, `stands_for` and `shortfalls` decide what is missing.
-        sources: split -> what it is read from, as JSON: hashes of files and options that matter to the split.
-        found: split -> number of records there are, where that is known before reading.
-        cut: how a split is limited (default: its first records).
+        manifest: manifest of the data set; its `sizes`, `tables`, `stands_for` and `shortfalls` determine what is
+            missing.
+        sources: split -> description of its source, as JSON: hashes of the files and the options that affect the split.
+        found: split -> number of records available, if known before reading.
+        cut: function that limits a split (by default, it keeps the first records).
     """
     limits = limits or Limits(None, None, None)
     name = manifest["name"]
@@ -113,7 +115,7 @@ def make(
 
 
 def _readable(records: Sequence[Any], what: str) -> Sequence[Any]:
-    """The records whose texts are within the limits of `tasks.data.read.formats`; the others are counted."""
+    """The records whose texts are within the limits of `tasks.data.read.formats`; others are left out and counted."""
     if isinstance(records, Labelled):
         return records
     long = {i for i, record in enumerate(records) if any(map(too_long, texts_of(record)))}
@@ -147,12 +149,15 @@ def _shortfalls(manifest: Manifest, noun: str, limits: Limits, found: Mapping[st
 
 
 def fingerprint(*parts: Any) -> str:
-    """sha256 of the parts as JSON."""
+    """sha256 of the parts, serialised as JSON."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def content_sha256(records: Sequence[Any]) -> str:
-    """sha256 of one split's records: one JSON line each; of arrays, ten decimals (below, machines differ)."""
+    """sha256 of one split's records, one JSON line per record.
+
+    Arrays are rounded to ten decimals, because further digits differ between machines.
+    """
     digest = hashlib.sha256()
     if isinstance(records, Labelled):
         for part in (np.round(records.features, 10) + 0.0, records.labels):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 
 class DataError(RuntimeError):
-    """Data that is missing, unreachable, damaged or does not fit on the disk.
+    """Data that are missing, unreachable, damaged or too large for the disk.
 
-    The message always has three parts, so that a reader can act on it without reading code.
+    The message always has three parts, so that a user can act on it without reading code.
 
     Args:
-        what: what is wrong, naming the value, file or data set.
-        where: where it was looked for, or what was expected and what was found.
-        next_step: what to do now, as a command where there is one.
+        what: the problem, naming the value, file or data set.
+        where: where the data were looked for, or what was expected and what was found.
+        next_step: what to do now, as a command if there is one.
     """
 
     def __init__(self, what: str, where: str, next_step: str) -> None:
@@ -23,7 +23,7 @@ class DataError(RuntimeError):
 
 
 class DataUnavailable(DataError):
-    """Data that are missing or unreachable here and now. Only this kind lets a fallback step in.
+    """Data that are currently missing or unreachable. This is the only error that triggers a fallback.
 
-    Damaged data, a full disk and a wrong config are not of this kind: going on without them would hide a mistake.
+    Damaged data, a full disk or an invalid config raise other errors, because continuing would hide a mistake.
     """

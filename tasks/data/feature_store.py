@@ -1,13 +1,14 @@
-"""A store of grid features: memory-mapped shards with checksums, written once, resumable, readable while incomplete.
+"""A store of grid features: memory-mapped shards with checksums. Each shard is written once; writing can be resumed.
 
     store.json             format, extractor, grid, channels, dtype, keys per shard and their order
     shard-00000.npy        [keys, rows * columns, channels]
-    shard-00000.json       sha256 of the array, bytes, unreadable images of this shard, checksum of the record and the layout
-    .verified.json         size, times and inode of each array when its sha256 was last found right
+    shard-00000.json       sha256 of the array, bytes, the shard's unreadable images, checksum of the record and layout
+    .verified.json         size, times and inode of each array when its sha256 was last found correct
 
-VQA-v2 at 14 x 14 x 2048 in half precision takes 0.8 MB an image, 99 GB for the 123,287 images of train and val.
-A shard's record is written after its array; a shard without a record does not exist. Whoever prepares or trains a cell opens the store
-by `verified`, which hashes the arrays that were touched since they were last verified.
+VQA-v2 at 14 x 14 x 2048 in half precision takes 0.8 MB per image, or 99 GB for the 123,287 images of train and val. A
+shard's record is written after its array; a shard without a record is treated as missing. An incomplete store can be
+read. To prepare or train a cell, open the store with `verified`, which rehashes only arrays modified since they were
+last verified.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Compute = Callable[[Sequence[str]], tuple[np.ndarray, dict[str, str]]]  # keys -
 
 @dataclass(frozen=True)
 class Layout:
-    """What a store holds. extractor says what computed it (model, weights' sha256, preprocessing)."""
+    """Layout of a store. `extractor` identifies how features are computed (model, sha256 of weights, preprocessing)."""
 
     extractor: str
     grid: tuple[int, int]
@@ -54,10 +55,10 @@ class Layout:
 
 
 def write(folder: Path, layout: Layout, compute: Compute, progress: Progress | None = None) -> FeatureStore:
-    """Compute the shards that `folder` lacks, one after the other; a second call, or a second process, continues.
+    """Compute the shards missing from `folder`, one by one. A later call continues; processes can share the work.
 
     Raises:
-        DataError: the folder holds a store of another layout, or `compute` gives features of another shape.
+        DataError: the folder holds a store with another layout, or `compute` returns features of the wrong shape.
     """
     progress = progress or NullProgress()
     head = {"format": FORMAT, **asdict(layout), "grid": list(layout.grid), "keys": list(layout.keys)}
@@ -77,7 +78,7 @@ def write(folder: Path, layout: Layout, compute: Compute, progress: Progress | N
     with progress.bar(sum(len(layout.shard_keys(n)) for n in missing), "extracting features") as bar:
         for number in missing:
             with locked(folder / f".{_name(number)}.lock"):
-                if _record(folder, number) is None:  # another process may have been faster
+                if _record(folder, number) is None:  # another process may have written it meanwhile
                     _write_shard(folder, layout, number, compute)
             bar.advance(len(layout.shard_keys(number)))
     return FeatureStore(folder)
@@ -100,10 +101,11 @@ def _write_shard(folder: Path, layout: Layout, number: int, compute: Compute) ->
 
 
 def verified(folder: Path) -> FeatureStore:
-    """An opened store whose bytes have not changed since it was written.
+    """Open a store after checking that its bytes have not changed since they were written.
 
-    Every array is hashed once; later only those whose size, times or inode differ from `.verified.json`. In a read-only folder
-    they are hashed each time. Raises as `FeatureStore`.
+    Every array is hashed the first time. Later calls hash only the arrays whose size, times or inode differ from
+    `.verified.json`. If the folder is read-only, all arrays are hashed on each call. Raises the same errors as
+    `FeatureStore`.
     """
     stamps, path = {}, Path(folder) / STAMPS
     with contextlib.suppress(OSError, ValueError, TypeError):
@@ -116,13 +118,16 @@ def verified(folder: Path) -> FeatureStore:
 
 
 class FeatureStore:
-    """An opened store: features by image number, mapped into memory, never loaded whole.
+    """An open store. Features are looked up by image number; arrays are memory-mapped and never loaded as a whole.
 
     Args:
-        folder: of `write`.
-        verify: check every shard's sha256 (reads everything), else its size only. stamps: see `verified`, which is what to call.
+        folder: a folder written by `write`.
+        verify: check the sha256 of every shard, which reads all data; otherwise only the sizes are checked.
+        stamps: used by `verified`, which is the function to call.
     Raises:
-        DataUnavailable: there is no store. DataError: a shard is damaged. Images of missing shards are unreadable: zeros, counted.
+        DataUnavailable: there is no store.
+        DataError: a shard is damaged. Missing shards are not an error: their images are listed in `bad` and read as
+            zeros.
     """
 
     kind = "features"
@@ -168,13 +173,16 @@ class FeatureStore:
         if verify and self.stamps.get(path.name) != (stamp := _stamp(path, record["sha256"])):
             if sha256_of(path) != record["sha256"]:
                 raise DataError(f"{path.name} is damaged", f"{path}: its sha256 is not the recorded one", retry)
-            # one that has just been written may change again within the same tick of the clock
+            # an array that has just been written may change again within the same clock tick
             if time.time_ns() - max(stamp[1:3]) > SETTLED_NS:
                 self.stamps[path.name] = stamp
         return record
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
-        """Features of these images, float16 [len(numbers), rows * columns, channels]; zeros for those in `bad`."""
+        """Features of the images with these numbers, float16 [len(numbers), rows * columns, channels].
+
+        Images in `bad` are all zero.
+        """
         cells = self.grid[0] * self.grid[1]
         out = np.zeros((len(numbers), cells, self.channels), self.layout.dtype)
         for place, number in enumerate(np.asarray(numbers).tolist()):
@@ -211,7 +219,7 @@ def _stamp(path: Path, sha256: str) -> list[Any]:
 
 
 def _checksum(layout: Layout, number: int, record: Mapping[str, Any]) -> str:
-    """Of a shard's record, with the keys and the form of its array."""
+    """Checksum of a shard's record, together with the keys and the layout of its array."""
     keys, form = layout.shard_keys(number), [layout.extractor, layout.grid, layout.channels, layout.dtype]
     told = [keys, form, record["sha256"], record["bytes"], record["bad"]]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
@@ -234,7 +242,7 @@ def _name(number: int) -> str:
 
 
 def _record(folder: Path, number: int) -> dict[str, Any] | None:
-    """The record of a finished shard; None when the record or its array is not there."""
+    """The record of a finished shard, or None if the record or its array is missing."""
     try:
         record = json.loads((folder / f"{_name(number)}.json").read_text(encoding="utf-8"))
         whole = {"sha256", "bytes", "bad"} <= set(record) and isinstance(record["bad"], dict)

@@ -1,6 +1,6 @@
-"""Grid features of images: torchvision's ResNet-152 cut before its pooling, or a small network with random weights.
+"""Grid features of images, from torchvision's ResNet-152 without pooling, or from a small network with random weights.
 
-Martins et al. 2020: images resized to 448 x 448, ImageNet normalisation, the last convolution's 14 x 14 x 2048.
+Martins et al. 2020: images resized to 448 x 448, ImageNet normalisation, output 14 x 14 x 2048 of the last convolution.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BACKBONES = ("resnet152", "tiny")
 
 @dataclass
 class Backbone:
-    """A network [B, 3, size, size] -> [B, channels, rows, columns]; name says model, weights and preprocessing."""
+    """A network [B, 3, size, size] -> [B, channels, rows, columns]; `name` gives model, weights and preprocessing."""
 
     net: nn.Module
     name: str
@@ -36,14 +36,16 @@ class Backbone:
 
 
 def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone:
-    """A backbone by name.
+    """Load a backbone by name.
 
     Args:
-        weights: file of a state dict, or None for torchvision's own (ResNet152_Weights.IMAGENET1K_V1, 230 MB by download).
-        size: pixels of a side.
+        weights: file with a state dict, or None to download torchvision's weights (ResNet152_Weights.IMAGENET1K_V1, 230
+            MB).
+        size: image height and width in pixels.
     Raises:
-        ValueError: an unknown name. DataUnavailable: torchvision is not installed, or the weights are unavailable.
-        DataError: the file is damaged or of another network.
+        ValueError: the name is unknown.
+        DataUnavailable: torchvision is not installed, or the weights are unavailable.
+        DataError: the file is damaged or belongs to another network.
     """
     if name == "tiny":
         return _tiny(size)
@@ -62,14 +64,14 @@ def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone
             raise DataUnavailable("the weights of resnet152 are missing", str(path), step)
         try:
             state, origin = torch.load(path, map_location="cpu", weights_only=True), sha256_of(path)[:16]
-        except Exception as error:  # cut short, no checkpoint at all, or one that holds code
+        except Exception as error:  # truncated, not a checkpoint, or a checkpoint that contains code
             what = f"{path.name} is not a readable file of weights"
             raise DataError(what, f"{path}: {type(error).__name__}: {error}", "fetch the file again") from error
     else:
         preset = ResNet152_Weights.IMAGENET1K_V1
         try:
             state, origin = preset.get_state_dict(progress=True, check_hash=True), str(preset)
-        except Exception as error:  # urllib, ssl, a wrong hash: all mean that there are no weights
+        except Exception as error:  # from urllib, from ssl, or a wrong hash: in each case there are no weights
             what, where = (
                 "the weights of resnet152 cannot be downloaded",
                 f"{preset.url}: {type(error).__name__}: {error}",
@@ -86,7 +88,7 @@ def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone
 
 
 def _tiny(size: int) -> Backbone:
-    """Two convolutions with fixed random weights: for trials and tests, its features mean little."""
+    """Two convolutions with fixed random weights, for trials and tests; the features are not meaningful."""
     generator = torch.Generator().manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Conv2d(8, 16, 4, 4), nn.ReLU())
     with torch.no_grad():
@@ -99,10 +101,11 @@ def extract(
     source: ImageSource, keys: Sequence[str], model: Backbone, folder: Path, progress: Progress, *,
     batch_size: int = 16, shard_size: int = 512, device: str = "cpu", amp: bool = False,
 ) -> FeatureStore:  # fmt: skip
-    """Features of `keys` into a store at `folder`; continues where an earlier run stopped.
+    """Compute the features of `keys` and store them at `folder`, continuing where an earlier run stopped.
 
     Args:
-        device: "cpu" or "cuda". amp: half precision where the device has it (the store is float16 either way).
+        device: "cpu" or "cuda".
+        amp: compute in half precision if the device supports it (the store is float16 in either case).
     """
     net = model.net.to(device)
     mean = torch.tensor(MEAN, device=device).view(3, 1, 1)

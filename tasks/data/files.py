@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and their checksums."""
+"""Atomic writing of files and folders (complete or absent), and file checksums."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOT_WRITABLE = {errno.EACCES, errno.EROFS, errno.EPERM}
 
 
 def sha256_of(path: Path) -> str:
-    """Hex sha256 of a file's bytes. Raises DataError, naming it, when it cannot be read."""
+    """Hex sha256 of a file's bytes. Raises DataError, naming the file, if it cannot be read."""
     digest = hashlib.sha256()
     with opened(path, unpack=False) as stream:
         while block := stream.read(1 << 20):
@@ -29,7 +29,10 @@ def sha256_of(path: Path) -> str:
 
 
 def verify(path: Path, sha256: str | None = None, size: int | None = None, retry: str = "", name: str = "") -> None:
-    """Raise `DataError`, naming the file or `name`, when `path` lacks the expected sha256 or bytes (None: not known)."""
+    """Raise `DataError` if `path` does not have the expected sha256 or size in bytes; None means unknown.
+
+    The message names the file, or `name` if given. Raises DataUnavailable if the file is missing.
+    """
     what, retry = name or path.name, retry or f"delete {path} and fetch it again"
     if not path.is_file():
         raise DataUnavailable(f"the file {what} is missing", str(path), retry)
@@ -42,7 +45,7 @@ def verify(path: Path, sha256: str | None = None, size: int | None = None, retry
 
 
 def check_folder(folder: Path, write: bool = False) -> None:
-    """Make a folder for downloads; DataError when it cannot be made, or with `write` when nothing can be written there."""
+    """Create a folder for downloads. DataError if this fails or, with `write`, if the folder is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if write:
@@ -55,7 +58,7 @@ def check_folder(folder: Path, write: bool = False) -> None:
 
 @contextmanager
 def writing_to(folder: Path) -> Iterator[None]:
-    """Turn a full disk or a folder that cannot be written into a `DataError` about `folder`."""
+    """Turn a full-disk error or a permission error into a `DataError` about `folder`."""
     try:
         yield
     except OSError as error:
@@ -71,7 +74,7 @@ def writing_to(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def publish_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; rename it into place on success, remove it on failure."""
+    """Yield a temporary path next to `path`; rename it to `path` on success, remove it on failure."""
     with writing_to(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -87,9 +90,10 @@ def publish_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def publish_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `folder`; rename it into place on success.
+    """Yield a temporary folder next to `folder`; rename it to `folder` on success.
 
-    When another writer was faster its result is kept and ours dropped: both are made from the same input.
+    If another process has finished first, its result is kept and this one is discarded; both are made from the same
+    input.
     """
     with writing_to(folder.parent):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +112,7 @@ def publish_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (created), so that only one process of this machine fetches at a time."""
+    """Create the file `path` and hold an exclusive lock on it, so that one process per machine fetches at a time."""
     import fcntl
 
     with writing_to(path.parent):

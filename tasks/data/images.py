@@ -1,7 +1,7 @@
-"""Where images come from, and images as a model gets them: pixels decoded once into one array, features, or none.
+"""Image sources, and images as model input: pixels decoded once into one array, precomputed features, or no images.
 
-A source lists keys and gives an image for each. An image that cannot be read raises `ImageError`; code that reads many images
-counts these errors and goes on, since a set of a million images has a few truncated files.
+A source lists keys and returns the image of each key. An image that cannot be read raises `ImageError`. Code that reads
+many images counts these errors and continues, since a set of a million images contains a few truncated files.
 """
 
 from __future__ import annotations
@@ -31,14 +31,18 @@ SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
 class ImageError(RuntimeError):
-    """One image that is missing or cannot be decoded; the message says which and why."""
+    """One image that is missing or cannot be decoded; the message names the image and the reason."""
 
 
 class Images(Protocol):
-    """Images as the model gets them, by row: `Pixels`, `FeatureStore` or `Blank`.
+    """Images as model input, looked up by row: `Pixels`, `FeatureStore` or `Blank`.
 
-    kind: pixels or features. grid, channels: shape of one image. index: key -> row. bad: key -> why it cannot be read.
-    path: where they lie, for `open_images`: relative to a folder of encoded data beside them in the cache, else absolute.
+    kind: pixels or features.
+    grid, channels: shape of one image.
+    index: key -> row.
+    bad: key -> reason why the image cannot be read.
+    path: location for `open_images`: relative to a folder of encoded data if it is in the same cache, otherwise
+    absolute.
     """
 
     kind: str
@@ -53,27 +57,27 @@ class Images(Protocol):
 
 
 class ImageSource(Protocol):
-    """Images by key."""
+    """Images that are looked up by key."""
 
     def keys(self) -> Sequence[str]: ...
     def read(self, key: str) -> bytes: ...
     def fingerprint(self) -> str:
-        """Changes when the images may have changed: names and sizes, not contents."""
+        """Hash of file names and sizes, not of contents: it changes if the images may have changed."""
 
 
 def coco_key(name: str) -> str | None:
-    """ "COCO_train2014_000000228478.jpg" -> "228478", the image_id of the questions; None for other names."""
+    """The image_id that the questions use, e.g. "COCO_train2014_000000228478.jpg" -> "228478"; None for other names."""
     found = re.search(r"(\d{12})\.jpe?g$", name)
     return str(int(found.group(1))) if found else None
 
 
 def stem_key(name: str) -> str | None:
-    """The file's name without folder and suffix."""
+    """The file name without folder and suffix."""
     return Path(name).stem if name.lower().endswith(SUFFIXES) else None
 
 
 def path_key(name: str) -> str | None:
-    """The last folder and the stem: "data/train/images/7.png" -> "train/7" (a folder named "images" does not count)."""
+    """The last folder (ignoring folders named "images") and the stem, e.g. "data/train/images/7.png" -> "train/7"."""
     if not name.lower().endswith(SUFFIXES):
         return None
     folders = [p for p in Path(name).parts[:-1] if p != "images"]
@@ -81,17 +85,18 @@ def path_key(name: str) -> str | None:
 
 
 class Files:
-    """Images in folders, zip and tar archives, found by name.
+    """Images in folders, zip archives and tar archives, found by name.
 
     Args:
-        places: folders (searched through) or archives; the first one that has a key wins.
-        key: file name -> key, None to ignore the file.
+        places: folders (searched recursively) or archives; if several contain a key, the first one is used.
+        key: maps a file name to a key, or to None to ignore the file.
     Raises:
-        DataUnavailable: a place does not exist. DataError: an archive is damaged, or there is no image in any place.
+        DataUnavailable: one of the places does not exist.
+        DataError: an archive is damaged, or none of the places contains an image.
     """
 
     def __init__(self, places: Sequence[Path], key: Callable[[str], str | None]) -> None:
-        self._where: dict[str, tuple[Path, str, int]] = {}  # key -> place, name in it, bytes
+        self._where: dict[str, tuple[Path, str, int]] = {}  # key -> place, name within the place, bytes
         self._open: dict[tuple[Path, int], zipfile.ZipFile | tarfile.TarFile] = {}
         for place in places:
             for name, size in self._list(place):
@@ -117,7 +122,7 @@ class Files:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def read(self, key: str) -> bytes:
-        """The file's bytes. Raises ImageError when there is none, or it cannot be read."""
+        """The file's bytes. Raises ImageError if there is no such file or it cannot be read."""
         if key not in self._where:
             raise ImageError(f"no image with key {key!r}")
         place, name, _ = self._where[key]
@@ -134,16 +139,16 @@ class Files:
             raise ImageError(f"{place}: {name}: {type(error).__name__}: {error}") from error
 
     def _archive(self, place: Path) -> zipfile.ZipFile | tarfile.TarFile:
-        handle = (place, threading.get_ident())  # an open archive has one position; threads need one each
+        handle = (place, threading.get_ident())  # an open archive has one read position: each thread opens its own
         if handle not in self._open:
             self._open[handle] = archives.open_archive(place)
         return self._open[handle]
 
 
 def decode(raw: bytes, size: tuple[int, int]) -> np.ndarray:
-    """Bytes of an image file -> uint8 [height, width, 3], resized (bilinear) to `size` = (height, width).
+    """Decode an image file to uint8 [height, width, 3], resized (bilinear) to `size` = (height, width).
 
-    Raises ImageError when it cannot be decoded completely.
+    Raises ImageError if it cannot be decoded completely.
     """
     from PIL import Image
 
@@ -159,7 +164,10 @@ def decode(raw: bytes, size: tuple[int, int]) -> np.ndarray:
 
 
 class Pixels:
-    """Images as one array uint8 [N, height, width, 3], in the order of `keys`; `bad` names those that could not be read (all zero)."""
+    """Images as one uint8 array [N, height, width, 3], in the order of `keys`.
+
+    `bad` lists the images that could not be read, which are all zero.
+    """
 
     kind = "pixels"
 
@@ -172,12 +180,12 @@ class Pixels:
         self.path = f"../../images/{file.name}"
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
-        """Images of these numbers, [len(numbers), height, width, 3]."""
+        """The images with these numbers, [len(numbers), height, width, 3]."""
         return self.array[numbers]
 
 
 class Blank:
-    """No images: each is four positions of zeros. It shows what the questions alone tell."""
+    """No images: each image is replaced by four positions of zeros, to test what the questions alone reveal."""
 
     kind, grid, channels, sha256, path = "features", (2, 2), 1, "blank", "none"
 
@@ -190,10 +198,11 @@ class Blank:
 
 @dataclass(frozen=True)
 class ImageInput:
-    """What a set of questions gives under about["images"]: called with keys, it gives `Images`.
+    """The `about["images"]` of a set of questions; call it with keys to get `Images`.
 
-    input: pixels (read by a CNN of the model), features (a store), none (questions alone). size: (height, width) of pixels.
-    source: None when the images are not there.
+    input: pixels (read by the model's CNN), features (from a store) or none (questions only).
+    size: (height, width) of pixels.
+    source: None if the images are missing.
     """
 
     input: str
@@ -202,7 +211,7 @@ class ImageInput:
     store: Path | None = None
 
     def __call__(self, keys: Sequence[str], root: Path, progress: Progress) -> Images:
-        """Raises DataUnavailable when there are no images, DataError when they are damaged."""
+        """Raises DataUnavailable if there are no images, and DataError if they are damaged."""
         if self.input == "none":
             return Blank(keys)
         if self.input == "features":
@@ -217,7 +226,7 @@ class ImageInput:
 
 
 def open_images(record: Mapping[str, str], folder: Path) -> Images:
-    """The images that {"kind": ..., "path": ...} of an encoded `folder` names."""
+    """Open the images recorded as {"kind": ..., "path": ...} in an encoded `folder`."""
     if record["path"] == Blank.path:
         return Blank(())
     path = Path(os.path.normpath(folder / record["path"]))
@@ -231,10 +240,10 @@ def open_images(record: Mapping[str, str], folder: Path) -> Images:
 def decode_all(
     source: ImageSource, keys: Sequence[str], size: tuple[int, int], folder: Path, progress: Progress
 ) -> Pixels:
-    """Decode `keys` once; the array is kept under `folder` and verified by its checksum when it is used again.
+    """Decode `keys` once. The array is stored under `folder` and verified by its checksum when it is used again.
 
-    Corrupt and missing images become black, are listed in `bad` and reported once. Raises DataError when more than half of
-    the images cannot be read: then something else is wrong.
+    Corrupt and missing images become black, are listed in `bad`, and are reported once. Raises DataError if more than
+    half of the images cannot be read, because this points to another problem.
     """
     name = hashlib.sha256(json.dumps([source.fingerprint(), list(keys), list(size), 2]).encode()).hexdigest()[:16]
     path, record = folder / f"pixels-{name}.npy", folder / f"pixels-{name}.json"

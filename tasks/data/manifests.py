@@ -1,9 +1,10 @@
-"""Manifests: a YAML file for each data set, saying what it is, where it comes from and what its files must be.
+"""Manifests: a YAML file for each data set with its description, its source and the required files.
 
-Keys: `name`, `title`, `kind` (apt, wheel, mirror, files, http, generated, own), `licence`, `source`, `get` (what a person does to
-get it), `loader` (its file in `tasks/data/sets`, where that has another name), and as the kind needs: `files` (path, sha256,
-bytes; relative to the mirror), `layout`, `packages`, `version`. For a comparison with a paper: `tables` (which tables use this
-set), `sizes` (full numbers of records; a list where releases differ), `shortfalls` (what is always missing), `stands_for`, `demo`.
+Keys: `name`, `title`, `kind` (apt, wheel, mirror, files, http, generated or own), `licence`, `source`, `get` (how to
+obtain the data by hand) and `loader` (its file in `tasks/data/sets`, if named differently). Depending on the kind:
+`files` (path, sha256 and bytes; paths are relative to the mirror), `layout`, `packages`, `version`. For comparisons
+with a paper: `tables` (the tables that use this data set), `sizes` (full numbers of records; a list if releases
+differ), `shortfalls` (what is always missing), `stands_for`, `demo`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def manifest_names() -> list[str]:
 
 
 def load_manifest(name: str) -> dict[str, Any]:
-    """The manifest of data set `name`; `DataError` naming the nearest known name when there is none."""
+    """The manifest of data set `name`. Raises `DataError` with the nearest known name if there is none."""
     path = FOLDER / f"{name}.yaml"
     if not path.is_file():
         known = manifest_names()
@@ -37,12 +38,12 @@ def load_manifest(name: str) -> dict[str, Any]:
 
 
 def mirror(more: str = "") -> Any:
-    """The option `mirror` of a data set."""
+    """The `mirror` option of a data set."""
     return local("folder of local copies, laid out as the manifest says" + more)
 
 
 def local(help: str) -> Any:
-    """An option: a file or folder of a data set, or null."""
+    """An option whose value is a file or folder of a data set, or null."""
     return text(None, optional=True, help=help)
 
 
@@ -52,7 +53,7 @@ def mirror_files(manifest: Mapping[str, Any], mirror: str | Path | None, only: t
     Args:
         manifest: a manifest with `files`.
         mirror: the folder that the manifest's paths are relative to.
-        only: file names to return (default all).
+        only: file names to return (default: all).
 
     Raises:
         DataError: no mirror was given, or a file is missing, truncated or different.
@@ -72,5 +73,5 @@ def mirror_files(manifest: Mapping[str, Any], mirror: str | Path | None, only: t
 
 
 def mirror_hashes(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """sha256 of a mirrored data set's files by file name."""
+    """sha256 of a mirrored data set's files, by file name."""
     return {Path(entry["path"]).name: entry["sha256"] for entry in manifest["files"]}

@@ -1,4 +1,4 @@
-"""Work on batches by several processes, results in order: whatever their number, the same bytes come out."""
+"""Process batches in several processes, with results in order. The number of processes does not change the output."""
 
 from __future__ import annotations
 
@@ -16,35 +16,38 @@ from tasks.data.errors import DataError
 
 T, R = TypeVar("T"), TypeVar("R")
 BATCH = 2000  # records
-LEAST = 20_000  # records for which processes are worth starting
-_work: Callable[[Any], Any] = repr  # of a worker process
+LEAST = 20_000  # records; with fewer, starting processes does not pay off
+_work: Callable[[Any], Any] = repr  # set in each worker process
 
 
 def worth(workers: int, records: int) -> int:
-    """How many processes to use for so many records: 1 where they would cost more than they save, or cannot be forked."""
+    """Number of processes to use for this many records: 1 if more do not pay off, or if processes cannot be forked."""
     return workers if records >= LEAST and pool.forks() else 1
 
 
 def ranges(n: int, size: int = BATCH) -> Iterator[range]:
-    """0 .. n-1 in batches."""
+    """0 .. n-1, split into batches."""
     return (range(start, min(start + size, n)) for start in range(0, n, size))
 
 
 def batches(items: Iterable[T], size: int = BATCH) -> Iterator[list[T]]:
-    """The items in lists."""
+    """The items, split into lists."""
     rest = iter(items)
     return iter(lambda: list(islice(rest, size)), [])
 
 
 def mapped(work: Callable[[T], R], parts: Iterable[T], workers: int) -> Iterator[R]:
-    """`work` of every part, in order. At most four parts a process are under way or wait to be taken.
+    """Apply `work` to every part and yield the results in order.
+
+    At most four parts per process are in progress or waiting to be yielded.
 
     Args:
-        work: a function; with several processes they inherit it, with all that it holds, as it is at the first part.
-        workers: processes; 1: this one alone.
+        work: a function. Worker processes inherit it, with everything it refers to, as it is when the first part
+            starts.
+        workers: number of processes; 1 means that no other process is started.
 
     Raises:
-        DataError: a process was killed. What `work` raises.
+        DataError: a process was killed. Errors of `work` are passed on.
     """
     if workers == 1:
         yield from map(work, parts)
@@ -69,7 +72,7 @@ def mapped(work: Callable[[T], R], parts: Iterable[T], workers: int) -> Iterator
 def _begin(work: Callable[[Any], Any]) -> None:
     global _work
     _work = work
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches the workers too: they end without a word
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches the workers too: they exit silently
 
 
 def _run(part: Any) -> Any:
@@ -77,5 +80,5 @@ def _run(part: Any) -> Any:
 
 
 def chosen(records: Sequence[T], part: range) -> Iterator[T]:
-    """The records of a range."""
+    """The records in a range."""
     return (records[i] for i in part)

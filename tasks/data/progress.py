@@ -1,9 +1,9 @@
-"""Progress of long steps: a live bar on a terminal, plain lines elsewhere.
+"""Progress of long steps: a live bar on a terminal, plain lines otherwise.
 
-Code that may take more than a second takes a `progress` argument with two methods:
+Code that may run for more than a second takes a `progress` argument with two methods:
 
     progress.say("fetching the package lists")
-    with progress.bar(total, "encoding") as bar:     # total None: unknown
+    with progress.bar(total, "encoding") as bar:     # total=None if unknown
         bar.advance(n)
 """
 
@@ -18,14 +18,14 @@ from typing import Protocol, TextIO
 
 
 class Bar(Protocol):
-    """Handle given by `Progress.bar`."""
+    """Object that `Progress.bar` yields."""
 
     def advance(self, amount: float = 1) -> None:
-        """Count `amount` further units as done."""
+        """Count `amount` more units as done."""
 
 
 class _PlainBar:
-    """Writes a line at most every `interval` seconds, so that a log file stays readable."""
+    """Writes at most one line every `interval` seconds, so that a log file stays readable."""
 
     def __init__(self, say, total: float | None, label: str, interval: float) -> None:
         self._say, self._total, self._label, self._interval = say, total, label, interval
@@ -46,10 +46,10 @@ class _PlainBar:
 
 
 class Progress:
-    """Progress on `stream` (default stderr): rich bars when it is a terminal, plain lines when not.
+    """Progress on `stream` (default stderr): rich bars if it is a terminal, plain lines if not.
 
     Args:
-        stream: where lines go.
+        stream: where the lines are written.
         interval: seconds between two plain lines of one bar.
     """
 
@@ -63,7 +63,7 @@ class Progress:
 
     @contextmanager
     def bar(self, total: float | None, label: str) -> Iterator[Bar]:
-        """Context of one long step of `total` units (None: unknown)."""
+        """Context of one long step of `total` units (None if unknown)."""
         if not self._stream.isatty():
             yield _PlainBar(self.say, total, label, self._interval)
             return
@@ -77,7 +77,7 @@ class Progress:
 
 
 class NullProgress(Progress):
-    """Shows nothing and remembers what was said in `lines`; for tests and silent runs."""
+    """Shows nothing and stores the messages in `lines`; for tests and silent runs."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Rows of different lengths on disk: ids as two arrays, tokens as lines of a text file; both read on demand."""
+"""Rows of different lengths on disk: ids as two arrays, tokens as lines of a text file. Both are read on demand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tasks.data.records import View
 
 
 class Ragged(View):
-    """Rows of ids of different lengths: `flat` [sum of lengths] and `offsets` [rows + 1]."""
+    """Rows of ids with different lengths: `flat` [sum of lengths] and `offsets` [rows + 1]."""
 
     def __init__(self, flat: np.ndarray, offsets: np.ndarray) -> None:
         self.flat, self.offsets = flat, offsets
@@ -25,7 +25,7 @@ class Ragged(View):
         return len(self.offsets) - 1
 
     def record(self, i: int) -> np.ndarray:
-        """Row i, [length]; a view of the array on disk."""
+        """Row i, [length]: a view of the array on disk."""
         return self.flat[self.offsets[i] : self.offsets[i + 1]]
 
     @property
@@ -35,7 +35,7 @@ class Ragged(View):
 
 
 class TokenLines(View):
-    """Lines of space-separated tokens in a file, read on demand; `offsets` [rows + 1] are the bytes where lines start."""
+    """Lines of space-separated tokens in a file, read on demand; `offsets` [rows + 1] are byte positions of lines."""
 
     def __init__(self, path: Path, offsets: np.ndarray) -> None:
         self.path, self.offsets = path, offsets
@@ -53,16 +53,16 @@ class TokenLines(View):
                 self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         return self._map[start:end].decode("utf-8").split(" ")
 
-    def __getstate__(self):  # a memory map cannot travel to a worker process; it is opened again there
+    def __getstate__(self):  # a memory map cannot be sent to a worker process, which opens it again
         return {"path": self.path, "offsets": self.offsets, "_map": None}
 
 
 def write_tokens(
     folder: Path, name: str, rows: Iterable[Sequence[str]], index: Mapping[str, int], unknown: int, workers: int = 1
 ) -> float:
-    """Write rows of tokens and their ids (`unknown` for those not in `index`) as `open_tokens` reads them.
+    """Write rows of tokens and their ids (`unknown` if not in `index`), in the format that `open_tokens` reads.
 
-    Ids and text are written as they come; what is kept in memory is a number for each row, and `index`.
+    Ids and text are written as they arrive. Only `index` and two numbers per row are kept in memory.
 
     Returns:
         the share of unknown tokens.
@@ -92,14 +92,14 @@ def write_tokens(
 
 
 def _npy_head(stream: IO[bytes], length: int) -> int:
-    """Write the head of a file of `length` int32 as np.save does; where the numbers begin."""
+    """Write the header of a file of `length` int32 values as np.save does; return the position of the first value."""
     about = {"descr": "<i4", "fortran_order": False, "shape": (length,)}
     np.lib.format.write_array_header_1_0(stream, about)
     return stream.tell()
 
 
 def open_tokens(folder: Path, name: str) -> tuple[Ragged, TokenLines]:
-    """Ids (mapped into memory) and tokens of what `write_tokens` wrote."""
+    """The ids (memory-mapped) and the tokens that `write_tokens` wrote."""
 
     def load(part: str) -> np.ndarray:
         return np.asarray(np.load(folder / f"{name}.{part}.npy", mmap_mode="r"))

@@ -1,10 +1,10 @@
-"""Records: what the splits of a data set hold, by the kind of the set.
+"""Records: the elements of a data set's splits, by the kind of the data set.
 
 =============  ====================================================================
 "pairs"        `Pair`: a source text and its reference outputs
 "texts"        `Example`: one or two texts and a class
 "questions"    `Question`: a question about an image, with its answers
-"features"     `Labelled`: arrays of features and labels, one object a split
+"features"     `Labelled`: arrays of features and labels, one object per split
 =============  ====================================================================
 """
 
@@ -31,7 +31,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Example:
-    """One or two texts, the number of their class, and words of the first text that people pointed at (may be empty)."""
+    """One or two texts, their class number, and the words of the first text that annotators marked (may be empty)."""
 
     texts: tuple[str, ...]
     label: int
@@ -43,11 +43,12 @@ class Question:
     """A question about an image.
 
     Attributes:
-        question_id: as the set numbers it.
-        image: key of the image in the set's images.
-        text: as asked.
-        answers: of the annotators (ten in VQA v2), normalised; a single one is a gold label; empty for a hidden test set.
-        answer: the one given most often.
+        question_id: the data set's own identifier.
+        image: key of the image among the data set's images.
+        text: the question as written.
+        answers: normalised answers of the annotators (ten in VQA v2); a single answer is a gold label; empty for a
+            hidden test set.
+        answer: the most frequent answer.
         answer_type: yes/no, number or other.
     """
 
@@ -61,7 +62,7 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """A split of documents as vectors: features float64 [n, d], labels bool [n, K] with at least one label each."""
+    """A split of documents as vectors: features float64 [n, d], labels bool [n, K] with at least one per document."""
 
     features: np.ndarray
     labels: np.ndarray
@@ -78,7 +79,7 @@ def texts_of(record: Pair | Example | Question) -> tuple[str, ...]:
 
 
 class View(Sequence[Any]):
-    """Records made when they are asked for, by number from 0; a subclass has `__len__` and `record`."""
+    """A sequence whose records are created on access. A subclass defines `__len__` and `record`, numbered from 0."""
 
     def record(self, i: int) -> Any:
         """Record i, 0 <= i < length."""
@@ -106,7 +107,7 @@ class Subset(View):
 
 
 class Mapped(View):
-    """Records made from `rows` when they are asked for."""
+    """Records created from `rows` on access."""
 
     def __init__(self, rows: Sequence[Any], make: Callable[[Any], Any]) -> None:
         self.rows, self.make = rows, make
@@ -119,10 +120,10 @@ class Mapped(View):
 
 
 def first(records: Sequence[Any], limit: int | None) -> Sequence[Any]:
-    """The first `limit` records (None: all), without copying them."""
+    """The first `limit` records (None means all), without copying them."""
     return records if limit is None or limit >= len(records) else Subset(records, range(limit))
 
 
 def clean(text: str) -> str:
-    """Runs of white space (line ends, no-break and other Unicode spaces) become one space."""
+    """Replace runs of white space (line ends, no-break and other Unicode spaces) by one space."""
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""Special symbols of every vocabulary, in fairseq's order: an encoded folder's dict.txt lists the words from number 4 on."""
+"""Special symbols of every vocabulary, in fairseq's order. Words start at number 4 in an encoded folder's dict.txt."""
 
 BOS, PAD, EOS, UNK = range(4)
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")

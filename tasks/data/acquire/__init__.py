@@ -1,1 +1,1 @@
-"""How data sets come here: mirrors, the hub, apt, pip and web addresses."""
+"""Where data sets are obtained: local mirrors, the Hugging Face hub, apt, pip and web addresses."""

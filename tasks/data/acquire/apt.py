@@ -1,10 +1,10 @@
-"""Text from Debian packages by a private apt: no root, nothing installed, no trace outside the cache.
+"""Text from Debian packages, fetched with a private apt: no root, nothing installed, no files outside the cache.
 
-Every machine reads the same release, `RELEASE`, from the Debian mirror of its own sources, so that all of them train on the same texts. A machine
-without a Debian mirror or without Debian's keys (Ubuntu, for example) reads its own sources instead, and a message says so.
-A configuration of ours (`APT_CONFIG`) puts lists, cache and downloads under `root/apt`. The machine's configuration files are not read,
-since container images use them to switch translations off and to hook deletions into every update; only its network settings (proxies
-and the like) are carried over.
+Every machine reads the same release, `RELEASE`, from the Debian mirror in its own apt sources, so that all machines
+train on the same texts. A machine without a Debian mirror or without Debian's keys (Ubuntu, for example) reads its own
+sources instead and prints a message. Our configuration (`APT_CONFIG`) puts lists, cache and downloads under `root/apt`.
+The machine's configuration files are not read, because container images use them to disable translations and to delete
+files after every update; only network settings (proxies and the like) are copied from them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tasks.data.progress import Progress
 from tasks.data.read.formats import check_fields, count, damaged, parse_json, read_text
 
 _CARRIED = re.compile(r"^Acquire::(http|https|ftp|tor|ForceIPv4|ForceIPv6|Check-Valid-Until|Check-Date|By-Hash)\b")
-_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of other bytes
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how "surrogateescape" represents other bytes
 _NO_ROOM = re.compile(r"no space left|not enough free|don't have enough", re.I)
 RETRY_SECONDS = 300
 _HELPER = "/usr/lib/apt/apt-helper"  # part of apt
@@ -38,8 +38,8 @@ class PrivateApt:
 
     Args:
         root: cache folder.
-        languages: of the package descriptions to fetch.
-        progress: where to say what takes time.
+        languages: languages of the package descriptions to fetch.
+        progress: reports slow steps.
 
     Raises:
         DataError: this machine has no apt-get.
@@ -56,10 +56,10 @@ class PrivateApt:
         self._failure = self.folder / "unreachable"
 
     def update(self, keep: bool = True) -> str:
-        """Fetch the package lists; with `keep`, do nothing when they are there already.
+        """Fetch the package lists; with `keep`, do nothing if they are already present.
 
         Returns:
-            the day of the lists, YYYY-MM-DD.
+            the date of the lists, YYYY-MM-DD.
 
         Raises:
             DataError: no list could be fetched, or the disk is full.
@@ -94,7 +94,10 @@ class PrivateApt:
             return day
 
     def _refuse_if_just_tried(self) -> None:
-        """Fail at once for a while after a failed update; else every process of a table would wait for the timeout."""
+        """Fail immediately for a while after a failed update.
+
+        Otherwise every process of a table would wait for the timeout.
+        """
         try:
             age = time.time() - self._failure.stat().st_mtime
             complaint = self._failure.read_text()
@@ -109,7 +112,7 @@ class PrivateApt:
         return DataUnavailable("apt could not fetch the package lists", complaint, step)
 
     def stanzas(self, kind: str) -> Iterator[str]:
-        """Every stanza of the lists of a kind: "Packages" or "Translation-<language>". Call `update` first."""
+        """Every stanza of the lists of one kind: "Packages" or "Translation-<language>". Call `update` first."""
         for path in self._lists(f"_{kind}"):
             text = _read_list(path)
             damage = _NOT_UTF8.search(text) is not None
@@ -120,7 +123,7 @@ class PrivateApt:
                     yield stanza
 
     def release(self) -> str:
-        """The sources in a few words, e.g. "Debian bookworm", from the fetched release files."""
+        """A short name of the sources, e.g. "Debian bookworm", from the fetched release files."""
         names = set()
         for path in sorted([*(self.folder / "lists").glob("*_InRelease"), *(self.folder / "lists").glob("*_Release")]):
             fields = dict(re.findall(r"^(Origin|Codename): (.*)$", path.read_text(errors="replace"), re.M))
@@ -128,13 +131,13 @@ class PrivateApt:
         return ", ".join(sorted(names)) or "unknown sources"
 
     def unpack(self, package: str) -> Path:
-        """Download a package and extract its files, without installing it.
+        """Download a package and extract its files without installing it.
 
         Returns:
-            folder with the package's file tree and `PACKAGE_VERSION.txt`; kept for the next call.
+            the folder with the package's file tree and `PACKAGE_VERSION.txt`, which is reused by later calls.
 
         Raises:
-            DataError: the package is unknown to the sources, cannot be fetched, or the disk is full.
+            DataError: the package is not in the sources or cannot be fetched, or the disk is full.
         """
         folder = self.folder / "unpacked" / package
         with locked(self.folder / f"{package}.lock"):
@@ -165,7 +168,7 @@ class PrivateApt:
         return sorted(path for path in folder.glob("*") if path.name.endswith(endings) and path.stat().st_size > 0)
 
     def _fetch_lists(self, mirror: str | None) -> str:
-        """Fetch the lists of `RELEASE` from a mirror, or (None) those of the machine's own sources; return apt's output."""
+        """Fetch the lists of `RELEASE` from a mirror, or of this machine's own sources (None); return apt's output."""
         self._write_config(mirror)
         said = f"Debian {RELEASE}" if mirror else "this machine's apt sources"
         self.progress.say(f"fetching the package lists of {said} (10-40 MB)")
@@ -175,7 +178,7 @@ class PrivateApt:
         with writing_to(self.folder):
             for name in ("lists/partial", "cache/archives/partial", "parts"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
-        architecture = "amd64"  # of `RELEASE` on every machine: lists differ between architectures
+        architecture = "amd64"  # used for `RELEASE` on every machine, because lists differ between architectures
         if not mirror:
             found = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=False)
             architecture = found.stdout.strip() or architecture
@@ -203,7 +206,11 @@ class PrivateApt:
             temporary.write_text("\n".join(lines) + "\n")
 
     def _run(self, command: list[str], label: str, cwd: Path | None = None) -> str:
-        """Run an apt command with our configuration and return its output; failures show in what it leaves behind."""
+        """Run an apt command with our configuration and return its output.
+
+        A full disk raises DataError; callers detect other failures by checking for the files that the command should
+        create.
+        """
         ours = {"APT_CONFIG": str(self._config), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         output = []
@@ -221,14 +228,14 @@ class PrivateApt:
 
 
 def _mirror() -> str | None:
-    """Address of Debian's main archive in this machine's own sources."""
+    """Address of Debian's main archive in this machine's own sources, or None."""
     command = ["apt-get", "indextargets", "--format", "$(SITE) $(COMPONENT)", "Created-By: Packages"]
     told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     return next((line.split()[0] for line in told.splitlines() if re.fullmatch(r"\S+/debian/? main", line)), None)
 
 
 def extract_deb(deb: Path, folder: Path) -> None:
-    """Extract the files of a .deb into `folder` by dpkg-deb. Raises DataError when the file is damaged."""
+    """Extract the files of a .deb into `folder` with dpkg-deb. Raises DataError if the file is damaged."""
     done = subprocess.run(["dpkg-deb", "-x", str(deb), str(folder)], capture_output=True, text=True, check=False)
     if done.returncode:
         step = f"delete {deb} and run the same command again"
@@ -236,7 +243,7 @@ def extract_deb(deb: Path, folder: Path) -> None:
 
 
 def _read_list(path: Path) -> str:
-    """A package list as text; apt may keep it compressed, most often as lz4."""
+    """A package list as text. apt may store it compressed, usually with lz4."""
     if path.suffix not in _COMPRESSED:
         return path.read_bytes().decode("utf-8", "surrogateescape")
     done = subprocess.run([_HELPER, "cat-file", str(path)], capture_output=True, check=False)
@@ -247,7 +254,7 @@ def _read_list(path: Path) -> str:
 
 
 def _complaint(log: str) -> str:
-    """What apt complained about first (its later lines repeat it for every source), or its last lines."""
+    """The first error or warning in apt's output (later lines repeat it for every source), or else its last lines."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     complaints = [line for line in lines if line.startswith(("E:", "W:"))]
     return (complaints[0] if complaints else " / ".join(lines[-3:]))[:300]

@@ -1,4 +1,4 @@
-"""Untrusted zip and tar archives: listed, read and unpacked; damage and names that leave the folder are errors."""
+"""List, read and unpack untrusted zip and tar archives. Damage and names outside the target folder raise errors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import publish_folder
 from tasks.data.read.formats import damaged
 
-LONGEST_NAME, LONGEST_PATH = 255, 4000  # bytes of a file's name and of its path, as file systems have it
-# What the standard library raises for damaged, encrypted or oddly compressed archives.
+LONGEST_NAME, LONGEST_PATH = 255, 4000  # bytes of a file name and of a path, the limits of file systems
+# Errors that the standard library raises for damaged, encrypted or unusually compressed archives.
 BROKEN = (
     tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, ValueError, KeyError,
     RuntimeError, OverflowError,
@@ -25,7 +25,7 @@ BROKEN = (
 
 
 class _Member(tarfile.TarInfo):
-    """A member of an archive that must end with its end mark: tarfile takes a damaged header for the end."""
+    """A member of a tar archive, which must have an end mark; plain tarfile treats a damaged header as the end."""
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> tarfile.TarInfo:
@@ -39,7 +39,7 @@ class _Member(tarfile.TarInfo):
 
 @contextmanager
 def reading_archive(path: Path) -> Iterator[None]:
-    """Context in which what a damaged archive raises becomes a DataError that names it."""
+    """Context in which errors caused by a damaged archive become a DataError that names it."""
     try:
         if not path.is_file():
             if path.exists() or path.is_symlink():
@@ -50,18 +50,18 @@ def reading_archive(path: Path) -> Iterator[None]:
     except DataError:
         raise
     except BROKEN as error:
-        why = " ".join(str(error).split())  # tarfile says it for every compression, in lines
+        why = " ".join(str(error).split())  # tarfile repeats it for every compression, one per line
         problem = f"the archive is damaged ({type(error).__name__}: {why})"
         raise damaged(path, problem, "a whole zip or tar archive") from error
 
 
 def open_archive(path: Path) -> zipfile.ZipFile | tarfile.TarFile:
-    """A zip archive (by its name) or a tar archive, plain or compressed; for use within `reading_archive`."""
+    """Open a zip archive (recognised by its name) or a plain or compressed tar archive within `reading_archive`."""
     return zipfile.ZipFile(path) if path.suffix in (".zip", ".whl") else tarfile.open(path, tarinfo=_Member)
 
 
 def tar_members(path: Path) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """The members of a tar archive, in order, each with the archive that it can be read from now."""
+    """The members of a tar archive, in order, each with the open archive that it can be read from."""
     with reading_archive(path), tarfile.open(path, tarinfo=_Member) as tar:
         for member in tar:
             check_name(path, member.name)
@@ -70,13 +70,13 @@ def tar_members(path: Path) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]
 
 
 def _to_the_end(tar: tarfile.TarFile) -> None:
-    """Read what follows the last member: packed data are checked where they end."""
+    """Read everything after the last member, because the checksum of compressed data is verified at their end."""
     while tar.fileobj and tar.fileobj.read(1 << 20):
         pass
 
 
 def listed(path: Path) -> list[tuple[str, int]]:
-    """(name, bytes) of the files in an archive."""
+    """(name, bytes) of each file in an archive."""
     if path.suffix != ".zip":
         return [(member.name, member.size) for _, member in tar_members(path) if member.isfile()]
     with reading_archive(path), zipfile.ZipFile(path) as archive:
@@ -86,7 +86,7 @@ def listed(path: Path) -> list[tuple[str, int]]:
 
 
 def check_name(path: Path, name: str) -> None:
-    """Raise DataError for a member's name that no file system takes, or that leaves the folder."""
+    """Raise DataError if a member's name is invalid in a file system or leads out of the target folder."""
     parts = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts or "\0" in name:
         raise damaged(path, f"its member {name[:80]!r} leaves the folder", "names below the archive's own folder")
@@ -99,7 +99,7 @@ def check_name(path: Path, name: str) -> None:
 
 
 def unpack(path: Path, folder: Path, extra: dict[str, str] | None = None) -> None:
-    """Extract an archive into `folder`, whole or not at all; `extra` files (name -> text) are added."""
+    """Extract an archive into `folder`, completely or not at all, and add the `extra` files (name -> text)."""
     with reading_archive(path), publish_folder(folder) as temporary, open_archive(path) as archive:
         if isinstance(archive, zipfile.ZipFile):
             for member in archive.infolist():

@@ -1,6 +1,7 @@
-"""Files from a web address: resumed where the server allows it, verified, in place only when whole.
+"""Downloads from web addresses: resumed if the server allows it, verified, and moved into place only when complete.
 
-Our own because pooch and huggingface_hub (2.4) start an interrupted file again from its first byte; some of ours have 13 GB.
+This is our own code because pooch and huggingface_hub (2.4) restart an interrupted download from its first byte, and
+some of our files have 13 GB.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _off: ContextVar[bool] = ContextVar("off", default=False)
 
 @contextmanager
 def nothing_fetched() -> Iterator[None]:
-    """Context in which files must be there already: asking for others is a DataUnavailable."""
+    """Context in which nothing is downloaded: requesting a missing file raises DataUnavailable."""
     token = _off.set(True)
     try:
         yield
@@ -33,7 +34,7 @@ def nothing_fetched() -> Iterator[None]:
 
 
 def fetching_is_off() -> bool:
-    """Whether we are within `nothing_fetched`."""
+    """Whether this code runs within `nothing_fetched`."""
     return _off.get()
 
 
@@ -41,20 +42,22 @@ def download(
     url: str, path: Path, progress: Progress, sha256: str | None = None, size: int | None = None, timeout: float = 30.0, *,
     name: str = "", secret: Mapping[str, str] | None = None,
 ) -> Path:  # fmt: skip
-    """Fetch `url` to `path` unless a verified copy is there.
+    """Download `url` to `path` unless a verified copy exists.
 
-    When the connection breaks, what has arrived is kept as `path`.part, with the server's version of the file (ETag) beside it,
-    and the next call asks for the rest of that version (Range, If-Range). Without a version and without a sha256 to check the
-    whole by, the download starts again. A file that is complete but wrong is deleted.
+    If the connection breaks, the received data are kept as `path`.part, with the server's version of the file (ETag)
+    next to it, and the next call requests the rest of that version (Range, If-Range). If there is neither a version nor
+    a sha256 to verify the whole file, the download starts again. A file that is complete but wrong is deleted.
 
     Args:
-        sha256, size: expected hash and bytes; unknown ones are taken from the server's answer (size) or not checked.
+        sha256, size: expected hash and size in bytes; if unknown, the size is taken from the server's response, and the
+            hash is not checked.
         timeout: seconds without data before giving up.
-        name: of the data set, for messages.
-        secret: headers for this server alone, not for those that it points to.
+        name: name of the data set, for messages.
+        secret: headers that are sent only to this server, not to servers that it redirects to.
 
     Raises:
-        DataUnavailable: unreachable, refused, not there. DataError: truncated, wrong content, disk full.
+        DataUnavailable: the server is unreachable, refuses access, or does not have the file.
+        DataError: the file is truncated or has the wrong content, or the disk is full.
     """
     what = f"{name}: {path.name}" if name else path.name
     with locked(path.with_name(f".{path.name}.lock")):
@@ -106,14 +109,14 @@ def _why(error: Exception) -> str:
 
 
 def _version(part: Path) -> Path:
-    """Where a part's ETag (or date) is kept."""
+    """The file that stores the ETag (or date) of a partial download."""
     return part.with_name(part.name + ".version")
 
 
 def _receive(
     url: str, part: Path, progress: Progress, sha256: str | None, size: int | None, timeout: float, secret: Mapping[str, str]
 ) -> int | None:  # fmt: skip
-    """Append to `part` what the server sends; return the size the whole file should have."""
+    """Append the data that the server sends to `part`; return the expected size of the whole file."""
     have = part.stat().st_size if part.exists() else 0
     version = _version(part).read_text(encoding="utf-8") if have and _version(part).exists() else None
     request = urllib.request.Request(url)
@@ -126,7 +129,7 @@ def _receive(
     try:
         response = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
-        if error.code != 416:  # 416: nothing is left to send, the part is complete or too long
+        if error.code != 416:  # 416: nothing left to send, because the part is complete or too long
             raise
         return size if size is not None else have
     with response:

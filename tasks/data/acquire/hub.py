@@ -1,12 +1,13 @@
-"""Data sets of the Hugging Face hub: Parquet files of one revision, verified, and read as a stream into a cache of our own.
+"""Data sets of the Hugging Face hub: Parquet files of one revision, verified and streamed into our own cache.
 
-No script of the hub is run. `tasks.data.acquire.download` fetches the files (huggingface_hub does not resume an interrupted one)
-and checks them against the sha256 of the hub or the manifest. The `datasets` package reads them row group by row group, so
-memory does not grow with the set. The rows are then kept below `<root>/encoded` with their sha256, one JSON object a line, and
-nothing more is asked of the hub.
+No script from the hub is run. `tasks.data.acquire.download` fetches the files (huggingface_hub does not resume an
+interrupted download) and checks them against the sha256 from the hub or the manifest. The `datasets` package reads them
+one row group at a time, so that memory use does not grow with the data set. The rows are then stored under
+`<root>/encoded` with their sha256, one JSON object per line, and the hub is not contacted again.
 
-A source of a manifest: `kind: hub`, `repo`, `revision`, `files` (split -> pattern), `fields` (name -> type), `sha256` of files
-where they are known. `revision` is a commit, or a name such as refs/convert/parquet, whose commit is kept at first use.
+A source in a manifest: `kind: hub`, `repo`, `revision`, `files` (split -> pattern), `fields` (name -> type), and
+`sha256` of the files if known. `revision` is a commit, or a name such as refs/convert/parquet, which is resolved to a
+commit and stored at first use.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from tasks.data.progress import Progress
 from tasks.data.read.lines import Lines
 from tasks.data.records import Mapped
 
-RECIPE = 1  # raised when the same files give other rows
+RECIPE = 1  # increased when the same files give other rows
 _TYPES = {"str": str, "int": int, "dict": dict}
 _COMMIT = 40  # hexadecimal digits
 
 
 class Rows(Mapped):
-    """The rows of one split, on demand: name -> value of the source's fields; `stamp` tells them from others."""
+    """The rows of one split, read on demand, as dicts of the source's fields. `stamp` identifies their content."""
 
     def __init__(self, folder: Path, split: str, source: Mapping[str, Any]) -> None:
         super().__init__(Lines(folder / f"{split}.jsonl"), json.loads)
@@ -44,16 +45,17 @@ class Rows(Mapped):
 def load(
     manifest: Mapping[str, Any], root: Path, progress: Progress, *, check: Any = lambda row: None, **names: str
 ) -> dict[str, Rows]:
-    """The splits of a data set that a manifest's source of kind hub describes.
+    """The splits of a data set, from its manifest's source of kind hub.
 
     Args:
-        manifest: of the set; its next step for people is `get`.
-        check: what is wrong with a row whose fields have their types, or None.
-        names: what stands for {..} in the patterns of `files`.
+        manifest: manifest of the data set; error messages give its `get` as the next step.
+        check: returns a description of the problem of a row whose fields have the right types, or None.
+        names: replacements for the {..} placeholders in the patterns of `files`.
 
     Raises:
-        DataUnavailable: no package, no network, HF_HUB_OFFLINE with nothing in the cache, gated, moved away.
-        DataError: damaged or cut files, a split or field that is not there, a row of another type.
+        DataUnavailable: a package or the network is missing, HF_HUB_OFFLINE is set and the cache is empty, or the data
+            set is gated or has moved.
+        DataError: files are damaged or truncated, a split or field is missing, or a row has the wrong type.
     """
     source = next(s for s in manifest["sources"] if s["kind"] == "hub")
     files = {split: pattern.format(**names) for split, pattern in source["files"].items()}
@@ -82,12 +84,12 @@ def load(
 
 
 def stamps(splits: Mapping[str, Rows]) -> dict[str, Any]:
-    """What the splits are read from, for fingerprints."""
+    """The content identifiers of the splits, for fingerprints."""
     return {split: rows.stamp for split, rows in splits.items()}
 
 
 class _Hub:
-    """One repository of the hub at one revision, and its files below `<root>/hub`."""
+    """One repository of the hub at one revision, with its files under `<root>/hub`."""
 
     def __init__(self, manifest: Mapping[str, Any], source: Mapping[str, Any], root: Path) -> None:
         self.name, self.repo, self.revision = manifest["name"], source["repo"], source["revision"]
@@ -97,7 +99,7 @@ class _Hub:
         self.endpoint = os.environ.get("HF_ENDPOINT") or None
 
     def commit(self, progress: Progress) -> str:
-        """The commit of the revision: itself, the one kept from before, or what the hub says now."""
+        """The commit of the revision: the revision itself, the commit stored earlier, or the hub's current answer."""
         if len(self.revision) == _COMMIT:
             return self.revision
         kept = self.folder / (self.revision.replace("/", "--") + ".json")
@@ -110,7 +112,7 @@ class _Hub:
         return commit
 
     def fetch(self, files: Mapping[str, str], progress: Progress) -> dict[str, list[Path]]:
-        """split -> its files, downloaded and verified."""
+        """Download and verify the files of each split; return split -> paths."""
         package, commit = self._package("huggingface_hub"), self.commit(progress)
         there = {f.rfilename: f for f in self._asked(commit).siblings or ()}
         found = {split: sorted(fnmatch.filter(there, pattern)) for split, pattern in files.items()}
@@ -130,13 +132,13 @@ class _Hub:
         return {split: [self.folder / commit / name for name in names] for split, names in found.items()}
 
     def rows(self, paths: Sequence[Path], split: str, check: Any) -> Iterator[dict[str, Any]]:
-        """The fields of every row, checked."""
+        """The fields of every row, after checking them."""
         datasets, expected = self._package("datasets"), ", ".join(f"{k} ({v.__name__})" for k, v in self.fields.items())
         again = f"{self.get}; if {self.repo} has changed, correct its source in data/manifests/{self.name}.yaml"
         place = ", ".join(map(str, paths))
         try:
             stream = datasets.Dataset.from_parquet(list(map(str, paths)), streaming=True)
-            read: Iterable[Mapping[str, Any]] = stream.reshard()  # a row group each: else Arrow holds all of a file
+            read: Iterable[Mapping[str, Any]] = stream.reshard()  # row groups; else Arrow holds the whole file
             for i, row in enumerate(read):
                 wrong = [k for k, kind in self.fields.items() if not isinstance(row.get(k), kind)]
                 problem = (
@@ -151,14 +153,14 @@ class _Hub:
                 yield {k: row[k] for k in self.fields}
         except DataError:
             raise
-        except Exception as error:  # Arrow's and the package's own
+        except Exception as error:  # errors of Arrow and of the package itself
             raise DataError(
                 f"{self.name}: {self.repo}, {split} cannot be read ({type(error).__name__}: {error})",
                 f"{place}: expected Parquet with {expected}", again,
             ) from error  # fmt: skip
 
     def _asked(self, revision: str) -> Any:
-        """What the hub knows of a revision."""
+        """The hub's information about a revision."""
         package = self._package("huggingface_hub")
         if fetching_is_off() or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
             raise DataUnavailable(
@@ -168,7 +170,7 @@ class _Hub:
         try:
             api = package.HfApi(endpoint=self.endpoint, token=package.get_token())
             return api.dataset_info(self.repo, revision=revision, files_metadata=True)
-        except Exception as error:  # the package's own and those of its network library
+        except Exception as error:  # errors of the package itself and of its network library
             status = getattr(getattr(error, "response", None), "status_code", None)
             page = f"{self.endpoint or 'https://huggingface.co'}/datasets/{self.repo}"
             if isinstance(error, package.errors.GatedRepoError) or status == 403:

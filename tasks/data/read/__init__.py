@@ -1,1 +1,1 @@
-"""What was acquired, read in its published format: text, tables, JSON, parallel files, splits by content."""
+"""Readers of the published formats: text, tables, JSON and parallel files; and splitting by content."""

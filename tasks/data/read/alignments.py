@@ -1,6 +1,7 @@
-"""Gold word alignments: Pharaoh lines and the aligned PUD treebanks, as sets of links.
+"""Gold word alignments, from Pharaoh files and the aligned PUD treebanks, as sets of links.
 
-A `Gold` is (sure, possible): links (source word, target word), numbered from 0; sure links are possible too (Och & Ney 2003).
+A `Gold` is (sure, possible). Each is a set of links (source word, target word), numbered from 0; sure links are also
+possible links (Och & Ney 2003).
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ CORRECT = "correct the file, or name the one that holds the alignments"
 
 @dataclass(frozen=True)
 class AlignedPair(Pair):
-    """A pair whose words (of the source and the first reference, split at white space) people have aligned."""
+    """A pair with manually aligned words: the words of the source and the first reference, split at white space."""
 
     sure: frozenset[tuple[int, int]] = frozenset()
     possible: frozenset[tuple[int, int]] = frozenset()
 
 
 def aligned(sources: Sequence[str], targets: Sequence[str], golds: Sequence[Gold], swap: bool) -> list[AlignedPair]:
-    """Pairs with their links; `swap`: from the targets to the sources instead."""
+    """Pairs with their links; `swap` exchanges sources and targets."""
     if not swap:
         return [AlignedPair(s, (t,), *links) for s, t, links in zip(sources, targets, golds, strict=True)]
     turned = [tuple(frozenset((t, s) for s, t in links) for links in pair) for pair in golds]
@@ -37,12 +38,12 @@ def aligned(sources: Sequence[str], targets: Sequence[str], golds: Sequence[Gold
 
 
 def read_pharaoh(path: Path, first: int = 0) -> list[Gold]:
-    """One sentence in each line: `i-j` is a sure link, `i?j` or `ipj` a possible one.
+    """Read one sentence per line: `i-j` is a sure link, `i?j` or `ipj` a possible one.
 
     Args:
         first: the number of the first word (awesome-align's Hansards count from 1).
     Raises:
-        DataError: a word that is not a link, or a number below `first`.
+        DataError: a word is not a link, or a number is below `first`.
     """
     golds = []
     for number, line in formats.numbered(path):
@@ -58,21 +59,22 @@ def read_pharaoh(path: Path, first: int = 0) -> list[Gold]:
 
 
 def gold(links: list[tuple[bool, tuple[int, int]]]) -> Gold:
-    """Links, each with whether it is sure."""
+    """Build a `Gold` from links, each given as (whether it is sure, link)."""
     return frozenset(link for sure, link in links if sure), frozenset(link for _, link in links)
 
 
 def read_pud(links: Path, source: Path, target: Path) -> tuple[list[list[str]], list[list[str]], list[Gold]]:
-    """Aligned PUD treebanks (Nikolaev et al. 2020): content words alone are linked, and every link is sure.
+    """Read the aligned PUD treebanks (Nikolaev et al. 2020): only content words are linked, and all links are sure.
 
-    The words are those of the running text: a contraction ("du") is one, and has the links of what it contracts.
+    The words are those of the running text. A contraction ("du") is one word and has the links of its parts.
 
     Args:
-        links: alignment.json. source, target: the two sides in CoNLL-U.
+        links: alignment.json.
+        source, target: the two sides in CoNLL-U.
     Returns:
-        words of the source sentences, of the target sentences, and their links.
+        the words of the source sentences, the words of the target sentences, and the links between them.
     Raises:
-        DataError: sides of different lengths, or a link to a word that is not there.
+        DataError: the sides have different lengths, or a link refers to a missing word.
     """
     table = formats.parse_json(formats.read_text(links), links)
     sides = [list(_conllu(source)), list(_conllu(target))]
@@ -91,7 +93,7 @@ def read_pud(links: Path, source: Path, target: Path) -> tuple[list[list[str]], 
 
 
 def _conllu(path: Path) -> Iterator[tuple[list[str], dict[str, int]]]:
-    """The words of each sentence as written, and the place of every node of its tree among them."""
+    """For each sentence, its words as written, and for every node of its tree the index of the corresponding word."""
     words: list[str] = []
     places: dict[str, int] = {}
     contracted = 0
@@ -102,10 +104,10 @@ def _conllu(path: Path) -> Iterator[tuple[list[str], dict[str, int]]]:
             words, places, contracted = [], {}, 0
         elif len(cells) == 10:
             node, form = cells[0], "".join(cells[1].split())  # some numbers have a space
-            if "-" in node:  # a contraction of the nodes first-last
+            if "-" in node:  # "first-last": a contraction of these nodes
                 contracted = int(node.split("-")[1])
                 words.append(form)
-            elif "." not in node:  # a dot: an elided word, which is not in the text
+            elif "." not in node:  # a dot marks an elided word, which is not in the text
                 if int(node) > contracted:
                     words.append(form)
                 places[node] = len(words) - 1

@@ -1,4 +1,4 @@
-"""Answers to visual questions as the challenge normalises them before it compares them (its evaluation code)."""
+"""Normalisation of answers to visual questions, as in the challenge's evaluation code before answers are compared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _NUMBERS = {w: str(i) for i, w in enumerate(_DIGITS)} | {"none": "0"}
 _ARTICLES = {"a", "an", "the"}
-# Written without the apostrophe by annotators; the challenge's list has none that are words themselves ("its", "well").
+# Annotators omit these apostrophes. As in the challenge's list, none is a word without its apostrophe ("its", "well").
 _SHORT = """
 ain't aren't can't could've couldn't didn't doesn't don't hadn't hasn't haven't he'd he's how'd how'll how's isn't it'd it'll
 ma'am might've mightn't must've mustn't needn't not've o'clock oughtn't shan't should've shouldn't somebody'll somebody's
@@ -28,16 +28,16 @@ def _without_one_apostrophe(word: str) -> list[str]:
 
 _CONTRACTIONS = {left: word for word in (_SHORT + _TWICE_SHORT).split() for left in _without_one_apostrophe(word)}
 _PUNCTUATION = ';/[]"{}()=+\\_-<>@`,?!'
-_FULL_STOP = re.compile(r"\.(?!\d)")  # as the challenge's expression works, also after a digit
+_FULL_STOP = re.compile(r"\.(?!\d)")  # as in the challenge, also matches after a digit
 _COMMA_IN_NUMBER = re.compile(r"\d,\d")
 
 
 @lru_cache(maxsize=1 << 16)
 def normalized(answer: str) -> str:
-    """Lower case; no punctuation, articles; number words as digits; apostrophes put back ("dont" -> "don't").
+    """Lower-case an answer, remove punctuation and articles, turn number words into digits, and restore apostrophes.
 
-    The challenge's rule: a punctuation mark is deleted where it touches a space (or the answer has a comma inside a number)
-    and becomes a space between letters ("t-shirt" -> "t shirt").
+    For example, "dont" -> "don't". The challenge's rule for punctuation: a mark is deleted if it touches a space (or if
+    the answer has a comma inside a number) and becomes a space between letters ("t-shirt" -> "t shirt").
     """
     text = answer.replace("\n", " ").replace("\t", " ").strip()
     in_number = _COMMA_IN_NUMBER.search(text) is not None
@@ -52,7 +52,7 @@ def normalized(answer: str) -> str:
 
 
 def answer_type(answer: str) -> str:
-    """ "yes/no", "number" or "other", for sets that do not say it."""
+    """The type "yes/no", "number" or "other", for data sets that do not provide it."""
     if answer in ("yes", "no", "true", "false"):
         return "yes/no"
     return "number" if answer.replace(".", "", 1).isdigit() else "other"

@@ -1,10 +1,12 @@
-"""Untrusted files: the one place where their bytes become text, lines, records of JSON and rows of tables.
+"""Reading untrusted files: the only module that turns their bytes into text, lines, JSON records and table rows.
 
-Text is UTF-8, with or without its mark (BOM), plain, gzip or bzip2 by content. A line ends at "\\n" or "\\r\\n" and nowhere else:
-U+2028, U+2029, NEL, VT, FF and a lone "\\r" are white space inside a line, and are counted. What cannot be read is a
-`DataError` that names the file, the line or the byte (from 0), and what was expected. Nothing is replaced or cut.
+Text is UTF-8, with or without a byte order mark (BOM), and plain, gzip or bzip2 as detected from the content. Only
+"\\n" and "\\r\\n" end a line: U+2028, U+2029, NEL, VT, FF and a lone "\\r" are treated as white space inside a line,
+and are counted. Unreadable content raises a `DataError` that names the file, the line or the byte (from 0), and the
+expected format. Nothing is replaced or truncated.
 
-A text that is too long is not an error: `tasks.data.dataset` leaves its record out and counts it. The limits are here.
+A text that is too long is not an error: `tasks.data.dataset` leaves out its record and counts it. The limits are
+defined here.
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ from typing import IO, Any
 from tasks.data.errors import DataError, DataUnavailable
 
 LONGEST_TEXT = 1_000_000  # characters of a text or line
-LONGEST_WORD = 1_000  # characters without white space: tokenisers take a time that is quadratic in it
+LONGEST_WORD = 1_000  # characters without white space: tokenisers take quadratic time in this length
 TOO_LONG = f"a text of more than {LONGEST_TEXT:,} characters or a word of more than {LONGEST_WORD:,}"
 AGAIN = "fetch the file again, or correct what names it (data.path, data.mirror, encode.vectors)"
 
-UNPACKING = (OSError, EOFError, zlib.error, ValueError)  # what gzip and bz2 raise
+UNPACKING = (OSError, EOFError, zlib.error, ValueError)  # the errors that gzip and bz2 raise
 _PACKED = {b"\x1f\x8b": ("gzip", gzip.open), b"BZh": ("bzip2", bz2.open)}
-# Longest first: the mark of UTF-32-LE begins with that of UTF-16-LE.
+# Longest first, because the UTF-32-LE mark starts with the UTF-16-LE mark.
 _MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16",
 }  # fmt: skip
@@ -52,14 +54,14 @@ _counts: ContextVar[Counter[str] | None] = ContextVar("counts", default=None)
 def damaged(
     path: Path, problem: str, expected: str, *, line: int | None = None, byte: int | None = None, step: str = AGAIN
 ) -> DataError:
-    """A file that is not what it should be: file and place, what was found, what was expected."""
+    """The error for a file with unexpected content: file and position, what was found, what was expected."""
     place = "".join(f", {what} {n:,}" for what, n in (("line", line), ("byte", byte)) if n is not None)
     return DataError(f"{path.name}{place}: {problem}", f"{path}: expected {expected}", step)
 
 
 @contextmanager
 def counting() -> Iterator[Counter[str]]:
-    """Context in which readers count what they met: sentence -> how often."""
+    """Context in which readers count notable events, as message -> count."""
     counts: Counter[str] = Counter()
     token = _counts.set(counts)
     try:
@@ -69,26 +71,29 @@ def counting() -> Iterator[Counter[str]]:
 
 
 def count(what: str, n: int = 1) -> None:
-    """Count something for the code that is `counting`."""
+    """Add `n` to the count of `what` if a `counting` context is active."""
     if n and (counts := _counts.get()) is not None:
         counts[what] += n
 
 
 def odd(text: str) -> Counter[str]:
-    """The signs in a text that some readers take for line ends, with their numbers; "\\r\\n" is a line end here too."""
+    """Count the characters of a text that some readers treat as line ends; "\\r\\n" is a line end here too."""
     found = {sign: text.count(sign) for sign in _ODD}
     found["\r"] -= text.count("\r\n")
     return +Counter(found)
 
 
 def too_long(text: str) -> bool:
-    """Whether a text or one of its words is beyond the limits."""
+    """Whether a text, or one of its words, exceeds the limits."""
     return len(text) > LONGEST_WORD and (len(text) > LONGEST_TEXT or _LONG_WORD.search(text) is not None)
 
 
 @contextmanager
 def opened(path: Path, unpack: bool = True) -> Iterator[IO[bytes]]:
-    """A file's bytes, unpacked by content. Raises DataUnavailable when it is missing, DataError for what cannot be read."""
+    """Open a file for reading its bytes, decompressed if its content is gzip or bzip2.
+
+    Raises DataUnavailable if the file is missing, and DataError if it cannot be read.
+    """
     how, kind = open, ""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -97,7 +102,7 @@ def opened(path: Path, unpack: bool = True) -> Iterator[IO[bytes]]:
             first = head.read(3)
         kind, how = next((found for magic, found in _PACKED.items() if unpack and first.startswith(magic)), ("", open))
         with how(path, "rb") as stream:
-            yield io.BytesIO(stream.read()) if kind else stream  # damage shows at the end of packed data
+            yield io.BytesIO(stream.read()) if kind else stream  # damage to compressed data is detected at their end
     except FileNotFoundError as error:
         raise DataUnavailable(f"{path.name} is missing", str(path), AGAIN) from error
     except UNPACKING as error:
@@ -106,7 +111,7 @@ def opened(path: Path, unpack: bool = True) -> Iterator[IO[bytes]]:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file; DataError when there is none."""
+    """Size of a file in bytes; DataError if there is no such file."""
     try:
         return path.stat().st_size
     except OSError as error:
@@ -114,13 +119,13 @@ def size_of(path: Path) -> int:
 
 
 def read_bytes(path: Path, unpack: bool = True) -> bytes:
-    """All bytes of a file, unpacked by content."""
+    """All bytes of a file, decompressed if its content is gzip or bzip2."""
     with opened(path, unpack) as stream:
         return stream.read()
 
 
 def check_kind(path: Path, head: bytes) -> None:
-    """Raise DataError when a file begins as something else than UTF-8 text does."""
+    """Raise DataError if the first bytes of a file show that it is not UTF-8 text."""
     for mark, name in _MARKS.items():
         if head.startswith(mark):
             step = f"convert it: iconv -f {name} -t UTF-8"
@@ -131,7 +136,7 @@ def check_kind(path: Path, head: bytes) -> None:
 
 
 def decode(raw: bytes, path: Path, *, line: int = 1, byte: int = 0, encoding: str = "utf-8") -> str:
-    """Bytes as text without its mark; `line` and `byte` are where they stand in the file."""
+    """Decode bytes to text without a BOM; `line` and `byte` are the position of `raw` in the file."""
     if byte == 0:
         check_kind(path, raw[:8])
         if raw.startswith(codecs.BOM_UTF8):
@@ -155,7 +160,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
 
 
 def numbered(path: Path, unpack: bool = True) -> Iterator[tuple[int, str]]:
-    """The lines of a text file without their ends, with their numbers from 1; at least one of them is not blank."""
+    """The lines of a text file without their line ends, numbered from 1. Raises DataError if all lines are blank."""
     blank, byte, number, met = True, 0, 0, Counter[str]()
     with opened(path, unpack) as stream:
         for number, raw in enumerate(stream, 1):
@@ -170,7 +175,7 @@ def numbered(path: Path, unpack: bool = True) -> Iterator[tuple[int, str]]:
 
 
 def check_lines(path: Path, lines: int, blank: bool, met: Mapping[str, int]) -> None:
-    """Check a text file when its lines have been read: DataError when there is no text; odd characters are counted."""
+    """Check a text file after its lines were read: DataError if there is no text; unusual characters are counted."""
     if blank:
         raise damaged(path, f"all {lines:,} lines are blank" if lines else "it is empty", "at least one line of text")
     if lines == 1 and met.get("\r"):
@@ -181,12 +186,12 @@ def check_lines(path: Path, lines: int, blank: bool, met: Mapping[str, int]) -> 
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file without their ends."""
+    """The lines of a text file without their line ends."""
     return [text for _, text in numbered(path)]
 
 
 def parse_json(text: str, path: Path, line: int = 1) -> Any:
-    """A JSON text of a file, beginning at `line`; DataError for invalid JSON and for characters that are not text."""
+    """Parse JSON text that starts at `line` of a file; DataError for invalid JSON or invalid characters."""
     try:
         loaded = json.loads(text, object_pairs_hook=_object)
     except _Twice as error:
@@ -195,7 +200,7 @@ def parse_json(text: str, path: Path, line: int = 1) -> Any:
     except json.JSONDecodeError as error:
         problem, line = f"not valid JSON ({error.msg}, column {error.colno:,})", line + error.lineno - 1
         raise damaged(path, problem, "JSON", line=line) from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets in brackets
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits; brackets nested too deeply
         raise damaged(path, f"not readable JSON ({error})", "JSON", line=line) from error
     if _BAD_ESCAPE.search(text) and (bad := next(filter(_no_text, _strings(loaded)), None)) is not None:
         raise damaged(path, f"{bad[:40]!a} holds NUL or half a character", "text", line=line)
@@ -203,7 +208,7 @@ def parse_json(text: str, path: Path, line: int = 1) -> Any:
 
 
 class _Twice(Exception):
-    """An object of JSON has a key twice, of which Python's parser would take the last."""
+    """A JSON object contains a key twice; Python's parser would silently keep the last value."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -214,7 +219,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _second(text: str) -> tuple[int, str]:
-    """Line (from 0) and name of the first key of a JSON text that its object has already."""
+    """Line (from 0) and name of the first key in a JSON text that occurs twice in its object."""
     objects: list[set[str]] = []
     for found in re.finditer(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[{}]', text):
         if found[0] == "{":
@@ -244,7 +249,7 @@ def _no_text(text: str) -> bool:
 
 
 def check_fields(entry: Any, fields: Mapping[str, type | tuple[type, ...]], path: Path, where: str = "", line: int | None = None) -> dict:  # fmt: skip
-    """A JSON object that has these fields, of these types."""
+    """Check that a JSON value is an object with these fields and types, and return it."""
     if not isinstance(entry, dict):
         raise damaged(
             path, f"{where}{_short(entry)} is not an object", f"an object with {', '.join(fields)}", line=line
@@ -265,7 +270,10 @@ def _short(value: Any) -> str:
 
 
 def json_lines(path: Path, fields: Mapping[str, type | tuple[type, ...]]) -> Iterator[tuple[int, dict]]:
-    """The objects of a file with one a line, with the numbers of their lines; lines that are too long are left out, counted."""
+    """The JSON objects of a file with one object per line, and their line numbers.
+
+    Lines that are too long are left out and counted.
+    """
     for number, text in numbered(path):
         if len(text) > LONGEST_TEXT:
             count(f"lines of {path.name} left out: more than {LONGEST_TEXT:,} characters")
@@ -274,11 +282,12 @@ def json_lines(path: Path, fields: Mapping[str, type | tuple[type, ...]]) -> Ite
 
 
 def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a table with a head line, as column -> cell, with the numbers of their last lines.
+    """The rows of a table with a header line, as column -> cell, each with the number of its last line.
 
     Args:
-        columns: those that are read: the head and every row must have them (none named: all of the head's).
-        dialect: of the csv module.
+        columns: the columns that are read, which the header and every row must have (if empty, all columns of the
+            header).
+        dialect: options of the csv module.
     """
     csv.field_size_limit(min(LONGEST_TEXT, sys.maxsize))
     reader = csv.reader((f"{text}\n" for _, text in numbered(path)), strict=True, **dialect)

@@ -1,6 +1,7 @@
-"""Documents as vectors with labels: ARFF files, and the form of every such set.
+"""Documents as vectors with labels: the reader of ARFF files, and the preprocessing common to all such data sets.
 
-Features have mean 0 and variance 1 on train, constant ones are left out; so are examples without a label, as in Laha et al.
+Features have mean 0 and variance 1 on train. As in Laha et al., constant features and examples without a label are left
+out.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from tasks.data.read.formats import damaged, numbered, read_text
 from tasks.data.records import Labelled
 
 Arrays = Mapping[str, tuple[np.ndarray, np.ndarray]]  # split -> features [n, d], labels [n, K]
-LARGEST = 1e150  # of a feature: a column's variance sums its values' squares
+LARGEST = 1e150  # largest feature value: a column's variance sums the squares
 NUMBER = f"a number between -{LARGEST:g} and {LARGEST:g}"
 
 
 def labelled_set(
     manifest: Manifest, provenance: str, splits: Arrays, names: tuple[str, ...], sources: Mapping[str, Any]
 ) -> DataSet:
-    """A data set of arrays.
+    """Create a data set from arrays.
 
     Args:
-        sources: as of `tasks.data.dataset.make`; test is standardised by train, so it is read from both.
+        sources: as for `tasks.data.dataset.make`. Since test is standardised with the statistics of train, its source
+            includes that of train.
     """
     kept = {s: (x[y.any(1)], y[y.any(1)]) for s, (x, y) in splits.items()}
     dropped = {s: len(splits[s][1]) - len(y) for s, (_, y) in kept.items()}
@@ -45,7 +47,7 @@ def labelled_set(
 
 
 def finite(cell: str) -> float:
-    """A feature's value. Raises ValueError for anything but a number of at most LARGEST."""
+    """The value of a feature. Raises ValueError unless it is a number with an absolute value of at most LARGEST."""
     value = float(cell)
     if not abs(value) <= LARGEST:
         raise ValueError(cell)
@@ -53,7 +55,7 @@ def finite(cell: str) -> float:
 
 
 def standardised(splits: Arrays) -> dict[str, Labelled]:
-    """Features with mean 0 and variance 1 on train, without those that are constant there."""
+    """Scale features to mean 0 and variance 1 on train, and remove those that are constant there."""
     train = splits["train"][0]
     mean, scale = train.mean(0), train.std(0)
     varies = scale > 1e-12 * np.abs(mean).clip(1)
@@ -61,7 +63,7 @@ def standardised(splits: Arrays) -> dict[str, Labelled]:
 
 
 def label_names(path: Path) -> tuple[str, ...]:
-    """Names of the classes in Mulan's XML file, in its order. Raises DataError when it is not XML or has no labels."""
+    """Names of the classes in Mulan's XML file, in file order. Raises DataError if it is not XML or has no labels."""
     expected = "<labels> with <label name=..> elements"
     try:
         root = ElementTree.fromstring(read_text(path))
@@ -74,13 +76,15 @@ def label_names(path: Path) -> tuple[str, ...]:
 
 
 def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Features `[n, d]` (nominal ones as indicators, two-valued 0/1 ones as numbers) and labels `[n, K]` of a dense ARFF file.
+    """Features `[n, d]` and labels `[n, K]` of a dense ARFF file.
+
+    Nominal features become indicators, except two-valued 0/1 features, which become numbers.
 
     Raises:
-        DataError: another format, a label without a 0/1 attribute, missing values, or no row.
+        DataError: the format is different, a label is not a 0/1 attribute, values are missing, or there is no row.
     """
     lines = ((n, row) for n, line in numbered(path) if (row := line.strip()) and not row.startswith("%"))
-    kinds = _attributes(lines, path)  # name -> values, None: numbers
+    kinds = _attributes(lines, path)  # name -> values, or None if numeric
     if wrong := [name for name in labels if set(kinds.get(name) or ()) != {"0", "1"}]:
         raise damaged(path, f"it lacks labels: {', '.join(wrong)}", "an attribute {0,1} for each label")
     if len(kinds) == len(labels):
@@ -123,7 +127,7 @@ _ATTRIBUTE = re.compile(r"""@attribute\s+('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^
 
 
 def _attributes(lines: Iterator[tuple[int, str]], path: Path) -> dict[str, list[str] | None]:
-    """Name -> values of the attributes that stand before @data; None: a number."""
+    """The attributes before @data: name -> values, or None if numeric."""
     kinds: dict[str, list[str] | None] = {}
     for number, row in lines:
         word = row.split()[0].lower()

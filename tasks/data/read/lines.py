@@ -1,4 +1,4 @@
-"""Parallel text files read on demand: one sentence a line, millions of lines, little memory."""
+"""Parallel text files read on demand: one sentence per line, millions of lines, little memory."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _BLOCK = 1 << 24
 
 
 class Lines(View):
-    """The lines of a UTF-8 file by number; the file is mapped, not read (a packed file is read into memory).
+    """The lines of a UTF-8 file by number. The file is memory-mapped; only a compressed file is read into memory.
 
     Raises:
-        DataError: a file that `tasks.data.read.formats.numbered` would refuse; all of it is checked at once.
+        DataError: the whole file is checked at once, with the same errors as `tasks.data.read.formats.numbered`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,7 +60,7 @@ class Lines(View):
                 text = held + decoder.decode(block, final=start + len(block) == len(self._bytes))
             except UnicodeDecodeError:
                 text = "\0"
-            if "\0" in text:  # one of the lines from here on says where
+            if "\0" in text:  # decoding the lines from here on raises the error with its line
                 for i in range(max(int(np.searchsorted(self._ends, start)) - 1, 0), len(self)):
                     self[i]
             held = "\r" if text.endswith("\r") else ""  # perhaps the first half of a line end
@@ -76,7 +76,7 @@ class Lines(View):
         start = int(self._starts[i])
         return formats.decode(self._bytes[start : self._ends[i]], self.path, line=i + 1, byte=start).removesuffix("\r")
 
-    def __getstate__(self):  # a map cannot travel to a worker process; it is opened again there
+    def __getstate__(self):  # a memory map cannot be sent to a worker process, which opens it again
         return {"path": self.path}
 
     def __setstate__(self, state) -> None:
@@ -85,7 +85,7 @@ class Lines(View):
 
 
 def same_length(files: Sequence[Path], lines: Sequence[Sequence[str]]) -> None:
-    """Raise DataError, naming the files, when their lines do not pair."""
+    """Raise DataError, naming the files, if they have different numbers of lines."""
     if len({len(one) for one in lines}) > 1:
         counts = "; ".join(f"{path}: {len(one):,}" for path, one in zip(files, lines))
         step = "get all of them again, from the same release"
@@ -97,7 +97,7 @@ class LinePairs(View):
 
     Args:
         source: file of sources.
-        references: one file or several of references; an empty line means that a reference is missing there.
+        references: one or more files of references; an empty line means that this reference is missing.
 
     Raises:
         DataError: the files have different numbers of lines.
@@ -116,10 +116,10 @@ class LinePairs(View):
 
 
 def find_file(places: Sequence[Path], names: Sequence[str], get: str) -> Path:
-    """The first of the files called one of `names` (or that with .gz) that is in one of `places`.
+    """The first file with one of the `names`, plain or with .gz added, in one of the `places`.
 
     Raises:
-        DataError: there is none; the next step is `get`.
+        DataError: there is no such file; the next step is `get`.
     """
     for folder in places:
         for name in names:
@@ -130,7 +130,7 @@ def find_file(places: Sequence[Path], names: Sequence[str], get: str) -> Path:
 
 
 def folder_of(path: str | None, get: str) -> Path:
-    """`data.path` as a folder that exists; DataUnavailable saying what to `get` when it is not set or missing."""
+    """`data.path` as an existing folder; DataUnavailable, with `get` as the next step, if it is not set or missing."""
     if path is None:
         raise DataUnavailable("this set must be downloaded by hand", "data.path is not set", get)
     if not Path(path).is_dir():

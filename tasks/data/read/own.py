@@ -1,7 +1,8 @@
-"""Your own files: which there are, their rows by the names of their columns, and one file split by content.
+"""Your own files: finding them, reading rows by column name, and splitting a single file by content.
 
-A path is a folder with the files of each split, `train.csv`, `dev.csv` and `test.csv` (or `test.csv` alone, to score a model on),
-or one file. Files may be packed by gzip or bzip2. A tsv file has no quotes: a cell is what stands between two tabs.
+A path is either one file, or a folder with the files of each split: `train.csv`, `dev.csv` and `test.csv` (or only
+`test.csv`, to evaluate a model on it). Files may be compressed with gzip or bzip2. A tsv file has no quoting: a cell is
+the text between two tabs.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from tasks.data.read.pairs import cached_parts
 from tasks.data.read.splits import Parts, normalized, split_by_content
 from tasks.data.records import clean
 
-RECIPE = 1  # raised when the same files would give other records or splits
-WHOLE = ""  # instead of a split: the one file that is still to be split
+RECIPE = 1  # increased when the same files would give other records or splits
+WHOLE = ""  # key used instead of a split name: one file that is still to be split
 STEMS = {"train": ("train",), "dev": ("dev", "valid", "val"), "test": ("test",)}
 PACKED = ("", ".gz", ".bz2")
 TABLES = ((".csv",), (".tsv",), (".jsonl",), (".json",))
 DIALECTS: Mapping[str, dict[str, Any]] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
-WARNED = 0.1  # share of the texts left out above which the footer warns
+WARNED = 0.1  # the footer warns if a larger share of the texts is left out
 STEP = "correct the file, or the options data.* that say how it is read"
 MEMORISED = "its scores show what was memorised"
 EQUAL = (("dev", "train", MEMORISED), ("test", "train", MEMORISED), ("test", "dev", "its scores chose the model"))
@@ -37,7 +38,10 @@ Files = Mapping[str, tuple[Path, ...]]
 
 @dataclass(frozen=True)
 class Row:
-    """The cells of one record, white space as single spaces, and where they stand; `place` is that in a JSON list."""
+    """The cells of one record, with runs of white space as single spaces, and its position in the file.
+
+    `place` is the position in a JSON list.
+    """
 
     cells: tuple[str, ...]
     path: Path
@@ -49,14 +53,15 @@ class Row:
 
 
 def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[str] = SPLITS) -> Files:
-    """The files of each split of a folder, or {WHOLE: (file,)}.
+    """The files of each split of a folder, or {WHOLE: (file,)} for a single file.
 
     Args:
-        layouts: what the names of a split's files end in: (".tsv",), or (".en", ".de") for two files.
-        needed: the splits that a folder must have, unless it has a test split alone.
+        layouts: possible endings of a split's files: (".tsv",), or (".en", ".de") for two files.
+        needed: the splits that a folder must have, unless it has only a test split.
 
     Raises:
-        DataUnavailable: a file is missing; it says what was looked for. DataError: a split that is there twice, another format.
+        DataUnavailable: a file is missing; the message lists the names that were looked for.
+        DataError: there are several files for one split, or the format is not supported.
     """
     wanted = ", ".join(" and ".join(f"*{end}" for end in layout) for layout in layouts)
     if path is None:
@@ -93,21 +98,23 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
 
 
 def _there(folder: Path, stem: str, layout: Sequence[str]) -> tuple[Path, ...]:
-    """The files of a layout, plain and packed; nothing unless there is one of every ending."""
+    """The files of a layout, plain and compressed; empty if one of its endings has no file."""
     found = [[p for packed in PACKED if (p := folder / f"{stem}{end}{packed}").is_file()] for end in layout]
     return tuple(path for files in found for path in files) if all(found) else ()
 
 
 def ending(path: Path) -> str:
-    """What a file's name ends in, but for .gz and .bz2."""
+    """The ending of a file name, ignoring .gz and .bz2."""
     return Path(path.stem).suffix if path.suffix in PACKED[1:] else path.suffix
 
 
 def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """The cells of `columns` in every record of a csv or tsv file with a head line, a jsonl file, or a JSON list of objects.
+    """The cells of `columns` in every record of a file.
+
+    The file is a csv or tsv file with a header line, a jsonl file, or a JSON list of objects.
 
     Raises:
-        DataError: a line that is not a record, or a missing column.
+        DataError: a line is not a record, or a column is missing.
     """
     kind, fields = ending(path), dict.fromkeys(columns, (str, int))
     if kind in DIALECTS:
@@ -129,7 +136,7 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def filled(found: Iterator[Row], texts: slice) -> Iterator[Row]:
-    """The rows of which the cells `texts` are not blank; the others are counted."""
+    """The rows whose cells `texts` are all non-blank; the others are counted."""
     for row in found:
         if all(row.cells[texts]):
             yield row
@@ -138,7 +145,10 @@ def filled(found: Iterator[Row], texts: slice) -> Iterator[Row]:
 
 
 def sources(files: Files, *read: Any) -> dict[str, Any]:
-    """Split -> what it is read from, as `tasks.data.dataset.make` takes it; `read`: the options that matter. Equal files are counted."""
+    """Map each split to its source, in the form that `tasks.data.dataset.make` accepts.
+
+    `read` holds the options that affect the records. Splits with equal files are counted.
+    """
     stamps = {split: [RECIPE, [sha256_of(path) for path in paths], *read] for split, paths in files.items()}
     for split, other, why in EQUAL:
         if split in stamps and stamps[split] == stamps.get(other):
@@ -147,14 +157,17 @@ def sources(files: Files, *read: Any) -> dict[str, Any]:
 
 
 def split_rows(files: Files, texts: Sequence[str], source: Any, root: Path, progress: Progress) -> tuple[Parts, str]:
-    """Row numbers of each split of one file, near-duplicates together, and a sentence for the footer.
+    """Split the rows of one file, keeping near-duplicates together.
+
+    Returns the row numbers of each split, and a sentence for the footer.
 
     Args:
-        texts: of each row; rows whose texts agree up to case, digits and punctuation are one text.
-        source: what the rows are read from. root: folder below which the split is kept.
+        texts: the text of each row; texts that differ only in case, digits or punctuation are treated as one text.
+        source: description of the rows' source.
+        root: folder in which the split is stored.
 
     Raises:
-        DataError: too few texts for three splits.
+        DataError: there are too few texts for three splits.
     """
     same: dict[str, list[int]] = {}
     for i, one in enumerate(texts):

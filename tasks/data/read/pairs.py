@@ -1,4 +1,4 @@
-"""What sets of sentence pairs share: options, bounds on words, rows made once and kept."""
+"""Shared parts of the sentence-pair data sets: options, limits on the number of words, and cached rows and splits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ ENGLISH = {"source_lang": "en", "target_lang": "en"}
 
 
 def word_bounds(source: int | None, target: int | None, help: str) -> Any:
-    """An option: a bound on whitespace words, as {source: .., target: ..} or one number for both; null: none."""
+    """An option that limits the number of whitespace-separated words, with null for no limit.
+
+    Its value is {source: .., target: ..}, or one number for both.
+    """
 
     def read(value: Any) -> dict[str, int | None]:
         bounds = dict(value) if isinstance(value, Mapping) else dict.fromkeys(SIDES, value)
@@ -39,34 +42,34 @@ def word_bounds(source: int | None, target: int | None, help: str) -> Any:
 
 
 def language(default: str, *allowed: str) -> Any:
-    """An option: a language of a set that has several."""
+    """An option that selects one of several languages of a data set."""
     return choice(default, *allowed, help="language code")
 
 
 class Translated:
-    """Options of a set with `source_lang` and `target_lang`."""
+    """Options of a data set with `source_lang` and `target_lang`."""
 
     def problems(self) -> list[str]:
-        """What is wrong with the two languages together."""
+        """Problems of the combination of the two languages."""
         if self.source_lang != self.target_lang:
             return []
         step = "set source_lang and target_lang to two different languages"
         return [f"target_lang={self.target_lang!r} is the source's language too; {step}"]
 
     def about(self) -> dict[str, str]:
-        """What `about` says of a translation set."""
+        """The `about` entries of a translation data set."""
         return {"source_lang": self.source_lang, "target_lang": self.target_lang}
 
 
 class Bounded:
-    """Options of a set with `min_words` and `max_words`, each {source: .., target: ..}."""
+    """Options of a data set with `min_words` and `max_words`, each {source: .., target: ..}."""
 
     def bounds(self) -> list[Any]:
-        """The word bounds, for a fingerprint."""
+        """The limits on the number of words, for a fingerprint."""
         return [self.min_words, self.max_words]
 
     def within(self, pairs: Iterable[Pair]) -> list[Pair]:
-        """The pairs whose two sides (the first reference) have an allowed number of whitespace words."""
+        """The pairs whose source and first reference have an allowed number of whitespace-separated words."""
 
         def fits(text: str, side: str) -> bool:
             low, high = self.min_words[side], self.max_words[side]
@@ -76,7 +79,7 @@ class Bounded:
         return [p for p in pairs if fits(p.source, "source") and fits(p.references[0], "target")]
 
     def shortfall(self) -> list[str]:
-        """A shortfall when pairs are left out by their number of words."""
+        """A shortfall if pairs may be left out because of their number of words, otherwise an empty list."""
         each = (("at least", self.min_words), ("at most", self.max_words))
         parts = [
             f"{what} {bound[side]} words a {side}" for what, bound in each for side in SIDES if bound[side] is not None
@@ -85,21 +88,21 @@ class Bounded:
 
 
 def parallel(files: Sequence[Path], read: Callable[[Path], Sequence[str]]) -> list[Pair]:
-    """Pair what `read` gives of two files; `DataError` naming both when they differ in length."""
+    """Pair the texts that `read` returns for two files; `DataError`, naming both, if their numbers of texts differ."""
     source, target = map(read, files)
     same_length(files, (source, target))
     return [Pair(clean(s), (clean(t),)) for s, t in zip(source, target, strict=True)]
 
 
 def cached_rows(path: Path, make: Callable[[], tuple[Rows, dict[str, Any]]], progress: Progress) -> tuple[Rows, dict]:
-    """Rows of strings kept as JSON lines at `path`; the first line holds what is known about them and their sha256.
+    """Rows of strings, cached as JSON lines at `path`. The first line holds their description and sha256.
 
     Args:
-        path: where they are kept.
-        make: makes the rows and their description when `path` is absent or damaged.
+        path: the cache file.
+        make: creates the rows and their description if `path` is missing or damaged.
 
     Returns:
-        rows, and the description (with `sha256`).
+        the rows, and their description (with `sha256`).
     """
     if path.is_file():
         try:
@@ -117,9 +120,10 @@ def cached_rows(path: Path, make: Callable[[], tuple[Rows, dict[str, Any]]], pro
 
 
 def cached_parts(path: Path, key: str, make: Callable[[], Parts], progress: Progress) -> Parts:
-    """A split kept at `path` for what `key` names, with its checksum; made again when `key` changed or the file is not what was written.
+    """A split cached at `path` with its checksum; made again if `key` has changed or the file was modified.
 
-    What is there without a checksum, or with a wrong one, is not used: the split is made again, and another one is kept beside.
+    A stored split with a missing or wrong checksum is not used. If the new split differs from it, the stored one is
+    kept next to the new one, as `<name>.unused`.
     """
     before: dict[str, Any] = {}
     try:

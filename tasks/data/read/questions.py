@@ -1,6 +1,7 @@
-"""The formats that questions about images come in: VQA v2, easy-VQA, NLVR.
+"""File formats of questions about images: VQA v2, easy-VQA and NLVR.
 
-Readers return questions in the file's order and never skip silently: what is left out is counted (`tasks.data.read.formats`).
+Readers return questions in file order. Nothing is skipped silently: questions that are left out are counted
+(`tasks.data.read.formats`).
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ NUMBERED = (int, str)
 
 
 def read_vqa2(questions: Path, annotations: Path | None) -> list[Question]:
-    """The challenge's JSON (VQA v1 and v2), plain or gzipped (by content, whatever the name); those of both files are counted.
+    """Read the challenge's JSON (VQA v1 and v2), plain or gzipped (detected from the content, whatever the file name).
+
+    Questions without an annotation, and annotations without a question, are left out and counted.
 
     Args:
         questions: {"questions": [{"image_id", "question", "question_id"}, ...]}.
-        annotations: {"annotations": [{"question_id", "answers": [{"answer"}, ...], "answer_type", ...}, ...]}; None for a
-            test set whose answers are hidden.
+        annotations: {"annotations": [{"question_id", "answers": [{"answer"}, ...], "answer_type", ...}, ...]}; None for
+            a test set with hidden answers.
     Raises:
-        DataError: a file is missing, no JSON, or not of this format.
+        DataError: a file is missing, is not JSON, or does not have this format.
     """
     asked = _entries(questions, "questions", {"image_id": NUMBERED, "question": str, "question_id": NUMBERED})
     by_id: dict[Any, dict] = {}
@@ -47,7 +50,7 @@ def read_vqa2(questions: Path, annotations: Path | None) -> list[Question]:
 
 
 def _answers(note: dict, path: Path) -> tuple[tuple[str, ...], str, str]:
-    """The normalised answers of an annotation, the one given most often, and its type."""
+    """The normalised answers of an annotation, the most frequent answer, and its type."""
     of = f"question {note['question_id']}: "
     given = tuple(normalized(check_fields(a, {"answer": str}, path, of)["answer"]) for a in note["answers"])
     chosen = note.get("multiple_choice_answer") or (Counter(given).most_common(1)[0][0] if given else "")
@@ -60,7 +63,7 @@ def _answers(note: dict, path: Path) -> tuple[tuple[str, ...], str, str]:
 
 
 def read_easy_vqa(path: Path, split: str) -> list[Question]:
-    """easy-VQA: [[question, answer, image number], ...]; images are keyed "<split>/<number>"."""
+    """Read easy-VQA: [[question, answer, image number], ...]; the image keys are "<split>/<number>"."""
     loaded = parse_json(read_text(path), path)
     kinds, expected = [str, str, int], "a list of [question, answer, image number]"
     if not isinstance(loaded, list) or not loaded:
@@ -75,7 +78,7 @@ def read_easy_vqa(path: Path, split: str) -> list[Question]:
 
 
 def read_nlvr(path: Path, split: str) -> list[Question]:
-    """NLVR (Suhr et al. 2017): one JSON object a line, a sentence that is true or false of its image.
+    """Read NLVR (Suhr et al. 2017): one JSON object per line, with a sentence that is true or false for its image.
 
     The image is that of permutation 0, "<split>-<identifier>-0"; the answer is "true" or "false", of type yes/no.
     """
@@ -100,7 +103,10 @@ def _entries(path: Path, key: str, fields: Mapping[str, Any]) -> list[dict]:
 
 
 def hold_out(questions: Sequence[Question], share: float) -> tuple[list[Question], list[Question]]:
-    """Split by image, decided by the hash of its key: (the rest, about `share` of the images, but at least one of several)."""
+    """Split questions by image into (the rest, held out), using the hash of the image key.
+
+    About `share` of the images are held out, or at least one if there are several images.
+    """
     parts: tuple[list[Question], list[Question]] = ([], [])
     places = sorted({_place(q.image) for q in questions})
     limit = max(share, places[1]) if len(places) > 1 else share
@@ -110,7 +116,10 @@ def hold_out(questions: Sequence[Question], share: float) -> tuple[list[Question
 
 
 def limited(questions: Sequence[Question], limit: int | None) -> list[Question]:
-    """At most `limit` questions: whole images in the order of their hash, the last one cut; in the original order."""
+    """At most `limit` questions, in the original order.
+
+    Images are taken in the order of their hash, with all their questions; only the last image may be cut.
+    """
     if limit is None or len(questions) <= limit:
         return list(questions)
     order = sorted(range(len(questions)), key=lambda i: (_place(questions[i].image), i))

@@ -1,13 +1,14 @@
-"""Train, dev and test by content: reproducible without a list of names, and no near-duplicate on both sides.
+"""Split data into train, dev and test by content: reproducible without lists of names, no near-duplicates in two parts.
 
-Two texts are near-duplicates when they share half of their different words,
+Two texts are near-duplicates if they share half of their different words,
 
     J(a, b) = |a & b| / |a | b| >= 1/2        over the words of `normalized` texts,
 
-which takes in nearly all pairs that difflib calls .8 similar. Near-duplicates form groups, and a group goes into one split
-as a whole. Nearness is not transitive, though: chains of it would join a third of a manual into one group. So groups grow
-along the nearest pairs first and never beyond .5 % of the texts; of a near pair that ends up on two sides for that reason,
-the training text (or the dev text, near a test text) is left out.
+which includes nearly all pairs with a difflib similarity of at least .8. Near-duplicates form groups, and all texts of
+a group go into the same split. However, near-duplication is not transitive: chains of near-duplicates would join a
+third of a manual into one group. Groups are therefore built from the nearest pairs first and never exceed .5 % of the
+texts. If a near-duplicate pair still ends up in two splits, the training text (or the dev text, if the other is a test
+text) is left out.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from scipy.cluster.hierarchy import DisjointSet
 
 SHARES = {"dev": 0.05, "test": 0.05}
 NEAR = 0.5
-LARGEST_SHARE = 0.005  # of the texts in a group that nearness made
+LARGEST_SHARE = 0.005  # of all texts, in a group joined by near-duplicates
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Item numbers of each split, those left out (near an item of another split), and the size of the largest group."""
+    """Item numbers of each split, items left out (near an item in another split), and the size of the largest group."""
 
     train: list[int]
     dev: list[int]
@@ -37,7 +38,7 @@ class Parts:
     largest: int
 
     def note(self, what: str) -> str:
-        """A sentence for the footer."""
+        """A sentence about the split for the footer; `what` names the items."""
         n = sum(map(len, (self.train, self.dev, self.test, self.left_out)))
         return (
             f"split by content: {what} that share half of their words are in one split (largest group {self.largest / n:.2%} of them; "
@@ -46,25 +47,26 @@ class Parts:
 
 
 def normalized(text: str) -> str:
-    """Key under which texts count as the same: lower case, letters only, digit runs as one 0."""
+    """Key by which texts are compared: lower case, letters only, runs of digits replaced by one 0."""
     return " ".join(re.sub(r"\d+", "0", re.sub(r"[^\w\s]|_", " ", text.lower())).split())
 
 
 def split_by_content(
     keys: Sequence[Iterable[Hashable]], names: Sequence[str], texts: Sequence[Sequence[str]] = ()
 ) -> Parts:
-    """Split items so that items sharing a key, directly or through others, and near-duplicates land in the same split.
+    """Split items so that near-duplicates, and items that share a key (directly or via others), are in the same split.
 
-    A group's split is decided by the sha256 of its smallest name, and items are ordered by the sha256 of theirs. Both depend
-    on the item alone, so a corpus that grows by some items keeps the others where they were, unless groups change.
+    The split of a group is determined by the sha256 of its smallest name, and items are ordered by the sha256 of their
+    names. Both depend only on the items themselves: if a corpus grows, existing items stay in their splits, unless
+    groups change.
 
     Args:
         keys: the keys of each item.
-        names: a text of each item, unique or nearly so.
-        texts: for each side that is looked at for near-duplicates, the text of each item.
+        names: a text for each item, unique or nearly so.
+        texts: one list per side that is searched for near-duplicates, with the text of each item.
 
     Returns:
-        about 5 % of the items each in dev and test.
+        a split with about 5 % of the items each in dev and test.
     """
     groups = DisjointSet(range(len(keys)))
     first: dict[Hashable, int] = {}
@@ -91,10 +93,10 @@ def split_by_content(
 
 
 def near_pairs(texts: Sequence[str], least: float = NEAR) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs i < k with J >= `least`, int64 [2, pairs], and their J [pairs]. Texts without a word have no pair.
+    """All pairs i < k with J >= `least`, int64 [2, pairs], and their J [pairs]. Texts without words are in no pair.
 
-    Two texts that near share a word among the first n - ceil(least n) + 1 of their n words, rarest first (prefix filter:
-    Chaudhuri et al. 2006, Bayardo et al. 2007); only such pairs are compared.
+    Two texts with J >= `least` share a word among the first n - ceil(least n) + 1 of their n words, ordered rarest
+    first (prefix filter: Chaudhuri et al. 2006, Bayardo et al. 2007); only pairs that share such a word are compared.
     """
     words, rarest = _word_matrix(texts)
     size = np.diff(words.indptr)
@@ -107,7 +109,7 @@ def near_pairs(texts: Sequence[str], least: float = NEAR) -> tuple[np.ndarray, n
         found = (heads[start : start + 2048] @ columns).tocoo()
         i, k = found.row.astype(np.int64) + start, found.col.astype(np.int64)
         rest = np.maximum(size - head, 0)[np.stack([i, k])].max(0)
-        most = found.data + rest  # shared words: those seen, and one text's rest
+        most = found.data + rest  # upper bound of shared words: those seen, and the rest of a text
         fits = (i < k) & (np.minimum(size[i], size[k]) >= least * np.maximum(size[i], size[k]))
         fits &= most * (1 + least) >= least * (size[i] + size[k]) - 1e-9
         i, k = i[fits], k[fits]
@@ -119,7 +121,10 @@ def near_pairs(texts: Sequence[str], least: float = NEAR) -> tuple[np.ndarray, n
 
 
 def _word_matrix(texts: Sequence[str]) -> tuple[sparse.csr_matrix, np.ndarray]:
-    """Which words a text has, [texts, words] of ones, and its column numbers row by row, rarest first; ties by the word."""
+    """The words of each text as a 0/1 matrix [texts, words], and its column numbers row by row, rarest word first.
+
+    Ties are broken alphabetically.
+    """
     rows = [sorted(set(normalized(text).split())) for text in texts]
     known = sorted({word for row in rows for word in row})
     number = {word: i for i, word in enumerate(known)}

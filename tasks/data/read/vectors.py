@@ -1,4 +1,4 @@
-"""Word vectors to start from: a file in GloVe's text format, or counted in the training texts themselves."""
+"""Initial word vectors, read from a file in GloVe's text format or computed from word counts in the training texts."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tasks.data.errors import DataError
 from tasks.data.progress import Progress
 from tasks.data.read.formats import LONGEST_TEXT, check_kind, damaged, decode, opened
 
-COUNTED = "ppmi"  # in place of a file's name
+COUNTED = "ppmi"  # used instead of a file name
 _WINDOW = 5
 _SMOOTHING = 0.75
-_DEVIATION = 0.35  # of one component, about that of GloVe's 300-d vectors
+_DEVIATION = 0.35  # standard deviation of one component, about that of GloVe's 300-d vectors
 
 
 def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tuple[list[str], np.ndarray]:
-    """The wanted words that the file has, in its order, and their vectors [found, dim] float32.
+    """The wanted words that occur in the file, in file order, and their vectors [found, dim] float32.
 
-    The number of dimensions is read from the first line; a head line of two numbers (word2vec's format) is skipped.
-    Words of GloVe 840B may contain spaces: the numbers are taken from the end of the line.
+    The number of dimensions is determined from the first line; a header line of two numbers (word2vec's format) is
+    skipped. Words of GloVe 840B may contain spaces, so the numbers are taken from the end of the line.
 
     Raises:
-        DataError: a line without the expected numbers, or no wanted word in the file.
+        DataError: a line does not have the expected numbers, or the file contains no wanted word.
     """
     words: list[str] = []
     rows: list[np.ndarray] = []
@@ -69,15 +69,15 @@ def read_vectors(path: Path, wanted: Container[str], progress: Progress) -> tupl
 
 
 def counted_vectors(texts: Iterable[Sequence[str]], words: Sequence[str], dim: int) -> np.ndarray:
-    """Vectors [words, dim] float32 of the words, from what stands near them: positive PMI, truncated SVD.
+    """Vectors [words, dim] float32 of the words, from their co-occurrence counts: positive PMI and truncated SVD.
 
-    Neighbours within five words count 1 / distance; other words are left out first, equal texts count once (a premise
-    stands in several pairs). Contexts smoothed by .75, singular values by the power 1/2 and rows of one length: options
-    of Levy, Goldberg & Dagan 2015, not tuned by us. Deterministic up to rounding, and up to the sign of a component
-    whose largest entries tie.
+    Neighbours within five words count 1 / distance. Other words are removed first, and equal texts count once (a
+    premise occurs in several pairs). Contexts are smoothed with the power .75, singular values are raised to the power
+    1/2, and rows are scaled to the same length: options of Levy, Goldberg & Dagan 2015, which we did not tune. The
+    result is deterministic up to rounding, and up to the sign of a component whose largest entries tie.
 
     Raises:
-        DataError: fewer than dim + 1 words, or no two of them near each other.
+        DataError: there are fewer than dim + 1 words, or no two of them occur near each other.
     """
     from scipy import sparse
     from scipy.sparse.linalg import svds
@@ -107,5 +107,5 @@ def counted_vectors(texts: Iterable[Sequence[str]], words: Sequence[str], dim: i
     vectors = left * np.sqrt(values)
     vectors *= np.sign(vectors[np.abs(vectors).argmax(0), np.arange(dim)])  # a singular vector's sign is arbitrary
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    known = lengths > 1e-8 * lengths.max()  # the others have no neighbours, or components beyond the kept ones
+    known = lengths > 1e-8 * lengths.max()  # other words have no neighbours, or only components that were truncated
     return np.where(known, vectors * (_DEVIATION * dim**0.5 / np.where(known, lengths, 1.0)), 0.0).astype(np.float32)

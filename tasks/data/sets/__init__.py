@@ -1,1 +1,1 @@
-"""Data sets by file name: each module has `KIND`, `Options` and `load(options, root, progress) -> DataSet`."""
+"""Data set loaders: each module has `KIND`, `Options` and `load(manifest, options, root, progress) -> DataSet`."""

@@ -1,4 +1,4 @@
-"""baseline-1M EN-FR of the NMT-Benchmark: 1M pairs of Europarl and News Commentary; the translation data of Laha et al. 2018."""
+"""baseline-1M EN-FR of the NMT-Benchmark: 1M pairs from Europarl and News Commentary, used by Laha et al. 2018."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KIND = "pairs"
 
 @dataclass
 class Options(Translated):
-    """Either direction; the generic test set of the archive."""
+    """Either translation direction, with the archive's generic test set."""
 
     source_lang: str = language("fr", "en", "fr")
     target_lang: str = language("en", "en", "fr")
@@ -27,7 +27,7 @@ class Options(Translated):
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Files baseline-1M_train.en, baseline-1M_valid.fr and so on; lines are read on demand."""
+    """Read the files baseline-1M_train.en, baseline-1M_valid.fr and so on; lines are read on demand."""
     folder = root / manifest["name"] if options.path is None else folder_of(options.path, manifest["get"])
     places = sources.folders_in(folder)
     about, splits, hashes = options.about(), {}, {}

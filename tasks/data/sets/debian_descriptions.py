@@ -1,7 +1,8 @@
-"""Descriptions of Debian packages: first paragraph to synopsis; stands for Gigaword and DUC in the demo.
+"""Debian package descriptions: summarize the first paragraph into the synopsis; replaces Gigaword and DUC in the demo.
 
-A private apt fetches them, from one release of Debian. There is one row for each paragraph: packages built from one source
-share theirs, and the one with the source package's name stands for all of them.
+The descriptions are fetched with a private apt from one release of Debian, with one row per paragraph. Packages built
+from the same source share a paragraph; the row is taken from the package that is named like the source package, if
+there is one.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from tasks.data.read.splits import Parts, normalized, split_by_content
 from tasks.data.records import Pair, clean
 
 KIND = "pairs"
-RECIPE = 2  # raised when the same lists would give other rows or splits
-LEAST_WORDS = 10  # of a paragraph
-# packages whose description says nothing of their own
+RECIPE = 2  # increased when the same lists would give other rows or splits
+LEAST_WORDS = 10  # fewest words of a paragraph
+# packages whose description has no content of its own
 _EMPTY_SYNOPSIS = re.compile(r"\b(transitional|dummy) (dummy |transitional )?package\b|^dummy\b", re.I)
 _EMPTY_PARAGRAPH = re.compile(
     r"^This package (is a transitional|contains the source for the Rust)|\bdummy package\b", re.I
@@ -33,7 +34,7 @@ _EMPTY_PARAGRAPH = re.compile(
 
 @dataclass
 class Options(Bounded):
-    """About 36,000 pairs; paragraphs have ten words or more."""
+    """About 36,000 pairs; paragraphs have at least ten words."""
 
     min_words: dict = word_bounds(10, 1, "fewest words of a text")
     max_words: dict = word_bounds(1000, 100, "most words of a text")
@@ -44,7 +45,7 @@ class Options(Bounded):
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Fetched by a private apt."""
+    """Fetch the descriptions with a private apt."""
     found = load_descriptions(root, progress)
 
     def read(progress: Progress) -> Splits:
@@ -59,7 +60,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
 
 @dataclass(frozen=True)
 class Description:
-    """What the lists say of a package: its source package, its section, first paragraph and synopsis."""
+    """Package metadata from the package lists: source package, section, first paragraph and synopsis."""
 
     source: str
     package: str
@@ -70,7 +71,7 @@ class Description:
 
 @dataclass(frozen=True)
 class Descriptions:
-    """All descriptions, which of them are in which split, and what they are made from (`sha256`)."""
+    """All descriptions, their split, and the hash of the data they are made from (`sha256`)."""
 
     rows: list[Description]
     parts: Parts
@@ -82,10 +83,10 @@ class Descriptions:
 
 
 def load_descriptions(root: Path, progress: Progress) -> Descriptions:
-    """No source package, no synopsis and no near-duplicate of a paragraph is in two splits.
+    """All descriptions with their split: no source package, synopsis or near-duplicate paragraph occurs in two splits.
 
     Raises:
-        DataUnavailable: there is no apt here, or it cannot reach its sources.
+        DataUnavailable: apt is not installed, or it cannot reach its sources.
     """
 
     def make() -> tuple[list[list[str]], dict[str, Any]]:
@@ -116,12 +117,12 @@ def load_descriptions(root: Path, progress: Progress) -> Descriptions:
 
 
 def description_rows(translations: Iterable[str], packages: Iterable[str]) -> list[list[str]]:
-    """Rows of the fields of `Description`, one per different paragraph, sorted by package.
+    """Rows with the fields of `Description`, one per different paragraph, sorted by package.
 
     Args:
         translations: stanzas of the Translation-en lists.
-        packages: stanzas of the Packages lists, for the names of source packages and for descriptions that are there
-            in full (sources without translation lists).
+        packages: stanzas of the Packages lists, for the names of source packages, and for full descriptions (from
+            sources without translation lists).
     """
     origin: dict[str, tuple[str, str]] = {}  # package -> source package, section
     described: dict[str, tuple[str, str]] = {}
@@ -145,7 +146,7 @@ def description_rows(translations: Iterable[str], packages: Iterable[str]) -> li
 
 
 def _fields(stanza: str) -> dict[str, str]:
-    """Field -> value of a stanza; continuation lines keep their line ends."""
+    """Field -> value of a stanza. Continuation lines keep their line ends."""
     fields: dict[str, str] = {}
     for block in re.split(r"\n(?=\S)", stanza.strip("\n")):
         key, colon, value = block.partition(":")
@@ -155,7 +156,7 @@ def _fields(stanza: str) -> dict[str, str]:
 
 
 def _describe(described: dict[str, tuple[str, str]], name: str, description: str) -> None:
-    """Note a package's (first paragraph, synopsis) when its description has both and the paragraph is long enough."""
+    """Store a package's (first paragraph, synopsis) if the description has both and the paragraph is long enough."""
     synopsis, _, body = description.partition("\n")
     paragraph = clean(re.split(r"\n\s*\.\s*(?:\n|$)", "\n" + body + "\n")[0])
     if name and synopsis.strip() and len(paragraph.split()) >= LEAST_WORDS:

@@ -1,12 +1,13 @@
-"""Look-up in real text, for the entailment model in the demo: the synopses of four Debian packages; what is the third one?
+"""Look-up in real text for the demo's entailment model: given the synopses of four Debian packages, classify the third.
 
     synopses   "first : module to read ID3 tags second : penguin-themed solitaire games third : .. fourth : .."
     which      "third"
     classes    perl, python, program: a Perl module, a Python module, a program (by the sections of Debian's archive)
 
-It is not entailment. Like entailment, it has two texts of which neither tells anything alone: the second says where to look
-in the first. After five epochs the demo's model has 84 % of the test examples right with softmax, 85 % with sparsemax, and
-61 % with uniform attention (measured, one seed each; without the l2 term, which under Adam keeps the attention from starting).
+This is not entailment, but like entailment it has two texts, neither of which is sufficient on its own: the second text
+says where to look in the first. After five epochs the demo's model classifies 84 % of the test examples correctly with
+softmax, 85 % with sparsemax, and 61 % with uniform attention (measured, one seed each; without the l2 term, which under
+Adam prevents the attention from starting to learn).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ CLASSES = ("perl", "python", "program")
 FIELDS = ("synopses", "which")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 SIZES = {"train": 12_000, "dev": 1_000, "test": 1_000}
-WORDS = 8  # kept of a synopsis
+WORDS = 8  # words of a synopsis that are kept
 PROGRAMS = (
     "admin", "comm", "database", "editors", "electronics", "games", "gnome", "graphics", "hamradio", "kde", "mail", "math", "net",
     "otherosfs", "science", "sound", "tex", "text", "utils", "video", "web", "x11",
@@ -36,14 +37,14 @@ PROGRAMS = (
 
 @dataclass
 class Options:
-    """12,000 / 1,000 / 1,000 examples, the classes in equal parts, or as many as `limits` says."""
+    """12,000 train, 1,000 dev and 1,000 test examples, or as many as `limits` allows; classes are equally frequent."""
 
     packages: int = integer(4, low=2, high=len(ORDINALS), help="synopses in the first text")
     limits: Limits = limits()
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """The packages of an example are of one split of `debian_descriptions`, so no synopsis is in two splits."""
+    """All packages of an example are in the same split of `debian_descriptions`, so no synopsis is in two splits."""
     found = load_descriptions(root, progress)
     sizes = {split: options.limits.of(split) or SIZES[split] for split in SPLITS}
 
@@ -58,12 +59,12 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
 
 
 def class_of(row: Description) -> str | None:
-    """Class of a package by its section; None for sections that are left out."""
+    """Class of a package according to its section; None if the section is not used."""
     return "program" if row.section in PROGRAMS else row.section if row.section in CLASSES else None
 
 
 def examples(rows: Sequence[Description], count: int, packages: int, seed: str) -> Iterator[Example]:
-    """`count` examples; place and class go round, the packages are drawn by class."""
+    """Yield `count` examples. Position and class are assigned in rotation; packages of a class are drawn at random."""
     texts: dict[str, list[str]] = {name: [] for name in CLASSES}
     for row in rows:
         if (name := class_of(row)) is not None:

@@ -1,4 +1,7 @@
-"""DUC 2003 and 2004, task 1: test sets for models trained on Gigaword, by agreement with NIST; layout of Rush et al. 2015."""
+"""DUC 2003 and 2004, task 1: test sets for models trained on Gigaword, in the layout of Rush et al. 2015.
+
+The data require an agreement with NIST.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,17 @@ KIND = "pairs"
 
 @dataclass
 class Options:
-    """Documents with four references; nothing to train on."""
+    """Documents with four references each; there is no training data."""
 
     path: str | None = local("folder with input.txt and task1_ref0.txt to task1_ref3.txt, or one that holds it")
     limits: Limits = limits()
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Text as published: its digits are digits, while Gigaword's are #, which about["digits"] says (Rush et al.'s NAMAS)."""
+    """Load the text as published, with ordinary digits.
+
+    Gigaword has # for each digit, which about["digits"] records (Rush et al.'s NAMAS).
+    """
     name, year, step = manifest["name"], manifest["name"][-4:], manifest["get"]
     folder = folder_of(options.path, step)
     source = find_file((folder / name.upper(), folder / f"clean_{year}", folder), ("input.txt",), step)

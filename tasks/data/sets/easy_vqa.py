@@ -1,4 +1,4 @@
-"""easy-VQA: questions about generated images of one coloured shape, from a wheel; stands for VQA v2 in the demo."""
+"""easy-VQA: questions about generated images of one coloured shape, from a wheel; replaces VQA v2 in the demo."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KIND = "questions"
 
 @dataclass
 class Options:
-    """Questions about one shape; 13 answers. The training images held out are dev."""
+    """Questions about one shape, with 13 answers. Dev consists of held-out training images."""
 
     input: str = choice("pixels", "pixels", "none", help="pixels: a CNN of the model reads them; none: questions alone")
     image_size: list = listing([64, 64], integer(low=1), length=2, help="height and width that pixels are resized to")
@@ -26,7 +26,7 @@ class Options:
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """38,575 + 9,673 questions on 4,000 + 1,000 images."""
+    """38,575 + 9,673 questions about 4,000 + 1,000 images (train + test, before dev is held out)."""
     wheel = fetch_wheel(manifest["package"], str(manifest["version"]), root, progress, manifest["sha256"])
     folder = wheel / "easy_vqa" / "data"
 

@@ -1,4 +1,4 @@
-"""Features with labels from your own files: ARFF, csv, tsv or svmlight; one file, or train and test (dev if there is one)."""
+"""Features with labels from your own ARFF, csv, tsv or svmlight files: one file, or train, test and optionally dev."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Arrays = tuple[np.ndarray, np.ndarray]  # features [n, d], labels bool [n, K]
 
 @dataclass
 class Options:
-    """Columns of 0 and 1 are labels, all others features; in svmlight labels are words before the features."""
+    """Columns of 0 and 1 are labels, all others are features; in svmlight, the words before the features are labels."""
 
     path: str | None = local("folder with files for train and test, or one file to split")
     label: list = listing([], text(), help="names of the labels; []: svmlight only, those of the training documents")
@@ -36,7 +36,11 @@ class Options:
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Without dev, penalties are chosen by cross-validation; of one file, every tenth document by its hash is test."""
+    """Load train and test, and dev if there is one.
+
+    Without dev, penalties are chosen by cross-validation. A single file is split by hash: about every tenth document is
+    test.
+    """
     files = own.find(options.path, LAYOUTS, ("train", "test"))
     if "train" not in files and own.WHOLE not in files:
         expected = "train and test: features are standardised by train"
@@ -73,7 +77,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
 
 
 def _tables(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str], dict[str, Arrays]]:
-    """ARFF, csv or tsv: the labels are columns. All splits have the columns of the first one."""
+    """Read ARFF, csv or tsv files, in which labels are columns. All splits must have the columns of the first one."""
     found: dict[str, Arrays] = {}
     columns: tuple[str, ...] = ()
     for split, path in paths.items():
@@ -88,12 +92,12 @@ def _tables(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str
 
 
 def read_table(path: Path, labels: Sequence[str], columns: Sequence[str] = ()) -> tuple[tuple[str, ...], Arrays]:
-    """Names of the feature columns, features and labels of a table; `columns`: the features that it must have."""
+    """Names of the feature columns, features and labels of a table; `columns` are the features that it must have."""
     x: list[list[float]] = []
     y: list[list[bool]] = []
     for line, row in table(path, (*labels, *columns), **own.DIALECTS[own.ending(path)]):
         columns = tuple(columns) or tuple(name for name in row if name not in labels)
-        if "" in columns:  # several of them would be read as one
+        if "" in columns:  # several unnamed columns would be read as one
             raise damaged(path, "a column without a name", "a name for each column", line=1, step=own.STEP)
         if wrong := [name for name in labels if row[name].strip() not in ("0", "1")]:
             raise damaged(path, f"the label {wrong[0]} is {row[wrong[0]][:40]!r}", "0 or 1", line=line, step=own.STEP)
@@ -112,7 +116,10 @@ def _number(path: Path, line: int, name: str, cell: str) -> float:
 
 
 def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str], dict[str, Arrays]]:
-    """Lines as `sports,news 3:0.5 17:1 # comment`. Features are counted from 0 or 1: a column that is constant on train is left out."""
+    """Read lines such as `sports,news 3:0.5 17:1 # comment`.
+
+    Features may be numbered from 0 or 1, because a column that is constant on train is left out.
+    """
     documents = {split: list(_documents(path)) for split, path in paths.items()}
     first = next(iter(documents.values()))
     met = {name for _, own_labels, _ in first for name in own_labels}
@@ -136,7 +143,7 @@ def _documents(path: Path) -> list[tuple[int, list[str], dict[int, float]]]:
     for number, text_line in numbered(path):
         words = text_line.partition("#")[0].split()
         if not words:
-            continue  # blank, or a comment alone
+            continue  # blank, or only a comment
         has_labels = ":" not in words[0]
         row: dict[int, float] = {}
         for one in words[has_labels:]:

@@ -1,7 +1,8 @@
 """Pairs of texts from your own files, for translation and summarization.
 
-A folder has, for each of train, dev and test, `train.en` and `train.fr` with a text a line, or `train.tsv` (source, tab, target), or
-`train.jsonl`, `train.csv` with the names of the languages as keys or columns. One tsv, csv or jsonl file is split by content.
+For each of train, dev and test, a folder has `train.en` and `train.fr` with one text per line, or `train.tsv` (source,
+tab, target), or `train.jsonl` or `train.csv` with the names of the languages as keys or columns. A single tsv, csv or
+jsonl file is split by content.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{1,8})*")
 
 @dataclass
 class Options(Translated):
-    """Names of the two sides; where both languages are the same they are called source and target."""
+    """Names of the two sides; if both languages are the same, the sides are named source and target."""
 
     path: str | None = local("folder with files for train, dev and test, or one file to split")
     source_lang: str = text("en", help="language code: the rules of Moses, and what the files or columns are called")
@@ -47,7 +48,7 @@ class Options(Translated):
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Pairs with a blank side are left out and counted."""
+    """Load pairs; those with a blank side are left out and counted."""
     names = sides(options)
     layouts = ((f".{names[0]}", f".{names[1]}"), *own.TABLES)
     files = own.find(options.path, layouts)
@@ -71,7 +72,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
 
 
 def sides(options: Options) -> tuple[str, str]:
-    """What source and target are called in names of files, columns and keys."""
+    """The names of source and target in file names, columns and keys."""
     same = options.source_lang == options.target_lang
     return (
         options.source or ("source" if same else options.source_lang),
@@ -94,10 +95,10 @@ def _pairs(paths: tuple[Path, ...], names: tuple[str, str], headed: bool) -> Seq
 
 
 def _two_columns(path: Path) -> Iterator[own.Row]:
-    """A tsv file without a head line."""
+    """Read a tsv file without a header line."""
     for number, line in numbered(path):
         if not line.strip():
-            continue  # as in tables, a blank line is no row
+            continue  # as in tables, blank lines are skipped
         row = own.Row(tuple(map(clean, line.split("\t"))), path, number)
         if len(row.cells) != 2:
             expected = (

@@ -1,4 +1,7 @@
-"""Annotated Gigaword as released by Rush et al. 2015: first sentence to headline; Table 2 of Niculae and of Laha."""
+"""Annotated Gigaword as released by Rush et al. 2015: generate a headline from the first sentence.
+
+Used in Table 2 of Niculae and of Laha.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,14 @@ NAMES = {
 
 @dataclass
 class Options:
-    """3,803,957 / 189,651 / 1,951 pairs, tokenised, lower-cased and with # for digits as released."""
+    """3,803,957 train, 189,651 dev and 1,951 test pairs, as released: tokenised, lower-cased, and with # for digits."""
 
     path: str | None = local("folder of the authors' archive; null: the hub")
     limits: Limits = limits()
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Lines are read on demand."""
+    """Load the authors' archive or the hub's copy; lines are read on demand."""
     title = "Gigaword (Rush et al. 2015), "
     if options.path is None:
         rows = hub.load(manifest, root, progress)

@@ -1,4 +1,7 @@
-"""Hansards: 447 sentences of the Canadian parliament with sure and possible links (Och & Ney 2003; NAACL 2003), from a mirror."""
+"""Hansards: 447 sentence pairs of the Canadian parliament with sure and possible links, from a mirror.
+
+Sources: Och & Ney 2003; NAACL 2003.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ KIND = "pairs"
 
 @dataclass
 class Options(Translated):
-    """447 pairs, a test set alone; tokenised text in lower case."""
+    """447 pairs, only a test set; tokenised text in lower case."""
 
     source_lang: str = language("fr", "en", "fr")
     target_lang: str = language("en", "en", "fr")
@@ -27,7 +30,7 @@ class Options(Translated):
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """The copy of awesome-align: English-French, counted from 1."""
+    """Load the copy of awesome-align: English-French, with words numbered from 1."""
     files = mirror_files(manifest, options.mirror)
 
     def read(progress: Progress) -> Splits:

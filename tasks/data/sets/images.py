@@ -1,4 +1,4 @@
-"""Questions about your own images: a folder of images and a list of questions, or one for each split."""
+"""Questions about your own images: a folder of images, and one list of questions or one list per split."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tasks.data.records import Question
 
 KIND = "questions"
 COLUMNS = ("image", "question", "answer")
-HELD_OUT = {"dev and test": 0.1, "test": 0.05}  # shares of the images of one list
+HELD_OUT = {"dev and test": 0.1, "test": 0.05}  # shares of the images when one list is split
 
 
 @dataclass
 class Options:
-    """Records with image (a file's path below the folder), question and answer."""
+    """Records with an image (file path relative to the folder), a question and an answer."""
 
     path: str | None = local("folder with images, and train, dev, test or one list of questions")
     questions: str | None = text(None, optional=True, help="one list in that folder, to be split by image")
@@ -33,7 +33,10 @@ class Options:
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """An image that a question names must be there; one that cannot be decoded is black and counted."""
+    """Load questions and images.
+
+    Every image that a question names must exist. An image that cannot be decoded is replaced by black and counted.
+    """
     folder = Path(options.path or ".")
     named = options.path if options.questions is None else str(folder / options.questions)
     files = own.find(named if options.path else None, own.TABLES)
@@ -66,7 +69,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
 
 
 def below(name: str) -> str | None:
-    """The path of an image below the folder, whose own name comes first."""
+    """The path of an image relative to the folder; `name` starts with the folder's own name."""
     return str(PurePosixPath(*PurePosixPath(name).parts[1:])) if name.lower().endswith(SUFFIXES) else None
 
 

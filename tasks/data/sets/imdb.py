@@ -1,4 +1,4 @@
-"""IMDB reviews (Maas et al. 2011): the data of Martins et al. 2020, Table 1."""
+"""IMDB reviews (Maas et al. 2011), used in Table 1 of Martins et al. 2020."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Reviews = Iterator[tuple[str, str, str, str]]  # split, neg or pos, name, text
 
 @dataclass
 class Options:
-    """25,000 training and 25,000 test reviews, half of each positive; dev is a share of the training reviews."""
+    """25,000 training and 25,000 test reviews, half of them positive; dev is a share of the training reviews."""
 
     path: str | None = local("the original archive, or its unpacked folder aclImdb")
     mirror: str | None = mirror("; path goes first")
@@ -40,7 +40,7 @@ class Options:
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Read from `path`, else from `mirror` (one archive), else what was fetched, else the hub."""
+    """Read from `path`, else from `mirror` (one archive), else from the fetched copy, else from the hub."""
     read, stamps, counts, provenance = _found(options, manifest, root, progress)
 
     def splits(progress: Progress) -> Splits:
@@ -55,7 +55,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
             [example for _, example in sorted(reviews[s], key=lambda item: item[0])] for s in ("train", "test")
         )
         random.Random(options.split_seed).shuffle(train)
-        random.Random(options.split_seed).shuffle(test)  # so that a limit takes some of both classes
+        random.Random(options.split_seed).shuffle(test)  # so that a limit keeps reviews of both classes
         cut = round(len(train) * options.dev_share)
         return {"train": train[cut:], "dev": train[:cut], "test": test}
 
@@ -70,17 +70,17 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
 def _found(
     options: Options, manifest: Mapping, root: Path, progress: Progress
 ) -> tuple[Callable[[Progress], Reviews], dict, dict, str]:
-    """How to read the reviews, what train and test are read from, how many there are, where they come from."""
+    """A function that reads the reviews, the sources of train and test, the numbers of reviews, and the provenance."""
     if options.path is not None and Path(options.path).is_dir():
         members = _folder_members(Path(options.path))
-        # a folder has no hash of its own: names and sizes
+        # a folder has no hash of its own, so names and sizes are used
         stamps = {
             s: [(label, path.name, size_of(path)) for split, label, path in members if split == s]
             for s in ("train", "test")
         }
         counts = {s: len(stamp) for s, stamp in stamps.items()}
         return lambda progress: _read_folder(members, progress), stamps, counts, f"folder {Path(options.path).name}"
-    counts: dict[str, int] = {}  # of a mirror or a download the manifest's hash says that it is whole
+    counts: dict[str, int] = {}  # empty for a mirror or download: the manifest's hash shows that it is complete
     if options.path is not None:
         archive = Path(options.path)
         if not archive.exists():
@@ -115,7 +115,7 @@ def _read_archive(path: Path, progress: Progress) -> Reviews:
 
 
 def _folder_members(folder: Path) -> list[tuple[str, str, Path]]:
-    """(split, label, file) of every review below the unpacked archive."""
+    """(split, label, file) of every review in the unpacked archive."""
     top = folder / "aclImdb" if (folder / "aclImdb").is_dir() else folder
     found = [(s, c, p) for s in ("train", "test") for c in _LABELS for p in sorted((top / s / c).glob("*.txt"))]
     if not found:

@@ -1,4 +1,4 @@
-"""IWSLT 2017 TED talks, from the archive's files or the hub."""
+"""IWSLT 2017 TED talks, from the files of the archive or from the hub."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tasks.data.read.pairs import Bounded, Translated, language, parallel, word_
 from tasks.data.records import Mapped, Pair, clean
 
 KIND = "pairs"
-ARCHIVED = "de-en"  # the pair of the manifest's web address
+ARCHIVED = "de-en"  # the language pair at the manifest's web address
 LANGUAGES = ("en", "de", "fr", "ar", "ja", "ko", "zh")
 EVALUATION = {"dev": ("dev2010",), "test": ("tst2010", "tst2011", "tst2012", "tst2013", "tst2014", "tst2015")}
 
 
 @dataclass
 class Options(Translated, Bounded):
-    """206,112 / 888 (dev2010) / 8,079 (tst2010 to tst2015) pairs DE-EN."""
+    """206,112 train, 888 dev (dev2010) and 8,079 test (tst2010 to tst2015) pairs for DE-EN."""
 
     source_lang: str = language("de", *LANGUAGES)
     target_lang: str = language("en", *LANGUAGES)
@@ -38,7 +38,10 @@ class Options(Translated, Bounded):
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """`path` holds train.tags.de-en.de, IWSLT17.TED.dev2010.de-en.de.xml and so on, or a folder de-en that does."""
+    """Load a language pair. `path` is a folder with train.tags.de-en.de, IWSLT17.TED.dev2010.de-en.de.xml and so on.
+
+    These files may also be in its subfolder de-en.
+    """
     about = options.about()
     stem = "-".join(about.values())
     title = f"IWSLT 2017 {stem}, dev2010, tst2010-2015"
@@ -60,7 +63,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     )  # fmt: skip
 
 
-Found = tuple[dict[str, Sequence[Pair]], dict[str, Any]]  # split -> pairs, split -> what they are read from
+Found = tuple[dict[str, Sequence[Pair]], dict[str, Any]]  # split -> pairs, split -> their source
 
 
 def _from_hub(manifest: Mapping[str, Any], pair: str, root: Path, progress: Progress) -> Found:
@@ -91,7 +94,7 @@ def _from_files(folder: Path, stem: str, get: str) -> Found:
 
 
 def tagged_lines(path: Path) -> list[str]:
-    """Sentences of an IWSLT training file: its lines without those that are a tag with its text (<title>..</title>)."""
+    """Sentences of an IWSLT training file: all lines except those that are a tag with its text (<title>..</title>)."""
     return [line for line in read_lines(path) if not re.match(r"\s*</?[a-z]+\b[^>]*>", line)]
 
 

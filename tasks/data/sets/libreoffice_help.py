@@ -1,4 +1,4 @@
-"""LibreOffice help: paragraphs in two of 11 languages, aligned by their id; stands for baseline-1M in the demo (MPL-2.0)."""
+"""LibreOffice help (MPL-2.0): paragraphs in two of 11 languages, aligned by id; replaces baseline-1M in the demo."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tasks.data.read.splits import normalized, split_by_content
 from tasks.data.records import Pair, clean
 
 KIND = "pairs"
-RECIPE = 2  # raised when the same pages would give other pairs or splits
-# language -> (suffix of the package's name, folder of its pages)
+RECIPE = 2  # increased when the same pages would give other pairs or splits
+# language -> (suffix of the package name, folder of its pages)
 HELP_LANGUAGES = {
     "en": ("en-us", "en-US"),
     **{code: (code, code) for code in ("ca", "da", "de", "es", "fr", "it", "nl", "pl", "pt", "ru")},
@@ -44,7 +44,10 @@ class Options(Translated, Bounded):
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Fetched by a private apt from the packages libreoffice-help-*; no near-duplicate of a source or a target in two splits."""
+    """Fetch the packages libreoffice-help-* with a private apt and split their paragraphs by content.
+
+    No near-duplicates of a source or a target are in two splits.
+    """
     about = options.about()
     first, second = sorted(about.values())
 
@@ -83,7 +86,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
 
 
 def help_paragraphs(folder: Path) -> Iterator[tuple[tuple[str, str], str]]:
-    """((page, paragraph id), text) of all pages under `folder`; program code is left out."""
+    """((page, paragraph id), text) from all pages under `folder`; program code is left out."""
     for path in sorted(folder.rglob("*.html")):
         page = path.relative_to(folder).as_posix()
         for match in _HELP_BLOCK.finditer(read_text(path)):
@@ -98,12 +101,12 @@ def help_paragraphs(folder: Path) -> Iterator[tuple[tuple[str, str], str]]:
 
 
 def _one_variant(content: str) -> str:
-    """The text with one variant of every switch: pages hold the wordings for all systems and modules side by side.
+    """The text with one variant of every switch, since pages contain the wordings for all systems and modules.
 
-    A switch is a span of class switch or switchinline; each of its child spans is a variant, the one without a class
-    being the default. Without a default the first variant is taken.
+    A switch is a span of class switch or switchinline. Each of its child spans is a variant; the child without a class
+    is the default. If there is no default, the first variant is used.
     """
-    # a stack of open spans, each with its kind and the text inside; the bottom one is the whole paragraph
+    # a stack of open spans, each with its kind and its text; the bottom entry is the whole paragraph
     stack: list[tuple[str, list]] = [("plain", [])]
     for piece in re.split(r"(<span\b[^>]*>|</span>)", content):
         if piece.startswith("<span"):
@@ -130,7 +133,7 @@ def _one_variant(content: str) -> str:
 
 
 def aligned_rows(first: dict[tuple[str, str], str], second: dict[tuple[str, str], str]) -> list[list[str]]:
-    """Different [first, second] texts of paragraphs that both languages have; untranslated ones are left out."""
+    """Different [first, second] texts of the paragraphs that both languages have, without untranslated paragraphs."""
     rows = {}
     for key, one in first.items():
         two = second.get(key)

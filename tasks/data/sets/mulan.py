@@ -1,4 +1,4 @@
-"""Birds, Emotions, Scene and Yeast: sets of Mulan's collection, in its published train and test files."""
+"""Birds, Emotions, Scene and Yeast from Mulan's collection, in the published train and test files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Options:
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """<name>-train.arff, <name>-test.arff, and <name>.xml with the names of the labels."""
+    """Load <name>-train.arff and <name>-test.arff, and the names of the labels from <name>.xml."""
     name, hashes = manifest["name"], mirror_hashes(manifest)
     files = mirror_files(manifest, options.mirror or sources.found(manifest, root))
     labels = label_names(files[f"{name}.xml"])

@@ -21,7 +21,7 @@ TEST_SETS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2
 
 @dataclass
 class Options(Translated, Bounded):
-    """29,000 / 1,014 / 1,000 pairs."""
+    """29,000 train, 1,014 dev and 1,000 test pairs."""
 
     source_lang: str = language("fr", "en", "fr", "de")
     target_lang: str = language("en", "en", "fr", "de")
@@ -33,7 +33,7 @@ class Options(Translated, Bounded):
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Raw text as published."""
+    """Load the raw text as published."""
     names = {
         split: [f"{stem}.{lang}.gz" for lang in (options.source_lang, options.target_lang)]
         for split, stem in (("train", "train"), ("dev", "val"), ("test", options.test_set))

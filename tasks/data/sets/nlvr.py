@@ -1,4 +1,4 @@
-"""NLVR (Suhr et al. 2017): sentences that are true or false of a generated image, from a mirror."""
+"""NLVR (Suhr et al. 2017): sentences that are true or false for a generated image, from a mirror."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTS = {"train": "dev", "dev": "hidden", "test": "test"}
 
 @dataclass
 class Options:
-    """989 / 985 / 990 sentences: NLVR's dev split is trained on, its hidden split selects."""
+    """989 train, 985 dev and 990 test sentences: NLVR's dev split is used for training, and its hidden split as dev."""
 
     mirror: str | None = mirror()
     input: str = choice("pixels", "pixels", "none", help="pixels: a CNN of the model reads them; none: sentences alone")
@@ -27,7 +27,7 @@ class Options:
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Permutation 0 of the boxes of every image."""
+    """Load permutation 0 of the boxes of every image."""
     files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
 
     def read(progress: Progress) -> Splits:

@@ -1,4 +1,7 @@
-"""PUD English-French: 999 sentences of news and Wikipedia whose content words are linked (Nikolaev et al. 2020), from a mirror."""
+"""PUD English-French: 999 sentences of news and Wikipedia with linked content words, from a mirror.
+
+Source: Nikolaev et al. 2020.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,11 @@ KIND = "pairs"
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """All links are sure; function words have none, so that precision counts links that nobody looked at."""
+    """Load the sentences. All links are sure.
+
+    Function words have no links: predicted links of function words, which were never annotated, count against
+    precision.
+    """
     files = mirror_files(manifest, options.mirror)
 
     def read(progress: Progress) -> Splits:

@@ -1,4 +1,7 @@
-"""Reuters-21578, from a mirror: first paragraph to title; stands for Gigaword at a size that two cores train."""
+"""Reuters-21578, from a mirror: generate the title from the first paragraph.
+
+It replaces Gigaword, at a size that can be trained on two cores.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from tasks.data.read.splits import normalized, split_by_content
 from tasks.data.records import Pair, clean
 
 KIND = "pairs"
-RECIPE = 2  # raised when the same files would give other pairs or splits
+RECIPE = 2  # increased when the same files would give other pairs or splits
 
 
 @dataclass
@@ -30,7 +33,7 @@ class Options(Bounded):
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Split by content (recurring reports are alike), not by the categories' LEWISSPLIT."""
+    """Load pairs split by content, since recurring reports are similar, and not by LEWISSPLIT, made for categories."""
     files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
     rows = dict.fromkeys(row for name in sorted(files) for row in reuters_pairs(_articles(files[name])))
     pairs = [Pair(body, (title,)) for body, title in rows]
@@ -53,7 +56,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
 
 
 def _articles(path: Path) -> str:
-    """The text of a file, which holds whole articles."""
+    """The text of a file. Raises DataError unless all its articles are complete."""
     sgml = read_text(path, encoding="latin-1")
     opened, closed = (len(re.findall(tag, sgml)) for tag in (r"<REUTERS\b", r"</REUTERS>"))
     if not opened or opened != closed:
@@ -62,7 +65,7 @@ def _articles(path: Path) -> str:
 
 
 def reuters_pairs(sgml: str) -> list[tuple[str, str]]:
-    """(first paragraph of the body, title) of every article of an SGML file that has both."""
+    """(first paragraph of the body, title) of every article in an SGML file that has both."""
     pairs = []
     for article in re.findall(r"<REUTERS\b.*?</REUTERS>", sgml, re.S):
         title = re.search(r"<TITLE>(.*?)</TITLE>", article, re.S)

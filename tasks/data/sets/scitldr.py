@@ -1,4 +1,4 @@
-"""SciTLDR-A, from a mirror: the abstract of a paper to one sentence, several references in dev and test."""
+"""SciTLDR-A, from a mirror: summarize a paper's abstract in one sentence; dev and test have several references."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KIND = "pairs"
 
 @dataclass
 class Options(Bounded):
-    """1,992 / 619 / 618 papers, in the published splits."""
+    """1,992 train, 619 dev and 618 test papers, in the published splits."""
 
     min_words: dict = word_bounds(None, None, "fewest words of a text")
     max_words: dict = word_bounds(None, None, "most words of a text")
@@ -26,7 +26,7 @@ class Options(Bounded):
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """The splits are the publisher's."""
+    """Load the published splits."""
     files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
 
     def read(progress: Progress) -> Splits:

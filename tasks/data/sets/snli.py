@@ -1,4 +1,4 @@
-"""SNLI 1.0 (Bowman et al. 2015): the data of Niculae & Blondel 2017, Table 1."""
+"""SNLI 1.0 (Bowman et al. 2015), used in Table 1 of Niculae & Blondel 2017."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STARRED = re.compile(r"\*([^*]+)\*")
 
 @dataclass
 class Options:
-    """549,367 / 9,842 / 9,824 pairs with a gold label."""
+    """549,367 train, 9,842 dev and 9,824 test pairs with a gold label."""
 
     path: str | None = local(
         "folder of snli_1.0_*.jsonl or .txt; null: what was fetched, else the hub, which has no parses"
@@ -38,9 +38,9 @@ class Options:
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Tokens are the leaves of sentence1_parse and sentence2_parse, as in the paper.
+    """Load pairs whose tokens are the leaves of sentence1_parse and sentence2_parse, as in the paper.
 
-    Where e-SNLI's csv files lie beside the set's, the words that its annotators highlighted in the premise are marked.
+    If e-SNLI's csv files are in the same folder, the premise words that its annotators highlighted are marked.
     """
     if options.path is None and sources.found(manifest, root) is None:
         return _from_hub(manifest, options, root, progress)
@@ -91,11 +91,11 @@ def _wrong_label(row: Mapping) -> str | None:
 
 
 def _pairs_in(path: Path) -> int:
-    return sum(1 for _ in numbered(path)) - (path.suffix == ".txt")  # a .txt has a head line
+    return sum(1 for _ in numbered(path)) - (path.suffix == ".txt")  # a .txt file has a header line
 
 
 def leaves(parse: str) -> str:
-    """Tokens of a bracketed parse `(ROOT (S (NP (DT A) ...` joined by spaces, case kept, brackets unescaped."""
+    """Tokens of a bracketed parse `(ROOT (S (NP (DT A) ...`, joined by spaces; case is kept, brackets are unescaped."""
     return " ".join(_BRACKETS.get(word, word) for word in _LEAF.findall(parse))
 
 
@@ -108,12 +108,12 @@ def _published_file(folder: Path, split: str, step: str) -> Path:
 
 
 def read_published(path: Path, marked: Mapping[str, frozenset[str]] | None = None) -> Iterator[Example]:
-    """Pairs with a gold label of a file in SNLI's jsonl or tab-separated format; pairs labelled "-" are left out.
+    """Pairs from a file in SNLI's jsonl or tab-separated format; pairs without a gold label ("-") are left out.
 
     Args:
         marked: pairID -> highlighted words of the premise.
     Raises:
-        DataError: a line that is not of the format, naming file and line.
+        DataError: a line does not have this format; the message names the file and the line.
     """
     fields = ("gold_label", "sentence1_parse", "sentence2_parse", "pairID")
     if path.suffix == ".jsonl":
@@ -134,9 +134,10 @@ def read_published(path: Path, marked: Mapping[str, frozenset[str]] | None = Non
 
 
 def read_highlights(path: Path) -> dict[str, frozenset[str]]:
-    """pairID -> premise words in stars in any annotator's `Sentence1_marked_*` column of an e-SNLI csv file, lower case.
+    """Map each pairID of an e-SNLI csv file to the highlighted premise words, in lower case.
 
-    Raises DataError for a file without those columns.
+    Highlighted words stand between stars in any annotator's `Sentence1_marked_*` column. Raises DataError if the file
+    does not have those columns.
     """
     found = {}
     for _, row in table(path, ("pairID", "Sentence1_marked_1")):

@@ -1,4 +1,4 @@
-"""20,000 SNLI training pairs with SNLI's own dev and test set, from a mirror."""
+"""20,000 SNLI training pairs with SNLI's own dev and test sets, from a mirror."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLASSES = ("entailment", "neutral", "contradiction")
 FIELDS = ("premise", "hypothesis")
 TRAIN = ("train.csv", "test.csv")
 COLUMNS = ("s1", "s2", "labels", "preproc1_expl_1", "preproc1_expl_2", "preproc1_expl_3")
-# Words that say nothing about the picture; an explanation repeats them by grammar, not by reference.
+# Words without information about the picture; explanations contain them for grammatical reasons only.
 _FUNCTION_WORDS = frozenset(
     """
     a an the is are was were be been being am do does did has have had having of in on at to from by with for into
@@ -32,16 +32,16 @@ _FUNCTION_WORDS = frozenset(
 
 @dataclass
 class Options:
-    """About 20,000 / 9,842 / 9,824 pairs."""
+    """About 20,000 train, 9,842 dev and 9,824 test pairs."""
 
     mirror: str | None = mirror()
     limits: Limits = limits()
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Marked are premise words that the e-SNLI explanations of dev and test pairs mention.
+    """Load pairs; the marked words are premise words mentioned in the e-SNLI explanations of dev and test pairs.
 
-    That is a stand-in for the highlights, which the mirror does not have.
+    They replace the highlights, which the mirror does not have.
     """
     files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
     names = {"train": TRAIN} | {split: tuple(f"{column}.{split}" for column in COLUMNS) for split in ("dev", "test")}
@@ -71,7 +71,7 @@ def _explained(paths: Sequence[Path]) -> list[Example]:
 
 
 def explained_words(explanations: Iterable[str]) -> frozenset[str]:
-    """Content words of the explanations, lower case: the words of a premise that a person's reason mentions."""
+    """Content words of the explanations, in lower case: a premise word among them is mentioned in a person's reason."""
     words = {word for text in explanations for word in re.findall(r"\w+", text.lower())}
     return frozenset(words - _FUNCTION_WORDS)
 

@@ -1,4 +1,4 @@
-"""Texts with a class from your own table: csv, tsv or JSON, one file or one for each split."""
+"""Texts with a class from your own table: csv, tsv or JSON, as one file or one file per split."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def columns(*default: str) -> Any:
-    """An option: the name of one column, or a list of one or two; always a list."""
+    """An option with the name of one column, or a list of one or two; the value is always a list."""
 
     def read(value: Any) -> list[str]:
         names = [value] if isinstance(value, str) else value
@@ -57,11 +57,11 @@ class Options:
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Rows with a blank text are left out and counted."""
+    """Load examples; rows with a blank text are left out and counted."""
     files, fields = own.find(options.path, own.TABLES), len(options.text)
     names = [*options.text, options.label]
     rows = {split: list(own.filled(own.rows(path, names), slice(fields))) for split, (path,) in files.items()}
-    first = next(iter(rows.values()))  # of train, of the one file, of a test set alone
+    first = next(iter(rows.values()))  # rows of train, of a single file, or of a test set without train
     classes = list(options.classes) or _classes(first, options)
     number = {name: i for i, name in enumerate(classes)}
     for row in (row for found in rows.values() for row in found):
@@ -87,7 +87,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
 
 
 def _classes(rows: Sequence[own.Row], options: Options) -> list[str]:
-    """The labels of the rows, numbers by size, before words by the alphabet."""
+    """The labels of the rows: numbers sorted by value, followed by words in alphabetical order."""
     found: dict[str, None] = {}
     for row in rows:
         if not row.cells[-1]:

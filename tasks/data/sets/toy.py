@@ -1,13 +1,13 @@
-"""Generated sentence pairs whose alignment is known: a lexicon, a reordering and fertilities.
+"""Generated sentence pairs with known alignments, from a lexicon, a reordering and fertilities.
 
-The translation is a deterministic function of the source, so the gold alignment of any source sentence can be asked
-for at any time (`translate`), and a model's attention can be scored against it:
+The translation is a deterministic function of the source, so the gold alignment of any source sentence can be computed
+at any time (`translate`), and a model's attention can be compared with it:
 
-* lexicon: source word i becomes target word i; both vocabularies follow Zipf's law, as text does;
-* reordering: a noun followed by an adjective is translated as adjective, noun (as French to English);
-* fertility: some words become two target words, particles become none.
+* lexicon: source word i becomes target word i; both vocabularies follow Zipf's law, as in real text;
+* reordering: a noun followed by an adjective is translated as adjective, noun (as from French to English);
+* fertility: some words become two target words, and particles become none.
 
-It needs nothing from outside and stands in for a translation corpus where none can be fetched.
+It requires no external data and replaces a translation corpus if none can be fetched.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Links = frozenset[tuple[int, int]]
 
 @lru_cache(maxsize=1)
 def lexicon() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Source word -> (kind, target words). Fixed for all seeds, so that corpora of different seeds agree."""
+    """Source word -> (kind, target words). It is the same for all seeds, so that corpora of different seeds agree."""
     rng = np.random.default_rng(20170522)
     source_syllables = [c + v for c in "bdfglmnprst" for v in ("a", "e", "i", "o", "u")]
     target_syllables = [v + c for c in "kvwxyz" for v in ("a", "e", "i", "o", "u", "ee", "oo")]
@@ -66,13 +66,13 @@ def lexicon() -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 def translate(source: list[str]) -> tuple[list[str], Links]:
-    """Translate source words and give the planted alignment.
+    """Translate source words and return the planted alignment.
 
     Args:
         source: words of `lexicon()`.
 
     Returns:
-        the target words, and the links (i, j): source position i produced target position j.
+        the target words, and the links (i, j), where source position i produced target position j.
     """
     table = lexicon()
     order = list(range(len(source)))
@@ -92,13 +92,13 @@ def translate(source: list[str]) -> tuple[list[str], Links]:
 
 
 def generate(count: int, seed: int, longest: int = 12, shortest: int = 3) -> list[str]:
-    """`count` different source sentences of `shortest` to `longest` words, reproducible from `seed`."""
+    """Generate `count` different source sentences of `shortest` to `longest` words, reproducible from `seed`."""
     rng = np.random.default_rng(seed)
     by_kind: dict[str, list[str]] = {kind: [] for kind in KINDS}
     for word, (kind, _) in lexicon().items():
         by_kind[kind].append(word)
     zipf = {kind: _cumulative(1.0 / np.arange(1, len(words) + 1)) for kind, words in by_kind.items()}
-    # which kind may follow which, in the order of KINDS; nouns like a following adjective, so reordering is frequent
+    # transition weights in the order of KINDS; adjectives often follow nouns, so that reordering is frequent
     follow = {
         None: _cumulative((0.5, 0.1, 0.1, 0.1, 0.2)),
         "noun": _cumulative((0.1, 0.45, 0.25, 0.1, 0.1)),
@@ -124,14 +124,14 @@ def generate(count: int, seed: int, longest: int = 12, shortest: int = 3) -> lis
 
 
 def _cumulative(weights) -> list[float]:
-    """Running sums ending in 1, to draw from with a bisection."""
+    """Cumulative sums that end in 1, for sampling by bisection."""
     sums = np.cumsum(weights)
     return [*(sums[:-1] / sums[-1]).tolist(), 1.0]
 
 
 @dataclass
 class Options:
-    """12,000 / 500 / 500 pairs, or as many as `limits` says; no sentence is in two splits."""
+    """12,000 train, 500 dev and 500 test pairs, or as many as `limits` allows; no sentence is in two splits."""
 
     min_words: int = integer(3, low=1, high=60, help="words of a source sentence")
     max_words: int = integer(12, low=1, high=60, help="words of a source sentence")
@@ -147,7 +147,7 @@ class Options:
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Sentences are drawn for train, then dev, then test: a split depends on the sizes of those before it alone."""
+    """Generate pairs for train, then dev, then test, so that a split depends only on the sizes of the earlier ones."""
     sizes = {split: options.limits.of(split) or SIZES[split] for split in SPLITS}
     drawn = [options.seed, options.min_words, options.max_words]
 

@@ -1,4 +1,4 @@
-"""Test sentences of the generated pairs (`toy`) with the alignment they were made by."""
+"""Generated test sentences (see `toy`) with the alignments from their generation."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SIZE = 300
 
 @dataclass
 class Options:
-    """300 pairs, or as many as `limits` says, a test set alone."""
+    """Only a test set: 300 pairs, or as many as `limits` allows."""
 
     seed: int = integer(2, low=0, help="of the sentences; toy's own are of seed 1")
     limits: Limits = limits()
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Every link is sure."""
+    """Generate pairs in which every link is sure."""
     count = options.limits.test or SIZE
 
     def read(progress: Progress) -> Splits:

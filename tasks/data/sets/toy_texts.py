@@ -1,8 +1,9 @@
-"""Generated texts with a known answer: seconds, offline, for tests and for trying things out.
+"""Generated texts with a known answer, for tests and first trials: they take seconds and work offline.
 
-toy_reviews      5 to 30 filler words with one run of two opinion words at a random place; marked are the opinion words
-toy_entailment   a premise gives three things a colour; the hypothesis is about one: the same colour, another, or a new thing.
-                 Marked is the thing that the hypothesis is about
+toy_reviews      5 to 30 filler words, and two consecutive opinion words at a random position.
+                 The opinion words are marked.
+toy_entailment   The premise gives three things a colour. The hypothesis gives one of them the same colour or another
+                 colour, or is about a new thing. The thing in the hypothesis is marked.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ THINGS, COLOURS = [f"thing{i}" for i in range(8)], ("red", "green", "blue")
 
 @dataclass
 class Options:
-    """600 / 100 / 100 examples, or as many as `limits` says."""
+    """600 train, 100 dev and 100 test examples, or as many as `limits` allows."""
 
     seed: int = integer(1, low=0, help="of the texts")
     limits: Limits = limits()
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Each example is drawn by a generator of its own, so that a limit changes no other example."""
+    """Generate examples, each with its own random generator, so that a limit does not change other examples."""
     draw, classes, fields = SETS[manifest["name"]]
     sizes = {split: options.limits.of(split) or SIZES[split] for split in SPLITS}
 
@@ -63,7 +64,7 @@ def _entailment(rng: random.Random) -> Example:
     return Example((premise, f"the {about} is {colour}"), label, frozenset({about}))
 
 
-SETS = {  # name -> how an example is drawn, classes, fields
+SETS = {  # name -> function that draws an example, classes, fields
     "toy_reviews": (_review, ("negative", "positive"), ("text",)),
     "toy_entailment": (_entailment, ("entailment", "neutral", "contradiction"), ("premise", "hypothesis")),
 }

@@ -1,4 +1,4 @@
-"""VQA v2 (Goyal et al. 2017) from the challenge's files: the data of Martins et al. 2020, Table 2."""
+"""VQA v2 (Goyal et al. 2017) from the challenge's files, used in Table 2 of Martins et al. 2020."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KIND = "questions"
 
 @dataclass
 class Options:
-    """Trained on train, less dev; scored on val: the answers of the challenge's test sets are not public."""
+    """Trained on train without dev and evaluated on val, since the challenge's test sets have no public answers."""
 
     path: str | None = local("folder with the four JSON files, the images, features/; null: what was fetched")
     input: str = choice(
@@ -37,7 +37,7 @@ class Options:
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """443,757 training questions and 214,354 of val, ten answers each; gzipped JSON is read too."""
+    """Load 443,757 training and 214,354 val questions with ten answers each; the JSON files may be gzipped."""
     fetched = sources.found(manifest, root) if options.path is None else None
     folder = fetched or folder_of(options.path, manifest["get"])
     within = sources.folders_in(folder) if fetched else [folder]

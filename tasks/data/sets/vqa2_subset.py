@@ -1,4 +1,4 @@
-"""60,000 questions of VQA v2 without images, from a mirror: what questions alone tell."""
+"""60,000 questions of VQA v2 without images, from a mirror, to test how much the questions alone reveal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTS = {"train": "train", "dev": "valid", "test": "test"}
 
 @dataclass
 class Options:
-    """48,061 / 8,977 / 2,962 questions with their ten answers."""
+    """48,061 train, 8,977 dev and 2,962 test questions with ten answers each."""
 
     mirror: str | None = mirror()
     input: str = choice("none", "none", help="there are no images")
@@ -26,7 +26,7 @@ class Options:
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """Files as published, in the challenge's format."""
+    """Load the files as published, in the challenge's format."""
     files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
     names = {
         split: [f"vqa_{what}_{part}.gzip" for what in ("questions", "annotatons")] for split, part in PARTS.items()

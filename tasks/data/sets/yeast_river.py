@@ -1,4 +1,4 @@
-"""Yeast as pip brings it: all 2,417 genes, out of the wheel of river, split by us."""
+"""Yeast as available from pip: all 2,417 genes, from the wheel of river, with our own split."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tasks.data.read.formats import damaged, table
 from tasks.data.read.labelled import labelled_set
 
 KIND = "features"
-# The published split's sizes; the package has the rows in the order of Mulan's whole file, not which half each is in.
+# The sizes of the published split. The package has the rows in the order of Mulan's whole file, but not the split.
 TRAIN, SPLIT_SEED = 1500, 0
 
 
 @dataclass
 class Options:
-    """Nothing to set."""
+    """There are no options."""
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
-    """1,500 and 917 genes, 14 labels."""
+    """Load 1,500 training and 917 test genes with 14 labels."""
     folder = fetch_wheel(manifest["package"], str(manifest["version"]), root, progress)
     entry = manifest["files"][0]
     path = folder / entry["path"]
