@@ -1,4 +1,4 @@
-"""Architectures of the classification tasks. A file defines `Options`, `PLACES` and `Model(options, encoded, mappings)`.
+"""Architectures for classification. Each file defines `Options`, `PLACES` and `Model(options, encoded, mappings)`.
 
 `Model.forward(texts, lengths)` takes two lists with one entry per text of an example: ids [B, L], padded on the right,
 and lengths [B]. It returns (logits [B, C], {"attention": {name: [B, L] over the first text}}). A model may define

@@ -2,7 +2,7 @@ r"""ESIM (Chen et al. 2017) aligns two texts word by word; the alignment follows
 
     a_1..a_n, b_1..b_m = biLSTM(words)                          both texts, the same biLSTM
     e_ij = a_i' b_j                                             scores of pairs of words
-    p = mapping(e) over j,  q = mapping(e') over i              over rows: each word separately; sequences: each whole text
+    p = mapping(e) over j,  q = mapping(e') over i              over rows: each word by itself; sequences: whole texts
     p = q' = mapping(e)                                         matchings: one alignment for both directions
     x_i = relu(W [a_i; c_i; a_i - c_i; a_i * c_i] + b),  c_i = sum_j p_ij b_j;  y_j likewise
     v = [mean; max] of biLSTM'(x) and of biLSTM'(y)             the same biLSTM'
