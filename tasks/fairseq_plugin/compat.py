@@ -10,8 +10,7 @@ No other module patches fairseq. The patches, and the reason for each:
   not called anywhere else, because fairseq's own commands need these nodes.
 * fairseq's compiled extensions are not installed; `uncompiled` replaces them.
 * Importing `fairseq.pdb` creates a lock between processes, which needs a writable /dev/shm. If there is none, a lock
-between
-  threads is created instead, which affects only fairseq's own debugger.
+  between threads is created instead, which affects only fairseq's own debugger.
 * Python 3.14 represents `Optional[X]` as `X | None`, which fairseq's option parser does not understand.
 """
 

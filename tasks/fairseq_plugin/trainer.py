@@ -1,22 +1,20 @@
-"""One update of a model: forward, backward, clip, step. On a CPU, the weights equal those of fairseq's Trainer bit for
-bit.
+"""One update of a model: forward, backward, clip, step.
+
+On a CPU, the resulting weights equal those of fairseq's Trainer bit for bit.
 
 This is plain torch code on fairseq's models, criterions and data. fairseq's Trainer (1,600 lines) does more; it is not
 used here because of these differences:
 
 * fairseq's Trainer reads the gradient norm in every update, and so waits for the GPU. Here the norm and the values
-logged by
-  the criterion stay on the device until `read` fetches those of all updates since the last call in one transfer. A norm
-  that is not finite is therefore reported up to READ_EVERY updates later, with the number of its update; nothing is
-  saved in between.
+  logged by the criterion stay on the device until `read` fetches those of all updates since the last call in one
+  transfer. A norm that is not finite is therefore reported up to READ_EVERY updates later, with the number of its
+  update; nothing is saved in between.
 * fairseq's Trainer converts the weights to half precision. Here mixed precision is torch's autocast: weights, gradients
-and
-  optimiser state are float32. With fp16, the loss is scaled; an update whose gradient overflows changes no weight,
+  and optimiser state are float32. With fp16, the loss is scaled; an update whose gradient overflows changes no weight,
   lowers the scale, and still counts as an update.
 * fairseq's Trainer skips the batch if memory runs out. Here the training ends.
 
-On a GPU, torch's fused optimisers are used, in which Adam's epsilon is added to the bias-corrected root of the second
-moment.
+On a GPU, torch's fused optimisers are used. Their Adam adds epsilon to the bias-corrected root of the second moment.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Plain Python replacements for the two compiled parts of fairseq used in training and generation, so that no compiler
-is needed.
+"""Plain Python for the two compiled parts of fairseq used in training and generation, so that no compiler is needed.
 
 fairseq is installed without its C++ and Cython extensions. This module replaces two of them, with the same results: the
 batching of a corpus (`fairseq.data.data_utils_fast`) and fairseq's own BLEU (`libbleu`, the default scorer of
@@ -59,7 +58,7 @@ def batch_by_size_vec(
         joined, count = max(longest, waiting), stop - start
         too_large = 0 < max_sentences < count or 0 < max_tokens < count * joined
         if too_large:
-            if 0 < max_tokens < waiting * (stop - end):  # the waiting examples alone are too large: make them a batch too
+            if 0 < max_tokens < waiting * (stop - end):  # the waiting examples are too large: make them a batch
                 ends.append(end)
                 end, waiting = stop - 1, length
             ends.append(end)

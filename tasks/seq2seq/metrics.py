@@ -69,9 +69,8 @@ def _metrics() -> Iterator[Metric]:
     yield Metric("ppl", "", -1, 2, None, "perplexity given the true history: 2 ** loss", None)
 
 
-# A scorer takes the output texts and, for each, the list of its reference texts. Metrics without a scorer are computed
-# by the
-# scores that task.scores lists.
+# A scorer takes the output texts and, for each, the list of its reference texts. Metrics without a scorer come
+# from the scores that task.scores lists.
 MEASURED: Scores = {metric.name: (metric, None) for metric in _metrics()}
 
 

@@ -111,8 +111,7 @@ class Model(nn.Module):
         used.
 
         Structures are listed only if they are requested and the mapping can list them: one `Solution` for a matching,
-            two
-        for sequences (one through each text).
+        two for sequences (one through each text).
         """
         asked = {"return_structures": True} if structures and self.lists else {}
         found = []
