@@ -163,9 +163,7 @@ def open_encoded(folder: str | Path) -> Encoded:
 
 
 def keep_encoding(folder: str | Path, to: str | Path) -> None:
-    """Copy the parts of an encoding that a finished model needs: vocabulary, vectors, options and classes, but no
-    texts.
-    """
+    """Copy the parts of an encoding that a finished model needs: vocabulary, vectors, options and classes, no texts."""
     folder, to = Path(folder), Path(to)
     to.mkdir(parents=True, exist_ok=True)
     for name in (DICT, VECTORS, ROWS):

@@ -24,7 +24,7 @@ class Panel:
     """One model's alignment [n, m] of a pair of texts, and its K structures.
 
     Each structure has a weight (array [K]) and, for each of the n words of the first text, the index of the aligned
-    word of the second text, or -1 for none (array [K, n]). Both arrays are empty if the mapping aligns each word
+    word of the second text, or -1 for none (array [K, n]). Both arrays are empty if the mapping aligns words
     separately.
     """
 

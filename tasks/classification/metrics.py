@@ -74,9 +74,7 @@ MEASURED["accuracy"] = (MEASURED["accuracy"][0], _accuracy)
 
 
 class AttentionTally:
-    """Accumulates `attention_statistics` over batches of attention, and `rationale_overlap` for texts with marked
-    words.
-    """
+    """Accumulates `attention_statistics` over batches, and `rationale_overlap` for texts with marked words."""
 
     def __init__(self) -> None:
         self.rows = self.kept = self.zeros = 0.0
@@ -85,9 +83,7 @@ class AttentionTally:
         self.overlap = dict.fromkeys(OVERLAP, 0.0)
 
     def add(self, p: Tensor, mask: Tensor, marked: Sequence[np.ndarray]) -> None:
-        """Add a batch: attention p [B, L], mask [B, L] (True = keep), and for each text an array of flags of marked
-        words.
-        """
+        """Add a batch: attention p [B, L], mask [B, L] (True = keep), and flags of each text's marked words."""
         found = attention_statistics(p, mask)
         rows, kept = found["rows"], float(mask.sum())
         if not rows:

@@ -15,9 +15,7 @@ from tasks.data.symbols import PAD
 
 @dataclass
 class Batch:
-    """Predictions for some examples: index [B], log_probs [B, C], attention {name: [B, L]}, mask [B, L] of the first
-    text.
-
+    """Predictions for some examples: index [B], log_probs [B, C], attention {name: [B, L]}, first text's mask [B, L].
     measures: statistics that the model itself computes for each example, {name: [B]}.
     """
 

@@ -1,6 +1,4 @@
-"""Makes a fairseq model for every architecture of a family, with a configuration made from the architecture's
-options.
-"""
+"""Makes a fairseq model for every architecture of a family, configured by the architecture's options."""
 
 from __future__ import annotations
 

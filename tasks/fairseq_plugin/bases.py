@@ -16,9 +16,7 @@ DIGITS = {"loss": 4, "ppl": 2, "accuracy": 3, "attention_zeros": 4, "attention_s
 
 
 class FolderTask(FairseqTask):
-    """A task whose `cfg.data` is a folder that `open` reads; `dataset_of` turns one of its splits into a fairseq data
-    set.
-    """
+    """A task whose `cfg.data` is a folder that `open` reads; `dataset_of` turns a split into a fairseq data set."""
 
     open: Callable[[str], Any]
     source_dictionary = target_dictionary = None

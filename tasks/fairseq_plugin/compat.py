@@ -99,9 +99,7 @@ def install() -> None:
 
 
 def detach_config_store() -> None:
-    """Remove fairseq's nodes from Hydra's global ConfigStore; fairseq's own commands then no longer work in this
-    process.
-    """
+    """Remove fairseq's nodes from Hydra's global ConfigStore; fairseq's own commands then fail in this process."""
     from fairseq.dataclass.configs import FairseqConfig
     from hydra.core.config_store import ConfigNode, ConfigStore
 

@@ -22,9 +22,7 @@ from tasks.fairseq_plugin.bases import SPLITS
 
 
 def groups_of(family: str, config: Mapping[str, Any], encoded: Path) -> dict[str, Any]:
-    """fairseq's groups `task`, `criterion` and `model` for a cell's configuration and the folder of its encoded
-    data.
-    """
+    """fairseq's groups `task`, `criterion` and `model` for a cell's configuration and its folder of encoded data."""
     plugin = importlib.import_module(f"tasks.fairseq_plugin.{family}")
     model = model_group(config, models.architecture(family, config["model"]["name"]).Options)
     return {**plugin.groups(config, encoded), "model": model}

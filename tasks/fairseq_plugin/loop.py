@@ -1,8 +1,7 @@
 """The training loop of one process: epochs, dev evaluation, checkpoints, progress. It resumes a killed run exactly.
 
 An interrupted run ends with the same weights as an uninterrupted one: every update is seeded with (seed, number of
-updates), the order of the batches with (seed, epoch), and a checkpoint stores how many updates of the epoch have been
-made.
+updates), the order of the batches with (seed, epoch), and a checkpoint stores the number of updates made in the epoch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Writes a finished model as a checkpoint for fairseq's own commands (`fairseq-generate --path`), without optimiser
-state.
+"""Writes a finished model as a checkpoint that fairseq's own commands read (`fairseq-generate --path`).
+
+The checkpoint contains no optimiser state.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ def write(family: str, config: Mapping[str, Any], encoded: Path, model: nn.Modul
 
     Args:
         config: configuration of the cell.
-        encoded: folder with the cell's encoding. Its path is not stored; fairseq's commands receive a path when they
-            run.
+        encoded: folder with the cell's encoding. Its path is not stored; fairseq's commands are given a path.
         model: the plain torch model.
     """
     job = Job(family, dict(config), encoded, path.parent, 1)

@@ -1,8 +1,8 @@
 """Encoder-decoders through fairseq's interfaces: models, a task on our encoded pairs, and the criterion.
 
 The models also work with fairseq's own `translation` task. Its dictionaries have the special symbols at the same ids.
-It pads sources on the left; they are shifted to be padded on the right before encoding, and the attention is shifted
-back.
+It pads sources on the left; they are shifted to be padded on the right before encoding, and their attention is shifted
+back to the left afterwards.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ from tasks.seq2seq.fertility import stored
 
 
 def padded_right(tokens: Tensor) -> tuple[Tensor, Tensor | None]:
-    """tokens [B, S], padded on either side -> the same tokens padded on the right, and the columns [B, S] for
-    `columns_back`.
-
+    """tokens [B, S], padded on either side -> tokens padded on the right, and the columns [B, S] for `columns_back`.
     The columns are None if the tokens were already padded on the right.
     """
     left = tokens.ne(PAD).long().cumsum(1).eq(0).sum(1, keepdim=True)  # [B, 1]
@@ -150,9 +148,7 @@ class Pairs(Examples):
         return order
 
     def collater(self, samples: list[int], pad_to_length: Any = None) -> dict[str, Any]:
-        """A batch like fairseq's, longest source first; if the pairs are aligned, net_input also has fertility [B,
-        S].
-        """
+        """A batch like fairseq's, longest source first; for aligned pairs, net_input also has fertility [B, S]."""
         if not samples:
             return {}
         _, order = torch.tensor(self.lengths[0][samples]).long().sort(descending=True)
@@ -203,8 +199,7 @@ class PairsTask(FolderTask):
 class Tokens(SummedCriterion):
     """Token cross-entropy that also reports token accuracy and the sparsity of the attention.
 
-    The loss is normalised by tokens, or by sentences as in OpenNMT-py (`optimization.sentence_avg=true`: summed NLL /
-    batch size).
+    Normalised by tokens, or by sentences as in OpenNMT-py (`optimization.sentence_avg=true`: summed NLL / batch size).
     """
 
     SUMMED = ("loss", "ntokens", "nsentences", "sample_size", "ncorrect", "zeros", "kept", "steps")

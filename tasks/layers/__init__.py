@@ -136,9 +136,7 @@ def widened(x: Tensor) -> Tensor:
 
 
 def density_alpha(mapping: nn.Module) -> float | None:
-    """alpha of a mapping made by `sa.make`, if it is over densities (1: Gaussian, 2: truncated parabola); otherwise
-    None.
-    """
+    """alpha of a mapping over densities, made by `sa.make` (1: Gaussian, 2: truncated parabola); otherwise None."""
     return float(mapping.alpha) if mapping.spec.over == "density" else None
 
 

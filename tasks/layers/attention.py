@@ -55,8 +55,9 @@ class DotScores(Scores):
 
 
 class GeneralScores(Scores):
-    """``q^T W k`` (Luong et al. 2015). Default of OpenNMT-py, the toolkit of Niculae & Blondel 2017 and Laha et al.
-    2018.
+    """``q^T W k`` (Luong et al. 2015).
+
+    This is the default of OpenNMT-py, the toolkit of Niculae & Blondel 2017 and Laha et al. 2018.
     """
 
     def __init__(self, query_dim: int, key_dim: int, scale: float = 1.0):

@@ -35,9 +35,7 @@ def jensen_shannon(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 
 def proportions(labels: np.ndarray) -> np.ndarray:
-    """eta = y / ||y||_1: labels `[..., classes]`, at least one label per document -> distributions of the same
-    shape.
-    """
+    """eta = y / ||y||_1: labels `[..., classes]`, at least one per document -> distributions of the same shape."""
     return labels / labels.sum(-1, keepdims=True)
 
 

@@ -111,8 +111,7 @@ def _threshold(
 def refitted(train: Split, choice: Choice, grid: Grid, solver: Solver) -> Fit:
     """The model of the chosen point, fitted on all training documents.
 
-    This is the model from the selection if there is one; otherwise the path of fits down to its penalty is computed
-    again.
+    This is the model from the selection if there is one; otherwise the fits down to its penalty are computed again.
     """
     if choice.model is not None:
         return choice.model

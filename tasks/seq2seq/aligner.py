@@ -97,9 +97,7 @@ class Direction:
     width: int
 
     def best(self, source: Rows, target: Rows) -> list[np.ndarray]:
-        """For each sentence, an array [m] with the index of the source word aligned to each target word, or -1 if
-        none.
-        """
+        """For each sentence, an array [m]: the index of the source word aligned to each target word, or -1 if none."""
         found: list[np.ndarray] = [np.full(len(row), -1) for row in target]
         for held, chunk in _chunks(source, target, self.null, self.width):
             at = np.searchsorted(self.keys, chunk.key).clip(max=len(self.keys) - 1)
@@ -150,9 +148,7 @@ def fit(source: Rows, target: Rows, sizes: tuple[int, int], iterations: int = 5)
 
 
 def _tension(lam: float, observed: float, shapes: np.ndarray, counts: np.ndarray) -> float:
-    """Update lam by fast_align's gradient steps, so that the model's expectation of -|i/m - j/n| approaches
-    `observed`.
-    """
+    """Fit lam by fast_align's gradient steps, so that the model's mean of -|i/m - j/n| approaches `observed`."""
     m, n = shapes.T
     of = np.repeat(np.arange(len(m)), m)
     i = np.arange(len(of)) - np.repeat(np.cumsum(m) - m, m) + 1

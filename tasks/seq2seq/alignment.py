@@ -3,8 +3,7 @@
 An encoder-decoder that is forced to output the reference gives an attention matrix over tokens, [T, S]. If words are
 split into subwords, the weights on the subwords of a source word are summed, and the rows of the subwords of a target
 word are averaged (Clark et al. 2019). Each target word is then linked to the source word with the largest weight. The
-links are compared with human alignments (Och & Ney 2003), in which sure links must be found and possible links may be
-found.
+links are compared with human alignments (Och & Ney 2003); sure links must be found, possible links may be found.
 """
 
 from __future__ import annotations
@@ -55,9 +54,7 @@ def error_rate(found: Sequence[AbstractSet[tuple[int, int]]], gold: Sequence[Gol
 def forced(
     model: nn.Module, split: Split, batch_size: int, done: Callable[[int, int], None] = lambda i, n: None
 ) -> list[Tensor]:
-    """Attention [T, S] of each pair of a split when the reference is forced as output; T excludes the end of
-    sentence.
-    """
+    """Attention [T, S] of each pair of a split, with the reference forced as output; T excludes the end of sentence."""
     device = next(model.parameters()).device
     model.eval()
     found: list[Tensor] = [torch.empty(0)] * len(split)
@@ -74,9 +71,7 @@ def forced(
 
 
 def places(tokens: Sequence[str], words: Sequence[str], subword: str) -> list[int] | None:
-    """For each token, the index of the word it belongs to; None if the tokens do not spell the words (ignoring
-    case).
-    """
+    """For each token, the index of its word; None if the tokens do not spell the words (ignoring case)."""
     joined = join_subwords(list(tokens), subword)
     units = [len(join_subwords(list(tokens[: i + 1]), subword)) - 1 for i in range(len(tokens))]  # token -> joined
     spelled = [unit.replace(DASH, "-").lower() for unit in joined]

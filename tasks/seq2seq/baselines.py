@@ -1,6 +1,4 @@
-"""Trivial baselines that put a score into perspective: a constant output, the start of the source, the nearest
-neighbour.
-"""
+"""Trivial baselines to compare scores with: a constant output, the start of the source, the nearest neighbour."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Decoding: beam search in batches of similar length; unknown words are replaced by the source word attended to
-most.
-"""
+"""Decoding by beam search in batches of similar length; unknown words are replaced by the most attended source word."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ A training folder holds the splits train and dev; a test folder holds the split 
     <split>.pairs.jsonl                  the raw pairs of dev and test: [source, reference, ...]
     <split>.links.jsonl                  their human word alignment, if there is one: [sure links, possible links]
 
-The first three lines are the encoding: a trained model needs it to read a text, so it is stored with the model's
-weights.
+The first three lines are the encoding, which a trained model needs to read a text; it is stored with the weights.
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ class Split:
     """One encoded split.
 
     Attributes:
-        source, target: rows of ids without end of sentence; a source has at least one id; target is the first
-            reference.
+        source, target: rows of ids without end of sentence; a source is never empty; target is the first reference.
         tokens: side -> the same rows as tokens, before rare words were replaced by the unknown word.
     """
 
@@ -94,8 +92,7 @@ class Encoded:
 
     Attributes:
         languages: side -> language code or None, for the rules of Moses.
-        source_vocab, target_vocab: words in the order of their ids, which start at 4; most frequent first (equal if
-            joint).
+        source_vocab, target_vocab: words with ids from 4 on, most frequent first (equal if joint).
         splits: "train" and "dev", or "test"; empty for an encoding stored with a finished model.
         sha256: hash of everything in the folder, that is, of the content as a model sees it.
         digits: the character that replaces every digit of the test source, or None.
@@ -136,8 +133,7 @@ def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress,
     Large sets are processed by `workers` processes; the files do not depend on the number of processes.
 
     Raises:
-        DataError: there are no training pairs, the subwords cannot be learned, the disk is full, or the data cannot be
-            read.
+        DataError: there are no training pairs, subwords cannot be learned, the disk is full, or data cannot be read.
     """
     languages = {side: data.about.get(f"{side}_lang") for side in SIDES}
     key = ["pairs", RECIPE, [data.fingerprint.get(s) for s in ("train", "dev")], plain(options), languages]

@@ -38,8 +38,10 @@ def needed(config: Mapping[str, Any]) -> bool:
 
 
 def aligned(encoded: Encoded, root: str | Path, progress: Progress) -> Encoded:
-    """The encoded pairs with their alignments, opened from `root` or computed. Raises DataError if nothing can be
-    aligned.
+    """The encoded pairs with their alignments, opened from `root` or computed.
+
+    Raises:
+        DataError: there is nothing to align.
     """
     if (encoded.folder / ALIGNER).exists():
         return encoded
@@ -89,9 +91,7 @@ def _extended(
 
 
 def counts(found: aligner.Aligner, split: Split) -> Ragged:
-    """For every source word of a split, the number of target words aligned to it; rows of uint8 (255 means 255 or
-    more).
-    """
+    """For every source word of a split, the number of target words aligned to it; rows of uint8 (255: 255 or more)."""
     flat = np.zeros(int(split.source.offsets[-1]), np.int64)
     for start, row in zip(split.source.offsets, found.align(split.source, split.target)):
         for s, _ in row:

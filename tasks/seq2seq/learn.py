@@ -123,9 +123,7 @@ def _segment(
     progress: Progress,
     workers: int,
 ) -> tuple[int, dict[str, Counter]]:
-    """Write the tokens of the training pairs within the limits; returns the number of these pairs and the token
-    counts.
-    """
+    """Write the tokens of the training pairs within the limits; returns the number of pairs and the token counts."""
     kept, counts = 0, {side: Counter() for side in SIDES}
 
     def segmented(batch: list[tuple[str, ...]]) -> tuple[int, int, dict[str, str], dict[str, Counter]]:

@@ -156,9 +156,7 @@ def evaluation(
 
 
 def attention_metrics(hypotheses: Sequence[Hypothesis]) -> dict[str, float]:
-    """Share of zeros and mean support of the attention over all steps, and the share of outputs with an unknown
-    word.
-    """
+    """Share of zeros and mean support of the attention over all steps; share of outputs with an unknown word."""
     places, steps = sum(h.attention.numel() for h in hypotheses), sum(len(h.attention) for h in hypotheses)
     zeros = sum(int(h.attention.eq(0).sum()) for h in hypotheses)
     return {
@@ -182,9 +180,7 @@ def records(
     name: str,
     shown: int,
 ) -> list[dict[str, Any]]:
-    """The stored record of each test sentence; the first `shown` records also hold tokens, to label the stored
-    attention.
-    """
+    """The stored record of each test sentence; the first `shown` ones also hold the tokens of the stored attention."""
     split, found = test.splits["test"], []
     for row, (h, text) in enumerate(zip(hypotheses, texts)):
         pair = split.pairs[h.index]

@@ -186,9 +186,7 @@ class _NoSynonyms:
 
 
 def meteor(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> np.ndarray:
-    """METEOR of each sentence [n], in percent, from lists of words; the best score over the references of the
-    sentence.
-    """
+    """METEOR of each sentence [n], in points, from lists of words; the best score over the sentence's references."""
     from nltk.translate.meteor_score import meteor_score
 
     none: Any = _NoSynonyms()

@@ -191,9 +191,7 @@ class Path:
 
 
 def _allowed(log_p: Tensor, limits: np.ndarray, t: int) -> Tensor:
-    """Restrict log_p [b, K, V] in place: no padding, no end at the first step, and only the end at a sentence's limit
-    [b].
-    """
+    """Mask log_p [b, K, V] in place: no padding, no end at the first step, only the end at a sentence's limit [b]."""
     log_p[..., PAD] = -torch.inf
     if (limits <= t).any():
         at = torch.from_numpy(np.flatnonzero(limits <= t)).to(log_p.device)

@@ -48,9 +48,7 @@ from tasks.vqa.sizes import ImageSpec
 
 
 def soft_scores(answers: Sequence[str]) -> dict[str, float]:
-    """The accuracy of each distinct answer (see the module docstring); a single answer (one gold label) has accuracy
-    1.
-    """
+    """The accuracy of each distinct answer (see the module); a single answer (one gold label) has accuracy 1."""
     if len(answers) == 1:
         return {answers[0]: 1.0}
     n = len(answers)
@@ -79,9 +77,7 @@ PAPER_IMAGE = ImageSpec("features", (14, 14), 2048)  # ResNet-152 on 448 x 448 p
 
 @dataclass
 class Split:
-    """Questions of a split: rows of words, of answers and of their soft scores; row of the image [N] (see the
-    module).
-    """
+    """Questions of a split: rows of words, answers and their soft scores; row of the image [N] (see the module)."""
 
     tokens: Ragged
     answers: Ragged
@@ -223,14 +219,12 @@ def keep_encoding(folder: str | Path, to: str | Path) -> None:
 
 
 def vectors_shortfall(options: Encode) -> tuple[str, ...]:
-    """How the word vectors differ from the paper's, 300-dimensional GloVe as in en_vectors_web_lg; empty if they do
-    not.
-    """
+    """How the word vectors differ from the paper's (300-dimensional GloVe, as in en_vectors_web_lg), if they do."""
     return () if options.vectors is not None else ("random word vectors instead of GloVe",)
 
 
 def features_shortfall(spec: ImageSpec) -> tuple[str, ...]:
-    """How the images differ from the paper's grid features; empty if they do not."""
+    """How the images differ from the paper's grid features, if they do."""
     if spec == PAPER_IMAGE:
         return ()
     what = (

@@ -28,9 +28,7 @@ NEXT = "run the experiment first: python scripts/reproduce.py martins2020_table2
 
 @dataclass
 class Panel:
-    """One row of the table. alpha: alpha of its density, or None for discrete attention; records: test records by
-    index.
-    """
+    """One row of the table. alpha: that of its density, None for discrete attention; records: test records by index."""
 
     label: str
     alpha: float | None

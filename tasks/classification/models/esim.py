@@ -107,9 +107,7 @@ class Model(nn.Module):
         return (a, b), masks, *self.align(a @ b.transpose(1, 2), pairs, structures)
 
     def align(self, scores: Tensor, pairs: Tensor, structures: bool) -> tuple[tuple[Tensor, Tensor], list[Solution]]:
-        """scores, pairs [B, n, m] (True: neither word is padding) -> (p [B, n, m], q [B, m, n]) and the structures
-        used.
-
+        """scores, pairs [B, n, m] (True: neither is padding) -> (p [B, n, m], q [B, m, n]) and the structures used.
         Structures are listed only if they are requested and the mapping can list them: one `Solution` for a matching,
         two for sequences (one through each text).
         """

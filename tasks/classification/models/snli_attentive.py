@@ -56,9 +56,7 @@ class Options:
 
 
 class Gru(nn.Module):
-    """x [B, L, D] padded on the right, mask [B, L], h_0 [B, H] -> states [B, L, H] and the state of the last word [B,
-    H].
-    """
+    """x [B, L, D] padded on the right, mask [B, L], h_0 [B, H] -> states [B, L, H] and the last word's state [B, H]."""
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()

@@ -166,9 +166,7 @@ class Model(nn.Module):
         return self.embed_dropout(self.target_embed(tokens))
 
     def _mask(self, memory: Tensors) -> Tensor | None:
-        """Padding mask [B, S], or None when training with mask_padding=false (the 2017 code masks only in the
-        translator).
-        """
+        """Padding mask [B, S]; None in training with mask_padding=false (the 2017 code masks only when translating)."""
         return memory["mask"] if self.options.mask_padding or not self.training else None
 
     def _advance(self, x: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:

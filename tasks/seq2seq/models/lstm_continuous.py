@@ -94,9 +94,7 @@ class Model(lstm.Model):
         self.basis = GaussianBasis1d.linspaced(options.rbf, widths=tuple(options.widths))
 
     def encode(self, src_tokens: Tensor, src_lengths: Tensor) -> Tensors:
-        """Like `lstm.Model.encode`, with two more entries: "regression", G' [B, N, S], and the words' "positions" [B,
-        S].
-        """
+        """Like `lstm.Model.encode`, plus "regression" (G' [B, N, S]) and "positions" (of the words, [B, S])."""
         memory = super().encode(src_tokens, src_lengths)
         B, N = len(src_tokens), len(self.basis)
         each = torch.eye(N, dtype=memory["states"].dtype, device=src_tokens.device).expand(B, N, N)

@@ -63,9 +63,7 @@ class Model(lstm.Model):
             self.tagger = Tagger(source_size, options.tagger_dim, options.tagger_dim).requires_grad_(False)
 
     def adopt(self, folder: Path | None) -> None:
-        """Load the fertilities of word types, or the tagger, from a folder of encoded pairs
-        (`tasks.seq2seq.fertility`).
-
+        """Load the fertilities of word types, or the tagger, from a folder made by `tasks.seq2seq.fertility`.
         Raises:
             ValueError: the fertilities are learned from data, but there is no folder of encoded pairs.
         """

@@ -197,9 +197,7 @@ class Model(nn.Module):
         return self.dropout(x * x.size(-1) ** 0.5 + torch.cat((angles.sin(), angles.cos()), -1).to(x.dtype))
 
     def _advance(self, tokens: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
-        """The next words [B, T] -> features [B, T, E], weights [B, T, S] (mean of the last layer's heads), new
-        state.
-        """
+        """The next words [B, T] -> features [B, T, E], weights [B, T, S] (mean of the last layer's heads), state."""
         before, T = state["keys.0"].size(2), tokens.size(1)
         x = self._embed(self.target_embed, tokens, before)
         causal = torch.ones(T, before + T, dtype=torch.bool, device=x.device).tril(before) if T > 1 else None

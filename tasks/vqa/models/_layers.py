@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class SmallCnn(nn.Module):
-    """3 x 3 convolutions with batch norm and ReLU, trained with the model: uint8 [U, h, w, 3] -> [U, L,
+    """3 x 3 convolutions with batch norm and ReLU, trained with the rest: uint8 [U, h, w, 3] -> [U, L,
     channels[-1]].
     """
 
