@@ -1,4 +1,4 @@
-"""Checkpoints that are never left half written when the process is killed; training resumes from the newest intact one.
+"""Checkpoints that a killed process never leaves half written; training resumes from the newest intact checkpoint.
 
 A checkpoint is self-contained: it holds the training state and the weights of the best epoch so far. The previous
 checkpoint is kept in case the last one is damaged. torch stores a CRC-32 of every tensor but never checks it; here

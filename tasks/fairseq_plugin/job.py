@@ -30,7 +30,7 @@ def groups_of(family: str, config: Mapping[str, Any], encoded: Path) -> dict[str
 
 @dataclass(frozen=True)
 class Job:
-    """A training job. It can be pickled, so that it can be sent to the other processes of the training.
+    """A training job. It can be pickled, so that it can be sent to the other training processes.
 
     Attributes:
         config: the resolved, checked configuration of the cell, as plain containers.

@@ -29,7 +29,7 @@ EXPLODED = 1e4  # bits per token; guessing among a million words costs 20
 
 
 class Monitor(Protocol):
-    """Receives progress reports from a training."""
+    """Receives progress reports from a training run."""
 
     def updated(self, epoch: float, max_epoch: int, stats: dict[str, float]) -> None: ...
     def epoch_done(self, history: list[dict[str, float]]) -> None: ...
@@ -80,7 +80,7 @@ class Batches:
 
 
 class Training:
-    """A training and its state.
+    """A training run and its state.
 
     Attributes:
         history: one row per epoch.
@@ -122,8 +122,8 @@ class Training:
         """Read the values that the updates have logged since the last call.
 
         Raises:
-            FloatingPointError: a loss is not finite or has exploded. The message says at which update, gives the last
-                good values and suggests what to try.
+            FloatingPointError: a loss is not finite or has exploded. The message names the update and the last good
+                values, and suggests what to try.
         """
         for one in self.trainer.read():
             where, loss, norm = f"epoch {self.epoch}, update {one.update}", one.measured["loss"][0], one.norm
@@ -218,7 +218,7 @@ class Training:
         self.saved = time.monotonic()
 
     def _asked(self, due: bool = True) -> signals.Asked | None:
-        """The request to stop after this update, or None. All processes of a training get the same answer.
+        """The request to stop after this update, or None. All processes of a training run get the same answer.
 
         With several processes on GPUs, requests are checked only if `due`.
         """

@@ -1,4 +1,4 @@
-"""Trains the model of a configuration on a folder of encoded data. Cells call it to train."""
+"""Trains the model of a configuration on a folder of encoded data; this is what a cell calls to train."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tasks.fairseq_plugin.processes import spread
 
 @dataclass(frozen=True)
 class Trained:
-    """Result of a training.
+    """Result of a training run.
 
     Attributes:
         model: the plain torch model of the best epoch (by the dev metric), on the CPU.

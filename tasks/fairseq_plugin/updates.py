@@ -15,7 +15,7 @@ from tasks.fairseq_plugin.processes import Telling
 
 
 class Updates:
-    """A translation training in which each call makes one update.
+    """A training run of a translation model; each call makes one update.
 
     The updates cycle through the batches of the first epoch. Every `read_every`-th call also reads the logged values.
     """

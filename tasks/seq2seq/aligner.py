@@ -6,7 +6,7 @@
 The model is trained by EM with the settings of `fast_align -d -o -v`, which Malaviya et al. 2018 used: p0 = .08, five
 iterations, lam starting at 4 and updated by gradient steps, a Dirichlet prior of .01 on t (variational Bayes). There is
 one model per direction; the best alignments of both are symmetrised by grow-diag-final-and (Koehn et al. 2003).
-Training is deterministic and needs 4 bytes of memory for each pair of words of a sentence.
+Training is deterministic and needs 4 bytes of memory for each pair of a source and a target word in a sentence pair.
 """
 
 from __future__ import annotations

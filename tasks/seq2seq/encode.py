@@ -133,7 +133,8 @@ def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress,
     Large sets are processed by `workers` processes; the files do not depend on the number of processes.
 
     Raises:
-        DataError: there are no training pairs, subwords cannot be learned, the disk is full, or data cannot be read.
+        DataError: there are no training pairs, the subwords cannot be learned, or the disk is full.
+        Reading the data may raise further errors.
     """
     languages = {side: data.about.get(f"{side}_lang") for side in SIDES}
     key = ["pairs", RECIPE, [data.fingerprint.get(s) for s in ("train", "dev")], plain(options), languages]

@@ -57,7 +57,7 @@ Row = tuple[str, str, Mapping[int, Mapping[str, Any]], Mapping[str, np.ndarray]]
 
 
 def choose(rows: Sequence[Row], count: int) -> list[int]:
-    """`count` test sentences whose attention is stored for every row, starting with about TYPICAL source tokens."""
+    """`count` test sentences whose attention is stored for every row; lengths close to TYPICAL come first."""
     stored = [{int(k.partition("/")[2]) for k in attention if k.startswith("test/")} for *_, attention in rows]
     records = rows[0][2]
     common = set.intersection(*stored)

@@ -63,7 +63,7 @@ def drop_score(aligner: Aligner, source: Sequence, reference: Sequence, output: 
 
 
 def loops(outputs: Sequence[Sequence[str]]) -> float:
-    """Number of words, per thousand, that complete an immediate repetition of the preceding 1 to LONGEST_LOOP words."""
+    """Words, per thousand, that complete an immediate repetition of a sequence of 1 to LONGEST_LOOP words."""
     ends = sum(
         any(i >= 2 * n and list(row[i - n : i]) == list(row[i - 2 * n : i - n]) for n in range(1, LONGEST_LOOP + 1))
         for row in outputs

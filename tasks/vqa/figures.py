@@ -133,7 +133,7 @@ def draw(
 
 
 def ellipse(mu: Tensor, sigma: Tensor, alpha: float, points: int = 100) -> list[Tensor]:
-    """Outlines of a density with mu [2] and sigma [2, 2], in units of the image; each is [points, 2], rows first.
+    """Outlines of a density with mu [2] and sigma [2, 2], in units of the image, as (row, column): [points, 2] each.
 
     For alpha > 1, the outline is the edge of the support; for a Gaussian, there are two, at one and two standard
     deviations.

@@ -9,10 +9,10 @@ r"""ESIM (Chen et al. 2017) aligns two texts word by word; the alignment follows
     label ~ softmax(V tanh(U v + d) + e)
 
 A sequence mapping (sparsemap_sequence, softmax_sequence) goes through one text and selects a word of the other at each
-step. The score of moving from word j to word k is learned for each distance k - j; all distances beyond `bandwidth`
-share one score per direction. A word that a matching leaves unaligned has c = 0. Dropout is applied to the word
-vectors, x, y and v. Sources: Chen et al. 2017, without trees; Niculae et al. 2018 for the two kinds of structures
-(their sequences also score where they start and end).
+step. The score of moving from word j to word k is learned for each distance k - j; distances beyond `bandwidth` use the
+score at `bandwidth`. A word that a matching leaves unaligned has c = 0. Dropout is applied to the word vectors, x, y
+and v. Sources: Chen et al. 2017, without trees; Niculae et al. 2018 for the two kinds of structures (their sequences
+also score where they start and end).
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class Model(lstm.Model):
         With a sink, the sink is the last column of states, keys, mask and fertility, [B, S + 1, ...].
 
         Args:
-            fertility: [B, S], the counts of the sentence pair; needed if the option fertility=actual is set.
+            fertility: [B, S], the counts of the sentence pair; used with fertility=actual.
         """
         words = self._fertilities(src_tokens, src_lengths, fertility)
         if not self.options.sink:

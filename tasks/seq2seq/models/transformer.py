@@ -209,7 +209,7 @@ class Model(nn.Module):
 
 
 def _named(caches: Iterable[Cache]) -> Tensors:
-    """Name the keys and values of each layer i keys.i and values.i."""
+    """The keys and values of each layer i, under the names keys.i and values.i."""
     return {f"{name}.{i}": value for i, cache in enumerate(caches) for name, value in zip(("keys", "values"), cache)}
 
 

@@ -9,9 +9,7 @@ from torch import Tensor, nn
 
 
 class SmallCnn(nn.Module):
-    """3 x 3 convolutions with batch norm and ReLU, trained with the rest: uint8 [U, h, w, 3] -> [U, L,
-    channels[-1]].
-    """
+    """3 x 3 convolutions, batch norm and ReLU, trained with the rest: uint8 [U, h, w, 3] -> [U, L, channels[-1]]."""
 
     def __init__(self, channels: Sequence[int], strides: Sequence[int]) -> None:
         super().__init__()
