@@ -1,1 +1,1 @@
-"""Classification of texts: sentiment (one text an example), entailment (two)."""
+"""Text classification: sentiment (one text per example) and entailment (two texts per example)."""

@@ -1,7 +1,8 @@
-"""From labelled texts to arrays of ids: tokenise, cut, count the vocabulary, look up pretrained vectors.
+"""Encode labelled texts as arrays of ids: tokenise, truncate, build the vocabulary, look up pretrained vectors.
 
-Vocabulary and vectors come from the training texts alone, so that a trained model knows nothing of its test sets. Ids
-are those of `tasks.data.symbols`, words from number 4 on in dict.txt; the end symbol stands between two texts.
+The vocabulary and the vectors come only from the training texts, so that a trained model knows nothing about its test
+sets. The first ids are the special symbols of `tasks.data.symbols`; the words of dict.txt have the ids from 4 on. The
+end symbol separates two texts.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from tasks.data.read.vectors import COUNTED, counted_vectors, read_vectors
 from tasks.data.records import Example
 from tasks.data.symbols import FIRST, SPECIAL, UNK
 
-# NLTK's WordPunctTokenizer: runs of letters, digits and underscores, or runs of other visible characters.
+# NLTK's WordPunctTokenizer: tokens are runs of letters, digits and underscores, or runs of other visible characters.
 _WORD_PUNCT = re.compile(r"\w+|[^\w\s]+")
 _BREAK = re.compile(r"<\s*br\s*/?\s*>", re.I)
 
 
 def wordpunct(text: str) -> list[str]:
-    """Words and runs of punctuation, as NLTK's WordPunctTokenizer cuts them."""
+    """Split a text into words and runs of punctuation, like NLTK's WordPunctTokenizer."""
     return _WORD_PUNCT.findall(text)
 
 
 def wordpunct_br(text: str) -> list[str]:
-    """`wordpunct` with HTML line breaks kept as one token `<br>`."""
+    """`wordpunct`, but each HTML line break becomes a single token `<br>`."""
     first, *rest = (wordpunct(part) for part in _BREAK.split(text))
     return first + [token for part in rest for token in ("<br>", *part)]
 
@@ -52,7 +53,10 @@ TOKENIZERS: dict[str, Callable[[str], list[str]]] = {
 
 
 def cutter(options: Encode) -> Callable[[str], list[str]]:
-    """text -> tokens as the options say; a text without any is one `<empty>`: there must be something to attend to."""
+    """The function text -> tokens for these options.
+
+    A text without tokens becomes the single token `<empty>`, because attention needs at least one position.
+    """
     tokenize, limit = TOKENIZERS[options.tokenizer], options.max_tokens
 
     def cut(text: str) -> list[str]:
@@ -61,20 +65,20 @@ def cutter(options: Encode) -> Callable[[str], list[str]]:
     return cut
 
 
-RECIPE = 3  # raise when the same options would give other ids or vectors
+RECIPE = 3  # raise when a code change gives different ids or vectors for the same options
 DICT, VECTORS, ROWS = "dict.txt", "vectors.npy", "vector_rows.npy"
-GLOVE_840B = (range(2_196_000, 2_196_100), 300)  # words (counts differ by how a file's last lines were cut), dimensions
+GLOVE_840B = (range(2_196_000, 2_196_100), 300)  # words (counts vary with how a file's last lines were cut), dimensions
 
 
 @dataclass
 class EncodedSplit:
-    """One split in ids.
+    """One encoded split.
 
     Attributes:
-        fields: rows of ids, one `Ragged` per text.
+        fields: rows of ids, one `Ragged` per text of an example.
         labels: [n] int64.
-        tokens: the tokens behind the ids, one `TokenLines` per text.
-        marked: flags of the first text's tokens, flat like its ids [sum of lengths] bool.
+        tokens: the original tokens, one `TokenLines` per text of an example.
+        marked: True for marked tokens of the first text; flat like its ids, [sum of lengths] bool.
     """
 
     fields: tuple[Ragged, ...]
@@ -88,13 +92,13 @@ class EncodedSplit:
 
 @dataclass
 class Encoded:
-    """An encoded data set: its splits, or what a finished model keeps of them (then `splits` is empty).
+    """An encoded data set, or the part of it that is stored with a finished model (`splits` is then empty).
 
     Attributes:
-        options: that it was encoded with.
-        vocabulary: words by id from `FIRST` on.
-        sha256: of the texts of its splits and the options.
-        report: sizes, label counts, unknown words, where vectors come from; for footers.
+        options: the options used for encoding.
+        vocabulary: words in the order of their ids, which start at `FIRST`.
+        sha256: hash of the texts of the splits and the options.
+        report: sizes, label counts, unknown words and the source of the vectors, for table footers.
     """
 
     folder: Path
@@ -125,7 +129,7 @@ def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress 
     """Encode the train and dev splits, or open them from the cache under `root`.
 
     Raises:
-        DataError: an empty split, a vector file that cannot be read, disk full.
+        DataError: a split is empty, the vector file cannot be read, or the disk is full.
     """
     progress = progress or NullProgress()
     found = [data.fingerprint.get(s) for s in ("train", "dev")]
@@ -134,10 +138,10 @@ def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress 
 
 
 def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress: Progress | None = None) -> Encoded:
-    """The test split in the vocabulary of `encoding`, a folder made by `encode` or `keep_encoding`.
+    """Encode the test split with the vocabulary of `encoding`, a folder made by `encode` or `keep_encoding`.
 
     Raises:
-        DataError: no test examples, other classes or another number of texts than the encoding knows.
+        DataError: there are no test examples, or their classes or number of texts differ from those of the encoding.
     """
     progress = progress or NullProgress()
     meta = read_meta(encoding)
@@ -149,7 +153,7 @@ def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress:
 
 
 def open_encoded(folder: str | Path) -> Encoded:
-    """What `encode`, `encode_test` or `keep_encoding` left in a folder; ids are mapped, not read."""
+    """Open a folder made by `encode`, `encode_test` or `keep_encoding`; ids are memory-mapped, not read."""
     folder = Path(folder)
     meta = read_meta(folder)
     return Encoded(
@@ -159,7 +163,7 @@ def open_encoded(folder: str | Path) -> Encoded:
 
 
 def keep_encoding(folder: str | Path, to: str | Path) -> None:
-    """Copy what a finished model needs of an encoding: vocabulary, vectors, options and classes, no texts."""
+    """Copy the parts of an encoding that a finished model needs: vocabulary, vectors, options and classes, no texts."""
     folder, to = Path(folder), Path(to)
     to.mkdir(parents=True, exist_ok=True)
     for name in (DICT, VECTORS, ROWS):
@@ -169,7 +173,7 @@ def keep_encoding(folder: str | Path, to: str | Path) -> None:
 
 
 def vectors_shortfall(options: Encode, encoded: Encoded) -> str | None:
-    """Why the word vectors are not GloVe 840B of 300 dimensions, or None."""
+    """How the word vectors differ from 300-dimensional GloVe 840B, or None if they do not differ."""
     if options.vectors is None:
         return "random word vectors instead of GloVe 840B"
     if options.vectors == COUNTED:
@@ -181,7 +185,7 @@ def vectors_shortfall(options: Encode, encoded: Encoded) -> str | None:
 
 
 def _identity(options: Encode, vectors: Any) -> dict[str, Any]:
-    """The options that matter, the vector file by its content."""
+    """The options that affect the result, with the vector file identified by its content."""
     told = plain(options) | {"vectors": vectors}
     return told if options.vectors == COUNTED else {k: v for k, v in told.items() if k != "vector_dim"}
 
@@ -191,7 +195,7 @@ def _sha256(*parts: Any) -> str:
 
 
 def _stamp(vectors: str | None) -> Any:
-    """What tells one vector file from another without reading gigabytes."""
+    """Identify a vector file by its size and the hash of its first megabyte, without reading gigabytes."""
     if vectors in (None, COUNTED):
         return vectors
     path = Path(vectors)
@@ -217,7 +221,7 @@ def _build(data: DataSet, options: Encode, folder: Path, progress: Progress) -> 
         for s in ("train", "dev")
     }
     counts = Counter(token for field in texts["train"] for row in field for token in row)
-    for special in SPECIAL:  # a text that holds such a word means no word
+    for special in SPECIAL:  # special symbols found in a text are not words
         counts.pop(special, None)
     words, vectors, report = _vocabulary(counts, texts["train"], options, progress)
     (folder / DICT).write_text("".join(f"{word} {counts[word]}\n" for word in words), encoding="utf-8")
@@ -226,7 +230,7 @@ def _build(data: DataSet, options: Encode, folder: Path, progress: Progress) -> 
         rows = np.arange(len(words) - len(vectors), len(words), dtype=np.int64) + FIRST
         np.save(folder / VECTORS, vectors)
         np.save(folder / ROWS, rows)
-        # Counted vectors follow from the texts; their last digits depend on the machine.
+        # Vectors counted from the texts are not hashed, since their last digits depend on the machine.
         vector_sha256 = COUNTED if options.vectors == COUNTED else hashlib.sha256(vectors.tobytes()).hexdigest()
     index = {word: i for i, word in enumerate(words, FIRST)}
     unknown = {}
@@ -270,7 +274,7 @@ def _build_test(
 def _tokenized(
     examples: Sequence[Example], fields: int, options: Encode, label: str, progress: Progress
 ) -> list[list[list[str]]]:
-    """[field][row] -> tokens."""
+    """Tokenise the examples; the result is indexed as [field][row] and holds lists of tokens."""
     cut = cutter(options)
     texts: list[list[list[str]]] = [[] for _ in range(fields)]
     with progress.bar(len(examples), label) as bar:
@@ -283,7 +287,7 @@ def _tokenized(
 
 
 def _vocabulary(counts: Counter[str], texts: Sequence[Sequence[Sequence[str]]], options: Encode, progress: Progress):
-    """(words, vectors [found, dim] of the last ones or None, what the report says of them)."""
+    """Words, pretrained vectors [found, dim] of the last of these words (or None), and the report on the vectors."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     kept = [word for word, count in ranked[: options.vocab_size] if count >= options.min_count]
     if options.vectors is None:
@@ -304,7 +308,7 @@ def _write_split(
     folder: Path, split: str, examples: Sequence[Example], texts: Sequence[Sequence[Sequence[str]]],
     fields: Sequence[str], index: Mapping[str, int], classes: Sequence[int],
 ) -> dict[str, float]:  # fmt: skip
-    """Write one split; the share of unknown tokens of each text."""
+    """Write one split; returns the share of unknown tokens for each field."""
     rates = {
         f"{split}.{name}": round(write_tokens(folder, f"{split}.{name}", rows, index, UNK), 4)
         for name, rows in zip(fields, texts)
@@ -323,7 +327,7 @@ def _open_split(folder: Path, split: str, fields: Sequence[str]) -> EncodedSplit
 
 
 def _words(folder: Path) -> list[str]:
-    """The vocabulary, from id `FIRST` on."""
+    """The words of the vocabulary, in the order of their ids, which start at `FIRST`."""
     return [line.rsplit(" ", 1)[0] for line in (folder / DICT).read_text(encoding="utf-8").split("\n")[:-1]]
 
 

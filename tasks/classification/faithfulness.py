@@ -1,12 +1,14 @@
-"""What costs more than a classification: does the class depend on the words that are attended to? Groups of equal weights.
+"""Optional, more expensive metrics: faithfulness (does the class depend on the attended words?) and groups of weights.
 
-Faithfulness (DeYoung et al. 2020): with r the attended words of a text x and m(x) the probability of the class that the model says,
+Faithfulness (DeYoung et al. 2020): let r be the attended words of a text x, and m(x) the probability of the class that
+the model predicts for x. Then
 
-    comprehensiveness = m(x) - m(x without r)      high: without these words the model changes its mind
-    sufficiency       = m(x) - m(r alone)          low: these words are enough
+    comprehensiveness = m(x) - m(x without r)      high: the model needs these words
+    sufficiency       = m(x) - m(only r)           low: these words are enough
 
-r are the 1, 5, 10, 20 and 50 per cent of the words with the largest weights, at least one, and never one without weight; both
-numbers are means over the five. Words are taken out of the text; an empty text is one unknown word. Of two texts the first is changed.
+r consists of the 1, 5, 10, 20 or 50 percent of the words with the largest weights: at least one word, and no words of
+zero weight. Both metrics are means over the five percentages. Words are deleted from the text; an empty text is
+replaced by one unknown word. If an example has two texts, only the first is changed. Groups are runs of equal weights.
 """
 
 from __future__ import annotations
@@ -43,7 +45,11 @@ def further(
     model: torch.nn.Module, split: EncodedSplit, batches: Sequence[Batch], scores: Sequence[str],
     done: Callable[[float], None] = lambda share: None,
 ) -> dict[str, float]:  # fmt: skip
-    """What `task.scores` asks for: attention (groups), faithfulness. `batches`: the model's predictions of the split."""
+    """The metrics that `task.scores` selects: "attention" (groups) and "faithfulness".
+
+    Args:
+        batches: the model's predictions for the split.
+    """
     found = {}
     if "attention" in scores:
         found |= groups(batches)
@@ -53,7 +59,7 @@ def further(
 
 
 def groups(batches: Sequence[Batch]) -> dict[str, float]:
-    """attention_groups, of the first attention."""
+    """The metric attention_groups, computed for the model's first attention."""
     told = [attention_statistics(next(iter(batch.attention.values())), batch.mask) for batch in batches]
     rows = sum(one["rows"] for one in told)
     return {"attention_groups": sum(one["groups"] * one["rows"] for one in told if one["rows"]) / rows}
@@ -63,7 +69,7 @@ def groups(batches: Sequence[Batch]) -> dict[str, float]:
 def faithfulness(
     model: torch.nn.Module, split: EncodedSplit, batches: Sequence[Batch], done: Callable[[float], None]
 ) -> dict[str, float]:
-    """comprehensiveness and sufficiency, of the first attention."""
+    """The metrics comprehensiveness and sufficiency, computed for the model's first attention."""
     sums = {"comprehensiveness": 0.0, "sufficiency": 0.0}
     for number, batch in enumerate(batches):
         p = next(iter(batch.attention.values()))
@@ -83,7 +89,10 @@ def faithfulness(
 
 
 def attended(weights: Tensor, share: float) -> np.ndarray:
-    """Flags [L] of the `share` of words with the largest weights [L]: one at least, none without weight, the first of equal ones."""
+    """Flags [L] that select the `share` of words with the largest weights [L].
+
+    At least one word is selected, but no words of zero weight; among equal weights, earlier words come first.
+    """
     count = min(max(1, math.ceil(share * len(weights))), int((weights > 0).sum()))
     flags = np.zeros(len(weights), dtype=bool)
     flags[weights.argsort(descending=True, stable=True)[:count].numpy()] = True
@@ -93,7 +102,7 @@ def attended(weights: Tensor, share: float) -> np.ndarray:
 def probabilities(
     model: torch.nn.Module, split: EncodedSplit, examples: Sequence[int], first: Sequence[np.ndarray]
 ) -> Tensor:
-    """Of the classes, [B, C], for examples whose first text is replaced by the ids `first`."""
+    """Class probabilities [B, C] for examples whose first text is replaced by the ids `first`."""
     device = next(model.parameters()).device
     fields: list[Sequence[Any]] = [[row if len(row) else np.array([UNK]) for row in first]]
     fields += [[field[i] for i in examples] for field in split.fields[1:]]

@@ -1,7 +1,7 @@
-"""Alignments of two texts and the structures that they are averages of (after Figure 2 of Peters, Niculae & Martins 2018).
+"""Draws alignments of two texts, each with the structures that it averages (after Figure 2 of Peters et al. 2018).
 
-Words of the first text run down, words of the second across. Left of a row of drawings stands the alignment, right of it the
-structures with weight, the heaviest first, each with its weight. Grey is exactly zero.
+The words of the first text run down, those of the second across. In each row of drawings, the alignment is on the left;
+to its right are the structures with nonzero weight, from the largest weight to the smallest. Grey means exactly zero.
 """
 
 from __future__ import annotations
@@ -15,14 +15,18 @@ from typing import Any
 
 import numpy as np
 
-TYPICAL = 8  # words of the first text: the stored pairs nearest to it are drawn first
+TYPICAL = 8  # words; stored pairs whose first text is closest to this length are drawn first
 GREY, COLOUR = "#dddddd", (8 / 255, 81 / 255, 156 / 255)
 
 
 @dataclass
 class Panel:
-    """A row's alignment [n, m] of a pair, and its structures: weights [K], the second text's word of each of the n words
-    [K, n], -1 for none; both empty where words are aligned one by one."""
+    """One model's alignment [n, m] of a pair of texts, and its K structures.
+
+    Each structure has a weight (array [K]) and, for each of the n words of the first text, the index of the aligned
+    word of the second text, or -1 for none (array [K, n]). Both arrays are empty if the mapping aligns words
+    separately.
+    """
 
     label: str
     output: str
@@ -33,7 +37,7 @@ class Panel:
 
 @dataclass
 class Example:
-    """A pair of texts, its class, a panel a row."""
+    """A pair of texts, its class, and one panel per row of the table."""
 
     texts: tuple[Sequence[str], Sequence[str]]
     label: str
@@ -41,11 +45,13 @@ class Example:
 
 
 def choose(rows: Sequence[Mapping[int, Mapping[str, Any]]], count: int) -> list[int]:
-    """`count` test pairs whose texts every row has stored: those that every row gets right first, then the ones of about TYPICAL
-    words; one of each class in turn.
+    """Choose `count` test pairs from those whose texts are stored for every row of the table.
+
+    Pairs that every row classifies correctly come first, and among these the pairs of about TYPICAL words; the classes
+    take turns.
 
     Args:
-        rows: test records by index, of each row.
+        rows: for each row of the table, its test records by index.
     """
     common = [i for i in rows[0] if all("texts" in records.get(i, {}) for records in rows)]
     right = {i: all(records[i]["output"] == records[i]["label"] for records in rows) for i in common}
@@ -59,7 +65,7 @@ def choose(rows: Sequence[Mapping[int, Mapping[str, Any]]], count: int) -> list[
 
 
 def draw(examples: Sequence[Example], files: Sequence[Path], caption: str, most: int = 4) -> None:
-    """One line a pair and row, with at most `most` structures, into .svg, .png or .pdf files."""
+    """Draw one line per pair and table row, with at most `most` structures, and save .svg, .png or .pdf files."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -67,7 +73,7 @@ def draw(examples: Sequence[Example], files: Sequence[Path], caption: str, most:
 
     matplotlib.rcParams.update(
         {"svg.fonttype": "none", "svg.hashsalt": caption}
-    )  # text as text; the same numbers, the same file
+    )  # keep text as text; the same numbers give the same file
     lines = [(example, panel) for example in examples for panel in example.panels]
     words = [max(len(example.texts[k]) for example in examples) for k in (0, 1)]
     figure, axes = plt.subplots(
@@ -94,7 +100,7 @@ def draw(examples: Sequence[Example], files: Sequence[Path], caption: str, most:
 
 
 def one_hot(structure: np.ndarray, width: int) -> np.ndarray:
-    """The choices [n], -1 for none -> [n, width]."""
+    """One-hot matrix [n, width] of the choices [n]; a choice of -1 (none) gives a zero row."""
     return (structure[:, None] == np.arange(width)).astype(float)
 
 
@@ -114,7 +120,7 @@ def _grid(axis: Any, weights: np.ndarray, down: Sequence[str], across: Sequence[
 
 
 def write_data(examples: Sequence[Example], file: Path, caption: str) -> None:
-    """All that is drawn, and the structures that are not, as JSON."""
+    """Write the plotted data as JSON, including the structures that are not drawn."""
     told = [
         {"first": list(e.texts[0]), "second": list(e.texts[1]), "class": e.label, "rows": [
             {

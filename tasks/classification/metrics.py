@@ -1,4 +1,4 @@
-"""Scores of classifications, and what their attention looks like over a whole test set, added up batch by batch."""
+"""Classification metrics, and attention statistics over a whole test set, accumulated batch by batch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ATTENTION = {
     "marked_mass": ("share", 3, "attention on marked words, mean over texts with marked words"),
     "marked_texts": ("texts", 0, "texts with marked words"),
 }
-# Of a model that aligns two texts; means over examples.
+# Metrics of models that align two texts; each is a mean over examples.
 _ALIGNMENT = {
     "structures": (
         "structures",
@@ -57,7 +57,7 @@ def _metrics() -> Iterable[Metric]:
         "mean",
     )
     yield Metric("loss", "nats", -1, 3, None, "cross-entropy, mean over examples", None)
-    for prefix in ("attention", "density"):  # of a second attention, the density of a combined one
+    for prefix in ("attention", "density"):  # "density": the second attention of a combined model
         for name, (unit, decimals, signature) in _ATTENTION.items():
             yield Metric(f"{prefix}_{name}", unit, 0, decimals, None, signature, None)
     for name, (unit, decimals, signature) in _ALIGNMENT.items():
@@ -68,13 +68,13 @@ def _accuracy(records: Sequence[dict[str, Any]]) -> float:
     return float(np.mean([record["sentence"]["accuracy"] for record in records]))
 
 
-# Scorers take the records of a test set, as `_record` makes them.
+# Scorers take the records of a test set, as made by `_record`.
 MEASURED: Scores = {metric.name: (metric, None) for metric in _metrics()}
 MEASURED["accuracy"] = (MEASURED["accuracy"][0], _accuracy)
 
 
 class AttentionTally:
-    """Means of `attention_statistics`, and of `rationale_overlap` where words are marked, over batches of attention."""
+    """Accumulates `attention_statistics` over batches, and `rationale_overlap` for texts with marked words."""
 
     def __init__(self) -> None:
         self.rows = self.kept = self.zeros = 0.0
@@ -83,7 +83,7 @@ class AttentionTally:
         self.overlap = dict.fromkeys(OVERLAP, 0.0)
 
     def add(self, p: Tensor, mask: Tensor, marked: Sequence[np.ndarray]) -> None:
-        """p [B, L], mask [B, L] True = keep, marked: one array of flags per row, as long as its text."""
+        """Add a batch: attention p [B, L], mask [B, L] (True = keep), and flags of each text's marked words."""
         found = attention_statistics(p, mask)
         rows, kept = found["rows"], float(mask.sum())
         if not rows:
@@ -103,7 +103,9 @@ class AttentionTally:
                 self.overlap[name] += overlap[name] * overlap["texts"]
 
     def means(self) -> dict[str, float]:
-        """zeros (share of words without weight), the names of MEANS, marked_* and how many texts are behind them."""
+        """Means by name: zeros (share of words with zero weight), the names of MEANS, and marked_* with marked_texts,
+        the number of texts that have marked words.
+        """
         if not self.rows:
             return {}
         values = {"zeros": self.zeros / self.kept} | {k: v / self.rows for k, v in self.sums.items()}
@@ -113,12 +115,12 @@ class AttentionTally:
 
 
 def score(test: Encoded, batches: Iterable[Batch], name: str = "test", keep_attention: int = 0) -> Evaluation:
-    """Metrics, a record for each example, and the attention of the first `keep_attention` ones.
+    """Metrics, a record of each example, and the attention of the first `keep_attention` examples.
 
     Args:
-        test: with the split "test" (see `encode_test`).
-        batches: its predictions.
-        name: of the test set; prefix of its metrics.
+        test: an encoding with the split "test" (see `encode_test`).
+        batches: the predictions for that split.
+        name: name of the test set, used as the prefix of the metrics.
     """
     split = test.splits["test"]
     found = Evaluation({})
@@ -150,7 +152,7 @@ def score(test: Encoded, batches: Iterable[Batch], name: str = "test", keep_atte
     found.metrics = {f"{name}/{key}": value for key, value in scored(MEASURED, found.predictions).items()}
     found.metrics[f"{name}/loss"] = loss / len(split)
     found.metrics |= {f"{name}/{key}": value / len(split) for key, value in measured.items()}
-    for place, tally in tallies.items():  # the first one under the plain name: what tables show
+    for place, tally in tallies.items():  # tables show the first one, so it has the plain name
         prefix = "attention" if place == next(iter(tallies)) else place
         found.metrics |= {f"{name}/{prefix}_{k}": v for k, v in tally.means().items()}
     found.signatures[f"{name}/accuracy"] = f"{MEASURED['accuracy'][0].signature}|n:{len(split)}"
@@ -168,7 +170,7 @@ def _record(
 
 
 def baselines(encoding: Encoded, test: Encoded, name: str = "test") -> dict[str, dict[str, Any]]:
-    """What the most frequent class of the training examples scores."""
+    """Score of always predicting the most frequent class of the training examples."""
     majority = int(np.argmax(encoding.report["labels"]))
     share = 100 * float((test.splits["test"].labels == majority).mean())
     return {"majority": {f"{name}/accuracy": share, f"{name}/text": f"always {encoding.classes[majority]}"}}

@@ -1,4 +1,4 @@
-"""What the classification tasks take, besides data, model and mapping."""
+"""Options of the classification tasks, apart from those of data, model and mapping."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.config.options import REQUIRED, choice, flag, integer, listing, state
 KIND = "texts"
 SCORES = ("attention", "faithfulness")
 TOKENIZERS = ("whitespace", "wordpunct", "wordpunct_br")
-# Keys of the nodes that only scoring reads: a training does not depend on them.
+# Keys of the nodes that only evaluation reads; training does not depend on them.
 EVALUATION_KEYS = {"task": ("keep_attention", "scores")}
 NOT_IDENTITY = {"task": ("deviations",)}
 
@@ -20,7 +20,7 @@ NOT_IDENTITY = {"task": ("deviations",)}
 @dataclass
 @stated("task/snli", "task")
 class Task:
-    """Labelled texts: one text an example (sentiment) or two (entailment)."""
+    """Labelled texts: one text per example (sentiment) or two (entailment)."""
 
     fields: int = integer(low=1, high=2, help="texts an example has")
     scores: list = listing(
@@ -33,7 +33,7 @@ class Task:
 @dataclass
 @stated("task/snli", "encode")
 class Encode:
-    """From texts to ids."""
+    """How texts are turned into ids."""
 
     tokenizer: str = choice(REQUIRED, *TOKENIZERS, help="how a text is cut into words")
     lowercase: bool = flag(help="before cutting")
@@ -57,11 +57,11 @@ class Encode:
 
 @dataclass
 class Decode:
-    """A classifier says its most probable class: nothing to set."""
+    """A classifier predicts its most probable class, so there is nothing to set."""
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:
-    """A model reads as many texts as the task's examples have."""
+    """Check that the model reads as many texts as the task's examples have."""
     name, fields = config["model"]["name"], config["task"]["fields"]
     reads = architecture("classification", name).TEXTS
     if reads != fields:

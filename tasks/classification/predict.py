@@ -1,4 +1,4 @@
-"""Predictions with attention of a split: plain torch, batches of texts of like length."""
+"""Predictions and attention for a split, in plain torch with batches of texts of similar length."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from tasks.data.symbols import PAD
 
 @dataclass
 class Batch:
-    """Of some examples: index [B], log_probs [B, C], attention {name: [B, L]}, mask [B, L] of the first text.
-
-    measures: what a model measures of each example by itself, {name: [B]}.
+    """Predictions for some examples: index [B], log_probs [B, C], attention {name: [B, L]}, first text's mask [B, L].
+    measures: statistics that the model itself computes for each example, {name: [B]}.
     """
 
     index: Tensor
@@ -28,7 +27,7 @@ class Batch:
 
 
 def collate(split: EncodedSplit, rows: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
-    """Texts [fields][B, L] padded on the right and lengths [fields][B] of the examples `rows`."""
+    """Texts [fields][B, L], padded on the right, and their lengths [fields][B], for the examples `rows`."""
     texts, lengths = [], []
     for part in split.fields:
         ids = [torch.from_numpy(part[int(i)].astype(np.int64)) for i in rows]
@@ -41,7 +40,7 @@ def collate(split: EncodedSplit, rows: Sequence[int]) -> tuple[list[Tensor], lis
 def predict(
     model: torch.nn.Module, split: EncodedSplit, batch_size: int = 128, done: Callable[[float], None] | None = None
 ) -> Iterator[Batch]:
-    """Log-probabilities and attention of every example, on the model's device, results on the CPU."""
+    """Log-probabilities and attention of every example, computed on the model's device and returned on the CPU."""
     model.eval()
     device = next(model.parameters()).device
     order = np.argsort(split.fields[0].lengths, kind="stable")

@@ -1,7 +1,7 @@
-"""The only room that imports fairseq. Importing it registers our models, tasks, criterions and schedules.
+"""The only package that imports fairseq. Importing it registers our models, tasks, criterions and schedules.
 
-`--user-dir tasks/fairseq_plugin` imports this folder as a package called `fairseq_plugin`, with only `tasks/` on the path:
-the name then stands for this same package, so that nothing is registered twice.
+`--user-dir tasks/fairseq_plugin` imports this folder as a package named `fairseq_plugin`, with only `tasks/` on the
+path. That name is then made an alias of this package, so that nothing is registered twice.
 """
 
 from __future__ import annotations

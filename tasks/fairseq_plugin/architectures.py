@@ -1,4 +1,4 @@
-"""A fairseq model for every architecture of a family, its configuration made from the fields of the architecture's options."""
+"""Makes a fairseq model for every architecture of a family, configured by the architecture's options."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ Entry = tuple[str, Any, Any]
 
 
 def entry(name: str, kind: Any, default: Any, help: str = "") -> Entry:
-    """A field of a fairseq dataclass. (A class body here would have its annotations as text, which fairseq's parser refuses.)"""
+    """A field of a fairseq dataclass.
+
+    A class statement in this file would store its annotations as strings, which fairseq's parser rejects.
+    """
     return name, kind, dataclasses.field(default=default, metadata={"help": help} if help else {})
 
 
 def config_class(name: str, *entries: Entry) -> type:
-    """A fairseq dataclass."""
+    """Make a fairseq dataclass with these fields."""
     return dataclasses.make_dataclass(f"{name}_config", entries, bases=(FairseqDataclass,))
 
 
@@ -36,18 +39,21 @@ MAPPING = (
 
 
 def registered_name(architecture: str) -> str:
-    """fairseq's name (`--arch`) of an architecture."""
+    """The name (`--arch`) under which an architecture is registered with fairseq."""
     return "sa_seq2seq" if architecture == "lstm" else f"sa_{architecture}"
 
 
 def entries(options: type) -> list[Entry]:
-    """The fields of an options class (see `tasks.config.options`) as those of a fairseq dataclass: of types that its parser can read."""
+    """Convert the fields of an options class (see `tasks.config.options`) into fields of a fairseq dataclass.
+
+    Their types are limited to those that fairseq's parser can read.
+    """
     found = []
     for one in dataclasses.fields(options):
         kind = one.metadata["kind"]
         default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
         if default is REQUIRED:
-            default = None  # `options.read` asks for it
+            default = None  # `options.read` reports it if missing
         elif kind.type not in PLAIN:
             default = json.dumps(default)
         help = (kind.help or one.name) + (" (the flag switches it off)" if default is True else "")
@@ -59,7 +65,7 @@ def entries(options: type) -> list[Entry]:
 
 
 def values_of(cfg: Any, options: type) -> dict[str, Any]:
-    """The values of `options` in fairseq's configuration `cfg`, made by `entries`."""
+    """Read the values of `options` from fairseq's configuration `cfg`, whose fields were made by `entries`."""
     found = {}
     for one in dataclasses.fields(options):
         value = getattr(cfg, one.name)
@@ -71,13 +77,13 @@ def values_of(cfg: Any, options: type) -> dict[str, Any]:
 
 
 def group(name: str, values: Mapping[str, Any], options: type) -> dict[str, Any]:
-    """A group of fairseq's configuration: `values` of `options` under the registered name."""
+    """A group of fairseq's configuration with the registered name and the `values` of `options`."""
     kinds = {one.name: one.metadata["kind"].type for one in dataclasses.fields(options)}
     return {"_name": name} | {k: v if kinds[k] in PLAIN else json.dumps(v) for k, v in values.items() if k != "name"}
 
 
 def model_group(config: Mapping[str, Any], options: type) -> dict[str, Any]:
-    """fairseq's model group of our configuration's nodes `model` and `mapping`."""
+    """fairseq's configuration group `model`, made from the nodes `model` and `mapping` of our configuration."""
     mapping = {k: v for k, v in config["mapping"].items() if k not in ("name", "grid")}
     found = group(registered_name(config["model"]["name"]), config["model"], options)
     own = {"mapping": config["mapping"]["name"], "mapping_params": json.dumps(mapping)}
@@ -85,14 +91,14 @@ def model_group(config: Mapping[str, Any], options: type) -> dict[str, Any]:
 
 
 class Wrapped:
-    """Mixin of our fairseq models: builds the plain torch model that its configuration describes."""
+    """Mixin of our fairseq models that builds the plain torch model described by the configuration."""
 
     family: str
     architecture: str
 
     @classmethod
     def build_net(cls, cfg: Any, *given: Any) -> Any:
-        """given: what the family's models are built from, before the mappings."""
+        """Build the model; `given` are the constructor arguments of the family's models before the mappings."""
         node = {"name": cls.architecture} | values_of(cfg, models.architecture(cls.family, cls.architecture).Options)
         net = models.build(cls.family, node, {"name": cfg.mapping} | json.loads(cfg.mapping_params), *given)
         if cfg.compile_step:
@@ -101,7 +107,7 @@ class Wrapped:
 
 
 class DataModel(Wrapped, BaseFairseqModel):
-    """A model that is built from the encoded data of its task."""
+    """A fairseq model that is built from the encoded data of its task."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the families share of fairseq's interfaces: tasks over encoded folders, data sets sorted by length, criterions that sum."""
+"""Base classes for fairseq's interfaces: tasks on encoded folders, data sets sorted by length, criterions that sum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIGITS = {"loss": 4, "ppl": 2, "accuracy": 3, "attention_zeros": 4, "attention_s
 
 
 class FolderTask(FairseqTask):
-    """A task whose `cfg.data` is a folder that `open` reads; `dataset_of` makes fairseq's data set of one of its splits."""
+    """A task whose `cfg.data` is a folder that `open` reads; `dataset_of` turns a split into a fairseq data set."""
 
     open: Callable[[str], Any]
     source_dictionary = target_dictionary = None
@@ -38,7 +38,7 @@ class FolderTask(FairseqTask):
 
 
 class Examples(FairseqDataset):
-    """Examples of a split, by number; a batch holds examples of similar length, so that little of it is padding.
+    """The examples of a split, by index. A batch holds examples of similar length, so that it contains little padding.
 
     Args:
         sizes: lengths of the examples [N].
@@ -62,7 +62,7 @@ class Examples(FairseqDataset):
         return self.sizes[indices]
 
     def ordered_indices(self) -> np.ndarray:
-        """By length; in random order within a length when training (the caller seeds numpy)."""
+        """Indices sorted by length; when training, examples of equal length are shuffled (the caller seeds numpy)."""
         order = np.random.permutation(len(self)) if self.training else np.arange(len(self))
         return order[np.argsort(self.sizes[order], kind="stable")]
 
@@ -71,8 +71,8 @@ class SummedCriterion(FairseqCriterion):
     """A criterion whose logs are sums over examples.
 
     Attributes:
-        SUMMED: what `forward` logs. fairseq asks for `ntokens`, `nsentences` and `sample_size`.
-        PERPLEXITY: whether the loss is one of words, in bits, and has a perplexity.
+        SUMMED: names of the values that `forward` logs. fairseq requires `ntokens`, `nsentences` and `sample_size`.
+        PERPLEXITY: whether the loss is in bits per word, so that it has a perplexity.
     """
 
     SUMMED: tuple[str, ...]
@@ -80,7 +80,7 @@ class SummedCriterion(FairseqCriterion):
 
     @staticmethod
     def measured(total: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-        """Name -> (mean, its weight among the means of other batches) from the sums `total`."""
+        """From the sums `total`, compute name -> (mean, weight of this mean when averaging over batches)."""
         raise NotImplementedError
 
     @classmethod
@@ -97,12 +97,12 @@ class SummedCriterion(FairseqCriterion):
 
 
 def perplexity(bits: float) -> float:
-    """Perplexity of a loss in bits a word; at most 2^60."""
+    """Perplexity of a loss in bits per word; at most 2^60."""
     return round(2 ** min(bits, 60.0), DIGITS["ppl"])
 
 
 class Means(dict[str, list[float]]):
-    """Weighted means: name -> [weighted sum, sum of the weights]."""
+    """Accumulates weighted means: name -> [weighted sum, sum of the weights]."""
 
     def add(self, measured: Mapping[str, tuple[float, float]]) -> None:
         for name, (value, weight) in measured.items():
@@ -111,7 +111,7 @@ class Means(dict[str, list[float]]):
                 kept[0], kept[1] = kept[0] + value * weight, kept[1] + weight
 
     def values_of(self, criterion: SummedCriterion, split: str) -> dict[str, float]:
-        """The means, rounded, as `<split>/<name>`; with the perplexity where the criterion has one."""
+        """The rounded means, named `<split>/<name>`, with the perplexity if the criterion has one."""
         means = {name: total / weight for name, (total, weight) in self.items()}
         found = {name: round(value, DIGITS[name]) for name, value in means.items()}
         if criterion.PERPLEXITY and "loss" in means:

@@ -1,7 +1,8 @@
-"""Checkpoints that a kill never leaves half written; a training resumes from the newest whole one.
+"""Checkpoints that a killed process never leaves half written; training resumes from the newest intact checkpoint.
 
-A checkpoint is complete in itself: it holds the state of the training and the weights of the best epoch so far. The one before it is
-kept in case the last one is damaged. torch stores a CRC-32 of every tensor and never checks it; here every file is checked.
+A checkpoint is self-contained: it holds the training state and the weights of the best epoch so far. The previous
+checkpoint is kept in case the last one is damaged. torch stores a CRC-32 of every tensor but never checks it; here
+every file is checked.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ class Noting(Protocol):
 
 
 def read(path: Path) -> State:
-    """A whole checkpoint. Raises ValueError: it is damaged, or of an older version. OSError: there is none."""
+    """Read and check a checkpoint.
+
+    Raises:
+        ValueError: it is damaged or was written by an older version.
+        OSError: it does not exist or cannot be opened.
+    """
     if why := archive_damage(path):
         raise ValueError(why)
     state = torch.load(path, map_location="cpu", weights_only=True)
@@ -34,9 +40,9 @@ def read(path: Path) -> State:
 
 
 def newest(folder: Path, monitor: Noting) -> str | None:
-    """The name of the newest whole checkpoint, None for a fresh start.
+    """The name of the newest intact checkpoint, or None if training starts from scratch.
 
-    A damaged file is renamed, never deleted; files of processes that were killed while they saved are removed.
+    A damaged file is renamed, never deleted. Temporary files of processes that were killed while saving are removed.
     """
     for left in folder.glob("saving.*"):
         left.unlink(missing_ok=True)
@@ -55,7 +61,7 @@ def newest(folder: Path, monitor: Noting) -> str | None:
 
 
 def save(state: State, folder: Path) -> None:
-    """Rename a checkpoint into place as the last, the one before as the previous."""
+    """Save a checkpoint atomically as LAST; the checkpoint that was LAST becomes PREVIOUS."""
     temporary = folder / f"saving.{os.getpid()}.pt"
     try:
         torch.save(state, temporary)

@@ -1,4 +1,4 @@
-"""Classifiers of texts in fairseq's interfaces: models, a task over encoded texts, the criterion."""
+"""Text classification through fairseq's interfaces: models, a task on encoded texts, and the criterion."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ register("classification", TextsModel)
 
 
 class Texts(Examples):
-    """Texts and labels of a split."""
+    """The texts and labels of a split."""
 
     def collater(self, samples: list[int]) -> dict[str, Any]:
-        """net_input: texts [fields][B, L] padded on the right and lengths [fields][B]; target [B]."""
+        """Make a batch. net_input: texts [fields][B, L], padded on the right, and lengths [fields][B]; target: [B]."""
         if not samples:
             return {}
         texts, lengths = collate(self.split, samples)
@@ -52,9 +52,9 @@ class TextsTask(FolderTask):
 
 @register_criterion("sa_classes", dataclass=FairseqDataclass)
 class Classes(SummedCriterion):
-    """Cross-entropy of the classes; reports accuracy (in %) and the sparsity of the first attention.
+    """Cross-entropy over the classes; reports accuracy (in %) and the sparsity of the model's first attention.
 
-    The gradient is that of the mean over examples, plus the model's own `penalty()`, where it has one, once per update.
+    The gradient is that of the mean loss over examples, plus, once per update, the model's `penalty()` if it has one.
     """
 
     SUMMED = ("loss", "nsentences", "sample_size", "ntokens", "ncorrect", "zeros", "kept")
@@ -85,5 +85,5 @@ class Classes(SummedCriterion):
 
 
 def groups(config: Any, encoded: Path) -> dict[str, Any]:
-    """fairseq's groups `task` and `criterion` of our configuration."""
+    """fairseq's configuration groups `task` and `criterion`, made from our configuration."""
     return {"task": {"_name": "sa_texts", "data": str(encoded)}, "criterion": {"_name": "sa_classes"}}

@@ -1,17 +1,17 @@
-"""Everything fairseq 0.12.3 needs on Python >= 3.14, torch >= 2.6, numpy >= 2 and Hydra 1.3. No other module patches it.
+"""All patches that fairseq 0.12.3 needs on Python >= 3.14, torch >= 2.6, numpy >= 2 and Hydra 1.3.
 
-What is repaired, and why:
+No other module patches fairseq. The patches, and the reason for each:
 
-* importing fairseq runs `logging.basicConfig(level=DEBUG)`: the program's own logging is put back;
-* `torch.load` reads with `weights_only=True`: the plain containers of a fairseq checkpoint are declared safe, the
-  check itself stays on;
-* Hydra 1.3 merges ConfigStore nodes with yaml files of the same name ("automatic schema matching"), so fairseq's
-  nodes `config`, `task/translation`, ... would swallow ours: `detach_config_store` takes them out before we train, and
-  nobody else does, since fairseq's own commands compose with them;
-* its compiled extensions are not installed: `uncompiled` takes their place;
-* importing `fairseq.pdb` makes a lock between processes, which needs a writable /dev/shm: where there is none, a lock between
-  threads is made, and only fairseq's own debugger would notice;
-* Python 3.14 writes `Optional[X]` as `X | None`, which fairseq's reading of its options does not know.
+* Importing fairseq runs `logging.basicConfig(level=DEBUG)`, so the program's own logging is restored afterwards.
+* `torch.load` reads with `weights_only=True`. The plain containers of a fairseq checkpoint are declared safe; the check
+  itself stays on.
+* Hydra 1.3 merges ConfigStore nodes with yaml files of the same name ("automatic schema matching"), so fairseq's nodes
+  `config`, `task/translation`, ... would interfere with ours. `detach_config_store` removes them before we train. It is
+  not called anywhere else, because fairseq's own commands need these nodes.
+* fairseq's compiled extensions are not installed; `uncompiled` replaces them.
+* Importing `fairseq.pdb` creates a lock between processes, which needs a writable /dev/shm. If there is none, a lock
+  between threads is created instead, which affects only fairseq's own debugger.
+* Python 3.14 represents `Optional[X]` as `X | None`, which fairseq's option parser does not understand.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def _import_fairseq_quietly() -> None:
     handlers, level = list(root.handlers), root.level
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        logging.disable(logging.INFO)  # it reports every optional package it does without
+        logging.disable(logging.INFO)  # fairseq reports every optional package that is missing
         locks = multiprocessing.Lock
         multiprocessing.Lock = _lock
         try:
             if "fairseq" not in sys.modules:
-                # its options are read while it is imported: the package is empty until their reader has been replaced
+                # fairseq reads its options while it is imported, so their reader is replaced in an empty package first
                 spec = importlib.util.find_spec("fairseq")
                 package = sys.modules["fairseq"] = importlib.util.module_from_spec(spec)
                 importlib.import_module("fairseq.dataclass.utils").interpret_dc_type = _option_type
@@ -65,7 +65,7 @@ def _lock() -> typing.Any:
 
 
 def _option_type(field_type: typing.Any) -> typing.Any:
-    """The type of an option's values: `X` of `Optional[X]`."""
+    """The type of an option's values: `X` for `Optional[X]`."""
     if isinstance(field_type, str):
         raise RuntimeError("field should be a type")
     if field_type is typing.Any:
@@ -83,7 +83,7 @@ def install() -> None:
     multiarray = np._core.multiarray if hasattr(np, "_core") else np.core.multiarray
     torch.serialization.add_safe_globals(
         [
-            argparse.Namespace,  # model configs of the legacy kind
+            argparse.Namespace,  # legacy model configs
             np.ndarray,
             np.dtype,
             multiarray._reconstruct,
@@ -91,15 +91,15 @@ def install() -> None:
             *(type(np.dtype(t)) for t in ("int64", "float64", "int32", "float32", "bool")),
         ]
     )
-    # fairseq's own ways of a few years ago; nothing a user could act on
+    # warnings about outdated calls inside fairseq, which users cannot fix
     warnings.filterwarnings("ignore", message=".*torch.cuda.amp.*", category=FutureWarning)
     warnings.filterwarnings("ignore", message=".*'pin_memory' argument is set as true but no accelerator.*")
-    if not hasattr(np, "compat"):  # numpy >= 2; fairseq still says np.compat.long in two corners
+    if not hasattr(np, "compat"):  # numpy >= 2; fairseq still uses np.compat.long in two places
         np.compat = argparse.Namespace(long=int)  # type: ignore[attr-defined]
 
 
 def detach_config_store() -> None:
-    """Take fairseq's nodes out of Hydra's global ConfigStore. fairseq's own commands no longer work in this process then."""
+    """Remove fairseq's nodes from Hydra's global ConfigStore; fairseq's own commands then fail in this process."""
     from fairseq.dataclass.configs import FairseqConfig
     from hydra.core.config_store import ConfigNode, ConfigStore
 

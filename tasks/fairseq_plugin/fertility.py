@@ -1,4 +1,4 @@
-"""The tagger of fertilities in fairseq's interfaces: model, a task over aligned pairs, the criterion."""
+"""The fertility tagger through fairseq's interfaces: the model, a task on aligned pairs, and the criterion."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ register("fertility", TaggerModel)
 
 
 class Sources(Examples):
-    """Sources of a split with their fertilities."""
+    """The sources of a split and their fertilities."""
 
     def __init__(self, split: Split, training: bool) -> None:
         super().__init__(split, split.source.lengths, training)
         self.fertility = stored(split)
 
     def collater(self, samples: list[int]) -> dict[str, Any]:
-        """net_input: src_tokens [B, S], src_lengths [B]; target [B, S], at most MOST."""
+        """Make a batch. net_input: src_tokens [B, S] and src_lengths [B]; target: [B, S], clipped at MOST."""
         if not samples:
             return {}
         tokens, lengths = padded([self.split.source[i] for i in samples])
@@ -62,7 +62,7 @@ class FertilityTask(FolderTask):
 
 @register_criterion("sa_tags", dataclass=FairseqDataclass)
 class Tags(SummedCriterion):
-    """Cross-entropy of the fertilities of all words, their mean; reports accuracy (in %)."""
+    """Cross-entropy of the fertilities, averaged over all words; reports accuracy (in %)."""
 
     SUMMED = ("loss", "nsentences", "sample_size", "ntokens", "ncorrect")
 
@@ -83,5 +83,5 @@ class Tags(SummedCriterion):
 
 
 def groups(config: Any, encoded: Path) -> dict[str, Any]:
-    """fairseq's groups `task` and `criterion` of our configuration."""
+    """fairseq's configuration groups `task` and `criterion`, made from our configuration."""
     return {"task": {"_name": "sa_fertility", "data": str(encoded)}, "criterion": {"_name": "sa_tags"}}

@@ -1,4 +1,4 @@
-"""What is trained: a configuration and its encoded data, with fairseq's task, model and criterion for them."""
+"""A training job: a configuration and its encoded data, with fairseq's task, model and criterion for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tasks.fairseq_plugin.bases import SPLITS
 
 
 def groups_of(family: str, config: Mapping[str, Any], encoded: Path) -> dict[str, Any]:
-    """fairseq's groups `task`, `criterion` and `model` of a cell's configuration and the folder of its encoded data."""
+    """fairseq's groups `task`, `criterion` and `model` for a cell's configuration and its folder of encoded data."""
     plugin = importlib.import_module(f"tasks.fairseq_plugin.{family}")
     model = model_group(config, models.architecture(family, config["model"]["name"]).Options)
     return {**plugin.groups(config, encoded), "model": model}
@@ -30,13 +30,13 @@ def groups_of(family: str, config: Mapping[str, Any], encoded: Path) -> dict[str
 
 @dataclass(frozen=True)
 class Job:
-    """A training; it can be pickled, for the other processes that take part.
+    """A training job. It can be pickled, so that it can be sent to the other training processes.
 
     Attributes:
         config: the resolved, checked configuration of the cell, as plain containers.
         encoded: folder of the encoded data.
-        folder: the cell's.
-        better: 1 where a higher `train.best_metric` is better, -1 where a lower one is.
+        folder: the cell's folder.
+        better: 1 if a higher `train.best_metric` is better, -1 if a lower one is.
     """
 
     family: str
@@ -51,7 +51,7 @@ class Job:
 
     @property
     def cuda(self) -> bool:
-        """Whether it trains on GPUs."""
+        """Whether the job trains on GPUs."""
         return torch.cuda.is_available() and self.config["runtime"]["device"] != "cpu"
 
     @cached_property
@@ -64,17 +64,17 @@ class Job:
         return tasks.setup_task(self.groups.task)
 
     def model(self) -> Any:
-        """A new model; torch's random numbers initialise it."""
+        """A new model, initialised with torch's random generator."""
         return self.task.build_model(self.groups.model)
 
     def criterion(self) -> Any:
         return self.task.build_criterion(self.groups.criterion)
 
     def batches(self, split: str) -> tuple[Any, list[Any]]:
-        """fairseq's data set of the split "train" or "valid", and the numbers of the examples of its batches.
+        """fairseq's data set for the split "train" or "valid", and for each of its batches the indices of the examples.
 
         Raises:
-            ValueError: an example has more tokens than a batch may have.
+            ValueError: an example has more tokens than are allowed in a batch.
         """
         train, seed = self.config["train"], self.config["seed"]
         batch_size, max_tokens, _ = shares(train)
@@ -98,7 +98,11 @@ class Job:
             )
 
     def value(self, row: Mapping[str, float]) -> float:
-        """How good an epoch is by its row of the history: the larger, the better. Raises ValueError: no such dev metric."""
+        """How good an epoch is, from its row of the history; larger is better.
+
+        Raises:
+            ValueError: `train.best_metric` is not among the dev metrics.
+        """
         metric = self.config["train"]["best_metric"]
         if f"dev/{metric}" not in row:
             known = ", ".join(name.removeprefix("dev/") for name in row if name.startswith("dev/"))

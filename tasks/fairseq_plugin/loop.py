@@ -1,7 +1,7 @@
-"""One training in this process: epochs, dev, checkpoints, progress. It resumes exactly where a killed run stopped.
+"""The training loop of one process: epochs, dev evaluation, checkpoints, progress. It resumes a killed run exactly.
 
-An interrupted run ends with the same weights as an uninterrupted one: every update is seeded with (seed, number of updates), the
-order of the batches with (seed, epoch), and a checkpoint says how many updates of the epoch have been made.
+An interrupted run ends with the same weights as an uninterrupted one: every update is seeded with (seed, number of
+updates), the order of the batches with (seed, epoch), and a checkpoint stores the number of updates made in the epoch.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tasks.fairseq_plugin.job import Job
 from tasks.fairseq_plugin.trainer import READ_EVERY, Trainer
 
 AHEAD = 10  # batches that a thread collates while an update is computed
-EXPLODED = 1e4  # bits a token: guessing among a million words costs 20
+EXPLODED = 1e4  # bits per token; guessing among a million words costs 20
 
 
 class Monitor(Protocol):
-    """What a training tells the outside world."""
+    """Receives progress reports from a training run."""
 
     def updated(self, epoch: float, max_epoch: int, stats: dict[str, float]) -> None: ...
     def epoch_done(self, history: list[dict[str, float]]) -> None: ...
@@ -37,7 +37,7 @@ class Monitor(Protocol):
 
 
 def run(job: Job, monitor: Monitor, rank: int = 0, world: int = 1) -> None:
-    """Train in this process, the one of number `rank` of `world`; the outcome is in the last checkpoint.
+    """Train in this process, number `rank` of `world` processes; the result is in the last checkpoint.
 
     Raises:
         Stopped: the process was asked to stop; everything up to the last update is saved.
@@ -47,7 +47,7 @@ def run(job: Job, monitor: Monitor, rank: int = 0, world: int = 1) -> None:
 
 
 class Batches:
-    """The batches of a split. Each of `world` processes has every world-th, or {} where none is left."""
+    """The batches of a split. Each of `world` processes gets every world-th batch, or {} if none is left."""
 
     def __init__(self, job: Job, split: str, rank: int, world: int) -> None:
         self.data, self.rows = job.batches(split)
@@ -56,11 +56,11 @@ class Batches:
         self.every = shares(job.config["train"])[2] if self.training else 1
 
     def __len__(self) -> int:
-        """Updates of an epoch."""
+        """Number of updates per epoch."""
         return math.ceil(math.ceil(len(self.rows) / self.world) / self.every)
 
     def order(self, epoch: int) -> list[Any]:
-        """The examples of each batch of this process in that epoch."""
+        """The examples of each batch that this process computes in the given epoch."""
         rows = list(self.rows)
         if self.training:
             np.random.RandomState(self.seed + epoch).shuffle(rows)
@@ -68,7 +68,7 @@ class Batches:
         return rows[self.rank :: self.world]
 
     def updates(self, epoch: int = 1, done: int = 0) -> Iterator[list[Any]]:
-        """The batches of each update of an epoch that is left when `done` have been made."""
+        """For each remaining update of an epoch, its batches; the first `done` updates are skipped."""
         self.data.set_epoch(epoch)
         loader = torch.utils.data.DataLoader(
             self.data, batch_sampler=self.order(epoch)[done * self.every :], collate_fn=self.data.collater,
@@ -80,14 +80,14 @@ class Batches:
 
 
 class Training:
-    """The state of a training.
+    """A training run and its state.
 
     Attributes:
-        history: one row an epoch.
+        history: one row per epoch.
         best: the model's weights after the best epoch, on the CPU.
-        epoch, done: of the next update: its epoch, from 1, and the updates made before it there.
-        means: of what the epoch's updates have logged; recent: of those since the monitor was last told.
-        good: the last good values, for an error message.
+        epoch, done: epoch of the next update (from 1), and the number of updates already made in that epoch.
+        means: means of the values logged by the epoch's updates; recent: the same since the last report to the monitor.
+        good: the last good values, for error messages.
     """
 
     def __init__(self, job: Job, monitor: Monitor, rank: int = 0, world: int = 1) -> None:
@@ -111,7 +111,7 @@ class Training:
                 raise signals.Stopped(asked.why)
 
     def update(self, samples: list[Any]) -> None:
-        """One update. When it fails, those before it are looked at first: one of them may be why."""
+        """Make one update. If it fails, the logs of earlier updates are checked first, as one may hold the cause."""
         try:
             self.trainer.train_step(samples)
         except Exception:
@@ -119,14 +119,15 @@ class Training:
             raise
 
     def read(self) -> None:
-        """Read what the updates since the last time have logged.
+        """Read the values that the updates have logged since the last call.
 
         Raises:
-            FloatingPointError: a loss is not finite or has exploded: where, the last good values, what to try.
+            FloatingPointError: a loss is not finite or has exploded. The message names the update and the last good
+                values, and suggests what to try.
         """
         for one in self.trainer.read():
             where, loss, norm = f"epoch {self.epoch}, update {one.update}", one.measured["loss"][0], one.norm
-            if not (math.isfinite(norm) or self.trainer.scaler.is_enabled()):  # fp16 leaves such an update out
+            if not (math.isfinite(norm) or self.trainer.scaler.is_enabled()):  # fp16 skips such an update
                 self._diverged(f"{where}: the loss is {loss:g} and the gradient's norm {norm:g}", one.lr)
             if not abs(loss) < EXPLODED:
                 self._diverged(f"{where}: the loss is {loss:g}", one.lr)
@@ -135,7 +136,7 @@ class Training:
                 means.add(one.measured)
 
     def _train(self) -> None:
-        """The updates of the epoch that are left."""
+        """Make the remaining updates of the epoch."""
         max_epochs, minutes = self.job.config["train"]["max_epochs"], self.job.config["runtime"]["save_minutes"]
         total = len(self.train)
         for samples in self.train.updates(self.epoch, self.done):
@@ -143,7 +144,7 @@ class Training:
             due, self.done = self.done % READ_EVERY == 0, self.done + 1
             if due:
                 self.read()
-            if self.done < total:  # after the last update dev is measured before anything is saved
+            if self.done < total:  # after the last update, dev is evaluated before saving
                 if asked := self._asked(due):
                     if asked.save:
                         self._save()
@@ -158,7 +159,7 @@ class Training:
         self.read()
 
     def _end_epoch(self, seconds: float) -> None:
-        """Measure dev, add the epoch's row to the history, save."""
+        """Evaluate dev, add the epoch's row to the history, and save a checkpoint."""
         trainer, criterion = self.trainer, self.trainer.criterion
         row = {
             "epoch": float(self.epoch), "updates": float(trainer.updates), "lr": trainer.schedule.rate(trainer.updates),
@@ -182,7 +183,7 @@ class Training:
         self.monitor.epoch_done(self.history)
 
     def _measure(self) -> Means:
-        """The means over dev."""
+        """Evaluate the dev split; returns the means."""
         means = Means()
         for samples in self.dev.updates():
             self.trainer.valid_step(samples[0])
@@ -191,7 +192,7 @@ class Training:
         return means
 
     def _resume(self) -> None:
-        """Resume from the newest whole checkpoint. The first process chooses it for all."""
+        """Resume from the newest intact checkpoint. The first process chooses it for all processes."""
         folder = self.job.checkpoints
         folder.mkdir(parents=True, exist_ok=True)
         chosen = [checkpoints.newest(folder, self.monitor) if self.rank == 0 else None]
@@ -205,7 +206,7 @@ class Training:
         self.epoch, self.done = state["epoch"], state["done"]
         if self.history:
             self.good = f"epoch {self.history[-1]['epoch']:.0f}: dev/loss {self.history[-1]['dev/loss']:.4g}"
-            self.monitor.epoch_done(self.history)  # the file of the curves may be damaged
+            self.monitor.epoch_done(self.history)  # rewrites the file of learning curves, which may be damaged
         self.monitor.note(f"resuming from epoch {self.epoch}, update {self.trainer.updates}")
 
     def _save(self) -> None:
@@ -217,7 +218,10 @@ class Training:
         self.saved = time.monotonic()
 
     def _asked(self, due: bool = True) -> signals.Asked | None:
-        """Whether to stop after this update; every process of a training gets the same answer, on GPUs only where one is due."""
+        """The request to stop after this update, or None. All processes of a training run get the same answer.
+
+        With several processes on GPUs, requests are checked only if `due`.
+        """
         asked = signals.asked()
         if self.world == 1 or (self.trainer.device.type == "cuda" and not due):
             return asked if self.world == 1 else None

@@ -1,9 +1,9 @@
 """Data-parallel training: one process per GPU, or several CPU processes over gloo, on one machine or several.
 
-On one machine a cell starts its processes itself; on several, a scheduler starts them (`repro.launch.ranks`). Each computes its
-share of every update (`tasks.config.nodes.shares`), so that an update has as many examples as the configuration says. The number of
-processes is still part of a cell's identity: sums are taken in another order, and dropout draws other units.
-Tested with CPU processes; docs/cluster.md says what was run on GPUs.
+On one machine, a cell starts its processes itself; on several machines, a scheduler starts them (`repro.launch.ranks`).
+Each process computes its share of every update (`tasks.config.nodes.shares`), so that an update has as many examples as
+the configuration specifies. The number of processes is still part of a cell's identity, because it changes the order of
+summation and the units that dropout selects. Tested with CPU processes; docs/cluster.md lists what was run on GPUs.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from tasks.fairseq_plugin.loop import Monitor, run
 
 
 def spread(job: Job, monitor: Monitor) -> None:
-    """`loop.run` in `train.processes` processes; each opens the data by its path.
+    """Run `loop.run` in `train.processes` processes; each opens the data by their path.
 
     Raises:
-        ValueError: there are not as many GPUs, or tasks of the job, as processes.
-        Stopped: it was asked to stop, and everything is saved; or this process is not the first, and its share is done.
+        ValueError: there are fewer GPUs than processes, or the scheduler started a different number of tasks.
+        Stopped: the training was asked to stop and has saved everything; or this is not the first process and its share
+            is done.
     """
     train = job.config["train"]
     processes, (batch_size, max_tokens, every) = train["processes"], shares(train)
@@ -64,7 +65,7 @@ def _free_port() -> int:
 
 
 def _start(job: Job, monitor: Monitor) -> None:
-    """Start all processes on this machine and wait for them; an error of one ends all."""
+    """Start all processes on this machine and wait for them; if one fails, all are terminated."""
     said = torch.multiprocessing.get_context("spawn").Queue()
     method = f"tcp://127.0.0.1:{_free_port()}"
     arguments = (job, said, torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32, method)
@@ -75,7 +76,7 @@ def _start(job: Job, monitor: Monitor) -> None:
         told, ended, why = False, False, None
         while not ended:
             try:
-                ended = children.join(timeout=0.1)  # raises with the child's traceback when one fails
+                ended = children.join(timeout=0.1)  # if a child fails, raises with its traceback
             except torch.multiprocessing.ProcessExitedException:
                 signals.obey()
                 raise
@@ -97,7 +98,7 @@ def _start(job: Job, monitor: Monitor) -> None:
 
 
 class Telling:
-    """The monitor of a process: the first one reports to its parent through `put`, the others to nobody."""
+    """The monitor of a process: the first process reports to its parent through `put`; the others do not report."""
 
     def __init__(self, put: Callable[[tuple[Any, ...]], None] = lambda what: None) -> None:
         self.put = put
@@ -124,7 +125,13 @@ def _worker(rank: int, job: Job, said: Any, threads: int, tf32: bool, method: st
 
 
 def _share(job: Job, monitor: Monitor, rank: int, local: int, method: str) -> None:
-    """One process's part. rank: among all; local: among those of this machine; method: where they meet."""
+    """Run one process's share of the training.
+
+    Args:
+        rank: number of the process among all processes.
+        local: number of the process on this machine.
+        method: address of the rendezvous, as `init_process_group` takes it.
+    """
     world = job.config["train"]["processes"]
     if job.cuda:
         torch.cuda.set_device(local)

@@ -1,4 +1,7 @@
-"""A finished model as a checkpoint that fairseq's own commands read (`fairseq-generate --path`); without an optimiser's state."""
+"""Writes a finished model as a checkpoint that fairseq's own commands read (`fairseq-generate --path`).
+
+The checkpoint contains no optimiser state.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ def write(family: str, config: Mapping[str, Any], encoded: Path, model: nn.Modul
     """Write a checkpoint.
 
     Args:
-        config: of the cell.
-        encoded: folder with its encoding; the path is not stored, fairseq is given one when it reads.
+        config: configuration of the cell.
+        encoded: folder with the cell's encoding. Its path is not stored; fairseq's commands are given a path.
         model: the plain torch model.
     """
     job = Job(family, dict(config), encoded, path.parent, 1)

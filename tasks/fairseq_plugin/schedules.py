@@ -1,7 +1,8 @@
 """The schedules of `tasks.config.schedules` for fairseq's own commands, each registered as `sa_<name>`.
 
-They need to know how long an epoch and the training are, which fairseq's commands do not say: an epoch's updates are counted in the
-first one, and a schedule that needs the end takes `--max-update`. Our own training uses the schedules directly.
+A schedule needs the length of an epoch and of the training, which fairseq's commands do not provide. The updates of an
+epoch are therefore counted during the first epoch, and a schedule that needs the end of training uses `--max-update`.
+Our own training uses the schedules directly.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ LENGTH = (entry("lr", list[float], II("optimization.lr")), entry("max_update", i
 
 
 class Adapter(FairseqLRScheduler):
-    """A schedule behind fairseq's interface."""
+    """Adapts one of our schedules to fairseq's interface."""
 
     made: type[Schedule]
 
     def __init__(self, cfg: Any, optimizer: Any) -> None:
         super().__init__(cfg, optimizer)
         options = read(self.made.Options, values_of(cfg, self.made.Options), "schedule")
-        # Until its length is known, the first epoch has no end.
+        # The first epoch is treated as endless, since its length is not yet known.
         self.schedule = self.made(options, float(cfg.lr[0]), int(cfg.max_update or 0), sys.maxsize)
         self.updates = 0
 
@@ -44,7 +45,7 @@ class Adapter(FairseqLRScheduler):
 
     def step(self, epoch: int, val_loss: float | None = None) -> float:
         super().step(epoch, val_loss)
-        if val_loss is not None:  # fairseq asks once without a loss when it resumes: the checkpoint holds the state
+        if val_loss is not None:  # when resuming, fairseq calls once without a loss; the state is in the checkpoint
             self.schedule.epoch_ended(epoch, val_loss)
         return self._set()
 

@@ -1,7 +1,8 @@
-"""Encoder-decoders in fairseq's interfaces: models, a task over our encoded pairs, the criterion.
+"""Encoder-decoders through fairseq's interfaces: models, a task on our encoded pairs, and the criterion.
 
-The models also work with fairseq's own `translation` task: its dictionaries hold the special symbols at the same numbers, and
-sources that it pads on the left are moved to the right on the way in, their attention back to the left on the way out.
+The models also work with fairseq's own `translation` task. Its dictionaries have the special symbols at the same ids.
+It pads sources on the left; they are shifted to be padded on the right before encoding, and their attention is shifted
+back to the left afterwards.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from tasks.seq2seq.fertility import stored
 
 
 def padded_right(tokens: Tensor) -> tuple[Tensor, Tensor | None]:
-    """tokens [B, S], padded on either side -> the same padded on the right, and where each column came from [B, S] or None."""
+    """tokens [B, S], padded on either side -> tokens padded on the right, and the columns [B, S] for `columns_back`.
+    The columns are None if the tokens were already padded on the right.
+    """
     left = tokens.ne(PAD).long().cumsum(1).eq(0).sum(1, keepdim=True)  # [B, 1]
     if not left.any():
         return tokens, None
@@ -40,14 +43,14 @@ def padded_right(tokens: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def columns_back(attention: Tensor, columns: Tensor | None) -> Tensor:
-    """attention [B, T, S] over the right-padded source -> over the source as it came."""
+    """attention [B, T, S] over the right-padded source -> attention over the source in its original padding."""
     return attention if columns is None else attention.gather(2, columns.unsqueeze(1).expand_as(attention))
 
 
 class Encoder(FairseqEncoder):
     def __init__(self, net: nn.Module, dictionary: Dictionary) -> None:
         super().__init__(dictionary)
-        self.held = (net,)  # in a tuple: the model owns its parameters
+        self.held = (net,)  # in a tuple, so that the parameters belong only to the model
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor, **_) -> dict[str, Tensor]:
         tokens, columns = padded_right(src_tokens)
@@ -59,14 +62,17 @@ class Encoder(FairseqEncoder):
 
 
 class Decoder(FairseqIncrementalDecoder):
-    """Adapts the model's `start` and `step`: a state is a dict of batch-first tensors, which beam search reorders."""
+    """Adapts the model's `start` and `step`; the state is a dict of batch-first tensors, which beam search reorders."""
 
     def __init__(self, net: nn.Module, dictionary: Dictionary) -> None:
         super().__init__(dictionary)
         self.held = (net,)
 
     def forward(self, prev_output_tokens: Tensor, encoder_out=None, incremental_state=None, **_):
-        """prev_output_tokens [B, T] -> logits [B, T, V], {"attn": [weights [B, T, S]]}; incremental: of the last token alone."""
+        """prev_output_tokens [B, T] -> logits [B, T, V], {"attn": [weights [B, T, S]]}.
+
+        With `incremental_state`, only the last token is decoded (T = 1 in the results).
+        """
         net, memory = self.held[0], dict(encoder_out)
         columns = memory.pop("columns", None)
         state = None if incremental_state is None else self.get_incremental_state(incremental_state, "state")
@@ -110,7 +116,7 @@ class PairsModel(Wrapped, FairseqEncoderDecoderModel):
             made.net.adopt(task.encoded.folder if isinstance(task, PairsTask) else None)
         made.padded_right = isinstance(
             task, PairsTask
-        )  # then `forward` does not look for padding, which would wait for a GPU
+        )  # then `forward` does not check for left padding, which would synchronise with the GPU
         return made
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, fertility=None, **_):
@@ -124,10 +130,10 @@ register("seq2seq", PairsModel)
 
 
 class Pairs(Examples):
-    """Pairs of a split: fairseq's batches, made from the encoded rows at once."""
+    """The pairs of a split; makes fairseq's batches directly from the encoded rows."""
 
     def __init__(self, split: Split, training: bool) -> None:
-        self.lengths = split.source.lengths, split.target.lengths + 1  # with the end of the sentence
+        self.lengths = split.source.lengths, split.target.lengths + 1  # including the end of sentence
         super().__init__(split, np.maximum(*self.lengths), training)
         self.fertility = stored(split)
 
@@ -135,14 +141,14 @@ class Pairs(Examples):
         return int(self.lengths[0][index]), int(self.lengths[1][index])
 
     def ordered_indices(self) -> np.ndarray:
-        """By the source's length, then the target's; as fairseq's own pairs."""
+        """Indices sorted by source length, then by target length, as for fairseq's own pairs."""
         order = np.random.permutation(len(self)) if self.training else np.arange(len(self))
         for lengths in reversed(self.lengths):
             order = order[np.argsort(lengths[order], kind="stable")]
         return order
 
     def collater(self, samples: list[int], pad_to_length: Any = None) -> dict[str, Any]:
-        """As fairseq's, longest source first; net_input also has fertility [B, S], where the pairs have been aligned."""
+        """A batch like fairseq's, longest source first; for aligned pairs, net_input also has fertility [B, S]."""
         if not samples:
             return {}
         _, order = torch.tensor(self.lengths[0][samples]).long().sort(descending=True)
@@ -160,7 +166,7 @@ class Pairs(Examples):
 
 
 def dictionary(words: list[str]) -> Dictionary:
-    """fairseq's Dictionary over `words`, special symbols first."""
+    """fairseq's Dictionary of `words`, with the special symbols first."""
     symbols = Dictionary()
     for word in words:
         symbols.add_symbol(word)
@@ -169,7 +175,7 @@ def dictionary(words: list[str]) -> Dictionary:
 
 @register_task("sa_pairs", dataclass=config_class("sa_pairs", entry("data", str, "", "folder of encoded pairs")))
 class PairsTask(FolderTask):
-    """Pairs that we encoded: sources without end of the sentence, padded on the right (OpenNMT-py's convention)."""
+    """Pairs in our own encoding: sources without end of sentence, padded on the right (OpenNMT-py's convention)."""
 
     open = staticmethod(open_encoded)
 
@@ -193,7 +199,7 @@ class PairsTask(FolderTask):
 class Tokens(SummedCriterion):
     """Token cross-entropy that also reports token accuracy and the sparsity of the attention.
 
-    Normalised by tokens, or by sentences as OpenNMT-py does (`optimization.sentence_avg=true`: summed NLL / batch size).
+    Normalised by tokens, or by sentences as in OpenNMT-py (`optimization.sentence_avg=true`: summed NLL / batch size).
     """
 
     SUMMED = ("loss", "ntokens", "nsentences", "sample_size", "ncorrect", "zeros", "kept", "steps")
@@ -211,7 +217,7 @@ class Tokens(SummedCriterion):
         loss = F.cross_entropy(logits, gold, ignore_index=PAD, reduction="sum", label_smoothing=self.smoothing)
         size = target.size(0) if self.sentence_avg else sample["ntokens"]
         with torch.no_grad():
-            # argmax takes six times as long as the maximum, and is needed only where words tie
+            # argmax takes six times as long as the maximum and is needed only if words tie
             said = logits.gather(1, gold.unsqueeze(1)).squeeze(1)
             right = logits.argmax(-1).eq(gold) if half else said.eq(logits.amax(-1))
             attention, steps = extra["attn"][0], target.ne(PAD).unsqueeze(-1)
@@ -234,7 +240,7 @@ class Tokens(SummedCriterion):
 
 
 def groups(config: Any, encoded: Path) -> dict[str, Any]:
-    """fairseq's groups `task` and `criterion` of our configuration."""
+    """fairseq's configuration groups `task` and `criterion`, made from our configuration."""
     return {
         "task": {"_name": "sa_pairs", "data": str(encoded)},
         "criterion": {

@@ -1,16 +1,20 @@
-"""One update of a model: forward, backward, clip, step. On a CPU it gives the weights of fairseq's Trainer to the last bit.
+"""One update of a model: forward, backward, clip, step.
 
-This is a plain torch loop over fairseq's models, criterions and data. fairseq's Trainer (1,600 lines) does more, and what it does
-differently is why it is not used here:
+On a CPU, the resulting weights equal those of fairseq's Trainer bit for bit.
 
-* it reads the gradient's norm in every update, and so waits for the GPU. Here what the criterion logs, and the norm, stay on the
-  device until `read` fetches those of all updates since in one transfer. A norm that is not finite is therefore reported up to
-  READ_EVERY updates later, with its update's number; nothing is saved in between.
-* it converts the weights to half precision. Here mixed precision is torch's autocast: weights, gradients and optimiser are
-  float32. fp16 scales the loss; an update whose gradient overflows changes no weight, lowers the scale and counts as an update.
-* when memory runs out it leaves the batch out. Here the training ends.
+This is plain torch code on fairseq's models, criterions and data. fairseq's Trainer (1,600 lines) does more; it is not
+used here because of these differences:
 
-On a GPU the optimisers are torch's fused ones, where Adam's epsilon is added to the corrected root of the second moment.
+* fairseq's Trainer reads the gradient norm in every update, and so waits for the GPU. Here the norm and the values
+  logged by the criterion stay on the device until `read` fetches those of all updates since the last call in one
+  transfer. A norm that is not finite is therefore reported up to READ_EVERY updates later, with the number of its
+  update; nothing is saved in between.
+* fairseq's Trainer converts the weights to half precision. Here mixed precision is torch's autocast: weights, gradients
+  and optimiser state are float32. With fp16, the loss is scaled; an update whose gradient overflows changes no weight,
+  lowers the scale, and still counts as an update.
+* fairseq's Trainer skips the batch if memory runs out. Here the training ends.
+
+On a GPU, torch's fused optimisers are used. Their Adam adds epsilon to the bias-corrected root of the second moment.
 """
 
 from __future__ import annotations
@@ -32,18 +36,18 @@ from tasks.config.schedules import SCHEDULES
 from tasks.fairseq_plugin.job import Job
 
 READ_EVERY = 20  # updates
-SMALLEST_SCALE = 1e-4  # of the loss in fp16: below it no gradient is finite
+SMALLEST_SCALE = 1e-4  # of the loss in fp16; below it, no gradient is finite
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass
 class Logged:
-    """What one update, or one batch of dev, has logged; tensors until it is read.
+    """The values logged by one update or one dev batch; they are tensors until `Trainer.read`.
 
     Attributes:
-        update: its number, 0 in dev. lr: its learning rate.
-        log: the criterion's sums. norm: of the gradient; None in dev.
-        measured: the means that the criterion makes of the sums, with their weights; known after `Trainer.read`.
+        update: number of the update, 0 for dev. lr: its learning rate.
+        log: the criterion's sums. norm: gradient norm; None for dev.
+        measured: means that the criterion computes from the sums, with their weights; set by `Trainer.read`.
     """
 
     update: int
@@ -54,7 +58,7 @@ class Logged:
 
 
 def optimizer_of(optim: Mapping[str, Any], parameters: list[Tensor], fused: bool) -> torch.optim.Optimizer:
-    """The optimiser of the node `optim`: torch's where it is fused, else the one that fairseq has."""
+    """The optimiser for the node `optim`: torch's own for SGD and if `fused`, otherwise fairseq's Adam."""
     if optim["name"] == "sgd":
         return torch.optim.SGD(parameters, optim["lr"], weight_decay=optim["weight_decay"], fused=fused or None)
     options = {
@@ -70,8 +74,8 @@ class Trainer:
     """The model of a job with its criterion, optimiser and schedule.
 
     Args:
-        epoch_updates: updates of an epoch.
-        world: processes that share every update; torch's process group is theirs.
+        epoch_updates: number of updates per epoch.
+        world: number of processes that share every update; they form torch's default process group.
     """
 
     def __init__(self, job: Job, epoch_updates: int, world: int = 1) -> None:
@@ -93,8 +97,8 @@ class Trainer:
         self.pending: list[Logged] = []
 
     def train_step(self, samples: list[Any]) -> None:
-        """One update from the gradients of all `samples`; what it logs is in `pending`."""
-        torch.manual_seed(self.seed + self.updates)  # a resumed training draws what an uninterrupted one does
+        """Make one update from the gradients of all `samples`; the logged values are added to `pending`."""
+        torch.manual_seed(self.seed + self.updates)  # a resumed training draws the same numbers as an uninterrupted one
         rate = self.schedule.rate(self.updates)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -120,13 +124,13 @@ class Trainer:
 
     @torch.no_grad()
     def valid_step(self, sample: Any) -> None:
-        """The losses of a batch of dev, in float32; what it logs is in `pending`."""
+        """Compute the losses of a dev batch in float32; the logged values are added to `pending`."""
         self.model.eval()
         logs = [self.criterion(self.model, self._moved(sample))[2]] if sample else []
         self.pending.append(Logged(0, 0.0, self._total(logs)))
 
     def _moved(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """On the device, but for the lengths of sources: packing a sequence takes them on the host."""
+        """Move a batch to the device, except for the source lengths, which packing a sequence needs on the host."""
         lengths = sample["net_input"].get("src_lengths")
         moved = utils.apply_to_sample(lambda x: x.to(self.device, non_blocking=True), sample)
         if lengths is not None:
@@ -138,13 +142,13 @@ class Trainer:
         if self.half is None:
             yield
             return
-        # oneDNN, on a CPU, has half precision for some processors and sizes only (see also tasks.layers.Lstm)
+        # on a CPU, oneDNN supports half precision only for some processors and sizes (see also tasks.layers.Lstm)
         plain = contextlib.nullcontext() if self.device.type == "cuda" else torch.backends.mkldnn.flags(enabled=False)
         with plain, torch.autocast(self.device.type, self.half):
             yield
 
     def _total(self, logs: list[dict[str, Any]]) -> dict[str, Any]:
-        """The sums of all batches, and of all processes; a process may have no batch left at an epoch's end."""
+        """Sum the logs over all batches and all processes; at the end of an epoch a process may have no batch left."""
         names = self.criterion.SUMMED
         total = {name: logs[0][name] if len(logs) == 1 else sum(log[name] for log in logs) for name in names}
         if self.world == 1:
@@ -156,7 +160,7 @@ class Trainer:
         return dict(zip(names, sums.unbind()))
 
     def _share_gradients(self) -> None:
-        """Each process's gradient becomes the mean over the processes."""
+        """Replace each process's gradient by the mean over all processes."""
         if self.world == 1:
             return
         for p in self.parameters:
@@ -167,10 +171,10 @@ class Trainer:
             p.grad.copy_(part.view_as(p))
 
     def read(self) -> list[Logged]:
-        """What has been logged since the last time, in order; waits for the device.
+        """The values logged since the last call, in order; waits for the device.
 
         Raises:
-            FloatingPointError: the scale of the loss in fp16 has fallen so low that every gradient overflows.
+            FloatingPointError: the loss scale of fp16 has become so small that no gradient can be finite.
         """
         pending, self.pending = self.pending, []
         if not pending:

@@ -1,4 +1,4 @@
-"""Train the model of a configuration on a folder of encoded data: what a cell asks of fairseq."""
+"""Trains the model of a configuration on a folder of encoded data; this is what a cell calls to train."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ from tasks.fairseq_plugin.processes import spread
 
 @dataclass(frozen=True)
 class Trained:
-    """The outcome: the plain torch model of the best epoch (by the dev metric), on the CPU; one row an epoch; the best row."""
+    """Result of a training run.
+
+    Attributes:
+        model: the plain torch model of the best epoch (by the dev metric), on the CPU.
+        history: one row per epoch.
+        best: the row of the best epoch.
+    """
 
     model: nn.Module
     history: list[dict[str, float]]
@@ -27,11 +33,12 @@ class Trained:
 def train(
     family: str, config: Mapping[str, Any], encoded: Path, folder: Path, monitor: Monitor, better: int
 ) -> Trained:
-    """Train as the configuration says, in one process or several; resumes from `folder`. See `Job` for the arguments.
+    """Train as configured, in one or several processes; resumes from `folder`. See `Job` for the arguments.
 
     Raises:
-        FloatingPointError: a loss is not finite, or has exploded.
-        ValueError: no such dev metric, an example that is longer than a batch may be, a checkpoint that was damaged after it was written.
+        FloatingPointError: a loss is not finite or has exploded.
+        ValueError: the dev metric is unknown, an example is longer than a batch may be, or a checkpoint was damaged
+            after it was written.
     """
     job = Job(family, dict(config), encoded, folder, better)
     (spread if config["train"]["processes"] > 1 else run)(job, monitor)

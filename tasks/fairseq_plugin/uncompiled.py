@@ -1,7 +1,8 @@
-"""Plain Python for the two compiled parts of fairseq that training and generating use, so that no compiler is needed.
+"""Plain Python for the two compiled parts of fairseq used in training and generation, so that no compiler is needed.
 
-fairseq is installed without its C++ and Cython extensions. Cutting a corpus into batches (`fairseq.data.data_utils_fast`) and
-fairseq's own BLEU (`libbleu`, the default scorer of `fairseq-generate`) are done here instead, with the same results.
+fairseq is installed without its C++ and Cython extensions. This module replaces two of them, with the same results: the
+batching of a corpus (`fairseq.data.data_utils_fast`) and fairseq's own BLEU (`libbleu`, the default scorer of
+`fairseq-generate`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ BATCHES = "fairseq.data.data_utils_fast"
 
 
 def install() -> None:
-    """Put both in fairseq's place. Idempotent."""
+    """Install both replacements in fairseq. Idempotent."""
     from fairseq.scoring import bleu
 
     fast = ModuleType(BATCHES, __doc__)
@@ -34,29 +35,30 @@ def install() -> None:
 def batch_by_size_vec(
     indices: np.ndarray, num_tokens_vec: np.ndarray, max_tokens: int, max_sentences: int, bsz_mult: int
 ) -> list[np.ndarray]:
-    """Cut `indices`, in their order, into batches.
+    """Split `indices`, in their order, into batches.
 
-    A batch has at most `max_sentences` examples and `max_tokens` tokens, counted as examples times the longest one (a bound of 0
-    or less does not bind); its size is below `bsz_mult` or a multiple of it, where the bounds allow.
+    A batch has at most `max_sentences` examples and at most `max_tokens` tokens, where its tokens are the number of
+    examples times the longest length. A limit of 0 or less is ignored. The size of a batch is below `bsz_mult` or a
+    multiple of it, if the limits allow.
 
     Args:
         indices, num_tokens_vec: `[N]` int64, examples and their lengths.
     Raises:
-        AssertionError: an example alone exceeds `max_tokens`.
+        AssertionError: a single example exceeds `max_tokens`.
     """
     lengths = num_tokens_vec.tolist()
     assert max_tokens <= 0 or max(lengths, default=0) <= max_tokens, (
         f"the longest example has {max(lengths)} tokens; max_tokens is {max_tokens}"
     )
     ends: list[int] = []
-    # the open batch is start:end; what follows it waits until the size of both together is allowed again
+    # the open batch is start:end; later examples wait until the size of both together is allowed again
     start = end = longest = waiting = 0
     for stop, length in enumerate(lengths, 1):
         waiting = max(waiting, length)
         joined, count = max(longest, waiting), stop - start
         too_large = 0 < max_sentences < count or 0 < max_tokens < count * joined
         if too_large:
-            if 0 < max_tokens < waiting * (stop - end):  # what waits is too large by itself: it becomes a batch too
+            if 0 < max_tokens < waiting * (stop - end):  # the waiting examples are too large: make them a batch
                 ends.append(end)
                 end, waiting = stop - 1, length
             ends.append(end)
@@ -71,13 +73,13 @@ def batch_by_size_vec(
 def batch_by_size_fn(
     indices: np.ndarray, num_tokens_fn: Callable[[int], int], max_tokens: int, max_sentences: int, bsz_mult: int
 ) -> list[np.ndarray]:
-    """As `batch_by_size_vec`, with the length of an example by its index."""
+    """Like `batch_by_size_vec`, with a function that gives the length of an example from its index."""
     lengths = np.fromiter((num_tokens_fn(i) for i in indices), dtype=np.int64, count=len(indices))
     return batch_by_size_vec(indices, lengths, max_tokens, max_sentences, bsz_mult)
 
 
 def batch_fixed_shapes(*_: object) -> list[np.ndarray]:
-    """Batches of given shapes are for TPUs, which nothing here runs on."""
+    """Not implemented: batches of fixed shapes are for TPUs, which this project does not use."""
     raise NotImplementedError("batches of fixed shapes (TPUs) need fairseq with its compiled extensions")
 
 
@@ -92,12 +94,12 @@ def _bleu_init(self, cfg) -> None:
 
 
 def _bleu_reset(self, one_init: bool = False) -> None:
-    """Counts of 0; with `one_init` 1 for the orders 2 to 4 (smoothing)."""
+    """Reset all counts to 0; with `one_init`, those of orders 2 to 4 to 1 (smoothing)."""
     self.stat = type(self.stat)(*([0, 0] + [0, 0] + [int(one_init)] * 6))
 
 
 def _bleu_add(self, ref: torch.Tensor, pred: torch.Tensor) -> None:
-    """Add a pair of sentences, `[n]` int32 each; an unknown word of the reference matches nothing."""
+    """Add the counts of a sentence pair, `[n]` int32 each; an unknown word in the reference matches nothing."""
     for name, ids in (("ref", ref), ("pred", pred)):
         if not isinstance(ids, torch.IntTensor):
             raise TypeError(f"{name} must be a torch.IntTensor (got {type(ids)})")
@@ -112,7 +114,7 @@ def _bleu_add(self, ref: torch.Tensor, pred: torch.Tensor) -> None:
 
 
 def _trim(ids: list[int], pad: int, eos: int) -> list[int]:
-    """Without padding before, and without padding and end symbols after (the first word stays, whatever it is)."""
+    """Strip leading padding, and trailing padding and end symbols; the first remaining symbol is always kept."""
     start = next((i for i, symbol in enumerate(ids) if symbol != pad), len(ids))
     ids = ids[start:]
     while len(ids) > 1 and ids[-1] in (pad, eos):

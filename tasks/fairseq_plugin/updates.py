@@ -1,4 +1,4 @@
-"""The project's training one update at a time, for benchmarks."""
+"""Runs the project's training one update at a time, for benchmarks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from tasks.fairseq_plugin.processes import Telling
 
 
 class Updates:
-    """A training of translation; a call makes one update, on the batches of one epoch in turn, and reads every `read_every`-th time."""
+    """A training run of a translation model; each call makes one update.
+
+    The updates cycle through the batches of the first epoch. Every `read_every`-th call also reads the logged values.
+    """
 
     def __init__(self, config: dict[str, Any], encoded: Path, folder: Path, read_every: int) -> None:
         self.training = Training(Job("seq2seq", config, encoded, folder, 1), Telling())
@@ -30,7 +33,7 @@ class Updates:
 
     @property
     def rows(self) -> Sequence[Sequence[int]]:
-        """The examples of each batch."""
+        """The example indices of each batch."""
         return self.training.train.order(1)
 
     @property

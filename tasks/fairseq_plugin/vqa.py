@@ -1,4 +1,4 @@
-"""Visual questions in fairseq's interfaces: models, a task over encoded questions, the criterion."""
+"""Visual question answering through fairseq's interfaces: models, a task on encoded questions, and the criterion."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ register("vqa", QuestionsModel)
 
 
 class Questions(Examples):
-    """Questions of a split.
+    """The questions of a split.
 
-    Batches of places are made once. Which question is at a place depends on (seed, epoch), so that every epoch has new batches and
-    a resumed one has those of an uninterrupted run. The epoch is in shared memory, for fairseq's data workers, which outlive an epoch.
+    Batches consist of places, and are made once. Which question takes a place depends on (seed, epoch), so that every
+    epoch has new batches, and a resumed epoch has the same batches as in an uninterrupted run. The epoch is stored in
+    shared memory, because fairseq's data workers outlive an epoch.
     """
 
     def __init__(self, encoded: Encoded, split: Split, training: bool, by_image: bool, seed: int) -> None:
-        longest = int(split.tokens.lengths.max(initial=1))  # of any question that may stand at a place
+        longest = int(split.tokens.lengths.max(initial=1))  # any question may take a place
         super().__init__(split, np.full(len(split), longest), training)
         self.encoded, self.by_image, self.seed = encoded, by_image, seed
         self._epoch = torch.ones(1, dtype=torch.int64).share_memory_()
         self._order: tuple[int, np.ndarray] | None = None
 
     def __getitem__(self, place: int) -> int:
-        """Number of the question at a place of this epoch."""
+        """Index of the question at a place in the current epoch."""
         if not self.training:
             return place
         epoch = int(self._epoch)
@@ -59,7 +60,7 @@ class Questions(Examples):
         return np.arange(len(self))
 
     def collater(self, samples: list[int]) -> dict[str, Any]:
-        """Tensors of a batch of question numbers: see `Model.forward`; `target` [B, A] soft scores."""
+        """Make a batch from question indices: the inputs of `Model.forward`, and `target` [B, A], the soft scores."""
         if not samples:
             return {}
         inputs = inputs_of(self.encoded, self.split, samples)
@@ -89,7 +90,7 @@ class QuestionsTask(FolderTask):
 class SoftAnswers(SummedCriterion):
     """Binary cross-entropy with soft targets (Teney et al. 2018), summed over the answers.
 
-    accuracy: VQA accuracy of the highest logit, percent.
+    accuracy: VQA accuracy, in percent, of the answer with the highest logit.
     """
 
     SUMMED = ("loss", "nsentences", "sample_size", "ntokens", "right", "weights", "zeros")
@@ -118,7 +119,7 @@ class SoftAnswers(SummedCriterion):
 
 
 def groups(config: Any, encoded: Path) -> dict[str, Any]:
-    """fairseq's groups `task` and `criterion` of our configuration."""
+    """fairseq's configuration groups `task` and `criterion`, made from our configuration."""
     return {
         "task": {
             "_name": "sa_questions",

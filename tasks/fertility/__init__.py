@@ -1,1 +1,1 @@
-"""Tagging source words with their fertilities: data from `tasks.seq2seq`, the tagger, scores."""
+"""Tagging source words with their fertilities: the tagger and its metrics; the data come from `tasks.seq2seq`."""

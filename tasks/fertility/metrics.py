@@ -1,4 +1,4 @@
-"""What is measured of tagged fertilities."""
+"""Metrics of tagged fertilities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import Split
 from tasks.seq2seq.tagger import MOST
 
-# Scorers take the tagged and the true fertilities, flat; both count to MOST.
+# Scorers take flat arrays of tagged and true fertilities, both clipped to MOST.
 MEASURED: Scores = {
     metric.name: (metric, scorer)
     for metric, scorer in (
@@ -34,7 +34,7 @@ MEASURED: Scores = {
 
 @torch.no_grad()
 def tagged(model: nn.Module, split: Split, batch_size: int) -> Iterable[np.ndarray]:
-    """The likeliest fertilities of each source, in order."""
+    """The most likely fertilities of the words of each source, in order."""
     device = next(model.parameters()).device
     for start in range(0, len(split), batch_size):
         rows = [split.source[i] for i in range(start, min(start + batch_size, len(split)))]
@@ -44,13 +44,13 @@ def tagged(model: nn.Module, split: Split, batch_size: int) -> Iterable[np.ndarr
 
 
 def scores(found: np.ndarray, true: np.ndarray) -> dict[str, float]:
-    """What `MEASURED` has of flat fertilities; both count to MOST."""
+    """The metrics of `MEASURED` for flat arrays of fertilities, both clipped to MOST."""
     found, true = (np.minimum(x.astype(np.int64), MOST) for x in (found, true))
     return scored(MEASURED, found, true)
 
 
 def evaluation(model: nn.Module, split: Split, true: Ragged, name: str, batch_size: int) -> Evaluation:
-    """The scores of a test set, and what was tagged."""
+    """The scores of a test set and its tagged fertilities."""
     rows = list(tagged(model, split, batch_size))
     values = scores(np.concatenate(rows), true.flat)
     found = Evaluation({f"{name}/{k}": v for k, v in values.items()})

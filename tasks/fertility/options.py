@@ -1,4 +1,4 @@
-"""What the tagging of fertilities takes, besides data and model."""
+"""Options of fertility tagging, apart from those of data and model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NOT_IDENTITY = {"task": ("deviations",)}
 @dataclass
 @stated("task/fertility", "task")
 class Task:
-    """Sentence pairs: how many target words each source word is aligned to."""
+    """Sentence pairs: predict how many target words each source word is aligned to."""
 
     deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
 
 
 @dataclass
 class Decode:
-    """Nothing is searched: each word has its likeliest fertility."""
+    """No search: each word gets its most likely fertility."""

@@ -1,4 +1,4 @@
-"""Torch layers that several families use: word vectors, LSTMs, the precision of losses, the order of a density."""
+"""Torch layers shared by several families: word vectors, LSTMs, helpers for loss precision and attention densities."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 class WordVectors(nn.Module):
-    """Vectors of token ids: pretrained ones fixed (or trained), the others trained from U(-r, r). [...] -> [..., dim].
+    """Looks up word vectors: token ids [...] -> [..., dim].
 
-    Padding is zero. Pretrained vectors decide `dim`; a fixed one is a buffer, so no optimiser and no weight decay
-    touches it.
+    Pretrained vectors are fixed or trained further; all other vectors are initialised from U(-r, r) and trained. The
+    vector of padding is zero. If there are pretrained vectors, they determine `dim`. Fixed vectors are stored in a
+    buffer, so no optimiser and no weight decay changes them.
 
     Args:
         size: number of ids.
-        dim: of a vector, where none is pretrained.
+        dim: size of a vector; used only if no vectors are pretrained.
         init_range: r.
         vectors, rows: pretrained vectors [found, dim] float32 and their ids [found].
-        fixed: pretrained vectors are not trained.
+        fixed: do not train the pretrained vectors.
     """
 
     def __init__(
@@ -37,8 +38,8 @@ class WordVectors(nn.Module):
         self.register_buffer("pretrained", None)
         count = size
         if vectors is not None and fixed:
-            # Trained words keep the front of the table, the found ones share an unused last row and add their own
-            # vector.
+            # Trained words use the first rows of the table. All pretrained words share its unused last row; their
+            # vectors come from `pretrained`.
             place = torch.arange(size)
             found = torch.as_tensor(rows)
             own = torch.ones(size, dtype=torch.bool).index_fill_(0, found, False)
@@ -68,14 +69,15 @@ class WordVectors(nn.Module):
 
 
 class Lstm(nn.LSTM):
-    """torch's LSTM, which runs in half precision on every CPU.
+    """torch's LSTM, made to run in half precision on every CPU.
 
-    oneDNN has a half-precision LSTM for some processors and sizes only; elsewhere torch raises "could not create a primitive
-    descriptor". On a CPU torch's own loop is used instead, on every machine, so that all of them compute the same numbers.
+    oneDNN has a half-precision LSTM only for some processors and sizes; elsewhere torch raises "could not create a
+    primitive descriptor". In half precision on a CPU, this class always uses torch's own loop instead, so that all
+    machines compute the same numbers.
     """
 
     def forward(self, *given, **named):
-        # torch.compile takes the LSTM apart by itself
+        # torch.compile decomposes the LSTM itself
         if torch.compiler.is_compiling() or not _half_on_cpu(self.weight_hh_l0):
             return super().forward(*given, **named)
         with torch.backends.mkldnn.flags(enabled=False):
@@ -83,15 +85,15 @@ class Lstm(nn.LSTM):
 
 
 def _half_on_cpu(weight: Tensor) -> bool:
-    """Whether a layer with this weight computes in half precision on a CPU: by its own type, or by autocast."""
+    """True if a layer with this weight computes in half precision on a CPU, because of its own dtype or autocast."""
     return weight.device.type == "cpu" and (weight.dtype in HALF or torch.is_autocast_enabled("cpu"))
 
 
 class BiLstm(nn.Module):
     """Bidirectional LSTM over texts padded on the right: words [B, L, E], lengths [B] -> states [B, L, 2 * hidden].
 
-    Each text is reversed within its own length, so padding never reaches a state of a real word and both directions
-    run on plain tensors: on a CPU torch's packed sequences take about twenty times as long.
+    Each text is reversed within its own length, so padding never affects the state of a real word, and both directions
+    run on plain tensors. On a CPU, torch's packed sequences would take about twenty times as long.
     """
 
     def __init__(self, dim: int, hidden: int) -> None:
@@ -101,24 +103,25 @@ class BiLstm(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         at = torch.arange(x.size(1), device=x.device)
-        turned = (lengths.to(x.device).unsqueeze(1) - 1 - at).remainder(x.size(1))  # [B, L]; padding lands on padding
+        turned = (lengths.to(x.device).unsqueeze(1) - 1 - at).remainder(x.size(1))  # [B, L]; padding maps to padding
         there = self.forwards(x)[0]
         back = self.backwards(_rows(x, turned))[0]
         return torch.cat((there, _rows(back, turned)), -1)
 
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:
-    """x [B, L, D] at index [B, L] of its second dimension."""
+    """Gather x [B, L, D] along its second dimension with index [B, L]."""
     return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.size(-1)))
 
 
 def packed(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """An LSTM over sequences padded on the right: x [B, L, E], lengths [B] -> states [B, L, D], (h, c), zero on padding.
+    """Run an LSTM over sequences padded on the right: x [B, L, E], lengths [B] -> states [B, L, D], (h, c).
 
-    The same as torch's own packing of sequences in any order, which asks a GPU for their order; here it stays on the host.
+    States are zero on padding. The result equals that of torch's own packing with `enforce_sorted=False`. torch would
+    fetch the sort order from the GPU; here the order is computed on the host.
 
     Args:
-        lengths: on the CPU, or a GPU is waited for.
+        lengths: best on the CPU; lengths on a GPU cause a synchronisation.
     """
     lengths, order = lengths.cpu().sort(descending=True)
     there, back = (i.to(x.device, non_blocking=True) for i in (order, order.argsort()))
@@ -128,22 +131,24 @@ def packed(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> tuple[Tensor, tuple[Ten
 
 
 def widened(x: Tensor) -> Tensor:
-    """x in the precision of losses: half precision as float32, float32 and float64 as they are."""
+    """Convert x to the precision used for losses: half precision becomes float32; float32 and float64 are unchanged."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def density_alpha(mapping: nn.Module) -> float | None:
-    """alpha of a mapping over densities (1 Gaussian ... 2 truncated parabola), made by `sa.make`; None for one over rows."""
+    """alpha of a mapping over densities, made by `sa.make` (1: Gaussian, 2: truncated parabola); otherwise None."""
     return float(mapping.alpha) if mapping.spec.over == "density" else None
 
 
 @torch.no_grad()
 def density_on_words(mu: Tensor, sigma_sq: Tensor, alpha: float, mask: Tensor) -> Tensor:
-    """Mass per word [B, L] of densities (mu, sigma_sq) [B] over texts of the words mask [B, L]: density / L at the words' cell
-    centres, zero exactly off its support.
+    """Approximate mass per word [B, L] of densities (mu, sigma_sq) [B] over texts whose words are given by mask [B, L].
+
+    Each word covers an interval of width 1 / L (L: number of words of the text); its mass is the density at the centre
+    of the interval, divided by L. The mass is exactly zero outside the density's support.
     """
     mu, sigma_sq = mu.double().unsqueeze(-1), sigma_sq.double().unsqueeze(-1)
     mass = (BetaGaussian(mu, sigma_sq, alpha).pdf(document_positions(mask)) / mask.sum(-1, keepdim=True)).float()
     if alpha == 1:
-        mass = mass.clamp(min=torch.finfo(mass.dtype).tiny)  # a Gaussian is nowhere zero; float32 would make it so
+        mass = mass.clamp(min=torch.finfo(mass.dtype).tiny)  # a Gaussian is never zero, but float32 may underflow
     return mass.masked_fill(~mask, 0.0)

@@ -1,13 +1,13 @@
-"""Attention with any mapping: score functions, and modules that attend.
+"""Attention with any mapping: score functions and attention modules.
 
-One convention everywhere: batch first; ``mask`` boolean, True = keep; a fully masked row of weights is zero, and so is
-its context.
+Conventions: batch first; ``mask`` is boolean, True = keep; a fully masked row has zero weights and a zero context.
 
     attend = AdditiveAttention(query_dim=512, key_dim=512, mapping="fusedmax")
     context, weights = attend(query, keys, values, mask=lengths_mask)
 
-What depends on the keys alone is computed once: ``ready = attend.precompute(keys)``, then ``attend.scores(query, ready)``
-or, step by step, ``context, weights, state = attend.step(query, ready, values, state, mask)``.
+Everything that depends only on the keys is computed once: ``ready = attend.precompute(keys)``. Then call
+``attend.scores(query, ready)`` for the scores or, in a decoder,
+``context, weights, state = attend.step(query, ready, values, state, mask)`` for each step.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from sparse_attention import nn as nn_like_torch
 class Scores(nn.Module):
     """``score(q, k)`` for all pairs: ``scores(query [B, T, Q], precompute(keys [B, S, K])) -> [B, T, S]``.
 
-    scale: a constant factor on the scores. The papers have none (1): a factor below 1 starts a sparse mapping with more
-    support, so that more positions learn; using one is a deviation.
+    scale: a constant factor on the scores. The papers use none (1). With a factor below 1, a sparse mapping starts with
+    a larger support, so that more positions learn; this is a deviation from the papers.
     """
 
     def __init__(self, scale: float = 1.0):
@@ -35,7 +35,7 @@ class Scores(nn.Module):
         self.scale = scale
 
     def precompute(self, keys: Tensor) -> Tensor:
-        """What does not depend on the query, computed once per source: ``[B, S, .]``."""
+        """The part of the scores that does not depend on the query, computed once per source: ``[B, S, .]``."""
         return keys
 
     def forward(self, query: Tensor | None, ready: Tensor) -> Tensor:
@@ -55,7 +55,10 @@ class DotScores(Scores):
 
 
 class GeneralScores(Scores):
-    """``q^T W k`` (Luong et al. 2015); the default of OpenNMT-py, which Niculae & Blondel 2017 and Laha et al. 2018 use."""
+    """``q^T W k`` (Luong et al. 2015).
+
+    This is the default of OpenNMT-py, the toolkit of Niculae & Blondel 2017 and Laha et al. 2018.
+    """
 
     def __init__(self, query_dim: int, key_dim: int, scale: float = 1.0):
         super().__init__(scale)
@@ -66,8 +69,11 @@ class GeneralScores(Scores):
 
 
 class AdditiveScores(Scores):
-    """``v . tanh(W k + b [+ U q])`` (Bahdanau et al. 2015; Peters et al. 2018); without a query dimension, of the keys
-    alone (``T = 1``). A bias on the query's side would be the same function; here it is part of `precompute`."""
+    """``v . tanh(W k + b [+ U q])`` (Bahdanau et al. 2015; Peters et al. 2018).
+
+    If `query_dim` is None, the scores depend only on the keys (``T = 1``). The bias b is added to the keys, as part of
+    `precompute`; adding it to the query would give the same function.
+    """
 
     def __init__(self, query_dim: int | None, key_dim: int, hidden_dim: int | None = None, scale: float = 1.0):
         super().__init__(scale)
@@ -92,10 +98,10 @@ KINDS = ("general", "dot", "additive")
 def make_scores(
     kind: str, query_dim: int | None, key_dim: int, hidden_dim: int | None = None, scale: float = 1.0
 ) -> Scores:
-    """The score function called ``kind``: general, dot or additive.
+    """The score function named ``kind``: general, dot or additive.
 
     Raises:
-        ValueError: another kind, dimensions that it cannot take.
+        ValueError: the kind is unknown, or the score function does not support these dimensions.
     """
     if kind not in KINDS:
         raise ValueError(f"unknown scores {kind!r}; choose one of {', '.join(KINDS)}")
@@ -119,7 +125,7 @@ class Attention(nn.Module):
         self.mapping: Any = nn_like_torch.over_keys(mapping)
 
     def precompute(self, keys: Tensor) -> Tensor:
-        """What `scores` and `step` take as ``ready``: the part of ``keys [B, S, K]`` that no query changes."""
+        """Compute the argument ``ready`` of `scores` and `step` from ``keys [B, S, K]``, once for all queries."""
         return self.scores.precompute(keys)
 
     def forward(
@@ -130,18 +136,18 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         **inputs: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Attend; with a stateful mapping, from its start over all steps.
+        """Attend to the values; a stateful mapping runs over all steps from its initial state.
 
         Args:
-            query: ``[B, T, Q]``, or ``[B, Q]`` for one step; None for scores of the keys alone.
+            query: ``[B, T, Q]``, or ``[B, Q]`` for one step; None for scores that depend only on the keys.
             keys: ``[B, S, K]``.
             values: ``[B, S, D]``; the keys by default.
             mask: bool ``[B, S]`` or ``[B, T, S]``, True = keep.
-            inputs: handed to the mapping (``bounds`` of the constrained ones, ``[B, T, S]``).
+            inputs: passed to the mapping (for example ``bounds [B, T, S]`` for constrained mappings).
         Returns:
-            context ``[B, T, D]`` and weights ``[B, T, S]``; without T for a query without T.
+            context ``[B, T, D]`` and weights ``[B, T, S]``; both without T if the query has no T.
         Raises:
-            ValueError: a mask of another shape.
+            ValueError: the mask has a different shape.
         """
         single = query is None or query.ndim == 2
         if single:
@@ -156,13 +162,13 @@ class Attention(nn.Module):
     def step(
         self, query: Tensor, ready: Tensor, values: Tensor, state: dict[str, Tensor], mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """One step of a decoder, with any mapping, stateful or not.
+        """One decoder step; the mapping may be stateful or stateless.
 
         Args:
             query: ``[B, Q]``; ready: ``precompute(keys)``; values: ``[B, S, D]``; mask: bool ``[B, S]``, True = keep.
-            state: of the step before; at first ``mapping.start(mask, **inputs)``.
+            state: returned by the previous step; at the first step, ``mapping.start(mask, **inputs)``.
         Returns:
-            context ``[B, D]``, weights ``[B, S]``, the state after.
+            context ``[B, D]``, weights ``[B, S]`` and the new state.
         """
         scores = self.scores(query.unsqueeze(1), ready).squeeze(1)  # [B, S]
         weights, state = self.mapping.step(scores, state, mask)
@@ -174,7 +180,7 @@ class Attention(nn.Module):
 
 
 def expand_mask(mask: Tensor | None, scores: Tensor) -> Tensor | None:
-    """A mask ``[B, S]`` or ``[B, T, S]`` for ``scores [B, T, S]``."""
+    """Make a mask ``[B, S]`` or ``[B, T, S]`` broadcastable to ``scores [B, T, S]``."""
     if mask is None:
         return None
     B, T, S = scores.shape
@@ -195,15 +201,16 @@ class AdditiveAttention(Attention):
 
 
 class MultiheadAttention(nn_like_torch.MultiheadAttention):
-    """``sa.nn.MultiheadAttention``, batch first, with this file's convention: mask True = keep, weights of every head.
+    """``sa.nn.MultiheadAttention``, batch first, with the mask convention of this file (True = keep); it returns the
+    weights of every head.
 
-    Of a mapping that learns a hyperparameter (``alpha="learned"``) every head has its own value.
+    If the mapping learns a hyperparameter (``alpha="learned"``), every head has its own value.
 
-    A decoder keeps what it has projected: ``q, k, v = attend.project(x)`` of the new words, then ``attend.attend(q, keys,
-    values, mask)`` over all keys and values so far.
+    A decoder can cache its projections: ``q, k, v = attend.project(x)`` projects the new words, then
+    ``attend.attend(q, keys, values, mask)`` attends to all keys and values so far.
 
     Raises:
-        ValueError: heads that do not divide the dimension.
+        ValueError: the number of heads does not divide the dimension.
     """
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, mapping: str | nn.Module = "softmax"):
@@ -212,7 +219,7 @@ class MultiheadAttention(nn_like_torch.MultiheadAttention):
     def forward(  # type: ignore[override]
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Attend.
+        """Project the inputs and attend.
 
         Args:
             query: ``[B, T, E]``. key, value: ``[B, S, E]``.
@@ -229,7 +236,7 @@ class MultiheadAttention(nn_like_torch.MultiheadAttention):
         return self.attend(q, k, v, mask)
 
     def project(self, x: Tensor, parts: str = "qkv") -> tuple[Tensor, ...]:
-        """``x [B, T, E]`` -> its queries, keys and values, or neighbours among them, ``[B, H, T, E / H]`` each."""
+        """``x [B, T, E]`` -> the projections named in `parts`, a substring of "qkv", each ``[B, H, T, E / H]``."""
         first = "qkv".index(parts) * self.embed_dim
         rows = slice(first, first + len(parts) * self.embed_dim)
         projected = F.linear(x, self.in_proj_weight[rows], self.in_proj_bias[rows])
@@ -238,7 +245,9 @@ class MultiheadAttention(nn_like_torch.MultiheadAttention):
     def attend(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Queries ``[B, H, T, d]``, keys and values ``[B, H, S, d]``, as `project` gives them -> as `forward`."""
+        """Attend with outputs of `project`: queries ``[B, H, T, d]``, keys and values ``[B, H, S, d]``; returns the
+        same as `forward`.
+        """
         scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-2, -1)  # [B, H, T, S]
         weights = self.mapping(scores, mask=mask)
         read = F.dropout(weights, self.dropout, self.training) @ values  # [B, H, T, d]

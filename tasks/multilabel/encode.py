@@ -1,4 +1,4 @@
-"""Features and labels as arrays in a folder, opened by path; there is nothing to encode."""
+"""Stores features and labels as arrays in a folder, opened by path; nothing needs to be encoded."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tasks.multilabel.options import Encode
 
 @dataclass
 class Encoded:
-    """Splits of documents; `labels` are the names of the classes, `features` the number of features.
+    """Splits of documents; `labels` are the names of the classes, `features` is the number of features.
 
-    sha256 is that of the splits' content.
+    sha256 is the hash of the splits' content.
     """
 
     folder: Path
@@ -33,12 +33,12 @@ class Encoded:
 
 
 def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress | None = None) -> Encoded:
-    """Train and dev splits (a set need not have dev), from the cache under `root` where they are."""
+    """The train and dev splits, from the cache under `root` if they are there; a data set may lack a dev split."""
     return _cached(data, ("train", "dev"), data.name, root, progress)
 
 
 def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress: Progress | None = None) -> Encoded:
-    """The test split, for a model of `encoding`. Raises DataError when it has other classes or features."""
+    """The test split, for a model of `encoding`. Raises DataError if its classes or features differ."""
     test, known = _cached(data, ("test",), f"{data.name}-test", root, progress), read_meta(encoding)
     if (test.labels, test.features) != (known["labels"], known["features"]):
         raise DataError(
@@ -50,7 +50,7 @@ def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress:
 
 
 def open_encoded(folder: str | Path) -> Encoded:
-    """What `encode`, `encode_test` or `keep_encoding` left in a folder."""
+    """Open a folder made by `encode`, `encode_test` or `keep_encoding`."""
     folder, meta = Path(folder), read_meta(folder)
     splits = {
         s: Labelled(np.load(folder / f"{s}.features.npy"), np.load(folder / f"{s}.labels.npy")) for s in meta["splits"]
@@ -59,7 +59,7 @@ def open_encoded(folder: str | Path) -> Encoded:
 
 
 def keep_encoding(folder: str | Path, to: str | Path) -> None:
-    """Copy what a finished model needs: the names of its classes and the number of features."""
+    """Copy the data that a finished model needs: the names of its classes and the number of features."""
     Path(to).mkdir(parents=True, exist_ok=True)
     write_meta(Path(to), read_meta(folder) | {"splits": []})
 
@@ -92,8 +92,11 @@ def _cached(data: DataSet, wanted: Sequence[str], name: str, root: str | Path, p
 
 
 def _constant(labels: np.ndarray) -> dict[str, list]:
-    """The best constant prediction for `labels` [n, K]: the k most frequent, k by F1; the mean eta as distribution."""
+    """The best constant prediction for `labels` [n, K].
+
+    As labels, it predicts the k most frequent ones, with the k of the best micro-F1; as distribution, the mean of eta.
+    """
     order = (-labels.mean(0)).argsort(kind="stable")
-    guesses = order.argsort() <= np.arange(len(order))[:, None]  # row k: the k + 1 most frequent ones
+    guesses = order.argsort() <= np.arange(len(order))[:, None]  # row k: the k + 1 most frequent labels
     best = max(guesses, key=lambda guess: micro_f1(np.broadcast_to(guess, labels.shape), labels))
     return {"labels": best.tolist(), "eta": proportions(labels).mean(0).tolist()}

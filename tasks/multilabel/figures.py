@@ -1,4 +1,4 @@
-"""Figures 4 and 5 and the JSD curves of Laha et al. 2018 from finished cells, and the paper's claims tested on them."""
+"""Draws Figures 4 and 5 and the JSD curves of Laha et al. 2018 from finished cells, and tests the paper's claims."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AXES = {
 }
 SETTINGS = tuple(AXES)  # of data=synthetic
 SCORES = {"f1": "micro-F1", "labels": "predicted labels per document", "jsd": "Jensen-Shannon divergence"}
-# Okabe & Ito's colours, told apart by colour-blind readers; marker and dash differ too.
+# Okabe & Ito's colours, which colour-blind readers can distinguish; markers and dashes differ too.
 STYLES = [
     ("#0072B2", "o", "-"), ("#D55E00", "s", "--"), ("#009E73", "^", "-."), ("#CC79A7", "D", ":"),
     ("#E69F00", "v", (0, (5, 1))), ("#56B4E9", "P", (0, (3, 1, 1, 1))),
@@ -33,7 +33,7 @@ FIGURES = {"figure4": ("labels", ("mean_labels",)), "figure5": ("f1", SETTINGS),
 
 @dataclass(frozen=True)
 class Point:
-    """The scores of one row at one value of a setting: score -> seed -> number."""
+    """The scores of one table row at one value of a setting: score -> seed -> number."""
 
     setting: str
     value: int
@@ -42,10 +42,10 @@ class Point:
 
 
 def collect(finished: Iterable[tuple[str, Mapping[str, Any], Mapping[str, float]]]) -> list[Point]:
-    """Points from finished cells on generated documents, in the order of rows, settings and values.
+    """Collect plot points from the finished cells on generated documents, ordered by row, setting and value.
 
     Args:
-        finished: (label of the row, configuration, metrics) of each cell, rows in their order.
+        finished: (label of the row, configuration, metrics) of each cell, in the order of the rows.
     """
     found: dict[tuple[str, int, int], dict[str, dict[int, float]]] = {}
     rows: dict[str, int] = {}
@@ -63,13 +63,13 @@ def collect(finished: Iterable[tuple[str, Mapping[str, Any], Mapping[str, float]
 
 
 def write(points: Sequence[Point], name: str, folder: Path) -> list[Path]:
-    """Draw every figure that has cells, as PNG and SVG with its numbers as CSV, and the claims as Markdown.
+    """Write every figure that has cells as PNG and SVG, with its numbers as CSV, and the claims as Markdown.
 
     Args:
-        name: how the files' names begin, e.g. "laha2018".
+        name: prefix of the file names, e.g. "laha2018".
 
     Returns:
-        the files' paths.
+        the paths of the files.
     """
     made: list[Path] = []
     for figure, (score, settings) in FIGURES.items():
@@ -90,7 +90,7 @@ def _written(path: Path, content: bytes) -> Path:
 
 
 def draw(points: Sequence[Point], score: str, settings: Sequence[str], stem: Path) -> list[Path]:
-    """One panel per setting; means over seeds with bars of one standard deviation."""
+    """Draw one panel per setting, with means over seeds and error bars of one standard deviation."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -135,7 +135,7 @@ def draw(points: Sequence[Point], score: str, settings: Sequence[str], stem: Pat
 
 
 def numbers(points: Sequence[Point]) -> str:
-    """Long CSV: one line per row, setting, value, score and seed."""
+    """The numbers as CSV in long format: one line per table row, setting, value, score and seed."""
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     out.writerow(["setting", "value", "row", "score", "seed", "number"])
@@ -151,7 +151,7 @@ PAGE = Path(__file__).parents[2] / "configs" / "claims" / "laha2018.yaml"
 
 
 def page(points: Sequence[Point]) -> str:
-    """Claims and scores of all points as the page docs/results/multilabel/figure5.md has them, for `make verify`."""
+    """Claims and scores of all points in the format of docs/results/multilabel/figure5.md, for `make verify`."""
     rows = list(dict.fromkeys(p.row for p in points))
     head = ["setting", *(f"F1 {row}" for row in rows), *(f"labels {row}" for row in rows)]
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
@@ -169,9 +169,9 @@ def page(points: Sequence[Point]) -> str:
 
 
 def claims(points: Sequence[Point]) -> str:
-    """The paper's claims on these points as a Markdown table, with the settings where one fails.
+    """The paper's claims, tested on these points, as a Markdown table that lists the settings where a claim fails.
 
-    Tested is the mean over settings, seed by seed (`paper_claims`): pairs share their documents.
+    Each test compares means over settings, paired by seed (`paper_claims`), because paired runs share their documents.
     """
     every = paper_claims.read(yaml.safe_load(PAGE.read_text(encoding="utf-8")), PAGE.stem)
     lines = [

@@ -1,4 +1,4 @@
-"""A fitted linear model with what was chosen for it: made, kept, scored."""
+"""Fits, stores and evaluates a linear model together with the choices made for it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ def fit(
     task: Mapping[str, Any], mapping: Mapping[str, Any], encoded: Encoded, seed: int,
     done: Callable[[float], None] = lambda share: None,
 ) -> tuple[Choice, dict[str, float]]:  # fmt: skip
-    """Fit the grid's paths and choose on dev (without dev: by cross-validation, then fit on all).
+    """Fit the models of the grid and choose the best on dev.
+
+    If there is no dev split, the choice is made by cross-validation, and the model is then fitted on all documents.
 
     Args:
-        task, mapping: the configuration's nodes.
-        encoded: train and, where there is one, dev.
-        seed: of the cross-validation's parts.
-        done: told the share of fits that are done.
+        task, mapping: the nodes of the configuration.
+        encoded: an encoding with the split train and, if there is one, dev.
+        seed: seed of the random parts for cross-validation.
+        done: called with the share of fits completed.
 
     Returns:
         the choice with its model, and its metrics.
@@ -53,7 +55,7 @@ def fit(
 
 
 def save(choice: Choice, folder: Path) -> None:
-    """Write the weights and what was chosen."""
+    """Write the weights and the choices."""
     fitted = dataclasses.asdict(choice.model)
     save_file({"weights": np.ascontiguousarray(fitted.pop("weights"))}, folder / WEIGHTS)
     told = {
@@ -66,14 +68,14 @@ def save(choice: Choice, folder: Path) -> None:
 
 
 def load(folder: Path) -> Choice:
-    """What `save` wrote."""
+    """Load a choice written by `save`."""
     told = json.loads((folder / CHOICE).read_text(encoding="utf-8"))
     model = Fit(weights=load_file(folder / WEIGHTS)["weights"], **told.pop("fit"))
     return Choice(**told | {"output": Output(**told["output"]), "model": model})
 
 
 def score(choice: Choice, test: Encoded, name: str = "test", keep: int = 0) -> Evaluation:
-    """Metrics of the split "test" (prefix `name`), and a record for each of its first `keep` documents."""
+    """Metrics of the split "test", with prefix `name`, and a record of each of its first `keep` documents."""
     documents = test.splits["test"]
     scores, labels = choice.model.scores(documents.features), documents.labels
     predicted = predict(choice.output, scores, choice.threshold)
@@ -91,12 +93,12 @@ def score(choice: Choice, test: Encoded, name: str = "test", keep: int = 0) -> E
 
 
 def baselines(encoding: Encoded, test: Encoded, name: str = "test") -> dict[str, dict[str, float]]:
-    """What the constant prediction that fits the training labels best scores."""
+    """Scores of the constant prediction that fits the training labels best."""
     constant, labels = encoding.report["constant"], test.splits["test"].labels
     guess, eta = np.array(constant["labels"]), np.array(constant["eta"])
     return {"constant": _scores(np.broadcast_to(guess, labels.shape), eta[None], labels, name)}
 
 
 def _scores(predicted: np.ndarray, p: np.ndarray, labels: np.ndarray, name: str) -> dict[str, float]:
-    """predicted bool [n, K], p [n or 1, K] and labels bool [n, K] -> metrics."""
+    """Metrics from predicted bool [n, K], p [n or 1, K] and labels bool [n, K]."""
     return {f"{name}/{key}": value for key, value in scored(MEASURED, predicted, p, labels).items()}

@@ -1,4 +1,4 @@
-"""Scores of multilabel predictions."""
+"""Metrics of multilabel predictions."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from repro.protocol import Metric, Scores
 
 
 def micro_f1(predicted: np.ndarray, true: np.ndarray) -> float:
-    """Micro-averaged F1, ``2 tp / (2 tp + fp + fn)`` over documents and classes; 0 when nothing is true or predicted.
+    """Micro-averaged F1, ``2 tp / (2 tp + fp + fn)`` over documents and classes; 0 if no label is true or predicted.
 
     Args:
-        predicted, true: bool `[..., documents, classes]`; leading dimensions of `predicted` are not averaged: see
-            `micro_f1s`.
+        predicted, true: bool `[documents, classes]`; for leading dimensions, use `micro_f1s`.
     """
     return float(micro_f1s(predicted, true))
 
 
 def micro_f1s(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """:func:`micro_f1` of many predictions at once: `[..., documents, classes]` -> `[...]`."""
+    """:func:`micro_f1` for many predictions at once: `[..., documents, classes]` -> `[...]`."""
     hits = (predicted & true).sum((-2, -1))
     total = predicted.sum((-2, -1)) + true.sum((-2, -1))
     return np.where(total > 0, 2 * hits / np.maximum(total, 1), 0.0)
@@ -36,7 +35,7 @@ def jensen_shannon(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 
 def proportions(labels: np.ndarray) -> np.ndarray:
-    """eta = y / ||y||_1: labels `[..., classes]` with at least one each -> distributions of that shape."""
+    """eta = y / ||y||_1: labels `[..., classes]`, at least one per document -> distributions of the same shape."""
     return labels / labels.sum(-1, keepdims=True)
 
 
@@ -73,7 +72,7 @@ MEASURED: Scores = {
         ),
     )
 }  # fmt: skip
-# Of the fit.
+# Metrics of the fit.
 MEASURED |= {
     metric.name: (metric, None)
     for metric in (

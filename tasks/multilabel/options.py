@@ -1,4 +1,4 @@
-"""What the multilabel task takes, besides data and mapping."""
+"""Options of the multilabel task, apart from those of data and mapping."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tasks.config.options import REQUIRED, anything, choice, flag, integer, list
 
 KIND = "features"
 LOSSES = ("auto", "log", "huber", "hinge", "fenchel_young")
-# Keys of the nodes that only scoring reads: a training does not depend on them.
+# Keys of the nodes that only evaluation reads; training does not depend on them.
 EVALUATION_KEYS = {"task": ("keep_predictions",)}
 NOT_IDENTITY = {"task": ("deviations",)}
 
@@ -78,9 +78,9 @@ class Task:
 
 @dataclass
 class Encode:
-    """Features come as numbers: nothing to set."""
+    """Features are already numbers, so there is nothing to set."""
 
 
 @dataclass
 class Decode:
-    """Labels follow from the output: nothing to set."""
+    """The output determines the labels, so there is nothing to set."""

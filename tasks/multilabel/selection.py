@@ -1,6 +1,6 @@
-"""What is chosen on development data: the penalty, the mapping's parameter (q, lambda), the threshold p0 of softmax.
+"""Selects on development data: the penalty, the mapping's parameter (q or lambda), and the threshold p0 of softmax.
 
-The criterion is micro-F1. Ties go to what stands first: the larger penalty, the smaller threshold.
+The criterion is micro-F1. Ties are broken in favour of the larger penalty and the smaller threshold.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Split = tuple[np.ndarray, np.ndarray]  # features, labels
 
 @dataclass(frozen=True)
 class Choice:
-    """The selected output (with its parameter), penalty and threshold, their dev F1, the model where there is one."""
+    """The selected output (with its parameter), penalty and threshold, their dev F1, and the model if there is one."""
 
     output: Output
     penalty: float
@@ -32,7 +32,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Grid:
-    """penalties: from large to small, each fit starts from the one before. parameters of the mapping: values."""
+    """The grid that is searched.
+
+    penalties: from large to small; each fit starts from the previous one. thresholds: values of p0. parameters: the
+    mapping's parameters and their values.
+    """
 
     penalties: Sequence[float]
     thresholds: Sequence[float]
@@ -45,7 +49,7 @@ class Grid:
 
 
 def predict(output: Output, scores: np.ndarray, threshold: float) -> np.ndarray:
-    """Labels that are on, bool `[..., classes]`: positive probability, or above the threshold for a dense mapping."""
+    """Predicted labels, bool `[..., classes]`: probability above zero, or above `threshold` for a dense mapping."""
     return output.distribution(scores) > (threshold if output.dense else 0.0)
 
 
@@ -64,9 +68,9 @@ def select(
     """The best point of the grid by micro-F1 on the dev parts, pooled over `pairs`.
 
     Args:
-        pairs: (train, dev), one for a fixed dev set; then the chosen model comes back, otherwise it is to be fitted
-            again.
-        done: told the share of fits that are done.
+        pairs: pairs of (train, dev). If there is only one (a fixed dev set), the result includes the chosen model;
+            otherwise the model must be fitted again.
+        done: called with the share of fits completed.
     """
     outputs = list(grid.outputs(output))
     true = np.concatenate([dev[1] for _, dev in pairs])
@@ -86,7 +90,7 @@ def select(
 
 
 def path(train: Split, output: Output, penalties: Sequence[float], solver: Solver) -> list[Fit]:
-    """Fits for all penalties, each started from the one before."""
+    """Fits for all penalties, each started from the previous fit."""
     made: list[Fit] = []
     for penalty in penalties:
         start = made[-1].weights if made else None
@@ -105,7 +109,10 @@ def _threshold(
 
 
 def refitted(train: Split, choice: Choice, grid: Grid, solver: Solver) -> Fit:
-    """The chosen point's model on all training documents: selection's, or the path down to its penalty again."""
+    """The model of the chosen point, fitted on all training documents.
+
+    This is the model from the selection if there is one; otherwise the fits down to its penalty are computed again.
+    """
     if choice.model is not None:
         return choice.model
     upto = list(grid.penalties)[: list(grid.penalties).index(choice.penalty) + 1]

@@ -1,1 +1,1 @@
-"""Translation and summarization: from pairs of texts to ids, plain torch models, beam search, scores of texts."""
+"""Translation and summarization: encoding of text pairs, models in plain torch, beam search, and text metrics."""

@@ -1,11 +1,12 @@
-"""Word alignment by the model of fast_align (Dyer, Chahuneau & Smith 2013), vectorised: IBM model 2 that prefers the diagonal.
+"""Word alignment with a vectorised fast_align (Dyer, Chahuneau & Smith 2013): IBM model 2 with a diagonal prior.
 
-    p(f_i, a_i = j | e) = t(f_i | e_j) d(j | i, m, n)        i of m target words, j of n source words; t by type
-    d(0) = p0,  d(j) = (1 - p0) exp(-lam |i/m - j/n|) / Z     0: linked to nothing
+    p(f_i, a_i = j | e) = t(f_i | e_j) d(j | i, m, n)        i of m target words, j of n source words; t per word type
+    d(0) = p0,  d(j) = (1 - p0) exp(-lam |i/m - j/n|) / Z     j = 0: not aligned
 
-EM with the settings of `fast_align -d -o -v`, which Malaviya et al. 2018 used: p0 = .08, five iterations, lam from 4 on by
-gradient steps, a Dirichlet prior of .01 on t (variational Bayes). One model a direction; the two best alignments are made
-symmetric by grow-diag-final-and (Koehn et al. 2003). Deterministic; memory: 4 bytes a pair of words of a sentence.
+The model is trained by EM with the settings of `fast_align -d -o -v`, which Malaviya et al. 2018 used: p0 = .08, five
+iterations, lam starting at 4 and updated by gradient steps, a Dirichlet prior of .01 on t (variational Bayes). There is
+one model per direction; the best alignments of both are symmetrised by grow-diag-final-and (Koehn et al. 2003).
+Training is deterministic and needs 4 bytes of memory for each pair of a source and a target word in a sentence pair.
 """
 
 from __future__ import annotations
@@ -19,19 +20,22 @@ from scipy.special import digamma
 
 from tasks.data.errors import DataError
 
-P0, LAM, LEAST, MOST, ALPHA, RATE, STEPS = 0.08, 4.0, 0.1, 14.0, 0.01, 20.0, 8  # of fast_align
+P0, LAM, LEAST, MOST, ALPHA, RATE, STEPS = 0.08, 4.0, 0.1, 14.0, 0.01, 20.0, 8  # fast_align's values
 UNSEEN, SMALLEST = 1e-9, 1e-7  # t of a pair never seen; t below which a pair is forgotten
-CHUNK = 2_000_000  # pairs of words looked at together
+CHUNK = 2_000_000  # word pairs processed together
 Links = set[tuple[int, int]]
 Rows = Sequence[np.ndarray]
 
 
 @dataclass
 class _Chunk:
-    """Sentences laid flat: for every target word the source words it may come from, nothing (id `null`) first.
+    """Flattened sentences: for every target word, its pairs with all source words of its sentence.
 
-    key: [pairs] source id * width + target id. begins: [target words] where each one's pairs begin. feature: [pairs]
-    -|i/m - j/n|. none: [pairs] whether it is the pair with nothing. place: [pairs] j - 1, -1 for nothing.
+    The first pair of each target word is the one with the empty word (id `null`), which means "not aligned".
+
+    key: [pairs] source id * width + target id. begins: [target words] index of each target word's first pair. feature:
+    [pairs] -|i/m - j/n|. none: [pairs] True for pairs with the empty word. place: [pairs] j - 1, or -1 for the empty
+    word.
     """
 
     key: np.ndarray
@@ -42,14 +46,14 @@ class _Chunk:
     place: np.ndarray
 
     def prior(self, lam: float) -> np.ndarray:
-        """d of every pair."""
+        """The prior d of every pair, [pairs]."""
         p = np.where(self.none, 0.0, np.exp(lam * self.feature))
         p *= np.repeat((1 - P0) / np.add.reduceat(p, self.begins), self.counts)
         return np.where(self.none, P0, p)
 
 
 def _chunks(source: Rows, target: Rows, null: int, width: int) -> Iterator[tuple[list[int], _Chunk]]:
-    """Sentences by number, and laid flat; those with an empty side are passed over."""
+    """Yield the indices of some sentences and these sentences flattened; pairs with an empty side are skipped."""
     held: list[int] = []
     size = 0
     for k, (s, t) in enumerate(zip(source, target, strict=True)):
@@ -66,7 +70,7 @@ def _chunks(source: Rows, target: Rows, null: int, width: int) -> Iterator[tuple
 def _flat(held: Sequence[int], source: Rows, target: Rows, null: int, width: int) -> _Chunk:
     n, m = (np.array([len(side[k]) for k in held]) for side in (source, target))
     words = np.concatenate([np.concatenate(([null], source[k])) for k in held]).astype(np.int64)
-    starts = np.concatenate(([0], np.cumsum(n + 1)[:-1]))  # of the sentences in `words`
+    starts = np.concatenate(([0], np.cumsum(n + 1)[:-1]))  # where each sentence begins in `words`
     of = np.repeat(np.arange(len(held)), m)  # target word -> sentence
     i = np.arange(len(of)) - np.repeat(np.cumsum(m) - m, m) + 1
     counts = n[of] + 1
@@ -81,7 +85,10 @@ def _flat(held: Sequence[int], source: Rows, target: Rows, null: int, width: int
 
 @dataclass
 class Direction:
-    """t as sorted keys [K] and their probabilities [K], and lam; `null`, `width`: see `_Chunk`."""
+    """A trained model of one direction: t as sorted keys [K] with their probabilities [K], and lam.
+
+    null, width: see `_Chunk`.
+    """
 
     keys: np.ndarray
     t: np.ndarray
@@ -90,7 +97,7 @@ class Direction:
     width: int
 
     def best(self, source: Rows, target: Rows) -> list[np.ndarray]:
-        """For each sentence [m] the source word of each target word, -1: none."""
+        """For each sentence, an array [m]: the index of the source word aligned to each target word, or -1 if none."""
         found: list[np.ndarray] = [np.full(len(row), -1) for row in target]
         for held, chunk in _chunks(source, target, self.null, self.width):
             at = np.searchsorted(self.keys, chunk.key).clip(max=len(self.keys) - 1)
@@ -105,7 +112,11 @@ class Direction:
 
 
 def fit(source: Rows, target: Rows, sizes: tuple[int, int], iterations: int = 5) -> Direction:
-    """The model of one direction; rows of ids below `sizes`."""
+    """Train the model of one direction.
+
+    Args:
+        source, target: rows of word ids, all smaller than the vocabulary sizes in `sizes`.
+    """
     null, width = sizes
     chunks = [chunk for _, chunk in _chunks(source, target, null, width)]
     if not chunks:
@@ -137,7 +148,7 @@ def fit(source: Rows, target: Rows, sizes: tuple[int, int], iterations: int = 5)
 
 
 def _tension(lam: float, observed: float, shapes: np.ndarray, counts: np.ndarray) -> float:
-    """fast_align's gradient steps: lam for which the model expects the observed mean of -|i/m - j/n|."""
+    """Fit lam by fast_align's gradient steps, so that the model's mean of -|i/m - j/n| approaches `observed`."""
     m, n = shapes.T
     of = np.repeat(np.arange(len(m)), m)
     i = np.arange(len(of)) - np.repeat(np.cumsum(m) - m, m) + 1
@@ -154,8 +165,11 @@ def _tension(lam: float, observed: float, shapes: np.ndarray, counts: np.ndarray
 
 
 def grow_diag_final_and(forward: Links, backward: Links) -> Links:
-    """Links (source, target) of both directions: their intersection, grown by neighbours in the union, then by links whose words
-    both have none yet (Koehn et al. 2003)."""
+    """Symmetrise the links (source, target) of both directions (Koehn et al. 2003).
+
+    The result is the intersection, extended first by neighbouring links from the union and then by links whose two
+    words are both still unaligned.
+    """
     union, found = forward | backward, forward & backward
     sources, targets = {s for s, _ in found}, {t for _, t in found}
     near = [(-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1)]
@@ -180,13 +194,13 @@ def grow_diag_final_and(forward: Links, backward: Links) -> Links:
 
 @dataclass
 class Aligner:
-    """Both directions: source to target, and back."""
+    """The trained models of both directions, source to target and target to source."""
 
     there: Direction
     back: Direction
 
     def align(self, source: Rows, target: Rows) -> list[Links]:
-        """Links (source word, target word) of each sentence, symmetrised; also of pairs that were not trained on."""
+        """Symmetrised links (source word, target word) of each sentence; works for pairs not seen in training too."""
         there, back = self.there.best(source, target), self.back.best(target, source)
         return [
             grow_diag_final_and(
@@ -201,12 +215,18 @@ class Aligner:
 
 
 def train(source: Rows, target: Rows, sizes: tuple[int, int]) -> Aligner:
-    """Learn from pairs of rows of ids below `sizes`. Raises DataError where there is nothing to align."""
+    """Train both directions on pairs of id rows.
+
+    Args:
+        sizes: source and target vocabulary size; all ids are smaller.
+    Raises:
+        DataError: there is nothing to align.
+    """
     return Aligner(fit(source, target, sizes), fit(target, source, (sizes[1], sizes[0])))
 
 
 def load(path: Path) -> Aligner:
-    """What `Aligner.save` wrote."""
+    """Load an aligner written by `Aligner.save`."""
     with np.load(path) as held:
         made = [
             Direction(

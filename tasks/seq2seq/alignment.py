@@ -1,9 +1,9 @@
-"""How well attention finds word alignments: the reference forced as output, links from attention, alignment error rate.
+"""Evaluates attention as a word aligner: forced decoding of the reference, links from attention, alignment error rate.
 
-The attention of an encoder-decoder that is made to say the reference is a matrix over tokens, [T, S]. Of words that are split
-into subwords, the weights on the parts of a source word are added and the rows of the parts of a target word averaged (Clark et
-al. 2019). Each target word is then linked to the source word with the largest weight, and the links are held against people's by
-Och & Ney 2003: sure links must be found, possible ones may be.
+An encoder-decoder that is forced to output the reference gives an attention matrix over tokens, [T, S]. If words are
+split into subwords, the weights on the subwords of a source word are summed, and the rows of the subwords of a target
+word are averaged (Clark et al. 2019). Each target word is then linked to the source word with the largest weight. The
+links are compared with human alignments (Och & Ney 2003); sure links must be found, possible links may be found.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import Encoded, Split
 from tasks.seq2seq.vocabulary import join_subwords
 
-DASH = "@-@"  # what Moses makes of a dash inside a word
+DASH = "@-@"  # the Moses token for a dash inside a word
 
 
 class AlignmentScore(NamedTuple):
-    """In [0, 1]: 1 - (|A & S| + |A & P|) / (|A| + |S|); |A & P| / |A|; |A & S| / |S|. NaN without links."""
+    """Alignment error rate, precision and recall, all in [0, 1]; NaN if there are no links.
+
+    They are 1 - (|A & S| + |A & P|) / (|A| + |S|), |A & P| / |A| and |A & S| / |S|, where A are the links found, S the
+    sure links and P the possible links.
+    """
 
     aer: float
     precision: float
@@ -38,9 +42,9 @@ def error_rate(found: Sequence[AbstractSet[tuple[int, int]]], gold: Sequence[Gol
     """Alignment error rate over all sentences together.
 
     Args:
-        found: links (source, target) of each sentence. gold: sure and possible links of each.
+        found: the links (source, target) of each sentence. gold: the sure and possible links of each sentence.
     Raises:
-        ValueError: lists of different lengths.
+        ValueError: the lists have different lengths.
     """
     sure, possible = [set(s) for s, _ in gold], [set(p) for _, p in gold]
     return AlignmentScore(**alignment_error_rate([set(one) for one in found], sure, possible))
@@ -50,7 +54,7 @@ def error_rate(found: Sequence[AbstractSet[tuple[int, int]]], gold: Sequence[Gol
 def forced(
     model: nn.Module, split: Split, batch_size: int, done: Callable[[int, int], None] = lambda i, n: None
 ) -> list[Tensor]:
-    """The attention [T, S] of each pair of a split when its reference is what is said; T without the end of sentence."""
+    """Attention [T, S] of each pair of a split, with the reference forced as output; T excludes the end of sentence."""
     device = next(model.parameters()).device
     model.eval()
     found: list[Tensor] = [torch.empty(0)] * len(split)
@@ -67,7 +71,7 @@ def forced(
 
 
 def places(tokens: Sequence[str], words: Sequence[str], subword: str) -> list[int] | None:
-    """The word that each token is of; None when the tokens do not spell the words (case aside)."""
+    """For each token, the index of its word; None if the tokens do not spell the words (ignoring case)."""
     joined = join_subwords(list(tokens), subword)
     units = [len(join_subwords(list(tokens[: i + 1]), subword)) - 1 for i in range(len(tokens))]  # token -> joined
     spelled = [unit.replace(DASH, "-").lower() for unit in joined]
@@ -79,10 +83,10 @@ def places(tokens: Sequence[str], words: Sequence[str], subword: str) -> list[in
 
 
 def merged(weights: Tensor, source: Sequence[int], target: Sequence[int], size: tuple[int, int]) -> Tensor:
-    """Attention between tokens [T, S] as attention between words [target words, source words].
+    """Convert attention between tokens [T, S] into attention between words [target words, source words].
 
     Args:
-        source, target: the word that each token is of. size: numbers of target and source words.
+        source, target: for each token, the index of its word. size: number of target words and of source words.
     """
     across = torch.zeros(weights.size(0), size[1]).index_add_(1, torch.tensor(source, dtype=torch.long), weights)
     rows = torch.tensor(target, dtype=torch.long)
@@ -93,9 +97,9 @@ def merged(weights: Tensor, source: Sequence[int], target: Sequence[int], size: 
 def alignment_metrics(
     model: nn.Module, test: Encoded, batch_size: int, done: Callable[[int, int], None] = lambda i, n: None
 ) -> dict[str, float]:
-    """aer, alignment_precision, alignment_recall, alignment_left_out of a test set with gold alignments.
+    """The metrics aer, alignment_precision, alignment_recall and alignment_left_out of a test set with gold alignments.
 
-    A pair is left out when its tokens do not spell its words (a tokeniser that changes characters).
+    A pair is left out if its tokens do not spell its words, which happens when a tokeniser changes characters.
     """
     split = test.splits["test"]
     found, gold = [], []

@@ -1,4 +1,4 @@
-"""Trivial systems to read a score against: a constant output, the source's beginning, the nearest neighbour."""
+"""Trivial baselines to compare scores with: a constant output, the start of the source, the nearest neighbour."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ from tasks.seq2seq.vocabulary import join_subwords
 
 RECIPE = 2
 NEIGHBOURS = (
-    200_000  # training pairs searched, spread evenly over a larger set; tables of millions take minutes and gigabytes
+    200_000  # training pairs searched, spread evenly over a larger set; searching millions takes minutes and gigabytes
 )
-BLOCK = 64  # test sentences compared at once
+BLOCK = 64  # test sentences per comparison
 
 
 def baselines(encoding: Encoded, test: Encoded, scores: Sequence[str], name: str = "test") -> dict[str, dict[str, Any]]:
-    """System -> `<name>/<metric>` -> value, and what it is; scored as a model's outputs are, kept beside the test set.
+    """For each baseline system, a mapping from `<name>/<metric>` to its value, and a description of the system.
 
-    constant: the training target most like the dev targets. lead: as many source words as the training targets have on
-    average. neighbour: the target of the training pair with the most similar source. Without training pairs (beside a
-    finished model) the first two are made from the test set itself, which flatters them, and there is no neighbour.
+    The systems are evaluated like a model's outputs, and their scores are cached next to the test set.
+
+    constant: the training target most similar to the dev targets. lead: the first source words, as many as the training
+    targets have on average. neighbour: the target of the training pair with the most similar source. If there are no
+    training pairs (only a finished model), the first two are built from the test set itself, which flatters them, and
+    there is no neighbour.
     """
     cache = test.folder.parent / f"{test.folder.name}.baselines.json"
     key = json.dumps([RECIPE, list(scores), encoding.sha256, test.sha256])
@@ -80,9 +83,10 @@ def _compute(encoding: Encoded, test: Encoded, scores: Sequence[str]) -> dict[st
 def nearest_neighbours(
     texts: Sequence[Sequence[str]], queries: Sequence[Sequence[str]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each query the number of the most similar text (the first one on a tie), and the similarity.
+    """For each query, the index of the most similar text (the first one if tied) and the similarity.
 
-    Similarity is the cosine of word counts weighted by log((1 + n) / (1 + df)) + 1, n texts of which df hold the word.
+    Similarity is the cosine of word counts weighted by log((1 + n) / (1 + df)) + 1, where n is the number of texts and
+    df the number of texts that contain the word.
     """
     index: dict[str, int] = {}
     for words in texts:
@@ -101,7 +105,7 @@ def nearest_neighbours(
 
 
 def _counts(texts: Sequence[Sequence[str]], index: Mapping[str, int]) -> csr_matrix:
-    """[texts, words] number of occurrences; words that are not in `index` are left out."""
+    """Word counts [texts, words]; words that are not in `index` are ignored."""
     rows, columns = [], []
     for row, words in enumerate(texts):
         found = [index[word] for word in words if word in index]
@@ -111,13 +115,13 @@ def _counts(texts: Sequence[Sequence[str]], index: Mapping[str, int]) -> csr_mat
 
 
 def _unit_rows(matrix: csr_matrix) -> csr_matrix:
-    """Each row over its length; empty rows stay empty."""
+    """Divide each row by its Euclidean norm; empty rows stay empty."""
     lengths = np.sqrt(np.asarray(matrix.multiply(matrix).sum(1)).ravel())
     return diags(1 / np.where(lengths > 0, lengths, 1)) @ matrix.tocsr()
 
 
 def most_central(candidates: Sequence[str], dev: Sequence[str]) -> str:
-    """The candidate with the largest mean ROUGE-1 F1 (stemmed) to the texts of `dev`; the first one on a tie."""
+    """The candidate with the largest mean ROUGE-1 F1 (stemmed) against the texts of `dev`; the first one if tied."""
     tokens = rouge_tokenizer(True).tokenize
     vocabulary: dict[str, int] = {}
     bags = [

@@ -1,4 +1,4 @@
-"""Outputs for sources: batches of similar length, beam search, unknown words copied from where the attention looks."""
+"""Decoding by beam search in batches of similar length; unknown words are replaced by the most attended source word."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def decode(
     """The best output for each source of a split, in the split's order.
 
     Args:
-        model: as `tasks.seq2seq.search.Searchable`; put into evaluation mode.
-        done: called with the number of sentences decoded and their total.
-        inputs: what the model's `encode` takes besides: name -> a row of numbers for each source.
+        model: a `tasks.seq2seq.search.Searchable`; it is put into evaluation mode.
+        done: called with the number of sentences decoded so far and the total number.
+        inputs: further inputs of the model's `encode`: name -> one row of numbers per source.
     """
     part = encoded.splits[split]
     tokens = [part.source_tokens(i) for i in range(len(part))]
@@ -48,7 +48,7 @@ def decode_rows(
 
     Args:
         rows: source ids. tokens: the same rows as surface tokens.
-        vocabulary: target words from id 4 on.
+        vocabulary: target words in the order of their ids, which start at 4.
     """
     return [best for (best,) in nbest_rows(model, rows, tokens, vocabulary, options, 1, done, inputs)]
 
@@ -63,7 +63,7 @@ def nbest_rows(
     done: Callable[[int, int], None] = lambda i, n: None,
     inputs: Mapping[str, Sequence[np.ndarray]] | None = None,
 ) -> list[list[Hypothesis]]:
-    """Up to `most` outputs for each source, best first, in the order of the sources; else as `decode_rows`."""
+    """Up to `most` outputs for each source, best first, in the order of the sources; otherwise like `decode_rows`."""
     device = next(model.parameters()).device
     model.eval()
     found: list[list[Hypothesis]] = [[] for _ in rows]
@@ -83,14 +83,17 @@ def nbest_rows(
 
 
 def padded(rows: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
-    """Rows of ids -> [B, S] padded on the right, lengths [B]."""
+    """Rows of ids -> ids [B, S], padded on the right, and lengths [B]."""
     tensors = [torch.from_numpy(np.asarray(row, dtype=np.int64)) for row in rows]
     lengths = torch.tensor([len(row) for row in tensors])
     return nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=PAD), lengths
 
 
 def surface(hypothesis: Hypothesis, vocabulary: Sequence[str], source: Sequence[str] | None) -> list[str]:
-    """Tokens of an output without its end; given `source`, an unknown word is its token with the largest attention."""
+    """Tokens of an output, without the end of sentence.
+
+    If `source` is given, an unknown word is replaced by the source token with the largest attention.
+    """
     tokens = []
     for i, weights in zip(hypothesis.ids[:-1], hypothesis.attention):
         if i == UNK and source is not None:

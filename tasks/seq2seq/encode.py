@@ -1,15 +1,15 @@
-"""From pairs of texts to folders of ids: tokenise, split into subwords, count the vocabulary.
+"""Encode text pairs as folders of ids: tokenise, split into subwords, build the vocabulary.
 
-A folder of training data holds splits train and dev, one of a further test set the split test in the same vocabulary:
+A training folder holds the splits train and dev; a test folder holds the split test, encoded with the same vocabulary:
 
     encoding.json                        options and languages
-    dict.source.txt dict.target.txt      fairseq's dictionaries; dict.txt too, when joint
+    dict.source.txt dict.target.txt      fairseq dictionaries; also dict.txt if the vocabulary is joint
     subwords.*                           the subword models
     <split>.<side>.{ids,offsets,lines}.npy, .txt     ids and tokens, see `tasks.data.ragged`
     <split>.pairs.jsonl                  the raw pairs of dev and test: [source, reference, ...]
-    <split>.links.jsonl                  their word alignment, where people have made one: [sure links, possible links]
+    <split>.links.jsonl                  their human word alignment, if there is one: [sure links, possible links]
 
-The first three are the encoding: what a trained model needs to read a text, kept beside its weights.
+The first three lines are the encoding, which a trained model needs to read a text; it is stored with the weights.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tasks.seq2seq.options import Encode
 from tasks.seq2seq.tokenize import hide_digits, tokenizer
 from tasks.seq2seq.vocabulary import SIDES, ids, read_dictionary, write_dictionary
 
-RECIPE = 2  # raised when the same options give other files
+RECIPE = 2  # raise when a code change gives different files for the same options
 ALIGNER = "aligner.npz"  # see `tasks.seq2seq.fertility`
 ENCODING = ("encoding.json", "dict*.txt", "subwords.*", ALIGNER)
 Cut = Callable[[str], list[str]]
@@ -49,11 +49,11 @@ Cut = Callable[[str], list[str]]
 
 @dataclass
 class Split:
-    """One split in ids.
+    """One encoded split.
 
     Attributes:
-        source, target: rows of ids, without end of sentence; a source has one at least; target is the first reference.
-        tokens: side -> the same rows as tokens, before rare ones became unknown.
+        source, target: rows of ids without end of sentence; a source is never empty; target is the first reference.
+        tokens: side -> the same rows as tokens, before rare words were replaced by the unknown word.
     """
 
     source: Ragged
@@ -72,13 +72,13 @@ class Split:
 
     @cached_property
     def pairs(self) -> list[Pair]:
-        """The raw pairs, row by row, with all references; of dev and test only."""
+        """The raw pairs with all references, row by row; stored only for dev and test."""
         with open(self.raw, encoding="utf-8", errors="surrogatepass", newline="\n") as stream:
             return [Pair(source, tuple(references)) for source, *references in map(json.loads, stream)]
 
     @cached_property
     def gold(self) -> list[Gold] | None:
-        """The links between the words of each pair, None where nobody has aligned them."""
+        """The human word alignment of each pair, or None if the split has none."""
         path = self.raw.with_name(self.raw.name.replace(".pairs.", ".links."))
         if not path.exists():
             return None
@@ -88,15 +88,15 @@ class Split:
 
 @dataclass
 class Encoded:
-    """What lies in an encoded folder.
+    """Contents of an encoded folder.
 
     Attributes:
         languages: side -> language code or None, for the rules of Moses.
-        source_vocab, target_vocab: words from id 4 on, most frequent first (equal when joint).
-        splits: "train" and "dev", or "test"; none beside a finished model.
-        sha256: of everything in the folder: the content as a model sees it.
-        digits: the sign that stands for every digit of the test source, or None.
-        report: counts of pairs, pairs left out, words, shares of unknown words.
+        source_vocab, target_vocab: words with ids from 4 on, most frequent first (equal if joint).
+        splits: "train" and "dev", or "test"; empty for an encoding stored with a finished model.
+        sha256: hash of everything in the folder, that is, of the content as a model sees it.
+        digits: the character that replaces every digit of the test source, or None.
+        report: counts of pairs, pairs left out and words, and shares of unknown words.
     """
 
     folder: Path
@@ -111,11 +111,11 @@ class Encoded:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Sizes of the two vocabularies with the special symbols."""
+        """Sizes of the source and target vocabulary, including the special symbols."""
         return len(self.source_vocab) + FIRST, len(self.target_vocab) + FIRST
 
     def cut(self, side: str) -> Cut:
-        """The function from a raw text to its tokens."""
+        """The function that splits a raw text of this side into tokens."""
         words = tokenizer(self.options.tokenizer, self.languages[side])
         units = subwords(self.options, self.folder)[side]
         if self.digits:
@@ -123,17 +123,18 @@ class Encoded:
         return lambda text: units(words(text))
 
     def ids(self, side: str) -> dict[str, int]:
-        """Token -> id."""
+        """The id of each token of this side."""
         return ids(self.source_vocab if side == "source" else self.target_vocab)
 
 
 def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress, workers: int = 1) -> Encoded:
-    """Encode train and dev in a vocabulary of train, or find them encoded under `root`.
+    """Encode train and dev with the vocabulary of train, or open them if they are already encoded under `root`.
 
-    `workers` processes work on large sets; the files are the same whatever their number.
+    Large sets are processed by `workers` processes; the files do not depend on the number of processes.
 
     Raises:
-        DataError: no training pairs, subwords that cannot be learned, a full disk; what reading the data raises.
+        DataError: there are no training pairs, the subwords cannot be learned, or the disk is full.
+        Reading the data may raise further errors.
     """
     languages = {side: data.about.get(f"{side}_lang") for side in SIDES}
     key = ["pairs", RECIPE, [data.fingerprint.get(s) for s in ("train", "dev")], plain(options), languages]
@@ -145,10 +146,10 @@ def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress,
 
 
 def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress: Progress, workers: int = 1) -> Encoded:
-    """Encode the test split of `data` as `encoding` (a folder of `encode` or `keep_encoding`) says; nothing is learned.
+    """Encode the test split of `data` with `encoding` (a folder of `encode` or `keep_encoding`); nothing is learned.
 
     Raises:
-        DataError: no test pairs; as `encode`.
+        DataError: there are no test pairs, or for the same reasons as `encode`.
     """
     digits = data.about.get("digits")
     key = ["pairs", RECIPE, data.fingerprint.get("test"), digits, _sha256(_encoding_files(Path(encoding)))]
@@ -167,10 +168,10 @@ def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress:
 
 
 def open_encoded(folder: str | Path, digits: str | None = None) -> Encoded:
-    """Open a folder of `encode`, `encode_test` or `keep_encoding`. Raises DataError when it is none.
+    """Open a folder made by `encode`, `encode_test` or `keep_encoding`. Raises DataError if it is none of these.
 
     Args:
-        digits: of a folder that does not say so itself: read every digit of a text as this sign.
+        digits: the character to replace every digit of a text by, if the folder itself does not specify one.
     """
     folder = Path(folder)
     try:
@@ -191,7 +192,7 @@ def open_encoded(folder: str | Path, digits: str | None = None) -> Encoded:
 
 
 def keep_encoding(folder: str | Path, to: str | Path) -> None:
-    """Copy the encoding of a folder: what is needed to read further texts with a model trained on it."""
+    """Copy the encoding of a folder: the files that a model trained on it needs to read further texts."""
     Path(to).mkdir(parents=True, exist_ok=True)
     for name in _encoding_files(Path(folder)):
         shutil.copyfile(Path(folder) / name, Path(to) / name)
@@ -238,7 +239,7 @@ def _build(
 def _write_split(
     encoded: Encoded, split: str, pairs: Sequence[Pair], limits: Encode | None, progress: Progress, workers: int
 ) -> dict[str, Any]:
-    """Write a split in the encoding of its folder, without pairs that are too long for `limits`; the report."""
+    """Write a split with the encoding of its folder, leaving out pairs longer than `limits`; returns the report."""
     cut = {side: encoded.cut(side) for side in SIDES}
     rows: dict[str, list[list[str]]] = {side: [] for side in SIDES}
     kept = []
@@ -255,7 +256,7 @@ def _write_split(
             if limits is not None and not fits(tokens, limits):
                 continue
             kept.append(pair)
-            rows["source"].append(tokens["source"] or [SPECIAL[UNK]])  # there must be something to attend to
+            rows["source"].append(tokens["source"] or [SPECIAL[UNK]])  # attention needs at least one position
             rows["target"].append(tokens["target"])
     unknown = {
         f"{split}.{side}": write_tokens(encoded.folder, f"{split}.{side}", rows[side], encoded.ids(side), UNK)

@@ -1,13 +1,13 @@
 """Fertilities of encoded pairs: how many target words each source word is aligned to.
 
-`aligned` copies a folder of encoded pairs and adds what an aligner trained on its training pairs says:
+`aligned` copies a folder of encoded pairs and adds the output of an aligner trained on its training pairs:
 
-    aligner.npz                 the aligner (`tasks.seq2seq.aligner`), part of the encoding: further pairs are aligned by it
-    fertility.types.npy         [source vocabulary] of each type the largest count in training, at least 1     (guided)
-    <split>.fertility.npy       the counts, flat, beside the rows of <split>.source                            (actual)
-    fertility.tagger.safetensors     a trained tagger, where `with_tagger` put it                              (predicted)
+    aligner.npz                 the aligner (`tasks.seq2seq.aligner`), part of the encoding; also aligns further pairs
+    fertility.types.npy         [source vocabulary] largest count of each word type in training, at least 1    (guided)
+    <split>.fertility.npy       the counts, flat, one for each id of <split>.source                            (actual)
+    fertility.tagger.safetensors     a trained tagger, added by `with_tagger`                              (predicted)
 
-Words are the model's own: with subwords, the subwords.
+"Words" are the model's tokens; if the model uses subwords, they are subwords.
 """
 
 from __future__ import annotations
@@ -27,18 +27,22 @@ from tasks.data.ragged import Ragged
 from tasks.seq2seq import aligner
 from tasks.seq2seq.encode import ALIGNER, Encoded, Split, open_encoded
 
-RECIPE = 1  # raised when the same pairs give other files
+RECIPE = 1  # raise when a code change gives different files for the same pairs
 FERTILITIES = ("constant", "guided", "actual", "predicted")
 TYPES, TAGGER = "fertility.types.npy", "fertility.tagger.safetensors"
 
 
 def needed(config: Mapping[str, Any]) -> bool:
-    """Whether the model of a configuration reads fertilities that an aligner finds."""
+    """Whether the model of a configuration needs fertilities from an aligner."""
     return config["model"].get("fertility", "constant") != "constant"
 
 
 def aligned(encoded: Encoded, root: str | Path, progress: Progress) -> Encoded:
-    """The encoded pairs with their alignments, found under `root` or made. Raises DataError: nothing to align."""
+    """The encoded pairs with their alignments, opened from `root` or computed.
+
+    Raises:
+        DataError: there is nothing to align.
+    """
     if (encoded.folder / ALIGNER).exists():
         return encoded
     if "train" not in encoded.splits:
@@ -64,7 +68,7 @@ def aligned(encoded: Encoded, root: str | Path, progress: Progress) -> Encoded:
 
 
 def with_tagger(encoded: Encoded, weights: Path, root: str | Path, progress: Progress) -> Encoded:
-    """`aligned` pairs with a trained tagger beside them."""
+    """A copy of `aligned` pairs with the weights of a trained tagger added."""
 
     def build(folder: Path) -> None:
         shutil.copyfile(weights, folder / TAGGER)
@@ -75,7 +79,7 @@ def with_tagger(encoded: Encoded, weights: Path, root: str | Path, progress: Pro
 def _extended(
     encoded: Encoded, what: str, key: Sequence[Any], root: str | Path, build: Callable[[Path], Any], progress: Progress
 ) -> Encoded:
-    """A copy of a folder of encoded pairs, in the cache, with the files that `build` adds."""
+    """Copy a folder of encoded pairs in the cache, and add the files that `build` writes."""
 
     def copy(folder: Path) -> dict[str, Any]:
         shutil.copytree(encoded.folder, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(META))
@@ -87,7 +91,7 @@ def _extended(
 
 
 def counts(found: aligner.Aligner, split: Split) -> Ragged:
-    """Of every source word of a split, the number of target words aligned to it; rows of uint8 (255: or more)."""
+    """For every source word of a split, the number of target words aligned to it; rows of uint8 (255: 255 or more)."""
     flat = np.zeros(int(split.source.offsets[-1]), np.int64)
     for start, row in zip(split.source.offsets, found.align(split.source, split.target)):
         for s, _ in row:
@@ -96,11 +100,11 @@ def counts(found: aligner.Aligner, split: Split) -> Ragged:
 
 
 def stored(split: Split) -> Ragged | None:
-    """The counts that lie beside a split, None where nobody has aligned it."""
+    """The counts stored with a split, or None if it has not been aligned."""
     path = split.raw.with_name(split.raw.name.replace(".pairs.jsonl", ".fertility.npy"))
     return Ragged(np.load(path, mmap_mode="r"), split.source.offsets) if path.exists() else None
 
 
 def aligner_of(encoded: Encoded) -> aligner.Aligner:
-    """The aligner in the encoding of a folder."""
+    """Load the aligner stored in an encoded folder."""
     return aligner.load(encoded.folder / ALIGNER)

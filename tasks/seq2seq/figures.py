@@ -1,8 +1,9 @@
-"""Attention of translations, the rows of a table side by side (after Figure 4 of Niculae & Blondel 2017 and Figure 2 of Martins et al. 2020).
+"""Draws the attention of translations, with the rows of a table side by side.
 
-Source words run across, output words down. As in Niculae & Blondel's figures grey is exactly zero, neighbours of exactly equal weight are
-not separated by a border, and words that oscarmax gives one weight are marked by a dot. Of a row with continuous attention the density's
-mass per word is drawn, so that the words off its support are grey.
+The figures follow Figure 4 of Niculae & Blondel 2017 and Figure 2 of Martins et al. 2020. Source words run across,
+output words down. As in Niculae & Blondel's figures, grey means exactly zero, neighbours of exactly equal weight are
+not separated by a border, and words to which oscarmax gives equal weight are marked by a dot. For continuous attention,
+the density's mass per word is drawn, so that words outside its support are grey.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from typing import Any
 
 import numpy as np
 
-TYPICAL = 11  # source tokens: the stored sentences nearest to it are drawn first
+TYPICAL = 11  # source tokens; stored sentences closest to this length are drawn first
 EQUAL = 1e-6
-ACROSS = 4  # panels in a line
+ACROSS = 4  # panels per line
 GREY, COLOUR = "#dddddd", (8 / 255, 81 / 255, 156 / 255)
 
 
 @dataclass
 class Panel:
-    """One row's output for a sentence: mapping's name (or T of them, where each output is another row's), the T output tokens, attention {"weights" [T, S], of a density also "density" [T, S],
-    "mu" and "sigma" [T], sigma^2}."""
+    """One table row's output for a sentence: the name of the mapping, the T output tokens, and the attention.
+
+    There may also be T mapping names, if each output token comes from a different row. The attention is a dictionary
+    with "weights" [T, S] and, for a density, also "density" [T, S], "mu" [T] and "sigma" [T] (sigma^2).
+    """
 
     label: str
     mapping: str | Sequence[str]
@@ -35,13 +39,13 @@ class Panel:
 
     @property
     def drawn(self) -> np.ndarray:
-        """[T, S]"""
+        """The weights to draw, [T, S]: the density's mass per word if there is one, otherwise the weights."""
         return self.attention.get("density", self.attention["weights"])
 
 
 @dataclass
 class Example:
-    """A sentence: its name, S source tokens, the reference ("" where there is none), a panel a row."""
+    """A sentence: its name, S source tokens, the reference ("" if there is none), and one panel per table row."""
 
     name: str
     source: Sequence[str]
@@ -53,7 +57,7 @@ Row = tuple[str, str, Mapping[int, Mapping[str, Any]], Mapping[str, np.ndarray]]
 
 
 def choose(rows: Sequence[Row], count: int) -> list[int]:
-    """`count` test sentences whose attention every row has stored, those of about TYPICAL source tokens first."""
+    """`count` test sentences whose attention is stored for every row; lengths close to TYPICAL come first."""
     stored = [{int(k.partition("/")[2]) for k in attention if k.startswith("test/")} for *_, attention in rows]
     records = rows[0][2]
     common = set.intersection(*stored)
@@ -61,7 +65,7 @@ def choose(rows: Sequence[Row], count: int) -> list[int]:
 
 
 def example(rows: Sequence[Row], index: int) -> Example:
-    """A stored test sentence."""
+    """Build the example for a stored test sentence."""
     record, panels = rows[0][2][index], []
     for label, mapping, records, attention in rows:
         kept = {"weights": attention[f"test/{index}"]}
@@ -73,7 +77,7 @@ def example(rows: Sequence[Row], index: int) -> Example:
 
 
 def clusters(weights: np.ndarray) -> list[list[int]]:
-    """Words [S] of equal non-zero weight, for every weight that two words or more have."""
+    """Groups of words with equal nonzero weight, from weights [S]; only groups of two or more words."""
     order = [int(i) for i in np.argsort(weights, kind="stable") if weights[i] > 0]
     found = [order[:1]]
     for before, after in pairwise(order):
@@ -85,7 +89,7 @@ def clusters(weights: np.ndarray) -> list[list[int]]:
 
 
 def runs(weights: np.ndarray) -> list[tuple[int, int]]:
-    """(start, end) of the longest stretches of equal weight in a row [S]; zero is equal to zero alone."""
+    """(start, end) of the longest runs of equal weight in a row [S]; zero equals only exact zero."""
     edges = [
         i for i in range(1, len(weights))
         if (weights[i] == 0) != (weights[i - 1] == 0) or abs(weights[i] - weights[i - 1]) > EQUAL
@@ -94,7 +98,7 @@ def runs(weights: np.ndarray) -> list[tuple[int, int]]:
 
 
 def draw(examples: Sequence[Example], files: Sequence[Path], caption: str) -> None:
-    """The panels of each sentence, at most ACROSS in a line, into .svg, .png or .pdf files."""
+    """Draw the panels of each sentence, at most ACROSS per line, and save .svg, .png or .pdf files."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -102,7 +106,7 @@ def draw(examples: Sequence[Example], files: Sequence[Path], caption: str) -> No
 
     matplotlib.rcParams.update(
         {"svg.fonttype": "none", "svg.hashsalt": caption}
-    )  # text as text; the same numbers, the same file
+    )  # keep text as text; the same numbers give the same file
     lines = [(e.source, e.panels[i : i + ACROSS]) for e in examples for i in range(0, len(e.panels), ACROSS)]
     columns = max(len(panels) for _, panels in lines)
     longest = max(len(source) for source, _ in lines)
@@ -148,7 +152,7 @@ def _rectangle(x: int, y: int, width: int, fill: Any) -> Any:
 
 
 def write_data(examples: Sequence[Example], file: Path, caption: str) -> None:
-    """What is drawn and what it is made of, as JSON."""
+    """Write the plotted data as JSON, including the attention behind each panel."""
     told = [
         {"sentence": e.name, "source": list(e.source), "reference": e.reference, "rows": [
             {"label": p.label, "mapping": p.mapping, "output": list(p.output)}

@@ -1,4 +1,4 @@
-"""What an encoding learns from the training pairs: subwords, then a vocabulary of the tokens that they give."""
+"""Learns an encoding from the training pairs: subwords, then a vocabulary of the resulting tokens."""
 
 from __future__ import annotations
 
@@ -26,13 +26,17 @@ def learn(
     progress: Progress,
     workers: int = 1,
 ) -> tuple[int, dict[str, Path], dict[str, list[tuple[str, int]]]]:
-    """Save the subword models in `folder`, leave the tokens of the pairs that fit in `work`; `workers`: processes.
+    """Save the subword models in `folder`, and the tokens of all pairs within the length limits in `work`.
+
+    Args:
+        workers: number of processes.
 
     Returns:
-        how many pairs fit; side -> file of their tokens, a pair a line; side -> (token, count) by frequency.
+        the number of pairs within the limits; side -> file of their tokens, one pair per line; side -> (token, count)
+        sorted by frequency.
 
     Raises:
-        DataError: no pair fits, subwords that cannot be learned.
+        DataError: no pair is within the limits, or the subwords cannot be learned.
     """
     words, units = ({side: work / f"{side}.{what}" for side in SIDES} for what in ("words", "units"))
     _tokenize(pairs, options, languages, words, progress, workers)
@@ -43,26 +47,26 @@ def learn(
         raise DataError("no training pair is short enough", limits, "raise these limits")
     if options.joint:
         counts = dict.fromkeys(SIDES, counts["source"] + counts["target"])
-    # a subword model already fixes the number of units: cutting its tail again would lose characters
+    # a subword model already fixes the number of units; truncating the list again would lose characters
     size = options.vocab_size if options.subword == "none" else None
     return kept, units, {side: ranked(counts[side], size, options.min_count) for side in SIDES}
 
 
 def subwords(options: Encode, folder: Path) -> dict[str, Segment]:
-    """Side -> function words -> tokens, by the models in `folder`."""
+    """For each side, the function words -> tokens that applies the subword model in `folder`."""
     if options.subword == "none":
         return dict.fromkeys(SIDES, lambda words: words)
     return {side: load_subwords(options.subword, model) for side, model in _models(options, folder).items()}
 
 
 def fits(tokens: Mapping[str, Sequence[str]], options: Encode) -> bool:
-    """Whether both sides have a token and no more than the options allow."""
+    """Whether each side has at least one token and no more tokens than the options allow."""
     limits = {"source": options.max_source_tokens, "target": options.max_target_tokens}
     return all(tokens[side] and len(tokens[side]) <= (limits[side] or len(tokens[side])) for side in SIDES)
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a file without their ends."""
+    """The lines of a file, without the line endings."""
     with open(path, encoding="utf-8", newline="\n") as stream:
         for line in stream:
             yield line[:-1]
@@ -76,7 +80,7 @@ def _tokenize(
     progress: Progress,
     workers: int,
 ) -> None:
-    """Write the words of the training pairs, a line each."""
+    """Write the words of the training pairs, one line per pair."""
     cut = {side: tokenizer(options.tokenizer, languages[side]) for side in SIDES}
 
     def tokenized(part: range) -> tuple[str, str]:
@@ -96,12 +100,12 @@ def _tokenize(
 
 
 def _models(options: Encode, folder: Path) -> dict[str, Path]:
-    """Side -> its subword model, without suffix."""
+    """For each side, the path of its subword model, without suffix."""
     return {side: folder / f"subwords.{'joint' if options.joint else side}" for side in SIDES}
 
 
 def _learn_subwords(options: Encode, words: Mapping[str, Path], folder: Path, progress: Progress) -> None:
-    """Learn and save the subword models of the training words."""
+    """Learn the subword models from the training words and save them."""
     if options.subword == "none":
         return
     progress.say(f"learning {options.vocab_size:,} {options.subword} units")
@@ -119,7 +123,7 @@ def _segment(
     progress: Progress,
     workers: int,
 ) -> tuple[int, dict[str, Counter]]:
-    """Write the tokens of the training pairs that fit; how many do, and how often each token occurs."""
+    """Write the tokens of the training pairs within the limits; returns the number of pairs and the token counts."""
     kept, counts = 0, {side: Counter() for side in SIDES}
 
     def segmented(batch: list[tuple[str, ...]]) -> tuple[int, int, dict[str, str], dict[str, Counter]]:

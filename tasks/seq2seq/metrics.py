@@ -1,4 +1,4 @@
-"""What is measured of translation and summarization, and the scores of a test set's outputs."""
+"""Metrics of translation and summarization, and the evaluation of a test set's outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tasks.seq2seq.scores import References, bleu, meteor, multi_bleu, rouge_f1,
 from tasks.seq2seq.search import Hypothesis
 from tasks.seq2seq.tokenize import output_text, reference_text, tokenized
 
-# of `attention_statistics`, where task.scores names `attention`
+# from `attention_statistics`, if task.scores contains `attention`
 SHAPES = (
     ("groups", "groups", 2, "runs of equal weight among neighbouring words"),
     ("segments", "runs", 2, "runs of neighbouring words with attention"),
@@ -69,7 +69,8 @@ def _metrics() -> Iterator[Metric]:
     yield Metric("ppl", "", -1, 2, None, "perplexity given the true history: 2 ** loss", None)
 
 
-# Scorers take the output texts and the list of reference texts of each. Those without one come from what task.scores names.
+# A scorer takes the output texts and, for each, the list of its reference texts. Metrics without a scorer come
+# from the scores that task.scores lists.
 MEASURED: Scores = {metric.name: (metric, None) for metric in _metrics()}
 
 
@@ -80,15 +81,15 @@ def score(
     options: Encode,
     language: str | None = None,
 ) -> tuple[dict[str, float], dict[str, str], dict[str, np.ndarray]]:
-    """Scores by name (`tasks.seq2seq.options.SCORES`).
+    """Compute scores by name (`tasks.seq2seq.options.SCORES`).
 
     Args:
-        hypotheses: an output text a sentence. references: the reference texts of each.
-        options: how the model's text is encoded: a lower-cased model is scored on lower case.
-        language: of the outputs.
+        hypotheses: one output text per sentence. references: the reference texts of each sentence.
+        options: how the model's text is encoded; a model of lower-cased text is evaluated on lower-cased text.
+        language: language of the outputs.
 
     Returns:
-        metric -> value; score -> signature; metric -> per-sentence values [n], for BLEU statistics [n, 10].
+        metric -> value; score -> signature; metric -> per-sentence values [n] (for BLEU, statistics [n, 10]).
     """
     values = scored(MEASURED, hypotheses, references)
     signatures: dict[str, str] = {}
@@ -120,7 +121,7 @@ def score(
 
 
 def references(test: Encoded) -> list[list[str]]:
-    """The references of each test sentence as they are scored."""
+    """The references of each test sentence, in the form used for evaluation."""
     return [
         [reference_text(r, test.options, digits=test.digits) for r in pair.references]
         for pair in test.splits["test"].pairs
@@ -130,12 +131,12 @@ def references(test: Encoded) -> list[list[str]]:
 def evaluation(
     test: Encoded, hypotheses: Sequence[Hypothesis], scores: Sequence[str], name: str = "test", keep_attention: int = 0
 ) -> Evaluation:
-    """Metrics, a record for each sentence, and the attention of the first `keep_attention` ones.
+    """Metrics, a record of each sentence, and the attention of the first `keep_attention` sentences.
 
     Args:
-        test: with the split "test".
-        hypotheses: its outputs, in order (`tasks.seq2seq.decode.decode`).
-        name: of the test set; prefix of its metrics.
+        test: an encoding with the split "test".
+        hypotheses: the outputs for that split, in order (`tasks.seq2seq.decode.decode`).
+        name: name of the test set, used as the prefix of the metrics.
     """
     pairs, language = test.splits["test"].pairs, test.languages["target"]
     texts = [
@@ -155,7 +156,7 @@ def evaluation(
 
 
 def attention_metrics(hypotheses: Sequence[Hypothesis]) -> dict[str, float]:
-    """Zeros and support of the attention over all steps, and the share of outputs with an unknown word."""
+    """Share of zeros and mean support of the attention over all steps; share of outputs with an unknown word."""
     places, steps = sum(h.attention.numel() for h in hypotheses), sum(len(h.attention) for h in hypotheses)
     zeros = sum(int(h.attention.eq(0).sum()) for h in hypotheses)
     return {
@@ -165,7 +166,7 @@ def attention_metrics(hypotheses: Sequence[Hypothesis]) -> dict[str, float]:
 
 
 def attention_shape(hypotheses: Sequence[Hypothesis]) -> dict[str, float]:
-    """The names of SHAPES: means over all steps of all outputs."""
+    """The statistics named in SHAPES, as means over all steps of all outputs."""
     told = [attention_statistics(h.attention) for h in hypotheses]
     steps = sum(one["rows"] for one in told)
     return {f"attention_{name}": sum(one[name] * one["rows"] for one in told) / steps for name, *_ in SHAPES}
@@ -179,7 +180,7 @@ def records(
     name: str,
     shown: int,
 ) -> list[dict[str, Any]]:
-    """What is stored of each test sentence; tokens beside the attention of the first `shown` ones."""
+    """The stored record of each test sentence; the first `shown` ones also hold the tokens of the stored attention."""
     split, found = test.splits["test"], []
     for row, (h, text) in enumerate(zip(hypotheses, texts)):
         pair = split.pairs[h.index]

@@ -1,4 +1,4 @@
-"""What translation and summarization take, besides data, model and mapping."""
+"""Options of translation and summarization, apart from those of data, model and mapping."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tasks.config.options import REQUIRED, choice, flag, integer, listing, numbe
 
 KIND = "pairs"
 SCORES = ("bleu", "multi_bleu", "meteor", "rouge_f1", "rouge_recall75")
-LOOKS = ("attention", "repetition")  # not how good outputs are: how they attend, what they repeat and drop
+LOOKS = ("attention", "repetition")  # not quality, but how outputs attend, repeat and drop words
 TOKENIZERS = ("none", "moses", "moses_lower", "ptb_lower", "ptb_gigaword")
 SUBWORDS = ("none", "bpe", "sentencepiece")
-# Keys of the nodes that only scoring reads: a training does not depend on them.
+# Keys of the nodes that only evaluation reads; training does not depend on them.
 EVALUATION_KEYS = {"task": ("scores", "keep_attention")}
 NOT_IDENTITY = {"task": ("deviations",)}
 
@@ -21,7 +21,7 @@ NOT_IDENTITY = {"task": ("deviations",)}
 @dataclass
 @stated("task/toy", "task")
 class Task:
-    """Sentence pairs: an output text for a source text."""
+    """Sentence pairs: the model generates an output text for a source text."""
 
     scores: list = listing(
         REQUIRED, choice(REQUIRED, *SCORES, *LOOKS), least=1,
@@ -34,7 +34,7 @@ class Task:
 @dataclass
 @stated("task/toy", "encode")
 class Encode:
-    """From text to ids."""
+    """How texts are turned into ids."""
 
     tokenizer: str = choice(REQUIRED, *TOKENIZERS, help="see tasks/seq2seq/tokenize.py")
     subword: str = choice(REQUIRED, *SUBWORDS, help="bpe: subword-nmt; sentencepiece: its unigram pieces")
@@ -88,7 +88,7 @@ class Decode:
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:
-    """What is wrong between the nodes of a configuration whose nodes are right by themselves."""
+    """Conflicts between the nodes of a configuration in which each node is valid on its own."""
     if config["model"].get("share_embeddings") and not config["encode"]["joint"]:
         return ["model.share_embeddings=true needs one vocabulary for both sides: set encode.joint=true"]
     return []

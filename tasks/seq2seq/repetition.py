@@ -1,12 +1,14 @@
-"""What an output says twice and what it leaves out (Malaviya et al. 2018), where task.scores names `repetition`.
+"""Measures repeated and dropped words in outputs (Malaviya et al. 2018), if task.scores contains `repetition`.
 
 REP-score: sum over sentences of
 
     sum_{bigrams s, t(s) >= 2} max(0, t(s) - r(s)) + 2 sum_{words w} max(0, t(ww) - r(ww))
 
-t(s), r(s): how often s stands in the output and in the reference; times 100 over the words of all references.
-DROP-score: percentage of source words aligned to the reference that are aligned to nothing in the output; alignments by
-`tasks.seq2seq.aligner`, trained on the training pairs.
+where t(s) and r(s) count how often s occurs in the output and in the reference. The sum is multiplied by 100 and
+divided by the number of words of all references.
+
+DROP-score: of the source words that are aligned to a word of the reference, the percentage that is not aligned to any
+word of the output. The alignments come from `tasks.seq2seq.aligner`, trained on the training pairs.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in _metrics()}
 
 
 def rep_score(outputs: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:
-    """Of words, a row a sentence."""
+    """REP-score of rows of words, one row per sentence."""
     total = 0
     for said, wanted in zip(outputs, references, strict=True):
         t, r = (Counter(pairwise(row)) for row in (said, wanted))
@@ -53,7 +55,7 @@ def rep_score(outputs: Sequence[Sequence[str]], references: Sequence[Sequence[st
 
 
 def drop_score(aligner: Aligner, source: Sequence, reference: Sequence, output: Sequence) -> float:
-    """Of rows of ids, a row a sentence; 0 where nothing is aligned."""
+    """DROP-score of rows of ids, one row per sentence; 0 if nothing is aligned."""
     wanted, found = (aligner.align(source, side) for side in (reference, output))
     due = [{s for s, _ in row} for row in wanted]
     dropped = sum(len(one - {s for s, _ in row}) for one, row in zip(due, found))
@@ -61,7 +63,7 @@ def drop_score(aligner: Aligner, source: Sequence, reference: Sequence, output: 
 
 
 def loops(outputs: Sequence[Sequence[str]]) -> float:
-    """Words that end a sequence of 1 to LONGEST_LOOP words said right before, per thousand."""
+    """Words, per thousand, that complete an immediate repetition of a sequence of 1 to LONGEST_LOOP words."""
     ends = sum(
         any(i >= 2 * n and list(row[i - n : i]) == list(row[i - 2 * n : i - n]) for n in range(1, LONGEST_LOOP + 1))
         for row in outputs
@@ -71,7 +73,7 @@ def loops(outputs: Sequence[Sequence[str]]) -> float:
 
 
 def repetition(test: Encoded, hypotheses: Sequence[Hypothesis], aligner: Aligner) -> dict[str, float]:
-    """rep_score, drop_score, source_coverage, loops of a test set's outputs."""
+    """The metrics rep_score, drop_score, source_coverage and loops of a test set's outputs."""
     split, unit = test.splits["test"], test.options.subword
     said = [join_subwords(list(h.tokens), unit) for h in hypotheses]
     wanted = [join_subwords(split.target_tokens(h.index), unit) for h in hypotheses]

@@ -1,8 +1,9 @@
-"""Scores of texts, in per cent: BLEU by sacrebleu, ROUGE by rouge-score, METEOR by nltk.
+"""Text metrics in percent: BLEU by sacrebleu, ROUGE by rouge-score, METEOR by nltk.
 
-BLEU is that of detokenised text, and of tokenised text as multi-bleu.perl computes it. ROUGE-1, -2 and -L are F1 of whole outputs, and
-recall of outputs cut at 75 bytes (DUC): rouge-score has neither the cut nor the pooled references of ROUGE-1.5.5, so recall is computed here.
-Every corpus score comes with its per-sentence values under "sentence", so that the difference of two systems can be tested.
+BLEU is computed on detokenised text, and also on tokenised text like multi-bleu.perl. ROUGE-1, -2 and -L are computed
+as F1 of whole outputs, and as recall of outputs truncated to 75 bytes (DUC). Recall is implemented here, because
+rouge-score supports neither the truncation nor the pooled references of ROUGE-1.5.5. Every corpus score comes with its
+per-sentence values under "sentence", so that the difference between two systems can be tested.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def multi_bleu(hyps_tok: Sequence[str], refs_tok: References | Sequence[str]) ->
     """BLEU of tokenised text as multi-bleu.perl computes it: no tokenisation, no smoothing, closest reference length.
 
     Args:
-        hyps_tok, refs_tok: words joined by spaces; the number depends on the tokeniser that made them.
+        hyps_tok, refs_tok: words joined by spaces; the score depends on the tokeniser used.
     """
     from sacrebleu.metrics import BLEU
 
@@ -54,7 +55,11 @@ def multi_bleu(hyps_tok: Sequence[str], refs_tok: References | Sequence[str]) ->
 
 
 def reference_lists(hyps: Sequence[str], refs: References | Sequence[str]) -> list[tuple[str, ...]]:
-    """The references of each sentence. Raises ValueError when one has none, or outputs are missing."""
+    """The list of references for each sentence.
+
+    Raises:
+        ValueError: a sentence has no reference, or the numbers of outputs and sentences differ.
+    """
     if len(hyps) != len(refs):
         raise ValueError(f"{len(hyps)} outputs and references for {len(refs)} sentences; the numbers must agree")
     lists = [(ref,) if isinstance(ref, str) else tuple(ref) for ref in refs]
@@ -65,7 +70,7 @@ def reference_lists(hyps: Sequence[str], refs: References | Sequence[str]) -> li
 
 
 def _streams(references: list[tuple[str, ...]]) -> list[list[str | None]]:
-    """Sentences x references turned into sacrebleu's references x sentences; None where a sentence has fewer."""
+    """Transpose [sentences][references] to sacrebleu's [references][sentences], filled up with None."""
     most = max(map(len, references), default=1)
     return [[options[k] if k < len(options) else None for options in references] for k in range(most)]
 
@@ -73,10 +78,10 @@ def _streams(references: list[tuple[str, ...]]) -> list[list[str | None]]:
 def rouge_f1(hyps: Sequence[str], refs: References | Sequence[str], stemmer: bool = True) -> dict[str, Any]:
     """ROUGE-1/2/L F1 of whole outputs by the rouge-score package, averaged over sentences.
 
-    With several references each measure takes the one with the largest F1.
+    If there are several references, each measure uses the reference with the largest F1.
 
     Args:
-        stemmer: Porter stemming, the `-m` of ROUGE-1.5.5 that the summarization papers set.
+        stemmer: use Porter stemming, like option `-m` of ROUGE-1.5.5, which the summarization papers use.
 
     Returns:
         rouge1_f, rouge2_f, rougeL_f, signature, and `sentence`: each measure's values [n].
@@ -99,17 +104,17 @@ def rouge_f1(hyps: Sequence[str], refs: References | Sequence[str], stemmer: boo
 def rouge_recall75(
     hyps: Sequence[str], refs: References | Sequence[str], limit_bytes: int | None = 75, stemmer: bool = True
 ) -> dict[str, Any]:
-    """ROUGE recall of outputs cut at 75 bytes, the DUC 2004 task 1 rule (ROUGE-1.5.5 `-m -n 2 -w 1.2 -b 75`).
+    """ROUGE recall of outputs truncated to 75 bytes, the rule of DUC 2004 task 1 (ROUGE-1.5.5 `-m -n 2 -w 1.2 -b 75`).
 
-    In that command `-m` is the Porter stemmer. Several references are combined by the script's default (`-f A`, its
-    "model average"): hits and reference n-grams are summed over the references before dividing, which is Eq. 1 of Lin
-    (2004); the jackknifing of the same paper was removed in version 1.4, as its release notes say. Outputs are cut in
-    bytes of UTF-8, references are not (those of DUC keep to the limit).
+    In that command, `-m` selects the Porter stemmer. Several references are combined by the script's default (`-f A`,
+    called "model average"): hits and reference n-grams are summed over the references before dividing, which is Eq. 1
+    of Lin (2004). The jackknifing of that paper was removed in version 1.4, according to the release notes. Outputs are
+    truncated in bytes of UTF-8; references are not truncated (those of DUC respect the limit).
 
     Args:
         hyps: one output per document.
         refs: the references of each document.
-        limit_bytes: where to cut outputs; None: not at all.
+        limit_bytes: the limit; None means no truncation.
 
     Returns:
         rouge1_r, rouge2_r, rougeL_r, signature, and `sentence`: each measure's values [n].
@@ -137,7 +142,7 @@ def rouge_recall75(
 
 
 def cut_bytes(text: str, limit: int | None) -> str:
-    """The first `limit` bytes of `text` in UTF-8, without a broken last character (None: all of it)."""
+    """The first `limit` bytes of `text` in UTF-8 (all if None); a last character that is cut in two is dropped."""
     return text if limit is None else text.encode("utf-8")[:limit].decode("utf-8", "ignore")
 
 
@@ -149,7 +154,7 @@ def rouge_tokenizer(stemmer: bool):
 
 
 def _ngram_hits(output: list[str], model: list[str], n: int) -> tuple[int, int]:
-    """(clipped n-gram matches, n-grams of the reference)."""
+    """The number of clipped n-gram matches and the number of n-grams of the reference."""
 
     def grams(tokens: list[str]) -> Counter:
         return Counter(zip(*(tokens[i:] for i in range(n)), strict=False))
@@ -174,14 +179,14 @@ def _means(sentence: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 class _NoSynonyms:
-    """In place of WordNet."""
+    """Replaces WordNet: no word has synonyms."""
 
     def synsets(self, word: str) -> list[Any]:
         return []
 
 
 def meteor(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> np.ndarray:
-    """[n] in points; of words, the best over the references of each sentence."""
+    """METEOR of each sentence [n], in points, from lists of words; the best score over the sentence's references."""
     from nltk.translate.meteor_score import meteor_score
 
     none: Any = _NoSynonyms()

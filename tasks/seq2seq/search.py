@@ -1,26 +1,27 @@
-"""Beam search in plain torch over a model's `encode`, `start` and `step`.
+"""Beam search in plain torch, using a model's `encode`, `start` and `step`.
 
-A hypothesis y_1..y_T, y_T = end of sentence, has log-probability s = sum_t log p(y_t | y_<t, source). Each step extends
-the `beam` best unfinished hypotheses by every word and ranks the extensions of a sentence by s; one that ends among the
-best `beam` is a result. What differs between toolkits is an option:
+A hypothesis y_1..y_T, where y_T is the end of sentence, has log-probability s = sum_t log p(y_t | y_<t, source). Each
+step extends the `beam` best unfinished hypotheses by every word and ranks the extensions of a sentence by s. An
+extension among the best `beam` that ends is a result. Toolkits differ in two points, which are options:
 
-    length  average: the score of a result is s / T ** len_penalty (fairseq); none: s itself (OpenNMT 2017)
-    stop    all: when `beam` hypotheses have ended; the best `beam` extensions that have not ended go on (fairseq)
-            best: when the best extension ends; of the best `beam`, those that have not ended go on (OpenNMT 2017,
+    length  average: the score of a result is s / T ** len_penalty (fairseq); none: it is s itself (OpenNMT 2017)
+    stop    all: stop when `beam` hypotheses have ended; continue the best `beam` unfinished extensions (fairseq)
+            best: stop when the best extension ends; continue the unfinished ones of the best `beam` (OpenNMT 2017,
             onmt/Beam.py)
 
-An output has one word at least, as in fairseq, and ends after max_len_a * S + max_len_b words at the latest. The limit
-is each sentence's own, so that outputs do not depend on what else is in the batch.
+An output has at least one word, as in fairseq, and at most max_len_a * S + max_len_b words. The limit is computed for
+each sentence separately, so that outputs do not depend on the rest of the batch.
 
-A step ranks on the model's device; what is kept of it, 2 * beam scores and words a sentence, is chosen on the host: one transfer
-there and one back. Words and attention of an output are gathered at the end, along the rows that led to it.
+Each step ranks the extensions on the model's device. The 2 * beam best scores and words of each sentence are
+transferred to the host, which chooses those to keep and transfers the choice back. The words and attention of an output
+are collected at the end, by following the rows that led to it.
 
-Outputs that have ended can be ranked by other scores (Wu et al. 2016, GNMT): score = log p / lp + coverage_penalty * cp, with
+Finished outputs can be reranked by the score of GNMT (Wu et al. 2016), log p / lp + coverage_penalty * cp, with
 
-    lp = ((5 + T) / 6) ** len_penalty             with decode.length=wu; T tokens, end of sentence included
+    lp = ((5 + T) / 6) ** len_penalty             if decode.length=wu; T tokens, end of sentence included
     cp = sum_i log min(max(sum_t p_ti, .1), 1)    over source words; .1 as in the code of Malaviya et al. 2018
 
-As in OpenNMT, the search itself uses log p. With decode.stop=all more outputs end, so that a penalty has more to choose from.
+As in OpenNMT, the search itself uses log p. With decode.stop=all, more outputs end, so that reranking has more choices.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Tensors = dict[str, Tensor]
 
 
 class Searchable(Protocol):
-    """What a model offers; tensors in memory and state are batch-first."""
+    """The interface of a model for beam search; tensors in memory and state are batch-first."""
 
     def encode(self, src_tokens: Tensor, src_lengths: Tensor, **inputs: Tensor) -> Tensors: ...
 
@@ -54,10 +55,10 @@ class Hypothesis:
     """An output.
 
     Attributes:
-        ids: of its T tokens, end of sentence included.
-        attention: [T, S], float32 on the CPU; S words of the source without padding.
+        ids: ids of its T tokens, end of sentence included.
+        attention: [T, S], float32 on the CPU, where S is the number of source words without padding.
         score: see `length` above.
-        index, tokens: row of its source in the split and surface tokens without special symbols, known after `decode`.
+        index, tokens: row of the source in the split, and surface tokens without special symbols; set by `decode`.
     """
 
     ids: list[int]
@@ -68,7 +69,7 @@ class Hypothesis:
 
     @property
     def unknown(self) -> bool:
-        """Whether the model said the unknown word, replaced or not."""
+        """Whether the model generated the unknown word, even if it was replaced later."""
         return UNK in self.ids
 
 
@@ -85,19 +86,19 @@ def beam_search(
 
     Args:
         src_tokens: [B, S] padded on the right. src_lengths: [B], best on the CPU.
-        most: results of a source, at most; None: all.
-        inputs: what the model's `encode` takes besides, batch-first.
+        most: maximal number of results per source; None means all.
+        inputs: further inputs of the model's `encode`, batch-first.
 
     Raises:
-        ValueError: the model's probabilities are not numbers.
+        ValueError: the model's probabilities contain NaN.
     """
     K, B, device = options.beam, len(src_tokens), src_tokens.device
     lengths = src_lengths.cpu()
-    limits = ((lengths * options.max_len_a).long() + options.max_len_b).numpy()  # [B] words before the end
+    limits = ((lengths * options.max_len_a).long() + options.max_len_b).numpy()  # [B] words allowed before the end
     copies = torch.arange(B, device=device).repeat_interleave(K, output_size=B * K)
     memory = model.encode(src_tokens, src_lengths, **inputs)
     memory, state = _rows(memory, copies), _rows(model.start(memory), copies)  # [B * K, ...]
-    # of the b sentences that are not done: which they are, and the scores and last words of their hypotheses
+    # for the b unfinished sentences: their indices, and the scores and last words of their hypotheses
     alive = np.arange(B)
     scores = torch.full((B, K), -torch.inf, device=device)
     scores[:, 0] = 0  # one hypothesis, the empty one
@@ -126,7 +127,7 @@ def beam_search(
         keep = np.flatnonzero(~done & going.any(1))
         if not len(keep):
             break
-        # the best unfinished ones, in order of their scores; fewer than K leave rows of score -inf behind them
+        # the best unfinished hypotheses, sorted by score; if there are fewer than K, the other rows get score -inf
         order = np.argsort(~going, axis=1, kind="stable")[keep, :K]
         found, origin, word = (
             np.take_along_axis(x[keep], order, 1) for x in (np.where(going, found, -np.inf), origin, word)
@@ -147,7 +148,7 @@ def beam_search(
 
 @dataclass(frozen=True)
 class Ended:
-    """A hypothesis whose end was found at step `t`, from row `row` of the step."""
+    """A hypothesis that ended at step `t`, from row `row` of that step."""
 
     score: float
     t: int
@@ -156,18 +157,21 @@ class Ended:
 
 @dataclass
 class Path:
-    """What each step has left: weights [rows, S] of its attention; from the second step on, the rows of the step before that
-    led to its rows, and the words said between."""
+    """The history of a search, for tracing back hypotheses.
+
+    Each step stores its attention weights [rows, S]. From the second step on, it also stores the rows of the previous
+    step from which its rows come, and the words generated in between.
+    """
 
     weights: list[Tensor] = field(default_factory=list)
     led: list[np.ndarray] = field(default_factory=list)
     words: list[np.ndarray] = field(default_factory=list)
 
     def hypotheses(self, ended: list[list[Ended]], lengths: list[int]) -> list[list[Hypothesis]]:
-        """Those of each source, with their words and attention; lengths: of the sources."""
+        """The ended hypotheses of each source, with their words and attention; `lengths` are those of the sources."""
         flat = [h for of in ended for h in of]
         last, row = np.array([h.t for h in flat]), np.array([h.row for h in flat])
-        first = np.cumsum([0, *(len(w) for w in self.weights)])  # where a step's rows begin among those of all
+        first = np.cumsum([0, *(len(w) for w in self.weights)])  # where each step's rows begin among all rows
         rows, ids = np.zeros((2, len(flat), last.max() + 1), dtype=np.int64)
         ids[np.arange(len(flat)), last] = EOS
         for t in range(last.max(), -1, -1):
@@ -187,7 +191,7 @@ class Path:
 
 
 def _allowed(log_p: Tensor, limits: np.ndarray, t: int) -> Tensor:
-    """log_p [b, K, V], changed: no padding, no end at the first step, nothing but the end at a sentence's limit [b]."""
+    """Mask log_p [b, K, V] in place: no padding, no end at the first step, only the end at a sentence's limit [b]."""
     log_p[..., PAD] = -torch.inf
     if (limits <= t).any():
         at = torch.from_numpy(np.flatnonzero(limits <= t)).to(log_p.device)
@@ -200,27 +204,27 @@ def _allowed(log_p: Tensor, limits: np.ndarray, t: int) -> Tensor:
 
 
 def _rows(tensors: Tensors, rows: Tensor) -> Tensors:
-    """The given rows of every tensor."""
+    """Select the given rows of every tensor."""
     return {name: tensor.index_select(0, rows) for name, tensor in tensors.items()}
 
 
-LEAST = 0.1  # attention of a source word that counts at least
+LEAST = 0.1  # lower bound of a source word's total attention
 
 
 def ranks_again(options: Decode) -> bool:
-    """Whether outputs are ranked by other scores than the search's."""
+    """Whether outputs are reranked by scores other than those of the search."""
     return options.length == "wu" or options.coverage_penalty != 0
 
 
 def ranked(results: Sequence[Hypothesis], options: Decode) -> list[Hypothesis]:
-    """The results of a source with the scores above, best first; as they are where no penalty is asked for."""
+    """The results of a source with the scores above, best first; unchanged if no penalty is used."""
     if not ranks_again(options):
         return list(results)
     return sorted((replace(h, score=score(h, options)) for h in results), key=lambda h: -h.score)
 
 
 def score(h: Hypothesis, options: Decode) -> float:
-    """Of an output whose `score` is the search's."""
+    """The reranking score of an output whose `score` comes from the search."""
     divisor = ((5 + len(h.ids)) / 6) ** options.len_penalty if options.length == "wu" else 1.0
     coverage = float(h.attention.sum(0).clamp(LEAST, 1.0).log().sum())
     return h.score / divisor + options.coverage_penalty * coverage

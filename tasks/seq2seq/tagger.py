@@ -1,6 +1,6 @@
-"""A tagger of fertilities (Malaviya et al. 2018): how many target words a source word will be aligned to.
+"""A fertility tagger (Malaviya et al. 2018): it predicts how many target words will be aligned to each source word.
 
-h = BiLSTM(embed(x)), layers times;  f_i ~ softmax(U h_i) over 0, 1, ..., most
+h = BiLSTM(embed(x)), with several layers;  f_i ~ softmax(U h_i) over 0, 1, ..., most
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from tasks.data.symbols import PAD
 from tasks.layers import BiLstm
 
-MOST = 10  # larger fertilities count as this
+MOST = 10  # larger fertilities are clipped to this
 
 
 class Tagger(nn.Module):
-    """Scores of the fertility of every source word.
+    """Scores of the possible fertilities of every source word.
 
     Args:
-        size: of the source vocabulary. embed_dim: of word vectors. hidden_dim: of each direction.
+        size: size of the source vocabulary. embed_dim: size of word vectors. hidden_dim: LSTM size per direction.
     """
 
     def __init__(self, size: int, embed_dim: int, hidden_dim: int, layers: int = 2, dropout: float = 0.2) -> None:

@@ -1,15 +1,16 @@
-"""Tokenisers by name, and their inverse.
+"""Tokenisers by name, and their inverses.
 
 | name | what it does | used for |
 |---|---|---|
 | none | splits at white space | text tokenised as published (Gigaword release), toy |
 | moses | Moses, dashes split, no escaping (`-a -no-escape`, the recipe of OpenNMT-py's README) | translation |
-| moses_lower | the same on lower-cased text | small models |
+| moses_lower | moses on lower-cased text | small models |
 | ptb_lower | Penn Treebank tokens, lower case, brackets as -lrb- and so on | summarization of raw text |
 | ptb_gigaword | ptb_lower with every digit as `#`, as in the release of Rush et al. 2015 | Gigaword, DUC |
 
-Where a model reads every digit of its source as `#` (`digits`: DUC after training on Gigaword), its outputs get their numbers back from the
-source before they are scored, and the references keep theirs, as in the authors' evaluation (NAMAS).
+Some models read every digit of the source as `#` (option `digits`, used for DUC after training on Gigaword). Numbers in
+their outputs are then restored from the source before evaluation, and the references keep their numbers, as in the
+authors' evaluation (NAMAS).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-"
 
 
 def tokenizer(name: str, lang: str | None = None) -> Callable[[str], list[str]]:
-    """The function text -> tokens called `name`; no token contains white space."""
+    """The tokeniser named `name`, a function text -> tokens; no token contains white space."""
     if name == "none":
         return str.split
     if name.startswith("moses"):
@@ -42,9 +43,9 @@ def tokenizer(name: str, lang: str | None = None) -> Callable[[str], list[str]]:
 
 
 def detokenizer(name: str, lang: str | None = None) -> Callable[[list[str]], str]:
-    """The function tokens -> text that undoes tokeniser `name` as far as it can be undone.
+    """The function tokens -> text that inverts the tokeniser `name` as far as possible.
 
-    Moses is inverted by the Moses detokeniser; the Treebank forms stay tokenised, as their published references are.
+    Moses is inverted by the Moses detokeniser; Treebank text stays tokenised, like its published references.
     """
     if name.startswith("moses"):
         moses = _moses_detokenizer(lang or "en")
@@ -68,7 +69,7 @@ def _moses_detokenizer(lang: str):
 
 @lru_cache(maxsize=1)
 def _treebank():
-    from nltk.tokenize import TreebankWordTokenizer  # comes with rouge-score; needs no nltk data
+    from nltk.tokenize import TreebankWordTokenizer  # nltk comes with rouge-score; this needs no nltk data
 
     return TreebankWordTokenizer()
 
@@ -83,18 +84,19 @@ def _ptb_gigaword(text: str) -> list[str]:
 
 
 def hide_digits(token: str) -> str:
-    """Every decimal digit as `#`, as in the released Gigaword pairs."""
+    """Replace every decimal digit by `#`, as in the released Gigaword pairs."""
     return re.sub(r"\d", "#", token)
 
 
 def restore_digits(tokens: list[str], source: list[str]) -> list[str]:
-    """Give outputs that begin with `#` the number of the source that has as many characters, the last one of several.
+    """Replace each output word that begins with `#` by the last number of the source that has the same length.
 
-    The rule of the authors' DUC evaluation (NAMAS, DUC/make_rouge.py); a token without a counterpart stays as it is.
+    This is the rule of the authors' DUC evaluation (NAMAS, DUC/make_rouge.py). Words without a matching number stay
+    unchanged.
 
     Args:
         tokens: output words with `#` for digits.
-        source: words of the source, digits intact.
+        source: words of the source, with their digits.
     """
     numbers = {len(word): word for word in source if word[0].isdigit()}
     return [numbers.get(len(token), token) if token[0] == "#" else token for token in tokens]
@@ -103,13 +105,13 @@ def restore_digits(tokens: list[str], source: list[str]) -> list[str]:
 def output_text(
     tokens: Sequence[str], options: Encode, language: str | None = None, *, source: str = "", digits: str | None = None
 ) -> str:
-    """Text of output tokens: subwords joined, numbers restored, words detokenised.
+    """Turn output tokens into text: join subwords, restore numbers, detokenise.
 
     Args:
-        tokens: without special symbols.
-        language: of the text, for the rules of Moses.
-        source: the raw source text, where numbers come from.
-        digits: the sign that stands for digits in the output, or None.
+        tokens: tokens without special symbols.
+        language: language of the text, for the rules of Moses.
+        source: the raw source text, from which numbers are restored.
+        digits: the character that replaces digits in the output, or None.
     """
     words = join_subwords(list(tokens), options.subword)
     if digits:
@@ -118,13 +120,13 @@ def output_text(
 
 
 def reference_text(text: str, options: Encode, *, digits: str | None = None) -> str:
-    """What an output is compared with: the published text, or its tokenised form where outputs stay tokenised."""
+    """The text that outputs are compared with: the published reference, tokenised if outputs stay tokenised."""
     name = _keeping_digits(options) if digits else options.tokenizer
     return " ".join(tokenizer(name)(text)) if name.startswith("ptb") else text
 
 
 def tokenized(text: str, options: Encode, language: str | None = None) -> str:
-    """`text` as words joined by spaces, for scores of tokenised text."""
+    """`text` tokenised and joined by spaces, for metrics of tokenised text."""
     return " ".join(tokenizer(options.tokenizer, language)(text))
 
 

@@ -1,8 +1,9 @@
 """Subword units and vocabularies.
 
-Units are byte-pair encoding (subword-nmt, Sennrich et al. 2016) or unigram pieces (sentencepiece). A vocabulary is words by frequency, in
-files that fairseq reads as its dictionaries ("word count" on each line). Ids are fairseq's: the special symbols of `tasks.data.symbols`, then the
-words. A text's own "<unk>" is the unknown word, as in OpenNMT; its other special symbols are unknown words too.
+Units come from byte-pair encoding (subword-nmt, Sennrich et al. 2016) or are unigram pieces (sentencepiece). A
+vocabulary lists words by frequency, in files that fairseq can read as dictionaries ("word count" on each line). Ids are
+the same as in fairseq: first the special symbols of `tasks.data.symbols`, then the words. If a text contains "<unk>",
+it is read as the unknown word, as in OpenNMT; other special symbols in a text are read as unknown words too.
 """
 
 from __future__ import annotations
@@ -16,17 +17,21 @@ from pathlib import Path
 from tasks.data.errors import DataError
 from tasks.data.symbols import FIRST, SPECIAL
 
-PIECE_SPACE = "\u2581"  # sentencepiece's mark of a word start
+PIECE_SPACE = "\u2581"  # sentencepiece's mark for the start of a word
 
 
 def learn_subwords(kind: str, files: list[Path], size: int, model: Path) -> Callable[[list[str]], list[str]]:
-    """Learn about `size` units from files of space-separated words, save the model, return words -> units.
+    """Learn about `size` units from files of space-separated words and save the model.
 
     Args:
-        kind: "bpe" (units end in @@ inside a word) or "sentencepiece" (units start with a mark at a word start).
-        files: training text, one sentence a line.
-        size: symbols wanted, characters included; small corpora may yield fewer.
-        model: where to save the model, without suffix.
+        kind: "bpe" (a unit that does not end its word ends in @@) or "sentencepiece" (a unit that starts a word starts
+            with a mark).
+        files: training text, one sentence per line.
+        size: desired number of symbols, characters included; small corpora may yield fewer.
+        model: path of the saved model, without suffix.
+
+    Returns:
+        the function words -> units.
 
     Raises:
         DataError: `size` is below the number of characters in the text.
@@ -35,7 +40,7 @@ def learn_subwords(kind: str, files: list[Path], size: int, model: Path) -> Call
 
 
 def load_subwords(kind: str, model: Path) -> Callable[[list[str]], list[str]]:
-    """Words -> units by the model that `learn_subwords` saved at `model`."""
+    """The function words -> units of the model that `learn_subwords` saved at `model`."""
     if kind == "bpe":
         from subword_nmt.apply_bpe import BPE
 
@@ -56,9 +61,9 @@ def _piece_file(model: Path) -> Path:
 
 
 def join_subwords(tokens: list[str], kind: str) -> list[str]:
-    """Words of a list of units."""
+    """Join a list of units into words."""
     if kind == "bpe":
-        # an output may end inside a word, which leaves a mark without a continuation
+        # an output may end inside a word, so that its last unit has a mark but no continuation
         return (" ".join(tokens) + " ").replace("@@ ", "").split()
     if kind == "sentencepiece":
         return "".join(tokens).replace(PIECE_SPACE, " ").split()
@@ -74,7 +79,7 @@ def _text(files: list[Path]) -> Iterator[str]:
 def _learn_bpe(files: list[Path], size: int, model: Path) -> Callable[[list[str]], list[str]]:
     from subword_nmt.learn_bpe import learn_bpe
 
-    # characters come in two forms, inside a word and at its end; the rest of `size` is merges
+    # each character has two forms, inside a word and at its end; the rest of `size` are merges
     inside: set[str] = set()
     final: set[str] = set()
     for line in _text(files):
@@ -87,7 +92,7 @@ def _learn_bpe(files: list[Path], size: int, model: Path) -> Callable[[list[str]
             f"vocab_size={size} is too small for BPE", f"{len(inside) + len(final)} characters in the text", "raise it"
         )
     codes = io.StringIO()
-    with contextlib.redirect_stderr(io.StringIO()):  # it draws a bar of its own
+    with contextlib.redirect_stderr(io.StringIO()):  # it draws its own progress bar
         learn_bpe(_text(files), codes, merges)
     _bpe_file(model).write_text(codes.getvalue(), encoding="utf-8")
     return load_subwords("bpe", model)
@@ -121,7 +126,10 @@ SIDES = ("source", "target")
 
 
 def ranked(counts: Counter, size: int | None, min_count: int) -> list[tuple[str, int]]:
-    """(word, count) of the `size` (None: all) most frequent words, `min_count` times or more; ties by spelling."""
+    """(word, count) of the `size` most frequent words (all if None) that occur at least `min_count` times.
+
+    Ties are broken alphabetically.
+    """
     words = [(word, count) for word, count in counts.items() if count >= min_count and word not in SPECIAL]
     return sorted(words, key=lambda item: (-item[1], item[0]))[:size]
 

@@ -1,16 +1,16 @@
-"""Questions as numbers in a folder: words, soft answer targets, image rows; and where the images lie.
+"""Encode questions as a folder of numbers: words, soft answer targets, image rows, and the path of the images.
 
-    dict.txt answers.json             words from number 4 on (`tasks.data.symbols`), in fairseq's format; the answers
-    <split>.words.npy, .answers.npy   rows of numbers, with their .offsets.npy; <split>.scores.npy beside the answers
-    <split>.image.npy                 int64 [N]: row of the image, -1 for one that cannot be read
+    dict.txt answers.json             words, with ids from 4 on (`tasks.data.symbols`), in fairseq's format; the answers
+    <split>.words.npy, .answers.npy   rows of ids, with their .offsets.npy; <split>.scores.npy: scores of the answers
+    <split>.image.npy                 int64 [N]: row of the image, or -1 if the image cannot be read
     <split>.questions.jsonl           the questions as they were read
-    vectors.npy                       float32 [words, dim] to start from, where options.vectors names a file
-    meta.json                         options, images, counts of what was handled, sha256 of everything
+    vectors.npy                       float32 [words, dim], initial word vectors, if options.vectors names a file
+    meta.json                         options, images, counts of special cases, sha256 of everything
 
-Images stay where they are, decoded once into the cache or in a feature store, and are mapped into memory.
+Images are not copied: they stay in the cache, decoded once, or in a feature store, and are memory-mapped.
 
-Answers are scored as in the VQA challenge (Antol et al. 2015): one is fully right when at least three of ten annotators gave it. The
-official accuracy averages over the ten ways to leave one annotator out,
+Answers are evaluated as in the VQA challenge (Antol et al. 2015): an answer is fully correct if at least three of ten
+annotators gave it. The official accuracy averages over the ten ways to leave out one annotator,
 
     acc(a) = mean_i min(#{j != i : answer_j = a} / 3, 1)      0, .3, .6, .9, 1 for 0, 1, 2, 3, 4 or more of ten,
 
@@ -48,7 +48,7 @@ from tasks.vqa.sizes import ImageSpec
 
 
 def soft_scores(answers: Sequence[str]) -> dict[str, float]:
-    """Each different answer with its accuracy, see the module; a single answer (one gold label) counts fully."""
+    """The accuracy of each distinct answer (see the module); a single answer (one gold label) has accuracy 1."""
     if len(answers) == 1:
         return {answers[0]: 1.0}
     n = len(answers)
@@ -60,24 +60,24 @@ def soft_scores(answers: Sequence[str]) -> dict[str, float]:
 
 
 def accuracy(answer: str, answers: Sequence[str]) -> float:
-    """Accuracy in 0 .. 1 of `answer` against the annotators' (all normalised)."""
+    """Accuracy of `answer`, from 0 to 1, given the `answers` of the annotators (all normalised)."""
     return soft_scores(answers).get(answer, 0.0)
 
 
 def vocabulary(most_given: Iterable[str], min_count: int) -> list[str]:
-    """Answers given at least `min_count` times, the most frequent first, ties by name."""
+    """Answers given at least `min_count` times, most frequent first; ties are broken alphabetically."""
     counts = Counter(most_given)
     return sorted((a for a, n in counts.items() if n >= min_count), key=lambda a: (-counts[a], a))
 
 
-RECIPE = 2  # raised when the same questions and options would give other numbers
+RECIPE = 2  # raise when a code change gives different numbers for the same questions and options
 VOCABULARY = ("dict.txt", "answers.json")
 PAPER_IMAGE = ImageSpec("features", (14, 14), 2048)  # ResNet-152 on 448 x 448 pixels
 
 
 @dataclass
 class Split:
-    """Questions of a split: rows of words, of answers and their soft scores; the row of the image [N], see above."""
+    """Questions of a split: rows of words, answers and their soft scores; row of the image [N] (see the module)."""
 
     tokens: Ragged
     answers: Ragged
@@ -90,7 +90,7 @@ class Split:
 
     @cached_property
     def questions(self) -> list[Question]:
-        """As they were read."""
+        """The questions as they were read from the data set."""
         with open(self.file, encoding="utf-8") as lines:
             found = map(json.loads, lines)
             return [Question(**{**q, "answers": tuple(q["answers"])}) for q in found]
@@ -98,13 +98,13 @@ class Split:
 
 @dataclass
 class Encoded:
-    """An opened folder.
+    """An opened folder of encoded questions.
 
     Attributes:
-        words, answers: vocabularies; word i of the list has number i + 4.
-        image_spec: what a model sees of an image.
-        counts: what was handled on the way, in words -> how often.
-        sha256: of the content and the options.
+        words, answers: vocabularies; word i of the list has id i + 4.
+        image_spec: the form in which a model sees an image.
+        counts: how often each special case occurred during encoding: description -> count.
+        sha256: hash of the content and the options.
     """
 
     folder: Path
@@ -127,25 +127,29 @@ class Encoded:
 
     @cached_property
     def images(self) -> Images:
-        """The images of all splits, mapped into memory; opened when first asked for."""
+        """The images of all splits, memory-mapped; opened on first use."""
         return open_images(read_meta(self.folder)["images"], self.folder)
 
 
 def words_of(question: str) -> list[str]:
-    """Lower-case words; punctuation dropped, "/" and "-" separate (the MCAN authors' rule)."""
+    """Split into lower-case words; punctuation is dropped, and "/" and "-" separate words (the MCAN authors' rule)."""
     text = re.sub(r"[.,'!?\"()*#:;]", "", question.lower())
     return re.sub(r"[-/]", " ", text).split()
 
 
 def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress) -> Encoded:
-    """Train and dev in a vocabulary of the training questions, with their images.
+    """Encode train and dev with the vocabulary of the training questions, together with their images.
 
-    Counted: questions whose image cannot be read (left out of training, asked with an empty image in dev and test);
-    training questions without any answer in the vocabulary (all-zero targets, as the authors do); test answers outside
-    the vocabulary (nobody can give them); questions cut at max_tokens.
+    These special cases are counted:
+
+    * questions whose image cannot be read (left out of training, asked with an empty image in dev and test);
+    * training questions without any answer in the vocabulary (all-zero targets, as in the authors' code);
+    * test answers outside the vocabulary (the model cannot give them);
+    * questions truncated to max_tokens.
 
     Raises:
-        DataError: no answer is frequent enough, or no training question is left. DataUnavailable: no file of vectors.
+        DataError: no answer is frequent enough, or no training question is left.
+        DataUnavailable: the file of word vectors does not exist.
     """
     records = data.read(progress)
     splits = {s: list(records[s]) for s in ("train", "dev")}
@@ -176,7 +180,7 @@ def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress)
 
 
 def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress: Progress) -> Encoded:
-    """The test questions of a data set in the vocabulary of `encoding`, a folder of `encode` or `keep_encoding`."""
+    """Encode a data set's test questions with the vocabulary of `encoding`, a folder of `encode` or `keep_encoding`."""
     known = open_encoded(encoding)
     splits = {"test": list(data.read(progress)["test"])}
     images = _images(data, splits, root, progress)
@@ -192,7 +196,7 @@ def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress:
 
 
 def open_encoded(folder: str | Path) -> Encoded:
-    """What `encode`, `encode_test` or `keep_encoding` left in a folder. Raises DataError when it is no such folder."""
+    """Open a folder made by `encode`, `encode_test` or `keep_encoding`. Raises DataError if it is none of these."""
     folder = Path(folder)
     meta = read_meta(folder)
     words = [line.rpartition(" ")[0] for line in (folder / "dict.txt").read_text(encoding="utf-8").split("\n")[:-1]]
@@ -206,7 +210,7 @@ def open_encoded(folder: str | Path) -> Encoded:
 
 
 def keep_encoding(folder: str | Path, to: str | Path) -> None:
-    """Copy what a finished cell keeps, enough to encode and answer further questions: vocabularies and options."""
+    """Copy the vocabularies and options, which a finished cell keeps to encode and answer further questions."""
     meta, to = read_meta(folder), Path(to)
     to.mkdir(parents=True, exist_ok=True)
     for name in VOCABULARY:
@@ -215,12 +219,12 @@ def keep_encoding(folder: str | Path, to: str | Path) -> None:
 
 
 def vectors_shortfall(options: Encode) -> tuple[str, ...]:
-    """What keeps the word vectors from being the paper's: GloVe's of 300 dimensions, as in en_vectors_web_lg."""
+    """How the word vectors differ from the paper's (300-dimensional GloVe, as in en_vectors_web_lg), if they do."""
     return () if options.vectors is not None else ("random word vectors instead of GloVe",)
 
 
 def features_shortfall(spec: ImageSpec) -> tuple[str, ...]:
-    """What keeps the images from being the paper's grid features."""
+    """How the images differ from the paper's grid features, if they do."""
     if spec == PAPER_IMAGE:
         return ()
     what = (
@@ -232,9 +236,13 @@ def features_shortfall(spec: ImageSpec) -> tuple[str, ...]:
 
 
 def starting_vectors(path: Path, words: Sequence[str], progress: Progress) -> tuple[np.ndarray, int]:
-    """A file of word vectors (`tasks.data.read.vectors`) -> float32 [4 + words, dim], and how many words it does not have.
+    """Initial word vectors from a file (`tasks.data.read.vectors`).
 
-    Those get small random rows. Raises DataError when the file is damaged or has none of the words.
+    Returns:
+        float32 [4 + words, dim], and the number of words that are not in the file; they get small random vectors.
+
+    Raises:
+        DataError: the file is damaged or contains none of the words.
     """
     found, rows = vectors.read_vectors(path, set(words), progress)
     table = np.random.default_rng(0).normal(0, 0.1, (FIRST + len(words), rows.shape[1])).astype(np.float32)
@@ -245,13 +253,13 @@ def starting_vectors(path: Path, words: Sequence[str], progress: Progress) -> tu
 
 
 def _images(data: DataSet, splits: Mapping[str, Sequence[Question]], root: str | Path, progress: Progress) -> Images:
-    """The images that the splits ask about, decoded or found."""
+    """The images that the splits ask about, decoded now or found in the cache."""
     keys = dict.fromkeys(q.image for questions in splits.values() for q in questions)
     return data.about["images"](list(keys), Path(root), progress)
 
 
 def _facts(folder: Path, images: Images, options: Encode, counts: Mapping[str, int], sha256: str) -> dict[str, Any]:
-    """What meta.json says."""
+    """The content of meta.json."""
     return {
         "options": plain(options), "counts": dict(counts), "sha256": sha256,
         "image": {"kind": images.kind, "grid": list(images.grid), "channels": images.channels},
@@ -278,7 +286,7 @@ def _write(
     folder: Path, asked: Mapping[str, Sequence[Question]], kept: Mapping[str, Sequence[Question]], words: Sequence[str],
     answers: Sequence[str], images: Images, options: Encode,
 ) -> dict[str, int]:  # fmt: skip
-    """Write the splits; returns what was handled."""
+    """Write the splits; returns the counts of special cases."""
     counts: Counter[str] = Counter()
     word_number = {w: i for i, w in enumerate(words, FIRST)}
     answer_number = {a: i for i, a in enumerate(answers)}

@@ -1,4 +1,4 @@
-"""Attention over images, discrete beside continuous (after Figure 3 of Martins et al. 2020)."""
+"""Draws discrete and continuous attention over images side by side (after Figure 3 of Martins et al. 2020)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tasks.data.images import ImageError, ImageInput, decode
 from tasks.layers import density_alpha
 from tasks.vqa.models.mcan import PLACES
 
-LARGEST = 448  # pixels of a side of images that the model saw as features
-FINE = 96  # points per axis on which a density is drawn
-COLOUR = "#0072B2"  # Okabe and Ito's blue, distinct for colour-blind readers on the map used
+LARGEST = 448  # side length, in pixels, of drawn images that the model saw as features
+FINE = 96  # points per axis used to draw a density
+COLOUR = "#0072B2"  # Okabe and Ito's blue, visible on the colour map to colour-blind readers
 CHOICE = "Questions: answers other than yes and no first, of these what every row answers right first, one an image."
 NEXT = "run the experiment first: python scripts/reproduce.py martins2020_table2"
 
 
 @dataclass
 class Panel:
-    """One row of the table. alpha: of its density, None for discrete attention; records: test questions by number."""
+    """One row of the table. alpha: that of its density, None for discrete attention; records: test records by index."""
 
     label: str
     alpha: float | None
@@ -36,15 +36,21 @@ class Panel:
     attention: Mapping[str, Tensor]
 
     def right(self, question: int) -> bool:
-        """Whether an annotator gave the row's answer."""
+        """Whether at least one annotator gave the same answer as this row."""
         record = self.records[question]
         return record["output"] in record["references"]
 
 
 def read_panel(label: str, mapping: Mapping[str, Any], records: Iterable[Mapping[str, Any]], attention: Path) -> Panel:
-    """A finished cell: the mapping's node of its configuration, the test set's records, its attention.safetensors.
+    """Make a panel from a finished cell.
 
-    Raises DataUnavailable when no attention is stored.
+    Args:
+        mapping: the node `mapping` of the cell's configuration.
+        records: the cell's test records.
+        attention: path of the cell's attention.safetensors.
+
+    Raises:
+        DataUnavailable: no attention is stored.
     """
     from safetensors.torch import load_file
 
@@ -55,7 +61,10 @@ def read_panel(label: str, mapping: Mapping[str, Any], records: Iterable[Mapping
 
 
 def pictures(images: ImageInput) -> Callable[[str], np.ndarray]:
-    """The pictures of a data set, out of its about["images"]: key -> uint8 [height, width, 3]; black when unreadable."""
+    """A function that returns the picture of a key from a data set's about["images"]: uint8 [height, width, 3].
+
+    An unreadable picture is black.
+    """
     size = images.size if images.input == "pixels" else (LARGEST, LARGEST)
 
     def picture(key: str) -> np.ndarray:
@@ -68,7 +77,7 @@ def pictures(images: ImageInput) -> Callable[[str], np.ndarray]:
 
 
 def choose(panels: Sequence[Panel], count: int) -> list[int]:
-    """`count` stored questions in the order that CHOICE says; several of an image only when there are no more."""
+    """`count` stored questions in the order given by CHOICE; several questions share an image only if necessary."""
     stored = [{int(k.partition("/")[2]) for k in p.attention if k.startswith("test/")} for p in panels]
     first = panels[0].records
 
@@ -87,13 +96,13 @@ def draw(
     panels: Sequence[Panel], questions: Sequence[int], picture: Callable[[str], np.ndarray], files: Sequence[Path],
     caption: str = "",
 ) -> list[Path]:  # fmt: skip
-    """One row a question: the image, then each panel's heat map with its density's outline.
+    """Draw one row per question: the image, then each panel's heat map with the outline of its density.
 
     Args:
-        questions: numbers of test questions, see `choose`.
+        questions: indices of test questions, see `choose`.
         picture: key of an image -> uint8 [height, width, 3].
-        files: .png, .svg or .pdf; all are written.
-        caption: below the figure.
+        files: .png, .svg or .pdf files to write.
+        caption: text below the figure.
     """
     import matplotlib
 
@@ -124,9 +133,10 @@ def draw(
 
 
 def ellipse(mu: Tensor, sigma: Tensor, alpha: float, points: int = 100) -> list[Tensor]:
-    """Outlines of a density mu [2], sigma [2, 2] in units of the image, first coordinate rows: [points, 2] each.
+    """Outlines of a density with mu [2] and sigma [2, 2], in units of the image, as (row, column): [points, 2] each.
 
-    The edge of the support for alpha > 1; one and two standard deviations for a Gaussian.
+    For alpha > 1, the outline is the edge of the support; for a Gaussian, there are two, at one and two standard
+    deviations.
     """
     angle = torch.linspace(0, 2 * math.pi, points, dtype=torch.float64)
     circle = torch.stack((angle.cos(), angle.sin()), -1)  # [points, 2]
@@ -146,7 +156,7 @@ def _panel(axis: Any, panel: Panel, question: int, pixels: np.ndarray) -> None:
     mu, sigma = (
         panel.attention[f"mu/{question}"],
         panel.attention[f"sigma/{question}"],
-    )  # [2], [2, 2] or with K in front
+    )  # [2], [2, 2], or with a leading K
     shares = panel.attention.get(f"pi/{question}", torch.ones(1))
     parts = [p for p in zip(shares.reshape(-1), mu.reshape(-1, 2), sigma.reshape(-1, 2, 2)) if p[0] > 0.01]
     line = (torch.arange(FINE) + 0.5) / FINE
@@ -161,7 +171,7 @@ def _panel(axis: Any, panel: Panel, question: int, pixels: np.ndarray) -> None:
 
 
 def _heat(axis: Any, heat: np.ndarray, interpolation: str) -> None:
-    """Transparent where the weight is exactly zero."""
+    """Draw a heat map that is transparent where the weight is exactly zero."""
     top = max(float(heat.max()), 1e-12)
     axis.imshow(
         np.ma.masked_equal(heat, 0), extent=(0, 1, 1, 0), cmap="YlOrRd", vmin=0, vmax=top, interpolation=interpolation,

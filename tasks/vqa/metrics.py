@@ -1,4 +1,4 @@
-"""VQA accuracy overall and by type of answer, in percent; what is stored of an evaluation."""
+"""VQA accuracy in percent, overall and by answer type, and the stored results of an evaluation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIGNATURE = "VQA accuracy|leave-one-out over annotators"
 
 
 def _of_type(kind: str | None) -> Scorer:
-    """Accuracy of the questions with answers of this type, of all for None."""
+    """A scorer for the accuracy on questions of this answer type, or on all questions if None."""
 
     def score(questions: Sequence[Question], answers: Sequence[str], each: Sequence[float]) -> float | None:
         values = [value for q, value in zip(questions, each) if kind in (None, q.answer_type)]
@@ -26,7 +26,7 @@ def _of_type(kind: str | None) -> Scorer:
     return score
 
 
-# Scorers take the questions, the answers and the accuracy of each in 0 .. 1.
+# Scorers take the questions, the answers, and the accuracy of each answer from 0 to 1.
 MEASURED: Scores = {
     name: (Metric(name, "%", 1, 2, 1.0, SIGNATURE, "mean"), _of_type(kind))
     for kind, name in ((None, "accuracy"), *KEYS.items())
@@ -52,11 +52,11 @@ MEASURED["attention_zeros"] = (
 
 
 def score(questions: Sequence[Question], answers: Sequence[str]) -> tuple[dict[str, float], str, list[float]]:
-    """Metrics of predicted `answers`.
+    """Evaluate predicted `answers`.
 
     Returns:
-        accuracy, accuracy_yes_no, accuracy_number, accuracy_other (percent; a type without questions is left out), the
-        signature, and the accuracy of each question in 0 .. 1.
+        the metrics accuracy, accuracy_yes_no, accuracy_number, accuracy_other (percent; types without questions are
+        omitted), the signature, and the accuracy of each question from 0 to 1.
     """
     if len(questions) != len(answers) or not questions:
         raise ValueError(
@@ -69,7 +69,7 @@ def score(questions: Sequence[Question], answers: Sequence[str]) -> tuple[dict[s
 
 
 def baselines(train: Sequence[Question], test: Sequence[Question], name: str = "test") -> dict[str, dict[str, float]]:
-    """Systems that see no image: the most frequent training answer, overall and to the very same words."""
+    """Baselines that see no image: the most frequent training answer, overall and for exactly the same question."""
 
     def most_frequent(key: Callable[[Question], str]) -> Callable[[Question], str]:
         counts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -90,7 +90,7 @@ def baselines(train: Sequence[Question], test: Sequence[Question], name: str = "
 
 
 def evaluation(questions: Sequence[Question], answers: Answers, name: str = "test") -> Evaluation:
-    """Scores, records and files of a test set called `name`."""
+    """Scores, records and files of the test set named `name`."""
     values, signature, each = score(questions, answers.texts)
     values["attention_zeros"] = answers.zeros
     export = [{"question_id": q.question_id, "answer": a} for q, a in zip(questions, answers.texts)]

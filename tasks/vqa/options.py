@@ -1,4 +1,4 @@
-"""What visual questions take, besides data, model and mapping."""
+"""Options of visual question answering, apart from those of data, model and mapping."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tasks.config.options import REQUIRED, flag, integer, listing, stated, text
 
 KIND = "questions"
-# Keys of the nodes that only scoring reads: a training does not depend on them.
+# Keys of the nodes that only evaluation reads; training does not depend on them.
 EVALUATION_KEYS = {"task": ("keep_attention",)}
 NOT_IDENTITY = {"task": ("deviations",)}
 
@@ -24,7 +24,7 @@ class Task:
 @dataclass
 @stated("task/vqa", "encode")
 class Encode:
-    """Questions as numbers."""
+    """How questions are turned into numbers."""
 
     max_tokens: int = integer(low=1, high=10_000, help="words kept of a question")
     min_answer_count: int = integer(
@@ -37,6 +37,6 @@ class Encode:
 @dataclass
 @stated("task/vqa", "decode")
 class Decode:
-    """Answering a test set."""
+    """How a test set is answered."""
 
     batch_size: int = integer(low=1, high=1_000_000, help="questions answered at once; changes the speed alone")

@@ -1,4 +1,4 @@
-"""Answers to the questions of a split, and where the model looked for them; plain torch."""
+"""Predicts answers to the questions of a split, with the model's attention to the images; plain torch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tasks.vqa.models._image import Reduced
 
 
 def inputs_of(encoded: Encoded, split: Split, numbers: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
-    """What `Model.forward` takes, for the questions of these numbers: tokens [B, T], images [U, ...], image_of [B].
+    """Inputs of `Model.forward` for the questions with these indices: tokens [B, T], images [U, ...], image_of [B].
 
-    An image that cannot be read is zero.
+    Unreadable images are all zeros.
     """
     rows = [split.tokens[int(i)] for i in numbers]
     tokens = torch.full((len(rows), max(map(len, rows))), PAD)
@@ -31,7 +31,7 @@ def inputs_of(encoded: Encoded, split: Split, numbers: Sequence[int] | np.ndarra
 
 
 def targets_of(encoded: Encoded, split: Split, numbers: Sequence[int] | np.ndarray) -> Tensor:
-    """Soft scores float32 [B, A]: the accuracy that each answer of the vocabulary would get."""
+    """Soft scores, float32 [B, A]: the accuracy that each answer of the vocabulary would have."""
     target = torch.zeros(len(numbers), encoded.answer_count, dtype=torch.float32)
     for place, i in enumerate(numbers):
         answers = torch.from_numpy(split.answers[int(i)].astype(np.int64))
@@ -40,10 +40,10 @@ def targets_of(encoded: Encoded, split: Split, numbers: Sequence[int] | np.ndarr
 
 
 def order(image: np.ndarray, seed: int, epoch: int, by_image: bool) -> np.ndarray:
-    """int64 [N]: the numbers of all questions in the order of an epoch; resuming repeats it.
+    """The indices of all questions in the order of an epoch, int64 [N]; a resumed epoch has the same order.
 
-    With `by_image` images are shuffled and an image's questions stay together: a batch then holds few images, and a CNN
-    reads each once. Otherwise questions are shuffled one by one, as the authors do.
+    With `by_image`, images are shuffled and the questions of an image stay together, so that a batch holds few images
+    and a CNN processes each image once. Otherwise the questions are shuffled individually, as in the authors' code.
 
     Args:
         image: int64 [N], the image of each question.
@@ -56,7 +56,7 @@ def order(image: np.ndarray, seed: int, epoch: int, by_image: bool) -> np.ndarra
 
 
 class Batch(NamedTuple):
-    """Question numbers [B], logits float32 [B, A], attention per cell [B, L] and what it comes from; all on the CPU."""
+    """Question indices [B], logits float32 [B, A], attention per region [B, L] and its `Reduced`; all on the CPU."""
 
     numbers: np.ndarray
     logits: Tensor
@@ -66,14 +66,14 @@ class Batch(NamedTuple):
 
 @dataclass
 class Answers:
-    """Answers of a split.
+    """Answers to the questions of a split.
 
     Attributes:
-        texts, confidence: of each question; the probability that the model gives its answer.
-        zeros: share of cells whose weight is exactly zero.
-        grid: (rows, columns) of the cells.
-        attention: arrays of the first questions: "cells/<number>" [columns, rows], the attention as seen;
-            "discrete/<number>" [L]; of a density "mu/", "sigma/" and, of a mixture, "pi/".
+        texts, confidence: for each question, the answer and the probability that the model assigns to it.
+        zeros: share of image regions whose weight is exactly zero.
+        grid: (rows, columns) of the regions.
+        attention: arrays for the first questions: "cells/<number>" [columns, rows], the attention per region;
+            "discrete/<number>" [L]; for a density, also "mu/..." and "sigma/..."; for a mixture, also "pi/...".
     """
 
     texts: list[str]
@@ -91,7 +91,7 @@ def predict(
     batch_size: int,
     done: Callable[[float], None] = lambda share: None,
 ) -> Iterator[Batch]:
-    """Every question of a split, in order, on the model's device. `done` hears the share that is answered."""
+    """Predict every question of a split, in order, on the model's device; `done` is called with the share completed."""
     model.eval()
     device = next(model.parameters()).device
     for start in range(0, len(split), batch_size):
@@ -106,7 +106,7 @@ def answer(
     model: nn.Module, encoded: Encoded, split: Split, batch_size: int, keep: int,
     done: Callable[[float], None] = lambda share: None,
 ) -> Answers:  # fmt: skip
-    """The answer with the highest logit to every question; the attention of the first `keep` questions is kept."""
+    """Answer every question with the answer of the highest logit; keep the attention of the first `keep` questions."""
     texts: list[str] = []
     confidence: list[float] = []
     kept: dict[str, Tensor] = {}
@@ -117,7 +117,7 @@ def answer(
         confidence += best.values.sigmoid().tolist()
         zeros, cells = zeros + int(weights.eq(0).sum()), cells + weights.numel()
         for row, number in enumerate(numbers[numbers < keep].tolist()):
-            # steps are the grid's columns and "source tokens" its rows, so that the report draws the image upright
+            # the report draws [steps, source tokens]; with columns as steps and rows as tokens, the image is upright
             kept[f"cells/{number}"] = weights[row].unflatten(0, model.grid).T.contiguous()
             kept[f"discrete/{number}"] = reduced.weights[row].float().clone()
             for name in ("mu", "sigma", "pi"):

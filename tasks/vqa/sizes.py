@@ -1,4 +1,4 @@
-"""What of the encoded data shapes a model."""
+"""The properties of the encoded data that determine a model's shapes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """What a model sees of an image.
+    """The form in which a model sees an image.
 
-    kind: "pixels" (uint8 [height, width, 3], read by the model's own CNN) or "features" (cells x channels).
-    grid: (height, width) of the pixels, or (rows, columns) of the feature map. channels: 3, or those of the features.
+    kind: "pixels" (uint8 [height, width, 3], read by the model's own CNN) or "features" (regions x channels).
+    grid: (height, width) of the pixels, or (rows, columns) of the feature map. channels: 3, or the number of feature
+    channels.
     """
 
     kind: str
@@ -22,10 +23,10 @@ class ImageSpec:
 
 
 class Sizes(Protocol):
-    """`tasks.vqa.encode.Encoded` has these.
+    """Attributes of `tasks.vqa.encode.Encoded` that a model needs.
 
-    word_count, answer_count: sizes of the vocabularies, special symbols included. vectors [word_count, embed_dim]: word
-    vectors to start from, None for random ones.
+    word_count, answer_count: sizes of the vocabularies, special symbols included. vectors [word_count, embed_dim]:
+    initial word vectors, or None for random ones.
     """
 
     image_spec: ImageSpec

@@ -1,17 +1,18 @@
-r"""ESIM (Chen et al. 2017): two texts aligned word by word, with the alignment of Peters et al. 2018.
+r"""ESIM (Chen et al. 2017) aligns two texts word by word; the alignment follows Peters et al. 2018.
 
     a_1..a_n, b_1..b_m = biLSTM(words)                          both texts, the same biLSTM
     e_ij = a_i' b_j                                             scores of pairs of words
-    p = mapping(e) over j,  q = mapping(e') over i              over rows: every word by itself; sequences: every text as a whole
-    p = q' = mapping(e)                                         matchings: one for both directions
+    p = mapping(e) over j,  q = mapping(e') over i              over rows: each word by itself; sequences: whole texts
+    p = q' = mapping(e)                                         matchings: one alignment for both directions
     x_i = relu(W [a_i; c_i; a_i - c_i; a_i * c_i] + b),  c_i = sum_j p_ij b_j;  y_j likewise
     v = [mean; max] of biLSTM'(x) and of biLSTM'(y)             the same biLSTM'
     label ~ softmax(V tanh(U v + d) + e)
 
-Sequences (sparsemap_sequence, softmax_sequence) go through one text and name a word of the other at each step; the score of
-going from word j to word k is learned for each distance k - j, those beyond `bandwidth` being one. A word that a matching leaves
-out has c = 0. Dropout on word vectors, x, y and v. Source: Chen et al. 2017, without trees; Niculae et al. 2018 for the
-two kinds of structures (their sequences also score where they start and end).
+A sequence mapping (sparsemap_sequence, softmax_sequence) goes through one text and selects a word of the other at each
+step. The score of moving from word j to word k is learned for each distance k - j; distances beyond `bandwidth` use the
+score at `bandwidth`. A word that a matching leaves unaligned has c = 0. Dropout is applied to the word vectors, x, y
+and v. Sources: Chen et al. 2017, without trees; Niculae et al. 2018 for the two kinds of structures (their sequences
+also score where they start and end).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tasks.config.options import flag, integer, number, stated
 from tasks.data.symbols import FIRST, PAD, UNK
 from tasks.layers import BiLstm, WordVectors
 
-TEXTS = 2  # of an example
+TEXTS = 2  # per example
 PLACES = {"attention": Place(over=("row", "sequence", "matching"), provides=("transitions",))}
 
 
@@ -48,14 +49,14 @@ class Options:
     word_dropout: float = number(low=0, below=1, help="share of words read as unknown in training")
 
     def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
-        """At least so many parameters, and activations of a batch (see `tasks.config.memory`)."""
+        """Lower bounds on the number of parameters and on the activations of a batch (see `tasks.config.memory`)."""
         e, h = self.embed_dim, self.hidden_dim
         table = 0 if self.fixed_vectors else words * e
         return table + 8 * h * (e + 4 * h), 2 * examples * tokens * (e + 24 * h)
 
 
 class Model(nn.Module):
-    """Build from `Options`, an encoding (`size`, `classes`, `vectors`, `vector_rows`) and {"attention": mapping}."""
+    """Built from `Options`, an encoding (`size`, `classes`, `vectors`, `vector_rows`) and {"attention": mapping}."""
 
     def __init__(self, options: Options, encoded: Any, mappings: Mapping[str, nn.Module]) -> None:
         super().__init__()
@@ -82,10 +83,10 @@ class Model(nn.Module):
         self.output = nn.Linear(size, len(encoded.classes))
 
     def forward(self, texts: list[Tensor], lengths: list[Tensor]) -> tuple[Tensor, dict[str, Any]]:
-        """texts [[B, n], [B, m]] padded on the right, lengths [[B], [B]] -> logits [B, C], attention and measures.
+        """texts [[B, n], [B, m]] padded on the right, lengths [[B], [B]] -> logits [B, C] and a dictionary.
 
-        {"attention": {"premise": [B, n]}}: what the words of the second text look at in the first, mean over them.
-        {"measures": {name: [B]}} when not training; see `measures`.
+        The dictionary holds {"attention": {"premise": [B, n]}}, the attention to the first text, averaged over the
+        words of the second; and, when not training, {"measures": {name: [B]}}, see `measures`.
         """
         (a, b), masks, (p, q), found = self.aligned(texts, lengths, structures=not self.training)
         v = [
@@ -99,17 +100,16 @@ class Model(nn.Module):
         return self.output(self.dropout(hidden)), extra
 
     def aligned(self, texts: list[Tensor], lengths: list[Tensor], structures: bool) -> tuple[Any, ...]:
-        """States [B, n, 2H] and [B, m, 2H], masks [B, n] and [B, m], and what `align` makes of their products."""
+        """States [B, n, 2H] and [B, m, 2H], masks [B, n] and [B, m], and the result of `align` for the states."""
         masks = [text.ne(PAD) for text in texts]
         a, b = (self.read(self._words(text), length) for text, length in zip(texts, lengths))
         pairs = masks[0].unsqueeze(2) & masks[1].unsqueeze(1)
         return (a, b), masks, *self.align(a @ b.transpose(1, 2), pairs, structures)
 
     def align(self, scores: Tensor, pairs: Tensor, structures: bool) -> tuple[tuple[Tensor, Tensor], list[Solution]]:
-        """scores, pairs [B, n, m] (True: two words that are there) -> (p [B, n, m], q [B, m, n]), and the structures used.
-
-        Structures are listed where they are asked for and the mapping can list them: one `Solution` for a matching, two for
-        sequences, through the first text and through the second.
+        """scores, pairs [B, n, m] (True: neither is padding) -> (p [B, n, m], q [B, m, n]) and the structures used.
+        Structures are listed only if they are requested and the mapping can list them: one `Solution` for a matching,
+        two for sequences (one through each text).
         """
         asked = {"return_structures": True} if structures and self.lists else {}
         found = []
@@ -123,7 +123,7 @@ class Model(nn.Module):
         return (p, q), found if asked else []
 
     def _transitions(self, words: int) -> Tensor:
-        """[words, words], from x to."""
+        """Transition scores [words, words]; rows are the words moved from, columns the words moved to."""
         at, most = torch.arange(words, device=self.distances.device), self.distances.numel() // 2
         return self.distances[(at - at.unsqueeze(1)).clamp(-most, most) + most]
 
@@ -134,7 +134,7 @@ class Model(nn.Module):
         return self.dropout(self.vectors(ids))
 
     def _pooled(self, x: Tensor, context: Tensor, mask: Tensor, lengths: Tensor) -> Tensor:
-        """Words x and what they are aligned with [B, L, 2H], mask [B, L] -> [B, 4H]."""
+        """Words x and their aligned contexts, both [B, L, 2H], mask [B, L] -> [B, 4H]."""
         compared = torch.relu(self.compare(torch.cat((x, context, x - context, x * context), -1)))
         states = self.compose(self.dropout(compared), lengths)
         there = mask.unsqueeze(-1)
@@ -144,10 +144,10 @@ class Model(nn.Module):
 
 @torch.no_grad()
 def measures(p: Tensor, q: Tensor, pairs: Tensor, found: list[Solution]) -> dict[str, Tensor]:
-    """Of both directions' alignments p [B, n, m], q [B, m, n]: {name: [B]}.
+    """Statistics {name: [B]} of the alignments in both directions, p [B, n, m] and q [B, m, n].
 
-    aligned: words that a word is aligned with. alignment_zeros: share of pairs of words without weight. structures: how many have
-    weight, of sequences the mean of both directions.
+    aligned: mean number of words that a word is aligned with. alignment_zeros: share of word pairs with zero weight.
+    structures: number of structures with nonzero weight; for sequences, the mean of both directions.
     """
     used = (p.ne(0) & pairs).flatten(1).sum(1), (q.transpose(1, 2).ne(0) & pairs).flatten(1).sum(1)
     both = (used[0] + used[1]).double()

@@ -3,11 +3,12 @@
     h_1..h_L = biLSTM(words)
     discrete     p = mapping(w' tanh(W h_l + b)),  c = sum_l p_l h_l
     continuous   v = max_l relu(conv(h)),  mu = sigmoid(w_1' v),  sigma^2 = softplus(w_2' v),  c = B E_density[psi]
-    combined     p as discrete; (mu, sigma^2) are its moments; both contexts summed
+    combined     p as in discrete; (mu, sigma^2) are its moments; both contexts are summed
     y ~ softmax(U c + d)
 
-The kind follows from the mapping: one over rows is discrete, one over densities continuous; with a density, `discrete`
-names the discrete mapping to combine it with. Source: Martins et al. 2020, section 4; sizes from the authors' code.
+The mapping determines the kind: a mapping over rows gives discrete attention, a density gives continuous attention.
+With a density, the option `discrete` may name a discrete mapping to combine it with. Source: Martins et al. 2020,
+section 4; sizes from the authors' code.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ from tasks.data.symbols import PAD
 from tasks.layers import BiLstm, WordVectors, density_alpha, density_on_words
 from tasks.layers.attention import AdditiveAttention, AdditiveScores
 
-TEXTS = 1  # of an example
+TEXTS = 1  # per example
 PLACES = {"attention": Place(over=("row", "density"))}
 
 
 def discrete_mappings() -> tuple[str, ...]:
-    """What `discrete` may be."""
+    """Allowed values of `discrete`."""
     return ("none", *sa.names(kind="simplex"))
 
 
 @dataclass
 @stated("model/imdb_bilstm")
 class Options:
-    """The authors' sizes; the paper's text does not state them."""
+    """Sizes from the authors' code; the paper does not state them."""
 
     discrete: str = choice(
         REQUIRED,
@@ -82,14 +83,14 @@ class Options:
         return []
 
     def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
-        """At least so many parameters, and activations of a batch (see `tasks.config.memory`)."""
+        """Lower bounds on the number of parameters and on the activations of a batch (see `tasks.config.memory`)."""
         e, h, s = self.embed_dim, self.hidden_dim, self.score_dim
         table = 0 if self.fixed_vectors else words * e
         return table + 8 * h * (e + h) + 2 * h * s, examples * tokens * (e + 12 * h + s)
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:
-    """`discrete` goes with a density only."""
+    """Check that `discrete` is used only with a density."""
     name, discrete = nodes_at(config["mapping"], PLACES)["attention"]["name"], config["model"]["discrete"]
     if discrete != "none" and sa.spec(name).over != "density":
         return [f"model.discrete={discrete} goes with a density only (mapping=continuous_*), not with mapping={name}"]
@@ -97,9 +98,9 @@ def problems(config: Mapping[str, Any]) -> list[str]:
 
 
 class DocumentCnn(nn.Module):
-    """Width-3 convolution without padding, ReLU, maximum over the windows that lie inside each document.
+    """Width-3 convolution without padding, ReLU, and the maximum over the windows inside each document.
 
-    states [B, L, D], mask [B, L] -> [B, C]. A document of fewer than three words has one window, filled up with zeros.
+    states [B, L, D], mask [B, L] -> [B, C]. A document of fewer than three words has one window, padded with zeros.
     """
 
     def __init__(self, dim: int, channels: int) -> None:
@@ -110,13 +111,13 @@ class DocumentCnn(nn.Module):
         states = states.masked_fill(~mask.unsqueeze(-1), 0.0)
         missing = max(0, 3 - states.size(1))
         windows = torch.relu(self.conv(nn.functional.pad(states.transpose(1, 2), (0, missing))))  # [B, C, L - 2]
-        inside = nn.functional.pad(mask, (0, missing))[:, 2:].clone()  # a window counts when its last word is real
+        inside = nn.functional.pad(mask, (0, missing))[:, 2:].clone()  # a window counts if its last word is real
         inside[:, 0] = True
-        return windows.masked_fill(~inside.unsqueeze(1), 0.0).amax(-1)  # after ReLU zero is the least value
+        return windows.masked_fill(~inside.unsqueeze(1), 0.0).amax(-1)  # zero is the smallest value after ReLU
 
 
 class Model(nn.Module):
-    """Build from `Options`, an encoding (`size`, `classes`, `vectors`, `vector_rows`) and {"attention": mapping}."""
+    """Built from `Options`, an encoding (`size`, `classes`, `vectors`, `vector_rows`) and {"attention": mapping}."""
 
     def __init__(self, options: Options, encoded: Any, mappings: Mapping[str, nn.Module]) -> None:
         super().__init__()
@@ -152,8 +153,8 @@ class Model(nn.Module):
     def forward(self, texts: list[Tensor], lengths: list[Tensor]) -> tuple[Tensor, dict[str, Any]]:
         """texts [1][B, L] padded on the right, lengths [1][B] -> logits [B, C], {"attention": {name: [B, L]}}.
 
-        Attention of a density is its mass per word, density / L at the words' cell centres: zero exactly off its
-        support.
+        The attention of a density is its mass per word (see `tasks.layers.density_on_words`), which is exactly zero
+        outside the support.
         """
         mask = texts[0].ne(PAD)
         states = self.lstm(self.dropout(self.vectors(texts[0])), lengths[0])
@@ -171,11 +172,11 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def _start_at(self, variance: float) -> None:
-        """Set the predictor's bias so that training starts from mu = 1/2 and a density of this variance.
+        """Set the predictor's bias so that training starts with mu = 1/2 and a density of this variance.
 
-        sigma^2 = softplus(0) = .69 puts much of the density outside [0, 1], where the value function is extrapolated:
-        the words near the ends then get large weights of both signs (sum of |w| 8 to 10 for 1), and learning starts
-        late.
+        The default sigma^2 = softplus(0) = .69 puts much of the density outside [0, 1], where the value function is
+        extrapolated. Words near both ends then get large positive and negative weights (sum of |w| 8 to 10 instead
+        of 1), and learning starts late.
         """
         sigma_sq = float(matched_sigma_sq(torch.tensor(variance, dtype=torch.float64), self.alpha))
         self.attend.predictor.linear.bias.copy_(torch.tensor([0.0, math.log(math.expm1(sigma_sq))]))

@@ -1,15 +1,16 @@
 """Entailment model of Niculae & Blondel 2017: two GRUs, conditional encoding, additive attention over the premise.
 
     h_1..h_S = GRU_p(P x_1..x_S), learned h_0            premise
-    y        = last state of GRU_h(P x_start, P x'_1..)  hypothesis, from the premise's last state
+    y        = last state of GRU_h(P x_start, P x'_1..)  hypothesis, starting from the premise's last state
     p        = mapping(w' tanh(W_h h_s + W_y y + b)),    c = sum_s p_s h_s
     label    ~ softmax(V tanh(W [c; y] + b) + d)
 
-A GRU step is  h~ = tanh(W x + U (r * h) + b),  h' = h + z * (h~ - h).  Source: the C++ code of Martins & Astudillo
-2016, whose set-up the paper takes over (a smaller attentive variant of the conditional encoding of Rocktaschel et al.
-2016). It drops out word vectors x before the projection P, and y, the output of its hypothesis selector, which
-attention and classifier both read; c is never dropped out. (Its call for y comes before the selector's forward pass and
-so has no effect; ours has.)
+A GRU step is  h~ = tanh(W x + U (r * h) + b),  h' = h + z * (h~ - h).
+
+Source: the C++ code of Martins & Astudillo 2016, whose set-up the paper adopts (a smaller attentive variant of the
+conditional encoding of Rocktaschel et al. 2016). That code applies dropout to the word vectors x before the projection
+P, and to y, the output of its hypothesis selector, which both attention and classifier read; c has no dropout. (In the
+C++ code the dropout on y has no effect, because it is called before the selector's forward pass; ours takes effect.)
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tasks.data.symbols import EOS, FIRST, PAD, UNK
 from tasks.layers import WordVectors
 from tasks.layers.attention import AdditiveAttention
 
-TEXTS = 2  # of an example
+TEXTS = 2  # per example
 PLACES = {"attention": Place(over=("row",))}
 
 
@@ -48,14 +49,14 @@ class Options:
     l2: float = number(low=0, high=1000, help="(l2 / 2) |W|^2 in the loss; weights, not biases or word vectors")
 
     def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
-        """At least so many parameters, and activations of a batch (see `tasks.config.memory`)."""
+        """Lower bounds on the number of parameters and on the activations of a batch (see `tasks.config.memory`)."""
         e, h = self.embed_dim, self.hidden_dim
         table = 0 if self.fixed_vectors else words * e
         return table + e * h + 12 * h * h, 2 * examples * tokens * (e + 6 * h)
 
 
 class Gru(nn.Module):
-    """x [B, L, D] padded on the right, mask [B, L], h_0 [B, H] -> states [B, L, H], that of the last word [B, H]."""
+    """x [B, L, D] padded on the right, mask [B, L], h_0 [B, H] -> states [B, L, H] and the last word's state [B, H]."""
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
@@ -76,7 +77,7 @@ class Gru(nn.Module):
 
 
 class Model(nn.Module):
-    """Build from `Options`, an encoding (`size`, `classes`, `vectors`, `vector_rows`) and {"attention": mapping}."""
+    """Built from `Options`, an encoding (`size`, `classes`, `vectors`, `vector_rows`) and {"attention": mapping}."""
 
     def __init__(self, options: Options, encoded: Any, mappings: Mapping[str, nn.Module]) -> None:
         super().__init__()
@@ -100,16 +101,18 @@ class Model(nn.Module):
         self._initialize()
 
     def _layers(self) -> dict[str, nn.Linear]:
-        """All linear layers but those that a mapping brings."""
+        """All linear layers except those inside the mapping."""
         own = self.named_modules(memo=set(self.attend.mapping.modules()))
         return {name: layer for name, layer in own if isinstance(layer, nn.Linear)}
 
     def _initialize(self) -> None:
-        """U(-b, b), b = c sqrt(6 / (n_in + n_out)); c = 4 for gates and the output, else 1; zero biases."""
+        """Draw weights from U(-b, b), b = c sqrt(6 / (n_in + n_out)), with c = 4 for gates and the output and 1
+        otherwise; biases are zero.
+        """
         for name, layer in self._layers().items():
             gates = name.endswith("gates")
             rows, columns = layer.weight.shape
-            fan_out = rows // 2 if gates else rows  # update and reset gate are two layers in one
+            fan_out = rows // 2 if gates else rows  # the update and reset gates share one layer
             bound = (4.0 if gates or layer is self.output else 1.0) * math.sqrt(6.0 / (columns + fan_out))
             nn.init.uniform_(layer.weight, -bound, bound)
             if layer.bias is not None:

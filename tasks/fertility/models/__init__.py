@@ -1,1 +1,1 @@
-"""One file an architecture: `Options`, `Model`, `PLACES` (see `tasks.config.models`)."""
+"""One file per architecture, which defines `Options`, `Model` and `PLACES` (see `tasks.config.models`)."""

@@ -1,4 +1,4 @@
-"""The tagger of `tasks.seq2seq.tagger` as an architecture. It attends nowhere: `mapping` is not read."""
+"""The tagger of `tasks.seq2seq.tagger` as an architecture. It has no attention, so `mapping` is ignored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLACES: dict[str, Place] = {}
 @dataclass
 @stated("model/bilstm_tagger")
 class Options:
-    """Malaviya et al. 2018."""
+    """Options of the tagger of Malaviya et al. 2018."""
 
     embed_dim: int = integer(low=1, high=16384, help="word vector size")
     hidden_dim: int = integer(low=1, high=16384, help="of each direction")
@@ -27,7 +27,7 @@ class Options:
 
 
 class Model(Tagger):
-    """Build from `Options` and encoded pairs."""
+    """A tagger built from `Options` and encoded pairs."""
 
     def __init__(self, options: Options, encoded: Any, mappings: Mapping[str, nn.Module]) -> None:
         super().__init__(encoded.sizes[0], options.embed_dim, options.hidden_dim, options.layers, options.dropout)

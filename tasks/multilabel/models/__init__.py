@@ -1,1 +1,1 @@
-"""Architectures of the multilabel task: there is one, the linear model."""
+"""Architectures of the multilabel task; the linear model is the only one."""

@@ -1,7 +1,7 @@
 r"""The linear model, its four losses, and L-BFGS.
 
-The scores are ``z = W x + b``, the objective is ``mean loss(z, eta) + penalty / 2 ||W||^2`` with the bias free, ``eta =
-y / ||y||_1``. The pairs of mapping and loss (Laha et al. 2018, section 5.1):
+The scores are ``z = W x + b``. The objective is ``mean loss(z, eta) + penalty / 2 ||W||^2`` with ``eta = y / ||y||_1``;
+the bias is not penalised. Mappings and their losses (Laha et al. 2018, section 5.1):
 
 =================  ===============  ==================================================
 mapping            loss             predicted: labels with
@@ -14,8 +14,8 @@ sparsehourglass    hinge            ``p > 0`` (Eq. 7)
 others             fenchel_young    ``p > 0``
 =================  ===============  ==================================================
 
-All are convex; the hinges are piecewise linear, where L-BFGS has no guarantee and needs a start beside the kinks (see
-`fit`).
+All losses are convex. The hinges are piecewise linear; for these, L-BFGS has no convergence guarantee and must not
+start at a kink (see `fit`).
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from tasks.multilabel.options import Solver
 
 PLACES = {"output": Place(over=("row",), learned=False)}
 SOLVER = Solver()
-# scipy's status of L-BFGS-B for "neither converged nor out of iterations".
+# The status of scipy's L-BFGS-B for "neither converged nor out of iterations".
 LINE_SEARCH_FAILED = 2
-# hardmax's loss is least at weights of zero; the constrained mappings need bounds.
+# The loss of hardmax has its minimum at zero weights; the constrained mappings need bounds.
 FENCHEL_YOUNG = tuple(n for n in losses.REGULARISERS if n != "hardmax" and not n.startswith("constrained"))
 HINGES = ("sparsemax", "sparsegen_lin", "sparsehourglass")
 
 
 @dataclass
 class Options:
-    """A linear model has nothing to set."""
+    """A linear model has no options."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """A mapping with its parameters and the loss that trains for it.
+    """A mapping with its parameters and the loss used to train with it.
 
     Raises:
-        ValueError: a loss that the mapping does not have, naming those it has.
+        ValueError: the mapping does not have this loss; the message names the losses that it has.
     """
 
     mapping: str
@@ -85,7 +85,7 @@ class Output:
 
     @property
     def dense(self) -> bool:
-        """Whether every label has a positive probability, so that a threshold decides."""
+        """Whether every label has a positive probability, so that labels are selected by a threshold."""
         return self.mapping == "softmax"
 
     def value(self, scores: Tensor, eta: Tensor) -> Tensor:
@@ -102,18 +102,18 @@ class Output:
         return losses.sparsegen_hinge(scores, eta, self.params.get("lam", 0.0), **options)
 
     def distribution(self, scores: np.ndarray) -> np.ndarray:
-        """rho(z): `[..., classes]` -> distributions of that shape."""
+        """Apply the mapping, rho(z): scores `[..., classes]` -> distributions of the same shape."""
         return sa.make(self.mapping, **self.params)(torch.as_tensor(scores)).numpy()
 
 
 def output_of(task: Mapping[str, Any], mapping: Mapping[str, Any]) -> Output:
-    """Of the nodes of those names. Raises ValueError when loss and mapping do not go together."""
+    """The output for the nodes `task` and `mapping`. Raises ValueError if loss and mapping are incompatible."""
     node = nodes_at(mapping, PLACES)["output"]
     return Output(node["name"], parameters(node), task["loss"], task["half_pairs"], task["corrected"])
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:
-    """What is wrong between loss, mapping and the values that are tried of its parameters, one sentence each."""
+    """Conflicts between the loss, the mapping and the values tried for its parameters, one sentence each."""
     task = config["task"]
     try:
         output = output_of(task, config["mapping"])
@@ -131,7 +131,9 @@ def problems(config: Mapping[str, Any]) -> list[str]:
 
 @dataclass
 class Fit:
-    """Weights `[1 + features, classes]` (the bias first), the objective there, evaluations and iterations spent."""
+    """Weights `[1 + features, classes]` (bias first), the objective at these weights, and the numbers of evaluations
+    and iterations used.
+    """
 
     weights: np.ndarray
     objective: float
@@ -139,7 +141,7 @@ class Fit:
     iterations: int
 
     def scores(self, features: np.ndarray) -> np.ndarray:
-        """z `[documents, classes]`."""
+        """The scores z, `[documents, classes]`."""
         return self.weights[0] + features @ self.weights[1:]
 
 
@@ -152,8 +154,8 @@ def fit(
     Args:
         features: `[documents, features]`.
         eta: target distributions `[documents, classes]`.
-        start: weights to start from (default: zeros); the hinges start from sparsemax+huber's solution where that is
-            better, moved a little.
+        start: initial weights (default: zeros). The hinges use the solution of sparsemax+huber instead if it is better
+            than `start` or if there is no `start`, and perturb the initial weights slightly.
     """
     from scipy.optimize import minimize
 
@@ -171,8 +173,8 @@ def fit(
     at = np.zeros(shape).ravel() if start is None else start.ravel()
     random = np.random.default_rng(0)
     if output.loss == "hinge":
-        # Where scores are equal the hinges have kinks at which the line search finds no descent: zero is one, and what
-        # a large penalty ends at often another. The smooth huber loss has its minimum close by.
+        # The hinges have kinks where scores are equal, and the line search finds no descent there. Zero is a kink, and
+        # so is often the solution for a large penalty. The smooth huber loss has its minimum nearby.
         smooth = fit(features, eta, Output("sparsemax", {}, "huber"), penalty, solver).weights.ravel()
         if start is None or objective(smooth)[0] < objective(at)[0]:
             at = smooth

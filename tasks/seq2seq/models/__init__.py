@@ -1,1 +1,1 @@
-"""Encoder-decoders: a file each, found by its name."""
+"""Encoder-decoders, one file each; a model is found by the name of its file."""

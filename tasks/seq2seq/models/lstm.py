@@ -7,10 +7,10 @@
     y_t      ~ softmax(W_g a_t + b_g)
 
 Source: OpenNMT-py at defffb2f (the toolkit of Niculae & Blondel 2017 and Laha et al. 2018); scores after Luong et al.
-2015 (general, dot) and Bahdanau et al. 2015 (additive). Without input feeding all target steps attend in one call.
+2015 (general, dot) and Bahdanau et al. 2015 (additive). Without input feeding, all target steps attend in one call.
 
-Training and search share one path. A mapping with a state (`start`, `step`) keeps it in the decoder's state, under keys
-that begin with "mapping."; teacher forcing threads it over the steps too.
+Training and search share the same code. A stateful mapping (`start`, `step`) keeps its state in the decoder's state,
+under keys that begin with "mapping."; teacher forcing also passes this state from step to step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Tensors = dict[str, Tensor]  # batch-first tensors by name
 @dataclass
 @stated("model/lstm_opennmt")
 class Options:
-    """OpenNMT's encoder-decoder; the defaults are its own of May 2017."""
+    """OpenNMT's encoder-decoder, with its defaults of May 2017."""
 
     attention: str = choice(REQUIRED, *KINDS, help="score function")
     mask_padding: bool = flag(help="false: padding takes part in training attention, as in the 2017 code")
@@ -60,7 +60,7 @@ class Options:
         return found
 
     def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
-        """At least so many parameters, and activations of a batch (see `tasks.config.memory`)."""
+        """Lower bounds on the number of parameters and on the activations of a batch (see `tasks.config.memory`)."""
         e, h = self.embed_dim, self.hidden_dim
         recurrent = 4 * h * (e + (2 * self.layers - 1) * h) * (1 if self.bidirectional else 2)
         tables = words * e if self.share_embeddings else words * (2 * e + h)
@@ -73,7 +73,7 @@ class Model(nn.Module):
 
     Args:
         options: see `Options`.
-        source_size, target_size: vocabularies, special symbols included.
+        source_size, target_size: sizes of the vocabularies, special symbols included.
         mappings: {"cross": the attention mapping}.
     """
 
@@ -100,7 +100,7 @@ class Model(nn.Module):
                 raise ValueError(f"share_embeddings=true needs one vocabulary for both sides, got {sizes}")
             self.target_embed.weight = self.generator.weight = self.source_embed.weight
         for name, parameter in self.named_parameters():
-            if ".mapping." not in name:  # a learned lambda starts where its configuration says
+            if ".mapping." not in name:  # a learned lambda keeps its configured initial value
                 nn.init.uniform_(parameter, -options.init_range, options.init_range)
         for embedding in (self.source_embed, self.target_embed):
             nn.init.zeros_(embedding.weight[PAD])
@@ -108,10 +108,10 @@ class Model(nn.Module):
         self.inputs, self.stateful = getattr(spec, "inputs", ()), getattr(spec, "stateful", False)
 
     def encode(self, src_tokens: Tensor, src_lengths: Tensor) -> Tensors:
-        """src_tokens [B, S] padded on the right, src_lengths [B] -> what the decoder reads of the source.
+        """Encode a batch of sources for the decoder: src_tokens [B, S], padded on the right, and src_lengths [B].
 
         Returns:
-            states, keys [B, S, H], mask [B, S] (True = a word), lengths [B], h, c [B, layers, H].
+            a dictionary with states, keys [B, S, H], mask [B, S] (True = a word), lengths [B], h, c [B, layers, H].
         """
         x = self.embed_dropout(self.source_embed(src_tokens))
         states, (h, c) = packed(self.encoder, x, src_lengths)
@@ -127,7 +127,7 @@ class Model(nn.Module):
         return h.unflatten(0, (self.options.layers, -1)).permute(2, 0, 1, 3).flatten(2)
 
     def start(self, memory: Tensors) -> Tensors:
-        """The decoder's state before the first step: h, c [B, layers, H], feed [B, H] (a_{t-1}), the mapping's own."""
+        """The decoder's initial state: h, c [B, layers, H], feed [B, H] (a_{t-1}) and the state of the mapping."""
         state = {"h": memory["h"], "c": memory["c"], "feed": torch.zeros_like(memory["h"][:, 0])}
         if self.stateful:
             mask = self._mask(memory)
@@ -137,17 +137,20 @@ class Model(nn.Module):
         return state
 
     def step(self, tokens: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
-        """tokens [B] -> logits of the next token [B, V], attention [B, S], state."""
+        """One decoding step: tokens [B] -> logits of the next token [B, V], attention [B, S], new state."""
         features, weights, state = self._advance(self._embed(tokens.unsqueeze(1)), memory, state)
         return self.generator(features).squeeze(1), weights.squeeze(1), state
 
     def forward(
         self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, **inputs: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Teacher forcing: prev_output_tokens [B, T] -> logits [B, T, V], attention [B, T, S]; `inputs`: further ones of `encode`."""
+        """Teacher forcing: prev_output_tokens [B, T] -> logits [B, T, V], attention [B, T, S].
+
+        inputs: further inputs of `encode`.
+        """
         memory = self.encode(src_tokens, src_lengths, **inputs)
         x, state = self._embed(prev_output_tokens), self.start(memory)
-        steps, at_once = [], 1 if self.options.input_feeding else x.size(1)  # a_{t-1} enters the LSTM: step by step
+        steps, at_once = [], 1 if self.options.input_feeding else x.size(1)  # step by step if a_{t-1} enters the LSTM
         for part in x.split(at_once, dim=1):
             features, weights, state = self._advance(part, memory, state)
             steps.append((features, weights))
@@ -155,19 +158,19 @@ class Model(nn.Module):
         return self.generator(features), weights
 
     def compile_step(self) -> None:
-        """Run the decoder's step by torch.compile, for lengths of all kinds (a minute at the first step)."""
-        torch._dynamo.config.allow_rnn = True  # else every LSTM ends a graph
+        """Compile the decoder's step with torch.compile, for variable lengths (the first step takes about a minute)."""
+        torch._dynamo.config.allow_rnn = True  # otherwise every LSTM breaks the graph
         self._advance = torch.compile(self._advance, dynamic=True)  # type: ignore[method-assign]
 
     def _embed(self, tokens: Tensor) -> Tensor:
         return self.embed_dropout(self.target_embed(tokens))
 
     def _mask(self, memory: Tensors) -> Tensor | None:
-        """[B, S]; None in training with mask_padding=false: the 2017 code masks in the translator only."""
+        """Padding mask [B, S]; None in training with mask_padding=false (the 2017 code masks only when translating)."""
         return memory["mask"] if self.options.mask_padding or not self.training else None
 
     def _advance(self, x: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
-        """Words x [B, T, E] (T = 1 with input feeding) -> a [B, T, H], weights [B, T, S], the state after them."""
+        """Words x [B, T, E] (T = 1 with input feeding) -> a [B, T, H], weights [B, T, S], new state."""
         if self.options.input_feeding:
             x = torch.cat((x, state["feed"].unsqueeze(1)), -1)
         h, c = (state[name].transpose(0, 1).contiguous() for name in ("h", "c"))
@@ -178,15 +181,15 @@ class Model(nn.Module):
         return features, weights, {"h": h.transpose(0, 1), "c": c.transpose(0, 1), "feed": features[:, -1], **own}
 
     def _reading(self, weights: Tensor, memory: Tensors) -> Tensor:
-        """Weights of the states in the context, of the attention weights: the same, both [B, T, S]."""
+        """Attention weights [B, T, S] -> weights of the states in the context [B, T, S]; here they are the same."""
         return weights
 
     def _attend(self, queries: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensors]:
-        """queries [B, T, H] -> weights [B, T, S] and the mapping's entries of the state after them."""
+        """queries [B, T, H] -> weights [B, T, S] and the mapping's entries of the new state."""
         mapping, mask = self.attention.mapping, self._mask(memory)
         scores = self.attention.scores(queries, memory["keys"])
         if not self.stateful:
-            inputs = {name: memory[name].unsqueeze(1) for name in self.inputs}  # one value for all T steps
+            inputs = {name: memory[name].unsqueeze(1) for name in self.inputs}  # the same value for all T steps
             return mapping(scores, mask=None if mask is None else mask.unsqueeze(1), **inputs), {}
         own = {name.removeprefix(STATE): value for name, value in state.items() if name.startswith(STATE)}
         steps = []

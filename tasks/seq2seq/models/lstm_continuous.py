@@ -1,15 +1,18 @@
-"""The encoder-decoder of `lstm` with continuous attention beside discrete (Martins et al. 2020, section 4, "combined").
+"""The encoder-decoder of `lstm` with discrete plus continuous attention (Martins et al. 2020, section 4, "combined").
 
     p_t              = discrete(score(q_t, h_1..h_S))
     (mu_t, sigma_t)  = moments of p_t at the words' positions on [0, 1]
     r_t              = E[psi], psi N Gaussian basis functions, under the density with these parameters
     c_t              = sum_s p_ts h_s + B r_t                    B the ridge regression of h_1..h_S on psi
 
-The mapping is the density (continuous_softmax, continuous_sparsemax); `discrete` names the mapping over words whose moments it takes
-and whose context is added. There are no parameters besides those of `lstm`. B r_t = sum_s (G r_t)_s h_s: what depends on the length of the source
-alone (G, positions) is computed with it, so that a step costs O(N S) more than a discrete one.
+The mapping is the density (continuous_softmax or continuous_sparsemax). The option `discrete` names the mapping over
+words that provides the moments and whose context is added. There are no parameters besides those of `lstm`.
 
-The attention that a step returns, that is counted and copied from, is p_t; of it `densities` makes the rest.
+B r_t is computed as sum_s (G r_t)_s h_s. G and the positions depend only on the length of the source and are computed
+once per source, so a step costs O(N S) more than with discrete attention only.
+
+The attention that a step returns, which is used for statistics and for copying words, is p_t; `densities` computes mu,
+sigma and the density from it.
 """
 
 from __future__ import annotations
@@ -41,14 +44,14 @@ Tensors = dict[str, Tensor]
 
 
 def discrete_mappings() -> tuple[str, ...]:
-    """What `discrete` may be: mappings over rows that need nothing but scores."""
+    """Allowed values of `discrete`: mappings over rows that need only scores."""
     return tuple(name for name in sa.names(kind="simplex") if not (sa.spec(name).inputs or sa.spec(name).stateful))
 
 
 @dataclass
 @stated("model/lstm_continuous")
 class Options(lstm.Options):
-    """Those of `lstm`; N and the widths are the paper's for translation."""
+    """The options of `lstm` and the regression's; N and the widths are those of the paper for translation."""
 
     discrete: str = choice(
         REQUIRED, names=discrete_mappings, help="mapping that gives the density its moments; its context is added"
@@ -71,7 +74,7 @@ class Options(lstm.Options):
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:
-    """What a density takes for images alone."""
+    """Reject options of a density that apply only to images."""
     node = nodes_at(config["mapping"], PLACES)["cross"]
     if "max_components" in node:
         return [f"mapping={node['name']} is for images; over a sentence: {', '.join(ON_THE_LINE)}"]
@@ -83,7 +86,7 @@ def problems(config: Mapping[str, Any]) -> list[str]:
 
 
 class Model(lstm.Model):
-    """As `lstm.Model`, built from {"cross": the density}."""
+    """Like `lstm.Model`, but built from {"cross": the density}."""
 
     def __init__(self, options: Options, source_size: int, target_size: int, mappings: Mapping[str, nn.Module]) -> None:
         super().__init__(options, source_size, target_size, {"cross": sa.make(options.discrete)})
@@ -91,7 +94,7 @@ class Model(lstm.Model):
         self.basis = GaussianBasis1d.linspaced(options.rbf, widths=tuple(options.widths))
 
     def encode(self, src_tokens: Tensor, src_lengths: Tensor) -> Tensors:
-        """As `lstm.Model.encode`, with G' [B, N, S] as "regression" and the words' "positions" [B, S]."""
+        """Like `lstm.Model.encode`, plus "regression" (G' [B, N, S]) and "positions" (of the words, [B, S])."""
         memory = super().encode(src_tokens, src_lengths)
         B, N = len(src_tokens), len(self.basis)
         each = torch.eye(N, dtype=memory["states"].dtype, device=src_tokens.device).expand(B, N, N)
@@ -110,9 +113,9 @@ class Model(lstm.Model):
 
     @torch.no_grad()
     def densities(self, weights: Tensor) -> Tensors:
-        """Of an output's attention [T, S], without padding: mu [T], sigma (sigma^2) [T], density [T, S].
+        """From an output's attention [T, S], without padding: mu [T], sigma (sigma^2) [T], density [T, S].
 
-        The density is its mass per word, density / S at the words' cell centres: zero exactly off its support.
+        "density" is the mass per word (see `density_on_words`), which is exactly zero outside the support.
         """
         words = torch.ones(len(weights), weights.size(1), dtype=torch.bool, device=weights.device)
         mu, sigma_sq = self._density(weights, document_positions(words, self.options.positions))

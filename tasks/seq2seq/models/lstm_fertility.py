@@ -1,11 +1,12 @@
-"""The encoder-decoder of `lstm` that gives its mapping fertilities: how much attention a source word gets over all steps.
+"""The encoder-decoder of `lstm` that passes fertilities to its mapping: limits on a source word's total attention.
 
-    f_i    constant, or of the word's type, of the very pair, or predicted          (Malaviya et al. 2018)
-    f_sink = inf: a position after the source takes what no word is to have
+    f_i    constant, or given by the word's type or by the sentence pair, or predicted          (Malaviya et al. 2018)
+    f_sink = inf: a position after the source takes the attention that no word should get
 
-The sink is read by the encoder behind the last word (as `<s>`, which no source holds) and stands in the last column of what the
-decoder attends to; the attention that is returned is that of the words. With `coverage` the scores also see what each position has
-received so far (Tu et al. 2016, as `-coverage_attn` of OpenNMT-py): score(q_t, tanh(h_i + w sum_{t' < t} p_{t'i})).
+The encoder reads the sink after the last word, as the symbol `<s>`, which does not occur in sources. It is the last
+column of the positions that the decoder attends to; the returned attention contains only the words. With `coverage`,
+the scores also depend on the attention that each position has received so far (Tu et al. 2016, like `-coverage_attn` of
+OpenNMT-py): score(q_t, tanh(h_i + w sum_{t' < t} p_{t'i})).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Tensors = dict[str, Tensor]
 @dataclass
 @stated("model/lstm_fertility")
 class Options(lstm.Options):
-    """As `lstm`, and what the fertilities are."""
+    """The options of `lstm`, and those of the fertilities."""
 
     fertility: str = choice(
         REQUIRED, *FERTILITIES,
@@ -49,7 +50,7 @@ class Options(lstm.Options):
 
 
 class Model(lstm.Model):
-    """As `lstm.Model`; `adopt` takes what the training data say of fertilities."""
+    """Like `lstm.Model`; `adopt` loads fertilities learned from the training data."""
 
     def __init__(self, options: Options, source_size: int, target_size: int, mappings: dict[str, nn.Module]) -> None:
         super().__init__(options, source_size, target_size, mappings)
@@ -62,10 +63,9 @@ class Model(lstm.Model):
             self.tagger = Tagger(source_size, options.tagger_dim, options.tagger_dim).requires_grad_(False)
 
     def adopt(self, folder: Path | None) -> None:
-        """Take the fertilities of types, or the tagger, from a folder of encoded pairs (`tasks.seq2seq.fertility`).
-
+        """Load the fertilities of word types, or the tagger, from a folder made by `tasks.seq2seq.fertility`.
         Raises:
-            ValueError: no folder of ours, and fertilities that are learned from data.
+            ValueError: the fertilities are learned from data, but there is no folder of encoded pairs.
         """
         kind = self.options.fertility
         if kind != "constant" and folder is None:
@@ -84,10 +84,12 @@ class Model(lstm.Model):
         return self
 
     def encode(self, src_tokens: Tensor, src_lengths: Tensor, fertility: Tensor | None = None) -> Tensors:
-        """As `lstm.Model.encode`, and fertility [B, S]; with a sink all of them have it as a last column, [B, S + 1, ...].
+        """Like `lstm.Model.encode`, with fertility [B, S] added.
+
+        With a sink, the sink is the last column of states, keys, mask and fertility, [B, S + 1, ...].
 
         Args:
-            fertility: [B, S], of the pair; with fertility=actual.
+            fertility: [B, S], the counts of the sentence pair; used with fertility=actual.
         """
         words = self._fertilities(src_tokens, src_lengths, fertility)
         if not self.options.sink:
@@ -102,7 +104,7 @@ class Model(lstm.Model):
         return {**memory, "mask": mask, "fertility": F.pad(words, (0, 1), value=torch.inf)}
 
     def _fertilities(self, src_tokens: Tensor, src_lengths: Tensor, given: Tensor | None) -> Tensor:
-        """[B, S]; 1 at padding."""
+        """The fertilities of the words, [B, S]; 1 at padding."""
         kind, like = self.options.fertility, self.attend_out.weight
         if kind == "constant":
             found = like.new_full(src_tokens.shape, self.options.constant)
@@ -151,7 +153,7 @@ class Model(lstm.Model):
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:
-    """A mapping without fertilities has no use for those of a tagger or an aligner."""
+    """Reject fertilities from a tagger or an aligner if the mapping does not use fertilities."""
     import sparse_attention as sa
 
     node = nodes_at(config["mapping"], PLACES)["cross"]

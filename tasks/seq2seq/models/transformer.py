@@ -1,16 +1,17 @@
-"""The Transformer (Vaswani et al. 2017), with an attention mapping each for its three places.
+"""The Transformer (Vaswani et al. 2017), with a separate attention mapping for each of its three places.
 
     x   = sqrt(E) embed(word) + position                        sines and cosines, section 3.5
     h   = layers of [self-attention, feed-forward]              over the source: the place "encoder"
     g_t = layers of [self-attention, attention to h, feed-forward]    over y_<t: "decoder"; over h: "cross"
     y_t ~ softmax(W_g g_t)
 
-Each sub-layer F is in a residual connection, norm(x + F(x)), or x + F(norm(x)) with `pre_norm` and a norm at the end
-(Xiong et al. 2020). A head's attention is mapping(q k / sqrt(d)). A hyperparameter of the mapping that is "learned" has a
-value for every head of every layer (Correia et al. 2019, for alpha of entmax). Every layer has its own copy of the mapping.
+Each sub-layer F has a residual connection: norm(x + F(x)), or with `pre_norm` x + F(norm(x)) and a norm at the end
+(Xiong et al. 2020). A head's attention is mapping(q k / sqrt(d)). A "learned" hyperparameter of the mapping has a
+separate value for every head of every layer (Correia et al. 2019, for alpha of entmax). Every layer has its own copy of
+the mapping.
 
-Training and search share one path: the state holds the keys and values of the words so far, and teacher forcing attends
-over them with a causal mask. What was masked and what is not there yet is the same to a mapping over rows.
+Training and search share the same code: the state holds the keys and values of the words so far, and teacher forcing
+uses a causal mask. For a mapping over rows, masked positions and positions that do not exist yet are equivalent.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Cache = tuple[Tensor, Tensor]  # keys and values [B, heads, words, E / heads]
 @dataclass
 @stated("model/transformer_base")
 class Options:
-    """Sizes of encoder and decoder; the defaults are the base model of Vaswani et al. 2017."""
+    """Sizes of encoder and decoder; the defaults are those of the base model of Vaswani et al. 2017."""
 
     layers: int = integer(low=1, high=64, help="of the encoder, and as many of the decoder")
     hidden_dim: int = integer(low=2, high=16384, help="of word vectors and layers: even, a multiple of heads")
@@ -62,7 +63,7 @@ class Options:
         return found
 
     def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
-        """At least so many parameters, and activations of a batch (see `tasks.config.memory`)."""
+        """Lower bounds on the number of parameters and on the activations of a batch (see `tasks.config.memory`)."""
         h, f = self.hidden_dim, self.ff_dim
         tables = words * h * (1 if self.share_embeddings else 2 if self.share_output else 3)
         layers = self.layers * (12 * h * h + 4 * h * f)
@@ -71,7 +72,7 @@ class Options:
 
 
 class Layer(nn.Module):
-    """Self-attention, attention to the source where there is a mapping for it, feed-forward."""
+    """Self-attention, attention to the source (only if there is a mapping for it), and feed-forward."""
 
     def __init__(self, options: Options, own: nn.Module, cross: nn.Module | None = None) -> None:
         super().__init__()
@@ -89,13 +90,14 @@ class Layer(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None, before: Cache | None = None, source: Cache | None = None, source_mask: Tensor | None = None
     ) -> tuple[Tensor, Cache, Tensor]:  # fmt: skip
-        """One layer.
+        """Apply the layer to T words.
 
         Args:
             x: [B, T, E]. mask: bool, broadcastable to [B, heads, T, t + T], True = keep.
-            before: of the t words before. source: of the source, with its mask [B, 1, 1, S].
+            before: keys and values of the t previous words. source: keys and values of the source.
+            source_mask: [B, 1, 1, S].
         Returns:
-            [B, T, E], keys and values of the t + T words, weights [B, heads, T, .] of the last attention.
+            states [B, T, E], keys and values of the t + T words, weights [B, heads, T, .] of the last attention.
         """
         queries, keys, values = self.own.project(self._enter(0, x))
         if before is not None:
@@ -121,8 +123,8 @@ class Model(nn.Module):
 
     Args:
         options: see `Options`.
-        source_size, target_size: vocabularies, special symbols included.
-        mappings: one for each of `PLACES`.
+        source_size, target_size: sizes of the vocabularies, special symbols included.
+        mappings: one mapping for each of `PLACES`.
     """
 
     def __init__(self, options: Options, source_size: int, target_size: int, mappings: dict[str, nn.Module]) -> None:
@@ -158,10 +160,11 @@ class Model(nn.Module):
             nn.init.zeros_(embedding.weight[PAD])
 
     def encode(self, src_tokens: Tensor, src_lengths: Tensor) -> Tensors:
-        """src_tokens [B, S] padded on the right -> what the decoder reads of the source.
+        """Encode a batch of sources for the decoder: src_tokens [B, S], padded on the right.
 
         Returns:
-            mask [B, S] (True = a word), and of each decoder layer i keys.i, values.i [B, heads, S, E / heads].
+            a dictionary with mask [B, S] (True = a word) and, for each decoder layer i, keys.i and values.i
+            [B, heads, S, E / heads].
         """
         mask = src_tokens.ne(PAD)
         x = self._embed(self.source_embed, src_tokens)
@@ -171,22 +174,22 @@ class Model(nn.Module):
         return {"mask": mask, **_named(layer.cross.project(x, "kv") for layer in self.decoder)}
 
     def start(self, memory: Tensors) -> Tensors:
-        """The decoder's state before the first step: no words yet, keys.i and values.i [B, heads, 0, E / heads]."""
+        """The decoder's initial state, without words: keys.i and values.i [B, heads, 0, E / heads]."""
         return {name: value[:, :, :0] for name, value in memory.items() if name != "mask"}
 
     def step(self, tokens: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
-        """tokens [B] -> logits of the next token [B, V], attention [B, S], state."""
+        """One decoding step: tokens [B] -> logits of the next token [B, V], attention [B, S], new state."""
         features, weights, state = self._advance(tokens.unsqueeze(1), memory, state)
         return self.generator(features).squeeze(1), weights.squeeze(1), state
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Teacher forcing: prev_output_tokens [B, T] -> logits [B, T, V], attention [B, T, S] as `_advance` gives it."""
+        """Teacher forcing: prev_output_tokens [B, T] -> logits [B, T, V], attention [B, T, S] (see `_advance`)."""
         memory = self.encode(src_tokens, src_lengths)
         features, weights, _ = self._advance(prev_output_tokens, memory, self.start(memory))
         return self.generator(features), weights
 
     def _embed(self, table: nn.Embedding, tokens: Tensor, first: int = 0) -> Tensor:
-        """tokens [B, T], the first of them at position `first` -> [B, T, E]"""
+        """Embed tokens [B, T], the first of which has position `first` -> [B, T, E]."""
         x = table(tokens)
         half = x.size(-1) // 2
         rates = torch.exp(torch.arange(half, device=x.device) * (-math.log(1e4) / half))
@@ -194,7 +197,7 @@ class Model(nn.Module):
         return self.dropout(x * x.size(-1) ** 0.5 + torch.cat((angles.sin(), angles.cos()), -1).to(x.dtype))
 
     def _advance(self, tokens: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
-        """The next words [B, T] -> features [B, T, E], weights [B, T, S] (mean of the last layer's heads), the state after."""
+        """The next words [B, T] -> features [B, T, E], weights [B, T, S] (mean of the last layer's heads), state."""
         before, T = state["keys.0"].size(2), tokens.size(1)
         x = self._embed(self.target_embed, tokens, before)
         causal = torch.ones(T, before + T, dtype=torch.bool, device=x.device).tril(before) if T > 1 else None
@@ -206,7 +209,7 @@ class Model(nn.Module):
 
 
 def _named(caches: Iterable[Cache]) -> Tensors:
-    """keys.i and values.i of each layer i."""
+    """The keys and values of each layer i, under the names keys.i and values.i."""
     return {f"{name}.{i}": value for i, cache in enumerate(caches) for name, value in zip(("keys", "values"), cache)}
 
 

@@ -1,10 +1,11 @@
-"""From the cells of an image to one vector, by discrete or by continuous attention (Martins et al. 2020, section 4).
+"""Reduces the regions of an image to one vector by discrete or continuous attention (Martins et al. 2020, section 4).
 
-    p = mapping(scores)                       weights on the cells [B, L], seen as a row or as a grid; context sum_l p_l y_l
-    p = discrete(scores), context B r         moments of p at the cells' centres -> density on [0, 1]^2 -> r = E[psi(t)];
-                                              B the ridge regression of the cells' vectors on the basis functions psi
+    p = mapping(scores)                       weights of the regions [B, L], as a row or a grid; context sum_l p_l y_l
+    p = discrete(scores), context B r         moments of p at the regions' centres -> density on [0, 1]^2
+                                              -> r = E[psi(t)]; B the ridge regression of the regions' vectors on the
+                                              basis functions psi
 
-The second where the mapping is a density: the continuous context replaces the discrete one.
+The second form is used if the mapping is a density; the continuous context then replaces the discrete one.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from tasks.vqa.models._layers import Scorer
 
 
 class Reduced(NamedTuple):
-    """The image's context [B, D] and where it was taken.
+    """The context [B, D] of an image and the attention from which it was computed.
 
-    weights [B, L]: discrete weights of the cells. mu, sigma: the density (with K components for a mixture, whose shares
-    are pi [B, K]); None for discrete attention.
+    weights [B, L]: discrete weights of the regions. mu, sigma: parameters of the density; None for discrete attention.
+    A mixture has K components with shares pi [B, K].
     """
 
     context: Tensor
@@ -39,12 +40,12 @@ class Reduced(NamedTuple):
 
 
 class ImageReduction(nn.Module):
-    """The layer that the rows of the paper's table differ in.
+    """The attention layer over image regions; the rows of the paper's table differ only in this layer.
 
     Args:
-        mapping: over rows (scores [B, L] -> weights [B, L]), over grids ([B, rows, columns]), or a density.
-        discrete: the mapping over rows whose moments a density takes; softmax in the paper.
-        grid: (rows, columns) of the cells.
+        mapping: a mapping over rows (scores [B, L] -> weights [B, L]), over grids ([B, rows, columns]), or a density.
+        discrete: the mapping over rows that provides the moments of a density; softmax in the paper.
+        grid: (rows, columns) of the regions.
         fit: basis, ridge, pad_positions and moment_match of `ContinuousAttention2d`.
     """
 
@@ -66,7 +67,7 @@ class ImageReduction(nn.Module):
                 self.continuous = ContinuousAttention2d(grid, alpha=self.alpha, quadrature=quadrature, **fit)
 
     def forward(self, y: Tensor) -> Reduced:
-        """y [B, L, H]"""
+        """Reduce the vectors y [B, L, H] of the regions to a context."""
         scores = self.score(y)
         p = self.mapping(scores.unflatten(1, self.grid) if self.mapping.spec.over == "grid" else scores).flatten(1)
         if self.continuous is None:
@@ -76,15 +77,15 @@ class ImageReduction(nn.Module):
         return Reduced(self.merge(context.to(y.dtype)), p, info.mu, info.sigma, pi)
 
     def cell_weights(self, reduced: Reduced) -> Tensor:
-        """Attention per cell [B, L], see the function of this name."""
+        """Attention per region [B, L]; see the function of the same name."""
         return cell_weights(reduced, self.alpha, self.grid)
 
 
 def cell_weights(reduced: Reduced, alpha: float | None, grid: tuple[int, int]) -> Tensor:
-    """Attention per cell [B, L]: the discrete weights, or the density at the cells' centres times a cell's area.
+    """Attention per image region [B, L]: the discrete weights, or the density at a region's centre times its area.
 
-    The latter sums to about one where the density is wide against a cell. Exact zeros are cells outside the support; a
-    Gaussian has none, also where it underflows.
+    The latter sums to about one if the density is wide compared with a region. Regions outside the support get exactly
+    zero; a Gaussian gives no zeros, even where it underflows.
     """
     if alpha is None or reduced.mu is None or reduced.sigma is None:
         return reduced.weights

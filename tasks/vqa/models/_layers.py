@@ -1,4 +1,4 @@
-"""What co-attention is made of: multi-head attention, the layer around it, scores of words or cells, a small CNN."""
+"""Building blocks of co-attention: multi-head attention, its layer, scores of words or image regions, a small CNN."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class SmallCnn(nn.Module):
-    """Convolutions 3 x 3, batch norm and ReLU, trained with the rest: uint8 [U, h, w, 3] -> [U, L, channels[-1]]."""
+    """3 x 3 convolutions, batch norm and ReLU, trained with the rest: uint8 [U, h, w, 3] -> [U, L, channels[-1]]."""
 
     def __init__(self, channels: Sequence[int], strides: Sequence[int]) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class SmallCnn(nn.Module):
 
     @staticmethod
     def grid(pixels: tuple[int, int], strides: Sequence[int]) -> tuple[int, int]:
-        """(rows, columns) of the feature map of an image of `pixels` = (height, width)."""
+        """(rows, columns) of the feature map for an image of size `pixels` = (height, width)."""
         rows, columns = pixels
         for stride in strides:
             rows, columns = -(-rows // stride), -(-columns // stride)
@@ -52,7 +52,7 @@ class Attend(nn.Module):
 
 
 class Layer(nn.Module):
-    """Self-attention, attention to the other modality where `guided`, feed-forward; residual, norm after each."""
+    """Self-attention, attention to the other modality (if `guided`), and feed-forward, each with residual and norm."""
 
     def __init__(self, dim: int, heads: int, ff_dim: int, dropout: float, guided: bool) -> None:
         super().__init__()
@@ -63,23 +63,23 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def look_at_own(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """The self-attention step alone: x [B, L, H], mask [B, L] -> [B, L, H]."""
+        """Only the self-attention step: x [B, L, H], mask [B, L] -> [B, L, H]."""
         return self.norms[0](x + self.dropout(self.own(x, x, mask)))
 
     def finish(self, x: Tensor, other: Tensor | None = None, other_mask: Tensor | None = None) -> Tensor:
-        """What follows it: x [B, L, H], other [B, S, H], other_mask [B, S] -> [B, L, H]."""
+        """The steps after self-attention: x [B, L, H], other [B, S, H], other_mask [B, S] -> [B, L, H]."""
         if self.other is not None:
             assert other is not None
             x = self.norms[1](x + self.dropout(self.other(x, other, other_mask)))
         return self.norms[-1](x + self.dropout(self.feed(x)))
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """An unguided layer."""
+        """Apply an unguided layer."""
         return self.finish(self.look_at_own(x, mask))
 
 
 class Scorer(nn.Sequential):
-    """One score per word or cell, by a small MLP: [B, L, H] -> [B, L]."""
+    """Computes one score per word or image region with a small MLP: [B, L, H] -> [B, L]."""
 
     def __init__(self, dim: int, mlp_dim: int, dropout: float) -> None:
         super().__init__(nn.Linear(dim, mlp_dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(mlp_dim, 1))
@@ -89,13 +89,13 @@ class Scorer(nn.Sequential):
 
 
 class QuestionReduction(nn.Module):
-    """Softmax over the words, as in every row of the paper's table."""
+    """Softmax attention over the words, the same in every row of the paper's table."""
 
     def __init__(self, scorer: Scorer, dim: int, out_dim: int) -> None:
         super().__init__()
         self.score, self.merge = scorer, nn.Linear(dim, out_dim)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """x [B, T, H], mask [B, T] -> [B, D]"""
+        """Reduce the words to one vector: x [B, T, H], mask [B, T] -> [B, D]."""
         p = self.score(x).masked_fill(~mask, float("-inf")).softmax(-1)
         return self.merge((p.unsqueeze(1) @ x).squeeze(1))

@@ -1,12 +1,13 @@
 """MCAN, the modular co-attention network (Yu et al. 2019), with a choice of attention in its last step.
 
     question  words -> embedding -> LSTM -> self-attention x layers                     x [B, T, H]
-    image     cells -> linear -> (self-attention, attention to x) x layers              y [B, L, H]
+    image     regions -> linear -> (self-attention, attention to x) x layers            y [B, L, H]
     answer    reduce(x) + reduce(y) -> layer norm -> linear                             logits [B, A]
 
-`reduce` (AttFlat in the authors' code) scores every word or cell by a small MLP, turns the scores into weights and
-sums. Martins et al. 2020, section 4, replace the weights of the *image* alone: that is the place "image", where a
-mapping over rows or grids or a density may stand (`_image.py`). The co-attention layers and the question keep their softmax.
+`reduce` (AttFlat in the authors' code) scores every word or image region with a small MLP, turns the scores into
+weights, and computes the weighted sum. Martins et al. 2020, section 4, replace only the weights of the *image*. This is
+the place "image", which accepts a mapping over rows, a mapping over grids, or a density (`_image.py`). The co-attention
+layers and the question keep their softmax.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ NO_CNN = "model.cnn_channels and model.cnn_strides, for example [32, 64, 64] and
 
 
 def rows() -> list[str]:
-    """Mappings over rows that need nothing but scores."""
+    """Names of the mappings over rows that need only scores."""
     return [
         name
         for name in sa.names(kind="simplex")
@@ -48,7 +49,7 @@ def rows() -> list[str]:
 @dataclass
 @stated("model/mcan_small")
 class Options:
-    """Sizes and attention; the defaults are the paper's MCAN small."""
+    """Sizes and attention; the defaults are those of the paper's MCAN small."""
 
     layers: int = integer(low=1, high=1000, help="co-attention layers")
     hidden_dim: int = integer(low=1, high=16384, help="a multiple of heads")
@@ -80,7 +81,10 @@ class Options:
         return found
 
     def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
-        """At least so many parameters, and activations of a batch (see `tasks.config.memory`): of the words, not of the images."""
+        """Lower bounds on the number of parameters and on the activations of a batch (see `tasks.config.memory`).
+
+        The activations are only those of the words, not of the images.
+        """
         h, f, o = self.hidden_dim, self.ff_dim, self.flat_out_dim
         layers = self.layers * (12 * h * h + 4 * h * f)
         convolutions = sum(9 * a * b for a, b in zip(self.cnn_channels, self.cnn_channels[1:]))
@@ -89,7 +93,7 @@ class Options:
 
 
 class Model(nn.Module):
-    """Words and images to answer logits. Raises ValueError when options and data do not fit."""
+    """Maps words and images to logits of the answers. Raises ValueError if options and data do not match."""
 
     def __init__(self, options: Options, encoded: Sizes, mappings: Mapping[str, nn.Module]) -> None:
         super().__init__()
@@ -122,14 +126,14 @@ class Model(nn.Module):
         self.answer = nn.Linear(o.flat_out_dim, encoded.answer_count)
 
     def forward(self, tokens: Tensor, images: Tensor, image_of: Tensor) -> tuple[Tensor, Reduced]:
-        """Answer a batch.
+        """Answer a batch of questions.
 
         Args:
-            tokens: int64 [B, T], padded on the right; no row may consist of padding alone.
-            images: the batch's different images: uint8 [U, h, w, 3] or features [U, L, C].
-            image_of: int64 [B], the image of each question.
+            tokens: int64 [B, T], padded on the right; no row may consist only of padding.
+            images: the distinct images of the batch, uint8 [U, h, w, 3] or features [U, L, C].
+            image_of: int64 [B], the index of each question's image in `images`.
         Returns:
-            logits [B, A] and where the image was attended to.
+            logits [B, A] and the attention to the image.
         """
         mask = tokens.ne(PAD)
         x, _ = self.lstm(self.embed(tokens))
@@ -140,19 +144,19 @@ class Model(nn.Module):
         for depth, layer in enumerate(self.image_layers):
             y = layer.look_at_own(y, None)
             if depth == 0:
-                # So far the question had no part: computed once an image, also where many questions share it.
+                # Nothing so far depends on the question, so it is computed once per image, not once per question.
                 y = y[image_of]  # [B, L, H]
             y = layer.finish(y, x, mask)
         reduced = self.reduce_image(y)
         return self.answer(self.norm(self.reduce_question(x, mask) + reduced.context)), reduced
 
     def cell_weights(self, reduced: Reduced) -> Tensor:
-        """Attention per cell [B, L] of an answer: what is exactly zero there was not looked at."""
+        """Attention per region [B, L] of an answer; regions with exactly zero attention did not contribute."""
         return self.reduce_image.cell_weights(reduced)
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:
-    """What is wrong between the nodes of a configuration whose nodes are right by themselves."""
+    """Conflicts between the nodes of a configuration in which each node is valid on its own."""
     found, model = [], config["model"]
     mapping = mappings_at(config["mapping"], PLACES)["image"]
     alpha, name = density_alpha(mapping), mapping.spec.name
