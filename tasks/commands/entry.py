@@ -62,7 +62,7 @@ def command(main: Callable[..., int | None]) -> Callable[..., int]:
         except KeyboardInterrupt:
             print("stopped; run the same command again to continue", file=sys.stderr, flush=True)
             sys.stdout.flush()
-            os._exit(STOPPED)  # fairseq reads ahead in a thread, which would abort if the interpreter ended while it is inside torch
+            os._exit(STOPPED)  # fairseq's reader thread, if inside torch, would abort when the interpreter ends
         except ValueError as error:
             print(f"error: {error}", file=sys.stderr)
             return WRONG

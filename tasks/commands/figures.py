@@ -71,7 +71,7 @@ class Figure:
     column: str | None = None
     text: Sequence[str] = ()
     second: Sequence[str] = ()
-    points: str = ""  # the row whose finished grid points are all drawn, instead of several rows; rows= selects another row
+    points: str = ""  # the row whose finished grid points are drawn instead of rows; rows= selects another row
 
 
 def make(name: str, asked: Asked, out: Path | None = None) -> list[Path]:
