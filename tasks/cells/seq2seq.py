@@ -30,7 +30,7 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     settings, root = _training.options_of(options, config, "encode"), config["paths"]["data"]
     encoded = encode.encode(data, settings, root, progress, config["runtime"]["workers"])
     aligned = _aligned(config, encoded, progress)
-    pairs = aligned if fertility.needed(config) else encoded  # alignments for scores alone do not affect the training's id
+    pairs = aligned if fertility.needed(config) else encoded  # alignments only for scores do not change the id
     sizes, report = {s: len(part) for s, part in encoded.splits.items()}, encoded.report
     left_out = ", ".join(f"{n:,} {split}" for split, n in report["left_out"].items() if n)
     facts = _training.facts(
