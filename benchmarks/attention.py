@@ -1,8 +1,8 @@
-"""Time attention with exact zeros against torch's attention and against the composition of separate operations; measure memory.
+"""Time attention with exact zeros against torch's attention and the composition of separate operations; measure memory.
 
-Times are milliseconds of one thread's processor time; all implementations take turns. Queries are normal noise, scaled so that the
-support is the wanted share of the visible pairs; d = e = 64. Peak memory is measured in a fresh process: the peak reported by the
-operating system (VmHWM), minus the memory in use before the call.
+Times are milliseconds of one thread's processor time; all implementations take turns. Queries are normal noise, scaled
+so that the support is the wanted share of the visible pairs; d = e = 64. Peak memory is measured in a fresh process:
+the peak reported by the operating system (VmHWM), minus the memory in use before the call.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def density(q: Tensor, k: Tensor, v: Tensor, alpha: float, causal: bool) -> floa
 
 
 def drawn(case: AttentionCase) -> tuple[Tensor, Tensor, Tensor]:
-    """Random q, k, v ``[H, n, 64]`` with the support wanted by the case; the scale is found by bisection on the first head."""
+    """Random q, k, v ``[H, n, 64]`` with the support that the case wants, found by bisection on the first head."""
     make = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(case.heads, case.n, 64, generator=make) for _ in range(3))
     low, high = -14.0, 4.0  # bounds of log2 of the queries' scale; a larger scale means a smaller support
@@ -99,8 +99,10 @@ def drawn(case: AttentionCase) -> tuple[Tensor, Tensor, Tensor]:
 def contestants(
     q: Tensor, k: Tensor, v: Tensor, mapping: str, causal: bool, composed: bool
 ) -> dict[str, Callable[[], Tensor]]:
-    """The implementations as calls on q, k, v ``[H, n, d]``: torch's attention, sparse_attention, and, if ``composed``, the
-    composition of matrix products and mapping."""
+    """The implementations, as calls on q, k, v ``[H, n, d]``.
+
+    These are torch's attention, sparse_attention, and, if ``composed``, the composition of matrix products and mapping.
+    """
     ours = sa.make("sparsemax") if mapping == "sparsemax" else sa.make("entmax", alpha=1.5)
     found: dict[str, Callable[[], Tensor]] = {
         "sdpa": lambda: F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=causal),
@@ -182,7 +184,7 @@ def _high_water() -> float:
 
 
 def measure_memory(cases: list[AttentionCase]) -> dict[AttentionCase, dict[str, float]]:
-    """`peak_memory` of the long sparsemax cases, in MiB by implementation; the composition only up to 4,096 positions."""
+    """`peak_memory` (MiB) of the long sparsemax cases by implementation; the composition only up to 4,096 positions."""
     found = {}
     for case in cases:
         if case.mapping == "sparsemax" and case.n >= 4096 and not case.causal:

@@ -1,4 +1,4 @@
-"""Check fused sparse attention on this machine: results against the composition in float64 on the CPU, speed against torch."""
+"""Check fused sparse attention on this machine: results against float64 on the CPU, speed against torch's attention."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def compare(
     """Compare fused attention on ``device`` with the reference in float64 on the CPU. Half of the heads are padded.
 
     Returns:
-        for each case, the largest error of the output, and the error below which 99 % of the gradient's entries lie. The largest
-        error of a gradient means little: rounding may move a key at the threshold into or out of the support, and the gradient of
-        sparsemax jumps there.
+        for each case, the largest error of the output, and the error below which 99 % of the gradient's entries lie.
+        The largest error of a gradient means little: rounding may move a key at the threshold into or out of the
+        support, and the gradient of sparsemax jumps there.
     """
     found = []
     for alpha, dtype, (heads, groups, n, m, d, causal) in itertools.product(alphas, dtypes, shapes):
@@ -77,8 +77,9 @@ def _both(attend: Callable[..., Tensor], leaves: tuple[Tensor, ...], g: Tensor) 
 
 
 def speeds(device: str, sizes: Sizes) -> list[dict[str, Any]]:
-    """Microseconds of attention in bfloat16, forward and forward with backward, for ours and torch's (flash attention on a GPU).
+    """Microseconds of attention in bfloat16, forward and forward with backward.
 
+    Ours is timed in turns with torch's (flash attention on a GPU).
     Different densities are obtained by scaling the scores; the density is measured on the last 64 queries.
     """
     cuda = device == "cuda"

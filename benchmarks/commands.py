@@ -1,4 +1,4 @@
-"""The commands behind the benchmark scripts: measure, print a page or a section, and write it unless the output is `-`."""
+"""The commands of the benchmark scripts: measure, print a page or a section, and write it unless the output is `-`."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def attention(
 def training(
     models: Sequence[str], mappings: Sequence[str], turns: int, device: str, threads: int, words: int, batch: int, output: str
 ) -> None:  # fmt: skip
-    """`scripts/bench_training.py`: time training and decoding. Raises ValueError if a model or mapping cannot be timed."""
+    """`scripts/bench_training.py`: time training and search. Raises ValueError for unknown models or mappings."""
     import tasks.fairseq_plugin  # noqa: F401  registers the models
     from benchmarks import throughput
     from repro.store import provenance

@@ -1,8 +1,8 @@
 """Time continuous attention: milliseconds of rho(mu, Sigma), forward and backward, for our rules and the authors' rule.
 
-Times are absolute, so each case runs separately; if cases took turns, the large ones would evict the small ones from the cache. The
-authors' own code takes 36 ms (alpha = 1) and 2,500 ms (alpha = 2) per batch of 64 for 100 basis functions on one thread of another
-machine. The targets are absolute times for a batch of 64.
+Times are absolute, so each case runs separately; if cases took turns, the large ones would evict the small ones from
+the cache. The authors' own code takes 36 ms (alpha = 1) and 2,500 ms (alpha = 2) per batch of 64 for 100 basis
+functions on one thread of another machine. The targets are absolute times for a batch of 64.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class ContinuousCase:
-    """Attention over `functions` basis functions; the target is in milliseconds, forward and backward, for a batch of 64."""
+    """Attention over `functions` basis functions; target in milliseconds, forward and backward, for a batch of 64."""
 
     label: str
     dim: int

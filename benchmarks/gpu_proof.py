@@ -1,7 +1,7 @@
-"""`make gpu-proof`: check the kernels, train every model with mixed precision, compare losses on two devices, and train a table.
+"""`make gpu-proof`: check kernels, train all models with mixed precision, compare losses on two devices, train a table.
 
-Each part returns plain JSON values, from which `write` makes a JSON file and a page in the result folder, which is named after the
-machine. Without a GPU, everything runs on the CPU at toy size, and every page says so at the top.
+Each part returns plain JSON values, from which `write` makes a JSON file and a page in the result folder, which is
+named after the machine. Without a GPU, everything runs on the CPU at toy size, and every page says so at the top.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def training(device: str, toy: bool, folder: Path) -> list[dict[str, Any]]:
 
 
 def speeds(device: str, toy: bool, folder: Path) -> list[dict[str, Any]]:
-    """Training speed of translation models: tokens per second, and ratios of every mapping and a plain loop to softmax."""
+    """Training speed of translation models: tokens per second; ratios of every mapping and a plain loop to softmax."""
     import tasks.fairseq_plugin  # noqa: F401  registers the models
 
     sizes = throughput.Sizes(60, 4, 3, 6) if toy else throughput.Sizes(words=10_000, batch=64)
@@ -153,7 +153,7 @@ def speeds(device: str, toy: bool, folder: Path) -> list[dict[str, Any]]:
 
 
 def table(device: str, toy: bool, outputs: Path, name: str | None, rest: Sequence[str]) -> dict[str, Any]:
-    """Train a whole table: `name`; by default, the first of TABLES whose data are available, or the demo if there is none or at
+    """Train a whole table: `name`, or by default the first of TABLES with available data; the demo if there is none or at
     toy size."""
     name = name or (None if toy else _available())
     chosen, profile = name or "demo", "cpu" if name and not toy else "demo"
@@ -245,7 +245,7 @@ def run(
 
 
 def failures(found: dict[str, Any]) -> list[str]:
-    """One sentence for each result that does not agree, training step that waits for the device, and table that failed."""
+    """One sentence for each disagreement, each training step that waits for the device, and each failed table."""
     wrong = [f"{row['mapping']} in {row['dtype']} on {row['shape']}: off by {row['error']:.2g}, gradient {row['gradient_error']:.2g}"
              for row in [*found.get("agreement", []), *found.get("attention_agreement", [])] if not row["agrees"]]  # fmt: skip
     for row in found.get("models", []):

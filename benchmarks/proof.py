@@ -91,7 +91,8 @@ def compare(device: str, sizes: Sizes) -> list[dict[str, Any]]:
     Rows have a right-padded mask and some -inf; among them are masked rows, a row of ties, and a row with a NaN.
 
     Returns:
-        for each case, the largest errors of the attention and of the gradient, and whether both are within the tolerance.
+        for each case, the largest errors of the attention and of the gradient, and whether both are within the
+        tolerance.
     """
     found = []
     for label, name, params in MAPPINGS:
@@ -192,7 +193,7 @@ def launches(work: Callable[[], Any], device: str) -> int | None:
 
 
 def speeds(device: str, sizes: Sizes) -> list[dict[str, Any]]:
-    """Microseconds of forward and of forward with backward for every implementation, shape and type, and the kernel launches."""
+    """Microseconds of forward, and of forward with backward, and kernel launches, by implementation, shape and type."""
     found = []
     for rows, n in sizes.timed:
         for dtype in (torch.float32, torch.bfloat16):
@@ -215,8 +216,10 @@ def speeds(device: str, sizes: Sizes) -> list[dict[str, Any]]:
 
 
 def attention_speeds(device: str, sizes: Sizes) -> list[dict[str, Any]]:
-    """Microseconds of complete attention in bfloat16: each mapping between two matrix products, and torch's fused softmax
-    (flash attention on a GPU)."""
+    """Microseconds of complete attention in bfloat16.
+
+    Timed are each mapping between two matrix products, and torch's fused softmax (flash attention on a GPU).
+    """
     B, H, T, d = sizes.attention
     q, k, v = (torch.randn(B, H, T, d, device=device, dtype=torch.bfloat16) for _ in range(3))
     fused = partial(F.scaled_dot_product_attention, q, k, v)

@@ -1,7 +1,8 @@
 """Time attention over structures: milliseconds per call, forward and backward, compared with the solver in plain torch.
 
-The solver in plain torch is our reference, a Python loop over the batch and the oracle's calls; its time shows the cost of a factor
-package without native batching. lp-sparsemap is not compared because version 1.0 does not build with current setuptools.
+The solver in plain torch is our reference, a Python loop over the batch and the oracle's calls; its time shows the cost
+of a factor package without native batching. lp-sparsemap is not compared because version 1.0 does not build with
+current setuptools.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from benchmarks.table import medians
 
 @dataclass(frozen=True)
 class StructuredCase:
-    """Scores of shape ``shape`` [batch, ...], normal noise times ``scale``; the target is in milliseconds, forward and backward."""
+    """Scores of ``shape`` [batch, ...], normal noise times ``scale``; target in milliseconds, forward and backward."""
 
     label: str
     name: str
@@ -59,7 +60,10 @@ class StructuredRow:
 
 
 def measure_structured(cases: tuple[StructuredCase, ...], seconds: float) -> list[StructuredRow]:
-    """Time `cases`, for `seconds` per direction. The reference is timed on one problem; its time is multiplied by the batch size."""
+    """Time `cases`, for `seconds` per direction.
+
+    The reference is timed on one problem, and its time is multiplied by the batch size.
+    """
     rows = []
     for case in cases:
         x = torch.randn(case.shape, generator=torch.Generator().manual_seed(0)) * case.scale

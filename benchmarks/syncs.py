@@ -1,8 +1,9 @@
 """Find the operations that make the host wait for the GPU.
 
-On a GPU, torch reports them itself (`torch.cuda.set_sync_debug_mode`). On other devices, two torch modes find the operations that
-would wait on a GPU: those whose result has a size or value that the host must know, and methods that pass the content of a tensor to
-Python. Checks that are skipped on a GPU (`rows.shape.asynchronous`) are skipped there as well.
+On a GPU, torch reports them itself (`torch.cuda.set_sync_debug_mode`). On other devices, two torch modes find the
+operations that would wait on a GPU: those whose result has a size or value that the host must know, and methods that
+pass the content of a tensor to Python. Checks that are skipped on a GPU (`rows.shape.asynchronous`) are skipped there
+as well.
 """
 
 from __future__ import annotations

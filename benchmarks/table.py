@@ -1,8 +1,8 @@
 """The cases of the benchmark, how they are timed, and how the results are printed.
 
-Every number is a ratio to ``torch.softmax`` (or to its forward and backward) in the same run: all implementations take turns, so
-that a busy machine slows them equally, and medians over many turns are compared. With one thread, times are the thread's processor
-time; with several threads, wall-clock time.
+Every number is a ratio to ``torch.softmax`` (or to its forward and backward) in the same run: all implementations take
+turns, so that a busy machine slows them equally, and medians over many turns are compared. With one thread, times are
+the thread's processor time; with several threads, wall-clock time.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ CASES = (
 
 @dataclass
 class Row:
-    """Results of one implementation for all shapes: ratios to softmax for forward and forward+backward; None if it was not run."""
+    """Results of one implementation for all shapes: ratios to softmax, forward and forward+backward (None: not run)."""
 
     label: str
     forward: list[float | None]
@@ -75,8 +75,8 @@ class Row:
 def keep_freed_memory() -> None:
     """Make glibc's allocator reuse freed memory.
 
-    By default, it depends on the layout of the heap whether large arrays are returned to the kernel, and getting their pages again
-    takes several times as long as the mapping.
+    By default, it depends on the layout of the heap whether large arrays are returned to the kernel, and getting their
+    pages again takes several times as long as the mapping.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -87,7 +87,7 @@ def keep_freed_memory() -> None:
 
 
 def medians(functions: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
-    """Median nanoseconds of each function; they are called in turns for about ``seconds`` in total (at least five turns)."""
+    """Median nanoseconds of each function, called in turns for about ``seconds`` in total (at least five turns)."""
     clock = time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
     taken: dict[str, list[int]] = {name: [] for name in functions}
     for function in functions.values():
@@ -116,7 +116,7 @@ def _both(f: Contestant, x: Tensor, g: Tensor) -> Callable[[], None]:
 def measure(
     case: Case, shapes: tuple[tuple[int, int], ...], seconds: float, others: dict[str, Contestant]
 ) -> list[Row]:
-    """Time ``case`` and its peers on normal scores of every shape; there is no value for a peer that fails or is too slow."""
+    """Time ``case`` and its peers on normal scores of every shape; a peer that fails or is too slow gets no value."""
     rows = {label: Row(label, [], [], case if label == case.label else None) for label in (case.label, *others)}
     for r, n in shapes:
         torch.manual_seed(0)

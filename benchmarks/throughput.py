@@ -1,11 +1,12 @@
 """Measure the speed of training and beam search: every mapping against softmax, and softmax against plain loops.
 
-All implementations take turns on the same batch, so that other work on the machine slows them equally; each result is the median,
-over turns, of the ratio within a turn. Times are processor time of this process over all threads; on a GPU, wall-clock time between
-two synchronizations.
+All implementations take turns on the same batch, so that other work on the machine slows them equally; each result is
+the median, over turns, of the ratio within a turn. Times are processor time of this process over all threads; on a GPU,
+wall-clock time between two synchronizations.
 
-The plain loops use the same torch module, with torch.softmax over masked scores instead of the mapping. `PlainTraining` pads its own
-batches and uses torch's AdamW; `plain_search` keeps no attention. Texts are random, since the quality of the models is irrelevant.
+The plain loops use the same torch module, with torch.softmax over masked scores instead of the mapping. `PlainTraining`
+pads its own batches and uses torch's AdamW; `plain_search` keeps no attention. Texts are random, since the quality of
+the models is irrelevant.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def names() -> list[str]:
 
 
 def configuration(model: Sequence[str], mapping: str, sizes: Sizes, folder: Path, device: str) -> dict[str, Any]:
-    """A configuration whose data are random pairs in `folder`; configurations of different mappings differ only in the mapping."""
+    """A configuration whose data are random pairs in `folder`; for other mappings, only the mapping differs."""
     files = folder / "pairs"
     if not files.exists():
         files.mkdir(parents=True)
@@ -230,8 +231,8 @@ def turns(
         block: number of calls that are timed together.
 
     Returns:
-        ratios of softmax's time to the time of each implementation, one per turn after a first turn for warming up; and the
-        median seconds of softmax.
+        ratios of softmax's time to the time of each implementation, one per turn after a first turn for warming up; and
+        the median seconds of softmax.
     """
     cuda = torch.device(device).type == "cuda"
     clock = time.perf_counter if cuda else time.process_time

@@ -22,7 +22,7 @@ PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (5, 12, 17, 24, 26, 27, 28)] + [
 
 
 def use(wheels: Path) -> None:
-    """Install the wheels for this Python into a folder inside `wheels`, without a network, and restart the command with them."""
+    """Install the wheels for this Python into a subfolder of `wheels`, without a network, and restart the command."""
     if os.environ.get("GPU_PROOF_WHEELS"):
         return
     major, minor = sys.version_info[:2]
@@ -50,7 +50,7 @@ def use(wheels: Path) -> None:
 
 
 def needed() -> dict[str, str]:
-    """Name -> installed version for ROOTS and all packages that they require, except torch and the packages that come with it."""
+    """Name -> installed version of ROOTS and all packages that they require, without torch and what comes with it."""
     found: dict[str, str] = {}
     open_ = list(ROOTS)
     while open_:
@@ -66,7 +66,7 @@ def needed() -> dict[str, str]:
 
 
 def collect(folder: Path, versions: list[str]) -> int:
-    """Download the wheels for every Python version into `folder`; build wheels of packages that are available only as sources.
+    """Download the wheels for every Python version into `folder`; build those of packages that exist only as sources.
 
     Returns:
         0, or 1 after listing the packages that have no wheel for one of the versions.

@@ -1,4 +1,4 @@
-"""Common start of all scripts: put the repository on the path, limit libraries to one thread, import the command-line grammar."""
+"""Common start of all scripts: set the import path and one thread per library; import the command-line grammar."""
 
 from __future__ import annotations
 

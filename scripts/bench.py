@@ -1,8 +1,8 @@
 """Time every mapping against torch.softmax and other installed packages; write docs/benchmarks.md.
 
     --only       beginnings of labels, or names of mappings, separated by commas
-    --shapes     rows x length, e.g. 1280x30,64x32000     --seconds   per shape and direction (default 2)
-    --no-peers   leave out other packages                 --threads   torch threads (default 1; use more only on an idle machine)
+    --shapes     rows x length, e.g. 1280x30,64x32000  --seconds  per shape and direction (default 2)
+    --no-peers   leave out other packages              --threads  torch threads (default 1; more only on an idle machine)
     --output     file to write (default docs/benchmarks.md); - only prints
 
 Examples: python scripts/bench.py                                                      # the whole page: about ten minutes

@@ -1,7 +1,7 @@
-"""Time sa.sparse_attention against torch's attention and the composition; write the section on it in docs/benchmarks.md.
+"""Time sa.sparse_attention against torch's attention and the composition; write its section in docs/benchmarks.md.
 
     --n             positions: 512, 1024, 4096, 8192 (default all)     --seconds   per case and direction (default 2)
-    --no-memory     do not measure peak memory                         --no-decoding   do not time one query on a long cache
+    --no-memory     do not measure peak memory                         --no-decoding   skip one query on a long cache
     --trained       folder with the tensors of scripts/language_model.py (default data/cache/language_model)
     --output        file with the section (default docs/benchmarks.md); - only prints
 

@@ -1,4 +1,4 @@
-"""Compare finished cells of the store: one row per setting, with mean ± sd over seeds of scores, zeros and support; and plots.
+"""Compare finished cells of the store: one row per setting, mean ± sd over seeds of scores, zeros and support; plots.
 
     python scripts/compare.py [FILTER ...] [to=FOLDER] [paths.outputs=FOLDER]
 

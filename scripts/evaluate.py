@@ -9,7 +9,7 @@
 Examples: python scripts/evaluate.py summarization/fusedmax data=duc2004 decode.beam=10
           python scripts/evaluate.py translation/sparsemax,seed=1 data=files data.path=mine data.source_lang=fr data.target_lang=en
           python scripts/evaluate.py 0f3a decode.beam=1
-The evaluation is stored in the cell's folder, in evaluations/; if you run the same command again, it is read from there.
+The evaluation is stored in the cell's folder, in evaluations/; the same command reads it from there the next time.
 """
 
 import sys

@@ -3,8 +3,8 @@
     python scripts/figures.py FIGURE [EXPERIMENT] [--text TEXT [--with TEXT]] [--test 3,17] [--count 2] [--out FOLDER] [--png]
                               [profile=...] [seeds=2] ['rows=softmax|sparse*'] [columns=fren] [Hydra overrides of the run]
 
-    --text    your own text (may be repeated); --with: the second text of a pair, or the output that every row is forced to write
-    --test    numbers of test examples; --count: how many to draw (default 2). Without --text or --test, our sentence is drawn
+    --text    your own text (may be repeated); --with: the second text of a pair, or the output forced on every row
+    --test    numbers of test examples; --count: how many to draw (default 2). Without --text or --test: our sentence
     --out     folder (default: <paths.outputs>/figures/EXPERIMENT, which the next report shows); --png: also as PNG
 
 Examples: python scripts/figures.py niculae2017_figure1

@@ -2,11 +2,11 @@
 
     --only      rows to train: softmax, sparsemax, entmax15 (default: train all, then write the page)
     --page      train nothing; only measure speed and memory and write the page
-    --seconds   processor time for the training steps of a row (default 600)   --turns   timed steps for each mapping (default 5)
-    --root      folder of the data                                             --output  folder for the page and its JSON
+    --seconds   processor time for training a row (default 600)   --turns   timed steps for each mapping (default 5)
+    --root      folder of the data                                --output  folder for the page and its JSON
 
 Examples: python scripts/language_model.py                                   # all three rows one after another, speed, memory, the page
-          python scripts/language_model.py --only sparsemax --seconds 60     # one row, continued if it was started before
+          python scripts/language_model.py --only sparsemax --seconds 60     # one row; continues an earlier training
           python scripts/language_model.py --page --turns 9                  # speed, memory, the page of the trained rows
 """
 

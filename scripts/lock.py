@@ -1,7 +1,7 @@
 """Write requirements.lock for Python 3.11 to 3.14 on Linux and macOS.
 
-It lists every package needed for the extras `repro` and `dev`, with versions and hashes. uv resolves the versions; pip can install
-the file, too.
+It lists every package needed for the extras `repro` and `dev`, with versions and hashes. uv resolves the versions; pip
+can install the file, too.
 """
 
 import sys

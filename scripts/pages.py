@@ -1,4 +1,4 @@
-"""`make pages`: write docs/mappings, the package's type stubs and the list of mappings in its docstring from the registry."""
+"""`make pages`: from the registry, write docs/mappings, type stubs and the list of mappings in the package's docstring."""
 
 import sys
 

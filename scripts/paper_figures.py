@@ -1,6 +1,6 @@
 """Draw the papers' figures that need no data: Niculae & Blondel Fig. 2 and App. C.1, Laha et al. Figs. 1-3, Martins et al. Figs. 1-2.
 
-    python scripts/paper_figures.py [NAME ...] [--out FOLDER] [--png]    SVG, CSV and a page; default docs/results/figures
+    python scripts/paper_figures.py [NAME ...] [--out FOLDER] [--png]    SVG, CSV, a page; default docs/results/figures
 
 Examples: python scripts/paper_figures.py
           python scripts/paper_figures.py laha2018_figure1 laha2018_figure2 --out /tmp/figures --png

@@ -2,7 +2,7 @@
 
     python scripts/store.py list   [paths.outputs=FOLDER]      every training and evaluation with its state
     python scripts/store.py verify                             check every file; lists damage, exit status 1 if any
-    python scripts/store.py clean                              remove leftovers of killed processes; keeps all finished cells
+    python scripts/store.py clean                              remove leftovers of killed processes, no finished cells
     python scripts/store.py du                                 show the space used by each kind of content
     python scripts/store.py export FILE.tar [TASK/MAPPING|ID ...]   finished cells; each is checked
     python scripts/store.py import FILE.tar                    each cell is checked again; cells finished here are kept
@@ -10,7 +10,8 @@
 Examples: python scripts/store.py verify; python scripts/store.py export cells.tar translation/fusedmax;
           python scripts/store.py import cells.tar paths.outputs=/data/outputs
 
-Damaged cells are never deleted; the next run that needs a damaged cell moves it aside and trains it again (docs/store.md).
+Damaged cells are never deleted; the next run that needs a damaged cell moves it aside and trains it again
+(docs/store.md).
 """
 
 import sys

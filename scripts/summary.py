@@ -1,4 +1,4 @@
-"""Write the reproducibility summary of an experiment: scope, results, what was easy and what was hard, deviations, cost.
+"""Write the reproducibility summary of an experiment: scope, results, what was easy or hard, deviations, cost.
 
     python scripts/summary.py EXPERIMENT [EXPERIMENT ...] [profile=demo|cpu|paper] [the arguments of its table]
                               [records=FOLDER]

@@ -1,4 +1,4 @@
-"""Train and evaluate one cell; with -m, run a sweep. `--help` lists the choices and the parameters of the named mapping.
+"""Train and evaluate one cell; with -m, run a sweep. `--help` lists the choices and the named mapping's parameters.
 
     python scripts/train.py task=translation mapping=fusedmax mapping.lam=0.1 seed=2             one cell
     python scripts/train.py -m task=toy mapping=sparsegen_lin,fusedmax seed=1,2,3 grid=paper     each mapping over its own grid

@@ -1,17 +1,18 @@
-"""Check the tables, files and records of docs/results, and README's quotes from them, against records, code and checksums.
+"""Check the tables, files and records of docs/results, and README's quotes of them, against records, code, checksums.
 
     python scripts/verify.py                       check (a minute); exit status 1 if something differs
-    python scripts/verify.py --write               write the content computed from records and code into pages and files; renew checksums
+    python scripts/verify.py --write               write what follows from records and code; renew its checksums
     python scripts/verify.py --write accept='records/*'      accept that these measured files have changed, on purpose
     python scripts/verify.py --rerun               check, then train a random twentieth of the recorded demo cells again (minutes)
 
     python scripts/verify.py --rerun draw=3        draw the same cells each time
-    python scripts/verify.py --rerun of=niculae2017_table2_cpu     draw from the cells of that table, not of the demos (at least one)
+    python scripts/verify.py --rerun of=niculae2017_table2_cpu     a twentieth of that table's cells (at least one)
 
-    in=FOLDER (docs/results)   folder of pages and records       draw=N   seed of the drawn cells (default: a new one each day)
+    in=FOLDER (docs/results)   folder of pages and records       draw=N   seed of the draw (default: a new one each day)
 
-docs/verify.md explains what is compared and how, and what is not covered. The records, docs/results/records/*.jsonl, are written by
-scripts/records.py. Since machines differ, a retrained cell agrees if no score differs by more than twice its metric's tolerance.
+docs/verify.md explains what is compared and how, and what is not covered. The records, docs/results/records/*.jsonl,
+are written by scripts/records.py. Since machines differ, a retrained cell agrees if no score in its table differs by
+more than twice its metric's tolerance.
 """
 
 import sys

@@ -5,8 +5,8 @@
 Examples: python scripts/wandb_dashboard.py demo; python scripts/wandb_dashboard.py laha2018_table2 profile=cpu;
           python scripts/wandb_dashboard.py martins2020_table2 project=attention
 
-WANDB_PROJECT and WANDB_ENTITY override project= and entity=. Each call makes new workspaces and a new report and prints their
-addresses. They show the runs sent by `logger=wandb` or scripts/wandb_upload.py experiment=EXPERIMENT.
+WANDB_PROJECT and WANDB_ENTITY override project= and entity=. Each call makes new workspaces and a new report and prints
+their addresses. They show the runs sent by `logger=wandb` or scripts/wandb_upload.py experiment=EXPERIMENT.
 """
 
 import sys

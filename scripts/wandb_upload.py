@@ -1,8 +1,8 @@
-"""Send finished cells of the store to wandb, each only once, since a run has its cell's id. docs/loggers.md describes the runs.
+"""Send finished cells of the store to wandb, each only once: a run has its cell's id. See docs/loggers.md for the runs.
 
     python scripts/wandb_upload.py [FILTER ...] [logger.wandb.KEY=VALUE ...] [paths.outputs=FOLDER]
 
-    FILTER   as in scripts/compare.py: task=toy  mapping=fusedmax  seed=1,2  mapping.lam=0.1  experiment=NAME  sweep=NAME
+    FILTER   see scripts/compare.py: task=toy  mapping=fusedmax  seed=1,2  mapping.lam=0.1  experiment=NAME  sweep=NAME
     KEY      project, entity, mode, timeout; WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE, WANDB_DIR, WANDB_TAGS override them
 
 Examples: python scripts/wandb_upload.py task=toy; python scripts/wandb_upload.py experiment=laha2018_table2;

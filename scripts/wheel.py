@@ -5,8 +5,8 @@ Examples: python scripts/wheel.py
           CXX=clang++ python scripts/wheel.py                  # another compiler
           CXX=aarch64-linux-gnu-g++ python scripts/wheel.py    # a wheel for aarch64, by a cross compiler
 
-The library is copied, its kernels are compiled next to their sources for every processor type of the compiler's target platform
-(`sparse_attention/kernels/native/carry.py`), and the wheel is named after the platform.
+The library is copied, its kernels are compiled next to their sources for every processor type of the compiler's target
+platform (`sparse_attention/kernels/native/carry.py`), and the wheel is named after the platform.
 """
 
 import sys

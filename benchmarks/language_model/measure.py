@@ -21,7 +21,7 @@ from repro.store import provenance
 
 
 def speeds(folder: Path, text: Tensor, options: Options, turns: int) -> dict[str, float]:
-    """Tokens per second of a training step with the trained weights on one thread: the median for each mapping, timed in turns."""
+    """Median tokens per second of a training step with the trained weights, one thread, for all mappings in turns."""
     steps: dict[str, Callable[[], None]] = {}
     x, y = window(text, 0, options.length)
     for name in MAPPINGS:

@@ -61,8 +61,8 @@ def train(
 ) -> tuple[LanguageModel, Record]:
     """Train with AdamW at a constant rate after a warm-up, one window per step.
 
-    All mappings see the same windows in the same order. The state is saved in ``folder`` at every evaluation; a training with the
-    same options (``seconds`` may differ) continues from there.
+    All mappings see the same windows in the same order. The state is saved in ``folder`` at every evaluation; a
+    training with the same options (``seconds`` may differ) continues from there.
     """
     model, record = build(options), Record(asdict(options), source)
     adam = torch.optim.AdamW(model.parameters(), options.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)

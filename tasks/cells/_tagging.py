@@ -44,13 +44,15 @@ def config_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def named(config: Mapping[str, Any], prepared: Prepared) -> Prepared:
-    """The aligned pairs `prepared`, with the tagger included in their hash, since another tagger means another training."""
+    """The aligned pairs `prepared` with the tagger in their hash, since another tagger means another training."""
     tagger = identity.assemble(config_of(config), MODULE, prepared, [])
     return replace(prepared, sha256=identity.digest(prepared.sha256, tagger.training_id))
 
 
 def tagged(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Prepared:
-    """`prepared` with the trained tagger added to its pairs. If the tagger is not in the store, it is trained and evaluated first.
+    """`prepared` with the trained tagger added to its pairs.
+
+    If the tagger is not in the store, it is trained and evaluated first.
 
     Args:
         folder: folder of the translation's cell; the tagger is kept in the same store.

@@ -101,7 +101,10 @@ def set_tf32(config: Mapping[str, Any]) -> None:
 
 
 def save_weights(model: nn.Module, folder: Path) -> None:
-    """Write the weights to a temporary file and rename it. Shared tensors are written once; equal weights give equal bytes."""
+    """Write the weights to a temporary file and rename it.
+
+    Shared tensors are written once, and equal weights give equal bytes.
+    """
     temporary, state = folder / f".{WEIGHTS}.{os.getpid()}", model.state_dict()
     # save_model is not used because it writes the names of shared tensors in an order that differs between processes
     once = [name for name, _ in (*model.named_parameters(), *model.named_buffers()) if name in state]
@@ -147,7 +150,7 @@ def options_of(family: ModuleType, config: Mapping[str, Any], node: str) -> Any:
 
 
 def evaluation_keys(family: ModuleType) -> tuple[str, ...]:
-    """Dotted configuration keys on which a training does not depend: `decode`, and those listed in the family's options."""
+    """Dotted keys on which a training does not depend: `decode`, and those named by the family's options."""
     named = [family.EVALUATION_KEYS, family.NOT_IDENTITY]
     return ("decode", *(f"{node}.{key}" for keys in named for node in keys for key in keys[node]))
 
@@ -158,8 +161,8 @@ def facts(
     """Facts about the data for the footer of a table.
 
     Args:
-        more: further facts. If `unknown` ("split.side" -> share of tokens missing from the vocabulary) has a large share, a warning
-            is added.
+        more: further facts. If `unknown` ("split.side" -> share of tokens missing from the vocabulary) has a large
+            share, a warning is added.
     """
     many = [
         f"{share:.0%} of the tokens of {place}"

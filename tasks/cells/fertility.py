@@ -1,4 +1,4 @@
-"""Fertility cells: align the pairs, train a tagger on the fertilities of the source words, and evaluate it on the test pairs."""
+"""Fertility cells: align pairs, train a tagger on the fertilities of source words, evaluate it on the test pairs."""
 
 from __future__ import annotations
 

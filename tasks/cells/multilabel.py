@@ -1,4 +1,4 @@
-"""Multilabel classification cells: fit a linear model, select on dev, and evaluate on the test documents. Uses no fairseq."""
+"""Multilabel classification cells: fit a linear model, select on dev, evaluate on the test documents. No fairseq."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Translation and summarization cells: train an encoder-decoder, decode a test set by beam search, and score the outputs."""
+"""Translation and summarization cells: train an encoder-decoder, decode a test set by beam search, score its output."""
 
 from __future__ import annotations
 

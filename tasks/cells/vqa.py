@@ -59,7 +59,7 @@ def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: 
 
 
 def pictures(config: Mapping[str, Any]) -> Callable[[str], bytes] | None:
-    """A function that returns the image of a test record for reports (key -> small PNG), or None if there are no image files."""
+    """A function that returns the image of a test record for reports, key -> small PNG; None if there are no images."""
     images = open_data(config["data"], config["paths"]["data"]).about["images"]
     if images.source is None:
         return None

@@ -1,4 +1,4 @@
-"""Attention of the models of a finished table: on stored test examples, your own texts, forced outputs, or aligned pairs."""
+"""Attention of a finished table's models on stored test examples, your own texts, forced outputs or aligned pairs."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
     """The cells of an experiment's column (default: the first column) with the experiment's first seed.
 
     Args:
-        points: beginning of a row label. If given, all finished grid points of the matching rows are returned instead of the
-            rows; this includes rows made by add=sparsegen_lin,lam=[0,0.5].
+        points: beginning of a row label. If given, all finished grid points of the matching rows are returned instead
+            of the rows; this includes rows made by add=sparsegen_lin,lam=[0,0.5].
 
     Raises:
         ValueError: the column is unknown or has no cells.

@@ -135,7 +135,8 @@ def write_manifest(folder: Path, asked: Sequence[str], cells: Sequence[Mapping[s
 def read_manifest(folder: Path, quiet: bool = False) -> dict[str, Any] | None:
     """The content of manifest.json in a sweep's folder, or None if there is no such file.
 
-    A manifest without a checksum is accepted, with a note on stderr unless `quiet`. Raises StoreError if the file was changed.
+    A manifest without a checksum is accepted, with a note on stderr unless `quiet`. Raises StoreError if the file was
+    changed.
     """
     path = folder / "manifest.json"
     if (told := read_json(path)) is None and not path.is_file():

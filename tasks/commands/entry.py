@@ -1,14 +1,15 @@
 """The command-line grammar shared by all scripts: NAMES, key=value and --flags, derived from a function's signature.
 
-    cell                   a required word, which may contain anything    python scripts/evaluate.py toy/sparsemax,seed=1
+    cell                   a required word, which may contain anything    python scripts/evaluate.py toy/sparsemax
     *names                 further words                                  python scripts/reproduce.py demo laha2018_table2
-    *, nbest: int = 1      a value: --nbest 3, --nbest=3 or nbest=3; a dot or dash in the name is written _ in the signature
+    *, nbest: int = 1      a value: --nbest 3, --nbest=3 or nbest=3; the signature has _ for a dot or dash in the name
        only: list[str]     several values: --only softmax sparsemax, or the option twice
        heat: bool = False  --heat
        overrides           every other key=value, +key=value and ~key, for Hydra
 
-The docstring of a script is its help. A function with the parameter `arguments` parses the command line itself (train.py does,
-with Hydra); a function with the parameter `help` prints additional help. Needs only Python's standard library.
+The docstring of a script is its help. A function with the parameter `arguments` parses the command line itself
+(train.py does, with Hydra); a function with the parameter `help` prints additional help. Needs only Python's standard
+library.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 FAILED, WRONG, STOPPED = 1, 2, 130
-# Errors whose message is meant for the user. They are looked up by class name, since most scripts import neither store nor data.
+# Errors whose message is meant for the user, by class name: most scripts import neither store nor data.
 EXPECTED = ("StoreError", "DataError")
 
 
@@ -35,8 +36,8 @@ class UsageError(ValueError):
 def command(main: Callable[..., int | None]) -> Callable[..., int]:
     """Turn `main` into a script, a function `run(arguments)`.
 
-    `run` parses the arguments (default: `sys.argv`), calls `main` and returns the exit status: the value returned by `main` (0 if
-    None), 1 if it failed, 2 for invalid arguments or an invalid configuration, 130 after Ctrl-C.
+    `run` parses the arguments (default: `sys.argv`), calls `main` and returns the exit status: the value returned by
+    `main` (0 if None), 1 if it failed, 2 for invalid arguments or an invalid configuration, 130 after Ctrl-C.
     """
     wants = inspect.signature(main, eval_str=True).parameters
     text = main.__globals__["__doc__"]
@@ -135,7 +136,7 @@ def _unknown(what: str, known: list[str]) -> str:
 
 
 def _value(key: str, text: str, kind: Any) -> Any:
-    """Convert `text` to `kind`: `int`, `float`, `str`, `Path`, a `Literal`, or the item type if `kind` is a `list` of these."""
+    """Convert `text` to `kind`: `int`, `float`, `str`, `Path`, a `Literal`, or the item type of a `list` of these."""
     if typing.get_origin(kind) in (list, types.UnionType, typing.Union):
         kind = next(k for k in typing.get_args(kind) if k is not types.NoneType)
     if typing.get_origin(kind) is typing.Literal:

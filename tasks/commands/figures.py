@@ -1,7 +1,7 @@
 """The papers' figures that are drawn from trained cells: the cells, the drawing, and what the published figure shows.
 
-A figure is written to <outputs>/figures/<experiment>/<figure>_<profile>.svg, together with a file of its numbers (.json or .csv)
-and a file with the text that the report of the experiment shows about it (.about.json).
+A figure is written to <outputs>/figures/<experiment>/<figure>_<profile>.svg, together with a file of its numbers (.json
+or .csv) and a file with the text that the report of the experiment shows about it (.about.json).
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def draw(names: Sequence[str], asked: Asked, test: str, out: Path | None) -> lis
 
 
 def _finished(figure: Figure, asked: Asked) -> Finished:
-    """The finished cells of the rows and column chosen by `rows=` and `columns=`; without these, those of the figure."""
+    """The finished cells of the rows and column chosen by `rows=` and `columns=`, or else of the figure."""
     said = {o.partition("=")[0]: o.partition("=")[2] for o in asked.overrides}
     points = figure.points and said.get("rows", figure.points)
     column = None if "columns" in said else figure.column
@@ -195,7 +195,7 @@ def _stored(wanted: Sequence[int], stored: Sequence[set[int]]) -> Sequence[int]:
 
 
 def _forced(figure: Figure, asked: Asked, place) -> list[Drawn]:
-    """Draw the attention of the rows, or of the grid points of one row, while all models are forced to write the same output."""
+    """Draw the attention of rows, or of one row's grid points, while all models are forced to write the same output."""
     from tasks.seq2seq import figures
 
     of = _finished(figure, asked)

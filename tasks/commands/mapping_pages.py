@@ -1,7 +1,7 @@
-"""Generate documentation from the registry: a page per mapping, an index, type stubs, and the list in the package's docstring.
+"""Generate documentation from the registry: mapping pages, an index, type stubs, the list in the package's docstring.
 
-`scripts/pages.py` writes the files. The page of a mapping has its docstring, the docstring of its module, its source, its
-parameters and an example call.
+`scripts/pages.py` writes the files. The page of a mapping has its docstring, the docstring of its module, its source,
+its parameters and an example call.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The papers' figures that need no data, computed by our own library and written as numbers and as a picture.
 
-Each figure notes what the published figure shows; details that the paper does not state, and the values that we chose for them,
-are in `chosen`.
+Each figure notes what the published figure shows; details that the paper does not state, and the values that we chose
+for them, are in `chosen`.
 """
 
 from __future__ import annotations
@@ -267,7 +267,8 @@ def drawn(figure: PaperFigure, endings: tuple[str, ...] = ("svg",)) -> dict[str,
 def _light(svg: bytes) -> bytes:
     """Make an SVG smaller.
 
-    Its bitmaps get COLOURS colours, coordinates are cut to a hundredth of a point, and indentation and group names are removed.
+    Its bitmaps get COLOURS colours, coordinates are cut to a hundredth of a point, and indentation and group names are
+    removed.
     """
     from PIL import Image
 

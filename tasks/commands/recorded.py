@@ -1,7 +1,7 @@
 """Write the small records of a table's cells (`repro.store.archive`), and rebuild the table from them.
 
-`docs/results/records/<experiment>_<profile>.jsonl` holds the records of a table; the pages of docs/results and README show the
-table. `tasks.commands.verify` compares the pages with the records.
+`docs/results/records/<experiment>_<profile>.jsonl` holds the records of a table; the pages of docs/results and README
+show the table. `tasks.commands.verify` compares the pages with the records.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _of_sweep(asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> M
 
 @contextmanager
 def _restored(name: str, overrides: Sequence[str], path: Path) -> Iterator[tuple[Plan, Store]]:
-    """Context manager: the plan of an experiment, and a temporary store with the cells restored from a file of records."""
+    """Context manager: the plan of an experiment, and a temporary store with cells restored from a file of records."""
     _, found = archive.read(path)
     one, wanted, rest = reproduce.slots(name, overrides)
     with tempfile.TemporaryDirectory() as work:
@@ -230,7 +230,7 @@ _NUMBER = re.compile(r"\d[\d,]*\.?\d*|\.\d+")
 
 
 def blocks(text: str, page: str = "") -> Iterator[Printed]:
-    """The blocks of all tables on a page: those written by `render.to_markdown` and other tables that contain numbers."""
+    """The blocks of all tables on a page: those written by `render.to_markdown`, and other tables with numbers."""
     title, profile, block, headers, above = "", "", None, [], ""
     for line in [*text.splitlines(), "## "]:
         if line.startswith(("## ", "### ")) and block is not None:
@@ -265,8 +265,8 @@ def numbers(text: str) -> int:
 def excerpt(printed: Printed, computed: Iterable[Printed]) -> list[str] | None:
     """Differences between a table on a page and the computed table with the same rows and columns.
 
-    Returns None if no computed table has these rows and columns. The table on the page may omit rows, columns, significance marks
-    and spreads.
+    Returns None if no computed table has these rows and columns. The table on the page may omit rows, columns,
+    significance marks and spreads.
     """
     wanted = {label: cells for (_, label), cells in printed.rows.items()}
     for one in computed:

@@ -1,4 +1,4 @@
-"""Run experiments given by name: plan all cells, run those that are missing, and print each table when it is complete."""
+"""Run experiments given by name: plan all cells, run the missing ones, and print each table when it is complete."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from tasks.loggers import make_loggers
 
 # Errors that can occur before anything is run.
 ERRORS = (compose.ConfigError, plans.PlanError, DataError, StoreError, ValueError)
-# Estimated hours per epoch of the paper profile on one A100, by data set: FLOPs of the model's matrix products at 35 % (recurrent)
-# or 50 % (attention) of the card's fp32 peak, or 10 microseconds per kernel if that is longer. None of this was measured on an A100.
+# Estimated hours per epoch of the paper profile on one A100, by data set: FLOPs of the model's matrix products at 35 %
+# (recurrent) or 50 % (attention) of the card's fp32 peak, or 10 microseconds per kernel if that is longer. None of this
+# was measured on an A100.
 RATES = {
     "baseline_1m_enfr": 0.21, "gigaword": 0.38, "imdb": 0.014, "iwslt2017": 0.05, "multi30k": 0.0017, "snli": 0.055, "vqa2": 0.38,
     "multilabel": 0.0013,
@@ -82,7 +83,9 @@ def table(made: plans.Plan, store: Store, failed: Mapping[str, str] | None = Non
 
 
 def plan(names: Sequence[str], overrides: Sequence[str]) -> Planned:
-    """The cells of experiments, as selected by `overrides` (this command's own, OWN, and Hydra's). Prepares every data set.
+    """The cells of experiments, as selected by `overrides` (this command's own, OWN, and Hydra's).
+
+    Prepares every data set.
 
     Raises:
         ValueError: a name or configuration is invalid.
@@ -156,8 +159,8 @@ def adapt(one: Experiment, seeds: Sequence[str], added: Sequence[str]) -> Experi
 def _part(one: Experiment, rows: Sequence[str], columns: Sequence[str]) -> Experiment:
     """Keep the rows and columns selected by, for example, `rows=softmax|csparse*` and `columns=fren`.
 
-    Rows are matched by label, columns by name or label; their order is that of the experiment. Raises ConfigError if a pattern
-    matches nothing.
+    Rows are matched by label, columns by name or label; their order is that of the experiment. Raises ConfigError if a
+    pattern matches nothing.
     """
 
     def fitting(
@@ -179,7 +182,8 @@ def _part(one: Experiment, rows: Sequence[str], columns: Sequence[str]) -> Exper
 def _added(one: Experiment, text: str) -> list[Row]:
     """The rows that `add=NAME,key=value,key=[values]` adds.
 
-    If every column selects a grid point on dev, several values become the grid of one row; otherwise each value becomes a row.
+    If every column selects a grid point on dev, several values become the grid of one row; otherwise each value becomes
+    a row.
     """
     mapping, *parameters = re.split(r",(?![^\[]*\])", text)  # split at commas, except inside a list
     lists = {k: v[1:-1].split(",") for k, _, v in (p.partition("=") for p in parameters) if v[:1] + v[-1:] == "[]"}
@@ -218,7 +222,7 @@ def main(names: Sequence[str], overrides: Sequence[str], only_plan: bool = False
 
 
 def estimated(labelled: Sequence[tuple[str, plans.Wanted]], title: str) -> str:
-    """The text for `--plan`: number of cells, finished cells and hours, for slots labelled by their part of the plan."""
+    """The text for `--plan`: cells, finished cells and hours of slots, which are labelled by their part of the plan."""
     store = Store(labelled[0][1].config["paths"]["outputs"])
     return estimate.estimate(labelled, store, RATES).text(title)
 

@@ -115,7 +115,7 @@ def signature() -> str:
 
 
 def healthy() -> bool:
-    """True if .venv is in its original place, its interpreter starts, pip is installed, and there is no fairseq installed by
+    """True if .venv is in its original place, its interpreter starts, pip is installed, and there is no fairseq from
     earlier versions of this project."""
     asked = "import sys, sysconfig; print(sys.prefix, sysconfig.get_path('purelib'), sep='\\n')"
     try:
@@ -256,7 +256,7 @@ def steps(torch: str) -> list:
 def lock() -> int:
     """Write requirements.lock with uv. Returns the exit status."""
     asked = ["--universal", "--generate-hashes", "--no-emit-index-url", "--no-annotate", "--no-header"]
-    # fewest: if possible, one version of a package for all Python versions, so that results do not depend on the Python version
+    # fewest: if possible, one version of a package for all Pythons, so that results do not depend on the Python version
     asked += ["--fork-strategy", "fewest", "--python-version", ".".join(map(str, OLDEST)), "--upgrade"]
     made = subprocess.run(
         [str(_uv()), "pip", "compile", "--quiet", *asked, "--extra", "repro", "--extra", "dev", "pyproject.toml"],
@@ -280,7 +280,7 @@ def blocks(lock: str) -> dict:
 
 
 def get_uv(lines: dict) -> int:
-    """Install uv at its locked version; if that fails, pip is used instead, which is slower. Returns the exit status."""
+    """Install uv at its locked version; if that fails, the slower pip is used instead. Returns the exit status."""
     if _uv().exists() or _pip("--quiet", "--no-deps", "--require-hashes", requirements=lines["uv"]) == 0:
         return 0
     if unreachable():
@@ -309,7 +309,10 @@ def fairseq() -> int:
 
 
 def install(*arguments: str, requirements: str = "", **environment: str) -> int:
-    """Install with uv; if uv is missing or fails (e.g. for an index that only pip knows), with pip. Returns the exit status."""
+    """Install with uv, or with pip if uv is missing or fails (e.g. for an index that only pip knows).
+
+    Returns the exit status.
+    """
     if (
         _uv().exists()
         and _run([str(_uv()), "pip", "install", "--python", str(PYTHON)], arguments, requirements, environment) == 0

@@ -4,8 +4,8 @@
     task=toy mapping=glob(*)                                            the mappings that fit; the others are listed
     experiment=laha2018_table2 seed=1,2                                 an experiment with its rows, grids and tables
 
-Each sweep has a folder `<outputs>/sweeps/<name>` with its manifest, table and plots. Command lines that choose another sweeper
-or a launcher of Hydra (`hydra/sweeper=optuna`) are run by Hydra.
+Each sweep has a folder `<outputs>/sweeps/<name>` with its manifest, table and plots. Command lines that choose another
+sweeper or a launcher of Hydra (`hydra/sweeper=optuna`) are run by Hydra.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Resolved:
 
 
 def ours(arguments: Sequence[str]) -> bool:
-    """True if this module runs the command line (a sweep or plan), False if Hydra does (its flags, sweepers and launchers).
+    """True if this module runs the command line (sweep or plan), False if Hydra does (its flags, sweepers, launchers).
 
     Raises ConfigError if the command line has sweep arguments that are not available there.
     """
@@ -289,8 +289,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def labelled(experiments: Sequence[Experiment], slots: Sequence[Sequence[Wanted]]) -> Iterator[tuple[str, Wanted]]:
-    """(label, slot) for all slots. The label names the slot's part of the plan: column and mapping for a sweep, column for an
-    experiment."""
+    """(label, slot) for all slots.
+
+    The label names the slot's part of the plan: column and mapping for a sweep, column for an experiment.
+    """
     for one, group in zip(experiments, slots):
         for w in group:
             label = one.columns[w.column].label
@@ -298,7 +300,7 @@ def labelled(experiments: Sequence[Experiment], slots: Sequence[Sequence[Wanted]
 
 
 def refuse_wrong(resolved: Resolved) -> None:
-    """Raise ConfigError if an explicitly named configuration is invalid: a sweep starts only if all of these can run."""
+    """Raise ConfigError if an explicitly named configuration is invalid; a sweep starts only if all of them can run."""
     if resolved.wrong:
         raise ConfigError(
             f"nothing was run, because of {short(', '.join(resolved.wrong))}; correct the values, or use glob(...), which "

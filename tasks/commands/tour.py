@@ -1,4 +1,4 @@
-"""`make tour`: run the code in docs/library.md, the tour of the library, turn it into a notebook and draw its pictures."""
+"""`make tour`: run the tour of the library, docs/library.md, make a notebook of it and draw its pictures."""
 
 from __future__ import annotations
 

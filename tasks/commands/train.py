@@ -1,4 +1,4 @@
-"""Run one cell as a Hydra job: for `scripts/train.py` without -m, and for each job of Hydra's own sweepers and launchers."""
+"""Run one cell as a Hydra job, for `scripts/train.py` without -m and for jobs of Hydra's own sweepers and launchers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tasks.config import compose, overrides, pages
 from tasks.data import DataError, Progress
 from tasks.loggers import make_loggers
 
-JOBS = "SPARSE_ATTENTION_JOBS"  # variable with the folder where each job of a sweep, in any process, leaves a file when it ends
+JOBS = "SPARSE_ATTENTION_JOBS"  # variable: folder where each job of a sweep, in any process, leaves a file at its end
 
 
 def run(config: DictConfig) -> float:
-    """Run the cell and return its dev score, for Hydra's sweepers; NaN if the cell failed, so that a sweep continues."""
+    """Run the cell and return its dev score for Hydra's sweepers; NaN if it failed, so that a sweep continues."""
     import torch
 
     try:
@@ -76,7 +76,8 @@ def run(config: DictConfig) -> float:
 def _help_made_late() -> Iterator[None]:
     """Context manager that lets Hydra 1.3 run on Python 3.14.
 
-    There, argparse checks help texts when options are added, but one of Hydra's help texts is an object that is formatted later.
+    There, argparse checks help texts when options are added, but one of Hydra's help texts is an object that is
+    formatted later.
     """
     parser: Any = argparse.ArgumentParser
     check = getattr(parser, "_check_help", None)
@@ -90,7 +91,7 @@ def _help_made_late() -> Iterator[None]:
 
 
 def _ended(reason: str, told: dict[str, Any] | None = None, said: bool = False) -> float:
-    """Print why this job failed, unless `said` (already printed), and write a file for the process that started the job."""
+    """Print why this job failed, unless `said` (already printed); write a file for the process that started the job."""
     if reason and not said:
         print(reason, file=sys.stderr)
     handle, _ = tempfile.mkstemp(".json", dir=os.environ[JOBS])
@@ -117,7 +118,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _hydra(arguments: Sequence[str]) -> int:
-    """Run Hydra's command line; a Hydra sweep gets a folder and a table, too. Returns the exit status, 1 if a job failed."""
+    """Run Hydra's command line. Returns the exit status, 1 if a job failed.
+
+    A sweep of Hydra also gets a folder and a table.
+    """
     import hydra
 
     own = next((a.partition("=")[2] for a in arguments if a.startswith("sweep=")), "")

@@ -1,9 +1,10 @@
-"""Check the pages and files of docs/results against the records and code that they come from, and the rest against checksums.
+"""Check docs/results: pages and files against the records and code that they come from, the rest against checksums.
 
-A table is computed from its records and compared line by line, with everything below it. These are also recomputed: the csv files
-and plots of sweeps, the papers' figures, the properties of the mappings, the page of the language model, and the sentence about it
-in README. A record is compared with its own per-example scores. `checksums.json` has the sha256 of every file (for a page: of the
-page without its computed parts), so that changes to files that cannot be recomputed here, or their loss, do not go unnoticed.
+A table is computed from its records and compared line by line, with everything below it. These are also recomputed: the
+csv files and plots of sweeps, the papers' figures, the properties of the mappings, the page of the language model, and
+the sentence about it in README. A record is compared with its own per-example scores. `checksums.json` has the sha256
+of every file (for a page: of the page without its computed parts), so that changes to files that cannot be recomputed
+here, or their loss, do not go unnoticed.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def _of_code(results: Path, found: Expected) -> None:
 
 
 def contradictions(results: Path = RESULTS) -> list[str]:
-    """Find contradictions between a record and its own examples, between two records, and in drawn attention (sums other than 1)."""
+    """Contradictions between a record and its own examples, between two records, and in drawn attention (sum not 1)."""
     found: list[str] = []
     known: dict[tuple[str, ...], tuple[str, str]] = {}
     for path in recorded.files(results):
@@ -281,8 +282,8 @@ _UNSTABLE = re.compile(r'base64,[^"]*|url\(#[^)]*\)|(?:id|href)="[^"]*"')
 def alike(text: str, wanted: str) -> bool:
     """True if two texts are equal up to rounding.
 
-    In drawings, numbers may differ by a fiftieth of a point; in other texts, in the fifth digit. Numbers with an exponent (measured
-    slopes of a function) may differ by half.
+    In drawings, numbers may differ by a fiftieth of a point; in other texts, in the fifth digit. Numbers with an
+    exponent (measured slopes of a function) may differ by half.
     """
     drawing = wanted.startswith("<?xml")
     slack = 0.02 if drawing else 0.0

@@ -1,7 +1,9 @@
-"""Show an experiment as wandb workspaces, one per column, and a report; rows, columns and metrics come from the experiment file.
+"""Show an experiment as wandb workspaces, one per column, and a report.
 
-As in the HTML report, a column has its scores, the dev curve used for selection, score against zeros, heat maps and samples, next
-to the numbers in the paper. Runs are found by the keys that `tasks.loggers.about` sets: group, `row` and `column`.
+Rows, columns and metrics come from the experiment file.
+As in the HTML report, a column has its scores, the dev curve used for selection, score against zeros, heat maps and
+samples, next to the numbers in the paper. Runs are found by the keys that `tasks.loggers.about` sets: group, `row` and
+`column`.
 """
 
 from __future__ import annotations
@@ -103,8 +105,8 @@ def make(
 def panels(column: Column) -> list[Any]:
     """The panels of a column.
 
-    They show the mean and standard deviation over seeds of each score by row, the dev curve, score against zeros, heat maps and
-    samples.
+    They show the mean and standard deviation over seeds of each score by row, the dev curve, score against zeros, heat
+    maps and samples.
     """
     import wandb_workspaces.reports.v2 as wr
 

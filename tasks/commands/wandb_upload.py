@@ -1,4 +1,4 @@
-"""Send finished cells of the store to wandb as runs, e.g. cells from offline nodes, reused cells, and cells trained without wandb."""
+"""Send finished cells to wandb as runs: cells from offline nodes, reused cells, and cells trained without wandb."""
 
 from __future__ import annotations
 
@@ -117,7 +117,8 @@ def send(folder: Path, outputs: str, chosen: Mapping[str, Any], asked: Mapping[s
 def stored(cell: Cell, folder: Path) -> Found:
     """A finished training with its evaluations.
 
-    If a test set was evaluated in several ways, only one evaluation is used: preferably the one with the settings of the training.
+    If a test set was evaluated in several ways, only one evaluation is used: preferably the one with the settings of
+    the training.
 
     Raises:
         Damaged: the training or an evaluation is damaged.

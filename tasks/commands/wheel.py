@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def wheel(to: Path) -> Path:
-    """Compile the kernels in a copy of the library and write a wheel of the copy to the folder `to`. Returns the wheel."""
+    """Compile the kernels in a copy of the library and write a wheel of it to the folder `to`. Returns the wheel."""
     to.mkdir(parents=True, exist_ok=True)
     compiler = (build.compilers() or [["c++"]])[0]
     with tempfile.TemporaryDirectory() as scratch:

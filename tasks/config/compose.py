@@ -313,7 +313,7 @@ def with_data(config: Mapping[str, Any], name: str, overrides: Sequence[str] = (
 
 
 def further() -> Callable[[Mapping[str, Any], str], dict[str, Any]]:
-    """A version of `with_data` that composes a data set only once for configurations that differ only in seed and mapping."""
+    """`with_data`, but composing a data set only once for configurations that differ only in seed and mapping."""
     known: dict[tuple[str, str], dict[str, Any] | None] = {}
 
     def resolve(config: Mapping[str, Any], name: str) -> dict[str, Any]:

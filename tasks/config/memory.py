@@ -1,11 +1,11 @@
 """Estimate, before any data are read, whether a training can fit in memory.
 
-    bytes >= 4 (P (2 + s) processes + A)       P parameters; s numbers that the optimiser keeps per parameter (Adam 2, SGD 0)
+    bytes >= 4 (P (2 + s) processes + A)       P parameters; s numbers that the optimiser keeps for each (Adam 2, SGD 0)
                                                A activations that a batch keeps for its gradients
 
-The model's `Options.numbers` gives lower bounds of P and A: it counts only the large matrices and assumes TOKENS tokens per
-text and a vocabulary of `encode.vocab_size` words (WORDS if that is not set). So a configuration that could run is never
-rejected, but one that is accepted may still be too large.
+The model's `Options.numbers` gives lower bounds of P and A: it counts only the large matrices and assumes TOKENS tokens
+per text and a vocabulary of `encode.vocab_size` words (WORDS if that is not set). So a configuration that could run is
+never rejected, but one that is accepted may still be too large.
 """
 
 from __future__ import annotations

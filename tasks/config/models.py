@@ -66,7 +66,7 @@ def options(family: str, model: Mapping[str, Any]) -> Any:
 
 
 def nodes_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, dict[str, Any]]:
-    """Place -> dict with the mapping's name and parameters. Raises OptionsError for a place that the model does not have."""
+    """Place -> dict with the mapping's name and parameters. Raises OptionsError if the model has no such place."""
     own = mapping.get("at") or {}
     if unknown := [place for place in own if place not in places]:
         raise OptionsError(

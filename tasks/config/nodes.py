@@ -1,4 +1,4 @@
-"""Configuration nodes that do not depend on the task, data set or model: training, optimisers, runtime and launchers."""
+"""Configuration nodes that do not depend on task, data set or model: training, optimisers, runtime and launchers."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Train:
 def shares(train: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
     """(batch_size, max_tokens, update_freq) for each of `train.processes`.
 
-    They are chosen so that an update has as many examples as with one process. The accumulated batches of an update are first
-    distributed over the processes, which leaves each batch unchanged. Batches are divided only if there are more processes
-    than that can keep busy.
+    They are chosen so that an update has as many examples as with one process. The accumulated batches of an update are
+    first distributed over the processes, which leaves each batch unchanged. Batches are divided only if there are more
+    processes than that can keep busy.
 
     Raises:
         ValueError: the examples of an update, or the tokens of a batch, cannot be divided evenly.

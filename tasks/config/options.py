@@ -8,8 +8,9 @@
 
     train = read(Train, {"max_epochs": 2}, "train")
 
-`read` finds all mistakes in a node in one pass; each message names the key, the value and the allowed values. For rules that
-involve several fields, a class may define `problems(self) -> list[str]`, which is called once every field is valid by itself.
+`read` finds all mistakes in a node in one pass; each message names the key, the value and the allowed values. For rules
+that involve several fields, a class may define `problems(self) -> list[str]`, which is called once every field is valid
+by itself.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ class Kind:
 
 
 def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
-    """Class decorator, written below @dataclass, that takes the defaults of the class's own fields from `configs/<file>.yaml`.
+    """Class decorator, below @dataclass, that takes the defaults of the class's own fields from `configs/<file>.yaml`.
 
-    So a default is written only once, in the file that people read and copy. A field that is missing from the file, or whose
-    value there refers to another value (`${...}`), has no default and must be set.
+    So a default is written only once, in the file that people read and copy. A field that is missing from the file, or
+    whose value there refers to another value (`${...}`), has no default and must be set.
 
     Args:
         keys: path of the values inside the file, starting at the top level.
@@ -205,7 +206,7 @@ def listing(default: Any, of: Any, *, length: int | None = None, least: int = 0,
 
 
 def record(default: Any, of: Any, *, keys: Sequence[str] = (), help: str = "") -> Any:
-    """A dict of named values, each of which must be valid for the field `of`. If `keys` is given, only these names are allowed."""
+    """A dict of named values, each valid for the field `of`. If `keys` is given, only these names are allowed."""
     item: Kind = of.metadata["kind"]
 
     def read(value: Any) -> dict[str, Any]:

@@ -1,7 +1,9 @@
-"""Merge the overrides of a command line into one configuration with Hydra; report each error in one sentence. Needs no torch.
+"""Merge the overrides of a command line into one configuration with Hydra. Needs no torch.
 
-The chosen config files are composed once and cached; the other overrides are applied to a copy, by Hydra's own function. This
-is ten times as fast as composing every time, since most configurations of an experiment differ only in values.
+Each error is reported in one sentence.
+The chosen config files are composed once and cached; the other overrides are applied to a copy, by Hydra's own
+function. This is ten times as fast as composing every time, since most configurations of an experiment differ only in
+values.
 """
 
 from __future__ import annotations
@@ -120,7 +122,9 @@ class Swept:
 
 
 def swept(overrides: Sequence[str]) -> dict[str, Swept]:
-    """Key -> its values. The syntax is that of Hydra's basic sweeper: a,b choice(a,b) range(1,5) glob(*) sort(...) shuffle(...).
+    """Key -> its values.
+
+    The syntax is that of Hydra's basic sweeper: a,b choice(a,b) range(1,5) glob(*) sort(...) shuffle(...).
 
     Raises:
         ConfigError: an override has a syntax error, an unknown file or an interval.
@@ -173,7 +177,7 @@ def _chooses(one: Override) -> bool:
 
 @lru_cache(512)
 def _composed(file: str, chosen: tuple[str, ...]) -> DictConfig:
-    """Hydra's `compose`, restricted to our files; otherwise they would be merged with fairseq's own `task/translation`."""
+    """Hydra's `compose`, restricted to our files; else it would merge them with `task/translation` from fairseq."""
     store = ConfigStore.instance()
     registered = store.repo
     store.repo = {"hydra": registered["hydra"]} | {k: v for k, v in registered.items() if k.startswith("_")}

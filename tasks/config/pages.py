@@ -1,4 +1,4 @@
-"""Read the files in configs/: their names and contents, experiments, published numbers and claims; make rows that users add."""
+"""Read the files in configs/ (experiments, published numbers, claims and others), and make the rows that users add."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def names_in(group: str) -> list[str]:
 
 
 def page(group: str, name: str) -> dict[str, Any]:
-    """`configs/<group>/<name>.yaml` as plain containers. Raises ConfigError, suggesting the nearest name, if it is unknown."""
+    """`configs/<group>/<name>.yaml` as plain containers. Raises ConfigError, naming the nearest file, if unknown."""
     if name not in (known := names_in(group)):
         raise ConfigError(f"{group} {name!r} is unknown{near(name, known)}; known: {', '.join(known)}")
     return OmegaConf.to_container(OmegaConf.load(CONFIGS / group / f"{name}.yaml"), resolve=True)  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: plain classes that return the rate of an update. `SCHEDULES` maps `schedule.name` to its class.
+"""Learning-rate schedules: plain classes that return the rate of an update. `SCHEDULES` maps names to classes.
 
     latched_halving   lr, halved after every epoch once the dev loss rose or epoch `start_decay_at` has ended
     inverse_sqrt      lr min(n / w, sqrt(w / n))                                n = 1, 2, ... the update, w = warmup_updates
@@ -21,7 +21,8 @@ from tasks.config.options import REQUIRED, integer, listing, number, stated
 class Schedule:
     """Base class of the schedules.
 
-    A schedule has the base rate `lr` and is made for a training of `total_updates` updates, `updates_per_epoch` in each epoch.
+    A schedule has the base rate `lr` and is made for a training of `total_updates` updates, `updates_per_epoch` in each
+    epoch.
     """
 
     @dataclass
@@ -57,9 +58,9 @@ class Fixed(Schedule):
 class LatchedHalving(Schedule):
     """The schedule of OpenNMT-py in May 2017.
 
-    The rate decays after every epoch as soon as the dev perplexity has risen once or epoch `start_decay_at` has ended. OpenNMT's
-    `updateLearningRate(ppl, epoch)` runs after the epoch and tests `epoch >= start_decay_at`: with 8, epoch 9 is the first
-    with a smaller rate. "Latched" means that decay continues even if the perplexity falls again.
+    The rate decays after every epoch as soon as the dev perplexity has risen once or epoch `start_decay_at` has ended.
+    OpenNMT's `updateLearningRate(ppl, epoch)` runs after the epoch and tests `epoch >= start_decay_at`: with 8, epoch 9
+    is the first with a smaller rate. "Latched" means that decay continues even if the perplexity falls again.
     """
 
     @dataclass
@@ -139,7 +140,8 @@ class InverseSqrt(Schedule):
 class EpochSteps(Schedule):
     """The schedule of MCAN (Yu et al. 2019): warm-up by epochs, then steps.
 
-    MCAN uses 1/4, 1/2 and 3/4 of the rate in epochs 1 to 3, then the full rate, multiplied by .2 after epochs 10 and 12.
+    MCAN uses 1/4, 1/2 and 3/4 of the rate in epochs 1 to 3, then the full rate, multiplied by .2 after epochs 10 and
+    12.
     """
 
     @dataclass

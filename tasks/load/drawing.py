@@ -22,7 +22,7 @@ CONTROL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  
 
 
 def terminal(prediction: Prediction, width: int = 80) -> str:
-    """The heat map as lines of text, at most `width` columns wide; a source that is too long continues in a block below.
+    """The heat map as lines of text, at most `width` columns wide; a long source continues in another block below.
 
     Raises ValueError if the model has no attention.
     """

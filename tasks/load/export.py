@@ -38,7 +38,8 @@ def export(
 
     Args:
         what: the cell; see `find_cell`.
-        sources: source texts. If given, a checkpoint for fairseq-generate is written too, with these texts encoded for it.
+        sources: source texts. If given, a checkpoint for fairseq-generate is written too, with these texts encoded for
+            it.
         trust_plugins: copy the cell's plugins (and run them, if `sources` are given) even if you never named them
             yourself.
 
@@ -47,8 +48,8 @@ def export(
 
     Raises:
         NoCell: no cell matches `what`, or several do.
-        StoreError: the cell is unfinished, damaged or invalid; its plugins are untrusted; or the folder already exists or
-            cannot be written.
+        StoreError: the cell is unfinished, damaged or invalid; its plugins are untrusted; or the folder already exists
+            or cannot be written.
         ValueError: `sources` are given, but the model does not generate text.
     """
     place, to = find_cell(outputs or outputs_folder(), what), Path(folder)

@@ -113,7 +113,7 @@ def _exactly(size: int, values: np.ndarray) -> np.ndarray:
 
 
 def printed(predictions: Sequence[Prediction], nbest: int) -> Iterator[str]:
-    """One line per output. If `nbest` > 1, a line has the number of the input (from 1), score and output, tab-separated."""
+    """One line per output. If `nbest` > 1: number of the input (from 1), score and output, separated by tabs."""
     for number, one in enumerate(predictions, 1):
         if nbest == 1:
             yield one.output

@@ -1,7 +1,7 @@
 """Use a trained model on your own input: texts, questions about images, or feature vectors.
 
-The input is treated like a test set: it is encoded like the training data (by the family's `encode_test`) and decoded with
-the cell's options.
+The input is treated like a test set: it is encoded like the training data (by the family's `encode_test`) and decoded
+with the cell's options.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ class Prediction:
 
     Attributes:
         output: a text, a class, an answer, or labels joined by "; ".
-        score: for a generated text, its log-probability normalised as `decode.length` says; for a class or an answer, its
-            probability; for labels, their total probability.
+        score: for a generated text, its log-probability normalised as `decode.length` says; for a class or an answer,
+            its probability; for labels, their total probability.
         nbest: pairs (output, score), best first; as many as were requested.
         attention: float32 weights [T, S] over the source tokens, one row per output token (generated texts) or per
-            attention of the model (classes); over an image, weights of its regions [rows, columns]. None if the model has
-            no attention.
-        source_tokens, output_tokens: names of the S columns and T rows of `attention`; for an image, its columns and rows.
+            attention of the model (classes); over an image, weights of its regions [rows, columns]. None if the model
+            has no attention.
+        source_tokens, output_tokens: names of the S columns and T rows of `attention`; for an image, its columns and
+            rows.
         unknown: input tokens for which the model has no vector, in order.
     """
 
@@ -92,8 +93,8 @@ class Loaded:
 
         Args:
             nbest: number of outputs per text; at most `decode.beam`.
-            digits: the character that replaces every digit in the training text, such as `#` in Gigaword; the numbers of
-                the source are restored in the output.
+            digits: the character that replaces every digit in the training text, such as `#` in Gigaword; the numbers
+                of the source are restored in the output.
 
         Raises:
             ValueError: the model is of another task, or `nbest` is larger than the beam.
@@ -173,9 +174,9 @@ class Loaded:
         """Answers to pairs (image, question).
 
         Args:
-            images: folder to which the image paths are relative (default: the working directory). For a model that reads
-                features, this must be the feature store (`scripts/extract_features.py`) that holds the images' features
-                under these names.
+            images: folder to which the image paths are relative (default: the working directory). For a model that
+                reads features, this must be the feature store (`scripts/extract_features.py`) that holds the images'
+                features under these names.
 
         Raises:
             ValueError: the model is of another task, or reads features and `images` is None.
@@ -298,7 +299,8 @@ def load_cell(
     Raises:
         NoCell: no cell matches, or several do.
         ConfigError: the overrides are invalid.
-        StoreError: the cell is unfinished, damaged or invalid, or its plugins are untrusted (`repro.plugins.Untrusted`).
+        StoreError: the cell is unfinished, damaged or invalid, or its plugins are untrusted
+            (`repro.plugins.Untrusted`).
     """
     folder = find_cell(outputs or outputs_folder(), str(what))
     cell = cells.finished(folder)

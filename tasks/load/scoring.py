@@ -1,4 +1,4 @@
-"""Evaluate finished cells again, on other data, with other decoding options or with other scores. Nothing is trained."""
+"""Evaluate finished cells again, on other data, with other decoding options or other scores. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def evaluate(
     what: str, overrides: Sequence[str] = (), outputs: str | Path | None = None, *, progress: Any = None,
     trust_plugins: bool = False,
 ) -> cells.Found:  # fmt: skip
-    """Evaluate a finished cell again: on other data, with other decoding options, or with other scores. Nothing is trained.
+    """Evaluate a finished cell again, on other data, with other decoding options or other scores. Nothing is trained.
 
     Args:
         what: the cell; see `find_cell`.
@@ -35,12 +35,13 @@ def evaluate(
         trust_plugins: as in `tasks.load.load_cell`.
 
     Returns:
-        the cell with only this evaluation. Metrics on the cell's own data are named `test/...`; on other data, the prefix is
+        the cell with only this evaluation. Metrics on the cell's own data are named `test/...`; on other data, the
+            prefix is
         the name of the data set.
 
     Raises:
-        NoCell, StoreError: as in `tasks.load.load_cell`. NoCell also if the cell is not in a store; StoreError also if the
-            evaluation failed.
+        NoCell, StoreError: as in `tasks.load.load_cell`. NoCell also if the cell is not in a store; StoreError also if
+            the evaluation failed.
         ConfigError: an override cannot be set for an evaluation.
     """
     folder = find_cell(outputs or outputs_folder(), what)
@@ -94,7 +95,7 @@ def _not_finite(model: Any) -> str | None:
 
 
 def configured(cell: cells.Cell, overrides: Sequence[str]) -> dict[str, Any]:
-    """`evaluation_config` of a cell. Raises ConfigError for invalid overrides, ValueError if the cell itself is invalid."""
+    """`evaluation_config` of a cell. Raises ConfigError for invalid overrides, ValueError if the cell is invalid."""
     if cell.module != compose.module_of(cell.config):
         raise ValueError(f"its module is {cell.module}, its task.family {str(cell.config['task']['family'])[:80]!r}")
     if not overrides:

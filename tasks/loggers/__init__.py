@@ -1,8 +1,8 @@
 """Loggers, in addition to the curves.csv that every cell writes.
 
-The logger `logger=<name>` consists of `configs/logger/<name>.yaml` and `tasks/loggers/<name>.py`, which defines the classes
-`Options` and `Logger`; no other file mentions it. A logger is made by `Logger(cell, options)` and then used as described in
-`repro.loggers`. `logger=[wandb,tensorboard]` uses both.
+The logger `logger=<name>` consists of `configs/logger/<name>.yaml` and `tasks/loggers/<name>.py`, which defines the
+classes `Options` and `Logger`; no other file mentions it. A logger is made by `Logger(cell, options)` and then used as
+described in `repro.loggers`. `logger=[wandb,tensorboard]` uses both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The information about a cell that loggers show: name, group and tags, flat configuration, scores, heat maps and samples."""
+"""The information about a cell that loggers show: name, group, tags, flat configuration, scores, heat maps, samples."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ LONGEST_NAME, LONGEST_TAG = 128, 64  # limits of wandb
 def name(cell: Cell) -> str:
     """The name of a run.
 
-    It has the row and column of the table that first requested the cell (or else the mapping with its parameters, and the data),
-    and the seed.
+    It has the row and column of the table that first requested the cell (or else the mapping with its parameters, and
+    the data), and the seed.
     """
     return f"{setting(cell)[: LONGEST_NAME - 20]}, seed {cell.seed}"
 
@@ -42,8 +42,8 @@ def tags(cell: Cell) -> list[str]:
 def config(cell: Cell) -> dict[str, Any]:
     """The flat configuration of a cell, `node/key` -> value.
 
-    Settings about where the cell ran are left out, and paths are reduced to file names. The experiment, sweep, row and column are
-    added.
+    Settings about where the cell ran are left out, and paths are reduced to file names. The experiment, sweep, row and
+    column are added.
     """
     flat = flatten({k: v for k, v in cell.config.items() if k not in ASIDE_NODES})
     return {
@@ -54,7 +54,7 @@ def config(cell: Cell) -> dict[str, Any]:
 
 
 def scores(found: Found) -> dict[str, float]:
-    """Scores as `split/metric` -> value; scores of the trivial systems as `baseline/<system>/<split>/<metric>` -> value."""
+    """Scores as `split/metric` -> value; those of trivial systems as `baseline/<system>/<split>/<metric>` -> value."""
     baselines = {f"baseline/{system}/{k}": v for system, values in found.baselines.items() for k, v in values.items()}
     return {**found.metrics, **{k: v for k, v in baselines.items() if isinstance(v, (int, float))}}
 
@@ -105,7 +105,7 @@ def _draw(weights: Any, record: dict[str, Any]) -> bytes:
 
 
 def samples(records: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Header and rows of a table of test examples, evenly spaced through the test set, with their per-example scores."""
+    """Header and rows of a table of test examples, evenly spaced through the set, with their per-example scores."""
     chosen = [records[i * len(records) // min(SAMPLES, len(records))] for i in range(min(SAMPLES, len(records)))]
     own = dict.fromkeys(k for r in chosen for k, v in (r.get("sentence") or {}).items() if isinstance(v, (int, float)))
     body = [

@@ -1,8 +1,8 @@
 """Runs on Weights & Biases.
 
-Environment variables override the configuration: WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY, WANDB_DIR, WANDB_NAME, WANDB_RUN_GROUP,
-WANDB_JOB_TYPE and wandb's other variables; WANDB_TAGS are added to our tags. Nothing about the machine, the code or the command
-line is sent: no host name and no path.
+Environment variables override the configuration: WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY, WANDB_DIR, WANDB_NAME,
+WANDB_RUN_GROUP, WANDB_JOB_TYPE and wandb's other variables; WANDB_TAGS are added to our tags. Nothing about the
+machine, the code or the command line is sent: no host name and no path.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Logger:
 
     def start(self) -> None:
         """Open the run, or continue it. Errors from wandb, e.g. if its server cannot be reached, are passed on."""
-        # otherwise wandb sends errors with tracebacks to its server, and at exit waits 20 seconds if the server does not respond
+        # otherwise wandb sends errors with tracebacks to its server and, if that is silent, waits 20 seconds at exit
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
