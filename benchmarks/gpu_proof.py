@@ -55,7 +55,7 @@ SMALL = {
     "VQA": ["model.hidden_dim=16", "model.ff_dim=16"],
 }
 TOY = ["data.limits={train: 48, dev: 12, test: 12}", "train.batch_size=8"]
-TOY_TABLE = [*TOY, "rows=softmax", "train.max_epochs=1", "encode.subword=none", "encode.vocab_size=null"]  # of the demo
+TOY_TABLE = [*TOY, "rows=softmax", "train.max_epochs=1", "encode.subword=none", "encode.vocab_size=null"]  # for the demo
 
 
 def _run(overrides: list[str], folder: Path, device: str) -> tuple[dict[str, float], list[dict[str, str]], list[str]]:
@@ -153,8 +153,10 @@ def speeds(device: str, toy: bool, folder: Path) -> list[dict[str, Any]]:
 
 
 def table(device: str, toy: bool, outputs: Path, name: str | None, rest: Sequence[str]) -> dict[str, Any]:
-    """Train a whole table: `name`, or by default the first of TABLES with available data; the demo if there is none or at
-    toy size."""
+    """Train a whole table: `name`, or by default the first of TABLES with available data.
+
+    At toy size, or if no data are available, the default is the demo.
+    """
     name = name or (None if toy else _available())
     chosen, profile = name or "demo", "cpu" if name and not toy else "demo"
     command = [

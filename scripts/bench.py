@@ -2,7 +2,7 @@
 
     --only       beginnings of labels, or names of mappings, separated by commas
     --shapes     rows x length, e.g. 1280x30,64x32000  --seconds  per shape and direction (default 2)
-    --no-peers   leave out other packages              --threads  torch threads (default 1; more only on an idle machine)
+    --no-peers   leave out other packages              --threads  torch threads (default 1; more only if idle)
     --output     file to write (default docs/benchmarks.md); - only prints
 
 Examples: python scripts/bench.py                                                      # the whole page: about ten minutes

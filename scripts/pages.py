@@ -1,4 +1,4 @@
-"""`make pages`: from the registry, write docs/mappings, type stubs and the list of mappings in the package's docstring."""
+"""`make pages`: write docs/mappings, type stubs and the mappings in the package's docstring, all from the registry."""
 
 import sys
 

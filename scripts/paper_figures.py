@@ -1,4 +1,4 @@
-"""Draw the papers' figures that need no data: Niculae & Blondel Fig. 2 and App. C.1, Laha et al. Figs. 1-3, Martins et al. Figs. 1-2.
+"""Draw figures that need no data: Niculae & Blondel Fig. 2, App. C.1; Laha et al. Figs. 1-3; Martins et al. Figs. 1-2.
 
     python scripts/paper_figures.py [NAME ...] [--out FOLDER] [--png]    SVG, CSV, a page; default docs/results/figures
 

@@ -1,4 +1,4 @@
-"""Write the small records of a table's finished cells; the table can be printed and checked from them alone.
+"""Write the small records of a table's finished cells, which suffice to print and check the table.
 
     python scripts/records.py sweep=NAME [paths.outputs=FOLDER] [to=docs/results]         the table of a sweep of scripts/train.py -m
     python scripts/records.py EXPERIMENT [EXPERIMENT ...] [profile=demo|cpu|paper] [seeds=1,2] [paths.outputs=FOLDER]

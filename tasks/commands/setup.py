@@ -215,7 +215,7 @@ def _cache() -> Path:
     return next(f for f in (folder, *folder.parents) if f.is_dir())
 
 
-# ---- the work
+# ---- the steps of the build
 
 
 def create() -> int:

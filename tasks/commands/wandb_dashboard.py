@@ -47,7 +47,7 @@ def main(name: str, profile: str, project: str, entity: str) -> int:
     except ModuleNotFoundError as error:
         print(f"error: {error}; pip install 'sparse-attention[wandb]' brings it", file=sys.stderr)
         return 1
-    except Exception as error:  # whatever wandb raises
+    except Exception as error:  # any error from wandb
         said = " ".join(str(error).split())[:300]
         print(
             f"error: wandb: {type(error).__name__}: {said}; it needs a key (WANDB_API_KEY or `wandb login`) and a server "

@@ -131,7 +131,7 @@ class Runtime:
 
 @dataclass
 class Paths:
-    """Folders."""
+    """The folders for outputs and data."""
 
     outputs: str = text(help="the store: cells, tables, reports")
     data: str = text(help="downloads and encoded data")

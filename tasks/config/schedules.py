@@ -49,7 +49,7 @@ class Schedule:
 
 
 class Fixed(Schedule):
-    """The same rate throughout."""
+    """A constant rate."""
 
     def rate(self, update: int) -> float:
         return self.lr

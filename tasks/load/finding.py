@@ -21,7 +21,7 @@ __all__ = ["NoCell", "find_cell", "outputs_folder"]
 
 
 class NoCell(ValueError):
-    """No cell matches, or more than one."""
+    """No cell matches, or more than one does."""
 
 
 def find_cell(outputs: str | Path, what: str) -> Path:

@@ -1,4 +1,4 @@
-"""Event files for TensorBoard: `tensorboard --logdir outputs/tensorboard`.
+"""Write event files for TensorBoard; to see them, run `tensorboard --logdir outputs/tensorboard`.
 
 Each cell has one file, named after its id, which is written again if the cell is resumed. TensorBoard's own writers put
 the host name into the file name; this one does not.

@@ -1,4 +1,4 @@
-"""Runs on Weights & Biases.
+"""Log cells as runs on Weights & Biases.
 
 Environment variables override the configuration: WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY, WANDB_DIR, WANDB_NAME,
 WANDB_RUN_GROUP, WANDB_JOB_TYPE and wandb's other variables; WANDB_TAGS are added to our tags. Nothing about the
