@@ -55,7 +55,7 @@ SMALL = {
     "VQA": ["model.hidden_dim=16", "model.ff_dim=16"],
 }
 TOY = ["data.limits={train: 48, dev: 12, test: 12}", "train.batch_size=8"]
-TOY_TABLE = [*TOY, "rows=softmax", "train.max_epochs=1", "encode.subword=none", "encode.vocab_size=null"]  # for the demo
+TOY_TABLE = [*TOY, "rows=softmax", "train.max_epochs=1", "encode.subword=none", "encode.vocab_size=null"]  # of the demo
 
 
 def _run(overrides: list[str], folder: Path, device: str) -> tuple[dict[str, float], list[dict[str, str]], list[str]]:
