@@ -1,4 +1,4 @@
-"""Timing the mappings against torch.softmax and against what else can be installed. Run it by ``scripts/bench.py``."""
+"""Time the mappings against torch.softmax and other installed packages. Run by ``scripts/bench.py``."""
 
 from benchmarks.continuous import (
     CONTINUOUS_CASES,

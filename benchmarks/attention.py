@@ -1,7 +1,8 @@
-"""Timing attention with exact zeros against torch's own, and against the composition; memory in processes of their own.
+"""Time attention with exact zeros against torch's attention and the composition of separate operations; measure memory.
 
-Milliseconds of one thread's processor time, all contestants in turns. Queries are normal noise times what makes the wanted share of the visible
-pairs the support; d = e = 64. Peak memory is the kernel's count of a fresh process (VmHWM), above what it held before the call.
+Times are milliseconds of one thread's processor time; all implementations take turns. Queries are normal noise, scaled
+so that the support is the wanted share of the visible pairs; d = e = 64. Peak memory is measured in a fresh process:
+the peak reported by the operating system (VmHWM), minus the memory in use before the call.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ LONGEST_COMPOSITION = 4096
 
 @dataclass(frozen=True)
 class AttentionCase:
-    """Self-attention of ``heads`` over n positions; support: the wanted share of the visible pairs, in the forward of ``mapping``.
+    """Self-attention with ``heads`` heads over n positions.
 
-    target: how many times faster than torch's attention, forward and forward+backward.
+    Attributes:
+        support: the wanted share of the visible pairs in the support of ``mapping``.
+        target: wanted speed-up over torch's attention, for forward and for forward+backward.
     """
 
     n: int
@@ -62,7 +65,10 @@ ALPHA = {"sparsemax": 2.0, "entmax15": 1.5}
 
 @dataclass
 class AttentionRow:
-    """Measured support, and milliseconds by contestant: forward, forward+backward. ``label``: of trained tensors."""
+    """Results for one case: the measured support, and milliseconds of forward and forward+backward by implementation.
+
+    ``label`` names the tensors if they come from a trained model.
+    """
 
     case: AttentionCase
     support: float
@@ -72,17 +78,17 @@ class AttentionRow:
 
 
 def density(q: Tensor, k: Tensor, v: Tensor, alpha: float, causal: bool) -> float:
-    """The support's share of the visible pairs of q, k, v ``[H, n, d]``, scaled by d ** -0.5."""
+    """Share of the visible pairs that are in the support, for q, k, v ``[H, n, d]`` with scores scaled by d ** -0.5."""
     _, saved = native.forward(q, k, v, alpha=alpha, scale=q.shape[-1] ** -0.5, causal=causal)
     assert saved is not None
     return saved.density
 
 
 def drawn(case: AttentionCase) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k, v ``[H, n, 64]`` with the support that the case wants, found by bisection on the first head."""
+    """Random q, k, v ``[H, n, 64]`` with the support that the case wants, found by bisection on the first head."""
     make = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(case.heads, case.n, 64, generator=make) for _ in range(3))
-    low, high = -14.0, 4.0  # of log2 of the queries' scale; the support falls with it
+    low, high = -14.0, 4.0  # bounds of log2 of the queries' scale; a larger scale means a smaller support
     for _ in range(11):
         middle = (low + high) / 2
         found = density(q[:1] * 2**middle, k[:1], v[:1], ALPHA[case.mapping], case.causal)
@@ -93,7 +99,10 @@ def drawn(case: AttentionCase) -> tuple[Tensor, Tensor, Tensor]:
 def contestants(
     q: Tensor, k: Tensor, v: Tensor, mapping: str, causal: bool, composed: bool
 ) -> dict[str, Callable[[], Tensor]]:
-    """Calls on q, k, v ``[H, n, d]``: torch's attention, sparse_attention, and the composition of matrix products and mapping."""
+    """The implementations, as calls on q, k, v ``[H, n, d]``.
+
+    These are torch's attention, sparse_attention, and, if ``composed``, the composition of matrix products and mapping.
+    """
     ours = sa.make("sparsemax") if mapping == "sparsemax" else sa.make("entmax", alpha=1.5)
     found: dict[str, Callable[[], Tensor]] = {
         "sdpa": lambda: F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=causal),
@@ -107,12 +116,16 @@ def contestants(
 
 
 def measure_attention(cases: tuple[AttentionCase, ...], seconds: float) -> list[AttentionRow]:
-    """Time ``cases``, about ``seconds`` for each direction (at least five turns)."""
+    """Time ``cases``, for about ``seconds`` in each direction (at least five turns)."""
     return [_timed(case, *drawn(case), seconds) for case in cases]
 
 
 def measure_trained(file: Path, mapping: str, seconds: float) -> list[AttentionRow]:
-    """Time every layer of trained tensors: a file of ``{"q", "k", "v"}`` ``[layers, H, n, d]``, causal."""
+    """Time causal attention on the tensors of every layer of a trained model.
+
+    Args:
+        file: a file with a dict of q, k and v, each ``[layers, H, n, d]``.
+    """
     kept = torch.load(file, weights_only=True)
     rows = []
     for layer, (q, k, v) in enumerate(zip(kept["q"], kept["k"], kept["v"]), 1):
@@ -141,7 +154,11 @@ def _timed(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, seconds: float,
 
 
 def peak_memory(case: AttentionCase, contestant: str) -> float:
-    """MiB above what a fresh process held before forward+backward of ``contestant``: sdpa, ours or composition."""
+    """Peak memory of forward+backward in a fresh process, in MiB above the memory in use before.
+
+    Args:
+        contestant: sdpa, ours or composition.
+    """
     words = [contestant, *(str(x) for x in (case.n, case.heads, case.support, int(case.causal), case.mapping))]
     done = subprocess.run([sys.executable, "-m", __name__, *words], capture_output=True, text=True, check=True)
     return float(done.stdout)
@@ -152,10 +169,10 @@ def _peak_here(contestant: str, n: str, heads: str, support: str, causal: str, m
     q, k, v = drawn(AttentionCase(int(n), int(heads), float(support), bool(int(causal)), mapping))
     q, k, v = (x.requires_grad_() for x in (q, k, v))
     small = (x[:, :256].detach() for x in (q, k, v))
-    contestants(next(small), next(small), next(small), mapping, False, True)[contestant]()  # libraries are loaded
+    contestants(next(small), next(small), next(small), mapping, False, True)[contestant]()  # loads the libraries
     call = contestants(q, k, v, mapping, bool(int(causal)), True)[contestant]
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed would be used again, unseen
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark falls to what is held now
+    ctypes.CDLL(None).malloc_trim(0)  # otherwise freed memory would be reused without being counted
+    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark to the current memory
     before = _high_water()
     call().sum().backward()
     return _high_water() - before
@@ -167,18 +184,18 @@ def _high_water() -> float:
 
 
 def measure_memory(cases: list[AttentionCase]) -> dict[AttentionCase, dict[str, float]]:
-    """`peak_memory` of the long sparsemax cases, MiB by contestant; the composition up to 4,096 positions."""
+    """`peak_memory` (MiB) of the long sparsemax cases by implementation; the composition only up to 4,096 positions."""
     found = {}
     for case in cases:
         if case.mapping == "sparsemax" and case.n >= 4096 and not case.causal:
             names = ("sdpa", "ours", "composition")[: 3 if case.n <= LONGEST_COMPOSITION else 2]
-            # the least of three: a kernel that takes idle pages away and gives them back counts them twice
+            # the minimum of three runs, since pages that the kernel reclaims and gives back are counted twice
             found[case] = {name: min(peak_memory(case, name) for _ in range(3)) for name in names}
     return found
 
 
 def write_section(page: Path, section: str) -> None:
-    """Put the section in its place in a page: in that of an older one, or before the section on training, or at the end."""
+    """Write the section into a page: in place of an older version, or before the section on training, or at the end."""
     text = page.read_text() if page.exists() else "# Benchmarks\n"
     before, mark, after = text.partition("\n## Training and decoding\n")
     before = before.partition("\n## Fused attention\n")[0]
@@ -186,7 +203,7 @@ def write_section(page: Path, section: str) -> None:
 
 
 def markdown_attention(rows: list[AttentionRow], memory: dict[AttentionCase, dict[str, float]]) -> str:
-    """The page's section; what misses its target is bold."""
+    """The section of the page; values that miss their target are bold."""
     lines = [
         "## Fused attention",
         "",

@@ -1,4 +1,4 @@
-"""Fused sparse attention on this machine: against the composition in float64 on the CPU, and its speed beside torch's attention."""
+"""Check fused sparse attention on this machine: results against float64 on the CPU, speed against torch's attention."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMPARED: tuple[Shape, ...] = (
     (2, 2, 65, 30, 20, True),
 )
 COMPARED_TOY: tuple[Shape, ...] = ((2, 1, 9, 40, 4, True),)
-# Of the largest output, and of the largest entry of a gradient.
+# Relative to the largest output, and to the largest entry of a gradient.
 TOLERANCE = {torch.float32: (1e-5, 1e-4), torch.float16: (2**-9, 2**-8), torch.bfloat16: (2**-6, 2**-5)}
 
 
@@ -37,8 +37,12 @@ def compare(
     alphas: Sequence[float] = (2.0, 1.5),
     dtypes: Sequence[torch.dtype] = tuple(TOLERANCE),
 ) -> list[dict[str, Any]]:
-    """Largest error of the output, and the error that 99 % of a gradient's entries stay below: rounding may move a key that
-    lies at the threshold in or out of the support, and sparsemax's gradient jumps there. Half of the heads are padded.
+    """Compare fused attention on ``device`` with the reference in float64 on the CPU. Half of the heads are padded.
+
+    Returns:
+        for each case, the largest error of the output, and the error below which 99 % of the gradient's entries lie.
+        The largest error of a gradient means little: rounding may move a key at the threshold into or out of the
+        support, and the gradient of sparsemax jumps there.
     """
     found = []
     for alpha, dtype, (heads, groups, n, m, d, causal) in itertools.product(alphas, dtypes, shapes):
@@ -73,9 +77,10 @@ def _both(attend: Callable[..., Tensor], leaves: tuple[Tensor, ...], g: Tensor) 
 
 
 def speeds(device: str, sizes: Sizes) -> list[dict[str, Any]]:
-    """Microseconds of attention in bfloat16 forward, and forward with backward, beside torch's (flash attention on a GPU).
+    """Microseconds of attention in bfloat16, forward and forward with backward.
 
-    Densities are made by the size of the scores, and measured on the last 64 queries.
+    Ours is timed in turns with torch's (flash attention on a GPU).
+    Different densities are obtained by scaling the scores; the density is measured on the last 64 queries.
     """
     cuda = device == "cuda"
     heads, d, lengths = (16, 64, (1024, 4096, 16384)) if cuda else (2, 8, (128,))

@@ -1,4 +1,4 @@
-"""What the scripts of the benchmarks run: measure, print a page or its section, and write it unless the output is `-`."""
+"""The commands of the benchmark scripts: measure, print a page or a section, and write it unless the output is `-`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _say(line: str) -> None:
 
 
 def _written(page: str, text: str, output: str) -> None:
-    """Print `page` and write `text`, the file with it."""
+    """Print `page`, and write `text`, the content of the whole file, unless the output is `-`."""
     print(page)
     if output != "-":
         Path(output).write_text(text)
@@ -31,7 +31,7 @@ def _old(output: str, without: str = "") -> str:
 
 
 def mappings(only: str, shapes: str, seconds: float, threads: int, with_peers: bool, output: str) -> None:
-    """`scripts/bench.py`. Raises ValueError: `only` matches no mapping."""
+    """`scripts/bench.py`: time the mappings. Raises ValueError if `only` matches no mapping."""
     import benchmarks as bench
     import sparse_attention as sa
     from benchmarks.peers import versions
@@ -62,7 +62,7 @@ def mappings(only: str, shapes: str, seconds: float, threads: int, with_peers: b
     if structured:
         _say(f"structured attention: {len(structured)} cases")
         page += "\n" + bench.markdown_structured(bench.measure_structured(structured, seconds))
-    # the other two commands write what follows these headings
+    # the sections under these headings are written by the other two commands
     kept = re.search(r"\n## (Fused attention|Training and decoding)\n.*", _old(output), re.S)
     _written(page, page + (kept[0] if kept else ""), output)
 
@@ -70,7 +70,7 @@ def mappings(only: str, shapes: str, seconds: float, threads: int, with_peers: b
 def attention(
     positions: Sequence[int], seconds: float, memory: bool, decoding: bool, trained: Path, output: str
 ) -> None:
-    """`scripts/bench_attention.py`. Raises ValueError: no case has one of `positions`."""
+    """`scripts/bench_attention.py`: time attention. Raises ValueError if no case has one of `positions`."""
     from benchmarks import attention as bench
     from benchmarks import decoding as decode
 
@@ -97,7 +97,7 @@ def attention(
 def training(
     models: Sequence[str], mappings: Sequence[str], turns: int, device: str, threads: int, words: int, batch: int, output: str
 ) -> None:  # fmt: skip
-    """`scripts/bench_training.py`. Raises ValueError: models or mappings that cannot be timed."""
+    """`scripts/bench_training.py`: time training and search. Raises ValueError for unknown models or mappings."""
     import tasks.fairseq_plugin  # noqa: F401  registers the models
     from benchmarks import throughput
     from repro.store import provenance
@@ -121,7 +121,12 @@ def training(
 
 
 def language_model(only: Sequence[str], page: bool, seconds: float, turns: int, root: str, output: Path) -> None:
-    """`scripts/language_model.py`. Raises ValueError: unknown rows. DataError: data that are unavailable."""
+    """`scripts/language_model.py`: train the rows, measure, and write the page.
+
+    Raises:
+        ValueError: a row is unknown.
+        DataError: the data are unavailable.
+    """
     from benchmarks.language_model import data, measure, training
 
     torch.set_num_threads(1)

@@ -1,7 +1,8 @@
-"""Timing continuous attention: milliseconds of rho(mu, Sigma), forward and backward, beside the authors' rule.
+"""Time continuous attention: milliseconds of rho(mu, Sigma), forward and backward, for our rules and the authors' rule.
 
-Absolute times, so each case runs on its own: taking turns, the large ones would empty the cache of the small. The authors' own code takes 36 ms (alpha = 1) and 2,500 ms (alpha = 2) a batch of 64
-for 100 basis functions on one thread of another machine; the targets are absolute and hold for a batch of 64.
+Times are absolute, so each case runs separately; if cases took turns, the large ones would evict the small ones from
+the cache. The authors' own code takes 36 ms (alpha = 1) and 2,500 ms (alpha = 2) per batch of 64 for 100 basis
+functions on one thread of another machine. The targets are absolute times for a batch of 64.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class ContinuousCase:
-    """Attention to `functions` basis functions; target in milliseconds, forward and backward, for a batch of 64."""
+    """Attention over `functions` basis functions; target in milliseconds, forward and backward, for a batch of 64."""
 
     label: str
     dim: int
@@ -55,19 +56,19 @@ CONTINUOUS_CASES = (
 
 @dataclass
 class ContinuousRow:
-    """Median milliseconds of one case over the breadths of its densities."""
+    """Median milliseconds of one case, one value for each breadth of its densities."""
 
     case: ContinuousCase
     forward: list[float]
     both: list[float]
 
 
-# Standard deviations of the densities that are timed: narrow ones ask for more angles.
+# Standard deviations of the timed densities; narrow densities need more angles.
 BREADTHS = (0.05, 0.15, 0.4)
 
 
 def measure_continuous(cases: tuple[ContinuousCase, ...], seconds: float) -> list[ContinuousRow]:
-    """Time `cases` for densities of every breadth, `seconds` for each breadth and direction."""
+    """Time `cases` for densities of every breadth, for `seconds` per breadth and direction."""
     rows = [ContinuousRow(case, [], []) for case in cases]
     for row in rows:
         for breadth in BREADTHS:
@@ -82,7 +83,7 @@ def _run(case: ContinuousCase, breadth: float, backward: bool) -> Callable[[], N
     mu = torch.rand(BATCH, *([2] if case.dim == 2 else []), generator=generator)
     sigma = torch.full((BATCH,), breadth**2)
     if case.dim == 2:
-        # Axes of ratio 1 to 2, turned by a random angle.
+        # Axes with a ratio of 1 to 2, rotated by a random angle.
         turn = torch.linalg.qr(torch.randn(BATCH, 2, 2, generator=generator)).Q
         sigma = turn @ torch.diag(torch.tensor([1.0, 0.25]) * breadth**2) @ turn.mT
     g = torch.randn(BATCH, case.functions, generator=generator)
@@ -100,7 +101,7 @@ def _run(case: ContinuousCase, breadth: float, backward: bool) -> Callable[[], N
 
 
 def markdown_continuous(rows: list[ContinuousRow]) -> str:
-    """The page's section on continuous attention; times above a target are bold."""
+    """The section of the page on continuous attention; times above a target are bold."""
     breadths = [f"{side} {b:g}" for side in ("forward", "both") for b in BREADTHS]
     lines = [
         "## Continuous attention",

@@ -1,4 +1,4 @@
-"""Timing a step of decoding: one query on a long cache, `sa.KeyCache` against torch's attention and the composition."""
+"""Time a decoding step, one query on a long cache: `sa.KeyCache` against torch's attention and the composition."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from sparse_attention.fused import composition
 
 @dataclass(frozen=True)
 class DecodingCase:
-    """Keys of ``heads`` heads of 64 channels; each follows the one before with correlation ``rho``, and a query looks like a key.
+    """A cache of n keys for ``heads`` heads of 64 channels.
 
-    target: times faster than torch's attention.
+    Each key has correlation ``rho`` with the previous key, and queries are distributed like keys.
+
+    Attributes:
+        target: wanted speed-up over torch's attention.
     """
 
     n: int
@@ -37,7 +40,7 @@ DECODING_CASES = tuple(
 
 @dataclass
 class DecodingRow:
-    """The support of the query, and milliseconds of a step by contestant."""
+    """The support of the query, and milliseconds per step by implementation."""
 
     case: DecodingCase
     support: float
@@ -45,7 +48,7 @@ class DecodingRow:
 
 
 def measure_decoding(cases: tuple[DecodingCase, ...], seconds: float) -> list[DecodingRow]:
-    """Time ``cases``, about ``seconds`` each."""
+    """Time ``cases``, for about ``seconds`` each."""
     return [_timed(case, seconds) for case in cases]
 
 
@@ -70,7 +73,7 @@ def _timed(case: DecodingCase, seconds: float) -> DecodingRow:
 
 
 def markdown_decoding(rows: list[DecodingRow]) -> str:
-    """The page's section; what misses its target is bold."""
+    """The section of the page; values that miss their target are bold."""
     lines = [
         "### Decoding",
         "",

@@ -1,7 +1,7 @@
-"""What `make gpu-proof` trains: a step of every model with mixed precision, losses on two devices, and one whole table.
+"""`make gpu-proof`: check kernels, train all models with mixed precision, compare losses on two devices, train a table.
 
-A part returns plain JSON values and a page; `write` puts both into the result folder, which names the machine. Without a GPU
-everything runs on the CPU at toy size, and every page says so first.
+Each part returns plain JSON values, from which `write` makes a JSON file and a page in the result folder, which is
+named after the machine. Without a GPU, everything runs on the CPU at toy size, and every page says so at the top.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from tasks.seq2seq.encode import open_encoded
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("kernels", "training", "table")
-LIMIT = 540  # seconds of a table; the same command goes on from there
-AGREE = 0.02  # of a loss: additions in another order, amplified by training
-COUNTED = (3, 4)  # updates whose waits are counted: the first ones allocate and compile
+LIMIT = 540  # seconds for a table; the same command continues it
+AGREE = 0.02  # relative tolerance of a loss, since additions in another order are amplified by training
+COUNTED = (3, 4)  # updates in which waits are counted; the first ones allocate and compile
 TEXTS = ["data.limits={train: 600, dev: 60, test: 20}", "train.max_epochs=2"]
 TABLES = (("imdb", "martins2020_table1"), ("multi30k", "niculae2017_table2"), ("yeast", "laha2018_table3"))
 MODELS = {
@@ -59,7 +59,11 @@ TOY_TABLE = [*TOY, "rows=softmax", "train.max_epochs=1", "encode.subword=none", 
 
 
 def _run(overrides: list[str], folder: Path, device: str) -> tuple[dict[str, float], list[dict[str, str]], list[str]]:
-    """Train one cell: its metrics, the rows of its curves, what made the host wait in the updates COUNTED."""
+    """Train one cell.
+
+    Returns:
+        its metrics, the rows of its learning curve, and the operations that made the host wait in the updates COUNTED.
+    """
     from tasks.fairseq_plugin.trainer import Trainer
 
     waits: list[str] = []
@@ -91,12 +95,12 @@ def _tell(text: str) -> None:
 
 
 def _losses(curve: list[dict[str, str]]) -> list[float]:
-    """Train and dev losses, epoch by epoch."""
+    """Dev and train losses, epoch by epoch."""
     return [float(row[key]) for row in curve for key in sorted(row) if key.endswith("/loss") and row[key]]
 
 
 def training(device: str, toy: bool, folder: Path) -> list[dict[str, Any]]:
-    """Every model, with mixed precision and in float32 on both sides of the comparison."""
+    """Train every model with mixed precision, and in float32 on the device and on the CPU for comparison."""
     runpy.run_path(str(ROOT / "tests" / "small_vqa2.py"))["write_vqa2"](folder / "vqa2")
     found = []
     for name, model in MODELS.items():
@@ -110,7 +114,7 @@ def training(device: str, toy: bool, folder: Path) -> list[dict[str, Any]]:
         seconds = time.perf_counter() - started
         memory = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None
         losses = _losses(_run(overrides, folder / name / "full", device)[1])
-        with kernels.use("reference"):  # on the CPU; where that is the device too, other kernels at least
+        with kernels.use("reference"):  # if the device is the CPU, too, at least the kernels differ
             expected = _losses(_run(overrides, folder / name / "cpu", "cpu")[1])
         apart = max(abs(a - b) / abs(b) for a, b in zip(losses, expected, strict=True))
         rates = {key.removeprefix("train/"): value for key, value in metrics.items() if key.endswith("_per_second")}
@@ -122,7 +126,7 @@ def training(device: str, toy: bool, folder: Path) -> list[dict[str, Any]]:
 
 
 def speeds(device: str, toy: bool, folder: Path) -> list[dict[str, Any]]:
-    """Tokens a second in training a translation model, and every mapping beside softmax and a plain loop, in turns."""
+    """Training speed of translation models: tokens per second; ratios of every mapping and a plain loop to softmax."""
     import tasks.fairseq_plugin  # noqa: F401  registers the models
 
     sizes = throughput.Sizes(60, 4, 3, 6) if toy else throughput.Sizes(words=10_000, batch=64)
@@ -149,7 +153,10 @@ def speeds(device: str, toy: bool, folder: Path) -> list[dict[str, Any]]:
 
 
 def table(device: str, toy: bool, outputs: Path, name: str | None, rest: Sequence[str]) -> dict[str, Any]:
-    """One table, trained whole: `name`, or the first of TABLES whose data are here; else, and at toy size, the demo."""
+    """Train a whole table: `name`, or by default the first of TABLES with available data.
+
+    At toy size, or if no data are available, the default is the demo.
+    """
     name = name or (None if toy else _available())
     chosen, profile = name or "demo", "cpu" if name and not toy else "demo"
     command = [
@@ -161,7 +168,7 @@ def table(device: str, toy: bool, outputs: Path, name: str | None, rest: Sequenc
         try:
             out, err = running.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:
-            running.terminate()  # it saves, and ends its workers
+            running.terminate()  # the process saves its state and ends its workers
             out, err = running.communicate()
             late = f"\nNOT FINISHED after {LIMIT} s: the same command goes on from here"
     said, code = out[-8000:] + err[-2000:] + late, 124 if late else running.returncode
@@ -175,7 +182,7 @@ def table(device: str, toy: bool, outputs: Path, name: str | None, rest: Sequenc
 
 
 def _available() -> str | None:
-    """The first table whose data set can be opened without fetching anything."""
+    """The first table whose data set can be opened without downloading anything."""
     from tasks.data import DataError, nothing_fetched, open_data
 
     for data, experiment in TABLES:
@@ -186,7 +193,7 @@ def _available() -> str | None:
 
 
 def main(part: str, device: str | None, toy: bool, results: Path, name: str | None, rest: Sequence[str]) -> int:
-    """`run`, and print where the page is; exit status 1 when something is wrong."""
+    """Call `run` and print where the page is. Returns the exit status, 1 if something is wrong."""
     page, wrong = run(part, device, toy, results, results / "cells", name, rest)
     print(page.read_text(encoding="utf-8").split("\n", 1)[0], f"Written to {page}.", sep="\n")
     print("".join(f"FAILED: {one}\n" for one in wrong), end="")
@@ -202,12 +209,17 @@ def run(
     name: str | None = None,
     rest: Sequence[str] = (),
 ) -> tuple[Path, list[str]]:
-    """One of PARTS: the page that was written, and what is wrong.
+    """Run one of PARTS.
 
     Args:
-        device: cuda or cpu, by default cuda where there is one; toy: the smallest sizes, which a CPU always gets.
-        results: a folder for this machine and day is made in it. outputs: the store of a table's cells.
+        device: cuda or cpu; by default cuda if there is a GPU.
+        toy: use the smallest sizes; always true on a CPU.
+        results: folder in which a folder for this machine and day is made.
+        outputs: the store for the cells of a table.
         name, rest: the table, and overrides for it.
+
+    Returns:
+        the page that was written, and one sentence for each failure.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     toy, machine = toy or device == "cpu", proof.machine(device)
@@ -235,7 +247,7 @@ def run(
 
 
 def failures(found: dict[str, Any]) -> list[str]:
-    """What did not agree, waited for the device, or ended badly; one sentence each."""
+    """One sentence for each disagreement, each training step that waits for the device, and each failed table."""
     wrong = [f"{row['mapping']} in {row['dtype']} on {row['shape']}: off by {row['error']:.2g}, gradient {row['gradient_error']:.2g}"
              for row in [*found.get("agreement", []), *found.get("attention_agreement", [])] if not row["agrees"]]  # fmt: skip
     for row in found.get("models", []):
@@ -247,7 +259,7 @@ def failures(found: dict[str, Any]) -> list[str]:
 
 
 def write(part: str, found: dict[str, Any], machine: dict[str, Any], folder: Path) -> Path:
-    """`<part>.json` and `<part>.md` below the folder; the page."""
+    """Write `<part>.json` and `<part>.md` into the folder. Returns the page, `<part>.md`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{part}.json").write_text(json.dumps({"machine": machine, **found}, indent=1) + "\n", encoding="utf-8")
     loud = "" if machine["device"] == "cuda" else "# DEVICE: CPU. NOTHING HERE WAS RUN ON A GPU.\n\n"

@@ -1,4 +1,4 @@
-"""Other packages' versions of our mappings, those that are installed. None of them is needed by anything else."""
+"""Implementations of our mappings in other packages, if these are installed. Only the benchmarks use them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Contestant = Callable[[Tensor], Tensor]
 def _module(name: str) -> ModuleType | None:
     try:
         return importlib.import_module(name)
-    except Exception:  # compiled packages fail to import in many ways; here each means "not installed"
+    except Exception:  # compiled packages fail to import in many ways; any failure means "not installed"
         return None
 
 
@@ -68,7 +68,7 @@ def _prox_tv(name: str) -> dict[str, Contestant]:
 
 
 def _isotonic(name: str) -> dict[str, Contestant]:
-    """oscarmax out of a sort, another package's isotonic regression and a simplex projection."""
+    """oscarmax composed of a sort, another package's isotonic regression, and a simplex projection."""
     if name != "oscarmax .01":
         return {}
     found: dict[str, Contestant] = {}
@@ -92,7 +92,7 @@ def _isotonic(name: str) -> dict[str, Contestant]:
 
 
 def peers(name: str) -> dict[str, Contestant]:
-    """Installed contestants for the case labelled ``name``, by label."""
+    """Installed implementations for the case labelled ``name``, by label."""
     return _entmax(name) | _jaxopt(name) | _prox_tv(name) | _isotonic(name)
 
 

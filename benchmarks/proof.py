@@ -1,6 +1,6 @@
-"""The kernels of this machine against the reference, and their speed against torch, entmax and flash attention.
+"""Check the kernels on this machine against the reference, and time them against torch, entmax and flash attention.
 
-Everything is computed on one device; what it is compared with are the reference kernels in float64 on the CPU.
+The kernels run on one device; their results are compared with the reference kernels in float64 on the CPU.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAPPINGS: tuple[tuple[str, str, dict[str, float]], ...] = (
     ("fusedmax .1", "fusedmax", {"lam": 0.1}),
     ("oscarmax .01", "oscarmax", {"lam": 0.01}),
 )
-# Half precision rounds once, of numbers up to 1; its gradient sees the attention rounded.
+# Half precision rounds the attention weights (up to 1) once; the gradient is computed from the rounded weights.
 TOLERANCE = {
     torch.float32: (2e-6, 2e-4),
     torch.float16: (2**-11, 2**-6),
@@ -42,7 +42,7 @@ TOLERANCE = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """Shapes that are compared and timed, of attention [B, H, T, d], and seconds a timing."""
+    """Shapes to compare, to time, and for attention [B, H, T, d]; seconds per timing."""
 
     compared: tuple[tuple[int, int, int], ...]
     timed: tuple[tuple[int, int], ...]
@@ -60,7 +60,7 @@ TOY = Sizes(((2, 2, 1), (6, 1, 13)), ((64, 25),), (1, 2, 16, 8), 0.01)
 
 
 def machine(device: str) -> dict[str, Any]:
-    """Its name, versions and clocks, as plain JSON values."""
+    """Name, versions and clocks of this machine, as plain JSON values."""
     from repro.store import provenance
 
     found = provenance.collect()
@@ -86,9 +86,13 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def compare(device: str, sizes: Sizes) -> list[dict[str, Any]]:
-    """Every mapping, type and shape: largest error of the attention and of the gradient, and whether both are small enough.
+    """Compare every mapping, type and shape with the reference.
 
-    Rows have a right-padded mask, some -inf; one is masked entirely, one is all ties, one has a NaN.
+    Rows have a right-padded mask and some -inf; among them are masked rows, a row of ties, and a row with a NaN.
+
+    Returns:
+        for each case, the largest errors of the attention and of the gradient, and whether both are within the
+        tolerance.
     """
     found = []
     for label, name, params in MAPPINGS:
@@ -142,7 +146,7 @@ def _both(f: Callable[[Tensor], Tensor], leaf: Tensor, g: Tensor) -> None:
 
 
 def contestants(mask: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
-    """Masked attention: torch's first, ours, and entmax's where it is installed."""
+    """Implementations of masked attention by label: torch's first, then ours, then entmax's if it is installed."""
     functions: dict[str, Callable[[Tensor], Tensor]] = {"torch.softmax": lambda x: _masked(x, mask)}
     for label, name, params in MAPPINGS:
         functions[label] = partial(getattr(sa, name), mask=mask, **params)
@@ -155,7 +159,7 @@ def contestants(mask: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
 
 
 def _in_turns(works: dict[str, Callable[[], Any]], device: str, seconds: float) -> dict[str, float]:
-    """Median microseconds of each, called in turns."""
+    """Median microseconds of each function; they are called in turns."""
     taken: dict[str, list[float]] = {name: [] for name in works}
     for work in works.values():  # compiles
         work()
@@ -175,7 +179,7 @@ def _in_turns(works: dict[str, Callable[[], Any]], device: str, seconds: float) 
 
 
 def launches(work: Callable[[], Any], device: str) -> int | None:
-    """Kernels that one call starts on the GPU; None elsewhere."""
+    """Number of kernels that one call starts on the GPU; None on other devices."""
     if device != "cuda":
         return None
     from torch.profiler import ProfilerActivity, profile
@@ -189,7 +193,7 @@ def launches(work: Callable[[], Any], device: str) -> int | None:
 
 
 def speeds(device: str, sizes: Sizes) -> list[dict[str, Any]]:
-    """Microseconds forward and forward with backward of every contestant, by shape and type, and the launches of each."""
+    """Microseconds of forward, and of forward with backward, and kernel launches, by implementation, shape and type."""
     found = []
     for rows, n in sizes.timed:
         for dtype in (torch.float32, torch.bfloat16):
@@ -212,8 +216,10 @@ def speeds(device: str, sizes: Sizes) -> list[dict[str, Any]]:
 
 
 def attention_speeds(device: str, sizes: Sizes) -> list[dict[str, Any]]:
-    """Microseconds of whole attention in bfloat16: each mapping between two matrix products, beside torch's fused softmax
-    (flash attention on a GPU)."""
+    """Microseconds of complete attention in bfloat16.
+
+    Timed are each mapping between two matrix products, and torch's fused softmax (flash attention on a GPU).
+    """
     B, H, T, d = sizes.attention
     q, k, v = (torch.randn(B, H, T, d, device=device, dtype=torch.bfloat16) for _ in range(3))
     fused = partial(F.scaled_dot_product_attention, q, k, v)

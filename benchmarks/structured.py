@@ -1,7 +1,8 @@
-"""Timing attention over structures: milliseconds of a call, forward and backward, beside the solver in plain torch.
+"""Time attention over structures: milliseconds per call, forward and backward, compared with the solver in plain torch.
 
-That one is our reference, a Python loop over the batch and the oracle's calls: what a package of factors costs without a
-native batch. lp-sparsemap is not among the peers: version 1.0 does not build with the setuptools of today.
+The solver in plain torch is our reference, a Python loop over the batch and the oracle's calls; its time shows the cost
+of a factor package without native batching. lp-sparsemap is not compared because version 1.0 does not build with
+current setuptools.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from benchmarks.table import medians
 
 @dataclass(frozen=True)
 class StructuredCase:
-    """Scores ``shape`` [batch, ...] of normal noise times ``scale``; target in milliseconds, forward and backward."""
+    """Scores of ``shape`` [batch, ...], normal noise times ``scale``; target in milliseconds, forward and backward."""
 
     label: str
     name: str
@@ -50,7 +51,7 @@ STRUCTURED_CASES = (
 
 @dataclass
 class StructuredRow:
-    """Median milliseconds of one case; ``loop``: forward and backward by the reference."""
+    """Median milliseconds of one case; ``loop`` is the time of forward and backward in the reference."""
 
     case: StructuredCase
     forward: float
@@ -59,7 +60,10 @@ class StructuredRow:
 
 
 def measure_structured(cases: tuple[StructuredCase, ...], seconds: float) -> list[StructuredRow]:
-    """Time `cases`, `seconds` for each direction; the reference once, on one problem, times the batch."""
+    """Time `cases`, for `seconds` per direction.
+
+    The reference is timed on one problem, and its time is multiplied by the batch size.
+    """
     rows = []
     for case in cases:
         x = torch.randn(case.shape, generator=torch.Generator().manual_seed(0)) * case.scale
@@ -87,7 +91,7 @@ def _run(f: Callable[[Tensor], Tensor], x: Tensor, backward: bool) -> Callable[[
 
 
 def markdown_structured(rows: list[StructuredRow]) -> str:
-    """The page's section on structures; times above a target are bold."""
+    """The section of the page on structures; times above a target are bold."""
     lines = [
         "## Structured attention",
         "",

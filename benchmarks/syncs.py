@@ -1,8 +1,9 @@
-"""How often a piece of work makes the host wait for the GPU.
+"""Find the operations that make the host wait for the GPU.
 
-On a GPU torch says so itself (`torch.cuda.set_sync_debug_mode`). Elsewhere two modes see what would make it wait there: operations
-whose result's size or value the host must know, and methods that hand a tensor's content to Python. Checks that a GPU is
-spared (`rows.shape.asynchronous`) are left out there too.
+On a GPU, torch reports them itself (`torch.cuda.set_sync_debug_mode`). On other devices, two torch modes find the
+operations that would wait on a GPU: those whose result has a size or value that the host must know, and methods that
+pass the content of a tensor to Python. Checks that are skipped on a GPU (`rows.shape.asynchronous`) are skipped there
+as well.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparse_attention.rows import shape
 
-# by a name of the dispatcher; `index` and `index_put` wait for a boolean index alone
+# dispatcher names of operations; those in INDEXED wait only for a boolean index
 OPERATIONS = (
     "_local_scalar_dense",
     "nonzero",
@@ -30,11 +31,14 @@ OPERATIONS = (
     "unique_consecutive",
 )
 INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")
-METHODS = ("tolist", "numpy", "cpu", "__array__")  # of a tensor; `item`, `bool` and the like end in _local_scalar_dense
+METHODS = ("tolist", "numpy", "cpu", "__array__")  # tensor methods; `item`, `bool` etc. call _local_scalar_dense
 
 
 class _Operations(TorchDispatchMode):
-    """`host`: addresses of memory that is the host's anyway; the batch sizes of a packed sequence are too."""
+    """Records operations that would wait.
+
+    `host` has the addresses of memory that is on the host anyway; the batch sizes of a packed sequence are added to it.
+    """
 
     def __init__(self, found: list[str], host: Collection[Tensor]) -> None:
         super().__init__()
@@ -70,11 +74,11 @@ class _Methods(TorchFunctionMode):
 
 
 def syncs(work: Callable[[], Any], device: str | torch.device = "cpu", host: Collection[Tensor] = ()) -> list[str]:
-    """What makes the host wait in `work()`, by name, in order.
+    """Names of the operations in `work()` that make the host wait, in order.
 
     Args:
-        device: where the work is. On a GPU nothing but the warnings' text is known of each.
-        host: tensors that lie on the CPU even where the work is on a GPU.
+        device: device of the work. On a GPU, the texts of torch's warnings are returned instead of names.
+        host: tensors that are on the CPU even if the work is on a GPU.
     """
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize()

@@ -1,8 +1,8 @@
-"""What is timed, how, and how it is printed.
+"""The cases of the benchmark, how they are timed, and how the results are printed.
 
-Every figure is a ratio to ``torch.softmax`` (or to its forward and backward) in the same run: all contestants take turns,
-so that a busy machine slows them alike, and medians over many turns are compared. With one thread the clock is the
-thread's processor time; with more, the wall.
+Every number is a ratio to ``torch.softmax`` (or to its forward and backward) in the same run: all implementations take
+turns, so that a busy machine slows them equally, and medians over many turns are compared. With one thread, times are
+the thread's processor time; with several threads, wall-clock time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ Contestant = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """A mapping with its parameters; targets are ratios to softmax for n <= 128 and beyond (forward, both)."""
+    """A mapping with its parameters.
+
+    ``target`` has ratios to softmax for forward and for forward+backward, each for n <= 128 and for larger n.
+    """
 
     label: str
     name: str
@@ -38,7 +41,7 @@ class Case:
     def function(self, x: Tensor) -> Contestant:
         mapping, params = getattr(sa, self.name), self.params
         if self.name == "constrained_sparsemax":
-            # Random bounds that hold a total of 1.2: most entries of the support end at theirs.
+            # Random bounds with a sum of at least 1.2: most entries of the support end at their bounds.
             u = torch.rand_like(x) * 4 / x.shape[-1]
             u = u * (1.2 / u.sum(-1, keepdim=True)).clamp_min(1)
             return lambda z: mapping(z, bounds=u)
@@ -61,7 +64,7 @@ CASES = (
 
 @dataclass
 class Row:
-    """One contestant over the shapes: ratios to softmax, forward and forward+backward; None where not run."""
+    """Results of one implementation for all shapes: ratios to softmax, forward and forward+backward (None: not run)."""
 
     label: str
     forward: list[float | None]
@@ -70,18 +73,21 @@ class Row:
 
 
 def keep_freed_memory() -> None:
-    """Have glibc's allocator reuse what is freed. By default large arrays go back to the kernel or not by the luck of the
-    heap's layout, and getting their pages again takes several times as long as the mapping."""
+    """Make glibc's allocator reuse freed memory.
+
+    By default, it depends on the layout of the heap whether large arrays are returned to the kernel, and getting their
+    pages again takes several times as long as the mapping.
+    """
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # another C library
+    except (OSError, AttributeError):  # the C library is not glibc
         return
-    mallopt(-4, 0)  # M_MMAP_MAX: no array of its own mapping
+    mallopt(-4, 0)  # M_MMAP_MAX: no array gets its own memory map
     mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
 
 def medians(functions: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
-    """Median nanoseconds of each function, called in turns for about ``seconds`` in all (at least five turns)."""
+    """Median nanoseconds of each function, called in turns for about ``seconds`` in total (at least five turns)."""
     clock = time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
     taken: dict[str, list[int]] = {name: [] for name in functions}
     for function in functions.values():
@@ -110,7 +116,7 @@ def _both(f: Contestant, x: Tensor, g: Tensor) -> Callable[[], None]:
 def measure(
     case: Case, shapes: tuple[tuple[int, int], ...], seconds: float, others: dict[str, Contestant]
 ) -> list[Row]:
-    """Time ``case`` and its peers on normal scores of every shape; a peer that fails or is hopeless leaves gaps."""
+    """Time ``case`` and its peers on normal scores of every shape; a peer that fails or is too slow gets no value."""
     rows = {label: Row(label, [], [], case if label == case.label else None) for label in (case.label, *others)}
     for r, n in shapes:
         torch.manual_seed(0)
@@ -120,7 +126,7 @@ def measure(
             try:
                 before = time.perf_counter()
                 peer(x[: max(1, r // 64)])
-                # Slower than a second for the whole: not worth waiting for.
+                # Peers that would need more than a second for the whole batch are skipped.
                 if (time.perf_counter() - before) * 64 < 1:
                     contestants[label] = peer
             except (RuntimeError, ValueError, TypeError, NotImplementedError):
@@ -130,7 +136,7 @@ def measure(
         for label in list(trained):
             try:
                 trained[label]()
-            except RuntimeError:  # a peer without gradients
+            except RuntimeError:  # the peer has no gradient
                 del trained[label]
         both = medians(trained, seconds)
         for label, row in rows.items():
@@ -155,7 +161,7 @@ def _processor() -> str:
 
 
 def markdown(rows: list[Row], shapes: tuple[tuple[int, int], ...], versions: dict[str, str], kernels: str) -> str:
-    """The page: one table forward, one forward+backward; figures above a case's target are bold."""
+    """The page: one table for forward, one for forward+backward; ratios above the target of their case are bold."""
     lines = [
         "# Benchmarks",
         "",

@@ -1,11 +1,12 @@
-"""How fast training and beam search are: every mapping against softmax, and softmax against plain loops.
+"""Measure the speed of training and beam search: every mapping against softmax, and softmax against plain loops.
 
-All contestants take turns on the same batch, so that what else runs on the machine slows them alike; a figure is the median,
-over turns, of a ratio within the turn. Clock: processor time of this process, all threads; on a GPU the wall, between two
-synchronizations.
+All implementations take turns on the same batch, so that other work on the machine slows them equally; each result is
+the median, over turns, of the ratio within a turn. Times are processor time of this process over all threads; on a GPU,
+wall-clock time between two synchronizations.
 
-The plain loops have the same torch module, with torch.softmax over masked scores in place of the mapping. `PlainTraining` pads
-its own batches and has torch's AdamW; `plain_search` keeps no attention. Texts are random; nothing is learned that matters.
+The plain loops use the same torch module, with torch.softmax over masked scores instead of the mapping. `PlainTraining`
+pads its own batches and uses torch's AdamW; `plain_search` keeps no attention. Texts are random, since the quality of
+the models is irrelevant.
 """
 
 from __future__ import annotations
@@ -54,7 +55,15 @@ Work = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Sizes:
-    """words: of the vocabulary; batch: sentences; shortest, longest: words of a sentence; beam and output words of a search."""
+    """Sizes of the data and of the search.
+
+    Attributes:
+        words: size of the vocabulary.
+        batch: sentences per batch.
+        shortest, longest: range of the number of words in a sentence.
+        beam: beam size.
+        output: most words in an output.
+    """
 
     words: int = 2000
     batch: int = 32
@@ -66,7 +75,14 @@ class Sizes:
 
 @dataclass
 class Table:
-    """Of one model: label -> ratios to softmax, one a turn; the median seconds of softmax and what a turn of it does."""
+    """Results for one model.
+
+    Attributes:
+        work: training or beam search.
+        ratios: label -> ratios to softmax, one per turn.
+        seconds: median seconds of softmax.
+        tokens: tokens (training) or sentences (search) that softmax processes in this time.
+    """
 
     model: str
     work: str
@@ -76,14 +92,14 @@ class Table:
 
 
 def names() -> list[str]:
-    """Mappings that both architectures take without further inputs, softmax first."""
+    """Mappings that work in both architectures without further inputs, softmax first."""
     places = models.architecture("seq2seq", "transformer").PLACES
     plain = [n for n in sa.names("simplex") if not models.problems({"name": n, "at": {}}, places)]
     return ["softmax", *(n for n in plain if n != "softmax")]
 
 
 def configuration(model: Sequence[str], mapping: str, sizes: Sizes, folder: Path, device: str) -> dict[str, Any]:
-    """A configuration whose data are random pairs below `folder`; softmax and others differ in the mapping alone."""
+    """A configuration whose data are random pairs in `folder`; for other mappings, only the mapping differs."""
     files = folder / "pairs"
     if not files.exists():
         files.mkdir(parents=True)
@@ -104,12 +120,12 @@ def configuration(model: Sequence[str], mapping: str, sizes: Sizes, folder: Path
 
 
 def encode(config: Mapping[str, Any]) -> Path:
-    """The folder of the configuration's encoded data."""
+    """Encode the data of a configuration. Returns the folder with the encoded data."""
     return Path(importlib.import_module(module_of(config)).prepare(config, NullProgress()).folder)
 
 
 def training(config: dict[str, Any], encoded: Path, folder: Path) -> Updates:
-    """The project's training; a call makes one update."""
+    """Our training as a callable; each call makes one update."""
     from tasks.fairseq_plugin.updates import Updates
 
     return Updates(config, encoded, folder, READ_EVERY)
@@ -123,7 +139,7 @@ class PlainSoftmax(nn.Module):
 
 
 def plain_model(config: Mapping[str, Any], encoded: Encoded, like: nn.Module) -> nn.Module:
-    """The torch module of a configuration with softmax, its mappings replaced by `PlainSoftmax`, weights as `like`."""
+    """The torch module of a configuration, with its mappings replaced by `PlainSoftmax` and the weights of `like`."""
     model = models.build("seq2seq", config["model"], config["mapping"], *encoded.sizes)
     model.load_state_dict(like.state_dict())
     for part in list(model.modules()):
@@ -134,7 +150,10 @@ def plain_model(config: Mapping[str, Any], encoded: Encoded, like: nn.Module) ->
 
 
 class PlainTraining:
-    """The loop that one writes by hand. A call makes one update; `loss` sums the token losses since it was last read."""
+    """A hand-written training loop. Each call makes one update.
+
+    `loss` is the sum of the token losses over READ_EVERY updates; it is read from the device only after these updates.
+    """
 
     def __init__(self, config: Mapping[str, Any], encoded: Encoded, like: Updates) -> None:
         optim, split = config["optim"], encoded.splits["train"]
@@ -167,7 +186,10 @@ class PlainTraining:
 
 @torch.no_grad()
 def plain_search(model: Any, source: Tensor, lengths: Tensor, K: int, longest: int) -> list[list[int]]:
-    """The best outputs by beam search as one writes it by hand: length average, stop all, no attention. [B, S] -> ids."""
+    """A hand-written beam search for sources [B, S]; returns the ids of the best outputs.
+
+    Scores are averaged over the length, the search ends when all sentences have K outputs, and no attention is kept.
+    """
     B, device = len(source), source.device
     memory = model.encode(source, lengths)
     copies = torch.arange(B, device=device).repeat_interleave(K)
@@ -203,10 +225,14 @@ def plain_search(model: Any, source: Tensor, lengths: Tensor, K: int, longest: i
 def turns(
     contestants: Mapping[str, Work], count: int, device: str, block: int = 1
 ) -> tuple[dict[str, list[float]], float]:
-    """Ratios of softmax's time to each contestant's, one a turn, after a turn that does not count; the median seconds of softmax.
+    """Time all implementations in turns.
 
     Args:
-        block: calls that are timed together.
+        block: number of calls that are timed together.
+
+    Returns:
+        ratios of softmax's time to the time of each implementation, one per turn after a first turn for warming up; and
+        the median seconds of softmax.
     """
     cuda = torch.device(device).type == "cuda"
     clock = time.perf_counter if cuda else time.process_time
@@ -221,7 +247,7 @@ def turns(
                 contestants[name]()
             torch.cuda.synchronize() if cuda else None
             taken[name] = (clock() - before) / block
-        order = order[1:] + order[:1]  # nobody always comes after the same one
+        order = order[1:] + order[:1]  # so that the order changes from turn to turn
         if turn:
             base.append(taken["softmax"])
             for name, of in ratios.items():
@@ -232,7 +258,7 @@ def turns(
 def measure(
     model: str, mappings: Sequence[str], sizes: Sizes, folder: Path, device: str, count: int, told: Callable[[str], None] = print
 ) -> list[Table]:  # fmt: skip
-    """The tables of training and of beam search of one of `MODELS`."""
+    """Measure one of `MODELS`. Returns the tables of training and of beam search."""
     configs = {m: configuration(MODELS[model], m, sizes, folder, device) for m in ("softmax", *mappings)}
     path = encode(configs["softmax"])
     encoded = open_encoded(path)
@@ -260,7 +286,7 @@ def measure(
 
 
 def markdown(tables: Sequence[Table], sizes: Sizes, device: str, machine: str) -> str:
-    """The section of docs/benchmarks.md; ratios below their goal are bold."""
+    """The section for docs/benchmarks.md; ratios below their goal are bold."""
     lines = [
         SECTION, "",
         f"Speeds are ratios; higher is better. Each row compares a mapping with softmax (goal {GOALS['mapping']}), the last row softmax with a hand-written loop",
@@ -283,7 +309,7 @@ def markdown(tables: Sequence[Table], sizes: Sizes, device: str, machine: str) -
             goal = GOALS["mapping"] if label != PLAIN else GOALS["training" if work == "training" else "search"]
             cells = []
             for table in those:
-                # a contestant's speed in softmax's; of the plain loop the inverse
+                # speed relative to softmax; for the plain loop the inverse
                 values = [1 / r if label == PLAIN else r for r in table.ratios[label]]
                 low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
                 cells.append(f"{f'**{middle:.2f}**' if middle < goal else f'{middle:.2f}'} ({low:.2f}-{high:.2f})")
@@ -292,5 +318,5 @@ def markdown(tables: Sequence[Table], sizes: Sizes, device: str, machine: str) -
 
 
 def with_section(page: str, section: str) -> str:
-    """A page with its section of that title, the last one, replaced or added."""
+    """The page with the section on training and decoding, which must be the last one, replaced or added."""
     return page.partition(f"\n{SECTION}\n")[0].rstrip("\n") + "\n\n" + section

@@ -1,4 +1,4 @@
-"""The wheels that a machine with torch but without a network needs to train: collected, and used there."""
+"""Collect the wheels that a machine with torch but without a network needs for training, and use them there."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-# What training and its tables import; what they need besides is followed.
+# Packages that training and its tables import; the packages required by these are added.
 ROOTS = (
     "fairseq-fixed", "bitarray", "regex", "tqdm", "hydra-core", "omegaconf", "numpy", "scipy", "scikit-learn", "sacrebleu", "rouge-score", "sacremoses", "subword-nmt",
     "sentencepiece", "safetensors", "jinja2", "matplotlib", "rich", "pillow", "pyyaml", "entmax",
 )  # fmt: skip
-THERE = re.compile(r"torch|torchaudio|torchvision|triton|nvidia-.*|cuda-.*")  # with the machine's own torch
+THERE = re.compile(r"torch|torchaudio|torchvision|triton|nvidia-.*|cuda-.*")  # installed with the machine's torch
 PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (5, 12, 17, 24, 26, 27, 28)] + [
     "manylinux2014_x86_64",
     "manylinux1_x86_64",
@@ -22,7 +22,7 @@ PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (5, 12, 17, 24, 26, 27, 28)] + [
 
 
 def use(wheels: Path) -> None:
-    """Go on with what `wheels` holds for this Python: installed beside them, without a network, by starting the command again."""
+    """Install the wheels for this Python into a subfolder of `wheels`, without a network, and restart the command."""
     if os.environ.get("GPU_PROOF_WHEELS"):
         return
     major, minor = sys.version_info[:2]
@@ -50,7 +50,7 @@ def use(wheels: Path) -> None:
 
 
 def needed() -> dict[str, str]:
-    """Name -> version of this environment: ROOTS and all they require, without torch and what comes with it."""
+    """Name -> installed version of ROOTS and all packages that they require, without torch and what comes with it."""
     found: dict[str, str] = {}
     open_ = list(ROOTS)
     while open_:
@@ -59,17 +59,17 @@ def needed() -> dict[str, str]:
             continue
         try:
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:  # required on other systems only
+        except metadata.PackageNotFoundError:  # required only on other systems
             continue
         open_ += [re.match(r"[\w.-]+", r)[0] for r in metadata.requires(name) or [] if "extra ==" not in r]  # type: ignore[index]
     return found
 
 
 def collect(folder: Path, versions: list[str]) -> int:
-    """Download the wheels of every Python version into `folder`; build those of packages that come as sources alone.
+    """Download the wheels for every Python version into `folder`; build those of packages that exist only as sources.
 
     Returns:
-        0, or 1 with the packages named that have no wheel for one of the versions.
+        0, or 1 after listing the packages that have no wheel for one of the versions.
     """
     folder.mkdir(parents=True, exist_ok=True)
     missing = []
@@ -83,7 +83,7 @@ def collect(folder: Path, versions: list[str]) -> int:
                 [*pip, "download", *wanted, *fit, "-d", str(folder)], capture_output=True, check=False
             ).returncode:
                 continue
-            # READTHEDOCS: fairseq without its extensions, as scripts/setup.py installs it
+            # READTHEDOCS builds fairseq without its extensions, as scripts/setup.py does
             built = subprocess.run(
                 [*pip, "wheel", "--no-build-isolation", *wanted, "-w", str(folder)],
                 env={**os.environ, "READTHEDOCS": "1"}, capture_output=True, check=False,

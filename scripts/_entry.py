@@ -1,4 +1,4 @@
-"""What a script begins with: the repository on the path, one thread of each library, and the grammar of all scripts."""
+"""Common start of all scripts: set the import path and one thread per library; import the command-line grammar."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported; runtime.threads decides afterwards
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # set before torch is imported; runtime.threads changes it later
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 

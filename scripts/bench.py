@@ -1,9 +1,9 @@
-"""Time every mapping against torch.softmax and installed peers; write docs/benchmarks.md.
+"""Time every mapping against torch.softmax and other installed packages; write docs/benchmarks.md.
 
     --only       beginnings of labels, or names of mappings, separated by commas
-    --shapes     rows x length, as 1280x30,64x32000       --seconds   per shape and direction (default 2)
-    --no-peers   leave other packages out                 --threads   of torch (default 1; more only on an idle machine)
-    --output     the page (default docs/benchmarks.md); -: print only
+    --shapes     rows x length, e.g. 1280x30,64x32000  --seconds  per shape and direction (default 2)
+    --no-peers   leave out other packages              --threads  torch threads (default 1; more only if idle)
+    --output     file to write (default docs/benchmarks.md); - only prints
 
 Examples: python scripts/bench.py                                                      # the whole page: about ten minutes
           python scripts/bench.py --seconds .2 --only sparsemax --shapes 1280x30 --output -

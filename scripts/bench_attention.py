@@ -1,9 +1,9 @@
-"""Time sa.sparse_attention against torch's attention and the composition; write its section of docs/benchmarks.md.
+"""Time sa.sparse_attention against torch's attention and the composition; write its section in docs/benchmarks.md.
 
     --n             positions: 512, 1024, 4096, 8192 (default all)     --seconds   per case and direction (default 2)
-    --no-memory     leave the peaks of memory out                      --no-decoding   leave one query on a long cache out
+    --no-memory     do not measure peak memory                         --no-decoding   skip one query on a long cache
     --trained       folder with the tensors of scripts/language_model.py (default data/cache/language_model)
-    --output        page with the section (default docs/benchmarks.md); -: print only
+    --output        file with the section (default docs/benchmarks.md); - only prints
 
 Examples: python scripts/bench_attention.py                                   # all: about ten minutes on a quiet core
           python scripts/bench_attention.py --n 512 --seconds .2 --no-memory --no-decoding --output -

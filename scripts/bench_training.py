@@ -1,9 +1,9 @@
 """Time training and beam search of every mapping against softmax, and softmax against plain loops; write docs/benchmarks.md.
 
-    --models     of docs/benchmarks.md (default all)      --mappings   (default: all that need nothing but scores)
-    --turns      of each contestant (default 40)          --device     cpu or cuda
-    --words      of the vocabulary (default 2000)         --batch      sentences (default 32)
-    --threads    of torch (default 1)                     --output     page with the section; -: print only
+    --models     as in docs/benchmarks.md (default all)   --mappings   (default: all that need only scores)
+    --turns      for each implementation (default 40)     --device     cpu or cuda
+    --words      vocabulary size (default 2000)           --batch      sentences (default 32)
+    --threads    torch threads (default 1)                --output     file with the section; - only prints
 
 python scripts/bench_training.py                      # all: about twenty minutes on a quiet core
 python scripts/bench_training.py --mappings fusedmax --output -

@@ -1,12 +1,13 @@
-"""Kill processes, flip bits and turn clocks back, for minutes; then every number must equal that of an undisturbed run.
+"""Kill processes, flip bits and turn clocks back for minutes; then compare every number with an undisturbed run.
 
     python scripts/crash_test.py [--minutes 5] [--many] [--seed 1] [--folder FOLDER]
 
 Examples: python scripts/crash_test.py; python scripts/crash_test.py --minutes 1 --seed 7; python scripts/crash_test.py --many
 
-Small cells of the toy and the multilabel task; two commands at a time in one store. --many: 200 quick cells in eight processes, one of
-which is killed every second until all are done; none may be trained twice. --seed: of what happens when. --folder: keep the stores there
-(default: a temporary folder). Exit status 1 when anything differs.
+It runs small cells of the toy and multilabel tasks, with two commands at a time in one store. --many: 200 quick cells
+in eight processes, one of which is killed every second until all cells are done; no cell may be trained twice. --seed:
+seed of the times and kinds of the faults. --folder: folder in which the stores are kept (default: a temporary folder).
+Exit status 1 if anything differs.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""List, fetch, verify and look at data sets.
+"""List data sets, fetch them, verify them and show their contents.
 
 python scripts/data.py list
 python scripts/data.py fetch NAME [NAME ...] [--root FOLDER] [--mirror FOLDER] [--path FOLDER]
-python scripts/data.py verify NAME [the same options]   compare the files here with their known checksums and sizes; fetches nothing
+python scripts/data.py verify NAME [the same options]   compare local files with checksums and sizes; fetches nothing
 python scripts/data.py show NAME [the same options]     sizes, source and a few test records
 
     --root     folder for downloads (default: data/cache)

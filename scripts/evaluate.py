@@ -1,15 +1,15 @@
-"""Score a finished cell on another test set or by other scores; nothing is trained.
+"""Evaluate a finished cell on another test set or with other scores; nothing is trained.
 
     python scripts/evaluate.py CELL [data=NAME] [data.KEY=VALUE] [decode.KEY=VALUE] [task.scores=[...]]
                                     [--trust-plugins] [paths.outputs=FOLDER]
 
-    CELL   its folder, its id or the beginning of it, or TASK/MAPPING[,KEY=VALUE ...] if that matches one cell
+    CELL   a folder, an id or its beginning, or TASK/MAPPING[,KEY=VALUE ...] if that matches exactly one cell
     --trust-plugins   run the Python files that CELL names (its mapping), even if you never used them yourself
 
 Examples: python scripts/evaluate.py summarization/fusedmax data=duc2004 decode.beam=10
           python scripts/evaluate.py translation/sparsemax,seed=1 data=files data.path=mine data.source_lang=fr data.target_lang=en
           python scripts/evaluate.py 0f3a decode.beam=1
-The evaluation is stored below the cell, in evaluations/; the same command reads it from there.
+The evaluation is stored in the cell's folder, in evaluations/; the same command reads it from there the next time.
 """
 
 import sys

@@ -2,8 +2,8 @@
 
     python scripts/export.py CELL FOLDER [--fairseq SOURCES] [--trust-plugins] [paths.outputs=FOLDER]
 
-    CELL       an id or its beginning, a folder of the store, or TASK/MAPPING[,KEY=VALUE ...]
-    FOLDER     a new folder; python scripts/predict.py FOLDER < input, and load_cell(FOLDER), read it back
+    CELL       an id or its beginning, a folder in the store, or TASK/MAPPING[,KEY=VALUE ...]
+    FOLDER     a new folder; load it with python scripts/predict.py FOLDER < input, or load_cell(FOLDER)
     --fairseq  also write a checkpoint for fairseq-generate, and encode the lines of the file SOURCES for it
     --trust-plugins   copy (with --fairseq: run) the Python files that CELL names, even if you never used them yourself
 

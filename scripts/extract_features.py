@@ -1,16 +1,16 @@
-"""Compute grid features of VQA v2's images into a store that training maps into memory. Run again to continue.
+"""Compute grid features of the images of VQA v2 and store them for training. Run the command again to continue.
 
     python scripts/extract_features.py --path FOLDER [--device cuda --amp] [--backbone resnet152|tiny] [--weights FILE]
 
     --path         folder with train2014.zip and val2014.zip (or the folders) and the JSON files
-    --weights      file of a state dict (default: torchvision's, downloaded)
-    --size         pixels of a side (default 448)              --batch-size   images at a time (default 16)
-    --shard-size   images a file (default 512: 411 MB)         --amp          half precision
+    --weights      file with a state dict (default: torchvision's, downloaded)
+    --size         pixels per side (default 448)               --batch-size   images at a time (default 16)
+    --shard-size   images per file (default 512: 411 MB)       --amp          half precision
     --check        verify the checksums of the store and stop
 
 Examples: python scripts/extract_features.py --path vqa2 --device cuda --amp; python scripts/extract_features.py --path vqa2 --check;
           python scripts/extract_features.py --path vqa2 --backbone tiny
-Features go to FOLDER/features (99 GB for all 123,287 images at 14 x 14 x 2048). Several processes may share the work.
+Features go into FOLDER/features (99 GB for all 123,287 images at 14 x 14 x 2048). Several processes may share the work.
 Next: python scripts/train.py task=vqa profile=paper data.path=FOLDER
 """
 

@@ -1,11 +1,11 @@
-"""Draw a figure of a paper from the cells of a finished table: SVG and numbers, with its place in that table's report.
+"""Draw a figure of a paper from the cells of a finished table, as SVG and numbers; the table's next report shows it.
 
     python scripts/figures.py FIGURE [EXPERIMENT] [--text TEXT [--with TEXT]] [--test 3,17] [--count 2] [--out FOLDER] [--png]
                               [profile=...] [seeds=2] ['rows=softmax|sparse*'] [columns=fren] [Hydra overrides of the run]
 
-    --text    your own text (may be repeated); --with: the second text of a pair, or the output that every row is forced to
-    --test    numbers of test examples; --count: how many to draw (default 2). Without --text or --test: a sentence of ours
-    --out     folder (default: <paths.outputs>/figures/EXPERIMENT, which the next report shows); --png: as PNG too
+    --text    your own text (may be repeated); --with: the second text of a pair, or the output forced on every row
+    --test    numbers of test examples; --count: how many to draw (default 2). Without --text or --test: our sentence
+    --out     folder (default: <paths.outputs>/figures/EXPERIMENT, which the next report shows); --png: also as PNG
 
 Examples: python scripts/figures.py niculae2017_figure1
           python scripts/figures.py niculae2017_figure4 profile=cpu seeds=1 columns=fren --text "un homme joue de la guitare ."

@@ -1,10 +1,10 @@
-"""Prove this machine's GPU part by part, each in less than ten minutes, and write what came out; docs/gpu.md.
+"""Test the library on this machine's GPU, in parts of less than ten minutes each; write the results; see docs/gpu.md.
 
     python scripts/gpu_proof.py collect|kernels|training|table [options] [overrides of scripts/reproduce.py, for table]
 
-    --wheels    folder of wheels (made by collect); --versions: of Python to collect for (default 3.11 3.12)
-    --device    cuda or cpu (default: cuda if there is one); --toy: the smallest sizes (always on a CPU)
-    --table     an experiment (default: the first whose data are here); --results: folder of pages and cells (default outputs/gpu)
+    --wheels    folder of wheels (made by collect); --versions: Python versions to collect for (default 3.11 3.12)
+    --device    cuda or cpu (default: cuda if there is a GPU); --toy: use the smallest sizes (always on a CPU)
+    --table     an experiment (default: first with data here); --results: folder for pages, cells (default outputs/gpu)
 
 Examples: python scripts/gpu_proof.py collect --wheels wheels --versions 3.11      # with a network and .venv: make gpu-wheels
           python scripts/gpu_proof.py kernels --wheels wheels                      # with a GPU and torch: make gpu-proof PART=kernels

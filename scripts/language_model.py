@@ -1,12 +1,12 @@
 """Train a causal language model over 4,096 bytes with softmax, sparsemax and entmax 1.5; write docs/results/language_model.md.
 
-    --only      rows to train: softmax, sparsemax, entmax15 (default: all, then the page)
-    --page      train nothing: measure speed and memory, write the page
-    --seconds   processor time of a row's training steps (default 600)      --turns   timed steps of each mapping (default 5)
-    --root      folder of the data                                          --output  folder of the page and its JSON
+    --only      rows to train: softmax, sparsemax, entmax15 (default: train all, then write the page)
+    --page      train nothing; only measure speed and memory and write the page
+    --seconds   processor time for training a row (default 600)   --turns   timed steps for each mapping (default 5)
+    --root      folder of the data                                --output  folder for the page and its JSON
 
 Examples: python scripts/language_model.py                                   # all three rows one after another, speed, memory, the page
-          python scripts/language_model.py --only sparsemax --seconds 60     # one row, from where it stopped
+          python scripts/language_model.py --only sparsemax --seconds 60     # one row; continues an earlier training
           python scripts/language_model.py --page --turns 9                  # speed, memory, the page of the trained rows
 """
 

@@ -1,6 +1,7 @@
-"""Write requirements.lock: every package of the `repro` and `dev` extras with version and hashes, for Python 3.11 to 3.14 on Linux and macOS.
+"""Write requirements.lock for Python 3.11 to 3.14 on Linux and macOS.
 
-uv resolves it; pip can install it too.
+It lists every package needed for the extras `repro` and `dev`, with versions and hashes. uv resolves the versions; pip
+can install the file, too.
 """
 
 import sys

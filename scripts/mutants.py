@@ -1,4 +1,4 @@
-"""Change one line of the product at a time and see which tests notice.
+"""Mutation testing: change one line of the code at a time and check that a test fails.
 
     python scripts/mutants.py [--seed 1] [--n 200] [--workers 1] [--seconds 40] [--only TEXT] [--output FOLDER]
 
@@ -6,10 +6,11 @@
 
 Examples: python scripts/mutants.py --n 40; python scripts/mutants.py --seed 7 --workers 2; python scripts/mutants.py --only rouge.py
 
-A mutant is tried by the twelve nearest test files that import its module, in a copy of the tree, for up to --seconds of
-processor time. Killed: a test fails, which passes without the mutant, or hangs. Survivors need a test; a mutant that nobody can tell
-from the original goes to tests/equivalent_mutants.txt with the reason and is not counted. Interrupted, the same command continues;
-survivors are tried again. Exit status 1 below 85 % killed.
+A mutant is tested with the twelve nearest test files that import its module, in a copy of the repository, for up to
+--seconds of processor time. It is killed if a test hangs, or fails although it passes without the mutant. Survivors
+need a new test; a mutant that is equivalent to the original goes into tests/equivalent_mutants.txt with the reason and
+is not counted. After an interruption, run the same command to continue; survivors are tested again. Exit status 1 if
+fewer than 85 % are killed.
 """
 
 import sys

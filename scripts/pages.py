@@ -1,4 +1,4 @@
-"""Write docs/mappings, the package's type stubs and the list of mappings in its docstring from the registry: `make pages`."""
+"""`make pages`: write docs/mappings, type stubs and the mappings in the package's docstring, all from the registry."""
 
 import sys
 

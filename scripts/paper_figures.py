@@ -1,11 +1,11 @@
-"""Draw the papers' figures that need no data: Niculae & Blondel Fig. 2 and App. C.1, Laha et al. Figs. 1-3, Martins et al. Figs. 1-2.
+"""Draw figures that need no data: Niculae & Blondel Fig. 2, App. C.1; Laha et al. Figs. 1-3; Martins et al. Figs. 1-2.
 
-    python scripts/paper_figures.py [NAME ...] [--out FOLDER] [--png]    as SVG and CSV, and a page; default docs/results/figures
+    python scripts/paper_figures.py [NAME ...] [--out FOLDER] [--png]    SVG, CSV, a page; default docs/results/figures
 
 Examples: python scripts/paper_figures.py
           python scripts/paper_figures.py laha2018_figure1 laha2018_figure2 --out /tmp/figures --png
           python scripts/paper_figures.py niculae2017_figure2 --out /tmp/figures
-Next: make figures, the figures that trained cells give
+Next: make figures, for the figures that need trained cells
 """
 
 import sys

@@ -1,13 +1,13 @@
-"""Use a trained model: one input a line from standard input, one output a line.
+"""Use a trained model: reads one input per line from standard input and prints one output per line.
 
     python scripts/predict.py CELL [--nbest N] [--attention FILE.safetensors] [--heat] [--svg FOLDER] [--images FOLDER]
                               [--digits SIGN] [--trust-plugins] [decode.KEY=VALUE ...] [paths.outputs=FOLDER] < INPUT
 
-    CELL       an id or its beginning, a folder (of the store, or of scripts/export.py), or TASK/MAPPING[,KEY=VALUE ...]
-    INPUT      a text; two texts separated by a tab; IMAGE, a tab, a question; or numbers, as the model reads them
+    CELL       an id or its beginning, a folder (of the store, or an exported one), or TASK/MAPPING[,KEY=VALUE ...]
+    INPUT      depending on the model: a text; two texts separated by a tab; IMAGE, a tab, a question; or numbers
     --nbest    N outputs for each input, as NUMBER, SCORE, OUTPUT separated by tabs
-    --heat     the attention in the terminal;  --svg: a drawing for each input;  --attention: all weights
-    --images   folder of the images, or of their features;  --digits '#': the sign that Gigaword has for a digit
+    --heat     draw the attention in the terminal;  --svg: a drawing for each input;  --attention: write all weights
+    --images   folder of the images, or of their features;  --digits '#': the character Gigaword has instead of digits
     --trust-plugins   run the Python files that CELL names (its mapping), even if you never used them yourself
 
 Examples: echo "Un chien ." | python scripts/predict.py translation/fusedmax,seed=1 --heat decode.beam=10

@@ -1,7 +1,8 @@
-"""Print Table 1 of Laha et al. 2018: each property of each mapping, every mark checked numerically.
+"""Print Table 1 of Laha et al. 2018, the properties of each mapping, with every entry checked numerically.
 
     python scripts/properties_table.py [--classes K] [--lam .5] [--q .4]
-                                       K: length of the rows it is checked on; lam of sparsegen, q of sparsecone and sparsehourglass
+                                       K: length of the rows used for the checks
+                                       lam: for sparsegen; q: for sparsecone and sparsehourglass
 
 Examples: python scripts/properties_table.py
           python scripts/properties_table.py --classes 3

@@ -1,12 +1,13 @@
-"""Write the small records of a table's finished cells, from which it can be printed and checked without them.
+"""Write the small records of a table's finished cells, which suffice to print and check the table.
 
     python scripts/records.py sweep=NAME [paths.outputs=FOLDER] [to=docs/results]         the table of a sweep of scripts/train.py -m
     python scripts/records.py EXPERIMENT [EXPERIMENT ...] [profile=demo|cpu|paper] [seeds=1,2] [paths.outputs=FOLDER]
-                              [the other arguments that the table was made with] [to=docs/results]
+                              [the other arguments with which the table was made] [to=docs/results]
 
-The records go to <to>/records/EXPERIMENT_PROFILE.jsonl: scores, versions, per-example scores; no weights, no texts. No data are read.
-`python scripts/verify.py` checks the pages of docs/results against them, `--write` puts their tables into the pages, and
-`python scripts/reproduce.py EXPERIMENT records=docs/results` prints a table from them.
+The records are written to <to>/records/EXPERIMENT_PROFILE.jsonl: scores, versions and per-example scores, but no
+weights and no texts. No data are read. `python scripts/verify.py` checks the pages of docs/results against the records,
+with `--write` it puts the tables into the pages, and `python scripts/reproduce.py EXPERIMENT records=docs/results`
+prints a table from its records.
 
 Examples: python scripts/records.py laha2018_table2 seeds=1,2
           python scripts/records.py niculae2017_table1 martins2020_table1 profile=cpu

@@ -1,21 +1,21 @@
-"""Run the cells an experiment still lacks and print its table beside the published one.
+"""Run the cells of an experiment that are not finished, and print its table next to the published numbers.
 
     python scripts/reproduce.py EXPERIMENT [EXPERIMENT ...] [profile=demo|cpu|paper] [seeds=1,2,3] ['rows=softmax|csparse*']
                                 [columns=fren] [add=MAPPING,key=value] [records=FOLDER] [Hydra overrides] [--plan]
     python scripts/reproduce.py                       list the experiments
 
-    profile   how large (default demo)          seeds   which seeds (default: the experiment's)
-    rows      a part of the rows, by label; columns: of the columns, by name or label; | between several, * for anything
-    add       a further row: a mapping of configs/mapping, or one registered by plugins=[FILE.py]; may be repeated;
-              add=fusedmax,lam=[0.01,0.1]: several points (where every column selects on dev: one row, the best of them)
+    profile   size of the experiment (default demo)          seeds   seeds to run (default: those of the experiment)
+    rows      only some rows, by label; columns: only some columns, by name or label; | separates several, * is anything
+    add       a further row: a mapping from configs/mapping, or one registered by plugins=[FILE.py]; may be repeated;
+              add=fusedmax,lam=[0.01,0.1]: several points (one row with the best of them if every column selects on dev)
     records   print the tables from the small records of their cells in FOLDER/records (docs/results has ours); runs nothing
-    --plan    print how many cells there are, how many are done, and the hours of the others; reads no data, runs nothing
-    --help    with add=NAME or mapping=NAME: the parameters of that mapping too
+    --plan    print how many cells there are, how many are done, and the hours for the rest; reads no data, runs nothing
+    --help    with add=NAME or mapping=NAME: also the parameters of that mapping
 
 Examples: python scripts/reproduce.py niculae2017_table2 seeds=1,2,3 add=entmax,alpha=1.5 runtime.workers=2
           python scripts/reproduce.py laha2018_table2 martins2020_table2 profile=cpu --plan
           python scripts/reproduce.py demo data=files data.path=mine data.source_lang=fr data.target_lang=en
-Finished cells are never run again; a killed one resumes. Ctrl-C is safe.
+Finished cells are never run again, and a cell that was killed resumes. Ctrl-C is safe.
 """
 
 import sys

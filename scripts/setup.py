@@ -1,11 +1,11 @@
-"""Build .venv, or mend it; with nothing to do, return at once. `make setup` calls it.
+"""Build or repair .venv; return at once if there is nothing to do. `make setup` calls this script.
 
     make setup                                  the packages of requirements.lock: 3 GB to fetch, 6.5 GB on disk, about 3 minutes
     make setup PYTHON=/path/to/python3.13       with this interpreter
     make setup TORCH=cpu TORCH_INDEX=ADDRESS    torch without CUDA, from an index of your choice: a tenth of that (docs/install.md)
-    make setup LOCKED=0                         newer packages, as pyproject.toml allows; tables will say "not the locked set"
+    make setup LOCKED=0                         newer packages allowed by pyproject.toml; tables will say "not the locked set"
 
-It can be stopped and started again at any time.
+You can stop it and start it again at any time.
 """
 
 import sys

@@ -1,16 +1,17 @@
-"""Look after the store: what is there, whether it is whole, and how it gets to another machine.
+"""Maintain the store: list and verify its cells, clean it, and move cells to another machine.
 
     python scripts/store.py list   [paths.outputs=FOLDER]      every training and evaluation with its state
-    python scripts/store.py verify                             check every file; names what is damaged, exit status 1
-    python scripts/store.py clean                              remove what killed processes left; nothing that is finished
-    python scripts/store.py du                                 how much space what takes
-    python scripts/store.py export FILE.tar [TASK/MAPPING|ID ...]   finished cells, each checked
-    python scripts/store.py import FILE.tar                    each checked again; what is finished here stays
+    python scripts/store.py verify                             check every file; lists damage, exit status 1 if any
+    python scripts/store.py clean                              remove leftovers of killed processes, no finished cells
+    python scripts/store.py du                                 show the space used by each kind of content
+    python scripts/store.py export FILE.tar [TASK/MAPPING|ID ...]   finished cells; each is checked
+    python scripts/store.py import FILE.tar                    each cell is checked again; cells finished here are kept
 
 Examples: python scripts/store.py verify; python scripts/store.py export cells.tar translation/fusedmax;
           python scripts/store.py import cells.tar paths.outputs=/data/outputs
 
-Damaged cells are never deleted: the next run that needs one moves it aside and trains it again (docs/store.md).
+Damaged cells are never deleted; the next run that needs a damaged cell moves it aside and trains it again
+(docs/store.md).
 """
 
 import sys

@@ -1,14 +1,14 @@
-"""Write the reproducibility summary of an experiment: scope, what was reproduced, easy, hard, deviations, cost.
+"""Write the reproducibility summary of an experiment: scope, results, what was easy or hard, deviations, cost.
 
     python scripts/summary.py EXPERIMENT [EXPERIMENT ...] [profile=demo|cpu|paper] [the arguments of its table]
                               [records=FOLDER]
 
-    records   from the small records in FOLDER/records (docs/results has ours) instead of the store
+    records   use the small records in FOLDER/records (docs/results has ours) instead of the store
 
 Examples: python scripts/summary.py laha2018_table2 seeds=1,2
           python scripts/summary.py niculae2017_table1 profile=cpu records=docs/results
           python scripts/summary.py laha2018_table2 niculae2017_table2 paths.outputs=/data/outputs
-Every sentence is a fact of the table and of the cells behind it; nothing is run, no data are read.
+Every sentence states a fact from the table or its cells; nothing is run, and no data are read.
 """
 
 import sys

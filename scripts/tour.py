@@ -1,4 +1,4 @@
-"""Run docs/library.md and write what its code prints into it, its notebook and its pictures: `make tour`.
+"""`make tour`: run docs/library.md, write the output of its code into it, and make its notebook and its pictures.
 
     python scripts/tour.py
 

@@ -1,11 +1,11 @@
-"""Train and score one cell; with -m, sweep. `--help` lists the choices and the parameters of the mapping that is named.
+"""Train and evaluate one cell; with -m, run a sweep. `--help` lists the choices and the named mapping's parameters.
 
     python scripts/train.py task=translation mapping=fusedmax mapping.lam=0.1 seed=2             one cell
     python scripts/train.py -m task=toy mapping=sparsegen_lin,fusedmax seed=1,2,3 grid=paper     each mapping over its own grid
     python scripts/train.py -m task=toy 'mapping=glob(*)' --plan                                 cells and hours; nothing is run
     python scripts/train.py -m experiment=laha2018_table2 seed=1,2                               a table of a paper
 
-docs/sweeps.md has the rest.
+See docs/sweeps.md for everything else.
 """
 
 import os
@@ -18,7 +18,7 @@ from _entry import command
 def main(arguments: list[str]) -> int:
     from tasks.config import overrides
 
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors come here
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors reach this script
     try:
         overrides.check_arguments(arguments)  # before torch is imported
     except (overrides.ConfigError, *overrides.HYDRA) as error:

@@ -1,17 +1,18 @@
-"""Check the tables, files and records of docs/results, and what README quotes of them, against records, code and checksums.
+"""Check the tables, files and records of docs/results, and README's quotes of them, against records, code, checksums.
 
-    python scripts/verify.py                       check (a minute); exit status 1 when something differs
-    python scripts/verify.py --write               write what records and code give into the pages and files, renew their checksums
-    python scripts/verify.py --write accept='records/*'      also where measured files differ from before, on purpose
+    python scripts/verify.py                       check (a minute); exit status 1 if something differs
+    python scripts/verify.py --write               write what follows from records and code; renew its checksums
+    python scripts/verify.py --write accept='records/*'      accept that these measured files have changed, on purpose
     python scripts/verify.py --rerun               check, then train a random twentieth of the recorded demo cells again (minutes)
 
-    python scripts/verify.py --rerun draw=3        the same cells each time
-    python scripts/verify.py --rerun of=niculae2017_table2_cpu     of that table's cells instead of the demo's (a twentieth, at least one)
+    python scripts/verify.py --rerun draw=3        draw the same cells each time
+    python scripts/verify.py --rerun of=niculae2017_table2_cpu     a twentieth of that table's cells (at least one)
 
-    in=FOLDER (docs/results)   whose pages and records       draw=N   which cells --rerun draws (default: others each day)
+    in=FOLDER (docs/results)   folder of pages and records       draw=N   seed of the draw (default: a new one each day)
 
-docs/verify.md says what is compared how, and what is not covered. The records are docs/results/records/*.jsonl (scripts/records.py
-writes them). A retrained cell agrees when no score of its table differs by more than twice the metric's tolerance: machines differ.
+docs/verify.md explains what is compared and how, and what is not covered. The records, docs/results/records/*.jsonl,
+are written by scripts/records.py. Since machines differ, a retrained cell agrees if no score in its table differs by
+more than twice its metric's tolerance.
 """
 
 import sys

@@ -1,12 +1,12 @@
-"""Experiments as wandb workspaces (one a column) and a report, from the definitions that the HTML report is made of.
+"""Make wandb workspaces (one per column) and a report for an experiment, from the same definitions as the HTML report.
 
     python scripts/wandb_dashboard.py EXPERIMENT [profile=demo] [project=NAME] [entity=NAME]
 
 Examples: python scripts/wandb_dashboard.py demo; python scripts/wandb_dashboard.py laha2018_table2 profile=cpu;
           python scripts/wandb_dashboard.py martins2020_table2 project=attention
 
-WANDB_PROJECT and WANDB_ENTITY override project= and entity=. Each call makes new ones and prints their addresses; the runs
-are those that `logger=wandb` or scripts/wandb_upload.py experiment=EXPERIMENT has sent.
+WANDB_PROJECT and WANDB_ENTITY override project= and entity=. Each call makes new workspaces and a new report and prints
+their addresses. They show the runs sent by `logger=wandb` or scripts/wandb_upload.py experiment=EXPERIMENT.
 """
 
 import sys

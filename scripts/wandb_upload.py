@@ -1,14 +1,14 @@
-"""Send finished cells of the store to wandb, each once: a run's id is its cell's. docs/loggers.md says what a run has.
+"""Send finished cells of the store to wandb, each only once: a run has its cell's id. See docs/loggers.md for the runs.
 
     python scripts/wandb_upload.py [FILTER ...] [logger.wandb.KEY=VALUE ...] [paths.outputs=FOLDER]
 
-    FILTER   as of scripts/compare.py: task=toy  mapping=fusedmax  seed=1,2  mapping.lam=0.1  experiment=NAME  sweep=NAME
+    FILTER   see scripts/compare.py: task=toy  mapping=fusedmax  seed=1,2  mapping.lam=0.1  experiment=NAME  sweep=NAME
     KEY      project, entity, mode, timeout; WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE, WANDB_DIR, WANDB_TAGS override them
 
 Examples: python scripts/wandb_upload.py task=toy; python scripts/wandb_upload.py experiment=laha2018_table2;
           python scripts/wandb_upload.py sweep=night logger.wandb.project=attention
 
-With experiment=NAME a run has its row and column in that experiment, whatever asked for the cell first.
+With experiment=NAME, a run gets its row and column in that experiment, even if something else first requested the cell.
 """
 
 import sys

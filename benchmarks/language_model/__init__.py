@@ -1,1 +1,1 @@
-"""A causal language model over bytes: what sparse attention costs and gives over contexts of thousands of positions."""
+"""A causal language model over bytes: costs and benefits of sparse attention over thousands of positions."""

@@ -1,4 +1,4 @@
-"""Real text as one long row of bytes: package descriptions, each followed by its synopsis."""
+"""Real text as one long sequence of bytes: package descriptions, each followed by its synopsis."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from tasks.data import DataError, NullProgress, open_data
 
 
 def texts(root: str | Path, name: str = "debian_descriptions") -> tuple[Tensor, Tensor, str]:
-    """Train and dev bytes, uint8 ``[T]``, and where they come from. A record is its source, a line break, its reference, two.
+    """Train and dev bytes, uint8 ``[T]`` each, and their provenance.
+
+    Each record becomes its source, a line break, its reference, and two line breaks.
 
     Raises:
-        DataError: the set cannot be had; generated text does not take its place.
+        DataError: the data set is unavailable; it is not replaced by generated text.
     """
     data = open_data({"name": name, "fallback": None}, root)
     splits = data.read(NullProgress())
@@ -30,6 +32,6 @@ def _joined(pairs) -> Tensor:  # type: ignore[no-untyped-def]
 
 
 def window(text: Tensor, start: int, length: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets ``[1, length]`` from ``start`` on."""
+    """Inputs and targets, each ``[1, length]``, starting at position ``start``."""
     piece = text[start : start + length + 1].long().unsqueeze(0)
     return piece[:, :-1], piece[:, 1:]

@@ -1,4 +1,4 @@
-"""Speed and memory of a training step with the trained weights, and the page that joins them with the rows."""
+"""Measure speed and memory of a training step with the trained weights, and write the page with all results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from repro.store import provenance
 
 
 def speeds(folder: Path, text: Tensor, options: Options, turns: int) -> dict[str, float]:
-    """Tokens a second of a training step with the trained weights, one thread, the mappings in turns: the median of each."""
+    """Median tokens per second of a training step with the trained weights, one thread, for all mappings in turns."""
     steps: dict[str, Callable[[], None]] = {}
     x, y = window(text, 0, options.length)
     for name in MAPPINGS:
@@ -35,24 +35,22 @@ def speeds(folder: Path, text: Tensor, options: Options, turns: int) -> dict[str
         for name, step in steps.items():
             before = time.process_time()
             step()
-            if turn:  # the first is warming up
+            if turn:  # the first turn is a warm-up
                 taken[name].append(time.process_time() - before)
     return {name: options.length / statistics.median(times) for name, times in taken.items()}
 
 
 def peak(folder: Path, mapping: str) -> float:
-    """MiB by which a training step raises the peak resident memory of this process: for a process of its own."""
+    """MiB by which a training step raises the peak resident memory of this process. Call it in a separate process."""
     torch.set_num_threads(1)
     options = Options(mapping)
     model = build(options)
     model.load_state_dict(torch.load(folder / f"{mapping}_weights.pt", weights_only=True))
     text = torch.load(folder / "dev.pt", weights_only=True)
     adam = torch.optim.AdamW(model.parameters(), 0.0)
-    one_step(model, adam, *window(text, 0, 64))  # libraries are loaded
+    one_step(model, adam, *window(text, 0, 64))  # loads the libraries
     x, y = window(text, 0, options.length)
-    Path("/proc/self/clear_refs").write_text(
-        "5"
-    )  # the peak begins anew: a process inherits that of the one that started it
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak, which a process inherits from its parent
     before = _highest()
     one_step(model, adam, x, y)
     return (_highest() - before) / 1024
@@ -65,7 +63,7 @@ def _highest() -> int:
 
 
 def write(folder: Path, text: Tensor, turns: int, output: Path) -> Path:
-    """Measure the rows that are in ``folder`` and write their page and its JSON into ``output``."""
+    """Measure the rows in ``folder``, and write their page and its JSON into ``output``. Returns the page."""
     rows = {name: json.loads(f.read_text()) for name in MAPPINGS if (f := folder / f"{name}.json").exists()}
     torch.save(text[: Options.length + 1].clone(), folder / "dev.pt")
     again = [sys.executable, "-m", __spec__.name, str(folder)]

@@ -1,4 +1,7 @@
-"""A decoder as in GPT-2 with rotary positions (Su et al. 2021): pre-norm blocks, causal attention by any mapping, tied bytes."""
+"""A decoder as in GPT-2, with rotary positions (Su et al. 2021).
+
+It has pre-norm blocks, causal attention with any mapping, and tied input and output embeddings of bytes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ BYTES = 256
 
 
 class Block(nn.Module):
-    """``x [B, n, width] -> [B, n, width]``. Softmax is torch's scaled_dot_product_attention, others sa.sparse_attention."""
+    """``x [B, n, width] -> [B, n, width]``.
+
+    Softmax attention is torch's scaled_dot_product_attention; other mappings use sa.sparse_attention.
+    """
 
     def __init__(self, width: int, heads: int, mapping: str, params: dict[str, Any]):
         super().__init__()
@@ -25,7 +31,7 @@ class Block(nn.Module):
         self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def inputs(self, x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values ``[B, heads, n, d]`` of the attention."""
+        """Queries, keys and values of the attention, each ``[B, heads, n, d]``."""
         q, k, v = self.project(self.before(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         return rotated(q, turn), rotated(k, turn), v
 
@@ -40,7 +46,7 @@ class Block(nn.Module):
 
 
 def turns(n: int, d: int) -> Tensor:
-    """The angles' cosines and sines ``[2, n, d / 2]``."""
+    """Cosines and sines ``[2, n, d / 2]`` of the rotary angles."""
     angles = torch.outer(torch.arange(n), 10000 ** (-torch.arange(0, d, 2) / d))
     return torch.stack((angles.cos(), angles.sin()))
 
@@ -73,7 +79,7 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def attended(self, x: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """q, k, v ``[B, heads, n, d]`` of every layer on ``x``."""
+        """q, k, v ``[B, heads, n, d]`` of every layer for the input ``x``."""
         h, turn, found = self.bytes(x), turns(x.shape[1], self.d), []
         for block in self.blocks:
             found.append(block.inputs(h, turn))  # type: ignore[operator]

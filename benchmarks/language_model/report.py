@@ -1,19 +1,19 @@
-"""The page of the rows: loss at equal steps and at equal time, speed, memory, density by layer."""
+"""The page of results: loss after equal steps and after equal time, speed, memory, and density by layer."""
 
 from __future__ import annotations
 
 from typing import Any
 
-Point = tuple[int, float, float]  # step, seconds, dev loss in bits a byte
+Point = tuple[int, float, float]  # step, seconds, dev loss in bits per byte
 
 
 def at_step(points: list[Point], step: int) -> float:
-    """The loss at ``step``, which must be one of those evaluated."""
+    """The loss at ``step``, which must be a step at which the model was evaluated."""
     return next(loss for at, _, loss in points if at == step)
 
 
 def at_time(points: list[Point], seconds: float) -> float:
-    """The loss at ``seconds``, on the line between the evaluations before and after."""
+    """The loss after ``seconds``, interpolated linearly between the evaluations before and after."""
     if seconds >= points[-1][1]:
         return points[-1][2]
     after = next(i for i, point in enumerate(points) if point[1] > seconds)
@@ -22,18 +22,18 @@ def at_time(points: list[Point], seconds: float) -> float:
 
 
 def steps_by(points: list[Point], seconds: float) -> int:
-    """How many steps were taken in ``seconds``, about: they take the same time between two evaluations."""
+    """Approximate number of steps taken in ``seconds``, assuming a constant speed between two evaluations."""
     return round(at_time([(0, t, float(step)) for step, t, _ in points], seconds))
 
 
 def shared_steps(rows: dict[str, Any]) -> list[int]:
-    """The steps at which every row was evaluated."""
+    """The steps at which all rows were evaluated."""
     common = set.intersection(*({point[0] for point in row["points"]} for row in rows.values()))
     return sorted(common)
 
 
 def page(result: dict[str, Any]) -> str:
-    """Markdown of what ``scripts/language_model.py`` measured."""
+    """The measurements of ``scripts/language_model.py`` as a Markdown page."""
     rows, speeds, peaks = result["rows"], result["tokens_per_second"], result["peak_mib"]
     options = next(iter(rows.values()))["options"]
     step = shared_steps(rows)[-1]
@@ -77,7 +77,7 @@ def page(result: dict[str, Any]) -> str:
 
 
 def sentence(result: dict[str, Any]) -> str | None:
-    """What README says of these measurements, in its words; None where they do not say so."""
+    """The sentence in README about these measurements, or None if the measurements do not support it."""
     rows, speeds = result["rows"], result["tokens_per_second"]
     if not {"softmax", "sparsemax", "entmax15"} <= rows.keys():
         return None

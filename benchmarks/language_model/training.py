@@ -1,4 +1,4 @@
-"""Training the language model under a clock of processor time."""
+"""Train the language model for a fixed processor time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAPPINGS: dict[str, tuple[str, dict[str, float]]] = {
 
 @dataclass
 class Options:
-    """What is trained, and how long: ``seconds`` of processor time in training steps, evaluations not counted."""
+    """The model and its training. ``seconds`` is the processor time for training steps, without evaluations."""
 
     mapping: str = "softmax"
     width: int = 256
@@ -36,18 +36,18 @@ class Options:
     learning_rate: float = 1e-3
     warmup: int = 30
     every: int = 20  # steps between evaluations
-    windows: int = 6  # of dev
+    windows: int = 6  # windows of dev per evaluation
     seed: int = 1
 
 
 @dataclass
 class Record:
-    """What came out; losses in bits a byte. points: (step, seconds, dev loss)."""
+    """The results of a training. ``points`` has (step, seconds, dev loss), with losses in bits per byte."""
 
     options: dict[str, Any]
     data: str
     points: list[tuple[int, float, float]] = field(default_factory=list)
-    density: list[float] = field(default_factory=list)  # by layer, of the pairs that a causal mask leaves
+    density: list[float] = field(default_factory=list)  # by layer, as a share of the pairs that the causal mask leaves
 
 
 def build(options: Options) -> LanguageModel:
@@ -59,9 +59,10 @@ def build(options: Options) -> LanguageModel:
 def train(
     options: Options, text: Tensor, dev: Tensor, source: str, folder: Path, say: Callable[[str], None]
 ) -> tuple[LanguageModel, Record]:
-    """AdamW at one rate after a warm-up, a window a step; all mappings see the same windows in the same order.
+    """Train with AdamW at a constant rate after a warm-up, one window per step.
 
-    ``folder`` keeps the training at every evaluation: the same options, with other seconds too, go on from there.
+    All mappings see the same windows in the same order. The state is saved in ``folder`` at every evaluation; a
+    training with the same options (``seconds`` may differ) continues from there.
     """
     model, record = build(options), Record(asdict(options), source)
     adam = torch.optim.AdamW(model.parameters(), options.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
@@ -105,7 +106,7 @@ def one_step(model: LanguageModel, adam: torch.optim.Optimizer, x: Tensor, y: Te
 
 @torch.no_grad()
 def evaluate(model: LanguageModel, dev: Tensor, options: Options) -> float:
-    """Bits a byte over the first windows of dev."""
+    """Loss in bits per byte over the first windows of dev."""
     total, n = 0.0, options.length
     windows = min(options.windows, (len(dev) - 1) // n)
     for i in range(windows):
@@ -115,7 +116,7 @@ def evaluate(model: LanguageModel, dev: Tensor, options: Options) -> float:
 
 
 def densities(model: LanguageModel, dev: Tensor, options: Options) -> list[float]:
-    """The support's share of the visible pairs, by layer, on the first window of dev."""
+    """Share of the visible pairs in the support, by layer, on the first window of dev."""
     if options.mapping == "softmax":
         return [1.0] * options.layers
     x, _ = window(dev, 0, options.length)
@@ -130,7 +131,7 @@ def densities(model: LanguageModel, dev: Tensor, options: Options) -> list[float
 
 
 def keep_tensors(model: LanguageModel, dev: Tensor, options: Options, folder: Path) -> None:
-    """Save the weights, and q, k, v of every layer on the first window of dev, for benchmarks on trained tensors."""
+    """Save the weights, and the q, k, v of every layer on the first window of dev for benchmarks on trained tensors."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(model.state_dict(), folder / f"{options.mapping}_weights.pt")
     x, _ = window(dev, 0, options.length)

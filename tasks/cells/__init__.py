@@ -1,4 +1,5 @@
-"""Cells: what one cell does, a module per family, each a `repro.protocol.Family`.
+"""Implementation of the cells: one module per task family, each a `repro.protocol.Family`.
 
-`train` goes through the fairseq plugin, except for multilabel models; `evaluate` needs only the cell's folder, and no fairseq.
+`train` uses the fairseq plugin, except for multilabel models. `evaluate` needs only the cell's folder and works without
+fairseq.
 """

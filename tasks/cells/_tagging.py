@@ -1,4 +1,4 @@
-"""The tagger of fertilities that `model.fertility=predicted` needs: a cell of its own, in the same store."""
+"""The fertility tagger needed by `model.fertility=predicted`; it is a separate cell in the same store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ POLL_SECONDS = 2.0
 
 
 def config_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The tagger's configuration: the data and encoding of a translation's; one seed, so that all seeds share the tagger."""
+    """The configuration of the tagger for a translation configuration.
+
+    It has the same data and encoding, and a fixed seed, so that translations with different seeds share one tagger.
+    """
     model, optim = config["model"], nodes.Adam(lr=1e-3)
     return {
         **config,
@@ -41,19 +44,22 @@ def config_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def named(config: Mapping[str, Any], prepared: Prepared) -> Prepared:
-    """`prepared` aligned pairs with the tagger in their hash: another tagger is another training."""
+    """The aligned pairs `prepared` with the tagger in their hash, since another tagger means another training."""
     tagger = identity.assemble(config_of(config), MODULE, prepared, [])
     return replace(prepared, sha256=identity.digest(prepared.sha256, tagger.training_id))
 
 
 def tagged(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Prepared:
-    """`prepared` with the trained tagger beside its pairs; it is trained, scored and stored if that has not been done yet.
+    """`prepared` with the trained tagger added to its pairs.
+
+    If the tagger is not in the store, it is trained and evaluated first.
 
     Args:
-        folder: of the translation's cell; the tagger goes into the same store.
+        folder: folder of the translation's cell; the tagger is kept in the same store.
 
     Raises:
-        RuntimeError: the tagger's cell failed. Stopped: the process was asked to stop.
+        RuntimeError: the tagger's cell failed.
+        Stopped: the process was asked to stop.
     """
     cell, store = identity.prepare(config_of(config), MODULE, progress=NullProgress()), Store(folder.parents[3])
     while True:

@@ -1,4 +1,4 @@
-"""What the cells of several families share: preparing, training by gradients, weights."""
+"""Functions shared by the cells of several families: data preparation, gradient training and weights."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tasks.data import DataSet, open_data
 
 log = logging.getLogger(__name__)
 WEIGHTS, ENCODING = "weights.safetensors", "encoding"
-# Imported once for all cells of a run; torch._dynamo is what torch's optimisers import when first used.
+# Imported once for all cells of a run. torch's optimisers import torch._dynamo when first used.
 PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "torch._dynamo")
 WARNED = 0.1  # share of unknown tokens above which the footer warns
 REMEDY = "Raise encode.vocab_size, lower encode.min_count, choose encode.subword=bpe for pairs of texts, or add training texts."
-TRAINING_SHARE = 0.97  # of a training's time as a progress bar shows it; then the best weights are written
+TRAINING_SHARE = 0.97  # part of the progress bar for the training itself; then the best weights are written
 
 TRAINING = {
     m.name: m
@@ -44,7 +44,7 @@ TRAINING = {
 
 
 class TrainingMonitor:
-    """Training's progress as progress of the cell."""
+    """Reports the progress of the training as the progress of the cell."""
 
     def __init__(self, monitor: Monitor) -> None:
         self.monitor = monitor
@@ -65,11 +65,12 @@ def train(
     family: str, config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor, metrics: Mapping[str, Metric],
     units: tuple[str, int], keep_encoding: Callable[[str, Path], None],
 ) -> Training:  # fmt: skip
-    """Train with the fairseq plugin, or resume; leave the best weights and the encoding in `folder`.
+    """Train, or resume training, with the fairseq plugin; write the best weights and the encoding to `folder`.
 
     Args:
-        metrics: the family's; they say which way `train.best_metric` is better.
-        units: what is counted, and how many of them an epoch has.
+        metrics: metrics of the family, which define whether a higher or lower `train.best_metric` is better.
+        units: name of the units whose speed is measured, and their number per epoch.
+        keep_encoding: copies the encoding from the prepared data to a folder.
     """
     from tasks.fairseq_plugin import training
 
@@ -91,25 +92,31 @@ def train(
 
 
 def set_tf32(config: Mapping[str, Any]) -> None:
-    """Matrix products and recurrences of fp32 on a GPU: TF32 as `runtime.tf32` says (torch's own default: recurrences only)."""
+    """Switch TF32 on or off, as `runtime.tf32` says, for fp32 matrix products and recurrences on a GPU.
+
+    torch's own default is TF32 for recurrences only.
+    """
     wanted = bool(config["runtime"].get("tf32"))
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = wanted
 
 
 def save_weights(model: nn.Module, folder: Path) -> None:
-    """Write the weights, those of shared tensors once, the same bytes for the same weights; renamed into place."""
+    """Write the weights to a temporary file and rename it.
+
+    Shared tensors are written once, and equal weights give equal bytes.
+    """
     temporary, state = folder / f".{WEIGHTS}.{os.getpid()}", model.state_dict()
-    # not by save_model: it writes the names of shared tensors in an order that changes from process to process
+    # save_model is not used because it writes the names of shared tensors in an order that differs between processes
     once = [name for name, _ in (*model.named_parameters(), *model.named_buffers()) if name in state]
     safetensors.torch.save_file({name: state[name].contiguous() for name in once}, str(temporary))
     temporary.replace(folder / WEIGHTS)
 
 
 def load_model(family: str, config: Mapping[str, Any], folder: Path, *given: Any) -> nn.Module:
-    """The plain torch model of a cell with its weights, on the configuration's device, ready to evaluate.
+    """Load the plain torch model of a cell, with its weights, on the configuration's device and in evaluation mode.
 
     Args:
-        given: what the family's models are built from.
+        given: further arguments from which models of the family are built.
     """
     set_tf32(config)
     model = models.build(family, config["model"], config["mapping"], *given)
@@ -118,7 +125,7 @@ def load_model(family: str, config: Mapping[str, Any], folder: Path, *given: Any
 
 
 def opened(config: Mapping[str, Any], progress: Any) -> DataSet:
-    """The data set of a configuration, found and not yet read."""
+    """The data set of a configuration; its records are not read yet."""
     return open_data(config["data"], config["paths"]["data"], progress)
 
 
@@ -126,23 +133,24 @@ def prepared(
     config: Mapping[str, Any], data: DataSet, encoded: Any, facts: Mapping[str, Any], test: Callable[..., TestSet], progress: Any,
     shortfalls: Sequence[str] = (),
 ) -> Prepared:  # fmt: skip
-    """Train and dev data of `data`, `encoded`, with its own test set where it has one.
+    """The encoded train and dev data of `data`, together with its own test set if it has one.
 
     Args:
-        test: the family's: config, data, encoding, name, progress -> test set.
-        shortfalls: of the encoding, beside those of the data.
+        encoded: the encoded train and dev data.
+        test: function of the family that makes the test set: (config, data, encoding, name, progress) -> test set.
+        shortfalls: shortfalls of the encoding, in addition to those of the data.
     """
     own = test(config, data, encoded, "test", progress) if data.fingerprint.get("test") is not None else None
     return Prepared(encoded.sha256, str(encoded.folder), facts, (*data.shortfalls, *shortfalls), own)
 
 
 def options_of(family: ModuleType, config: Mapping[str, Any], node: str) -> Any:
-    """The family's options of the node `encode` or `decode`."""
+    """The node `encode` or `decode` as an instance of the family's options class."""
     return read(getattr(family, node.capitalize()), config[node], node)
 
 
 def evaluation_keys(family: ModuleType) -> tuple[str, ...]:
-    """Dotted keys of a configuration that a training does not depend on: `decode`, and what the family's options name."""
+    """Dotted keys on which a training does not depend: `decode`, and those named by the family's options."""
     named = [family.EVALUATION_KEYS, family.NOT_IDENTITY]
     return ("decode", *(f"{node}.{key}" for keys in named for node in keys for key in keys[node]))
 
@@ -150,10 +158,11 @@ def evaluation_keys(family: ModuleType) -> tuple[str, ...]:
 def facts(
     data: DataSet, sha256: str, sizes: Mapping[str, int], notes: Sequence[str] = (), **more: Any
 ) -> dict[str, Any]:
-    """What a footer says of data.
+    """Facts about the data for the footer of a table.
 
     Args:
-        more: `unknown`, "split.side" -> share of its tokens that the vocabulary lacks, is warned of where it is large.
+        more: further facts. If `unknown` ("split.side" -> share of tokens missing from the vocabulary) has a large
+            share, a warning is added.
     """
     many = [
         f"{share:.0%} of the tokens of {place}"
@@ -168,6 +177,6 @@ def facts(
 
 
 def test_set(data: DataSet, encoded: Any, name: str, baselines: Mapping[str, Any]) -> TestSet:
-    """The test set `name` of `data`, encoded."""
+    """The test set of `data` under the name `name`, given its encoding."""
     about = facts(data, encoded.sha256, {"test": len(encoded.splits["test"])})
     return TestSet(name, encoded.sha256, str(encoded.folder), about, data.shortfalls, baselines)

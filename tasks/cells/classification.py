@@ -1,4 +1,4 @@
-"""Cells of sentiment and entailment: train a classifier, classify a test set, look at its attention."""
+"""Sentiment and entailment cells: train a classifier, classify a test set, and analyse the attention."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.data.read.vectors import COUNTED
 RECIPE = (2, 1)
 METRICS = _training.TRAINING | metrics_of(MEASURED) | FURTHER
 EVALUATION_KEYS = _training.evaluation_keys(options)
-LATER_KEYS = ("task.scores",)  # came when cells had names already: no part of them while empty
+LATER_KEYS = ("task.scores",)  # added after cells had ids; while empty, it is not part of an id
 PRELOAD = _training.PRELOAD
 
 
@@ -42,7 +42,7 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
 
 
 def _vectors(config: Mapping[str, Any], encoded: encode.Encoded) -> str:
-    """Where the word vectors come from."""
+    """A note on the source of the word vectors."""
     if encoded.vectors is None:
         return "random word vectors"
     then = "fixed" if config["model"]["fixed_vectors"] else "trained further"
@@ -69,7 +69,7 @@ def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: 
 
 
 def load(config: Mapping[str, Any], folder: Path) -> tuple[Any, encode.Encoded]:
-    """The trained model of a cell and its encoding."""
+    """Load the trained model of a cell and its encoding."""
     kept = encode.open_encoded(folder / _training.ENCODING)
     return _training.load_model("classification", config, folder, kept), kept
 
@@ -77,7 +77,7 @@ def load(config: Mapping[str, Any], folder: Path) -> tuple[Any, encode.Encoded]:
 def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:
     (model, _), data = load(config, folder), encode.open_encoded(test.folder)
     scores, split = config["task"].get("scores") or (), data.splits["test"]
-    part = 0.1 if scores else 1.0  # of the time
+    part = 0.1 if scores else 1.0  # share of the time spent on predictions
     batches = predict(
         model, split, config["train"]["batch_size_valid"], lambda share: monitor.stage("testing", part * share)
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Cells of fertilities: align the pairs, train a tagger on what its source words got, score it on the test pairs."""
+"""Fertility cells: align pairs, train a tagger on the fertilities of source words, evaluate it on the test pairs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: 
 
 
 def load(config: Mapping[str, Any], folder: Path) -> tuple[Any, encode.Encoded]:
-    """The trained tagger of a cell and its encoding."""
+    """Load the trained tagger of a cell and its encoding."""
     kept = encode.open_encoded(folder / _training.ENCODING)
     return _training.load_model("fertility", config, folder, kept), kept
 

@@ -1,4 +1,4 @@
-"""Cells of multilabel classification: fit a linear model, choose on dev, score the test documents. No fairseq."""
+"""Multilabel classification cells: fit a linear model, select on dev, evaluate on the test documents. No fairseq."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: 
 
 
 def load(config: Mapping[str, Any], folder: Path) -> tuple[Any, encode.Encoded]:
-    """The fitted model of a cell with what was chosen for it, and its encoding."""
+    """Load the fitted model of a cell, with the settings selected on dev, and its encoding."""
     return fitted.load(folder), encode.open_encoded(folder / _training.ENCODING)
 
 

@@ -1,4 +1,4 @@
-"""Cells of translation and summarization: train an encoder-decoder, decode a test set by beam search, score its outputs."""
+"""Translation and summarization cells: train an encoder-decoder, decode a test set by beam search, score its output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tasks.seq2seq.repetition import repetition
 RECIPE = (2, 1)
 METRICS = _training.TRAINING | metrics_of(MEASURED) | REPETITION
 EVALUATION_KEYS = _training.evaluation_keys(options)
-LATER_KEYS = ("decode.coverage_penalty",)  # came when cells had names already: no part of them while 0
+LATER_KEYS = ("decode.coverage_penalty",)  # added after cells had ids; while 0, it is not part of an id
 PRELOAD = (*_training.PRELOAD, "sacrebleu.metrics", "rouge_score.rouge_scorer", "sacremoses")
 
 
@@ -30,7 +30,7 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     settings, root = _training.options_of(options, config, "encode"), config["paths"]["data"]
     encoded = encode.encode(data, settings, root, progress, config["runtime"]["workers"])
     aligned = _aligned(config, encoded, progress)
-    pairs = aligned if fertility.needed(config) else encoded  # alignments that a score alone reads name no training
+    pairs = aligned if fertility.needed(config) else encoded  # alignments only for scores do not change the id
     sizes, report = {s: len(part) for s, part in encoded.splits.items()}, encoded.report
     left_out = ", ".join(f"{n:,} {split}" for split, n in report["left_out"].items() if n)
     facts = _training.facts(
@@ -44,7 +44,7 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
 
 
 def _aligned(config: Mapping[str, Any], encoded: encode.Encoded, progress: Any) -> encode.Encoded:
-    """With word alignments, where the model or a score reads them."""
+    """The encoded data, with word alignments added if the model or a score needs them."""
     if fertility.needed(config) or "repetition" in config["task"]["scores"]:
         return fertility.aligned(encoded, config["paths"]["data"], progress)
     return encoded
@@ -79,7 +79,7 @@ def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: 
 
 
 def load(config: Mapping[str, Any], folder: Path) -> tuple[Any, encode.Encoded]:
-    """The trained model of a cell and its encoding."""
+    """Load the trained model of a cell and its encoding."""
     kept = encode.open_encoded(folder / _training.ENCODING)
     return _training.load_model("seq2seq", config, folder, *kept.sizes), kept
 

@@ -1,4 +1,4 @@
-"""Cells of visual question answering: train, answer the questions of a test set, score the answers."""
+"""Visual question answering cells: train a model, answer the questions of a test set, and score the answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tasks.vqa.predict import answer
 RECIPE = (2, 1)
 METRICS = _training.TRAINING | metrics_of(MEASURED)
 EVALUATION_KEYS = _training.evaluation_keys(options)
-SHOWN = 160  # pixels of an image in a report, at most
+SHOWN = 160  # largest side, in pixels, of an image in a report
 PRELOAD = (*_training.PRELOAD, "PIL.Image")
 
 
@@ -59,7 +59,7 @@ def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: 
 
 
 def pictures(config: Mapping[str, Any]) -> Callable[[str], bytes] | None:
-    """What gives the image of a test record, for reports: key -> PNG, small; None where the images are not there."""
+    """A function that returns the image of a test record for reports, key -> small PNG; None if there are no images."""
     images = open_data(config["data"], config["paths"]["data"]).about["images"]
     if images.source is None:
         return None
@@ -80,7 +80,7 @@ def pictures(config: Mapping[str, Any]) -> Callable[[str], bytes] | None:
 
 
 def load(config: Mapping[str, Any], folder: Path) -> tuple[Any, encode.Encoded]:
-    """The trained model of a cell and its encoding."""
+    """Load the trained model of a cell and its encoding."""
     kept = encode.open_encoded(folder / _training.ENCODING)
     return _training.load_model("vqa", config, folder, kept), kept
 

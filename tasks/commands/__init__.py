@@ -1,1 +1,1 @@
-"""What the scripts call: one file for each command, and the grammar of their command lines (`entry`)."""
+"""The commands behind the scripts, one file each, and the grammar of their command lines (`entry`)."""

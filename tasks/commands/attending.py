@@ -1,4 +1,4 @@
-"""What the rows of a finished table attend to: stored test examples, your own texts, outputs that they are forced to, aligned pairs."""
+"""Attention of a finished table's models on stored test examples, your own texts, forced outputs or aligned pairs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,14 @@ from tasks.seq2seq.figures import Example, Panel, Row
 
 @dataclass
 class Finished:
-    """A column of an experiment: (label, cell) of every row, under one seed; the cells are below `outputs`."""
+    """A column of an experiment with finished cells, all with the same seed.
+
+    Attributes:
+        title: title of the experiment.
+        column: the column.
+        cells: (label, cell) for every row.
+        outputs: the folder of the store with the cells.
+    """
 
     title: str
     column: Column
@@ -35,23 +42,25 @@ class Finished:
     outputs: str
 
     def test(self, cell: Cell) -> Evaluation:
-        """The evaluation on the test set."""
+        """The evaluation of a cell on the test set."""
         return cell.found(Store(self.outputs)).evaluations["test"]
 
     def models(self) -> Iterator[tuple[str, Cell, Loaded]]:
-        """The model of every row, beside its label and cell."""
+        """(label, cell, loaded model) for every row."""
         for label, cell in self.cells:
             yield label, cell, load_cell(cell.entry(Store(self.outputs)).folder)
 
 
 def finished(name: str, overrides: Sequence[str], column: str | None = None, points: str = "") -> Finished:
-    """The cells of an experiment's column (default: its first) under its first seed.
+    """The cells of an experiment's column (default: the first column) with the experiment's first seed.
 
     Args:
-        points: how a row's label begins: the finished grid points of such rows (add=sparsegen_lin,lam=[0,0.5] too) instead of the rows.
+        points: beginning of a row label. If given, all finished grid points of the matching rows are returned instead
+            of the rows; this includes rows made by add=sparsegen_lin,lam=[0,0.5].
 
     Raises:
-        ValueError: another column's name, a column without cells. DataUnavailable: a row that is not finished.
+        ValueError: the column is unknown or has no cells.
+        DataUnavailable: a row is not finished.
     """
     planned = reproduce.plan([name], overrides)
     (plan,), store, cells = planned.plans, Store(planned.outputs), {}
@@ -78,7 +87,7 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
 
 
 def _short(value: object) -> str:
-    """A grid's value, which the command line gives as text."""
+    """A grid value in short form; values from the command line are text."""
     try:
         return f"{float(value):g}"  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -89,7 +98,7 @@ def _short(value: object) -> str:
 
 
 def stored(of: Finished) -> list[Row]:
-    """The rows' test records and stored attention. Raises DataUnavailable when a row has stored none."""
+    """The test records and stored attention of every row. Raises DataUnavailable if a row has no stored attention."""
     from safetensors.numpy import load_file
 
     rows = []
@@ -102,7 +111,7 @@ def stored(of: Finished) -> list[Row]:
 
 
 def stored_sentence(of: Finished, index: int) -> tuple[str, str]:
-    """(source, first reference) of a test sentence. Raises ValueError when there is no such sentence."""
+    """(source, first reference) of a test sentence. Raises ValueError if there is no sentence with this index."""
     record = _records(of, of.cells[0][1]).get(index)
     if record is None:
         raise ValueError(f"there is no test sentence {index}")
@@ -110,7 +119,7 @@ def stored_sentence(of: Finished, index: int) -> tuple[str, str]:
 
 
 def stored_pairs(of: Finished, count: int) -> list[tuple[tuple[str, str], str]]:
-    """`count` test pairs that `choose` finds among those whose texts every row has stored, and their classes."""
+    """`count` test pairs with their classes, picked by `choose` from the pairs whose texts are stored for every row."""
     rows = [_records(of, cell) for _, cell in of.cells]
     return [(tuple(rows[0][i]["texts"]), rows[0][i]["label"]) for i in alignments.choose(rows, count)]
 
@@ -123,7 +132,7 @@ def _records(of: Finished, cell: Cell) -> dict[int, dict[str, Any]]:
 
 
 def translated(of: Finished, text: str) -> Example:
-    """A sentence of your own, translated by every row's model."""
+    """Translate your own sentence with the model of every row."""
     panels, source = [], []
     for label, cell, loaded in of.models():
         (one,) = loaded.translate([text])
@@ -133,7 +142,7 @@ def translated(of: Finished, text: str) -> Example:
 
 
 def _panel(label: str, cell: Cell, loaded: Loaded, output: Sequence[str], weights: torch.Tensor) -> Panel:
-    """The attention [T, S] of one row, of a continuous one with its densities."""
+    """A panel with the attention [T, S] of one row; for continuous attention also with its densities."""
     kept = {"weights": weights}
     if hasattr(loaded.model, "densities"):
         kept |= loaded.model.densities(weights)
@@ -141,7 +150,7 @@ def _panel(label: str, cell: Cell, loaded: Loaded, output: Sequence[str], weight
 
 
 def classified(of: Finished, texts: Sequence[str]) -> Example:
-    """A text or pair of texts of your own, classified by every row's model: one panel, a line a row."""
+    """Classify your own text or pair of texts with the model of every row; one panel with one line per row."""
     lines, source, weights = [], [], []
     for label, _, loaded in of.models():
         (one,) = loaded.classify([tuple(texts)])
@@ -153,7 +162,7 @@ def classified(of: Finished, texts: Sequence[str]) -> Example:
 
 
 def forced(of: Finished, source: str, output: str) -> Example:
-    """Every row reads `source` and is given `output` word by word, whatever it would have written itself."""
+    """Run the model of every row on `source` while forcing it to write `output`, word by word."""
     panels, tokens = [], []
     for label, cell, loaded in of.models():
         tokens, said, weights = _forced(loaded, source, output)
@@ -163,7 +172,7 @@ def forced(of: Finished, source: str, output: str) -> Example:
 
 @torch.no_grad()
 def _forced(loaded: Loaded, source: str, output: str) -> tuple[Sequence[str], Sequence[str], torch.Tensor]:
-    """Source tokens S, output tokens T (the end of sentence last), attention [T, S] on the CPU."""
+    """Source tokens (S), output tokens (T, the last one is the end of the sentence) and attention [T, S] on the CPU."""
     model = loaded.model
     device = next(model.parameters()).device
     with loaded.as_test_set([Pair(source, (output,))], "pairs", {"digits": None}) as test:
@@ -178,7 +187,10 @@ def _forced(loaded: Loaded, source: str, output: str) -> tuple[Sequence[str], Se
 
 
 def aligned(of: Finished, pairs: Sequence[tuple[tuple[str, str], str]]) -> list[alignments.Example]:
-    """Pairs of texts and their classes, aligned by every row's model. Raises ValueError for a model that aligns nothing."""
+    """Align pairs of texts, given with their classes, with the model of every row.
+
+    Raises ValueError if a model does not align words.
+    """
     found: list[alignments.Example] = []
     for label, _, loaded in of.models():
         if not hasattr(loaded.model, "aligned"):
@@ -192,7 +204,7 @@ def aligned(of: Finished, pairs: Sequence[tuple[tuple[str, str], str]]) -> list[
 
 @torch.no_grad()
 def _aligned(loaded: Loaded, label: str, texts: Sequence[tuple[str, str]]) -> Iterator[tuple[Any, alignments.Panel]]:
-    """(tokens of both texts, panel) of each pair."""
+    """(tokens of both texts, panel) for each pair."""
     meta = read_meta(loaded.encoding.folder)
     outputs = [one.output for one in loaded.classify(texts)]
     device = next(loaded.model.parameters()).device

@@ -1,6 +1,6 @@
-"""`scripts/compare.py`: the finished cells of the store that match filters, their table and drawings.
+"""`scripts/compare.py`: compare the finished cells in the store that match filters, in a table and plots.
 
-A sweep's cells are those that the manifest in its folder names.
+The cells of a sweep are listed in the manifest in its folder.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ OWN = ("experiment", "sweep", "to", "paths.outputs")
 
 
 def main(filters: Mapping[str, str]) -> int:
-    """Print and write the comparison; the exit status.
+    """Print and write the comparison.
+
+    Returns:
+        exit status: 0, or 1 if no cell matches.
 
     Raises:
-        FilterError, ConfigError: unknown keys, values, experiments or sweeps.
+        FilterError, ConfigError: a key, value, experiment or sweep is unknown.
     """
     store = Store(filters.get("paths.outputs") or outputs_folder())
     found, lost = select(store, filters)
@@ -48,10 +51,13 @@ def main(filters: Mapping[str, str]) -> int:
 
 
 def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Record], list[str]]:
-    """The finished cells that match filters, and a sentence for each damaged one. Prints what is left out, or that none matches.
+    """Find the finished cells that match the filters. Prints the damaged cells, and a message if no cell matches.
+
+    Returns:
+        the records of the matching cells, and one sentence for each damaged cell.
 
     Raises:
-        FilterError, ConfigError: see `main`.
+        FilterError, ConfigError: as in `main`.
     """
     read = records.read(store, _folders(filters), ids=_of_sweep(store, filters.get("sweep")))
     for one in read.lost:
@@ -62,7 +68,7 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Recor
     plain = {k: v for k, v in filters.items() if k not in OWN}
     if found:
         return compare.fitting(found, plain), read.lost
-    everything = records.read(store, check=False).records  # names the filter that matches nothing
+    everything = records.read(store, check=False).records  # so that the error names the filter that matches nothing
     if everything:
         compare.fitting(everything, plain)
     print(f"no finished cell of {store.root / 'cells'} matches {_words(filters)}", file=sys.stderr)
@@ -88,7 +94,7 @@ def _folder(store: Store, filters: Mapping[str, str]) -> Path:
 
 
 def _folders(filters: Mapping[str, str]):
-    """A test of task and mapping, so that other folders are not read."""
+    """A filter for task and mapping folders, so that folders that cannot match are not read."""
     tests = {k: compare.conditions({k: filters[k]})[k] for k in ("task", "mapping") if k in filters}
     return lambda task, mapping, _: all(
         test(v) for v, test in zip((task, mapping), (tests.get("task"), tests.get("mapping"))) if test
@@ -108,7 +114,7 @@ def _of_sweep(store: Store, name: str | None) -> set[str] | None:
 
 
 def _of_experiment(found: list[records.Record], name: str, profile: str | None) -> list[records.Record]:
-    """The cells of an experiment, under `profile` or any of its profiles."""
+    """The records that belong to an experiment with the given profiles (default: all of its profiles)."""
     page = compose.page("experiment", name)
     wanted: set[str] = set()
     for one in profile.split(",") if profile else page["profiles"]:
@@ -118,7 +124,7 @@ def _of_experiment(found: list[records.Record], name: str, profile: str | None) 
 
 
 def write_manifest(folder: Path, asked: Sequence[str], cells: Sequence[Mapping[str, Any]], **more: Any) -> None:
-    """Write manifest.json of a sweep's folder; the time of its start stays."""
+    """Write manifest.json in a sweep's folder; if the file exists, its start time is kept."""
     before = read_manifest(folder, quiet=True) or {}
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     told = {"sweep": folder.name, "asked": list(asked), "started": before.get("started", now), "written": now}
@@ -127,9 +133,10 @@ def write_manifest(folder: Path, asked: Sequence[str], cells: Sequence[Mapping[s
 
 
 def read_manifest(folder: Path, quiet: bool = False) -> dict[str, Any] | None:
-    """manifest.json of a sweep's folder; None where there is none.
+    """The content of manifest.json in a sweep's folder, or None if there is no such file.
 
-    One without a checksum is read, with a note on stderr unless `quiet`. Raises StoreError: the file was changed.
+    A manifest without a checksum is accepted, with a note on stderr unless `quiet`. Raises StoreError if the file was
+    changed.
     """
     path = folder / "manifest.json"
     if (told := read_json(path)) is None and not path.is_file():

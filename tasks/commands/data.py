@@ -1,4 +1,4 @@
-"""`scripts/data.py`: data sets listed, fetched, verified and shown."""
+"""`scripts/data.py`: list, fetch, verify and show data sets."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from tasks import data
 
 
 def main(what: str, names: Sequence[str], root: str, options: Mapping[str, str | None]) -> int:
-    """List, fetch, verify or show data sets; the exit status.
+    """List, fetch, verify or show data sets. Returns the exit status, 0.
 
     Args:
-        what: list, fetch, verify or show. names: of data sets or word vectors; list takes none for all.
-        root: folder for downloads. options: `mirror` and `path`, as of a data node.
+        what: list, fetch, verify or show.
+        names: names of data sets or word vectors; without names, `list` lists all.
+        root: folder for downloads.
+        options: `mirror` and `path`, as in the configuration node `data`.
+
     Raises:
-        ValueError: unknown names, or none where one is needed. DataError: data that are unavailable or not what they should be.
+        ValueError: a name is unknown, or a name is needed but missing.
+        DataError: data are unavailable, or do not have the expected content.
     """
     known = data.manifest_names()
     if unknown := [name for name in names if name not in known]:
@@ -39,7 +43,7 @@ def main(what: str, names: Sequence[str], root: str, options: Mapping[str, str |
 
 
 def _show(node: Mapping[str, str], root: str) -> None:
-    """Print notes and shortfalls of a data set and five test records."""
+    """Print the notes and shortfalls of a data set and five of its test records."""
     found = data.open_data(node, root, data.Progress())
     for line in (*found.notes, *found.shortfalls, *islice(found.read(data.NullProgress()).get("test", ()), 5)):
         print(f"  {line}")

@@ -1,14 +1,15 @@
-"""The one grammar of the scripts: NAMES, key=value and --flags, as the signature of a script's function says.
+"""The command-line grammar shared by all scripts: NAMES, key=value and --flags, derived from a function's signature.
 
-    cell                   a word that is needed, whatever it contains    python scripts/evaluate.py toy/sparsemax,seed=1
+    cell                   a required word, which may contain anything    python scripts/evaluate.py toy/sparsemax
     *names                 further words                                  python scripts/reproduce.py demo laha2018_table2
-    *, nbest: int = 1      a value: --nbest 3, --nbest=3 or nbest=3; a dot or a dash of its name is written _
+    *, nbest: int = 1      a value: --nbest 3, --nbest=3 or nbest=3; the signature has _ for a dot or dash in the name
        only: list[str]     several values: --only softmax sparsemax, or the option twice
        heat: bool = False  --heat
        overrides           every other key=value, +key=value and ~key, for Hydra
 
-The docstring of the script is its help. A function that takes `arguments` reads its command line itself (Hydra's, of train.py);
-one that takes `help` adds to it. Needs Python's own library alone.
+The docstring of a script is its help. A function with the parameter `arguments` parses the command line itself
+(train.py does, with Hydra); a function with the parameter `help` prints additional help. Needs only Python's standard
+library.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 FAILED, WRONG, STOPPED = 1, 2, 130
-# Errors whose sentence is for the user. Their classes are looked up by name: most scripts need neither store nor data.
+# Errors whose message is meant for the user, by class name: most scripts import neither store nor data.
 EXPECTED = ("StoreError", "DataError")
 
 
 class UsageError(ValueError):
-    """Arguments that the script does not take."""
+    """The script does not accept these arguments."""
 
 
 def command(main: Callable[..., int | None]) -> Callable[..., int]:
-    """Make `main` a script: `run(arguments)` parses them (default: `sys.argv`), calls `main` and returns the exit status.
+    """Turn `main` into a script, a function `run(arguments)`.
 
-    0 or what `main` returns; 1: it failed; 2: wrong arguments or configuration; 130: Ctrl-C.
+    `run` parses the arguments (default: `sys.argv`), calls `main` and returns the exit status: the value returned by
+    `main` (0 if None), 1 if it failed, 2 for invalid arguments or an invalid configuration, 130 after Ctrl-C.
     """
     wants = inspect.signature(main, eval_str=True).parameters
     text = main.__globals__["__doc__"]
@@ -61,7 +63,7 @@ def command(main: Callable[..., int | None]) -> Callable[..., int]:
         except KeyboardInterrupt:
             print("stopped; run the same command again to continue", file=sys.stderr, flush=True)
             sys.stdout.flush()
-            os._exit(STOPPED)  # fairseq reads ahead in a thread: inside torch, it would abort when the interpreter ends
+            os._exit(STOPPED)  # fairseq's reader thread, if inside torch, would abort when the interpreter ends
         except ValueError as error:
             print(f"error: {error}", file=sys.stderr)
             return WRONG
@@ -75,7 +77,7 @@ def command(main: Callable[..., int | None]) -> Callable[..., int]:
 
 
 def parse(wants: Mapping[str, inspect.Parameter], arguments: Iterable[str]) -> tuple[list[Any], dict[str, Any]]:
-    """Words and options of a command line. Raises UsageError."""
+    """Parse a command line into its words and its options. Raises UsageError if it is invalid."""
     options = {n.strip("_"): p for n, p in wants.items() if p.kind is p.KEYWORD_ONLY and n not in ("overrides", "help")}
     needed = [p for p in wants.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     further = any(p.kind is p.VAR_POSITIONAL for p in wants.values())
@@ -134,7 +136,7 @@ def _unknown(what: str, known: list[str]) -> str:
 
 
 def _value(key: str, text: str, kind: Any) -> Any:
-    """`text` as `int`, `float`, `str`, `Path`, one of a `Literal`, or an item of a `list` of them."""
+    """Convert `text` to `kind`: `int`, `float`, `str`, `Path`, a `Literal`, or the item type of a `list` of these."""
     if typing.get_origin(kind) in (list, types.UnionType, typing.Union):
         kind = next(k for k in typing.get_args(kind) if k is not types.NoneType)
     if typing.get_origin(kind) is typing.Literal:

@@ -1,4 +1,4 @@
-"""`scripts/extract_features.py`: grid features of the images of VQA v2."""
+"""`scripts/extract_features.py`: compute grid features for the images of VQA v2."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from tasks.data.feature_store import FeatureStore
 
 
 def extract(path: Path, backbone: str, weights: str | None, size: int, check: bool, **options: Any) -> str:
-    """Compute the features of the images that the questions ask about, or check those that are there; a sentence on the store.
+    """Compute features for all images that appear in questions, or check the existing features.
 
     Args:
-        path: folder of the data set. backbone, weights, size: as of `features.backbone`.
-        check: verify every checksum and compute nothing. options: of `features.extract`.
+        path: folder of the data set.
+        backbone, weights, size: arguments of `features.backbone`.
+        check: only verify every checksum; compute nothing.
+        options: further arguments of `features.extract`.
+
+    Returns:
+        one line about the state of the feature store.
+
     Raises:
-        DataError: images or features that are missing or damaged. ValueError: an unknown backbone.
+        DataError: images or features are missing or damaged.
+        ValueError: the backbone is unknown.
     """
     progress, folder = Progress(), path / "features"
     if not check:

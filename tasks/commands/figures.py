@@ -1,7 +1,7 @@
-"""The papers' figures that are drawn from trained cells: which cells, what is drawn, and what the published figure shows.
+"""The papers' figures that are drawn from trained cells: the cells, the drawing, and what the published figure shows.
 
-A figure is written below <outputs>/figures/<experiment>/ as <figure>_<profile>.svg with its numbers beside it (.json or .csv) and what the
-report of the experiment says of it (.about.json).
+A figure is written to <outputs>/figures/<experiment>/<figure>_<profile>.svg, together with a file of its numbers (.json
+or .csv) and a file with the text that the report of the experiment shows about it (.about.json).
 """
 
 from __future__ import annotations
@@ -19,8 +19,14 @@ from tasks.commands.attending import Finished
 
 @dataclass
 class Asked:
-    """Options of a figure; empty: its defaults. `test`: numbers of test examples. `second`: the second text of a pair, or the output
-    that every row is forced to."""
+    """Options given for a figure; an empty option means the figure's default.
+
+    Attributes:
+        test: numbers of test examples.
+        text: the user's own texts.
+        second: for each text, the second text of the pair, or the output that every row is forced to write.
+        endings: file types to write.
+    """
 
     overrides: Sequence[str] = ()
     experiment: str = ""
@@ -33,7 +39,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Files `stem`.svg, ...; `data`: the file with the numbers; `cells`: what they were drawn from."""
+    """A drawn figure.
+
+    Attributes:
+        stem: path of the files without the ending (.svg, ...).
+        data: the file with the numbers.
+        cells: training ids of the cells that the figure was drawn from.
+    """
 
     stem: Path
     caption: str
@@ -43,7 +55,13 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Figure:
-    """`published`: what the paper's figure shows, by its text; `text`, `second`: our sentences, drawn by default."""
+    """A figure of a paper.
+
+    Attributes:
+        published: what the paper's figure shows, according to the paper's text.
+        experiment: the experiment whose cells are drawn by default.
+        text, second: our own sentences, which are drawn by default.
+    """
 
     title: str
     published: str
@@ -53,14 +71,18 @@ class Figure:
     column: str | None = None
     text: Sequence[str] = ()
     second: Sequence[str] = ()
-    points: str = ""  # the row of which every finished grid point is drawn, in place of rows; rows= names another
+    points: str = ""  # the row whose finished grid points are drawn instead of rows; rows= selects another row
 
 
 def make(name: str, asked: Asked, out: Path | None = None) -> list[Path]:
-    """Draw a figure of FIGURES and write what the report says of it; the files.
+    """Draw one of FIGURES and write the text that the report shows about it.
+
+    Returns:
+        the files that were written.
 
     Raises:
-        ValueError: wrong names. DataUnavailable: cells that are not finished.
+        ValueError: a name or option is invalid.
+        DataUnavailable: cells are not finished.
     """
     figure = FIGURES[name]
     if asked.text and figure.draw in (_images, _documents):
@@ -87,7 +109,7 @@ def make(name: str, asked: Asked, out: Path | None = None) -> list[Path]:
 
 
 def listed() -> str:
-    """Every figure with its title and experiment, and what to run next."""
+    """Help text: every figure with its title and experiment, and the command to run next."""
     lines = [f"  {name:22s} {figure.title}; cells of {figure.experiment}" for name, figure in FIGURES.items()]
     return "\n".join(
         [
@@ -100,12 +122,14 @@ def listed() -> str:
 
 
 def draw(names: Sequence[str], asked: Asked, test: str, out: Path | None) -> list[Path]:
-    """`make` the figure that a command line names.
+    """Draw the figure named on a command line.
 
     Args:
-        names: of the figure, and of another experiment with such cells. test: numbers of test examples, with commas.
+        names: name of the figure, optionally followed by another experiment that has suitable cells.
+        test: numbers of test examples, separated by commas.
+
     Raises:
-        ValueError, DataUnavailable: as `make`.
+        ValueError, DataUnavailable: as in `make`.
     """
     if not names or names[0] not in FIGURES or len(names) > 2:
         raise ValueError(f"{' '.join(names) or 'no name'} is no figure; there are: {', '.join(FIGURES)}")
@@ -119,7 +143,7 @@ def draw(names: Sequence[str], asked: Asked, test: str, out: Path | None) -> lis
 
 
 def _finished(figure: Figure, asked: Asked) -> Finished:
-    """The cells of the rows and the column that `rows=` and `columns=` choose, else of the figure's."""
+    """The finished cells of the rows and column chosen by `rows=` and `columns=`, or else of the figure."""
     said = {o.partition("=")[0]: o.partition("=")[2] for o in asked.overrides}
     points = figure.points and said.get("rows", figure.points)
     column = None if "columns" in said else figure.column
@@ -130,7 +154,7 @@ def _finished(figure: Figure, asked: Asked) -> Finished:
 
 
 def _texts(figure: Figure, asked: Asked) -> tuple[Sequence[str], Sequence[str]]:
-    """Your own sentences, else the figure's; none if test examples are chosen."""
+    """The user's own sentences, or those of the figure if there are none; empty if test examples are chosen."""
     if asked.test:
         return (), ()
     if asked.text and figure.second and len(asked.text) != len(asked.second):
@@ -147,7 +171,7 @@ def _written(module, examples, of: Finished, stem: Path, caption: str, asked: As
 
 
 def _outputs(figure: Figure, asked: Asked, place) -> list[Drawn]:
-    """What rows attend to while they write their own outputs."""
+    """Draw the attention of each row's model while it writes its own output."""
     from tasks.seq2seq import figures
 
     of = _finished(figure, asked)
@@ -164,14 +188,14 @@ def _outputs(figure: Figure, asked: Asked, place) -> list[Drawn]:
 
 
 def _stored(wanted: Sequence[int], stored: Sequence[set[int]]) -> Sequence[int]:
-    """`wanted`. Raises ValueError for examples of which a row has stored no attention."""
+    """Return `wanted`. Raises ValueError if a row has no stored attention for one of these examples."""
     if missing := [i for i in wanted if any(i not in one for one in stored)]:
         raise ValueError(f"no attention is stored for {missing}; raise task.keep_attention and run again")
     return wanted
 
 
 def _forced(figure: Figure, asked: Asked, place) -> list[Drawn]:
-    """What rows, or the points of one, attend to while all are forced to one output."""
+    """Draw the attention of rows, or of one row's grid points, while all models are forced to write the same output."""
     from tasks.seq2seq import figures
 
     of = _finished(figure, asked)
@@ -185,7 +209,7 @@ def _forced(figure: Figure, asked: Asked, place) -> list[Drawn]:
 
 
 def _aligned(figure: Figure, asked: Asked, place) -> list[Drawn]:
-    """How rows align two texts, with the structures used."""
+    """Draw how each row's model aligns two texts, with the structures used."""
     from tasks.classification import figures
 
     of = _finished(figure, asked)
@@ -197,7 +221,7 @@ def _aligned(figure: Figure, asked: Asked, place) -> list[Drawn]:
 
 
 def _classified(figure: Figure, asked: Asked, place) -> list[Drawn]:
-    """What rows attend to while they classify a text or a pair of texts: a line a row."""
+    """Draw the attention of each row's model while it classifies a text or a pair of texts, one line per row."""
     from tasks.seq2seq import figures
 
     of = _finished(figure, asked)
@@ -211,7 +235,7 @@ def _classified(figure: Figure, asked: Asked, place) -> list[Drawn]:
 
 
 def _images(figure: Figure, asked: Asked, place) -> list[Drawn]:
-    """What rows attend to in images."""
+    """Draw the attention of each row's model over images."""
     from tasks.data import open_data
     from tasks.vqa import figures
 
@@ -240,7 +264,7 @@ def _images(figure: Figure, asked: Asked, place) -> list[Drawn]:
 
 
 def _documents(figure: Figure, asked: Asked, place) -> list[Drawn]:
-    """Scores against the settings of generated documents, over all finished cells."""
+    """Plot scores against the settings of the generated documents, over all finished cells."""
     from tasks.multilabel import figures
 
     planned = reproduce.plan([asked.experiment or figure.experiment], asked.overrides)

@@ -1,7 +1,7 @@
-"""What the registry knows, written down: a page per mapping, their index, the type stubs, the list in the package's docstring.
-`scripts/pages.py` writes them.
+"""Generate documentation from the registry: mapping pages, an index, type stubs, the list in the package's docstring.
 
-A page is the mapping's docstring, the docstring of its file, where it comes from, its parameters and a call.
+`scripts/pages.py` writes the files. The page of a mapping has its docstring, the docstring of its module, its source,
+its parameters and an example call.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __version__: str
 
 
 def markdown(text: str) -> str:
-    """A docstring without its list of arguments, as Markdown."""
+    """A docstring as Markdown, without its sections on arguments, return values and errors."""
     text = re.split(r"\n+(?:Args|Returns|Raises):", inspect.cleandoc(text))[0]
     text = re.sub(r":math:`(.*?)`", r"$\1$", text, flags=re.S)
     return re.sub(r"``(.*?)``", r"`\1`", re.sub(r":func:`(.*?)`", r"`\1`", text), flags=re.S)
@@ -74,7 +74,7 @@ def page(s: Spec) -> str:
 
 
 def _stub(s: Spec) -> str:
-    """The class of the module; the function too, where the registry made it."""
+    """Type stub of the module's class, and of the function if the registry created it."""
     given = []
     for p in s.params:
         kind = "str" if p.choices else "int" if p.whole else "float | Tensor" if p.tensor else "float"
@@ -95,13 +95,13 @@ def _signature(name: str, given: list[str], result: str, indent: str) -> str:
 
 
 def _defined(name: str, thing: object) -> str:
-    """The module of the package that defines a public name; none does what the registry makes."""
+    """The name of the module that defines a public name; an empty string if the registry created the object."""
     where = thing.__name__.rpartition(".")[0] if inspect.ismodule(thing) else getattr(thing, "__module__", "")
     return where if where and getattr(sys.modules[where], name, None) is thing else ""
 
 
 def _listed(source: str, specs: list[Spec]) -> str:
-    """The package's file with every mapping in the docstring that `help` begins with."""
+    """The source of the package's __init__.py, with the list of mappings in its docstring renewed."""
     kinds: dict[str, list[str]] = {"rows": [], "structures": [], "densities": []}
     for s in specs:
         if s.function is not None or s.kind == "continuous":
@@ -116,7 +116,7 @@ def _listed(source: str, specs: list[Spec]) -> str:
 
 
 def pages() -> dict[str, str]:
-    """Text by path in the repository."""
+    """Path in the repository -> text of the file."""
     specs = [sa.spec(name) for name in sa.names()]
     rows = "\n".join(f"| [{s.name}]({s.name}.md) | {s.kind} | {s.over} | {markdown(s.summary)} |" for s in specs)
     public = sorted((where, name) for name in dir(sa) if (where := _defined(name, getattr(sa, name))))

@@ -1,6 +1,7 @@
-"""The papers' figures that need no data, computed by our own library: what is drawn, as numbers and as a picture.
+"""The papers' figures that need no data, computed by our own library and written as numbers and as a picture.
 
-Each figure says what the published one shows and what of it the text does not state; the values that we chose are named in `chosen`.
+Each figure notes what the published figure shows; details that the paper does not state, and the values that we chose
+for them, are in `chosen`.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from repro.files import write_atomic
 from sparse_attention.mappings import continuous
 
 Columns = dict[str, np.ndarray]
-COLOURS = 32  # of the pixels in an SVG
-MAP, SURFACE, WRITTEN = 161, 41, 21  # steps of a side: of a map, of a surface, of the numbers written of either
+COLOURS = 32  # colours of the bitmaps inside an SVG
+MAP, SURFACE, WRITTEN = 161, 41, 21  # grid points per side: of a map, a surface, the numbers written
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One curve set or map: `columns` are its numbers; x first (then y for a map), then what is drawn."""
+    """One set of curves, or one map. `columns` has its numbers: x (and y for a map), then the values to draw."""
 
     title: str
     columns: Columns
     kind: str = "curves"  # surface, map, contours
 
     def written(self, column: np.ndarray) -> np.ndarray:
-        """Those of a column's numbers that go into the .csv."""
+        """The numbers of a column that are written to the .csv: all for curves, a coarser grid otherwise."""
         if self.kind == "curves":
             return column
         side = math.isqrt(len(column))
@@ -47,7 +48,12 @@ class Panel:
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """`published`: what the paper's text says that its own shows; `chosen`: what its text does not state and we did."""
+    """A figure of a paper.
+
+    Attributes:
+        published: what the published figure shows, according to the paper's text.
+        chosen: details that the text does not state, and our choices for them.
+    """
 
     name: str
     published: str
@@ -56,7 +62,7 @@ class PaperFigure:
 
 
 def _entropies() -> dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]]:
-    """Label -> (mapping, Omega), gamma = 1, of Niculae & Blondel 2017."""
+    """Label -> (mapping, Omega) with gamma = 1, from Niculae & Blondel 2017."""
 
     def variation(p: Tensor) -> Tensor:
         return (p[..., 1:] - p[..., :-1]).abs().sum(-1)
@@ -76,7 +82,10 @@ def _entropies() -> dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor
 
 
 def _max(x: Tensor, mapping: Any, omega: Any) -> tuple[Tensor, Tensor]:
-    """max_Omega(x) = <p, x> - Omega(p), shifted by Omega(e_1) so that it is max(x) where p is a corner; and p = Pi_Omega(x)."""
+    """max_Omega(x) and p = Pi_Omega(x), where max_Omega(x) = <p, x> - Omega(p).
+
+    The maximum is shifted by Omega(e_1), so that it equals max(x) where p is a corner of the simplex.
+    """
     p = mapping(x)
     corner = torch.zeros_like(x[:1])
     corner[..., 0] = 1
@@ -214,7 +223,10 @@ FIGURES = [
 
 
 def write_all(names: Sequence[str], folder: Path, endings: tuple[str, ...]) -> Iterator[list[Path]]:
-    """`write` each figure of these names, or all and their page. Raises ValueError: no such figure."""
+    """Write the figures with these names; without names, write all figures and their page.
+
+    Raises ValueError if a name is unknown.
+    """
     known = {figure.name: figure for figure in FIGURES}
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"{unknown[0]!r} is no figure; there are: {', '.join(known)}")
@@ -225,7 +237,7 @@ def write_all(names: Sequence[str], folder: Path, endings: tuple[str, ...]) -> I
 
 
 def write(figure: PaperFigure, folder: Path, endings: tuple[str, ...] = ("svg",)) -> list[Path]:
-    """Write <name>.csv (panel, column, numbers) and <name>.<ending>; the paths."""
+    """Write <name>.csv (panel, column, numbers) and <name>.<ending> for each ending. Returns the paths."""
     made = []
     for name, content in drawn(figure, endings).items():
         made.append(folder / name)
@@ -234,7 +246,7 @@ def write(figure: PaperFigure, folder: Path, endings: tuple[str, ...] = ("svg",)
 
 
 def drawn(figure: PaperFigure, endings: tuple[str, ...] = ("svg",)) -> dict[str, bytes]:
-    """What `write` writes: file name -> content."""
+    """The files that `write` writes: file name -> content."""
     panels = list(figure.panels())
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
@@ -253,7 +265,11 @@ def drawn(figure: PaperFigure, endings: tuple[str, ...] = ("svg",)) -> dict[str,
 
 
 def _light(svg: bytes) -> bytes:
-    """The pixels in an SVG in COLOURS colours, coordinates to a hundredth of a point, no indentation, no names of groups."""
+    """Make an SVG smaller.
+
+    Its bitmaps get COLOURS colours, coordinates are cut to a hundredth of a point, and indentation and group names are
+    removed.
+    """
     from PIL import Image
 
     def fewer(found: re.Match[bytes]) -> bytes:
@@ -268,13 +284,13 @@ def _light(svg: bytes) -> bytes:
 
 
 def draw(panels: list[Panel], salt: str) -> Any:
-    """The panels side by side, at most six in a row. Needs matplotlib."""
+    """Draw the panels side by side, at most six in a row. Needs matplotlib."""
     import matplotlib
     from matplotlib.figure import Figure
 
     matplotlib.rcParams.update(
         {"svg.hashsalt": salt, "svg.fonttype": "none"}
-    )  # the same numbers give the same file; text stays text
+    )  # hashsalt: the same numbers give the same file; fonttype: text stays text
     across = min(len(panels), 6)
     down = -(-len(panels) // across)
     figure = Figure(figsize=(3.3 * across, 3.0 * down), layout="constrained")
@@ -315,7 +331,7 @@ def draw(panels: list[Panel], salt: str) -> Any:
 
 
 def page(figures: list[PaperFigure]) -> str:
-    """Markdown: each figure with what the published one shows."""
+    """The page in Markdown: each figure, with a description of the published figure."""
     lines = ["# Figures of the papers, drawn by our own library", "", "    make paper-figures", ""]
     lines += [
         "White lines: where a weight becomes exactly 0 or 1, or a density 0. The numbers stand in the .csv beside each picture.",

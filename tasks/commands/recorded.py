@@ -1,7 +1,7 @@
-"""Tables from the small records of their cells (`repro.store.archive`): written, printed again, checked.
+"""Write the small records of a table's cells (`repro.store.archive`), and rebuild the table from them.
 
-`docs/results/records/<experiment>_<profile>.jsonl` holds the records of a table; the pages of docs/results and README print it.
-`tasks.commands.verify` compares the pages with them.
+`docs/results/records/<experiment>_<profile>.jsonl` holds the records of a table; the pages of docs/results and README
+show the table. `tasks.commands.verify` compares the pages with the records.
 """
 
 from __future__ import annotations
@@ -28,27 +28,30 @@ from tasks.multilabel import figures
 
 RESULTS = compose.ROOT / "docs" / "results"
 FOLDER = "records"
-CHECKSUMS = "checksums.json"  # of every file of the results; `tasks.commands.verify` holds them against it
-HERE = ("paths", "runtime", "launcher", "logger")  # where and how cells ran; so do MIRRORS
+CHECKSUMS = "checksums.json"  # checksums of all result files, which `tasks.commands.verify` compares with the files
+HERE = ("paths", "runtime", "launcher", "logger")  # where and how cells ran; not part of the records, like MIRRORS
 OF_SWEEP = ("module", "metrics", "seconds", "data_sha256", "recipe")
-ABOUT = ("facts", "signatures")  # of sweeps, as of baselines, curve and examples: older records lack them
+ABOUT = ("facts", "signatures")  # only in newer records of sweeps, like baselines, curve and examples
 MIRRORS = ("data.mirror=", "data.path=")
 
 
 def file_of(name: str, profile: str, results: Path = RESULTS) -> Path:
-    """The file of a table's records."""
+    """The path of the file with the records of a table."""
     return results / FOLDER / f"{name}_{profile}.jsonl"
 
 
 def record(name: str, overrides: Sequence[str], results: Path = RESULTS) -> tuple[Path, int, list[str]]:
-    """Write the records of an experiment's table from the store `paths.outputs`; reads no data.
+    """Write the records of an experiment's table from the cells in the store `paths.outputs`; reads no data.
 
     Args:
-        overrides: those of scripts/reproduce.py.
+        overrides: the overrides given to scripts/reproduce.py.
+
     Returns:
-        the file, how many cells it has, and a sentence for each cell that the store lacks.
+        the file, the number of its cells, and one sentence for each cell that is missing from the store.
+
     Raises:
-        ValueError: wrong names or configurations. StoreError: a damaged cell.
+        ValueError: a name or configuration is invalid.
+        StoreError: a cell is damaged.
     """
     one, wanted, _ = reproduce.slots(name, overrides)
     found, lost = archive.collect(wanted, Store(wanted[0].config["paths"]["outputs"]))
@@ -61,10 +64,10 @@ def record(name: str, overrides: Sequence[str], results: Path = RESULTS) -> tupl
 
 
 def write(names: Sequence[str], overrides: Sequence[str], sweep: str, results: Path) -> int:
-    """`scripts/records.py`: write the records of experiments, or of a sweep; exit status 1 when cells are missing.
+    """`scripts/records.py`: write the records of experiments or of a sweep. Returns exit status 1 if cells are missing.
 
     Raises:
-        ValueError, StoreError: as `record` and `record_sweep`; or nothing is named.
+        ValueError, StoreError: as in `record` and `record_sweep`; ValueError also if nothing is named.
     """
     if not names and not sweep:
         raise ValueError("name an experiment, or sweep=NAME; python scripts/reproduce.py lists the experiments")
@@ -82,7 +85,7 @@ def write(names: Sequence[str], overrides: Sequence[str], sweep: str, results: P
 
 
 def _sum(path: Path, results: Path) -> None:
-    """Enter the checksum of a file of records that was written just now."""
+    """Update the checksum of a file of records that has just been written."""
     listed = results / CHECKSUMS
     known = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else {}
     known[str(path.relative_to(results))] = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -90,7 +93,10 @@ def _sum(path: Path, results: Path) -> None:
 
 
 def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Path, int]:
-    """Write the records of a sweep's table from a store; the file and how many cells it has. Raises ValueError: no such sweep."""
+    """Write the records of a sweep's table from a store. Returns the file and the number of its cells.
+
+    Raises ValueError if there is no such sweep.
+    """
     store = Store(outputs)
     cells, _ = compare.select(store, {"sweep": name})
     title = (store.root / "sweeps" / name / "table.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("## ")
@@ -107,7 +113,7 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
 
 
 def _of_sweep(asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> Made:
-    """What is computed from the records of a sweep."""
+    """The table and files computed from the records of a sweep."""
     cells = [
         records.Record(
             cell_id=one["key"], folder=Path(one["key"]), config=one["config"], scored={k: records.Scored(**v) for k, v in one["tests"].items()},
@@ -123,7 +129,7 @@ def _of_sweep(asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> M
 
 @contextmanager
 def _restored(name: str, overrides: Sequence[str], path: Path) -> Iterator[tuple[Plan, Store]]:
-    """The plan of an experiment and a temporary store with the cells of a file of records."""
+    """Context manager: the plan of an experiment, and a temporary store with cells restored from a file of records."""
     _, found = archive.read(path)
     one, wanted, rest = reproduce.slots(name, overrides)
     with tempfile.TemporaryDirectory() as work:
@@ -133,11 +139,13 @@ def _restored(name: str, overrides: Sequence[str], path: Path) -> Iterator[tuple
 
 @dataclass
 class Made:
-    """What is computed from a file of records: its table, and what else pages and folders show of its cells.
+    """Everything computed from a file of records: its table, and other content that pages and folders show.
 
     Attributes:
-        more: sections of a page, the claims and points of Laha et al. 2018's generated documents.
-        sweep: its name, where the records are of one. files: of a sweep's folder, path -> content: numbers and drawings.
+        table: the table.
+        more: further sections of a page: the claims and points for the generated documents of Laha et al. 2018.
+        sweep: name of the sweep, or empty if the records are not from a sweep.
+        files: files in the sweep's folder (numbers and drawings): path -> content.
     """
 
     table: Table
@@ -147,7 +155,7 @@ class Made:
 
 
 def read(path: Path) -> Made:
-    """Everything that is computed from a file of records. Raises StoreError."""
+    """Compute everything that follows from a file of records. Raises StoreError if the file cannot be read."""
     asked, found = archive.read(path)
     if "sweep" in asked:
         return _of_sweep(asked, found)
@@ -159,15 +167,18 @@ def read(path: Path) -> Made:
 
 
 def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
-    """Print tables from their records and write them to <outputs>/tables/..._from_records; nothing is run.
+    """Print tables from their records and write them to <outputs>/tables/..._from_records. Runs no cells.
 
     Args:
-        overrides: those of scripts/reproduce.py; without any that say what to run, the table as it was recorded.
+        overrides: as for scripts/reproduce.py; if none of them selects what to run, the table is printed as recorded.
         results: the folder with the records.
+
     Returns:
-        exit status: 0, 1 when records of cells are missing.
+        exit status: 0, or 1 if cells have no records.
+
     Raises:
-        ValueError: wrong names or configurations. StoreError: no records.
+        ValueError: a name or configuration is invalid.
+        StoreError: there are no records.
     """
     status = 0
     for name in names:
@@ -195,7 +206,12 @@ def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
 
 @dataclass
 class Printed:
-    """A block as a page prints it: `rows`: (line above the table, label) -> header -> text; `lines`: those below it."""
+    """A block of a table as printed on a page.
+
+    Attributes:
+        rows: (line above the table, row label) -> column header -> text.
+        lines: the lines below the table.
+    """
 
     page: str
     title: str
@@ -214,7 +230,7 @@ _NUMBER = re.compile(r"\d[\d,]*\.?\d*|\.\d+")
 
 
 def blocks(text: str, page: str = "") -> Iterator[Printed]:
-    """The blocks of all tables of a page that `render.to_markdown` wrote, and other tables with numbers."""
+    """The blocks of all tables on a page: those written by `render.to_markdown`, and other tables with numbers."""
     title, profile, block, headers, above = "", "", None, [], ""
     for line in [*text.splitlines(), "## "]:
         if line.startswith(("## ", "### ")) and block is not None:
@@ -242,14 +258,15 @@ def blocks(text: str, page: str = "") -> Iterator[Printed]:
 
 
 def numbers(text: str) -> int:
-    """How many numbers a text has."""
+    """Count the numbers in a text."""
     return len(_NUMBER.findall(text))
 
 
 def excerpt(printed: Printed, computed: Iterable[Printed]) -> list[str] | None:
-    """What differs between a table of a page and the computed one that has its rows and columns; None: no table has them.
+    """Differences between a table on a page and the computed table with the same rows and columns.
 
-    The page may leave out rows, columns, marks of significance and spreads.
+    Returns None if no computed table has these rows and columns. The table on the page may omit rows, columns,
+    significance marks and spreads.
     """
     wanted = {label: cells for (_, label), cells in printed.rows.items()}
     for one in computed:
@@ -272,5 +289,5 @@ def excerpt(printed: Printed, computed: Iterable[Printed]) -> list[str] | None:
 
 
 def files(results: Path = RESULTS) -> list[Path]:
-    """Every file of records below `results`."""
+    """All files of records in `results`."""
     return sorted((results / FOLDER).glob("*.jsonl"))

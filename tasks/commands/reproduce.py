@@ -1,4 +1,4 @@
-"""Experiments from their names to printed tables: plan everything, run what is missing, print each complete table."""
+"""Run experiments given by name: plan all cells, run the missing ones, and print each table when it is complete."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from tasks.config import compose, pages
 from tasks.data import DataError, Progress
 from tasks.loggers import make_loggers
 
-# What can be wrong before anything is run.
+# Errors that can occur before anything is run.
 ERRORS = (compose.ConfigError, plans.PlanError, DataError, StoreError, ValueError)
-# Assumed hours of an epoch of the paper profile on one A100, by data set: FLOPs of the model's matrix products at 35 % (recurrent)
-# or 50 % (attention) of the card's fp32 peak, or 10 microseconds a kernel if that takes longer. Nothing was measured on such a card.
+# Estimated hours per epoch of the paper profile on one A100, by data set: FLOPs of the model's matrix products at 35 %
+# (recurrent) or 50 % (attention) of the card's fp32 peak, or 10 microseconds per kernel if that is longer. None of this
+# was measured on an A100.
 RATES = {
     "baseline_1m_enfr": 0.21, "gigaword": 0.38, "imdb": 0.014, "iwslt2017": 0.05, "multi30k": 0.0017, "snli": 0.055, "vqa2": 0.38,
     "multilabel": 0.0013,
@@ -46,7 +47,7 @@ def experiments() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Planned:
-    """Plans of the experiments with all their cells, and the options that the cells share."""
+    """The plans of experiments with all their cells, and the options shared by the cells."""
 
     plans: list[plans.Plan]
     profile: str
@@ -55,7 +56,10 @@ class Planned:
 
 
 def asked(names: Sequence[str], overrides: Sequence[str]) -> tuple[list[Experiment], list[str]]:
-    """The experiments as this command's own overrides (OWN) change them, and Hydra's overrides. Raises ConfigError."""
+    """The experiments, changed by this command's own overrides (OWN), and the remaining overrides, which are for Hydra.
+
+    Raises ConfigError if an experiment or one of this command's overrides is invalid.
+    """
     own = {key: [o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")] for key in OWN}
     rest = [o for o in overrides if o.split("=", 1)[0] not in OWN]
     profile = (own["profile"] or ["demo"])[-1]
@@ -65,51 +69,57 @@ def asked(names: Sequence[str], overrides: Sequence[str]) -> tuple[list[Experime
 
 
 def slots(name: str, overrides: Sequence[str]) -> tuple[Experiment, list[plans.Wanted], list[str]]:
-    """One experiment as `overrides` want it, its slots, and those of the overrides that are Hydra's. Raises ConfigError."""
+    """One experiment changed by `overrides`, its slots, and the overrides that are for Hydra. Raises ConfigError."""
     (one,), rest = asked([name], overrides)
     (wanted,) = outline([one], rest)
     return one, wanted, rest
 
 
 def table(made: plans.Plan, store: Store, failed: Mapping[str, str] | None = None) -> Table:
-    """The table of a plan, from what the store has."""
+    """The table of a plan, built from the cells in the store."""
     one = made.experiment
     records, claims = compose.published(one.published), compose.claims(one.paper)
     return tables.build(made, store, records, failed or {}, DOCS, claims)
 
 
 def plan(names: Sequence[str], overrides: Sequence[str]) -> Planned:
-    """The cells of experiments under `overrides`: this command's own (OWN) and Hydra's. Prepares every data set.
+    """The cells of experiments, as selected by `overrides` (this command's own, OWN, and Hydra's).
+
+    Prepares every data set.
 
     Raises:
-        ValueError: wrong names or configurations. DataError: data that are unavailable.
+        ValueError: a name or configuration is invalid.
+        DataError: data are unavailable.
     """
     return planned(*asked(names, overrides))
 
 
 def planned(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> Planned:
-    """The cells of experiments that have been read."""
+    """The cells of experiments that have already been read."""
     return filled(loaded, outline(loaded, rest), rest)
 
 
 def filled(
     experiments: Sequence[Experiment], slots: list[list[plans.Wanted]], rest: Sequence[str], sweep: str = ""
 ) -> Planned:
-    """The cells of slots, with their data. Raises StoreError, before any data are read, where the launcher cannot start."""
+    """The cells for the slots, with their data prepared.
+
+    Raises StoreError if the launcher cannot start; this is checked before any data are read.
+    """
     first = next(w for group in slots for w in group).config
     launch.ready(first["launcher"], first["runtime"])
     return of_plans(plans.fill(experiments, slots, TOOLS, rest, sweep=sweep), experiments[0].profile)
 
 
 def outline(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> list[list[plans.Wanted]]:
-    """The slots of experiments; reads no data."""
+    """The slots of experiments. Reads no data."""
     with compose.composer() as composed:
         tools = replace(TOOLS, compose=composed, with_data=compose.further())
         return plans.outline(loaded, tools, rest)
 
 
 def of_plans(made: list[plans.Plan], profile: str) -> Planned:
-    """Raises ConfigError when the data of every column are unavailable."""
+    """Combine plans with their shared options. Raises ConfigError if no column has data."""
     slot = next((slot for one in made for slot in one.slots), None)
     if slot is None:
         told = "; ".join(f"{p.experiment.columns[c].label}: {why}" for p in made for c, why in p.unavailable.items())
@@ -119,7 +129,10 @@ def of_plans(made: list[plans.Plan], profile: str) -> Planned:
 
 
 def of_data(one: Experiment, overrides: Sequence[str]) -> Experiment:
-    """The experiment with the data set of `overrides` in every column: headings name it, the paper's numbers are left out."""
+    """The experiment with the data set from `overrides` in every column.
+
+    The column headings name the data set, and the paper's numbers are left out.
+    """
     said = {o.lstrip("+").partition("=")[0]: o.partition("=")[2] for o in overrides}
     if "data" not in said:
         return one
@@ -134,7 +147,7 @@ def of_data(one: Experiment, overrides: Sequence[str]) -> Experiment:
 
 
 def adapt(one: Experiment, seeds: Sequence[str], added: Sequence[str]) -> Experiment:
-    """`seeds=1,2,3` and `add=NAME,key=value` of the command line: more runs, more rows."""
+    """Apply `seeds=1,2,3` and `add=NAME,key=value` from the command line, which set the seeds and add rows."""
     if seeds:
         try:
             one = replace(one, seeds=tuple(dict.fromkeys(int(s) for s in seeds[-1].split(","))))
@@ -144,7 +157,11 @@ def adapt(one: Experiment, seeds: Sequence[str], added: Sequence[str]) -> Experi
 
 
 def _part(one: Experiment, rows: Sequence[str], columns: Sequence[str]) -> Experiment:
-    """`rows=softmax|csparse*` and `columns=fren`: those whose label or name matches, in the experiment's order. Raises ConfigError."""
+    """Keep the rows and columns selected by, for example, `rows=softmax|csparse*` and `columns=fren`.
+
+    Rows are matched by label, columns by name or label; their order is that of the experiment. Raises ConfigError if a
+    pattern matches nothing.
+    """
 
     def fitting(
         what: str, asked: Sequence[str], having: Sequence[Any], names: Callable[[Any], Sequence[str]]
@@ -163,11 +180,12 @@ def _part(one: Experiment, rows: Sequence[str], columns: Sequence[str]) -> Exper
 
 
 def _added(one: Experiment, text: str) -> list[Row]:
-    """The rows of `add=NAME,key=value,key=[values]`.
+    """The rows that `add=NAME,key=value,key=[values]` adds.
 
-    Several values are the grid of one row where every column selects a point on dev, and a row each elsewhere.
+    If every column selects a grid point on dev, several values become the grid of one row; otherwise each value becomes
+    a row.
     """
-    mapping, *parameters = re.split(r",(?![^\[]*\])", text)  # not at the commas of a list
+    mapping, *parameters = re.split(r",(?![^\[]*\])", text)  # split at commas, except inside a list
     lists = {k: v[1:-1].split(",") for k, _, v in (p.partition("=") for p in parameters) if v[:1] + v[-1:] == "[]"}
     single = [p for p in parameters if p.partition("=")[0] not in lists]
     if any(not v.strip() for values in lists.values() for v in values):
@@ -176,17 +194,22 @@ def _added(one: Experiment, text: str) -> list[Row]:
     if len(points) == 1 or mapping not in compose.names_in("mapping") or any(c.select is None for c in one.columns):
         return [compose.own_row(mapping, [*single, *point]) for point in points]
     for point in points:
-        compose.own_row(mapping, point)  # refuses what is no parameter
+        compose.own_row(mapping, point)  # raises an error if this is not a parameter
     grid = {k: [v.strip() for v in values] for k, values in lists.items()}
     told = compose.own_row(mapping, [*single, *(p for p in parameters if p not in single)]).label
     return [replace(compose.own_row(mapping, single), label=told, grids={c.grid: grid for c in one.columns})]
 
 
 def main(names: Sequence[str], overrides: Sequence[str], only_plan: bool = False) -> int:
-    """Exit status: 0 when every table is complete, 1 when a cell failed, 130 after Ctrl-C.
+    """Run experiments and print their tables; with `only_plan`, print only the plan.
+
+    Returns:
+        exit status: 0 if no cell failed, 1 if a cell failed, 130 after Ctrl-C.
 
     Raises:
-        ValueError: a wrong configuration. DataError, StoreError: data that are unavailable, a launcher or disk that refuses.
+        ValueError: the configuration is invalid.
+        DataError: data are unavailable.
+        StoreError: the launcher cannot start, or the store cannot be read or written.
     """
     if only_plan:
         loaded, rest = asked(names, overrides)
@@ -199,13 +222,13 @@ def main(names: Sequence[str], overrides: Sequence[str], only_plan: bool = False
 
 
 def estimated(labelled: Sequence[tuple[str, plans.Wanted]], title: str) -> str:
-    """`--plan`: cells, done and hours of slots, each with the label of its part."""
+    """The text for `--plan`: cells, finished cells and hours of slots, which are labelled by their part of the plan."""
     store = Store(labelled[0][1].config["paths"]["outputs"])
     return estimate.estimate(labelled, store, RATES).text(title)
 
 
 def describe(overrides: Sequence[str]) -> None:
-    """Print the parameters of the mappings that are named, and the experiments."""
+    """Print the parameters of the mappings named in `overrides`, and the list of experiments."""
     print(pages.parameters(overrides), end="\n\n")
     print("experiments:")
     for one, title in experiments().items():
@@ -213,7 +236,7 @@ def describe(overrides: Sequence[str]) -> None:
 
 
 def drive(driver: Driver) -> int:
-    """Run the cells and print the tables; the exit status."""
+    """Run the cells and print the tables. Returns the exit status."""
     try:
         return driver.run()
     except KeyboardInterrupt:
@@ -226,14 +249,14 @@ def drive(driver: Driver) -> int:
 
 @dataclass
 class Driver:
-    """Runs the cells of plans; writes and prints each table as soon as its last cell has ended."""
+    """Runs the cells of plans, and writes and prints each table as soon as its last cell has ended."""
 
     planned: Planned
     store: Store
     failed: dict[str, str] = field(default_factory=dict)  # cell id -> error with traceback
     tables: dict[int, Table] = field(default_factory=dict)
     written: list[Path] = field(default_factory=list)
-    queued: set[str] = field(default_factory=set)  # by a scheduler; this process does not wait for them
+    queued: set[str] = field(default_factory=set)  # cells queued by a scheduler, for which this process does not wait
 
     def __post_init__(self) -> None:
         self.cells: dict[str, Cell] = {}
@@ -247,10 +270,10 @@ class Driver:
         self.damaged = [cell for key, cell in self.cells.items() if states[key] == "damaged"]
 
     def run(self) -> int:
-        """Run what is missing, write tables and report; the exit status."""
+        """Run the missing cells, and write the tables and the report. Returns the exit status."""
         workers, reused = self.planned.runtime["workers"], self.reused
         missing = [cell for key, cell in self.cells.items() if key not in self.done]
-        missing.sort(key=_work, reverse=True)  # the longest first: no worker waits long for the last one
+        missing.sort(key=_work, reverse=True)  # longest first, so that no worker waits long for the last cell
         print(
             f"{len(self.cells)} cells: {reused} finished before, {len(missing)} to run "
             + (f"on {workers} worker(s)" if self.launcher["name"] != "slurm" else "by Slurm"),
@@ -261,7 +284,7 @@ class Driver:
                 display.say(f"{name(cell)}: what is stored is damaged; it is moved aside and run again")
             self._print_complete(display)
             self._run_all(missing, display)
-        # what failed here may have been finished by another process since
+        # another process may have finished cells that failed here
         self.done |= {key for key in self.failed if self.cells[key].done(self.store)}
         self.failed = {key: error for key, error in self.failed.items() if key not in self.done}
         for key in self.failed:  # the error itself was printed when it happened
@@ -273,7 +296,7 @@ class Driver:
         return self.conclude()
 
     def conclude(self) -> int:
-        """Write the report and print where everything is; the exit status."""
+        """Write the report and print the paths of all files. Returns the exit status."""
         titles = "+".join(one.experiment.name for one in self.planned.plans)
         html = self.store.root / "report" / f"{titles}_{self.planned.profile}.html"
         report.write(
@@ -284,14 +307,14 @@ class Driver:
         return self.count()
 
     def count(self) -> int:
-        """Print how many cells ran, were reused and failed; the exit status."""
+        """Print how many cells were run, reused and failed. Returns the exit status."""
         left = len(self.cells) - len(self.done) - len(self.failed)
         more = f", {left} not finished" if left else ""
         print(f"{len(self.done) - self.reused} cells run, {self.reused} reused, {len(self.failed)} failed{more}")
         return 1 if self.failed else 0
 
     def _run_all(self, pending: list[Cell], display: Display) -> None:
-        """Run cells; wait for those that another process runs, and finish them here when it gives up."""
+        """Run cells. Wait for cells that another process is running, and finish them here if that process gives up."""
         waiting: list[Cell] = []
         runtime = self.planned.runtime
         while pending or waiting:
@@ -326,5 +349,5 @@ class Driver:
 
 
 def _work(cell: Cell) -> float:
-    """Training examples read in all epochs: roughly how long a cell takes."""
+    """Number of training examples read over all epochs, a rough measure of how long a cell takes."""
     return (cell.prepared.facts.get("sizes") or {}).get("train", 0) * cell.config["train"]["max_epochs"]

@@ -23,12 +23,19 @@ TIMES_TOLERANCE = 2.0  # machines differ by up to 1.4 ROUGE points with the same
 
 
 def differences(results: Path, draw: str | None, say: Callable[[str], Any], of: str = "*_demo") -> list[str]:
-    """Train a random sample of cells in a temporary folder; a sentence for each score that differs.
+    """Train a random sample of recorded cells in a temporary folder and compare their scores with the records.
 
     Args:
-        draw: seed of the sample; None: today's date. of: which records, a pattern of file names without `.jsonl`.
+        draw: seed of the sample; None means today's date.
+        say: called with lines of progress.
+        of: pattern for the files of records to sample from, without `.jsonl`.
+
+    Returns:
+        one sentence for each score that differs.
+
     Raises:
-        StoreError: a cell that could not be run. ValueError: no such records.
+        StoreError: a cell could not be run.
+        ValueError: no file of records matches `of`.
     """
     drawn = random.Random(draw or datetime.datetime.now(datetime.UTC).date().isoformat())
     paths = sorted(
@@ -52,7 +59,7 @@ def differences(results: Path, draw: str | None, say: Callable[[str], Any], of: 
 
 
 def report(results: Path, draw: str | None, of: str) -> int:
-    """Print `differences`; exit status 1 when there are any."""
+    """Print `differences`. Returns the exit status: 0, or 1 if there are any."""
     found = differences(results, draw, print, of)
     print("".join(f"DIFFERS {one}\n" for one in found), end="")
     return int(bool(found))

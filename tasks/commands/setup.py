@@ -1,4 +1,4 @@
-"""What `make setup` does: check the machine, build .venv, install into it. Needs nothing but Python's own library."""
+"""`make setup`: check the machine, build .venv and install packages into it. Needs only Python's standard library."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ VENV, LOCK, FAIRSEQ = ROOT / ".venv", ROOT / "requirements.lock", ROOT / "requir
 PYTHON, STAMP = VENV / "bin" / "python", VENV / ".installed"
 OLDEST, NEWEST = (3, 11), (3, 14)
 UNFINISHED = "unfinished"
-NEEDED = {"": 10, "cpu": 4}  # GB of free disk, by TORCH
+NEEDED = {"": 10, "cpu": 4}  # GB of free disk needed for each value of TORCH
 HEAD = "# The exact set of packages, with hashes, for every platform; made by `make lock`, installed by `make setup`.\n"
-OF_TORCH = re.compile(r"torch|torchvision|triton|nvidia-.*|cuda-.*")  # what another torch replaces
+OF_TORCH = re.compile(r"torch|torchvision|triton|nvidia-.*|cuda-.*")  # packages that another torch replaces
 
 
 def main() -> int:
-    """Exit status: 0 when .venv is complete."""
+    """Build .venv if it is incomplete or out of date. Returns the exit status, 0 if .venv is complete."""
     try:
         torch = os.environ.get("TORCH") or _chosen()
         if complete(torch):
@@ -42,7 +42,10 @@ def main() -> int:
 
 @contextlib.contextmanager
 def alone():
-    """Wait until no other `make setup` builds here; what this one starts keeps the lock should this process be killed."""
+    """Context manager: wait until no other `make setup` is running in this folder, and hold the lock.
+
+    Child processes inherit the lock, so they keep it if this process is killed.
+    """
     descriptor = os.open(ROOT, os.O_RDONLY)
     os.set_inheritable(descriptor, True)
     try:
@@ -51,7 +54,7 @@ def alone():
         print("waiting for another `make setup` in this folder", flush=True)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError:
-        pass  # a file system without locks
+        pass  # the file system has no locks
     try:
         yield
     finally:
@@ -59,7 +62,7 @@ def alone():
 
 
 def build(torch: str) -> int:
-    """Exit status."""
+    """Build .venv. Returns the exit status."""
     if trouble := first_trouble(torch):
         print(f"setup: {trouble}", file=sys.stderr)
         return 1
@@ -77,17 +80,17 @@ def build(torch: str) -> int:
             why = unreachable() or "this step failed, for the reason above"
             print(f"setup: {why}; then run `make setup` again", file=sys.stderr)
             return done
-    # without a compiler the library says so once, and uses plain torch
+    # if there is no compiler, the library says so once and uses plain torch
     subprocess.run([str(PYTHON), "-m", "sparse_attention.kernels.native"], cwd=ROOT, check=False)
     STAMP.write_text(f"{torch}\n{signature()}\n", encoding="utf-8")
     return 0
 
 
-# ---- what is there
+# ---- the state of .venv
 
 
 def complete(torch: str) -> bool:
-    """Whether .venv was built to its end from today's files, at this place, and still starts."""
+    """True if .venv was built completely from the current files, in this folder, and still starts."""
     try:
         return STAMP.read_text(encoding="utf-8").split("\n")[:2] == [torch, signature()] and healthy()
     except OSError:
@@ -95,7 +98,10 @@ def complete(torch: str) -> bool:
 
 
 def usable() -> bool:
-    """Whether .venv can be brought up to date: an interrupted set-up leaves packages that look installed and miss files."""
+    """True if .venv can be updated instead of rebuilt.
+
+    After an interrupted set-up it cannot, since packages may look installed while files are missing.
+    """
     try:
         return UNFINISHED not in STAMP.read_text(encoding="utf-8") and healthy()
     except OSError:
@@ -103,13 +109,14 @@ def usable() -> bool:
 
 
 def signature() -> str:
-    """A hash of everything that .venv depends on."""
+    """A hash of everything on which .venv depends."""
     files = [path.read_bytes() for path in (ROOT / "pyproject.toml", LOCK, FAIRSEQ)]
     return hashlib.sha256(b"\0".join([*files, str(ROOT).encode(), _resolves().encode()])).hexdigest()
 
 
 def healthy() -> bool:
-    """Whether .venv's interpreter starts, with pip, at this place, and has no fairseq of earlier versions of this project."""
+    """True if .venv is in its original place, its interpreter starts, pip is installed, and there is no fairseq from
+    earlier versions of this project."""
     asked = "import sys, sysconfig; print(sys.prefix, sysconfig.get_path('purelib'), sep='\\n')"
     try:
         command = [str(PYTHON), "-c", asked]
@@ -118,12 +125,12 @@ def healthy() -> bool:
     except (OSError, subprocess.SubprocessError):
         return False
     prefix, packages = Path(told[0]), Path(told[1])
-    here = f" {VENV.resolve()}\n" in made  # else the first lines of its scripts name an interpreter elsewhere
+    here = f" {VENV.resolve()}\n" in made  # otherwise its scripts start an interpreter elsewhere
     return prefix == VENV and here and (packages / "pip").is_dir() and not list(packages.glob("ve_fairseq-*"))
 
 
 def _chosen() -> str:
-    """The TORCH that .venv was built with."""
+    """The value of TORCH with which .venv was built; an empty string if .venv has not been built."""
     try:
         return STAMP.read_text(encoding="utf-8").partition("\n")[0]
     except OSError:
@@ -134,11 +141,11 @@ def _resolves() -> str:
     return "resolved" if os.environ.get("LOCKED") == "0" else ""
 
 
-# ---- what prevents it
+# ---- problems that prevent the build
 
 
 def first_trouble(torch: str) -> str:
-    """Why .venv cannot be built here, and the next command; empty: it can."""
+    """Why .venv cannot be built here and which command to run next; an empty string if it can be built."""
     if not OLDEST <= sys.version_info[:2] <= NEWEST:
         wanted = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
         return f"Python {wanted} is needed, this is {sys.version.split()[0]}; name one: make setup PYTHON=/path/to/python3.13"
@@ -171,9 +178,9 @@ def first_trouble(torch: str) -> str:
 
 
 def unreachable() -> str:
-    """That the package index (or the proxy before it) does not answer, and what to do; empty: it does."""
+    """A message if the package index (or the proxy in front of it) does not answer; an empty string if it does."""
     asked = "from pip._internal.commands import create_command as c"
-    asked += "; print(c('install').parser.parse_args([])[0].index_url)"  # with its settings and its own default
+    asked += "; print(c('install').parser.parse_args([])[0].index_url)"  # pip's own settings
     told = subprocess.run([str(PYTHON), "-c", asked], capture_output=True, text=True, check=False).stdout
     place = urllib.parse.urlsplit(os.environ.get("UV_DEFAULT_INDEX") or told.strip())
     proxy = urllib.request.getproxies().get(place.scheme)
@@ -202,13 +209,13 @@ def _gigabytes(folder: Path) -> float:
 
 
 def _cache() -> Path:
-    """The nearest existing folder above the one where uv keeps what it fetched."""
+    """The folder where uv caches downloads, or its nearest existing parent."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(os.environ.get("UV_CACHE_DIR") or Path(base) / "uv").absolute()
     return next(f for f in (folder, *folder.parents) if f.is_dir())
 
 
-# ---- the work
+# ---- the steps of the build
 
 
 def create() -> int:
@@ -224,7 +231,7 @@ def create() -> int:
 
 
 def steps(torch: str) -> list:
-    """What to say and what to do, in order."""
+    """The steps of the build in order, as pairs (message, function); a function returns an exit status."""
     lines = blocks(LOCK.read_text(encoding="utf-8"))
     found = [("fetching uv, which installs", lambda: get_uv(lines))]
     if torch == "cpu":
@@ -247,9 +254,9 @@ def steps(torch: str) -> list:
 
 
 def lock() -> int:
-    """Write requirements.lock with uv; the exit status."""
+    """Write requirements.lock with uv. Returns the exit status."""
     asked = ["--universal", "--generate-hashes", "--no-emit-index-url", "--no-annotate", "--no-header"]
-    # fewest: one version of a package for all Pythons if possible, so that numbers do not depend on the Python
+    # fewest: if possible, one version of a package for all Pythons, so that results do not depend on the Python version
     asked += ["--fork-strategy", "fewest", "--python-version", ".".join(map(str, OLDEST)), "--upgrade"]
     made = subprocess.run(
         [str(_uv()), "pip", "compile", "--quiet", *asked, "--extra", "repro", "--extra", "dev", "pyproject.toml"],
@@ -264,7 +271,7 @@ def lock() -> int:
 
 
 def blocks(lock: str) -> dict:
-    """Name -> requirement with its hashes; a package with two versions, for two kinds of machine, keeps both."""
+    """Name -> requirement with its hashes; a package with different versions for different platforms keeps them all."""
     found: dict = {}
     for text in re.findall(r"^[\w.-]+==(?:.*\\\n)*.*", lock, re.M):
         name = re.sub("[-_.]+", "-", text.partition("==")[0]).lower()
@@ -273,7 +280,7 @@ def blocks(lock: str) -> dict:
 
 
 def get_uv(lines: dict) -> int:
-    """uv at its locked version; without one pip does the work, slower."""
+    """Install uv at its locked version; if that fails, the slower pip is used instead. Returns the exit status."""
     if _uv().exists() or _pip("--quiet", "--no-deps", "--require-hashes", requirements=lines["uv"]) == 0:
         return 0
     if unreachable():
@@ -291,7 +298,10 @@ def locked(requirements: str) -> int:
 
 
 def fairseq() -> int:
-    """Its setup.py leaves the extensions out for READTHEDOCS; it imports torch, so it is built in this environment."""
+    """Build and install fairseq without its extensions. Returns the exit status.
+
+    Its setup.py skips the extensions if READTHEDOCS is set. It imports torch, so it must be built in this environment.
+    """
     return install(
         "--no-deps", "--no-build-isolation", "--no-binary", "fairseq-fixed", "--require-hashes",
         requirements=FAIRSEQ.read_text(encoding="utf-8"), READTHEDOCS="1",
@@ -299,7 +309,10 @@ def fairseq() -> int:
 
 
 def install(*arguments: str, requirements: str = "", **environment: str) -> int:
-    """The exit status of uv, and where uv is not there or fails (an index that only pip knows), of pip."""
+    """Install with uv, or with pip if uv is missing or fails (e.g. for an index that only pip knows).
+
+    Returns the exit status.
+    """
     if (
         _uv().exists()
         and _run([str(_uv()), "pip", "install", "--python", str(PYTHON)], arguments, requirements, environment) == 0
@@ -316,7 +329,7 @@ def _pip(*arguments: str, requirements: str = "", **environment: str) -> int:
 
 
 def _run(command: list, arguments: tuple, requirements: str, environment: dict) -> int:
-    # uv reads none of pip's settings: an index and certificates that the environment names for pip are meant for it too
+    # uv ignores pip's settings, so the index and certificates set for pip in the environment are passed on to it
     theirs = {"UV_DEFAULT_INDEX": "PIP_INDEX_URL", "UV_INDEX": "PIP_EXTRA_INDEX_URL", "SSL_CERT_FILE": "PIP_CERT"}
     meant = {ours: os.environ[of_pip] for ours, of_pip in theirs.items() if of_pip in os.environ}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""`scripts/store.py`: the store listed, checked, cleaned, measured, exported and imported."""
+"""`scripts/store.py`: list, verify, clean, measure, export and import the store."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ from repro.store import Store, maintenance, outputs_folder
 
 
 def main(what: str, names: Sequence[str], outputs: str) -> int:
-    """Exit status: 0, 1 when a cell is damaged or was refused.
+    """Run one of the commands on the store.
 
     Args:
-        what: list, verify, clean, du, export or import. names: the archive, and the cells that are exported.
+        what: list, verify, clean, du, export or import.
+        names: for export, the archive and then the cells to export; for import, the archive.
+        outputs: folder of the store; an empty string means the default.
+
+    Returns:
+        exit status: 0, or 1 if a cell is damaged or was refused.
+
     Raises:
-        ValueError: no store, or names that are missing or too many. StoreError: an archive that cannot be read or written.
+        ValueError: there is no store, or there are too few or too many names.
+        StoreError: the archive cannot be read or written.
     """
     store = Store(outputs or outputs_folder())
     archive = what in ("export", "import")

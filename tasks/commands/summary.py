@@ -1,4 +1,4 @@
-"""The reproducibility summary of an experiment, from the store or from records; reads no data and runs nothing."""
+"""Write the reproducibility summary of an experiment from the store or from records. Reads no data and runs nothing."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ from tasks.commands import recorded, reproduce
 
 
 def summarize(name: str, overrides: Sequence[str], results: Path | None = None) -> tuple[str, Path]:
-    """The summary of an experiment's table and the file it was written to, <outputs>/report/<name>_<profile>_summary.md.
+    """Write the summary of an experiment's table to <outputs>/report/<name>_<profile>_summary.md.
 
     Args:
-        overrides: those of scripts/reproduce.py. results: a folder with records to take the cells from; None: the store.
+        overrides: as for scripts/reproduce.py.
+        results: folder whose records are used; None means that the cells are read from the store.
+
+    Returns:
+        the summary and the file.
+
     Raises:
-        ValueError: wrong names or configurations. StoreError: damaged cells, or a file without records.
+        ValueError: a name or configuration is invalid.
+        StoreError: cells are damaged, or a file has no records.
     """
     one, wanted, rest = reproduce.slots(name, overrides)
     outputs = Path(wanted[0].config["paths"]["outputs"])
@@ -41,7 +47,7 @@ def summarize(name: str, overrides: Sequence[str], results: Path | None = None) 
 
 
 def _troubles(wanted: Sequence[Wanted], store: Store) -> Iterator[str]:
-    """A sentence for each cell of the slots that failed, and for each that was moved aside as damaged."""
+    """One sentence for each cell of the slots that failed or that was moved aside because it was damaged."""
     names = {archive.key(w.config, family(w.module)): w for w in wanted}
     for path in sorted((store.root / "cells").glob("*/*/*/config.yaml")):
         try:

@@ -1,11 +1,11 @@
-"""Sweeps: `scripts/train.py -m` in the syntax of Hydra's basic sweeper, run as the cells of one driver.
+"""Sweeps: `scripts/train.py -m`, in the syntax of Hydra's basic sweeper, with all cells run by one driver.
 
     task=toy mapping=sparsegen_lin,fusedmax seed=1,2,3 grid=paper       every mapping over its own grid (configs/mapping)
-    task=toy mapping=glob(*)                                            the mappings that fit; the others are named
+    task=toy mapping=glob(*)                                            the mappings that fit; the others are listed
     experiment=laha2018_table2 seed=1,2                                 an experiment with its rows, grids and tables
 
-Each sweep has a folder `<outputs>/sweeps/<name>` with its manifest, table and drawings. Hydra's other sweepers and launchers
-are Hydra's (`hydra/sweeper=optuna`).
+Each sweep has a folder `<outputs>/sweeps/<name>` with its manifest, table and plots. Command lines that choose another
+sweeper or a launcher of Hydra (`hydra/sweeper=optuna`) are run by Hydra.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tasks.config.overrides import OF_SWEEPS, ConfigError, Swept, swept
 
 FLAGS = ("-m", "--multirun", "--plan")
 GRIDS = ("paper",)  # the grid of each mapping's configuration file
-WHERE = ("runtime", "paths", "logger", "launcher", "sweep")  # what may change when a sweep is continued
-SHOWN = 12  # wrong configurations that are printed one by one
+WHERE = ("runtime", "paths", "logger", "launcher", "sweep")  # nodes that may change when a sweep is continued
+SHOWN = 12  # most invalid configurations that are printed one by one
 
 
 @dataclass
 class Asked:
-    """A command line: what is swept, by key, and the sweep's own arguments."""
+    """A parsed command line: the swept values by key, and the sweep's own arguments."""
 
     arguments: list[str]
     keys: dict[str, Swept]
@@ -49,13 +49,19 @@ class Asked:
 
     @property
     def lasting(self) -> list[str]:
-        """What makes it this sweep and not another."""
+        """The arguments that identify the sweep: all except those that may change when it is continued."""
         return sorted(a for a in self.arguments if a.lstrip("+~").split("=")[0].split(".")[0] not in WHERE)
 
 
 @dataclass
 class Resolved:
-    """The cells of a sweep, before any data are read: experiments and slots; what does not fit, what is wrong (where -> why)."""
+    """The cells of a sweep, before any data are read.
+
+    Attributes:
+        experiments, slots: the experiments, and the slots of each.
+        left_out: configurations in which a value from a glob does not fit: configuration -> reason.
+        wrong: invalid configurations: configuration -> reason.
+    """
 
     experiments: list[Experiment]
     slots: list[list[Wanted]]
@@ -64,7 +70,10 @@ class Resolved:
 
 
 def ours(arguments: Sequence[str]) -> bool:
-    """Whether this module runs a command line (a sweep or plan), or Hydra does (its flags, sweepers and launchers)."""
+    """True if this module runs the command line (sweep or plan), False if Hydra does (its flags, sweepers, launchers).
+
+    Raises ConfigError if the command line has sweep arguments that are not available there.
+    """
     flags = [a for a in arguments if a.startswith("-")]
     hydras = [a for a in arguments if a.lstrip("+~").startswith(("hydra/", "hydra."))]
     own = [a for a in arguments if a.split("=")[0] in OF_SWEEPS]
@@ -76,7 +85,7 @@ def ours(arguments: Sequence[str]) -> bool:
 
 
 def read(arguments: Sequence[str]) -> Asked:
-    """Parse a command line. Raises ConfigError: invalid syntax, wrong values of this module's own arguments."""
+    """Parse a command line. Raises ConfigError for invalid syntax or invalid values of this module's own arguments."""
     overrides = [a for a in arguments if a not in FLAGS]
     asked = Asked(overrides, swept([o for o in overrides if o.split("=")[0] not in ("sweep", "grid")]))
     asked.only_plan = "--plan" in arguments
@@ -96,18 +105,18 @@ def read(arguments: Sequence[str]) -> Asked:
 
 
 def check_name(text: str) -> None:
-    """Raises ConfigError for an invalid name of a sweep's folder."""
+    """Raise ConfigError if a name is not valid for the folder of a sweep."""
     if not compose.NAME.fullmatch(text):
         raise ConfigError(
             f"sweep={short(text)} must be a name of up to 64 letters, digits, - and _: its folder is called so"
         )
 
 
-# ---- which cells
+# ---- the cells of a sweep
 
 
 def resolve(asked: Asked) -> Resolved:
-    """Compose and check every configuration. Raises ConfigError, PlanError when all are invalid."""
+    """Compose and check every configuration. Raises ConfigError or PlanError if all of them are invalid."""
     with compose.composer() as composed:
         tools = replace(reproduce.TOOLS, compose=composed, with_data=compose.further())
         return _of_experiments(asked, tools) if asked.experiments else _of_keys(asked, tools)
@@ -181,7 +190,7 @@ def _pair(override: str) -> tuple[str, str]:
 
 
 def _grid(base: Sequence[str], tools: plans.Tools) -> list[plans.Point]:
-    """The points of the mapping's own grid, but for parameters that the command line sets."""
+    """The points of the mapping's own grid, without the parameters that the command line sets."""
     given = {_pair(o)[0] for o in base if o.lstrip("+").startswith("mapping.")}
     grid = tools.compose(base, base)["mapping"]["grid"]
     return plans.points({k: v for k, v in grid.items() if k not in given})
@@ -216,7 +225,10 @@ def _of_experiments(asked: Asked, tools: plans.Tools) -> Resolved:
 
 
 def folder_of(store: Store, asked: Asked, resolved: Resolved) -> Path:
-    """A new folder, or that of an earlier sweep with this name and the same arguments. Raises ConfigError."""
+    """A new folder, or the folder of an earlier sweep with the same name and arguments.
+
+    Raises ConfigError if a sweep with this name has other arguments.
+    """
     root = store.root / "sweeps"
     if asked.sweep:
         folder = root / asked.sweep
@@ -231,7 +243,7 @@ def folder_of(store: Store, asked: Asked, resolved: Resolved) -> Path:
 
 
 def new_folder(root: Path, words: str) -> Path:
-    """`words` and the time, a name that no sweep has."""
+    """Make a new folder, named after `words` and the current time."""
     stem = f"{words[:40].strip('-_')}_{time.strftime('%Y%m%d-%H%M%S')}"
     for n in itertools.count(1):
         folder = root / (stem if n == 1 else f"{stem}-{n}")
@@ -256,7 +268,11 @@ def _words(asked: Asked, resolved: Resolved) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status: 0, 1 when a cell failed, 130 after Ctrl-C. Raises what `reproduce.main` raises."""
+    """Run a sweep or print its plan; raises the same errors as `reproduce.main`.
+
+    Returns:
+        exit status: 0, 1 if a cell failed (for a plan: if a configuration is invalid), 130 after Ctrl-C.
+    """
     asked = read(arguments)
     resolved = resolve(asked)
     tell(resolved)
@@ -273,7 +289,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def labelled(experiments: Sequence[Experiment], slots: Sequence[Sequence[Wanted]]) -> Iterator[tuple[str, Wanted]]:
-    """Slots with the part of a plan that they belong to: column and mapping of a sweep, column of an experiment."""
+    """(label, slot) for all slots.
+
+    The label names the slot's part of the plan: column and mapping for a sweep, column for an experiment.
+    """
     for one, group in zip(experiments, slots):
         for w in group:
             label = one.columns[w.column].label
@@ -281,7 +300,7 @@ def labelled(experiments: Sequence[Experiment], slots: Sequence[Sequence[Wanted]
 
 
 def refuse_wrong(resolved: Resolved) -> None:
-    """Raise ConfigError when a configuration that was named is wrong: a sweep starts only when all of them can run."""
+    """Raise ConfigError if an explicitly named configuration is invalid; a sweep starts only if all of them can run."""
     if resolved.wrong:
         raise ConfigError(
             f"nothing was run, because of {short(', '.join(resolved.wrong))}; correct the values, or use glob(...), which "
@@ -290,7 +309,7 @@ def refuse_wrong(resolved: Resolved) -> None:
 
 
 def tell(resolved: Resolved) -> None:
-    """Print what is left out and what is wrong on stderr."""
+    """Print on stderr which configurations are left out and which are invalid."""
     for what, told in (("left out", resolved.left_out), ("cannot be run", resolved.wrong)):
         for n, (where, why) in enumerate(told.items()):
             if n < SHOWN or what == "left out":
@@ -301,7 +320,7 @@ def tell(resolved: Resolved) -> None:
 
 @dataclass
 class Sweep(reproduce.Driver):
-    """The driver of a sweep: one table of its cells at the end, and the tables of experiments."""
+    """The driver of a sweep, which prints one table of all cells at the end, and the tables of experiments."""
 
     asked: Asked = field(default_factory=lambda: Asked([], {}))
     resolved: Resolved = field(default_factory=lambda: Resolved([], []))
@@ -331,7 +350,7 @@ class Sweep(reproduce.Driver):
             super()._print_complete(display)
 
     def conclude(self) -> int:
-        """The comparison, and the tables of experiments; the exit status."""
+        """Write the comparison and the tables of experiments. Returns the exit status."""
         failed = super().conclude() if self.asked.experiments else self.count()
         for one in self.planned.plans:
             for c, why in one.unavailable.items():
@@ -350,7 +369,7 @@ class Sweep(reproduce.Driver):
 
 
 def print_comparison(found: Sequence[records.Record], folder: Path, title: str, notes: Sequence[str]) -> None:
-    """The table of some finished cells, printed and as files."""
+    """Print the table of finished cells and write it to files."""
     if not found:
         print(f"no cell of this sweep is finished; its manifest: {folder / 'manifest.json'}")
         return

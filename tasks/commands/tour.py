@@ -1,4 +1,4 @@
-"""The tour of the library, docs/library.md: runs it, makes a notebook of it and draws its pictures. `make tour` writes them."""
+"""`make tour`: run the tour of the library, docs/library.md, make a notebook of it and draw its pictures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAPPINGS = {
 
 
 def write(docs: Path) -> None:
-    """Run docs/library.md; write it with what its code prints, its notebook and its pictures."""
+    """Run docs/library.md and write it with the output of its code; also write its notebook and its pictures."""
     page = run((docs / "library.md").read_text(encoding="utf-8"))
     (docs / "library.md").write_text(page, encoding="utf-8")
     (docs / "library.ipynb").write_text(notebook(page), encoding="utf-8")
@@ -36,10 +36,10 @@ def write(docs: Path) -> None:
 
 
 def run(page: str) -> str:
-    """The page with what its blocks of code print below each; they share one namespace.
+    """The page with the output of each code block below the block. All blocks share one namespace.
 
     Raises:
-        Exception: what a block raises.
+        Exception: any error raised by a block.
     """
     names: dict[str, Any] = {"__name__": "tour"}
 
@@ -54,7 +54,7 @@ def run(page: str) -> str:
 
 
 def notebook(page: str) -> str:
-    """The page as a Jupyter notebook (format 4.5), with the texts that are printed as outputs."""
+    """The page as a Jupyter notebook (format 4.5), with the printed texts as outputs."""
     cells: list[dict[str, Any]] = []
 
     def add(kind: str, text: str, **more: Any) -> None:
@@ -75,7 +75,7 @@ def notebook(page: str) -> str:
 
 
 def figures() -> Iterator[tuple[str, bytes]]:
-    """Name and SVG of each picture."""
+    """(file name, SVG) for each picture."""
     import matplotlib
 
     matplotlib.use("agg")

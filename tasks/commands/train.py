@@ -1,4 +1,4 @@
-"""One cell as a job of Hydra's: `scripts/train.py` without -m, and each job of Hydra's own sweepers and launchers."""
+"""Run one cell as a Hydra job, for `scripts/train.py` without -m and for jobs of Hydra's own sweepers and launchers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tasks.config import compose, overrides, pages
 from tasks.data import DataError, Progress
 from tasks.loggers import make_loggers
 
-JOBS = "SPARSE_ATTENTION_JOBS"  # folder where the jobs of a sweep, in whatever process, leave a file each when they end
+JOBS = "SPARSE_ATTENTION_JOBS"  # variable: folder where each job of a sweep, in any process, leaves a file at its end
 
 
 def run(config: DictConfig) -> float:
-    """Run the cell and return its dev score (for Hydra's sweepers); NaN when it failed, so that a sweep continues."""
+    """Run the cell and return its dev score for Hydra's sweepers; NaN if it failed, so that a sweep continues."""
     import torch
 
     try:
@@ -47,7 +47,7 @@ def run(config: DictConfig) -> float:
     try:
         with display.Display(1) as shown:
             outcome = launch.one(cell, store, shown.show, make_loggers)
-    except StoreError as error:  # the launcher refuses
+    except StoreError as error:  # the launcher cannot run the cell
         return _ended(f"error: {error}")
     if outcome.state == "queued":  # launcher.wait=false
         return math.nan
@@ -74,7 +74,11 @@ def run(config: DictConfig) -> float:
 
 @contextlib.contextmanager
 def _help_made_late() -> Iterator[None]:
-    """argparse of Python 3.14 reads help texts when options are added; one of Hydra 1.3's is an object that writes itself later."""
+    """Context manager that lets Hydra 1.3 run on Python 3.14.
+
+    There, argparse checks help texts when options are added, but one of Hydra's help texts is an object that is
+    formatted later.
+    """
     parser: Any = argparse.ArgumentParser
     check = getattr(parser, "_check_help", None)
     if check is not None:
@@ -87,7 +91,7 @@ def _help_made_late() -> Iterator[None]:
 
 
 def _ended(reason: str, told: dict[str, Any] | None = None, said: bool = False) -> float:
-    """Print why this job failed, unless that is said, and leave a file for the process that started it."""
+    """Print why this job failed, unless `said` (already printed); write a file for the process that started the job."""
     if reason and not said:
         print(reason, file=sys.stderr)
     handle, _ = tempfile.mkstemp(".json", dir=os.environ[JOBS])
@@ -97,7 +101,11 @@ def _ended(reason: str, told: dict[str, Any] | None = None, said: bool = False) 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`scripts/train.py`: one cell, a sweep of ours, or jobs of Hydra's. Exit status: 0, 1 when a cell failed or the configuration is wrong."""
+    """`scripts/train.py`: run one cell, one of our sweeps, or Hydra jobs.
+
+    Returns:
+        exit status: 0, 1 if a cell failed or the configuration is invalid, 130 after Ctrl-C in a sweep.
+    """
     if {"-h", "--help"} & set(arguments):
         print(pages.parameters(arguments), end="\n\n")
     try:
@@ -110,7 +118,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _hydra(arguments: Sequence[str]) -> int:
-    """Hydra's command line; the exit status: 1 when a job failed. A sweep of Hydra's gets its folder and table too."""
+    """Run Hydra's command line. Returns the exit status, 1 if a job failed.
+
+    A sweep of Hydra also gets a folder and a table.
+    """
     import hydra
 
     own = next((a.partition("=")[2] for a in arguments if a.startswith("sweep=")), "")

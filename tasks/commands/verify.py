@@ -1,9 +1,10 @@
-"""Check the pages and files of docs/results against the records and the code that they come from, and the rest against checksums.
+"""Check docs/results: pages and files against the records and code that they come from, the rest against checksums.
 
-A table is computed from its records and compared line by line, with everything below it. Sweeps' csv and drawings, the papers'
-drawings, the properties of the mappings, the page of the language model and README's sentence on it are computed again. A record is
-compared with its own per-example scores. `checksums.json` has the sha256 of every file, of a page without its computed parts, so that a file
-that nothing here can compute is not changed, added or lost unnoticed.
+A table is computed from its records and compared line by line, with everything below it. These are also recomputed: the
+csv files and plots of sweeps, the papers' figures, the properties of the mappings, the page of the language model, and
+the sentence about it in README. A record is compared with its own per-example scores. `checksums.json` has the sha256
+of every file (for a page: of the page without its computed parts), so that changes to files that cannot be recomputed
+here, or their loss, do not go unnoticed.
 """
 
 from __future__ import annotations
@@ -35,12 +36,16 @@ NOT_COVERED = (
 
 @dataclass
 class Expected:
-    """What a folder of results must contain, as far as records and code determine it.
+    """The content that a folder of results must have, as far as it is determined by the records and the code.
 
     Attributes:
-        sections: (title, profile) -> a section of a page, whole. openings: title -> how a section begins; the rest is prose.
-        files: path below the folder -> content, to the letter. drawn: the same, whose numbers may differ by rounding.
-        quoted: sentences of README. tables: of which README shows a part. wrong: contradictions within the records.
+        sections: (title, profile) -> a complete section of a page.
+        openings: title -> the beginning of a section; the rest of the section is prose.
+        files: path relative to the folder -> exact content.
+        drawn: like `files`, but numbers may differ by rounding.
+        quoted: sentences that README must contain.
+        tables: tables of which README shows parts.
+        wrong: contradictions within the records.
     """
 
     sections: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -54,7 +59,7 @@ class Expected:
 
 @dataclass
 class Checked:
-    """The result of a check: sentences on what is wrong, and how much was compared."""
+    """The result of a check: one sentence for each error, and the numbers of items compared."""
 
     wrong: list[str] = field(default_factory=list)
     sections: int = 0
@@ -66,17 +71,17 @@ class Checked:
         return "\n".join([*(f"WRONG {one}" for one in self.wrong), done, NOT_COVERED])
 
 
-# ---- what must be there
+# ---- the expected content
 
 
 def expected(results: Path = RESULTS) -> Expected:
-    """Compute all of it. Raises StoreError: a file of records that cannot be read."""
+    """Compute the expected content of a folder of results. Raises StoreError if a file of records cannot be read."""
     found = Expected(wrong=contradictions(results))
     for path in recorded.files(results):
         made = recorded.read(path)
         text = render.to_markdown(made.table)
         found.tables += recorded.blocks(text)
-        if made.more:  # pages print this in place of the table
+        if made.more:  # pages show this instead of the table
             found.openings |= {_key(part)[0]: part.rstrip("\n") for part in _parts(made.more) if part}
         else:
             found.sections[_key(text)] = text
@@ -109,7 +114,7 @@ def _of_code(results: Path, found: Expected) -> None:
 
 
 def contradictions(results: Path = RESULTS) -> list[str]:
-    """Contradictions: a record and its own examples, two records, drawn attention that does not sum to 1."""
+    """Contradictions between a record and its own examples, between two records, and in drawn attention (sum not 1)."""
     found: list[str] = []
     known: dict[tuple[str, ...], tuple[str, str]] = {}
     for path in recorded.files(results):
@@ -130,7 +135,7 @@ def contradictions(results: Path = RESULTS) -> list[str]:
 
 
 def _shared(one: dict) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """(what, of what, its value) for what several tables' records have of the same cell or test set."""
+    """(kind, key, value) for facts about a cell or test set that the records of several tables may share."""
     if "trained" in one:
         yield "training", (one["training"],), json.dumps(one["trained"], sort_keys=True)
     for name, test in one["tests"].items():
@@ -151,12 +156,12 @@ def _shared(one: dict) -> Iterator[tuple[str, tuple[str, ...], str]]:
 
 
 def _parts(text: str) -> list[str]:
-    """A page before its first heading of the second rank, and its sections."""
+    """Split a page at its second-level headings: the text before the first of them, then the sections."""
     return re.split(r"(?m)^(?=## )", text)
 
 
 def _key(part: str) -> tuple[str, str]:
-    """(title, profile) of a section."""
+    """(title, profile) of a section; an empty string for one that is missing."""
     title, profile = re.match(r"## (.*)", part), re.search(r"(?m)^\*profile (\w+)", part)
     return title[1] if title else "", profile[1] if profile else ""
 
@@ -186,13 +191,13 @@ def _rest(text: str, of: Expected) -> str:
 
 
 def _opened(part: str, opening: str) -> tuple[str, str]:
-    """A section's computed beginning, as many paragraphs as it must have, and the prose that follows."""
+    """Split a section into its computed beginning (as many paragraphs as `opening` has) and the prose that follows."""
     paragraphs, count = re.split(r"(?=\n\n)", part), len(re.split(r"(?=\n\n)", opening))
     return "".join(paragraphs[:count]), "".join(paragraphs[count:]) or "\n"
 
 
 def _mine(path: Path, results: Path, of: Expected) -> str:
-    """The checksum of a file, of a page without its computed parts."""
+    """The checksum of a file; for a page, its computed parts are left out."""
     text = path.read_bytes()
     if path.suffix == ".md":
         text = _rest(text.decode(errors="replace"), of).encode()
@@ -200,17 +205,17 @@ def _mine(path: Path, results: Path, of: Expected) -> str:
 
 
 def _tables(readme: str) -> str:
-    """README's lines of tables with numbers, and of pictures."""
+    """The lines of README that belong to tables with numbers or show pictures."""
     return "\n".join(
         x for x in readme.splitlines() if x.startswith("![") or (x.startswith("|") and re.search(r"\d", x))
     )
 
 
 def check(results: Path = RESULTS, of: Expected | None = None) -> Checked:
-    """Check a folder of results, and the README two folders above it, against what must be there.
+    """Check a folder of results, and the README two folders above it, against their expected content.
 
     Args:
-        of: what must be there; computed where it is not given.
+        of: the expected content; computed if not given.
     """
     of = of or expected(results)
     done = Checked(list(of.wrong))
@@ -257,7 +262,7 @@ def _check_readme(results: Path, of: Expected, done: Checked) -> None:
 
 
 def _differ(where: str, text: str, wanted: str) -> list[str]:
-    """A sentence for each run of lines that are not the wanted ones."""
+    """One sentence for each run of lines that differs from the expected lines."""
     have, want = text.rstrip("\n").split("\n"), wanted.rstrip("\n").split("\n")
     found = []
     for kind, a, b, c, d in difflib.SequenceMatcher(None, have, want, autojunk=False).get_opcodes():
@@ -275,8 +280,11 @@ _UNSTABLE = re.compile(r'base64,[^"]*|url\(#[^)]*\)|(?:id|href)="[^"]*"')
 
 
 def alike(text: str, wanted: str) -> bool:
-    """Whether two texts are the same but for rounding: of drawings by a fiftieth of a point, else of the fifth digit, or of
-    a number with an exponent (how steep a function was found to be) by half."""
+    """True if two texts are equal up to rounding.
+
+    In drawings, numbers may differ by a fiftieth of a point; in other texts, in the fifth digit. Numbers with an
+    exponent (measured slopes of a function) may differ by half.
+    """
     drawing = wanted.startswith("<?xml")
     slack = 0.02 if drawing else 0.0
     parts = [_NUMBER.split(_UNSTABLE.sub("", one)) if drawing else _NUMBER.split(one) for one in (text, wanted)]
@@ -299,7 +307,7 @@ def known(results: Path) -> dict[str, str]:
 
 
 def sums(results: Path, of: Expected) -> dict[str, str]:
-    """The checksums of the files as they are now; README's is of its table of results."""
+    """The checksums of the files as they are now; for README, only its table of results is included."""
     files = [p for p in sorted(results.rglob("*")) if p.is_file() and p.name != CHECKSUMS]
     found = {str(p.relative_to(results)): _mine(p, results, of) for p in files}
     readme = _tables(_readme(results))
@@ -307,17 +315,21 @@ def sums(results: Path, of: Expected) -> dict[str, str]:
 
 
 def measured(name: str) -> bool:
-    """Whether a file contains measurements, whose checksum `--write` renews only with `accept`; pages contain prose."""
+    """True if a file contains measurements, not prose; `--write` renews its checksum only if `accept` matches it."""
     return not name.endswith(".md")
 
 
 def write(results: Path = RESULTS, accept: Sequence[str] = ()) -> list[str]:
-    """Put what records and code give into pages and files, and renew the checksums; the names of what changed.
+    """Write the content computed from records and code into pages and files, and renew the checksums.
 
     Args:
-        accept: patterns of measured files, as `records/*`, whose new content is intended.
+        accept: patterns for measured files whose new content is intended, such as `records/*`.
+
+    Returns:
+        the names of the changed files.
+
     Raises:
-        ValueError: records that contradict themselves, or measured files that are not those of the checksums. Nothing is written.
+        ValueError: records contradict each other, or measured files do not match their checksums; nothing is written.
     """
     of = expected(results)
     before, now = known(results), sums(results, of)
@@ -356,14 +368,14 @@ def write(results: Path = RESULTS, accept: Sequence[str] = ()) -> list[str]:
 
 
 def tell(results: Path) -> int:
-    """Check a folder of results and print what differs; exit status 1 when anything does."""
+    """Check a folder of results and print the differences. Returns the exit status, 1 if there are any."""
     checked = check(results)
     print(checked.text())
     return int(bool(checked.wrong))
 
 
 def renew(results: Path, accept: Sequence[str]) -> int:
-    """`write`, and print what changed."""
+    """Call `write` and print what changed. Returns the exit status, 0."""
     for changed in write(results, accept):
         print(f"written: {changed}")
     print("pages, files and checksums are what records and code give")

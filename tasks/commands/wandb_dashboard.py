@@ -1,7 +1,9 @@
-"""An experiment as wandb workspaces, one a column, and a report: rows, columns and metrics are those of the experiment file.
+"""Show an experiment as wandb workspaces, one per column, and a report.
 
-As in the HTML report a column has its scores, the dev curve that selects, score against zeros, heat maps and samples, and
-beside them what the paper prints. Runs are found by `tasks.loggers.about`: group, `row` and `column`.
+Rows, columns and metrics come from the experiment file.
+As in the HTML report, a column has its scores, the dev curve used for selection, score against zeros, heat maps and
+samples, next to the numbers in the paper. Runs are found by the keys that `tasks.loggers.about` sets: group, `row` and
+`column`.
 """
 
 from __future__ import annotations
@@ -16,20 +18,21 @@ from repro.plan.experiment import Column, Experiment
 from tasks.config import compose
 from tasks.loggers.wandb import Options
 
-ROW, COLUMN, EXPERIMENT = "row", "column", "experiment"  # keys of a run's configuration
+ROW, COLUMN, EXPERIMENT = "row", "column", "experiment"  # keys in a run's configuration
 CURVE, ZEROS = "curve/", "attention_zeros"
 
 
 def main(name: str, profile: str, project: str, entity: str) -> int:
-    """Make and save workspaces and report of an experiment; exit status 1 when wandb fails.
+    """Make and save the workspaces and the report of an experiment. Returns the exit status, 1 if wandb fails.
 
     Args:
-        project, entity: empty: those of the environment or of the options of the logger.
+        project, entity: an empty string means the value from the environment, or else the logger's default.
+
     Raises:
-        ConfigError: no such experiment or profile.
+        ConfigError: the experiment or profile does not exist.
     """
     one = compose.experiment(name, profile)
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # as tasks/loggers/wandb.py
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # as in tasks/loggers/wandb.py
     project = os.environ.get("WANDB_PROJECT") or project or Options().project
     try:
         import wandb
@@ -44,7 +47,7 @@ def main(name: str, profile: str, project: str, entity: str) -> int:
     except ModuleNotFoundError as error:
         print(f"error: {error}; pip install 'sparse-attention[wandb]' brings it", file=sys.stderr)
         return 1
-    except Exception as error:  # whatever wandb raises
+    except Exception as error:  # any error from wandb
         said = " ".join(str(error).split())[:300]
         print(
             f"error: wandb: {type(error).__name__}: {said}; it needs a key (WANDB_API_KEY or `wandb login`) and a server "
@@ -58,10 +61,11 @@ def main(name: str, profile: str, project: str, entity: str) -> int:
 def make(
     one: Experiment, entity: str, project: str, records: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[list[Any], Any]:
-    """The workspaces and the report, not saved yet.
+    """Make the workspaces and the report without saving them.
 
     Args:
-        records: the printed numbers of the experiment's paper.
+        records: the numbers printed in the experiment's paper.
+
     Raises:
         ModuleNotFoundError: wandb-workspaces is not installed.
     """
@@ -99,7 +103,11 @@ def make(
 
 
 def panels(column: Column) -> list[Any]:
-    """What is drawn of a column: mean and deviation over seeds of each score by row, curve, score against zeros, heat maps, samples."""
+    """The panels of a column.
+
+    They show the mean and standard deviation over seeds of each score by row, the dev curve, score against zeros, heat
+    maps and samples.
+    """
     import wandb_workspaces.reports.v2 as wr
 
     by_row = {"groupby": wr.Config(ROW), "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
@@ -125,7 +133,7 @@ def panels(column: Column) -> list[Any]:
 
 
 def _about(one: Experiment) -> str:
-    """Profile, seeds and deviations, above the numbers."""
+    """The text above the numbers: profile, seeds and deviations from the paper."""
     said = [f"Profile {one.profile}, seeds {', '.join(map(str, one.seeds))}."]
     said += [
         "" if one.comparable else "Its numbers are not comparable with the paper's.",
@@ -136,7 +144,7 @@ def _about(one: Experiment) -> str:
 
 
 def printed(one: Experiment, column: Column, records: Sequence[Mapping[str, Any]]) -> str:
-    """The paper's numbers for the rows of a column, as a Markdown table."""
+    """A Markdown table with the paper's numbers for the rows of a column."""
     groups = [
         (group, metric, header) for group in column.published for metric, header in zip(group.metrics, group.headers)
     ]

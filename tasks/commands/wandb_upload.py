@@ -1,4 +1,4 @@
-"""Finished cells of the store as wandb runs: those of offline nodes, those that were reused, those trained without wandb."""
+"""Send finished cells to wandb as runs: cells from offline nodes, reused cells, and cells trained without wandb."""
 
 from __future__ import annotations
 
@@ -27,12 +27,16 @@ OPTION = "logger.wandb."
 
 
 def main(given: Mapping[str, str]) -> int:
-    """Send the cells that match; exit status 1 when none does, one is damaged, or wandb fails.
+    """Send the cells that match the filters.
 
     Args:
-        given: filters as of scripts/compare.py, and `logger.wandb.KEY`.
+        given: filters as in scripts/compare.py, and options `logger.wandb.KEY`.
+
+    Returns:
+        exit status: 0, or 1 if no cell matches, a cell is damaged, or wandb fails.
+
     Raises:
-        ValueError: unknown filters or options.
+        ValueError: a filter or option is unknown.
     """
     filters = {k: v for k, v in given.items() if not k.startswith(OPTION)}
     try:
@@ -54,7 +58,7 @@ def main(given: Mapping[str, str]) -> int:
         except ModuleNotFoundError as error:
             print(f"error: {error}; pip install 'sparse-attention[wandb]' brings it", file=sys.stderr)
             return 1
-        except Exception as error:  # whatever wandb raises: the next cell would meet it too
+        except Exception as error:  # any error from wandb; it would occur for the next cell, too
             why = f"{type(error).__name__}: {error}"
             print(f"error: {name} and the cells after it are not sent: {why}", file=sys.stderr)
             print("run the same command again to continue there", file=sys.stderr)
@@ -63,7 +67,10 @@ def main(given: Mapping[str, str]) -> int:
 
 
 def origins(found: Sequence[Record], filters: Mapping[str, str]) -> dict[Path, dict[str, str]]:
-    """Folder -> the experiment or sweep that filters name (`Cell.origin`); empty: keep the first."""
+    """Folder -> origin (`Cell.origin`) in the experiment or sweep that the filters name.
+
+    An empty dict means that the cell keeps its first origin.
+    """
     places: dict[str, dict[str, str]] = {}
     if name := filters.get("experiment"):
         profiles = (
@@ -77,14 +84,19 @@ def origins(found: Sequence[Record], filters: Mapping[str, str]) -> dict[Path, d
 
 
 def send(folder: Path, outputs: str, chosen: Mapping[str, Any], asked: Mapping[str, str]) -> str:
-    """Make a run of a finished cell, or complete the one that is there: "sent", or "there already" with all its evaluations.
+    """Make a wandb run for a finished cell, or complete the existing run.
 
     Args:
-        outputs: below which offline runs are written, unless WANDB_DIR says otherwise.
-        chosen: options of the logger wandb. asked: see `origins`.
+        outputs: folder in which offline runs are written, unless WANDB_DIR is set.
+        chosen: options of the wandb logger.
+        asked: the origin for this run; see `origins`.
+
+    Returns:
+        "sent", or "there already" if the run exists and has all evaluations.
 
     Raises:
-        StoreError: the cell is not finished, or damaged. wandb.Error: the server cannot be reached, or refuses.
+        StoreError: the cell is unfinished or damaged.
+        wandb.Error: the server cannot be reached, or rejects the run.
     """
     cell = cells.finished(folder)
     asker = cell.origin if asked.items() <= cell.origin.items() else asked
@@ -103,10 +115,13 @@ def send(folder: Path, outputs: str, chosen: Mapping[str, Any], asked: Mapping[s
 
 
 def stored(cell: Cell, folder: Path) -> Found:
-    """A finished training with its evaluations; of those that score one test set in several ways, the one as it was trained with.
+    """A finished training with its evaluations.
+
+    If a test set was evaluated in several ways, only one evaluation is used: preferably the one with the settings of
+    the training.
 
     Raises:
-        Damaged: one of them is.
+        Damaged: the training or an evaluation is damaged.
     """
     found = replace(cell, tests=()).found(Store(folder.parents[3]))
     assert found is not None  # `cells.finished` has read it
@@ -127,7 +142,7 @@ def stored(cell: Cell, folder: Path) -> Found:
 
 
 def _lies_here(cell: Cell, found: Found) -> bool:
-    """Whether an offline run has all of it: a second one would be sent twice by `wandb sync`."""
+    """True if an offline run already has all evaluations; with a second run, `wandb sync` would send the cell twice."""
     root = Path(os.environ.get("WANDB_DIR") or cell.config["paths"]["outputs"])
     receipts = root.glob(f"wandb/offline-run-*-{cell.training_id}/{RECEIPT}")
     return any((read_json(path) or {}).get(SENT) == evaluations(found) for path in receipts)

@@ -1,4 +1,4 @@
-"""`scripts/wheel.py`: the library as a wheel of one platform, with its compiled kernels."""
+"""`scripts/wheel.py`: build a wheel of the library for one platform, with compiled kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def wheel(to: Path) -> Path:
-    """Compile the kernels in a copy of the library and write its wheel into a folder; the file."""
+    """Compile the kernels in a copy of the library and write a wheel of it to the folder `to`. Returns the wheel."""
     to.mkdir(parents=True, exist_ok=True)
     compiler = (build.compilers() or [["c++"]])[0]
     with tempfile.TemporaryDirectory() as scratch:
@@ -26,7 +26,7 @@ def wheel(to: Path) -> Path:
         shutil.copytree(ROOT / "sparse_attention", copy / "sparse_attention", ignore=ignored)
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, copy)
-        build.SOURCES = copy / "sparse_attention/kernels/native/src"  # what is hashed and compiled is what is packed
+        build.SOURCES = copy / "sparse_attention/kernels/native/src"  # hash and compile the same files that are packed
         machine = carry.compile_all(build.SOURCES.with_name("prebuilt"), compiler)
         options = ["-q", "--no-deps", "--no-build-isolation", "-w", scratch]
         subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(copy)], check=True)
@@ -34,7 +34,7 @@ def wheel(to: Path) -> Path:
 
 
 def _renamed(made: Path, to: Path, platform: str) -> Path:
-    """The wheel with the platform's tag in place of "any"."""
+    """Write a copy of the wheel that has the platform's tag instead of "any". Returns the copy."""
     target = to / made.name.replace("-none-any.whl", f"-none-{platform}.whl")
     with zipfile.ZipFile(made) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as new:
         record: list[str] = []

@@ -1,1 +1,1 @@
-"""From overrides to one typed configuration."""
+"""Turn overrides into one typed configuration."""

@@ -1,4 +1,4 @@
-"""From Hydra overrides to a complete, checked configuration in plain containers.
+"""Turn Hydra overrides into a complete, checked configuration made of plain dicts and lists.
 
 `tasks.config.overrides` calls Hydra. Every node is read through a dataclass: one of `tasks.config.nodes`, or the `Options` of
 the task's family, the data set, the model or the schedule.
@@ -42,8 +42,8 @@ NODES = (
 )  # fmt: skip
 TOP = ("seed", "plugins")
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-WIDEST_PARAMETER = 1e6  # of a mapping: single precision loses the scores beside a larger number
-TIED = re.compile(r"\$\{[^}]*\b(?:seed|mapping)\b")  # a value that refers to one of these
+WIDEST_PARAMETER = 1e6  # largest parameter of a mapping; larger values would swamp the scores in single precision
+TIED = re.compile(r"\$\{[^}]*\b(?:seed|mapping)\b")  # a value that refers to the seed or the mapping
 OF_FAMILY = {"task": "Task", "encode": "Encode", "decode": "Decode"}
 
 Compose = Callable[..., dict[str, Any]]
@@ -51,10 +51,10 @@ Compose = Callable[..., dict[str, Any]]
 
 @contextmanager
 def composer() -> Iterator[Compose]:
-    """Context of a function `compose(overrides, user=None) -> configuration`, which composes the same overrides once.
+    """Context manager for a function `compose(overrides, user=None) -> configuration`, which caches its results.
 
-    `user`: those of the overrides that a person typed (None: all). Data that a person names or sets are never replaced by
-    generated data.
+    `user` is the part of the overrides that the user typed; None means all. Data that the user names or sets are never
+    replaced by generated data.
     """
     composed: dict[tuple[tuple[str, ...], bool], dict[str, Any]] = {}
 
@@ -72,12 +72,12 @@ def composer() -> Iterator[Compose]:
 
 
 def names_data(overrides: Sequence[str]) -> bool:
-    """Whether overrides name or set the data."""
+    """True if an override chooses a data set or sets one of its keys."""
     return any(o.lstrip("+~").split("=")[0].split(".")[0] == "data" for o in overrides)
 
 
 def own_limits(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Remove a setting's limits where the data are the user's own: only limits that overrides set apply to them."""
+    """If the data are the user's own, remove the size limits of the setting; only limits set by overrides apply."""
     node, keys = config.get("data"), {o.lstrip("+~").partition("=")[0] for o in overrides}
     whole = any(o.lstrip("+").startswith(("data={", "data.limits=")) for o in overrides)
     if data.is_own(node) and "limits" in node and not whole:
@@ -87,13 +87,13 @@ def own_limits(config: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:
-    """A composed configuration, resolved, completed and checked.
+    """Resolve, complete and check a composed configuration.
 
     Args:
-        typed: the overrides that a person typed.
+        typed: the overrides that the user typed.
 
     Raises:
-        ConfigError: lists all problems.
+        ConfigError: the configuration is invalid; the message lists all problems.
     """
     try:
         values: Any = OmegaConf.to_container(config, resolve=True)
@@ -112,7 +112,7 @@ def checked(config: DictConfig, typed: Sequence[str]) -> dict[str, Any]:
 
 @lru_cache
 def _unwritable(folder: str) -> str:
-    """Why a folder, or its nearest parent that exists, is not writable; empty where it is."""
+    """Why a folder (or its nearest existing parent) is not writable; an empty string if it is writable."""
     place = Path(folder)
     try:
         while not place.exists() and place != place.parent:
@@ -124,7 +124,10 @@ def _unwritable(folder: str) -> str:
 
 
 def completed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Read every node through its dataclass, which fills in defaults and normalises values. Raises ConfigError with all problems."""
+    """Read every node through its dataclass, which fills in defaults and normalises values.
+
+    Raises ConfigError, listing all problems, if a value is invalid.
+    """
     if found := absurd(values, ""):
         raise ConfigError("; ".join(found))
     found = [f"{key} is unknown{near(key, (*NODES, *TOP))}; a configuration has: {', '.join((*NODES, *TOP))}"
@@ -157,7 +160,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
         take(key, lambda key=key, classes=classes: _named(given[key], classes, key))
     take("logger", lambda: read_each(loggers.options(), given["logger"], "logger"))
     take("mapping", lambda: _mapping(given["mapping"]))
-    # The GPUs and the memory of this machine do not count for a job on other machines.
+    # A Slurm job runs on other machines, so the GPUs and memory of this machine are irrelevant to it.
     elsewhere = config.get("launcher", {}).get("name") == "slurm"
     if not elsewhere:
         _device(config.get("runtime", {}), found)
@@ -183,7 +186,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _family(task: Mapping[str, Any], found: list[str]) -> ModuleType | None:
-    """The options module of the task's family."""
+    """The options module of the task's family, or None if the family is unknown; problems are added to `found`."""
     name = task.get("family")
     own = task.get("name")
     if not isinstance(own, str) or not NAME.fullmatch(own):
@@ -195,12 +198,12 @@ def _family(task: Mapping[str, Any], found: list[str]) -> ModuleType | None:
 
 
 def _rest(node: Mapping[str, Any], cls: type, key: str, own: Sequence[str]) -> dict[str, Any]:
-    """A node that has the keys `own` besides the options `cls`."""
+    """Read a node that has the keys `own` in addition to the options of `cls`."""
     return {k: node[k] for k in own} | plain(read(cls, {k: v for k, v in node.items() if k not in own}, key))
 
 
 def _named(node: Mapping[str, Any], classes: Mapping[str, type], key: str) -> dict[str, Any]:
-    """A node whose `name` chooses the dataclass of its other keys."""
+    """Read a node whose `name` selects the dataclass for its other keys."""
     name = node.get("name")
     if not isinstance(name, str) or name not in classes:
         raise OptionsError([f"{key}.name={short(name)} is unknown{near(name, classes)}; allowed: {', '.join(classes)}"])
@@ -208,7 +211,7 @@ def _named(node: Mapping[str, Any], classes: Mapping[str, type], key: str) -> di
 
 
 def _models(config: dict[str, Any], given: Mapping[str, Any], family: ModuleType, found: list[str]) -> None:
-    """Read the model's node, and check that each mapping fits its place."""
+    """Read the node `model` and check that each mapping fits its place in the model."""
     node = given["model"]
     try:
         architecture = models.architecture(given["task"]["family"], node.get("name", ""))
@@ -221,7 +224,7 @@ def _models(config: dict[str, Any], given: Mapping[str, Any], family: ModuleType
 
 
 def _mapping(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the mapping's node: complete its parameters, check those of `mapping.at` and the points of `mapping.grid`."""
+    """Read the node `mapping`: complete its parameters, and check `mapping.at` and every value in `mapping.grid`."""
     at, grid = node.get("at", {}), node.get("grid", {})
     if not isinstance(at, Mapping) or not all(isinstance(one, Mapping) for one in at.values()):
         raise OptionsError([f"mapping.at={short(at)} must be {{place: {{name: ..., parameters}}}}"])
@@ -237,7 +240,7 @@ def _mapping(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parameters(node: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """{"name": ..., all parameters}."""
+    """The name and all parameters of a mapping as one dict, with defaults filled in."""
     name = node.get("name", "???")
     if name == "???" or not isinstance(name, str):
         given = "" if name == "???" else f"={short(name)}"
@@ -252,7 +255,7 @@ def _parameters(node: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _device(runtime: dict[str, Any], found: list[str]) -> None:
-    """Replace runtime.device=auto by the device that will be used, and check that it is available."""
+    """Replace runtime.device=auto with the device that will be used, and check that the device is available."""
     import torch
 
     there = torch.cuda.is_available() and runtime.get("devices") != "none"
@@ -265,7 +268,7 @@ def _device(runtime: dict[str, Any], found: list[str]) -> None:
 
 
 def _together(config: Mapping[str, Any], family: ModuleType) -> list[str]:
-    """Problems between nodes that are valid by themselves."""
+    """Conflicts between nodes, each of which is valid by itself."""
     architecture = models.architecture(config["task"]["family"], config["model"]["name"])
     found = [p for module in (family, architecture) if hasattr(module, "problems") for p in module.problems(config)]
     if config["train"]["precision"] == "fp16" and config["runtime"]["device"] == "cpu":
@@ -281,18 +284,19 @@ def _together(config: Mapping[str, Any], family: ModuleType) -> list[str]:
 
 
 def module_of(config: Mapping[str, Any]) -> str:
-    """The module with the cells of a configuration's family (`repro.protocol.Family`)."""
+    """Name of the module that implements the cells of a configuration's task family (`repro.protocol.Family`)."""
     return f"tasks.cells.{config['task']['family']}"
 
 
 def with_data(config: Mapping[str, Any], name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """A complete configuration with another data set, e.g. to score its model on a further test set.
+    """A complete configuration with its data set replaced, e.g. to evaluate the model on a further test set.
 
     Args:
-        name: a file of configs/data. overrides: of its keys, as `data.path=FOLDER`.
+        name: a file in configs/data.
+        overrides: overrides of the data set's keys, such as `data.path=FOLDER`.
 
     Raises:
-        ConfigError: an unknown data set, a wrong key or value, data of another kind.
+        ConfigError: the data set is unknown or of the wrong kind, or a key or value is invalid.
     """
     if not (CONFIGS / "data" / f"{name}.yaml").exists():
         known = names_in("data")
@@ -309,7 +313,7 @@ def with_data(config: Mapping[str, Any], name: str, overrides: Sequence[str] = (
 
 
 def further() -> Callable[[Mapping[str, Any], str], dict[str, Any]]:
-    """`with_data` that composes a data set once for all configurations that differ only in seed and mapping."""
+    """`with_data`, but composing a data set only once for configurations that differ only in seed and mapping."""
     known: dict[tuple[str, str], dict[str, Any] | None] = {}
 
     def resolve(config: Mapping[str, Any], name: str) -> dict[str, Any]:

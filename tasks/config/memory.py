@@ -1,11 +1,11 @@
-"""Whether a training can fit in memory, estimated before data are read.
+"""Estimate, before any data are read, whether a training can fit in memory.
 
-    bytes >= 4 (P (2 + s) processes + A)       P parameters, s numbers that the optimiser keeps of each (Adam 2, SGD 0)
+    bytes >= 4 (P (2 + s) processes + A)       P parameters; s numbers that the optimiser keeps for each (Adam 2, SGD 0)
                                                A activations that a batch keeps for its gradients
 
-`Options.numbers` of the model is a lower bound of both: the large matrices only, TOKENS tokens per text, a vocabulary of
-`encode.vocab_size` (WORDS where it is not set). So a configuration that could run is never refused; one that is accepted can
-still be too large.
+The model's `Options.numbers` gives lower bounds of P and A: it counts only the large matrices and assumes TOKENS tokens
+per text and a vocabulary of `encode.vocab_size` words (WORDS if that is not set). So a configuration that could run is
+never rejected, but one that is accepted may still be too large.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ CGROUP = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_by
 
 
 def problems(config: Mapping[str, Any], model: Any) -> list[str]:
-    """Why a configuration needs more memory than this machine has, one sentence each.
+    """Reasons why a configuration needs more memory than this machine has, one sentence each; empty if none is found.
 
     Args:
-        model: the model's options; without `numbers`, nothing is estimated.
+        model: the model's options; if they have no `numbers`, nothing is estimated.
     """
     if not hasattr(model, "numbers"):
         return []
@@ -62,13 +62,13 @@ def problems(config: Mapping[str, Any], model: Any) -> list[str]:
 
 @lru_cache(2)
 def available(device: str) -> float:
-    """Bytes of the machine (or what its control group allows), or of the GPU; infinite if unknown."""
+    """Memory in bytes of the GPU, or of the machine (or the limit of its control group); infinite if unknown."""
     if device == "cuda":
         import torch
 
         try:
             return float(torch.cuda.get_device_properties(0).total_memory)
-        except (AssertionError, RuntimeError):  # a torch without CUDA, a driver that does not answer
+        except (AssertionError, RuntimeError):  # torch without CUDA, or a driver that does not respond
             return float("inf")
     found = [float("inf")]
     if {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= set(os.sysconf_names):
@@ -76,6 +76,6 @@ def available(device: str) -> float:
     for path in CGROUP:
         try:
             found.append(float(Path(path).read_text(encoding="ascii")))
-        except (OSError, ValueError):  # no control group, or "max"
+        except (OSError, ValueError):  # no control group, or no limit ("max")
             continue
     return min(found)

@@ -1,7 +1,8 @@
-"""Architectures by file name, and the mappings at their places.
+"""Find architectures by file name, and choose the mapping for each place where a model attends.
 
 An architecture is a file `tasks/<family>/models/<name>.py` with `Options` (see `tasks.config.options`), `Model` (a plain torch
-module) and `PLACES`, the places where the model attends. `mapping` fills every place that `mapping.at.<place>` does not.
+module) and `PLACES`, the places where the model attends. The node `mapping` is used at every place that has no
+`mapping.at.<place>` of its own.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ NOT_PARAMETERS = ("name", "at", "grid")
 class Place:
     """A place where a model attends.
 
-    over: what the model can attend over: "row", "grid", "sequence", "matching", "density". provides: inputs that the model
-    passes to the mapping besides scores and mask. stateful: whether the model keeps a mapping's state between steps.
-    learned: whether training can learn a mapping's parameters. signed: whether scores may be negative.
+    Attributes:
+        over: structures that the model can attend over: "row", "grid", "sequence", "matching" or "density".
+        provides: inputs that the model passes to the mapping besides scores and mask.
+        stateful: True if the model keeps a mapping's state between steps.
+        learned: True if training can learn a mapping's parameters.
+        signed: True if scores may be negative.
     """
 
     over: tuple[str, ...] = ("row",)
@@ -40,13 +44,13 @@ class Place:
 
 
 def names(family: str) -> list[str]:
-    """Architectures of a family."""
+    """Names of a family's architectures."""
     package = importlib.import_module(f"tasks.{family}.models")
     return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
 
 
 def architecture(family: str, name: str) -> ModuleType:
-    """The module of an architecture. Raises OptionsError naming the nearest one."""
+    """The module of an architecture. Raises OptionsError, suggesting the nearest name, if the name is unknown."""
     known = names(family)
     if name not in known:
         raise OptionsError(
@@ -56,13 +60,13 @@ def architecture(family: str, name: str) -> ModuleType:
 
 
 def options(family: str, model: Mapping[str, Any]) -> Any:
-    """The `Options` of the node `model`."""
+    """The node `model` as an instance of the architecture's `Options`."""
     values = {k: v for k, v in model.items() if k != "name"}
     return read(architecture(family, model["name"]).Options, values, "model")
 
 
 def nodes_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, dict[str, Any]]:
-    """Place -> {"name": ..., parameters}. Raises OptionsError for a place that the model does not have."""
+    """Place -> dict with the mapping's name and parameters. Raises OptionsError if the model has no such place."""
     own = mapping.get("at") or {}
     if unknown := [place for place in own if place not in places]:
         raise OptionsError(
@@ -74,7 +78,7 @@ def nodes_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[st
 
 
 def problems(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> list[str]:
-    """Why mappings do not fit the model's places, one sentence each."""
+    """Reasons why mappings do not fit the model's places, one sentence each; empty if they fit."""
     found = []
     try:
         nodes = nodes_at(mapping, places)
@@ -114,23 +118,26 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> list[st
 
 
 def parameters(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a mapping's node."""
+    """The parameters in the node of a mapping."""
     return {k: v for k, v in node.items() if k not in NOT_PARAMETERS}
 
 
 def mappings_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, nn.Module]:
-    """Place -> the mapping's module."""
+    """Place -> the module of the mapping used there."""
     return {place: sa.make(node["name"], **parameters(node)) for place, node in nodes_at(mapping, places).items()}
 
 
 def build(family: str, model: Mapping[str, Any], mapping: Mapping[str, Any], *given: Any) -> nn.Module:
-    """The torch model of the nodes `model` and `mapping`; `given`: the family's other arguments (sizes, encoded data)."""
+    """Build the torch model from the nodes `model` and `mapping`.
+
+    `given` are the other arguments that models of this family take (sizes, encoded data).
+    """
     module = architecture(family, model["name"])
     return module.Model(options(family, model), *given, mappings_at(mapping, module.PLACES))
 
 
 def learned(model: nn.Module) -> dict[str, float]:
-    """The parameters that a model's mappings have learned: name -> mean over places, layers and heads."""
+    """Mapping parameters learned by a model: name -> mean over places, layers and heads."""
     found: dict[str, list[torch.Tensor]] = {}
     for part in model.modules():
         for name, value in part.learned().items() if isinstance(part, sa.Mapping) else ():

@@ -1,4 +1,4 @@
-"""The nodes of a configuration that belong to no task, data set or model: training, optimisers, runtime, launchers."""
+"""Configuration nodes that do not depend on task, data set or model: training, optimisers, runtime and launchers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.config.options import LARGEST, REQUIRED, Kind, choice, flag, integer,
 
 
 def _devices(value: Any) -> str | list[int]:
-    """`all`, `none`, a number or numbers, as a list or as `0,2`."""
+    """`all`, `none`, or the numbers of the GPUs: one number, a list, or text such as `0,2`."""
     if value in ("all", "none"):
         return value
     given = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
@@ -26,7 +26,7 @@ def _devices(value: Any) -> str | list[int]:
 @dataclass
 @stated("main", "train")
 class Train:
-    """How long, in what batches, and which epoch is kept."""
+    """Length of the training, batches, and the choice of the epoch to keep."""
 
     max_epochs: int = integer(low=1, high=10_000, help="epochs")
     batch_size: int | None = integer(
@@ -54,10 +54,11 @@ class Train:
 
 
 def shares(train: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
-    """(batch_size, max_tokens, update_freq) of each of train.processes, so that an update has as many examples as with one.
+    """(batch_size, max_tokens, update_freq) for each of `train.processes`.
 
-    Accumulated batches are distributed over the processes first, which leaves the batches of an update as they are. Batches
-    are divided only when that is not enough.
+    They are chosen so that an update has as many examples as with one process. The accumulated batches of an update are
+    first distributed over the processes, which leaves each batch unchanged. Batches are divided only if there are more
+    processes than that can keep busy.
 
     Raises:
         ValueError: the examples of an update, or the tokens of a batch, cannot be divided evenly.
@@ -130,7 +131,7 @@ class Runtime:
 
 @dataclass
 class Paths:
-    """Folders."""
+    """The folders for outputs and data."""
 
     outputs: str = text(help="the store: cells, tables, reports")
     data: str = text(help="downloads and encoded data")
@@ -147,26 +148,26 @@ class Top:
 
 @dataclass
 class Csv:
-    """No logger beside curves.csv in the cell's folder."""
+    """No logger besides curves.csv in the cell's folder."""
 
 
 @dataclass
 @stated("launcher/local")
 class Local:
-    """Cells run on this machine."""
+    """Run cells on this machine."""
 
     retries: int = integer(low=0, high=100, help="restarts of a cell whose process was killed")
 
 
 @dataclass
 class Joblib(Local):
-    """Cells run on this machine in joblib's workers, each of which loads the libraries once for all of its cells."""
+    """Run cells on this machine in joblib workers; each worker loads the libraries once for all of its cells."""
 
 
 @dataclass
 @stated("launcher/slurm")
 class Slurm:
-    """Cells run as one array job, one element for each."""
+    """Run cells as one Slurm array job, with one array element per cell."""
 
     wait: bool = flag(help="wait and show progress; false: return, and the same command shows progress later")
     retries: int = integer(low=0, high=100, help="resubmissions of a cell whose machine failed")

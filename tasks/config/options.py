@@ -1,4 +1,4 @@
-"""Typed options: a dataclass for each node of the configuration, whose fields say type, range and help. No torch here.
+"""Typed options: one dataclass per configuration node, whose fields define type, range and help text. Needs no torch.
 
     @dataclass
     @stated("main", "train")
@@ -8,8 +8,9 @@
 
     train = read(Train, {"max_epochs": 2}, "train")
 
-`read` finds all mistakes of a node in one pass; each message names the key, the value and the allowed values. A class may
-have `problems(self) -> list[str]` for rules over several fields, which is called once each field is valid by itself.
+`read` finds all mistakes in a node in one pass; each message names the key, the value and the allowed values. For rules
+that involve several fields, a class may define `problems(self) -> list[str]`, which is called once every field is valid
+by itself.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ import yaml
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 Options = TypeVar("Options")
 REQUIRED = object()
-LONGEST = 4000  # most characters of a text, most items of a list
+LONGEST = 4000  # most characters in a text, and most items in a list
 LARGEST, WIDEST = 2**31 - 1, 1e15  # largest whole number and largest number of any option
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class OptionsError(ValueError):
-    """All mistakes in some options; `problems` has one sentence for each."""
+    """All mistakes in a set of options; `problems` has one sentence for each mistake."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("; ".join(problems))
@@ -43,7 +44,13 @@ class OptionsError(ValueError):
 
 @dataclass(frozen=True)
 class Kind:
-    """The values of a field: `read` returns the value to use, or raises ValueError with the allowed values; `type` is the plain type."""
+    """The kind of values that a field accepts.
+
+    Attributes:
+        type: the plain Python type.
+        read: returns the value to use, or raises ValueError naming the allowed values.
+        help: the help text.
+    """
 
     type: type
     read: Callable[[Any], Any]
@@ -51,13 +58,13 @@ class Kind:
 
 
 def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
-    """Class decorator, below @dataclass: the defaults of the class's own fields are the values of `configs/<file>.yaml`.
+    """Class decorator, below @dataclass, that takes the defaults of the class's own fields from `configs/<file>.yaml`.
 
-    So a default is written once, in the file that people read and copy. Fields that the file does not have, or whose value
-    refers to another one (`${...}`), must be given.
+    So a default is written only once, in the file that people read and copy. A field that is missing from the file, or
+    whose value there refers to another value (`${...}`), has no default and must be set.
 
     Args:
-        keys: where in the file the values are, from the top.
+        keys: path of the values inside the file, starting at the top level.
     """
 
     def decorate(cls: type[Options]) -> type[Options]:
@@ -123,7 +130,7 @@ def _reader(whole: bool, low: float, high: float, above: float | None, below: fl
 
     def read(value: Any) -> Any:
         right = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-        if not right or not low <= value <= high:  # nan is in no interval
+        if not right or not low <= value <= high:  # false for nan, which is therefore rejected
             raise ValueError(f"must be {what}")
         if (above is not None and not value > above) or (below is not None and not value < below):
             raise ValueError(f"must be {what}")
@@ -136,14 +143,14 @@ def number(
     default: Any = REQUIRED, low: float = -WIDEST, high: float = WIDEST, *, above: float | None = None,
     below: float | None = None, optional: bool = False, help: str = "",
 ) -> Any:  # fmt: skip
-    """A number in [low, high], or in the open interval of `above` and `below`."""
+    """A number in [low, high]; `above` and `below` set strict bounds instead."""
     return _field(default, Kind(float, _reader(False, low, high, above, below, optional), help))
 
 
 def integer(
     default: Any = REQUIRED, low: int = -LARGEST, high: int = LARGEST, *, optional: bool = False, help: str = ""
 ) -> Any:
-    """A whole number in [low, high]; neither 1.0 nor true is one."""
+    """A whole number in [low, high]; 1.0 and true are rejected."""
     return _field(default, Kind(int, _reader(True, low, high, None, None, optional), help))
 
 
@@ -159,7 +166,7 @@ def flag(default: Any = REQUIRED, help: str = "") -> Any:
 
 
 def text(default: Any = REQUIRED, *, optional: bool = False, help: str = "") -> Any:
-    """A text of one line that is not empty."""
+    """A non-empty text of one line."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or not 0 < len(value.strip()) <= LONGEST or CONTROL.search(value):
@@ -177,7 +184,7 @@ def choice(
     optional: bool = False,
     help: str = "",
 ) -> Any:
-    """One of the words `allowed` or of those that `names()` returns."""
+    """One of the words in `allowed`, or one that `names()` returns."""
 
     def read(value: Any) -> str:
         known = tuple(allowed) + tuple(names() if names else ())
@@ -189,7 +196,7 @@ def choice(
 
 
 def listing(default: Any, of: Any, *, length: int | None = None, least: int = 0, help: str = "") -> Any:
-    """A list of items, each as the field `of` (made by one of these functions) describes."""
+    """A list of items, each of which must be valid for the field `of` (made by one of these functions)."""
     item: Kind = of.metadata["kind"]
 
     def read(value: Any) -> list[Any]:
@@ -208,7 +215,7 @@ def listing(default: Any, of: Any, *, length: int | None = None, least: int = 0,
 
 
 def record(default: Any, of: Any, *, keys: Sequence[str] = (), help: str = "") -> Any:
-    """A mapping from names (one of `keys`, when given) to values, each as the field `of` describes."""
+    """A dict of named values, each valid for the field `of`. If `keys` is given, only these names are allowed."""
     item: Kind = of.metadata["kind"]
 
     def read(value: Any) -> dict[str, Any]:
@@ -230,7 +237,7 @@ def record(default: Any, of: Any, *, keys: Sequence[str] = (), help: str = "") -
 
 
 def node(cls: type, default: Any = None) -> Any:
-    """Options inside options, of the class `cls`; without a default, its fields take their own."""
+    """Nested options of the class `cls`. If no default is given, the defaults of the fields of `cls` are used."""
 
     def reader(value: Any) -> Any:
         if not isinstance(value, Mapping):
@@ -246,22 +253,25 @@ def anything(default: Any = REQUIRED, help: str = "") -> Any:
 
 
 def short(value: Any, most: int = 200) -> str:
-    """A value as messages show it, cut to `most` characters."""
+    """A value as shown in messages, cut to `most` characters."""
     text = repr(value)
     return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 def near(word: Any, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)`, or nothing."""
+    """The text ` (did you mean 'x'?)`, or an empty string if no known word is similar."""
     found = difflib.get_close_matches(word[:100], list(known), n=1) if isinstance(word, str) else []
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def read(cls: type[Options], values: Mapping[str, Any], name: str) -> Options:
-    """`values` as an instance of the options class `cls`, its defaults filled in.
+    """`values` as an instance of the options class `cls`, with defaults filled in.
+
+    Args:
+        name: name of the node, which prefixes the keys in messages.
 
     Raises:
-        OptionsError: lists all unknown keys and invalid values, each under `name`.
+        OptionsError: there are unknown keys or invalid values; the message lists all of them.
     """
     kinds = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
     prefix = f"{name}." if name else ""
@@ -294,7 +304,7 @@ def read(cls: type[Options], values: Mapping[str, Any], name: str) -> Options:
 
 
 def read_each(classes: Mapping[str, type], values: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
-    """Several options by name, each read as the class of its name. Raises OptionsError."""
+    """Read several named sets of options, each with the class that `classes` has for its name. Raises OptionsError."""
     if wrong := [key for key in values if key not in classes]:
         told = f"{name}.{wrong[0]} is unknown{near(wrong[0], classes)}; allowed: {', '.join(classes)}"
         raise OptionsError([told])
@@ -306,7 +316,7 @@ def read_each(classes: Mapping[str, type], values: Mapping[str, Any], name: str)
 
 
 def absurd(values: Any, name: str) -> list[str]:
-    """Values that no option allows and no message could show: texts and numbers of thousands of characters, at any depth."""
+    """Problems with values that are too long for any option or message: huge texts and numbers, at any depth."""
     if isinstance(values, Mapping):
         return [p for key, value in values.items() for p in absurd(value, f"{name}.{key}".lstrip(".")[:100])]
     if isinstance(values, (list, tuple)):
@@ -319,5 +329,5 @@ def absurd(values: Any, name: str) -> list[str]:
 
 
 def plain(options: Any) -> dict[str, Any]:
-    """Options as the plain dict that a configuration holds."""
+    """Options as a plain dict, as stored in a configuration."""
     return dataclasses.asdict(options)

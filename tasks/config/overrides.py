@@ -1,7 +1,9 @@
-"""Hydra: from the overrides of a command line to one merged configuration; each error as one sentence. No torch here.
+"""Merge the overrides of a command line into one configuration with Hydra. Needs no torch.
 
-The chosen config files are composed once; the other overrides are set in a copy, by Hydra's own function. Hydra itself does
-the same in ten times the time: most configurations of an experiment differ only in values.
+Each error is reported in one sentence.
+The chosen config files are composed once and cached; the other overrides are applied to a copy, by Hydra's own
+function. This is ten times as fast as composing every time, since most configurations of an experiment differ only in
+values.
 """
 
 from __future__ import annotations
@@ -26,21 +28,21 @@ from omegaconf.errors import OmegaConfBaseException
 from tasks.config.options import CONFIGS as CONFIGS
 from tasks.config.options import near, short
 
-# Keys below these are the user's own and can be deleted; every other key is needed.
+# Keys under these prefixes are chosen by the user and can be deleted; every other key is needed.
 DELETABLE = ("mapping.at.", "mapping.grid.", "task.tune.parameters.")
-OF_SWEEPS = ("sweep", "grid", "experiment")  # arguments of a sweep, which are no keys of a configuration
-SEVERAL = ("logger",)  # groups of which several files may be chosen
+OF_SWEEPS = ("sweep", "grid", "experiment")  # arguments of a sweep that are not configuration keys
+SEVERAL = ("logger",)  # groups from which several files may be chosen
 HYDRA = (HydraException, OmegaConfBaseException)
 UNREADABLE = "cannot be read; write KEY=VALUE, +KEY=VALUE or GROUP=NAME, and put lists, mappings and special characters in quotes"
 
 
 class ConfigError(ValueError):
-    """Everything that is wrong with a configuration, collected before any data is read."""
+    """All problems with a configuration, collected before any data is read."""
 
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Context in which Hydra reads our configs; an outer one is reused."""
+    """Context in which Hydra reads our configs; inside another such context, that one is reused."""
     if GlobalHydra.instance().is_initialized():
         yield
         return
@@ -49,7 +51,10 @@ def reading() -> Iterator[None]:
 
 
 def merged(file: str, overrides: Sequence[str]) -> DictConfig:
-    """A file of configs with the files that it and `overrides` choose, and the values that `overrides` set. Raises ConfigError."""
+    """Merge a file of configs/ with the files that it and `overrides` choose, then set the values given by `overrides`.
+
+    Raises ConfigError if an override is invalid.
+    """
     refuse(overrides)
     parsed = [_parsed(one) for one in overrides]
     if sweeps := [one.input_line for one in parsed if one.is_sweep_override()]:
@@ -65,7 +70,7 @@ def merged(file: str, overrides: Sequence[str]) -> DictConfig:
 
 
 def refuse(overrides: Sequence[str]) -> None:
-    """Raise ConfigError for overrides that delete a key which every configuration has, or choose a file that does not exist."""
+    """Raise ConfigError for overrides that delete a required key or choose a file that does not exist."""
     keys = [o[1:].partition("=")[0] for o in overrides if o.startswith("~")]
     found = [
         f"~{key} is invalid: every configuration needs this key; set it, as {key}=..."
@@ -87,10 +92,12 @@ def refuse(overrides: Sequence[str]) -> None:
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    """Check the names on a command line, which needs neither torch nor the library; `tasks.config.compose` checks the values.
+    """Check the key and file names on a command line; this needs neither torch nor the library.
+
+    The values are checked later, by `tasks.config.compose`. For a sweep, only the chosen files are checked.
 
     Raises:
-        ConfigError: unknown keys and files, what Hydra cannot parse. For a sweep only the files that it chooses are checked.
+        ConfigError: a key or file is unknown, or Hydra cannot parse an argument.
     """
     overrides = [a for a in arguments if ("=" in a and not a.startswith("-")) or a.startswith("~")]
     if {"-m", "--multirun", "--plan"} & set(arguments):
@@ -101,7 +108,13 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Swept:
-    """A key of a command line with all its values, each as the override that sets it; `glob`: the values come from a pattern."""
+    """A key on a command line with all its values.
+
+    Attributes:
+        text: the argument as typed.
+        overrides: one override for each value.
+        glob: True if the values come from a glob pattern.
+    """
 
     text: str
     overrides: tuple[str, ...]
@@ -109,10 +122,12 @@ class Swept:
 
 
 def swept(overrides: Sequence[str]) -> dict[str, Swept]:
-    """Key -> its values, in the syntax of Hydra's basic sweeper: a,b choice(a,b) range(1,5) glob(*) sort(...) shuffle(...).
+    """Key -> its values.
+
+    The syntax is that of Hydra's basic sweeper: a,b choice(a,b) range(1,5) glob(*) sort(...) shuffle(...).
 
     Raises:
-        ConfigError: a syntax error, an unknown file, an interval.
+        ConfigError: an override has a syntax error, an unknown file or an interval.
     """
     refuse(overrides)
     found: dict[str, Swept] = {}
@@ -135,7 +150,7 @@ def swept(overrides: Sequence[str]) -> dict[str, Swept]:
 
 
 class _Files:
-    """The file names that Hydra's parser asks for when it expands a glob."""
+    """The names of config files, which Hydra's parser needs to expand a glob."""
 
     @staticmethod
     def get_group_options(group_name: str, results_filter: object = None) -> list[str]:
@@ -144,7 +159,7 @@ class _Files:
 
 @lru_cache(4096)
 def _parsed(override: str) -> Override:
-    """An override as Hydra reads it."""
+    """An override as parsed by Hydra. Raises ConfigError if Hydra cannot parse it."""
     try:
         (one,) = OverridesParser.create(config_loader=_Files()).parse_overrides([override])  # type: ignore[arg-type]
     except (HydraException, ValueError, OverflowError, RecursionError) as error:
@@ -155,14 +170,14 @@ def _parsed(override: str) -> Override:
 
 
 def _chooses(one: Override) -> bool:
-    """Whether an override chooses a file, or configures Hydra itself."""
+    """True if an override chooses a config file or configures Hydra itself."""
     group = (CONFIGS / one.key_or_group).is_dir() and (one.is_sweep_override() or not isinstance(one.value(), dict))
     return group or one.package is not None or one.is_hydra_override()
 
 
 @lru_cache(512)
 def _composed(file: str, chosen: tuple[str, ...]) -> DictConfig:
-    """Hydra's `compose` of our files alone; else it would merge them with what fairseq registers as `task/translation`."""
+    """Hydra's `compose`, restricted to our files; else it would merge them with `task/translation` from fairseq."""
     store = ConfigStore.instance()
     registered = store.repo
     store.repo = {"hydra": registered["hydra"]} | {k: v for k, v in registered.items() if k.startswith("_")}
@@ -174,15 +189,15 @@ def _composed(file: str, chosen: tuple[str, ...]) -> DictConfig:
 
 
 def unknown(group: str, name: object, known: Sequence[str]) -> str:
-    """The message for a name that a group does not have."""
+    """The error message for an unknown file name in a config group."""
     return f"{group}={short(name)} is unknown{near(name, known)}; configs/{group} has: {', '.join(known) or 'nothing'}"
 
 
 def sentence(error: Exception, config: DictConfig | None = None) -> str:
-    """What Hydra refuses, in a sentence that names the override, the possible values and the nearest one.
+    """A Hydra error as one sentence that names the override, the possible values and the nearest of them.
 
     Args:
-        config: the configuration whose keys are known; by default that of main.yaml.
+        config: the configuration whose keys are suggested (default: that of main.yaml).
     """
     text = str(error)
     if isinstance(error, ConfigError):
@@ -208,7 +223,7 @@ def sentence(error: Exception, config: DictConfig | None = None) -> str:
 
 
 def _nearest(key: str, config: DictConfig) -> str:
-    """The key that an unknown one may mean, and all keys beside it."""
+    """Text that suggests the known key nearest to an unknown one and lists all keys at its level."""
     known = OmegaConf.to_container(config, resolve=False)
     *path, last = key.split(".")
     for part in path:

@@ -1,4 +1,4 @@
-"""The files of configs/: their names and contents, experiments, published numbers, claims, rows that a user adds."""
+"""Read the files in configs/ (experiments, published numbers, claims and others), and make the rows that users add."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tasks.config.overrides import CONFIGS, ConfigError
 
 
 def names_in(group: str) -> list[str]:
-    """The names of the files of a group, without ".yaml"."""
+    """The names of the files in a group, without ".yaml"."""
     return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
 
 
 def page(group: str, name: str) -> dict[str, Any]:
-    """`configs/<group>/<name>.yaml` as plain containers. Raises ConfigError naming the nearest file."""
+    """`configs/<group>/<name>.yaml` as plain containers. Raises ConfigError, naming the nearest file, if unknown."""
     if name not in (known := names_in(group)):
         raise ConfigError(f"{group} {name!r} is unknown{near(name, known)}; known: {', '.join(known)}")
     return OmegaConf.to_container(OmegaConf.load(CONFIGS / group / f"{name}.yaml"), resolve=True)  # type: ignore[return-value]
 
 
 def experiment(name: str, profile: str) -> Experiment:
-    """`configs/experiment/<name>.yaml` with one of its profiles. Raises ConfigError."""
+    """`configs/experiment/<name>.yaml` with one of its profiles. Raises ConfigError if the experiment is invalid."""
     try:
         return experiments.read(page("experiment", name), name, profile)
     except experiments.ExperimentError as error:
@@ -38,17 +38,17 @@ def experiment(name: str, profile: str) -> Experiment:
 
 
 def published(name: str) -> list[dict[str, Any]]:
-    """The records of `configs/published/<name>.yaml`, with their labels resolved; empty without a name."""
+    """The records of `configs/published/<name>.yaml`, with their labels resolved; an empty list if `name` is empty."""
     return records(page("published", name)) if name else []
 
 
 def claims(paper: str) -> list[Claim]:
-    """The claims of `configs/claims/<paper>.yaml`; empty where the file does not exist."""
+    """The claims of `configs/claims/<paper>.yaml`; an empty list if the file does not exist."""
     return paper_claims.read(page("claims", paper), paper) if paper in names_in("claims") else []
 
 
 def own_row(name: str, parameters: Sequence[str]) -> Row:
-    """A row for a mapping that the paper does not have: one of configs/mapping, or one that a plugin registers."""
+    """A table row for a mapping that is not in the paper: one from configs/mapping, or one registered by a plugin."""
     if not name or not all(re.fullmatch(r"\w+=.+", one) for one in parameters):
         raise ConfigError(
             f"add={','.join((name, *parameters))} must be a mapping's name, then its parameters: add=entmax,alpha=1.5"
@@ -60,7 +60,7 @@ def own_row(name: str, parameters: Sequence[str]) -> Row:
 
 
 def parameters(arguments: Iterable[str]) -> str:
-    """The help text on the parameters of the mappings that a command line names (`mapping=NAME`, `add=NAME,...`)."""
+    """Help text about the parameters of the mappings named on a command line (`mapping=NAME`, `add=NAME,...`)."""
     import sparse_attention as sa
 
     typed = [a.partition("=")[2] for a in arguments if a.startswith(("mapping=", "add="))]

@@ -1,10 +1,10 @@
-"""Learning-rate schedules: plain classes that return the rate of an update; `SCHEDULES` has the values of `schedule.name`.
+"""Learning-rate schedules: plain classes that return the rate of an update. `SCHEDULES` maps names to classes.
 
     latched_halving   lr, halved after every epoch once the dev loss rose or epoch `start_decay_at` has ended
     inverse_sqrt      lr min(n / w, sqrt(w / n))                                n = 1, 2, ... the update, w = warmup_updates
     epoch_steps       lr min(e / (w + 1), 1) decay^(number of decay_epochs < e)  e = 1, 2, ... the epoch, w = warmup_epochs
     plateau           lr, halved after every `patience` epochs without a new lowest dev loss
-    linear            lr min(n / w, (N - n) / (N - w))                          N = updates in all
+    linear            lr min(n / w, (N - n) / (N - w))                          N = total number of updates
     fixed             lr
 
 To add a schedule, write a class here and a file in configs/schedule.
@@ -19,7 +19,11 @@ from tasks.config.options import REQUIRED, integer, listing, number, stated
 
 
 class Schedule:
-    """The schedule of a training of `total_updates` updates, `updates_per_epoch` in each epoch, with the base rate `lr`."""
+    """Base class of the schedules.
+
+    A schedule has the base rate `lr` and is made for a training of `total_updates` updates, `updates_per_epoch` in each
+    epoch.
+    """
 
     @dataclass
     class Options:
@@ -30,14 +34,14 @@ class Schedule:
         self.total_updates, self.updates_per_epoch = total_updates, updates_per_epoch
 
     def rate(self, update: int) -> float:
-        """The rate of the next update, after `update` (0, 1, ...) updates."""
+        """The rate of the next update, given that `update` (0, 1, ...) updates have been made."""
         raise NotImplementedError
 
     def epoch_ended(self, epoch: int, dev_loss: float) -> None:
-        """Called after epoch `epoch` (1, 2, ...) with its dev loss."""
+        """Called at the end of epoch `epoch` (1, 2, ...) with the dev loss of that epoch."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that a resumed training needs besides the number of updates."""
+        """The state that a resumed training needs in addition to the number of updates."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -45,17 +49,18 @@ class Schedule:
 
 
 class Fixed(Schedule):
-    """The same rate throughout."""
+    """A constant rate."""
 
     def rate(self, update: int) -> float:
         return self.lr
 
 
 class LatchedHalving(Schedule):
-    """OpenNMT-py of May 2017: decay after every epoch once the dev perplexity rose or epoch `start_decay_at` has ended.
+    """The schedule of OpenNMT-py in May 2017.
 
-    Its `updateLearningRate(ppl, epoch)` runs after the epoch and tests `epoch >= start_decay_at`: with 8, epoch 9 is the
-    first with a smaller rate. Latched: decay goes on when the perplexity falls again.
+    The rate decays after every epoch as soon as the dev perplexity has risen once or epoch `start_decay_at` has ended.
+    OpenNMT's `updateLearningRate(ppl, epoch)` runs after the epoch and tests `epoch >= start_decay_at`: with 8, epoch 9
+    is the first with a smaller rate. "Latched" means that decay continues even if the perplexity falls again.
     """
 
     @dataclass
@@ -133,7 +138,11 @@ class InverseSqrt(Schedule):
 
 
 class EpochSteps(Schedule):
-    """MCAN's: 1/4, 1/2, 3/4 of the rate in epochs 1 to 3, then the rate, times .2 after epochs 10 and 12 (Yu et al. 2019)."""
+    """The schedule of MCAN (Yu et al. 2019): warm-up by epochs, then steps.
+
+    MCAN uses 1/4, 1/2 and 3/4 of the rate in epochs 1 to 3, then the full rate, multiplied by .2 after epochs 10 and
+    12.
+    """
 
     @dataclass
     @stated("schedule/epoch_steps")

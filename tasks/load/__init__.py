@@ -1,6 +1,8 @@
-"""Finished cells and exported models: found, loaded as plain torch models, used on your own input, scored, exported. No fairseq.
+"""Find finished cells and exported models, load them as plain torch models, and use, evaluate and export them.
 
-model = load_cell("translation/fusedmax")            # or an id, or a folder of `export`
+Needs no fairseq.
+
+model = load_cell("translation/fusedmax")            # or an id, or a folder that `export` wrote
 model.translate(["Ein Hund läuft ."])[0].output      # .attention, .nbest, .unknown
 found = evaluate("3f9a", ["data=duc2004", "decode.beam=2"])
 """

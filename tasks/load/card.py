@@ -1,4 +1,4 @@
-"""The model card of an exported cell: what it is, its row of the table, what it was trained on, how it is used."""
+"""The model card of an exported cell: the model, its scores, its training data, how to use it and how it was made."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ USE = {
 def card(
     cell: Cell, training: str, trained: Mapping[str, Any], measured: Mapping[str, Mapping[str, Any]], told: Mapping[str, Any]
 ) -> str:  # fmt: skip
-    """README.md.
+    """The text of README.md.
 
     Args:
-        training: its id.
-        trained, measured: metrics.json of the training, and of each evaluation by its id.
-        told: provenance.json, as far as it is there.
+        training: the id of the training.
+        trained: metrics.json of the training.
+        measured: evaluation id -> metrics.json of that evaluation.
+        told: provenance.json; empty if the file does not exist.
     """
     config, data = cell.config, cell.prepared.facts
     parameters = f" ({cell.parameters})" if cell.parameters else ""
@@ -77,7 +78,7 @@ def _made(config: Mapping[str, Any], trained: Mapping[str, Any], told: Mapping[s
     train, optim, seconds = config["train"], config["optim"], trained.get("seconds", 0)
     batches = train["batch_size"] or f"{train['max_tokens']} tokens"
     epochs = f"{train['max_epochs']} epochs at most, batches of {batches}, {optim['name']} at {optim['lr']:g}; "
-    fitted = config["task"]["family"] == "multilabel"  # by a solver of its own
+    fitted = config["task"]["family"] == "multilabel"  # by its own solver, without epochs or batches
     yield f"- {'' if fitted else epochs}{seconds:.0f} s."
     code, packages = told.get("code") or {}, told.get("packages") or {}
     if code:

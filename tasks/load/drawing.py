@@ -1,7 +1,8 @@
-"""The attention of one prediction as a heat map: source across, output down; in a terminal and as a file of its own.
+"""Draw the attention of one prediction as a heat map, in the terminal or as an SVG file. Columns: source; rows: output.
 
-An exact zero is a dot, or grey; a weight however small is a shade of the colour. In the SVG neighbours of equal weight in a
-row are one rectangle without a border between them, so that the groups of a fused mapping are seen.
+An exact zero is a dot in the terminal and grey in the SVG; every nonzero weight, however small, is shaded. In the SVG,
+neighbours of equal weight in a row form one rectangle without inner borders, so that the groups of a fused mapping are
+visible.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from html import escape
 from tasks.load.model import Prediction
 
 SHADES = "░▒▓█"
-LABEL = 14  # letters of an output token; the rest is cut
-HEAD = 12  # of a source token
+LABEL = 14  # most letters shown of an output token
+HEAD = 12  # most letters shown of a source token
 CELL, EQUAL = 18, 1e-6
-CONTROL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # what XML cannot hold
+CONTROL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that XML does not allow
 
 
 def terminal(prediction: Prediction, width: int = 80) -> str:
-    """Lines of text of at most `width` columns; a long source continues below. Raises ValueError without attention."""
+    """The heat map as lines of text, at most `width` columns wide; a long source continues in another block below.
+
+    Raises ValueError if the model has no attention.
+    """
     rows = _rows(prediction)
     source = [_cut(token, HEAD) for token in prediction.source_tokens]
     most = max(1, (width - LABEL - 1) // 2)
@@ -42,7 +46,7 @@ def _shade(weight: float) -> str:
 
 
 def svg(prediction: Prediction) -> str:
-    """A standalone SVG. Raises ValueError without attention."""
+    """The heat map as a standalone SVG. Raises ValueError if the model has no attention."""
     rows = _rows(prediction)
     left = 12 + 7 * max((len(_cut(t, LABEL)) for t in prediction.output_tokens), default=0)
     top = 12 + 6 * max((len(_cut(t, HEAD)) for t in prediction.source_tokens), default=0)
@@ -90,11 +94,11 @@ def _cut(token: str, most: int) -> str:
 
 
 def _padded(text: str) -> str:
-    """`text` to the right of LABEL columns; letters of East Asian scripts take two."""
+    """`text`, right-aligned in LABEL columns; wide East Asian characters take two columns."""
     columns = sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
     return " " * max(0, LABEL - columns) + text
 
 
 def names(count: int) -> Sequence[str]:
-    """File names of `count` drawings, in order."""
+    """File names for `count` drawings, in order."""
     return [f"{i:0{len(str(count))}d}.svg" for i in range(1, count + 1)]

@@ -1,10 +1,10 @@
-"""A finished cell as a self-contained folder, read back by `load_cell`.
+"""Export a finished cell as a self-contained folder, which `load_cell` can read.
 
-config.yaml  weights.safetensors  encoding/  metrics.json  curves.csv     as in the store, without paths of the machine
-evaluations.json    what every finished evaluation measured, on what data, how it was decoded
-plugins/            the Python files that the mapping comes from
-fairseq/            with `sources`: a checkpoint for fairseq-generate, and the sources encoded
-manifest.json       sha256 of every file above: a folder whose files differ is refused
+config.yaml  weights.safetensors  encoding/  metrics.json  curves.csv     as in the store, without this machine's paths
+evaluations.json    metrics, data and decoding options of every finished evaluation
+plugins/            the Python files that define the mapping
+fairseq/            only if `sources` are given: a checkpoint for fairseq-generate, and the encoded sources
+manifest.json       sha256 of every file above; a folder whose files differ cannot be loaded
 README.md           the model card; you may edit it
 """
 
@@ -27,23 +27,30 @@ from tasks.load.card import card
 from tasks.load.finding import find_cell, outputs_folder
 from tasks.load.model import Loaded, load_cell
 
-LEFT = ("config.yaml", "provenance.json")  # they name the machine; the card has what matters of them
+LEFT = ("config.yaml", "provenance.json")  # they contain machine details; the model card has what matters
 
 
 def export(
     what: str, folder: str | Path, outputs: str | Path | None = None, sources: Sequence[str] | None = None, *,
     trust_plugins: bool = False,
 ) -> Path:  # fmt: skip
-    """Write the folder, whole or not at all.
+    """Write the folder; if an error occurs, nothing is left behind.
 
     Args:
-        what: the cell, see `find_cell`.
-        sources: texts; given, fairseq-generate's checkpoint is written too, with these encoded for it.
-        trust_plugins: copy, and for `sources` run, the plugins of the cell even if you never named them yourself.
+        what: the cell; see `find_cell`.
+        sources: source texts. If given, a checkpoint for fairseq-generate is written too, with these texts encoded for
+            it.
+        trust_plugins: copy the cell's plugins (and run them, if `sources` are given) even if you never named them
+            yourself.
+
+    Returns:
+        the folder.
 
     Raises:
-        NoCell; StoreError: the cell is not finished, damaged or invalid, its plugins are untrusted, the folder exists already, or cannot be written.
-        ValueError: `sources` for a model that generates no text.
+        NoCell: no cell matches `what`, or several do.
+        StoreError: the cell is unfinished, damaged or invalid; its plugins are untrusted; or the folder already exists
+            or cannot be written.
+        ValueError: `sources` are given, but the model does not generate text.
     """
     place, to = find_cell(outputs or outputs_folder(), what), Path(folder)
     if to.exists():
@@ -72,7 +79,7 @@ def export(
             told = read_json(place / "provenance.json") or {}
             (made / "README.md").write_text(card(cell, training, entry.read() or {}, measured, told), encoding="utf-8")
             made.replace(to)
-            if not trust_plugins:  # then they are the user's own, and so are the copies
+            if not trust_plugins:  # the user named these plugins before, so their copies are trusted as well
                 for copy in sorted((to / "plugins").glob("*.py")):
                     plugins.remember(copy)
     except OSError as error:
@@ -81,7 +88,7 @@ def export(
 
 
 def _page(cell: cells.Cell, made: Path) -> str:
-    """config.yaml without what only the machine of the training had; plugins are copied to `made`."""
+    """The text of config.yaml without settings of the training machine; also copies the plugins to `made`."""
     page = yaml.safe_load(cells.page(cell))
     copied = []
     for plugin in page["plugins"]:

@@ -1,4 +1,4 @@
-"""Find a cell by its folder, its id, or a filter that matches one."""
+"""Find a cell by its folder, by its id, or by a filter that matches exactly one cell."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from repro.cell import read_config
 from repro.store import Entry, Store, StoreError, outputs_folder
 from tasks.config.options import near
 
-LISTED = 12  # of several cells that fit
-# What differs between cells but is no part of their configuration.
+LISTED = 12  # most matching cells that an error message lists
+# Keys that may differ between cells but do not distinguish them.
 ASIDE = ("runtime", "paths", "logger", "launcher", "origin", "overrides")
 
 
@@ -21,18 +21,18 @@ __all__ = ["NoCell", "find_cell", "outputs_folder"]
 
 
 class NoCell(ValueError):
-    """No cell matches, or more than one."""
+    """No cell matches, or more than one does."""
 
 
 def find_cell(outputs: str | Path, what: str) -> Path:
     """The folder of the cell that `what` names.
 
     Args:
-        what: the folder itself (of the store, or of `tasks.load.export`), an id or its beginning, or a filter
-            `TASK/MAPPING[,KEY=VALUE ...]` that fits one finished cell, as `translation/fusedmax,seed=2`.
+        what: the folder itself (in the store, or written by `tasks.load.export`); an id or its beginning; or a filter
+            `TASK/MAPPING[,KEY=VALUE ...]` that matches exactly one finished cell, e.g. `translation/fusedmax,seed=2`.
 
     Raises:
-        NoCell: none matches, or several; the message lists them with what differs between them.
+        NoCell: no cell matches, or several do; the message lists the candidates and the keys in which they differ.
     """
     if (Path(what) / "config.yaml").is_file():
         return Path(what).resolve()
@@ -82,16 +82,16 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
 
 
 def _told(entry: Entry) -> dict[str, str]:
-    """Dotted key -> value as YAML writes it, of a cell's configuration."""
+    """A cell's configuration as dotted key -> value, with each value written as in YAML."""
     try:
         page = read_config(entry.folder)
-    except StoreError:  # it is not what is looked for
+    except StoreError:  # an unreadable cell matches no filter
         return {}
     return dict(_flat({k: v for k, v in page.items() if k not in ASIDE}))
 
 
 def _written(value: str) -> str:
-    """A value as text, the same for two spellings of a number: `mapping.lam=1` is 1.0."""
+    """A value as text; different spellings of a number give the same text, so that `mapping.lam=1` matches 1.0."""
     try:
         return repr(float(value))
     except ValueError:

@@ -1,11 +1,13 @@
-"""Inputs, one a line, and predictions, as text and as arrays.
+"""Read inputs, one per line, and write predictions as text and attention weights as arrays.
 
-=============== ======================================================================
-texts           the text
-two texts       separated by a tab
+The form of a line depends on what the model reads:
+
+=============== ==========================================================================
+one text        the text
+two texts       both texts, separated by a tab
 images          IMAGE, a tab, the question
-features        numbers separated by white space or commas, or INDEX:VALUE pairs from 1 on
-=============== ======================================================================
+features        numbers separated by white space or commas, or INDEX:VALUE pairs (INDEX from 1)
+=============== ==========================================================================
 """
 
 from __future__ import annotations
@@ -30,19 +32,23 @@ from tasks.load.model import Loaded, Prediction
 def answer(
     model: Loaded, nbest: int, options: Mapping[str, str], heat: bool, attention: Path | None, drawings: Path | None
 ) -> None:  # fmt: skip
-    """Predict from standard input and print, as `scripts/predict.py` says.
+    """Read inputs from standard input and print the predictions; see the help of `scripts/predict.py`.
 
     Args:
-        options: `images` or `digits`, of `Loaded.answer` and `Loaded.translate`. heat: draw in the terminal.
-        attention: file for all weights. drawings: folder for an SVG of each input.
+        options: `images` for `Loaded.answer` or `digits` for `Loaded.translate`.
+        heat: also draw the attention in the terminal.
+        attention: file for all attention weights.
+        drawings: folder for one SVG per input.
+
     Raises:
-        ValueError: options that the model does not take, or no attention to write. DataError: an input that cannot be read.
+        ValueError: the model does not take one of the options, or has no attention to write.
+        DataError: an input cannot be read.
     """
     if nbest < 1:
         raise ValueError(f"--nbest {nbest} must be at least 1")
     if wrong := [o for o in options if o != {"seq2seq": "digits", "vqa": "images"}.get(model.name)]:
         raise ValueError(f"--{wrong[0]} does not apply to a model of {model.config['task']['name']}; leave it out")
-    with usable(model.folder, (DataError, ValueError, OSError)):  # these are about the input
+    with usable(model.folder, (DataError, ValueError, OSError)):  # these errors concern the input, not the cell
         found = model.predict(parsed(sys.stdin.buffer.read(), model), nbest=nbest, **options)
     for line in printed(found, nbest):
         print(line)
@@ -58,7 +64,7 @@ def answer(
 
 
 def parsed(raw: bytes, model: Loaded, where: str = "standard input") -> list[Any]:
-    """The inputs of `Loaded.predict` in UTF-8 lines. Raises DataError naming the line."""
+    """Parse UTF-8 lines into inputs for `Loaded.predict`. Raises DataError, naming the line, if one is invalid."""
     wants = {"seq2seq": [""], "fertility": [""], "vqa": ["image", "question"], "multilabel": [""]}.get(model.name)
     names = wants or read_meta(model.encoding.folder)["fields"]
     found: list[Any] = []
@@ -107,7 +113,7 @@ def _exactly(size: int, values: np.ndarray) -> np.ndarray:
 
 
 def printed(predictions: Sequence[Prediction], nbest: int) -> Iterator[str]:
-    """A line an output; of several for each input: its number from 1, score and output, separated by tabs."""
+    """One line per output. If `nbest` > 1: number of the input (from 1), score and output, separated by tabs."""
     for number, one in enumerate(predictions, 1):
         if nbest == 1:
             yield one.output
@@ -116,9 +122,13 @@ def printed(predictions: Sequence[Prediction], nbest: int) -> Iterator[str]:
 
 
 def write_attention(path: Path, predictions: Sequence[Prediction]) -> None:
-    """A safetensors file: "<number from 0>" -> [T, S] float32; the metadata's `tokens` is a JSON list of the names of each.
+    """Write a safetensors file with one array [T, S] float32 per input, named "0", "1", ...
 
-    Raises ValueError when the model has no attention; StoreError when it cannot be written.
+    The metadata entry `tokens` is a JSON list with the source and output tokens of each input.
+
+    Raises:
+        ValueError: the model has no attention.
+        StoreError: the file cannot be written.
     """
     from safetensors.torch import save
 

@@ -1,6 +1,7 @@
-"""A trained model used on your own input: texts, questions about images, feature vectors.
+"""Use a trained model on your own input: texts, questions about images, or feature vectors.
 
-The input is treated like a test set: encoded as the training's was (`encode_test` of the family), decoded as the cell says.
+The input is treated like a test set: it is encoded like the training data (by the family's `encode_test`) and decoded
+with the cell's options.
 """
 
 from __future__ import annotations
@@ -37,17 +38,19 @@ WAYS = {
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of one input.
+    """A model's prediction for one input.
 
     Attributes:
         output: a text, a class, an answer, or labels joined by "; ".
-        score: of the output: as `decode.length` says for a text (log-probability), else its probability; of labels the
-            probability mass on them.
-        nbest: (output, score), best first; as many as were asked for.
-        attention: [T, S] float32: over the source tokens, for each output token (texts) or each attention of the model
-            (classes); over an image its cells [rows, columns]. None where the model has no attention.
-        source_tokens, output_tokens: the S and T names; of an image its columns and rows.
-        unknown: tokens of the input that the model has no vector for, in order.
+        score: for a generated text, its log-probability normalised as `decode.length` says; for a class or an answer,
+            its probability; for labels, their total probability.
+        nbest: pairs (output, score), best first; as many as were requested.
+        attention: float32 weights [T, S] over the source tokens, one row per output token (generated texts) or per
+            attention of the model (classes); over an image, weights of its regions [rows, columns]. None if the model
+            has no attention.
+        source_tokens, output_tokens: names of the S columns and T rows of `attention`; for an image, its columns and
+            rows.
+        unknown: input tokens for which the model has no vector, in order.
     """
 
     output: str
@@ -64,7 +67,15 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A finished cell: its model in evaluation mode, configuration, opened encoding, the module of its family's cells, its folder."""
+    """A finished cell, loaded for use.
+
+    Attributes:
+        model: the model, in evaluation mode.
+        config: the cell's configuration.
+        encoding: the opened encoding of the training data.
+        family: the module with the cells of the task's family.
+        folder: the cell's folder.
+    """
 
     model: Any
     config: Mapping[str, Any]
@@ -74,18 +85,19 @@ class Loaded:
 
     @property
     def name(self) -> str:
-        """Of the family: seq2seq, classification, vqa or multilabel."""
+        """The name of the family: seq2seq, classification, vqa, multilabel or fertility."""
         return self.family.__name__.rpartition(".")[2]
 
     def translate(self, texts: Sequence[str], *, nbest: int = 1, digits: str | None = None) -> list[Prediction]:
         """Outputs of an encoder-decoder for raw source texts.
 
         Args:
-            nbest: at most `decode.beam`.
-            digits: the sign by which the training text has every digit, as `#` in Gigaword; numbers are put back.
+            nbest: number of outputs per text; at most `decode.beam`.
+            digits: the character that replaces every digit in the training text, such as `#` in Gigaword; the numbers
+                of the source are restored in the output.
 
         Raises:
-            ValueError: a model of another task, or a larger `nbest` than the beam.
+            ValueError: the model is of another task, or `nbest` is larger than the beam.
         """
         self._must_be("seq2seq")
         from tasks.seq2seq.decode import nbest_rows
@@ -121,7 +133,10 @@ class Loaded:
     summarize = translate
 
     def classify(self, texts: Sequence[str | Sequence[str]], *, nbest: int = 1) -> list[Prediction]:
-        """Classes of raw texts; of a model that reads two texts, of pairs of them. Raises ValueError as `translate`."""
+        """Classes of raw texts, or of pairs of texts if the model reads two.
+
+        Raises ValueError if the model is of another task, or if an input has the wrong number of texts.
+        """
         self._must_be("classification")
         from tasks.classification.predict import predict
 
@@ -156,14 +171,16 @@ class Loaded:
     def answer(
         self, asked: Sequence[tuple[str | Path, str]], *, nbest: int = 1, images: str | Path | None = None
     ) -> list[Prediction]:
-        """Answers to (image, question).
+        """Answers to pairs (image, question).
 
         Args:
-            images: folder that the images' paths are relative to (default: the working directory); of a model that reads
-                features, the feature store (`scripts/extract_features.py`) that has them under these names.
+            images: folder to which the image paths are relative (default: the working directory). For a model that
+                reads features, this must be the feature store (`scripts/extract_features.py`) that holds the images'
+                features under these names.
 
         Raises:
-            ValueError: a model of another task. DataError: an image that is missing or cannot be read.
+            ValueError: the model is of another task, or reads features and `images` is None.
+            DataError: an image is missing or cannot be read.
         """
         self._must_be("vqa")
         from tasks.vqa.encode import words_of
@@ -197,7 +214,11 @@ class Loaded:
         return told
 
     def label(self, features: Any, *, nbest: int = 1) -> list[Prediction]:
-        """Labels of feature vectors [n, features], scaled as the training's. `nbest` ranks single labels. Raises ValueError."""
+        """Labels of feature vectors [n, features], which must be scaled like the training data.
+
+        `nbest` is the number of single labels to rank. Raises ValueError if the model is of another task, or if the
+        features have the wrong shape or are not finite.
+        """
         self._must_be("multilabel")
         from tasks.multilabel.selection import predict
 
@@ -218,7 +239,7 @@ class Loaded:
         return told
 
     def predict(self, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
-        """`translate`, `classify`, `answer` or `label`, whichever is the model's."""
+        """Call `translate`, `classify`, `answer` or `label`, whichever fits the model."""
         way = {"seq2seq": self.translate, "classification": self.classify, "vqa": self.answer, "multilabel": self.label}
         if self.name not in way:
             self._must_be("seq2seq")
@@ -231,7 +252,7 @@ class Loaded:
 
     @contextmanager
     def as_test_set(self, records: Sequence[Any], kind: str, about: Mapping[str, Any]) -> Iterator[Any]:
-        """Records encoded as a test set of the model is, while the block runs."""
+        """Context manager: `records` encoded like a test set of the model; the encoded files are deleted at the end."""
         encode = importlib.import_module(f"tasks.{self.name}.encode")
         print_of = {"test": content_sha256(records)}
         data = DataSet("input", kind, print_of, lambda progress: {"test": records}, "given", about=about)
@@ -240,19 +261,19 @@ class Loaded:
 
 
 class Pictures:
-    """Image files below `folder`; a key is a path relative to it, or an absolute one."""
+    """Image files in `folder`; a key is an absolute path or a path relative to `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def keys(self) -> list[str]:
-        return []  # nobody asks: there may be millions
+        return []  # never needed, and there may be millions
 
     def fingerprint(self) -> str:
         return str(self.folder)
 
     def read(self, key: str) -> bytes:
-        """The file's bytes. Raises ImageError when there is none."""
+        """The bytes of the image file. Raises ImageError if it cannot be read."""
         try:
             return (self.folder / key).read_bytes()
         except OSError as error:
@@ -260,7 +281,7 @@ class Pictures:
 
 
 def _ranked(p: Tensor, names: Sequence[str], most: int) -> tuple[tuple[str, float], ...]:
-    """p [n] -> the `most` names with the largest values."""
+    """The `most` names with the largest values in p [n], as pairs (name, value), largest first."""
     values, at = p.topk(min(most, len(names)))
     return tuple((names[i], value) for i, value in zip(at.tolist(), values.tolist()))
 
@@ -268,16 +289,18 @@ def _ranked(p: Tensor, names: Sequence[str], most: int) -> tuple[tuple[str, floa
 def load_cell(
     what: str | Path, outputs: str | Path | None = None, overrides: Sequence[str] = (), *, trust_plugins: bool = False
 ) -> Loaded:
-    """The model of a finished cell or of an exported folder, on a GPU where there is one.
+    """Load the model of a finished cell or of an exported folder, on a GPU if there is one.
 
     Args:
         what: see `find_cell`.
-        overrides: of what the training does not depend on, as `decode.beam=10`.
-        trust_plugins: run the Python files that the cell names even if you never named them yourself.
+        overrides: settings on which the training does not depend, such as `decode.beam=10`.
+        trust_plugins: run the Python files that the cell names, even if you never named them yourself.
 
     Raises:
-        NoCell: no cell matches, or several. ConfigError: invalid overrides.
-        StoreError: not finished, damaged or invalid; plugins that you do not trust (`repro.plugins.Untrusted`).
+        NoCell: no cell matches, or several do.
+        ConfigError: the overrides are invalid.
+        StoreError: the cell is unfinished, damaged or invalid, or its plugins are untrusted
+            (`repro.plugins.Untrusted`).
     """
     folder = find_cell(outputs or outputs_folder(), str(what))
     cell = cells.finished(folder)

@@ -1,4 +1,4 @@
-"""Finished cells scored again: on other data, with other decoding, by other scores. Nothing is trained."""
+"""Evaluate finished cells again, on other data, with other decoding options or other scores. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -19,25 +19,30 @@ from tasks.config import compose
 from tasks.data import DataError, NullProgress
 from tasks.load.finding import NoCell, find_cell, outputs_folder
 
-EVALUATED = ("runtime", "paths")  # nodes that an evaluation may set beside data and its family's keys
+EVALUATED = ("runtime", "paths")  # nodes that an evaluation may set besides data and its family's keys
 
 
 def evaluate(
     what: str, overrides: Sequence[str] = (), outputs: str | Path | None = None, *, progress: Any = None,
     trust_plugins: bool = False,
 ) -> cells.Found:  # fmt: skip
-    """Score a finished cell again: on other data, with other decoding, by other scores. Nothing is trained.
+    """Evaluate a finished cell again, on other data, with other decoding options or other scores. Nothing is trained.
 
     Args:
-        overrides: `data=NAME`, `data.KEY=VALUE`, and the keys that the training does not depend on (`decode.beam=2`,
+        what: the cell; see `find_cell`.
+        overrides: `data=NAME`, `data.KEY=VALUE`, and keys on which the training does not depend (`decode.beam=2`,
             `task.scores=[bleu]`).
-        trust_plugins: as of `tasks.load.load_cell`.
+        trust_plugins: as in `tasks.load.load_cell`.
 
     Returns:
-        the cell with this evaluation alone; its metrics are called `test/...` on the cell's own data, else by the data's name.
+        the cell with only this evaluation. Metrics on the cell's own data are named `test/...`; on other data, the
+            prefix is
+        the name of the data set.
 
     Raises:
-        NoCell, StoreError: see `tasks.load.load_cell`; or the evaluation failed. ConfigError: overrides that an evaluation cannot have.
+        NoCell, StoreError: as in `tasks.load.load_cell`. NoCell also if the cell is not in a store; StoreError also if
+            the evaluation failed.
+        ConfigError: an override cannot be set for an evaluation.
     """
     folder = find_cell(outputs or outputs_folder(), what)
     cell = cells.finished(folder)
@@ -45,7 +50,7 @@ def evaluate(
         where = "/".join(("OUTPUTS", *place, "ID"))
         raise NoCell(f"{folder} is not in a store, where its evaluations would go; copy it to {where} to score it")
     cells.admit(folder, cell, trust_plugins)
-    opened(folder, cell, overrides)  # errors of the cell come before any data are read
+    opened(folder, cell, overrides)  # reports errors in the cell before any data are read
     with usable(folder, (compose.ConfigError, DataError) if overrides else (DataError,)):
         config = evaluation_config(cell.config, overrides)
         own = config["data"] == cell.config["data"]
@@ -65,7 +70,12 @@ def evaluate(
 
 
 def opened(folder: Path, cell: cells.Cell, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Any, Any]:
-    """Configuration, model and encoding of a finished cell. Raises ConfigError for `overrides`, StoreError for an invalid cell."""
+    """Configuration, model and encoding of a finished cell.
+
+    Raises:
+        ConfigError: the overrides are invalid.
+        StoreError: the cell is invalid.
+    """
     with usable(folder, (compose.ConfigError,)):
         config = configured(cell, overrides)
         model, encoding = cell.family.load(config, folder)  # type: ignore[attr-defined]
@@ -75,7 +85,7 @@ def opened(folder: Path, cell: cells.Cell, overrides: Sequence[str] = ()) -> tup
 
 
 def _not_finite(model: Any) -> str | None:
-    """Name of a weight with nan or inf; None when there is none."""
+    """Name of a weight that contains nan or inf, or None if all are finite."""
     import torch
 
     if isinstance(model, torch.nn.Module):
@@ -85,7 +95,7 @@ def _not_finite(model: Any) -> str | None:
 
 
 def configured(cell: cells.Cell, overrides: Sequence[str]) -> dict[str, Any]:
-    """`evaluation_config` of a cell. Raises ConfigError for the overrides, ValueError for what the cell itself says."""
+    """`evaluation_config` of a cell. Raises ConfigError for invalid overrides, ValueError if the cell is invalid."""
     if cell.module != compose.module_of(cell.config):
         raise ValueError(f"its module is {cell.module}, its task.family {str(cell.config['task']['family'])[:80]!r}")
     if not overrides:
@@ -98,7 +108,10 @@ def configured(cell: cells.Cell, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A finished cell's configuration with other data or ways of scoring. Raises ConfigError naming keys that only a training may set."""
+    """A finished cell's configuration with other data, decoding options or scores.
+
+    Raises ConfigError, naming the keys, for keys that can be set only for a training.
+    """
     keys = (*family(compose.module_of(config)).EVALUATION_KEYS, *EVALUATED)
     data = [o for o in overrides if compose.names_data([o])]
     other = next((o.partition("=")[2] for o in data if o.startswith("data=")), None)
@@ -133,7 +146,7 @@ def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> di
 
 
 def on_this_machine(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with this machine's device and no loggers but csv, whatever the training ran on."""
+    """The configuration with this machine's device and only the csv logger, regardless of where the training ran."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

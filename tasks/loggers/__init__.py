@@ -1,7 +1,8 @@
-"""Loggers beside the curves.csv that every cell writes: `logger=<name>` is `configs/logger/<name>.yaml` and
-`tasks/loggers/<name>.py` with the classes `Options` and `Logger`; nothing else names it.
+"""Loggers, in addition to the curves.csv that every cell writes.
 
-Logger(cell, options), then as `repro.loggers` says. `logger=[wandb,tensorboard]` takes both.
+The logger `logger=<name>` consists of `configs/logger/<name>.yaml` and `tasks/loggers/<name>.py`, which defines the
+classes `Options` and `Logger`; no other file mentions it. A logger is made by `Logger(cell, options)` and then used as
+described in `repro.loggers`. `logger=[wandb,tensorboard]` uses both.
 """
 
 from __future__ import annotations
@@ -21,6 +22,6 @@ def options() -> dict[str, type]:
 
 
 def make_loggers(cell: Cell) -> list[Any]:
-    """The further loggers of a cell; its configuration has been checked."""
+    """Make all loggers of a cell except csv. The cell's configuration must have been checked."""
     chosen = {name: options for name, options in cell.config["logger"].items() if name != "csv"}
     return [importlib.import_module(f"tasks.loggers.{name}").Logger(cell, options) for name, options in chosen.items()]

@@ -1,4 +1,4 @@
-"""What a logger's run shows of a cell: name, group and tags, flat configuration, scores, heat maps and samples."""
+"""The information about a cell that loggers show: name, group, tags, flat configuration, scores, heat maps, samples."""
 
 from __future__ import annotations
 
@@ -15,28 +15,36 @@ from repro.store import Evaluation
 from repro.store.records import ASIDE_NODES, flatten
 from repro.tables.convergence import read_curves
 
-SAMPLES = 20  # of a test set
-LONGEST_NAME, LONGEST_TAG = 128, 64  # that wandb takes
+SAMPLES = 20  # examples shown from a test set
+LONGEST_NAME, LONGEST_TAG = 128, 64  # limits of wandb
 
 
 def name(cell: Cell) -> str:
-    """Row and column of the table that asked first, or the mapping with its parameters and the data; seed."""
+    """The name of a run.
+
+    It has the row and column of the table that first requested the cell (or else the mapping with its parameters, and
+    the data), and the seed.
+    """
     return f"{setting(cell)[: LONGEST_NAME - 20]}, seed {cell.seed}"
 
 
 def group(cell: Cell) -> str:
-    """The sweep or experiment that asked first; the task of a cell that was asked alone."""
+    """The sweep or experiment that first requested the cell; for a cell that was run on its own, its task."""
     return (cell.origin.get("sweep") or cell.origin.get("experiment") or cell.task)[:LONGEST_NAME]
 
 
 def tags(cell: Cell) -> list[str]:
-    """Task, data, profile and seed."""
+    """The tags of a run: task, data, profile and seed."""
     nodes = ("task", "data", "profile")
     return [*dict.fromkeys(cell.config[node]["name"][:LONGEST_TAG] for node in nodes), f"seed {cell.seed}"]
 
 
 def config(cell: Cell) -> dict[str, Any]:
-    """One level, `node/key` -> value, without what says where it ran and with the names of files for their paths; experiment, sweep, row and column beside it."""
+    """The flat configuration of a cell, `node/key` -> value.
+
+    Settings about where the cell ran are left out, and paths are reduced to file names. The experiment, sweep, row and
+    column are added.
+    """
     flat = flatten({k: v for k, v in cell.config.items() if k not in ASIDE_NODES})
     return {
         **cell.origin,
@@ -46,20 +54,23 @@ def config(cell: Cell) -> dict[str, Any]:
 
 
 def scores(found: Found) -> dict[str, float]:
-    """`split/metric` -> value, and those of the trivial systems as `baseline/<system>/<split>/<metric>`."""
+    """Scores as `split/metric` -> value; those of trivial systems as `baseline/<system>/<split>/<metric>` -> value."""
     baselines = {f"baseline/{system}/{k}": v for system, values in found.baselines.items() for k, v in values.items()}
     return {**found.metrics, **{k: v for k, v in baselines.items() if isinstance(v, (int, float))}}
 
 
 def rows(found: Found) -> list[dict[str, float]]:
-    """The learning curve as stored, a row an epoch, without what an epoch has not."""
+    """The stored learning curve, one row per epoch; values missing for an epoch are omitted."""
     columns = read_curves(found.folder)
     table = (dict(zip(columns, values)) for values in zip(*columns.values()))
     return [{k: v for k, v in row.items() if v == v} for row in table]
 
 
 def heat_maps(split: str, level: Evaluation, records: list[dict[str, Any]]) -> Iterator[tuple[int, bytes]]:
-    """(index, PNG) of the test examples of medium length whose attention is stored; an exact zero is dotted, the colour scale would hide it."""
+    """(index, PNG) for test examples of medium length whose attention is stored.
+
+    Exact zeros are dotted, since the colour scale would not distinguish them from small weights.
+    """
     path = level.path("attention.safetensors")
     if not path.is_file():
         return
@@ -73,7 +84,7 @@ def heat_maps(split: str, level: Evaluation, records: list[dict[str, Any]]) -> I
 
 
 def _draw(weights: Any, record: dict[str, Any]) -> bytes:
-    """weights: [T, S], or [S] of a classifier; columns are the source's tokens."""
+    """Draw attention weights [T, S], or [S] for a classifier; the columns are the source tokens."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -94,7 +105,7 @@ def _draw(weights: Any, record: dict[str, Any]) -> bytes:
 
 
 def samples(records: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Header and rows of test examples evenly spaced through the set, with the scores that each has of its own."""
+    """Header and rows of a table of test examples, evenly spaced through the set, with their per-example scores."""
     chosen = [records[i * len(records) // min(SAMPLES, len(records))] for i in range(min(SAMPLES, len(records)))]
     own = dict.fromkeys(k for r in chosen for k, v in (r.get("sentence") or {}).items() if isinstance(v, (int, float)))
     body = [

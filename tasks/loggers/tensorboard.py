@@ -1,7 +1,7 @@
-"""Event files for TensorBoard: `tensorboard --logdir outputs/tensorboard`.
+"""Write event files for TensorBoard; to see them, run `tensorboard --logdir outputs/tensorboard`.
 
-One file a cell, named by its id, written again when the cell is resumed. TensorBoard's own writers put the host's name into
-the file's; this one does not.
+Each cell has one file, named after its id, which is written again if the cell is resumed. TensorBoard's own writers put
+the host name into the file name; this one does not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tasks.loggers import about
 
 @dataclass
 class Options:
-    """Event files in a folder of the outputs."""
+    """Options for event files in a folder of the outputs."""
 
     timeout: float = number(
         60, above=0, high=86_400, help="seconds at the start, per epoch and at the end; then without it"
@@ -37,7 +37,12 @@ class Logger:
         self._sent = self._last = 0
 
     def start(self) -> None:
-        """Raises ModuleNotFoundError without tensorboard (the extra `tensorboard`), OSError."""
+        """Open the event file.
+
+        Raises:
+            ModuleNotFoundError: tensorboard (the extra `tensorboard`) is not installed.
+            OSError: the file cannot be written.
+        """
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         parts = [

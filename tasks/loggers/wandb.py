@@ -1,8 +1,8 @@
-"""Runs on Weights & Biases.
+"""Log cells as runs on Weights & Biases.
 
-The environment wins over the configuration: WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY, WANDB_DIR, WANDB_NAME, WANDB_RUN_GROUP,
-WANDB_JOB_TYPE and the rest of wandb's own; WANDB_TAGS come on top of ours. Nothing is sent of the machine, the code or the
-command line: no host name, no path.
+Environment variables override the configuration: WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY, WANDB_DIR, WANDB_NAME,
+WANDB_RUN_GROUP, WANDB_JOB_TYPE and wandb's other variables; WANDB_TAGS are added to our tags. Nothing about the
+machine, the code or the command line is sent: no host name and no path.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from repro.files import write_json
 from tasks.config.options import choice, number, text
 from tasks.loggers import about
 
-WORST = ("loss", "ppl", "seconds")  # curves whose smallest value is kept, beside those of metrics that are better low
-OWN_SHARE = 0.8  # of the timeout: wandb gives up by itself and says why
-SENT = "evaluations"  # in the summary: the ids of the evaluations that were sent, last of all
-RECEIPT = "cell.json"  # beside an offline run's files, which hold no summary: the same
+WORST = ("loss", "ppl", "seconds")  # curves whose smallest value is kept, besides metrics for which lower is better
+OWN_SHARE = 0.8  # share of the timeout after which wandb itself gives up and says why
+SENT = "evaluations"  # summary key with the ids of the evaluations that were sent; written last
+RECEIPT = "cell.json"  # file with the same ids next to an offline run, whose files have no summary
 
 
 @dataclass
 class Options:
-    """One wandb run a cell."""
+    """Options for one wandb run per cell."""
 
     project: str = text("sparse-attention", help="of the account")
     entity: str | None = text(None, optional=True, help="team or user; null: the account's own")
@@ -40,7 +40,7 @@ class Options:
 
 
 class Logger:
-    """One wandb run per cell; its id is the cell's, so that a resumed or uploaded cell continues its run."""
+    """One wandb run per cell. The run has the id of the cell, so that a resumed or uploaded cell continues its run."""
 
     name = "wandb"
 
@@ -50,8 +50,8 @@ class Logger:
         self._sent = 0
 
     def start(self) -> None:
-        """Open the run, or continue it. Raises what wandb raises, e.g. when its server cannot be reached."""
-        # else errors, with tracebacks, go to the server, and a process whose server is silent waits 20 seconds for that at its end
+        """Open the run, or continue it. Errors from wandb, e.g. if its server cannot be reached, are passed on."""
+        # otherwise wandb sends errors with tracebacks to its server and, if that is silent, waits 20 seconds at exit
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
@@ -74,7 +74,7 @@ class Logger:
                 x_disable_machine_info=True, x_save_requirements=False, finish_timeout_raises=True, **settings,
             ),
         )  # fmt: skip
-        self._sent = self.run.starting_step  # rows that a run which is continued has
+        self._sent = self.run.starting_step  # number of rows that a continued run already has
         self.run.define_metric("epoch", hidden=True)
 
     def curve(self, rows: list[dict[str, float]]) -> None:
@@ -91,7 +91,7 @@ class Logger:
         self._sent = max(self._sent, len(rows))
 
     def finish(self, found: Found | None, state: str) -> None:
-        """Scores, heat maps and samples of a finished cell; closes the run."""
+        """Send the scores, heat maps and samples of a finished cell, and close the run."""
         if found is not None:
             self.run.log(_media(found))
             self.run.summary.update(about.scores(found))
@@ -103,7 +103,7 @@ class Logger:
 
 
 def evaluations(found: Found) -> str:
-    """The ids of a cell's evaluations, as a run that is complete has them."""
+    """The ids of a cell's evaluations, in the form stored in the summary of a complete run."""
     return " ".join(sorted(level.folder.name for level in found.evaluations.values())) or "none"
 
 
@@ -124,7 +124,10 @@ def _media(found: Found) -> dict[str, Any]:
 
 
 def mode(asked: str) -> str | None:
-    """What `logger.wandb.mode` comes to: auto is wandb's own choice where there is a key for its server, else offline."""
+    """Resolve `logger.wandb.mode`.
+
+    `auto` becomes None (wandb's own choice) if there is a key for its server, and "offline" otherwise.
+    """
     if asked != "auto":
         return asked
     return (
