@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -38,9 +39,9 @@ def mappings(only: str, shapes: str, seconds: float, threads: int, with_peers: b
 
     torch.set_num_threads(threads)
     bench.keep_freed_memory()
-    sizes = tuple(tuple(int(v) for v in s.split("x")) for s in shapes.split(",")) if shapes else bench.SHAPES
+    sizes: Any = tuple(tuple(int(v) for v in s.split("x")) for s in shapes.split(",")) if shapes else bench.SHAPES
     wanted = tuple(only.split(","))  # "" matches every label
-    every = (bench.CASES, bench.CONTINUOUS_CASES, bench.STRUCTURED_CASES)
+    every: Any = (bench.CASES, bench.CONTINUOUS_CASES, bench.STRUCTURED_CASES)
     cases, continuous, structured = ([case for case in some if case.label.startswith(wanted)] for some in every)
     known = {case.name for case in bench.CASES}
     cases += [bench.Case(name, name, {}) for name in wanted if name in sa.names("simplex") and name not in known]
