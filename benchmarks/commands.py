@@ -42,7 +42,8 @@ def mappings(only: str, shapes: str, seconds: float, threads: int, with_peers: b
     sizes: Any = tuple(tuple(int(v) for v in s.split("x")) for s in shapes.split(",")) if shapes else bench.SHAPES
     wanted = tuple(only.split(","))  # "" matches every label
     every: Any = (bench.CASES, bench.CONTINUOUS_CASES, bench.STRUCTURED_CASES)
-    cases, continuous, structured = ([case for case in some if case.label.startswith(wanted)] for some in every)
+    found: list[Any] = [[case for case in some if case.label.startswith(wanted)] for some in every]
+    cases, continuous, structured = found
     known = {case.name for case in bench.CASES}
     cases += [bench.Case(name, name, {}) for name in wanted if name in sa.names("simplex") and name not in known]
     if not cases and not continuous and not structured:
