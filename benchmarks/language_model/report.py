@@ -93,6 +93,6 @@ def sentence(result: dict[str, Any]) -> str | None:
     sparsemax, entmax = (speeds[name] / speeds["softmax"] for name in ("sparsemax", "entmax15"))
     return (
         f"A causal language model over {length:,} bytes trains {sparsemax:.1f} times as fast with sparsemax and {entmax:.1f} times with "
-        "entmax 1.5 as with torch's dense attention, on one CPU thread, and both have the lower loss after the same time; after the same "
-        "number of steps entmax has, sparsemax has not"
+        "entmax 1.5 as with torch's dense attention, on one CPU thread. After the same time, both have a lower loss; after the same "
+        "number of steps, only entmax has"
     )
