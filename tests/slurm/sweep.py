@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 import sparse_attention as sa
-from repro import stopping
+from repro import signals
 
 FLAGS = Path({flags!r})
 CALLS = itertools.count()
@@ -33,7 +33,7 @@ def moody(scores, mask, sharpness=1.0):
     if (FLAGS / f"raise-{{sharpness}}").exists():
         raise RuntimeError("out of sorts")
     if next(CALLS) >= {behind}:
-        while (FLAGS / f"hold-{{sharpness}}").exists() and not stopping.asked():
+        while (FLAGS / f"hold-{{sharpness}}").exists() and not signals.asked():
             time.sleep(0.05)
     return sa.sparsemax(sharpness * scores, mask=mask)
 
