@@ -60,6 +60,8 @@ data: setup ## list the data sets; make data-imdb fetches one, ARGS='verify imdb
 	@$(RUN)/data.py $(or $(ARGS),list)
 data-%: setup
 	@$(RUN)/data.py fetch $* $(ARGS)
+claims: setup ## test the papers' claims on the records of docs/results; writes outputs/claims.json (docs/claims.md)
+	@$(RUN)/claims.py $(ARGS)
 bench: setup ## time the kernels against torch.softmax and installed peers; writes docs/benchmarks.md
 	@$(RUN)/bench.py $(ARGS)
 bench-attention: setup ## time sa.sparse_attention against torch's attention, and decoding; writes its section of docs/benchmarks.md

@@ -161,7 +161,7 @@ def test_task_and_profile_compose(composed, task, profile):
     for key, value in setting["train"].items():
         assert config["train"][key] == value
     told = [
-        re.sub(r"\$\{train\.(\w+)\}", lambda m: str(config["train"][m[1]]), text)
+        re.sub(r"\$\{(\w+)\.(\w+)\}", lambda m: str(config[m[1]][m[2]]), text)
         for text in setting.get("task", {}).get("deviations", [])
     ]
     assert config["task"]["deviations"] == told

@@ -20,6 +20,7 @@ from repro.plan.experiment import Column
 from repro.protocol import Metric, metric_of
 from repro.report.data import Line, Missing, scores
 from repro.tables.blocks import Block
+from repro.tables.claims import Outcome
 from repro.tables.convergence import read_curves
 
 # Placeholders for --c0 ... --c7 and for the colours of text, grid and paper. The page's CSS has the real colours: those
@@ -273,3 +274,27 @@ def _differences(
         axes.margins(x=0.1)
         axes.set_xlabel("ours minus published")
         return Figure(f"{title}; line: 95 % interval over seeds, band: tolerance", _inline(drawing, title))
+
+
+def claim(one: Outcome, salt: str) -> str:
+    """The differences that test a claim as a standalone SVG: a dot a seed, the 95 % interval, the margin as a band."""
+    parts = [p for p in one.parts if len(p.differences) > 1]
+    labels = [f"{p.row}, {p.column}" if p.column else p.row for p in parts]
+    with _matplotlib(salt) as drawing_of:
+        drawing = drawing_of(figsize=(6.4, 0.8 + 0.3 * len(parts)), layout="constrained")
+        axes = drawing.add_subplot()
+        axes.axvline(0, color=INK, lw=0.8)
+        equal = one.claim.test == "equivalence"
+        axes.axvspan(-one.claim.margin if equal else 0, one.claim.sign * one.claim.margin, color=GRID, alpha=0.5, lw=0)
+        for y, part in enumerate(parts):
+            values = list(part.differences.values())
+            axes.plot([part.low, part.high], [y, y], color=COLOURS[0], lw=1.6)
+            axes.scatter([part.effect], [y], s=34, lw=0, color=COLOURS[0], zorder=3)
+            axes.scatter(values, [y + 0.22] * len(values), s=9, lw=0, color=COLOURS[1], zorder=3)
+        axes.set_yticks(range(len(parts)), labels)
+        axes.set_ylim(len(parts) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        axes.margins(x=0.1)
+        against = f" minus {one.claim.against}" if one.claim.against else ""
+        axes.set_xlabel(f"{one.claim.metric}{against}")
+        return standalone(drawing, f"{one.claim.claim}: {one.outcome}")

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from repro.identity import Found
 from repro.plan.published import Published
+from repro.tables.claims import Outcome
 from repro.tables.convergence import Convergence
 from repro.tables.statistics import FEWEST, Summary, kendall, summarize
 from repro.tables.verdict import Verdict
@@ -107,6 +108,7 @@ class Table:
     blocks: list[Block]
     footers: list[str]
     deviations: list[str] = field(default_factory=list)
+    claims: list[Outcome] = field(default_factory=list)  # of the paper's claims about this table
 
 
 def rank_agreement(block: Block, column: int) -> tuple[float, int] | None:

@@ -7,13 +7,14 @@ footers state the data, seeds, signatures, deviations and code version. Each row
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from repro.identity import Found
 from repro.plan import Plan, Point, Slot
@@ -24,8 +25,15 @@ from repro.store import Damaged, Evaluation, Store
 from repro.tables import claims as paper_claims
 from repro.tables import convergence, footers
 from repro.tables.blocks import Block, Row, Table, Value, add_converged, mark_best
-from repro.tables.claims import Claim
-from repro.tables.statistics import holm, paired_bleu_randomization, paired_randomization, paired_t, summarize
+from repro.tables.claims import Claim, Outcome
+from repro.tables.statistics import (
+    example_error,
+    holm,
+    paired_bleu_randomization,
+    paired_randomization,
+    paired_t,
+    summarize,
+)
 from repro.tables.verdict import Verdict, barriers, doubts, judge
 
 
@@ -49,33 +57,40 @@ def build(
     ]  # fmt: skip
     deviations = list(dict.fromkeys([*one.deviations, *footers.of_settings(plan), *footers.of_tasks(docs, plan)]))
     warning = "" if any(b.comparable for b in blocks) else "; its numbers are not comparable with the paper's"
+    labels, tested = {c.key: c.label for c in one.columns}, _tested(claims, plan, blocks)
     last = [
         *footers.seeds(plan, blocks),
         *one.footers,
         *footers.notes(blocks),
-        *_tested(claims, plan, blocks),
+        *(outcome.line(labels) for outcome in tested if outcome.parts),
         *footers.origin(blocks),
     ]
-    return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, deviations)
+    return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, deviations, tested)
 
 
-def _tested(claims: Sequence[Claim], plan: Plan, blocks: Sequence[Block]) -> list[str]:
-    """The outcomes of the paper's claims, one line each; rows that have not converged decide nothing."""
-    mine = [c for c in claims if c.experiment == plan.experiment.name]
-    at = {column.key: (column.label, block) for column, block in zip(plan.experiment.columns, blocks)}
-    scores: dict[str, dict[str, dict[str, dict[int, float]]]] = {c.metric: {} for c in mine}
-    for metric, (key, (_, block)) in itertools.product(scores, at.items()):
-        for row in block.rows:
-            runs = {s: f.metrics[metric] for s, f in zip(row.seeds, row.found) if metric in f.metrics}
-            if runs and not row.baseline:
-                scores[metric].setdefault(key, {})[row.label] = runs
-    unsure = {
-        key: {r.label: r.convergence.state for r in block.rows if r.found and not r.convergence.converged}
-        for key, (_, block) in at.items()
-    }
+def _tested(claims: Sequence[Claim], plan: Plan, blocks: Sequence[Block]) -> list[Outcome]:
+    """The outcomes of the paper's claims on these rows; rows that have not converged decide nothing."""
+    at = {column.key: block for column, block in zip(plan.experiment.columns, blocks)}
+    rows = {(key, row.label): row for key, block in at.items() for row in block.rows if row.found and not row.baseline}
+    doubts: dict[str, dict[str, str]] = {}
+    for (key, label), row in rows.items():
+        if not row.convergence.converged:
+            doubts.setdefault(key, {})[label] = row.convergence.state
     known = {name: m for c in range(len(blocks)) for name, m in plan.metrics(c).items()}
-    decimals = {metric: metric_of(known, metric).decimals for metric in scores}
-    return paper_claims.lines(mine, scores, unsure, {key: label for key, (label, _) in at.items()}, decimals)
+
+    def errors(column: str, metric: str, row: str, against: str) -> float:
+        return _error(rows[column, row], rows[column, against], metric, metric_of(known, metric))
+
+    made = []
+    for claim in claims:
+        if claim.experiment != plan.experiment.name or claim.profile != plan.experiment.profile:
+            continue
+        scores: dict[str, dict[str, dict[int, float]]] = {}
+        for (key, label), row in rows.items():
+            if runs := {s: f.metrics[claim.metric] for s, f in zip(row.seeds, row.found) if claim.metric in f.metrics}:
+                scores.setdefault(key, {})[label] = runs
+        made.append(paper_claims.outcome_of(claim, scores, errors, doubts, metric_of(known, claim.metric).decimals))
+    return made
 
 
 class _Column:
@@ -261,6 +276,21 @@ def _by_examples(first: Row, other: Row, full: str, metric: Metric) -> float | N
     if bleu:
         return paired_bleu_randomization([_added(b[i]) for i in common], [_added(a[i]) for i in common])
     return paired_randomization([sum(b[i]) for i in common], [sum(a[i]) for i in common])
+
+
+def _error(row: Row, other: Row, full: str, metric: Metric) -> float:
+    """The standard error of the difference between two rows over test examples; 0 for a metric without such values."""
+    split, _, name = full.partition("/")
+    if metric.test is None:
+        return 0.0
+    common = sorted({*row.seeds} & {*other.seeds})
+    key = f"{name}_statistics" if metric.test == "bleu" else name
+    a, b = (_examples([f for s, f in zip(r.seeds, r.found) if s in common], split, key) for r in (row, other))
+    shared = sorted(a.keys() & b.keys())
+    if len(shared) < 2:
+        return 0.0
+    values = (np.array([of[i] for i in shared], float).swapaxes(0, 1) for of in (a, b))  # [seeds, examples, ...]
+    return example_error(next(values), next(values))
 
 
 def _added(rows: Sequence[Sequence[float]]) -> list[float]:

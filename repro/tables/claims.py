@@ -4,35 +4,59 @@
       - claim: "the paper's sentence"
         place: section 4.2
         experiment: niculae2017_nmt     the experiment whose cells test the claim
+        profile: cpu                    its profile
         columns: [fren, "en*"]          columns of the experiment, as patterns; the default is all columns
         pooled: false                   if true, the mean over the columns is tested, for each seed
         rows: [sparsemax]               each row is compared with `against`; a trend takes all rows in order
         against: softmax
         metric: test/bleu
         test: equivalence               or noninferiority, superiority, trend
-        margin: 1.0                     in the metric's unit; committed before the runs
+        margin: 1.0                     in the metric's unit: the largest difference that still counts as equal or, for
+                                        superiority and trend, the smallest that counts as better
         direction: higher               or lower: the direction of the claim; for noninferiority, the better direction
+        worth: 3.0                      the claim is tested only where `against` is this much better than UNIFORM
+        pilot: {seeds: .5, examples: .4}   standard deviation of a difference over seeds and its standard error over
+                                        test examples, from earlier runs: for the power
 
-The tested quantity is the difference of a row minus `against`, paired over seeds; published numbers are not used. Two
-one-sided t-tests at 5 % each locate the 90 % interval of the mean difference. The claim is *supported* if the interval
-lies where the claim says, and *contradicted* if it lies entirely on the other side. Otherwise the outcome is
-*inconclusive*: a test that merely fails does not contradict a claim.
+Margins are committed before the runs. The tested quantity is the difference of a row minus `against`, paired over seeds
+and over test examples; published numbers are not used. Its variance is that over seeds, divided by their number, plus
+that of the mean over seeds when the test examples are drawn again; t has Satterthwaite's degrees of freedom.
+
+A claim about several rows and columns holds if it holds for each of them: it is *supported* if every one-sided test at
+5 % says so. It is *contradicted* if the opposite is shown for one of them: a difference above the margin
+(equivalence), a row worse by more than the margin (noninferiority) or better by less than the margin (superiority), at
+5 % divided by the number of comparisons. Otherwise it is *inconclusive*: a test that merely fails does not contradict a
+claim. Claims are not corrected for each other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatch
 from typing import Any
 
+import numpy as np
+
 from repro.plan.experiment import ExperimentError, typed
-from repro.tables.statistics import EQUIVALENCE, summarize
+from repro.tables.statistics import Mean, mean_of, power
 
 SUPPORTED, CONTRADICTED, OPEN = "supported", "contradicted", "inconclusive"
 TESTS = ("equivalence", "noninferiority", "superiority", "trend")
+UNIFORM = "uniform attention"  # label of the row that gives every position the same weight
+ENOUGH = 0.8  # power of a test that is large enough
+MOST_SEEDS = 100
 Scores = Mapping[str, Mapping[str, Mapping[int, float]]]  # column -> row -> seed -> score
+Errors = Callable[[str, str, str, str], float]  # (column, metric, row, against) -> standard error over test examples
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """The spread of a difference in earlier runs: its standard deviation over seeds, its standard error over examples."""
+
+    seeds: float = 0.0
+    examples: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -50,6 +74,10 @@ class Claim:
     direction: str = "higher"
     columns: tuple[str, ...] = ("*",)
     pooled: bool = False
+    profile: str = "cpu"
+    worth: float = 0.0
+    pilot: Pilot = Pilot()
+    paper: str = ""
 
     @property
     def sign(self) -> int:
@@ -58,34 +86,100 @@ class Claim:
     @property
     def asks(self) -> str:
         """The tested question as text."""
-        far = f" by more than {self.margin:g}" if self.margin else ""
         return {
             "equivalence": f"within {self.margin:g}", "noninferiority": f"no worse by {self.margin:g}",
-            "superiority": f"{self.direction}{far}", "trend": f"ever {self.direction} from row to row",
+            "superiority": self.direction, "trend": f"ever {self.direction} from row to row",
         }[self.test]  # fmt: skip
+
+    @property
+    def inside(self) -> tuple[float, float]:
+        """The bounds between which a difference in the direction of the claim supports it."""
+        return {
+            "equivalence": (-self.margin, self.margin), "noninferiority": (-self.margin, math.inf),
+        }.get(self.test, (0.0, math.inf))  # fmt: skip
+
+    @property
+    def outside(self) -> list[tuple[float, float]]:
+        """The bounds between which a difference in the direction of the claim contradicts it."""
+        return {
+            "equivalence": [(-math.inf, -self.margin), (self.margin, math.inf)], "noninferiority": [(-math.inf, -self.margin)],
+        }.get(self.test, [(-math.inf, self.margin)])  # fmt: skip
+
+    def power(self, n: int, pilot: Pilot) -> float:
+        """The chance that `n` seeds support the claim for one row: if the true difference is 0 (equivalence,
+        noninferiority) or the margin (superiority, trend).
+        """
+        better = self.test in ("superiority", "trend")
+        return power(n, pilot.seeds, pilot.examples, self.margin if better else 0.0, *self.inside)
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The outcome of a test.
+class Part:
+    """The comparison of one row, in one column or over all of them; numbers are NaN where there is no comparison.
 
-    `word` is SUPPORTED, CONTRADICTED or OPEN. `effect` is the mean difference over `n` seeds, with its 90 % interval
-    from `low` to `high`, all in the metric's unit; a trend has none of these three. `why` is the reason or the name of
-    the test.
+    Attributes:
+        effect, low, high: mean difference and its 95 % interval, in the metric's unit.
+        differences: seed -> difference.
+        columns: column -> mean difference, for a pooled claim.
     """
 
-    word: str
+    row: str
+    column: str
+    outcome: str = OPEN
     effect: float = math.nan
     low: float = math.nan
     high: float = math.nan
     n: int = 0
     why: str = ""
+    differences: Mapping[int, float] = field(default_factory=dict)
+    columns: Mapping[str, float] = field(default_factory=dict)
+    slack: float = -math.inf  # standard errors between the effect and the nearest bound of `Claim.inside`
 
     def text(self, decimals: int) -> str:
         if math.isnan(self.effect):
-            return f"{self.word} ({self.why})"
-        between = "" if math.isnan(self.low) else f" [{self.low:+.{decimals}f}, {self.high:+.{decimals}f}]"
-        return f"{self.word} ({self.effect:+.{decimals}f}{between}, n = {self.n}{f'; {self.why}' if self.why else ''})"
+            return f"{self.outcome} ({self.why})"
+        known = f" [{self.low:+.{decimals}f}, {self.high:+.{decimals}f}]" if math.isfinite(self.low) else ""
+        why = f"; {self.why}" if self.why else ""
+        return f"{self.outcome} ({self.effect:+.{decimals}f}{known}, n = {self.n}{why})"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A claim with its outcome. `part` is the comparison that decides, the one with the least evidence for the claim.
+
+    `power` is that of the part's number of seeds at the pilot's spread, and `needed` the number of seeds for a power of
+    `ENOUGH`; None without a pilot, or if more than `MOST_SEEDS` were needed.
+    """
+
+    claim: Claim
+    outcome: str
+    part: Part
+    parts: tuple[Part, ...] = ()
+    decimals: int = 2
+    power: float | None = None
+    needed: int | None = None
+
+    def values(self) -> dict[str, Any]:
+        """The outcome for a JSON file; numbers that are not known are None."""
+        known = {k: v if math.isfinite(v) else None for k in ("effect", "low", "high") for v in [getattr(self.part, k)]}
+        parts = [{k: v for k, v in asdict(p).items() if k != "slack" and v == v} for p in self.parts]
+        return {
+            "claim": self.claim.claim, "paper": self.claim.paper, "place": self.claim.place, "outcome": self.outcome,
+            "effect": known["effect"], "interval": [known["low"], known["high"]], "n": self.part.n, "power": self.power,
+            "needed": self.needed, "why": self.part.why, "metric": self.claim.metric, "test": self.claim.test,
+            "margin": self.claim.margin, "direction": self.claim.direction, "parts": parts,
+        }  # fmt: skip
+
+    def line(self, labels: Mapping[str, str]) -> str:
+        """The outcome in one sentence; labels: column -> label."""
+        said: dict[str, list[str]] = {}
+        for part in self.parts:
+            where = f" on {labels[part.column].partition(';')[0]}" if part.column and len(labels) > 1 else ""
+            said.setdefault(part.text(self.decimals), []).append(f"{part.row}{where}")
+        each = "; ".join(f"{', '.join(who)}: {text}" for text, who in said.items())
+        against = f" against {self.claim.against}" if self.claim.against else ""
+        asked = f"{self.claim.place}; {self.claim.metric}{against}, {self.claim.asks}"
+        return f"Claim: “{self.claim.claim}” ({asked}): {self.outcome}. {each}."
 
 
 def read(page: Mapping[str, Any], name: str) -> list[Claim]:
@@ -94,7 +188,7 @@ def read(page: Mapping[str, Any], name: str) -> list[Claim]:
     found = []
     for i, one in enumerate(page["claims"], 1):
         where = f"configs/claims/{name}.yaml, claim {i}"
-        if (claim := typed(Claim, one, where, problems)) is not None:
+        if (claim := typed(Claim, {**one, "paper": name}, where, problems)) is not None:
             found.append(claim)
             problems += [f"{where}: {problem}" for problem in _wrong(claim)]
     if problems:
@@ -109,99 +203,133 @@ def _wrong(claim: Claim) -> list[str]:
     for key, allowed in (("test", TESTS), ("direction", ("higher", "lower"))):
         if (value := getattr(claim, key)) not in allowed:
             found.append(f"{key}={value!r} is invalid; allowed: {', '.join(allowed)}")
-    if claim.test in ("equivalence", "noninferiority") and not claim.margin > 0:
-        found.append(f"{claim.test} needs a margin above 0")
+    if not claim.margin > 0:
+        found.append(f"margin={claim.margin:g} must be above 0")
     if claim.test != "trend" and not claim.against:
         found.append(f"{claim.test} needs the row it is `against`")
     return found
 
 
-def decide(differences: Sequence[float], claim: Claim) -> Outcome:
-    """The outcome for the differences between two rows, one per seed."""
-    n = len(differences)
-    if n < 2 or not all(map(math.isfinite, differences)):
-        why = "one seed" if n == 1 else "a score is not a number" if n else "no pair of seeds"
-        return Outcome(OPEN, why=why, n=n)
-    found = summarize(differences)
-    low, high = found.bounds(EQUIVALENCE)
-    if (found.std or 0.0) <= 1e-9 * max(map(abs, differences)):  # rounding errors are not a spread
-        return Outcome(OPEN, found.mean, low, high, n, "the same difference with every seed")
-    ahead = (low, high) if claim.sign > 0 else (-high, -low)  # the interval in the direction of the claim
-    margin = claim.margin
-    if claim.test == "equivalence":
-        inside, outside = -margin < low and high < margin, low > margin or high < -margin
-    else:
-        bound = -margin if claim.test == "noninferiority" else margin
-        inside, outside = ahead[0] > bound, ahead[1] < bound
-    return Outcome(SUPPORTED if inside else CONTRADICTED if outside else OPEN, found.mean, low, high, n)
+def outcome_of(
+    claim: Claim, scores: Scores, errors: Errors, doubts: Mapping[str, Mapping[str, str]], decimals: int
+) -> Outcome:
+    """The outcome of a claim.
 
-
-def trend(rows: Sequence[Mapping[int, float]], claim: Claim) -> Outcome:
-    """Page's test that scores rise (or fall) from row to row, with the seeds as blocks. Source: Page 1963."""
-    seeds = sorted(set.intersection(*(set(r) for r in rows))) if rows else []
-    if len(rows) < 3 or len(seeds) < 2:
-        return Outcome(OPEN, n=len(seeds), why="a trend needs three rows and two seeds")
-    from scipy.stats import page_trend_test
-
-    data = [[claim.sign * r[s] for r in rows] for s in seeds]
-    rising = page_trend_test(data).pvalue < 0.05
-    falling = page_trend_test([line[::-1] for line in data]).pvalue < 0.05
-    word = SUPPORTED if rising else CONTRADICTED if falling else OPEN
-    return Outcome(word, n=len(seeds), why=f"Page's test over {len(seeds)} seeds")
-
-
-def outcomes(claim: Claim, scores: Scores) -> dict[tuple[str, str], Outcome]:
-    """(row, column) -> outcome, for rows with scores.
-
-    The column is "" for a pooled claim. For a trend, the row is the names of all rows joined by " < ".
+    Args:
+        scores: the scores of `claim.metric`.
+        errors: the standard error of a mean difference over test examples.
+        doubts: column -> row -> why the row's scores prove nothing, such as training that has not converged.
+        decimals: of the printed numbers.
     """
     columns = [c for c in scores if any(fnmatch(c, pattern) for pattern in claim.columns)]
+    samples = _samples(claim, {c: scores[c] for c in columns}, errors)
+    if not samples:
+        return Outcome(claim, OPEN, Part("", "", why="no finished cells"), decimals=decimals)
+    level = 0.05 / len(samples)
+    made = []
+    for (row, column), sample in samples.items():
+        at = [column] if column else columns
+        of = (row, claim.against, *(claim.rows if claim.test == "trend" else ()))
+        unsure = [doubts[c][r] for c in at for r in of if r in doubts.get(c, {})]
+        unsure += [why for c in at if claim.worth and (why := _worthless(claim, scores[c]))]
+        made.append(_decided(claim, row, column, sample, level, " and ".join(sorted(set(unsure)))))
+    outcome, decides = _together(made)
+    known = claim.pilot if claim.pilot != Pilot() else None
+    needed = next((n for n in range(2, MOST_SEEDS + 1) if claim.power(n, known) >= ENOUGH), None) if known else None
+    of_n = round(claim.power(decides.n, known), 2) if known and decides.n > 1 else None
+    return Outcome(claim, outcome, decides, tuple(made), decimals, of_n, needed)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """The differences of one comparison: over seeds, the standard error over examples, the means of pooled columns."""
+
+    differences: dict[int, float]
+    error: float
+    columns: dict[str, float]
+    ranks: Sequence[Mapping[int, float]] = ()  # for a trend: row -> seed -> score
+
+
+def _samples(claim: Claim, scores: Scores, errors: Errors) -> dict[tuple[str, str], _Sample]:
+    """(row, column) -> sample, for rows with scores; the column is "" for a pooled claim."""
+    found: dict[tuple[str, str], _Sample] = {}
+    pairs = [(row, claim.against) for row in claim.rows]
     if claim.test == "trend":
-        there = {c: [scores[c][r] for r in claim.rows if r in scores[c]] for c in columns}
-        return {(" < ".join(claim.rows), c): trend(r, claim) for c, r in there.items() if len(r) == len(claim.rows)}
-    found = {}
-    for row in claim.rows:
-        by_column = differences(claim, row, {c: scores[c] for c in columns})
+        pairs = [(claim.rows[-1], claim.rows[0])]
+    for row, against in pairs:
+        by_column = {
+            c: ({s: of[row][s] - of[against][s] for s in sorted(of[row].keys() & of[against].keys())}, errors(c, claim.metric, row, against))
+            for c, of in scores.items() if row in of and against in of
+        }  # fmt: skip
         if claim.pooled and by_column:
-            seeds = sorted(set.intersection(*(set(d) for d in by_column.values())))
-            found[row, ""] = decide([summarize([d[s] for d in by_column.values()]).mean for s in seeds], claim)
+            seeds = sorted(set.intersection(*(set(d) for d, _ in by_column.values())))
+            mean = {s: float(np.mean([d[s] for d, _ in by_column.values()])) for s in seeds}
+            error = math.sqrt(sum(e * e for _, e in by_column.values())) / len(by_column)
+            columns = {c: float(np.mean([d[s] for s in seeds])) for c, (d, _) in by_column.items() if seeds}
+            found[row, ""] = _Sample(mean, error, columns)
         elif not claim.pooled:
-            found |= {(row, c): decide(list(d.values()), claim) for c, d in by_column.items()}
+            for c, (d, e) in by_column.items():
+                ranks = [scores[c].get(r, {}) for r in claim.rows] if claim.test == "trend" else ()
+                found[row if not ranks else " < ".join(claim.rows), c] = _Sample(d, e, {}, ranks)
     return found
 
 
-def differences(claim: Claim, row: str, scores: Scores) -> dict[str, dict[int, float]]:
-    """Column -> seed -> score of the row minus score of `claim.against`, where both have scores."""
-    both = {c: (of[row], of[claim.against]) for c, of in scores.items() if row in of and claim.against in of}
-    return {c: {s: a[s] - b[s] for s in sorted(a.keys() & b.keys())} for c, (a, b) in both.items()}
+def _worthless(claim: Claim, of: Mapping[str, Mapping[int, float]]) -> str:
+    """Why a column cannot test attention, or an empty string: uniform attention is almost as good, or was not run."""
+    first, uniform = (list(of.get(row, {}).values()) for row in (claim.against or claim.rows[0], UNIFORM))
+    if not uniform or not first:
+        return f"no row of {UNIFORM}, so the worth of attention is not known"
+    worth = claim.sign * (float(np.mean(first)) - float(np.mean(uniform)))
+    return "" if worth >= claim.worth else f"attention is worth {worth:.1f} here, less than {claim.worth:g}"
 
 
-def lines(
-    claims: Sequence[Claim], scores: Mapping[str, Scores], unsure: Mapping[str, Mapping[str, str]],
-    labels: Mapping[str, str], decimals: Mapping[str, int],
-) -> list[str]:  # fmt: skip
-    """One line for each claim that the rows can test.
+def _decided(claim: Claim, row: str, column: str, sample: _Sample, level: float, doubt: str) -> Part:
+    """The outcome of one comparison; `level` is the level of the tests of the opposite."""
+    differences = list(sample.differences.values())
+    part = Part(row, column, n=len(differences), differences=sample.differences, columns=sample.columns)
+    if len(differences) < 2 or not all(map(math.isfinite, differences)):
+        why = "one seed" if len(differences) == 1 else "a score is not a number" if differences else "no pair of seeds"
+        return replace(part, why=doubt or why)
+    found = mean_of(differences, sample.error)
+    low, high = found.interval(0.95)
+    signed = Mean(claim.sign * found.mean, found.error, found.df)
+    rising, falling = _page(sample.ranks, claim.sign) if sample.ranks else (1.0, 1.0)
+    least, most = claim.inside
+    slack = (
+        -math.log(rising) if sample.ranks else min(signed.mean - least, most - signed.mean) / max(found.error, 1e-300)
+    )
+    part = replace(part, effect=found.mean, low=low, high=high, slack=slack)
+    if doubt or found.certain:
+        return replace(part, why=doubt or "the same difference with every seed")
+    if sample.ranks:
+        supports, contradicts = rising < 0.05, falling < level
+    else:
+        supports = _within(signed, claim.inside, 0.05)
+        contradicts = any(_within(signed, bounds, level) for bounds in claim.outside)
+    return replace(part, outcome=SUPPORTED if supports else CONTRADICTED if contradicts else OPEN)
 
-    Args:
-        scores: metric -> `Scores`.
-        unsure: column -> row -> why the row's scores prove nothing, such as training that has not converged.
-        labels: column -> label of the column.
-        decimals: metric -> number of decimals.
-    """
-    told = []
-    for claim in claims:
-        said: dict[str, list[str]] = {}
-        for (row, column), outcome in outcomes(claim, scores.get(claim.metric, {})).items():
-            of = claim.rows if claim.test == "trend" else (row, claim.against)
-            at = [column] if column else [c for c in unsure if any(fnmatch(c, p) for p in claim.columns)]
-            doubt = {unsure[c][r] for c in at for r in of if r in unsure.get(c, {})}
-            text = f"{OPEN} ({' and '.join(sorted(doubt))})" if doubt else outcome.text(decimals[claim.metric])
-            where = f" on {labels[column].partition(';')[0]}" if column and len(labels) > 1 else ""
-            said.setdefault(text, []).append(f"{row}{where}")
-        if said:
-            against = f" against {claim.against}" if claim.against else ""
-            whole = len(said) == 1 and len(claim.rows) > 1
-            each = "; ".join(f"{'all rows' if whole else ', '.join(who)}: {text}" for text, who in said.items())
-            asked = f"{claim.place}; {claim.metric}{against}, {claim.asks}"
-            told.append(f"Claim: “{claim.claim}” ({asked}): {each}.")
-    return told
+
+def _within(mean: Mean, bounds: tuple[float, float], level: float) -> bool:
+    """Whether one-sided tests at `level` show that the mean is between the bounds."""
+    low, high = mean.interval(1 - 2 * level)
+    return bounds[0] < low and high < bounds[1]
+
+
+def _page(rows: Sequence[Mapping[int, float]], sign: int) -> tuple[float, float]:
+    """p-values of Page's tests that scores rise, and fall, from row to row, with the seeds as blocks. Source: Page 1963."""
+    seeds = sorted(set.intersection(*(set(r) for r in rows)))
+    if len(rows) < 3 or len(seeds) < 2:
+        return 1.0, 1.0
+    from scipy.stats import page_trend_test
+
+    data = [[sign * r[s] for r in rows] for s in seeds]
+    return page_trend_test(data).pvalue, page_trend_test([line[::-1] for line in data]).pvalue
+
+
+def _together(parts: Sequence[Part]) -> tuple[str, Part]:
+    """The outcome of a claim about all `parts`, and the part that decides it."""
+    least = sorted(parts, key=lambda p: p.slack)
+    for word in (CONTRADICTED, OPEN, SUPPORTED):
+        if mine := [p for p in least if p.outcome == word]:
+            return word, mine[0]
+    raise AssertionError("a claim without parts")

@@ -98,6 +98,62 @@ def paired_t(a: Sequence[float], b: Sequence[float]) -> float | None:
     return float(2 * stdtr(found.n - 1, -abs(found.mean) / found.std * math.sqrt(found.n)))
 
 
+@dataclass(frozen=True)
+class Mean:
+    """A mean with its standard error and the degrees of freedom of the error."""
+
+    mean: float
+    error: float
+    df: float
+
+    @property
+    def certain(self) -> bool:
+        """Whether all values are the same but for rounding errors, so that their spread is not known."""
+        return self.error <= 1e-9 * max(abs(self.mean), 1e-300)
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """The confidence interval at `level`."""
+        from scipy.special import stdtrit
+
+        half = float(stdtrit(self.df, (1 + level) / 2)) * self.error
+        return self.mean - half, self.mean + half
+
+
+def mean_of(values: Sequence[float], example_error: float = 0.0) -> Mean:
+    """The mean of values, one per seed, for other seeds and other test examples.
+
+    Args:
+        values: at least two.
+        example_error: standard error of the mean if only the test examples are drawn again.
+
+    The two variances are added. The degrees of freedom are those of Satterthwaite 1946: only the variance over seeds is
+    uncertain, because there are hundreds of examples.
+    """
+    found = summarize(values)
+    over_seeds = (found.std or 0.0) ** 2 / found.n
+    total = over_seeds + example_error**2
+    df = (found.n - 1) * (total / over_seeds) ** 2 if over_seeds else math.inf
+    return Mean(found.mean, math.sqrt(total), min(df, 1e6))
+
+
+def power(n: int, std: float, example_error: float, true: float, low: float, high: float) -> float:
+    """The chance that one-sided tests at 5 % with `n` seeds show a mean between `low` and `high`.
+
+    Args:
+        std, example_error: standard deviation over seeds, and standard error over test examples.
+        true: the true mean; the bounds can be infinite.
+    """
+    from scipy.special import ndtr, stdtrit
+    from scipy.stats import chi2
+
+    drawn = chi2.ppf((np.arange(400) + 0.5) / 400, n - 1) / (n - 1) * std**2 / n  # measured variances of the mean
+    total = drawn + example_error**2
+    df = np.minimum((n - 1) * (total / np.maximum(drawn, 1e-300)) ** 2, 1e6)
+    half, error = stdtrit(df, 0.95) * np.sqrt(total), math.sqrt(std**2 / n + example_error**2)
+    above = ndtr((high - half - true) / error) - ndtr((low + half - true) / error)
+    return float(np.maximum(above, 0.0).mean())
+
+
 # ---- several comparisons, ranks
 
 
@@ -165,6 +221,21 @@ def paired_bleu_randomization(a: Sequence[Sequence[float]], b: Sequence[Sequence
     swapped = first.sum(0) - _coins(trials, len(first)) @ (first - second)  # [trials, 10]: first system after the swaps
     observed = abs(_bleu(first.sum(0)) - _bleu(second.sum(0)))
     return _p_value(np.abs(_bleu(swapped) - _bleu(total - swapped)), observed)
+
+
+def example_error(a: np.ndarray, b: np.ndarray, draws: int = 1000) -> float:
+    """Standard error of the difference between two rows, in their mean over seeds, if the test examples are drawn again.
+
+    Args:
+        a, b: the values of each example: [seeds, examples] for a mean, or [seeds, examples, 10] for corpus BLEU (see
+            `paired_bleu_randomization`). The examples are the same.
+        draws: number of bootstrap samples, for BLEU. Source: Koehn 2004.
+    """
+    if a.ndim == 2:
+        return float((a.mean(0) - b.mean(0)).std(ddof=1) / math.sqrt(a.shape[1]))
+    counts = np.random.RandomState(1).multinomial(a.shape[1], [1 / a.shape[1]] * a.shape[1], draws).astype(float)
+    drawn = [_bleu(counts @ x).mean(0) for x in (a, b)]  # [seeds, draws, 10] -> [draws]
+    return float((drawn[0] - drawn[1]).std(ddof=1))
 
 
 def _p_value(drawn: np.ndarray, observed: float) -> float:

@@ -78,8 +78,8 @@ def slots(name: str, overrides: Sequence[str]) -> tuple[Experiment, list[plans.W
 def table(made: plans.Plan, store: Store, failed: Mapping[str, str] | None = None) -> Table:
     """The table of a plan, built from the cells in the store."""
     one = made.experiment
-    records, claims = compose.published(one.published), compose.claims(one.paper)
-    return tables.build(made, store, records, failed or {}, DOCS, claims)
+    claims = [claim for paper in compose.names_in("claims") for claim in compose.claims(paper)]
+    return tables.build(made, store, compose.published(one.published), failed or {}, DOCS, claims)
 
 
 def plan(names: Sequence[str], overrides: Sequence[str]) -> Planned:

@@ -22,7 +22,7 @@ from benchmarks.language_model import report
 from repro.store import archive
 from repro.tables import render
 from sparse_attention import properties
-from tasks.commands import paper_figures, recorded
+from tasks.commands import claims, paper_figures, recorded
 from tasks.commands.recorded import CHECKSUMS, RESULTS, Printed
 
 README = "README.md"
@@ -76,9 +76,10 @@ class Checked:
 
 def expected(results: Path = RESULTS) -> Expected:
     """Compute the expected content of a folder of results. Raises StoreError if a file of records cannot be read."""
-    found = Expected(wrong=contradictions(results))
+    found, built = Expected(wrong=contradictions(results)), []
     for path in recorded.files(results):
         made = recorded.read(path)
+        built.append(made.table)
         text = render.to_markdown(made.table)
         found.tables += recorded.blocks(text)
         if made.more:  # pages show this instead of the table
@@ -88,6 +89,10 @@ def expected(results: Path = RESULTS) -> Expected:
         if made.sweep and (results / "sweeps" / made.sweep).is_dir():
             for name, content in made.files.items():
                 (found.drawn if name.endswith(".svg") else found.files)[f"sweeps/{made.sweep}/{name}"] = content
+    if (results.parent / "claims.md").is_file():
+        tested = claims.of_tables(built)
+        found.files["../claims.md"] = claims.page(tested)
+        found.drawn |= {f"../{name}": picture for name, picture in claims.pictures(tested).items()}
     _of_code(results, found)
     return found
 

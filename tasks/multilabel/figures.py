@@ -1,4 +1,4 @@
-"""Draws Figures 4 and 5 and the JSD curves of Laha et al. 2018 from finished cells, and tests the paper's claims."""
+"""Draws Figures 4 and 5 and the JSD curves of Laha et al. 2018 from finished cells."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from repro.tables import claims as paper_claims
 from tasks.data.files import publish_file
 
 AXES = {
@@ -63,7 +60,7 @@ def collect(finished: Iterable[tuple[str, Mapping[str, Any], Mapping[str, float]
 
 
 def write(points: Sequence[Point], name: str, folder: Path) -> list[Path]:
-    """Write every figure that has cells as PNG and SVG, with its numbers as CSV, and the claims as Markdown.
+    """Write every figure that has cells as PNG and SVG, with its numbers as CSV.
 
     Args:
         name: prefix of the file names, e.g. "laha2018".
@@ -79,7 +76,6 @@ def write(points: Sequence[Point], name: str, folder: Path) -> list[Path]:
             made += draw(shown, score, there, folder / f"{name}_{figure}")
     if points:
         made.append(_written(folder / f"{name}_figure5_numbers.csv", numbers(points).encode()))
-        made.append(_written(folder / f"{name}_figure5_claims.md", claims(points).encode()))
     return made
 
 
@@ -146,12 +142,8 @@ def numbers(points: Sequence[Point]) -> str:
     return text.getvalue()
 
 
-KEYS = {"mean_labels": "mean", "label_range": "range", "length": "length"}  # columns of laha2018_figure5
-PAGE = Path(__file__).parents[2] / "configs" / "claims" / "laha2018.yaml"
-
-
 def page(points: Sequence[Point]) -> str:
-    """Claims and scores of all points in the format of docs/results/multilabel/figure5.md, for `make verify`."""
+    """The scores of all points in the format of docs/results/multilabel/figure5.md, for `make verify`."""
     rows = list(dict.fromkeys(p.row for p in points))
     head = ["setting", *(f"F1 {row}" for row in rows), *(f"labels {row}" for row in rows)]
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
@@ -165,44 +157,4 @@ def page(points: Sequence[Point]) -> str:
                 told.append(f"{of.mean():.{decimals}f}{spread}" if len(of) else "-")
         lines.append("| " + " | ".join(told) + " |")
     scores = "\n".join(lines)
-    return f"## The paper's claims on these numbers\n\n{claims(points)}\n## F1 and number of predicted labels\n\n{scores}\n"
-
-
-def claims(points: Sequence[Point]) -> str:
-    """The paper's claims, tested on these points, as a Markdown table that lists the settings where a claim fails.
-
-    Each test compares means over settings, paired by seed (`paper_claims`), because paired runs share their documents.
-    """
-    every = paper_claims.read(yaml.safe_load(PAGE.read_text(encoding="utf-8")), PAGE.stem)
-    lines = [
-        "| claim of the paper | row | outcome: mean difference [90 % interval] | settings where it holds | where it fails (mean difference) |",
-        "|---|---|---|---:|---|",
-    ]
-    for claim in (c for c in every if c.experiment == "laha2018_figure5"):
-        scores: dict[str, dict[str, Mapping[int, float]]] = {}
-        for p in points:
-            if of := p.scores.get(claim.metric.removeprefix("test/")):
-                scores.setdefault(f"{KEYS[p.setting]}{p.value}", {})[p.row] = of
-        for (row, _), outcome in paper_claims.outcomes(claim, scores).items():
-            chosen = {c: v for c, v in scores.items() if any(fnmatch(c, pattern) for pattern in claim.columns)}
-            means = {
-                c: float(np.mean(list(d.values())))
-                for c, d in paper_claims.differences(claim, row, chosen).items()
-                if d
-            }
-            wrong = [f"{c} ({d:+.4f})" for c, d in means.items() if claim.sign * d <= 0]
-            told = [
-                claim.claim,
-                f"{row} against {claim.against}",
-                outcome.text(4),
-                f"{len(means) - len(wrong)} of {len(means)}",
-            ]
-            lines.append("| " + " | ".join([*told, ", ".join(wrong) or "-"]) + " |")
-    seeds = sorted({seed for p in points for seed in p.scores["f1"]})
-    settings = [s for s in SETTINGS if any(p.setting == s for p in points)]
-    lines += ["", f"Settings with finished cells: {', '.join(settings)}."]
-    lines += [
-        "",
-        f"Seeds {', '.join(map(str, seeds))}; a difference is of the same seed and documents, its mean over the settings.",
-    ]
-    return "\n".join(lines) + "\n"
+    return f"## F1 and number of predicted labels\n\n{scores}\n"

@@ -1,18 +1,32 @@
-"""A paper's claim is supported or contradicted only where the interval of paired differences says so."""
+"""A paper's claim is supported or contradicted only if the intervals of the paired differences show it."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from fnmatch import fnmatch
 
+import numpy as np
 import pytest
 from made_table import SOFTMAX, TUNED
 
 from repro.plan.experiment import ExperimentError
 from repro.tables import build as tables
-from repro.tables.claims import CONTRADICTED, OPEN, SUPPORTED, Claim, decide, differences, outcomes, read, trend
+from repro.tables import statistics
+from repro.tables.claims import CONTRADICTED, OPEN, SUPPORTED, UNIFORM, Claim, Pilot, outcome_of, read
 from tasks.config import compose
 
-BASE = Claim("as good", "section 4", "fake", ("tuned",), "test/bleu", "equivalence", "softmax", 1.0)
+BASE = Claim("as good", "section 4", "fake", ("tuned",), "test/bleu", "equivalence", "softmax", 1.0, profile="demo")
+
+
+def tried(claim, scores, error=0.0, doubts=None):
+    return outcome_of(claim, scores, lambda *_: error, doubts or {}, 2)
+
+
+def of_runs(claim, runs, **options):
+    """The outcome for differences `runs`, one per seed, in column `a`."""
+    seeds = range(len(runs))
+    return tried(claim, {"a": {"softmax": dict.fromkeys(seeds, 0.0), "tuned": dict(zip(seeds, runs))}}, **options)
 
 
 @pytest.mark.parametrize(
@@ -22,28 +36,83 @@ BASE = Claim("as good", "section 4", "fake", ("tuned",), "test/bleu", "equivalen
         ("equivalence", 1.0, (2.0, 2.1, 1.9), CONTRADICTED), ("equivalence", 1.0, (-2.0, -2.1, -1.9), CONTRADICTED),
         ("noninferiority", 1.0, (-0.2, 0.1, -0.1), SUPPORTED), ("noninferiority", 1.0, (5.0, 5.1, 5.2), SUPPORTED),
         ("noninferiority", 1.0, (-2.0, -2.1, -1.9), CONTRADICTED), ("noninferiority", 1.0, (-1.1, -0.9, -1.0), OPEN),
-        ("superiority", 0.0, (0.2, 0.3, 0.25), SUPPORTED), ("superiority", 0.0, (0.2, -0.3, 0.25), OPEN),
-        ("superiority", 0.0, (-0.2, -0.3, -0.25), CONTRADICTED), ("superiority", 0.5, (0.2, 0.3, 0.25), CONTRADICTED),
-        ("superiority", 0.0, (9.0,), OPEN), ("superiority", 0.0, (), OPEN), ("superiority", 0.0, (0.2, float("nan")), OPEN),
-        ("superiority", 0.0, (0.2, 0.2, 0.2), OPEN),
+        ("superiority", 0.1, (0.2, 0.3, 0.25), SUPPORTED), ("superiority", 0.1, (0.2, -0.3, 0.25), OPEN),
+        ("superiority", 0.5, (-0.2, -0.3, -0.25), CONTRADICTED), ("superiority", 0.5, (0.01, -0.01, 0.0), CONTRADICTED),
+        ("superiority", 0.5, (0.1, 0.11, 0.09), SUPPORTED), ("superiority", 1.0, (9.0,), OPEN), ("superiority", 1.0, (), OPEN),
+        ("superiority", 1.0, (0.2, float("nan")), OPEN), ("superiority", 1.0, (0.2, 0.2, 0.2), OPEN),
     ],
 )  # fmt: skip
 def test_outcomes(kind, margin, runs, word):
     claim = replace(BASE, test=kind, margin=margin)
-    assert decide(runs, claim).word == word
-    assert decide([-r for r in runs], replace(claim, direction="lower")).word == word, (
-        "the other way is the mirror image"
-    )
+    assert of_runs(claim, runs).outcome == word
+    assert of_runs(replace(claim, direction="lower"), [-r for r in runs]).outcome == word, "the mirror image"
 
 
-def test_the_interval_is_that_of_a_paired_t_test():
+def test_without_an_error_of_the_examples_the_interval_is_that_of_a_paired_t_test():
     from scipy import stats as reference
 
     a, b = [30.0, 31.0, 29.5, 30.5], [30.4, 31.1, 30.2, 30.6]
-    found = decide([y - x for x, y in zip(a, b)], replace(BASE, test="superiority", margin=0.0))
-    low, high = reference.ttest_rel(b, a).confidence_interval(0.9)
-    assert (found.low, found.high, found.n) == (pytest.approx(low), pytest.approx(high), 4)
-    assert found.text(2).startswith("inconclusive (+0.33 [-0.01, +0.66], n = 4)")
+    found = of_runs(replace(BASE, test="superiority"), [y - x for x, y in zip(a, b)])
+    low, high = reference.ttest_rel(b, a).confidence_interval(0.95)
+    part = found.part
+    assert (part.low, part.high, part.n) == (pytest.approx(low), pytest.approx(high), 4)
+    assert part.text(2) == f"{found.outcome} (+0.33 [-0.13, +0.78], n = 4)"
+
+
+def test_the_sampling_of_examples_widens_the_interval_and_can_undo_a_decision():
+    runs = (0.2, 0.3, 0.25)
+    claim = replace(BASE, test="superiority", margin=0.1)
+    assert of_runs(claim, runs).outcome == SUPPORTED and of_runs(claim, runs, error=0.2).outcome == OPEN
+    # far more error from the examples than from the seeds: the normal distribution
+    part = of_runs(claim, runs, error=0.2).part
+    assert part.high - part.low == pytest.approx(2 * 1.96 * math.sqrt(0.2**2 + 0.05**2 / 3), rel=0.01)
+
+
+def test_coverage_of_the_interval_with_both_sources_of_variation():
+    rng, hits = np.random.RandomState(0), 0
+    for _ in range(2000):
+        of_examples = rng.normal(0, 0.5)
+        low, high = statistics.mean_of(list(of_examples + rng.normal(0, 1.0, 4)), 0.5).interval(0.95)
+        hits += low < 0 < high
+    assert 0.935 < hits / 2000 < 0.985, hits
+
+
+def test_the_error_of_examples_of_a_mean_and_of_bleu():
+    rng = np.random.RandomState(0)
+    a, b = rng.rand(3, 400), rng.rand(3, 400)
+    assert statistics.example_error(a, b) == pytest.approx(np.std((a - b).mean(0), ddof=1) / 20)
+    totals = np.array([12, 11, 10, 9])
+    hits = np.stack([rng.binomial(totals, p, (2, 300, 4)) for p in (0.5, 0.6)])
+    both = np.concatenate([hits, np.broadcast_to(totals, hits.shape), np.full((*hits.shape[:-1], 2), 12)], -1)
+    error = statistics.example_error(both[0], both[1])
+    whole = [statistics._bleu(both[i].sum(1)).mean() for i in (0, 1)]
+    halves = [
+        [statistics._bleu(both[i][:, part].sum(1)).mean() for i in (0, 1)] for part in (slice(0, 150), slice(150, 300))
+    ]
+    apart = abs((halves[0][0] - halves[0][1]) - (halves[1][0] - halves[1][1]))
+    assert 0.1 < error < abs(whole[0] - whole[1]) and apart < 6 * error
+
+
+def test_power_is_the_share_of_simulated_experiments_that_support_the_claim():
+    rng = np.random.RandomState(0)
+    for kind, true, claim in (("equivalence", 0.0, BASE), ("superiority", 1.0, replace(BASE, test="superiority"))):
+        won = sum(
+            of_runs(claim, list(true + rng.normal(0, 0.3) + rng.normal(0, 0.6, 4)), error=0.3).outcome == SUPPORTED
+            for _ in range(600)
+        )
+        assert claim.power(4, Pilot(0.6, 0.3)) == pytest.approx(won / 600, abs=0.06), kind
+    assert BASE.power(30, Pilot(0.6, 0.3)) > 0.85 and BASE.power(30, Pilot(0.6, 2.0)) < 0.1
+
+
+def test_an_outcome_names_the_power_and_the_seeds_that_would_decide():
+    claim = replace(BASE, pilot=Pilot(0.6, 0.1))
+    found = of_runs(claim, (0.9, -0.3))
+    assert found.outcome == OPEN and found.power == round(claim.power(2, claim.pilot), 2)
+    assert claim.power(found.needed, claim.pilot) >= 0.8 > claim.power(found.needed - 1, claim.pilot)
+    assert (
+        of_runs(replace(BASE, pilot=Pilot(0.6, 5.0)), (0.9, -0.3)).needed is None
+        and of_runs(BASE, (0.9, -0.3)).power is None
+    )
 
 
 def test_differences_are_paired_by_seed_and_pooled_over_columns():
@@ -51,48 +120,76 @@ def test_differences_are_paired_by_seed_and_pooled_over_columns():
         "a": {"softmax": {1: 1.0, 2: 2.0, 3: 9.0}, "tuned": {2: 2.5, 1: 1.2}},
         "b": {"softmax": {1: 1.0, 2: 1.0}, "tuned": {1: 2.0, 2: 1.5}, "other": {1: 0.0}},
     }
-    assert differences(BASE, "tuned", scores)["a"] == pytest.approx({1: 0.2, 2: 0.5})
-    assert set(outcomes(BASE, scores)) == {("tuned", "a"), ("tuned", "b")}
-    assert set(outcomes(replace(BASE, columns=("b*",)), scores)) == {("tuned", "b")}
-    (pooled,) = outcomes(replace(BASE, pooled=True), scores).values()
+    assert [p.column for p in tried(BASE, scores).parts] == ["a", "b"]
+    assert tried(BASE, scores).parts[0].differences == pytest.approx({1: 0.2, 2: 0.5})
+    assert [p.column for p in tried(replace(BASE, columns=("b*",)), scores).parts] == ["b"]
+    (pooled,) = tried(replace(BASE, pooled=True), scores, error=0.1).parts
     assert (pooled.effect, pooled.n) == (pytest.approx(((0.2 + 1.0) / 2 + (0.5 + 0.5) / 2) / 2), 2)
-    assert outcomes(replace(BASE, rows=("nobody",)), scores) == {}
+    assert pooled.columns == pytest.approx({"a": 0.35, "b": 0.75})
+    nobody = tried(replace(BASE, rows=("nobody",)), scores)
+    assert (nobody.outcome, nobody.parts, nobody.part.why) == (OPEN, (), "no finished cells")
+
+
+def test_a_claim_about_several_rows_holds_for_each_or_not_at_all():
+    seeds = range(4)
+    near, far, wide = (
+        dict(zip(seeds, runs)) for runs in ((0.1, 0.0, -0.1, 0.05), (3.0, 3.1, 2.9, 3.0), (3.0, -3.0, 1.0, -1.0))
+    )
+    claim = replace(BASE, rows=("near", "other"))
+
+    def both(other):
+        return tried(claim, {"a": {"softmax": dict.fromkeys(seeds, 0.0), "near": near, "other": other}})
+
+    assert both(near).outcome == SUPPORTED
+    assert (both(far).outcome, both(far).part.row) == (CONTRADICTED, "other")
+    assert (both(wide).outcome, both(wide).part.row) == (OPEN, "other")
+    # to contradict one of two comparisons takes 2.5 %: t = 3.1 with 3 degrees of freedom has p = .027
+    edge = {s: 1.1 + v for s, v in zip(seeds, (0.0, 0.2, 0.4, 0.6))}
+    assert (
+        tried(replace(BASE, rows=("other",)), {"a": {"softmax": dict.fromkeys(seeds, 0.0), "other": edge}}).outcome
+        == CONTRADICTED
+    )
+    assert both(edge).outcome == OPEN
 
 
 def test_a_trend_is_page_s_test():
-    up = [{s: r + s / 10 for s in (1, 2, 3)} for r in range(4)]
-    assert trend(up, BASE).word == SUPPORTED and trend(up[::-1], BASE).word == CONTRADICTED
-    assert trend(up, replace(BASE, direction="lower")).word == CONTRADICTED
-    mixed = [up[0], up[2], up[1]]
+    rows = [f"r{i}" for i in range(4)]
+    up = {r: {s: i + s * i / 30 for s in (1, 2, 3)} for i, r in enumerate(rows)}
+    claim = replace(BASE, test="trend", rows=tuple(rows), against="")
+    found = tried(claim, {"a": up})
     assert (
-        trend(mixed, BASE).word == OPEN
-        and trend(up[:2], BASE).word == OPEN
-        and trend([{1: 0.0}] * 4, BASE).word == OPEN
+        found.outcome == SUPPORTED and found.part.row == "r0 < r1 < r2 < r3" and found.part.effect == pytest.approx(3.2)
     )
-    claim = replace(BASE, test="trend", rows=("r0", "r1", "r2", "r3"))
-    rows = {f"r{i}": r for i, r in enumerate(up)}
-    (found,) = outcomes(claim, {"a": rows}).values()
-    assert found.word == SUPPORTED and outcomes(claim, {"a": {"r0": {1: 1.0}}}) == {}
+    assert tried(replace(claim, direction="lower"), {"a": up}).outcome == CONTRADICTED
+    mixed = up | {"r1": up["r2"], "r2": {s: v + (-1) ** s for s, v in up["r1"].items()}, "r3": {1: 1.0, 2: 4.0, 3: 0.5}}
+    assert tried(claim, {"a": mixed}).outcome == OPEN
+
+
+def test_a_setting_in_which_attention_is_worth_little_decides_nothing():
+    seeds = (1, 2, 3)
+    rows = {"softmax": dict.fromkeys(seeds, 30.0), "tuned": dict(zip(seeds, (30.1, 29.9, 30.2)))}
+    claim = replace(BASE, worth=3.0)
+    assert "no row of uniform attention" in tried(claim, {"a": rows}).part.why
+    little = tried(claim, {"a": rows | {UNIFORM: dict.fromkeys(seeds, 28.0)}})
+    assert (little.outcome, little.part.why) == (OPEN, "attention is worth 2.0 here, less than 3")
+    assert tried(claim, {"a": rows | {UNIFORM: dict.fromkeys(seeds, 27.0)}}).outcome == SUPPORTED
 
 
 def test_a_table_shows_its_claims(made):
     # tuned minus softmax: 3 and 4 with the two seeds
-    def told(**options):
-        built = tables.build(*made(SOFTMAX | TUNED, **options), claims=[replace(BASE, test="superiority", margin=0.0)])
+    claim = replace(BASE, test="superiority")
+
+    def told(*claims, **options):
+        built = tables.build(*made(SOFTMAX | TUNED, **options), claims=claims)
+        assert [o.claim for o in built.claims] == [c for c in claims if (c.experiment, c.profile) == ("fake", "demo")]
         return [f for f in built.footers if f.startswith("Claim")]
 
-    assert told() == [
-        "Claim: “as good” (section 4; test/bleu against softmax, higher): tuned: supported (+3.50 [+0.34, +6.66], n = 2)."
-    ]
-    (line,) = told(best={0: 3.0})
-    assert line.endswith("tuned: inconclusive (convergence not recorded)."), "softmax may still have been learning"
-    both = [replace(BASE, rows=("tuned", "softmax"), against="softmax")]
-    (line,) = [
-        f for f in tables.build(*made(SOFTMAX | TUNED, best={0: 3.0}), claims=both).footers if f.startswith("Claim")
-    ]
-    assert line.endswith(": all rows: inconclusive (convergence not recorded).")
-    other = [replace(BASE, experiment="another"), replace(BASE, metric="test/nothing")]
-    assert not any(f.startswith("Claim") for f in tables.build(*made(), claims=other).footers)
+    (line,) = told(claim)
+    assert line.startswith("Claim: “as good” (section 4; test/bleu against softmax, higher): ")
+    assert ". tuned: " in line and "(+3.50 [" in line and "n = 2)" in line
+    (line,) = told(claim, best={0: 3.0})
+    assert line.endswith("n = 2; convergence not recorded)."), "softmax may still have been learning"
+    assert told(replace(claim, experiment="another"), replace(claim, profile="cpu")) == []
 
 
 @pytest.mark.parametrize(
@@ -100,10 +197,11 @@ def test_a_table_shows_its_claims(made):
     [
         ({"tset": "trend"}, r"claim 1\.tset is unknown \(did you mean 'test'\?\)"), ({"rows": []}, "rows must be given"),
         ({"test": "equality"}, "allowed: equivalence, noninferiority, superiority, trend"),
-        ({"direction": "up"}, "allowed: higher, lower"), ({"margin": 0}, "needs a margin above 0"), ({"against": ""}, "needs the row"),
+        ({"direction": "up"}, "allowed: higher, lower"), ({"margin": 0}, "must be above 0"), ({"against": ""}, "needs the row"),
+        ({"pilot": {"seed": 1.0}}, r"pilot\.seed is unknown"),
     ],
 )  # fmt: skip
-def test_a_page_that_is_wrong_is_refused(change, said):
+def test_a_file_with_errors_is_refused(change, said):
     one = {
         "claim": "c",
         "place": "p",
@@ -114,19 +212,18 @@ def test_a_page_that_is_wrong_is_refused(change, said):
         "margin": 1.0,
         "against": "x",
     }
-    assert read({"claims": [one]}, "page") == [Claim("c", "p", "e", ("r",), "m", "equivalence", "x", 1.0)]
+    assert read({"claims": [one]}, "page") == [Claim("c", "p", "e", ("r",), "m", "equivalence", "x", 1.0, paper="page")]
     with pytest.raises(ExperimentError, match=said):
         read({"claims": [one | change]}, "page")
 
 
 @pytest.mark.parametrize("paper", compose.names_in("claims"))
 def test_the_shipped_claims_name_rows_columns_and_metrics_that_exist(paper):
-    from fnmatch import fnmatch
-
     for claim in compose.claims(paper):
         page = compose.page("experiment", claim.experiment)
         labels = {row["label"] for row in page["rows"]}
-        assert {*claim.rows, claim.against} <= labels and page["paper"] == paper
+        assert {*claim.rows, claim.against} <= labels and page.get("paper", paper) == paper
         assert all(any(fnmatch(key, pattern) for key in page["columns"]) for pattern in claim.columns)
         assert any(claim.metric == s["metric"] for column in page["columns"].values() for s in column["show"])
+        assert claim.profile in page["profiles"]
     assert compose.claims("nobody1999") == []

@@ -1,4 +1,4 @@
-"""The figures and claims of Laha et al. 2018 from finished cells."""
+"""The figures of Laha et al. 2018 from finished cells."""
 
 from __future__ import annotations
 
@@ -8,29 +8,6 @@ from tasks.multilabel.figures import Point
 
 def point(row, setting, value, **scores):
     return Point(setting, value, row, {k: dict(enumerate(v, 1)) for k, v in scores.items()})
-
-
-def test_claims_are_tested_on_the_differences_per_seed():
-    made = []
-    for value, low, high in ((2, (0.7, 0.8), (0.9, 0.9)), (9, (0.9, 0.9), (0.8, 0.9))):
-        made += [
-            point("sparsemax+huber", "mean_labels", value, f1=low),
-            point("sparsemax+hinge", "mean_labels", value, f1=high),
-        ]
-    told = [line for line in figures.claims(made).splitlines() if "consistently" in line]
-    # seed 1: (.2 - .1) / 2, seed 2: (.1 + 0) / 2: the same difference twice
-    assert told[0].startswith("| sparsemax+hinge and sparsehg+hinge consistently") and len(told) == 1
-    assert told[0].endswith(
-        "| sparsemax+hinge against sparsemax+huber | inconclusive (+0.0500 [+0.0500, +0.0500], n = 2; the same difference "
-        "with every seed) | 1 of 2 | mean9 (-0.0500) |"
-    )
-    sparse = [
-        point(row, "mean_labels", 2, f1=(v, v + gap, v), labels=(5 - v, 5.0, 5 - v))
-        for row, v, gap in (("sparsemax+huber", 0.5, 0.0), ("sparsemax+hinge", 0.9, 0.1))
-    ]
-    text = figures.claims(sparse)
-    assert "| supported (+0.4333 [+0.3360, +0.5307], n = 3) | 1 of 1 | - |" in text
-    assert "sparser ... predictions | sparsemax+hinge against sparsemax+huber | inconclusive (-0.2667" in text
 
 
 def test_figures_are_written_with_their_numbers(tmp_path):
@@ -71,6 +48,6 @@ def test_every_figure_that_has_cells_is_written(tmp_path):
     names = {path.name for path in figures.write(made, "laha2018", tmp_path)}
     assert names == {
         "laha2018_figure5.png", "laha2018_figure5.svg", "laha2018_jsd.png", "laha2018_jsd.svg",
-        "laha2018_figure5_numbers.csv", "laha2018_figure5_claims.md",
+        "laha2018_figure5_numbers.csv",
     }  # fmt: skip
     assert not figures.write([], "laha2018", tmp_path)

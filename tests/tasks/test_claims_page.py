@@ -1,0 +1,61 @@
+"""docs/claims.md and claims.json: one line, section and picture for each claim."""
+
+from __future__ import annotations
+
+import json
+
+from repro.tables.claims import OPEN, SUPPORTED, Claim, Pilot, outcome_of
+from tasks.commands import claims
+from tasks.config import compose
+
+CLAIM = Claim(
+    "as good",
+    "section 4",
+    "table",
+    ("tuned",),
+    "test/bleu",
+    "equivalence",
+    "softmax",
+    1.0,
+    pilot=Pilot(0.5, 0.1),
+    paper="who2000",
+)
+
+
+def outcome(runs):
+    scores = {"a": {"softmax": dict.fromkeys(range(len(runs)), 0.0), "tuned": dict(enumerate(runs))}}
+    return outcome_of(CLAIM, scores, lambda *_: 0.0, {}, 2)
+
+
+def test_the_page_answers_first_then_shows_every_comparison_with_its_seeds():
+    found = [outcome((0.1, -0.1, 0.05)), outcome((2.0, -2.0))]
+    text = claims.page(found)
+    head, first, second = text.split("## Claim ")
+    assert "1 of 2 claims are decided by our runs: 1 supported, 1 inconclusive." in head
+    assert f"| who2000 | [as good](#claim-1) | supported | +0.02 [-0.24, +0.28] | 3 | {found[0].power:.2f} |" in head
+    assert "![differences with intervals](figures/claims/01.svg)" in first and "+0.10, -0.10, +0.05" in first
+    assert f"**Inconclusive.** {found[1].needed} seeds would decide it with a power of 80%." in second
+    drawn = claims.pictures(found)
+    assert set(drawn) == {"figures/claims/01.svg", "figures/claims/02.svg"} and drawn == claims.pictures(found)
+    assert all(">tuned, a</text>" in picture and "as good" in picture for picture in drawn.values())
+
+
+def test_a_claim_without_records_is_listed_with_the_reason():
+    found = claims.of_tables([])
+    assert len(found) == sum(len(compose.claims(p)) for p in compose.names_in("claims"))
+    assert (
+        all(o.outcome == OPEN and o.part.why.startswith("no records of ") for o in found)
+        and claims.pictures(found) == {}
+    )
+
+
+def test_the_json_has_what_a_reader_needs_and_no_nan():
+    decided, one_seed = outcome((0.1, -0.1, 0.05)).values(), outcome((0.1,)).values()
+    assert decided["outcome"] == SUPPORTED and decided["interval"][0] < decided["effect"] < decided["interval"][1]
+    assert (decided["n"], decided["paper"], one_seed["effect"], one_seed["interval"]) == (
+        3,
+        "who2000",
+        None,
+        [None, None],
+    )
+    json.dumps([decided, one_seed], allow_nan=False)
