@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tasks.data.symbols import PAD
 from tasks.vqa.encode import Encoded, Split
-from tasks.vqa.models._image import Reduced
+from tasks.vqa.models._image import Reduced, cell_weights
 
 
 def inputs_of(encoded: Encoded, split: Split, numbers: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
@@ -98,7 +98,7 @@ def predict(
         numbers = np.arange(start, min(start + batch_size, len(split)))
         logits, reduced = model(**{k: v.to(device) for k, v in inputs_of(encoded, split, numbers).items()})
         on_cpu = Reduced(*(None if t is None else t.cpu() for t in reduced))
-        yield Batch(numbers, logits.float().cpu(), model.cell_weights(on_cpu), on_cpu)
+        yield Batch(numbers, logits.float().cpu(), cell_weights(on_cpu, model.reduce_image.alpha, model.grid), on_cpu)
         done((numbers[-1] + 1) / len(split))
 
 
