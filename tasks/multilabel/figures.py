@@ -13,15 +13,17 @@ from typing import Any
 import numpy as np
 import yaml
 
+from repro.files import write_atomic
 from repro.tables import claims as paper_claims
 from tasks.data.files import publish_file
 
+# Settings of data=synthetic: label of the axis, and name of the setting's columns in laha2018_figure5.
 AXES = {
-    "mean_labels": "mean number of labels",
-    "label_range": "range of the number of labels",
-    "length": "document length",
+    "mean_labels": ("mean number of labels", "mean"),
+    "label_range": ("range of the number of labels", "range"),
+    "length": ("document length", "length"),
 }
-SETTINGS = tuple(AXES)  # of data=synthetic
+SETTINGS = tuple(AXES)
 SCORES = {"f1": "micro-F1", "labels": "predicted labels per document", "jsd": "Jensen-Shannon divergence"}
 # Okabe & Ito's colours, which colour-blind readers can distinguish; markers and dashes differ too.
 STYLES = [
@@ -78,15 +80,10 @@ def write(points: Sequence[Point], name: str, folder: Path) -> list[Path]:
             there = [s for s in settings if any(p.setting == s for p in shown)]
             made += draw(shown, score, there, folder / f"{name}_{figure}")
     if points:
-        made.append(_written(folder / f"{name}_figure5_numbers.csv", numbers(points).encode()))
-        made.append(_written(folder / f"{name}_figure5_claims.md", claims(points).encode()))
+        for ending, text in (("numbers.csv", numbers(points)), ("claims.md", claims(points))):
+            made.append(folder / f"{name}_figure5_{ending}")
+            write_atomic(made[-1], text.encode())
     return made
-
-
-def _written(path: Path, content: bytes) -> Path:
-    with publish_file(path) as temporary:
-        temporary.write_bytes(content)
-    return path
 
 
 def draw(points: Sequence[Point], score: str, settings: Sequence[str], stem: Path) -> list[Path]:
@@ -114,7 +111,7 @@ def draw(points: Sequence[Point], score: str, settings: Sequence[str], stem: Pat
                 [v.std(ddof=1) if len(v) > 1 else 0.0 for v in values],
                 color=colour, marker=marker, ls=dash, ms=4.5, lw=1.6, capsize=2.5, elinewidth=0.9, label=row,
             )  # fmt: skip
-        panel.set_xlabel(AXES[setting])
+        panel.set_xlabel(AXES[setting][0])
         panel.xaxis.get_major_locator().set_params(integer=True)
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
@@ -125,13 +122,12 @@ def draw(points: Sequence[Point], score: str, settings: Sequence[str], stem: Pat
     )
     spread = f"mean and standard deviation over {len(seeds)} seeds" if len(seeds) > 1 else "one seed"
     figure.supxlabel(spread, fontsize=8, color="0.35")
-    made = []
-    for ending, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=ending, **options)
-        made.append(_written(stem.with_suffix(f".{ending}"), buffer.getvalue()))
+    files = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+    for file, options in zip(files, ({"dpi": 160}, {"metadata": {"Date": None}})):
+        with publish_file(file) as temporary:
+            figure.savefig(temporary, format=file.suffix[1:], **options)
     pyplot.close(figure)
-    return made
+    return files
 
 
 def numbers(points: Sequence[Point]) -> str:
@@ -146,7 +142,6 @@ def numbers(points: Sequence[Point]) -> str:
     return text.getvalue()
 
 
-KEYS = {"mean_labels": "mean", "label_range": "range", "length": "length"}  # columns of laha2018_figure5
 PAGE = Path(__file__).parents[2] / "configs" / "claims" / "laha2018.yaml"
 
 
@@ -157,7 +152,7 @@ def page(points: Sequence[Point]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     found = {(p.setting, p.value, p.row): p.scores for p in points}
     for setting, value in dict.fromkeys((p.setting, p.value) for p in points):
-        told = [f"{AXES[setting]} {value}"]
+        told = [f"{AXES[setting][0]} {value}"]
         for score, decimals in (("f1", 3), ("labels", 2)):
             for row in rows:
                 of = np.array(list(found.get((setting, value, row), {}).get(score, {}).values()))
@@ -182,14 +177,11 @@ def claims(points: Sequence[Point]) -> str:
         scores: dict[str, dict[str, Mapping[int, float]]] = {}
         for p in points:
             if of := p.scores.get(claim.metric.removeprefix("test/")):
-                scores.setdefault(f"{KEYS[p.setting]}{p.value}", {})[p.row] = of
+                scores.setdefault(f"{AXES[p.setting][1]}{p.value}", {})[p.row] = of
         for (row, _), outcome in paper_claims.outcomes(claim, scores).items():
             chosen = {c: v for c, v in scores.items() if any(fnmatch(c, pattern) for pattern in claim.columns)}
-            means = {
-                c: float(np.mean(list(d.values())))
-                for c, d in paper_claims.differences(claim, row, chosen).items()
-                if d
-            }
+            differences = paper_claims.differences(claim, row, chosen)
+            means = {c: float(np.mean(list(d.values()))) for c, d in differences.items() if d}
             wrong = [f"{c} ({d:+.4f})" for c, d in means.items() if claim.sign * d <= 0]
             told = [
                 claim.claim,
@@ -198,11 +190,7 @@ def claims(points: Sequence[Point]) -> str:
                 f"{len(means) - len(wrong)} of {len(means)}",
             ]
             lines.append("| " + " | ".join([*told, ", ".join(wrong) or "-"]) + " |")
-    seeds = sorted({seed for p in points for seed in p.scores["f1"]})
-    settings = [s for s in SETTINGS if any(p.setting == s for p in points)]
-    lines += ["", f"Settings with finished cells: {', '.join(settings)}."]
-    lines += [
-        "",
-        f"Seeds {', '.join(map(str, seeds))}; a difference is of the same seed and documents, its mean over the settings.",
-    ]
-    return "\n".join(lines) + "\n"
+    seeds = ", ".join(map(str, sorted({seed for p in points for seed in p.scores["f1"]})))
+    settings = ", ".join(s for s in SETTINGS if any(p.setting == s for p in points))
+    same = "a difference is of the same seed and documents, its mean over the settings"
+    return "\n".join([*lines, "", f"Settings with finished cells: {settings}.", "", f"Seeds {seeds}; {same}.\n"])
