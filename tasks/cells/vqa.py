@@ -14,7 +14,6 @@ from tasks.data import DataSet
 from tasks.data.images import ImageError
 from tasks.vqa import encode, options
 from tasks.vqa.metrics import MEASURED, baselines, evaluation
-from tasks.vqa.predict import answer
 
 RECIPE = (2, 1)
 METRICS = _training.TRAINING | metrics_of(MEASURED)
@@ -74,9 +73,7 @@ def pictures(config: Mapping[str, Any]) -> Callable[[str], bytes] | None:
 
 def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:
     (model, _), data = load(config, folder), encode.open_encoded(test.folder)
-    split = data.splits["test"]
-    answers = answer(
-        model, data, split, config["decode"]["batch_size"], config["task"]["keep_attention"],
+    return evaluation(
+        model, data, config["decode"]["batch_size"], test.name, config["task"]["keep_attention"],
         lambda share: monitor.stage("answering", share),
     )  # fmt: skip
-    return evaluation(split.questions, answers, test.name)

@@ -11,7 +11,7 @@ import hashlib
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,19 +45,6 @@ def wordpunct_br(text: str) -> list[str]:
 
 
 TOKENIZERS = {"whitespace": str.split, "wordpunct": wordpunct, "wordpunct_br": wordpunct_br}
-
-
-def cutter(options: Encode) -> Callable[[str], list[str]]:
-    """The function text -> tokens for these options.
-
-    A text without tokens becomes the single token `<empty>`, because attention needs at least one position.
-    """
-    tokenize, limit = TOKENIZERS[options.tokenizer], options.max_tokens
-
-    def cut(text: str) -> list[str]:
-        return tokenize(text.lower() if options.lowercase else text)[:limit] or ["<empty>"]
-
-    return cut
 
 
 RECIPE = 3  # raise when a code change gives different ids or vectors for the same options
@@ -261,15 +248,18 @@ def _build_test(
 def _tokenized(
     examples: Sequence[Example], fields: int, options: Encode, label: str, progress: Progress
 ) -> list[list[list[str]]]:
-    """Tokenise the examples; the result is indexed as [field][row] and holds lists of tokens."""
-    cut = cutter(options)
+    """Tokenise the examples; the result is indexed as [field][row] and holds lists of tokens.
+
+    A text without tokens becomes the single token `<empty>`, because attention needs at least one position.
+    """
+    tokenize = TOKENIZERS[options.tokenizer]
     texts: list[list[list[str]]] = [[] for _ in range(fields)]
     with progress.bar(len(examples), label) as bar:
-        for number, example in enumerate(examples, 1):
+        for example in examples:
             for field, text in zip(texts, example.texts, strict=True):
-                field.append(cut(text))
-            if number % 1000 == 0:
-                bar.advance(1000)
+                tokens = tokenize(text.lower() if options.lowercase else text)
+                field.append(tokens[: options.max_tokens] or ["<empty>"])
+            bar.advance(1)
     return texts
 
 

@@ -51,17 +51,12 @@ def further(
         batches: the model's predictions for the split.
     """
     found = {}
-    if "attention" in scores:
-        found |= groups(batches)
+    if "attention" in scores:  # of the model's first attention
+        told = [attention_statistics(next(iter(batch.attention.values())), batch.mask) for batch in batches]
+        found["attention_groups"] = pooled(told, "groups", "rows") or 0.0
     if "faithfulness" in scores:
         found |= faithfulness(model, split, batches, done)
     return found
-
-
-def groups(batches: Sequence[Batch]) -> dict[str, float]:
-    """The metric attention_groups, computed for the model's first attention."""
-    told = [attention_statistics(next(iter(batch.attention.values())), batch.mask) for batch in batches]
-    return {"attention_groups": pooled(told, "groups", "rows") or 0.0}
 
 
 @torch.no_grad()
