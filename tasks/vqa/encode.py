@@ -24,8 +24,8 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -77,9 +77,8 @@ def accuracy(answer: str, answers: Sequence[str]) -> float:
     return soft_scores(answers).get(answer, 0.0)
 
 
-def vocabulary(most_given: Iterable[str], min_count: int) -> list[str]:
-    """Answers given at least `min_count` times, most frequent first; ties are broken alphabetically."""
-    counts = Counter(most_given)
+def vocabulary(counts: Mapping[str, int], min_count: int = 1) -> list[str]:
+    """Words or answers counted at least `min_count` times, most frequent first; ties are broken alphabetically."""
     return sorted((a for a, n in counts.items() if n >= min_count), key=lambda a: (-counts[a], a))
 
 
@@ -118,6 +117,7 @@ class Encoded:
         image_spec: the form in which a model sees an image.
         counts: how often each special case occurred during encoding: description -> count.
         sha256: hash of the content and the options.
+        vectors: initial word vectors [word_count, embed_dim], or None for random ones.
     """
 
     folder: Path
@@ -127,8 +127,8 @@ class Encoded:
     image_spec: ImageSpec
     counts: dict[str, int]
     sha256: str
-    splits: dict[str, Split] = field(default_factory=dict)
-    vectors: np.ndarray | None = None
+    splits: dict[str, Split]
+    vectors: np.ndarray | None
 
     @property
     def word_count(self) -> int:
@@ -169,8 +169,8 @@ def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress)
     images = _images(data, splits, root, progress)
     kept = splits | {"train": [q for q in splits["train"] if q.image in images.index and q.image not in images.bad]}
     seen = Counter(w for q in kept["train"] for w in words_of(q.text))
-    words = sorted(seen, key=lambda w: (-seen[w], w))
-    answers = vocabulary((q.answer for q in kept["train"]), options.min_answer_count)
+    words = vocabulary(seen)
+    answers = vocabulary(Counter(q.answer for q in kept["train"]), options.min_answer_count)
     if not answers:
         raise DataError(
             "nothing is left to train on",
@@ -213,11 +213,10 @@ def open_encoded(folder: str | Path) -> Encoded:
     words = [line.rpartition(" ")[0] for line in (folder / "dict.txt").read_text(encoding="utf-8").split("\n")[:-1]]
     answers = json.loads((folder / "answers.json").read_text(encoding="utf-8"))
     spec = ImageSpec(meta["image"]["kind"], tuple(meta["image"]["grid"]), meta["image"]["channels"])
-    found = Encoded(folder, Encode(**meta["options"]), words, answers, spec, meta["counts"], meta["sha256"])
-    found.splits = {s: _open_split(folder, s) for s in meta["splits"]}
-    if (folder / "vectors.npy").is_file():
-        found.vectors = np.load(folder / "vectors.npy", mmap_mode="r")
-    return found
+    start = np.load(folder / "vectors.npy", mmap_mode="r") if (folder / "vectors.npy").is_file() else None
+    splits = {s: _open_split(folder, s) for s in meta["splits"]}
+    options = Encode(**meta["options"])
+    return Encoded(folder, options, words, answers, spec, meta["counts"], meta["sha256"], splits, start)
 
 
 def keep_encoding(folder: str | Path, to: str | Path) -> None:

@@ -50,23 +50,16 @@ def score(questions: Sequence[Question], answers: Sequence[str]) -> dict[str, fl
 
 def baselines(train: Sequence[Question], test: Sequence[Question], name: str = "test") -> dict[str, dict[str, float]]:
     """Baselines that see no image: the most frequent training answer, overall and for exactly the same question."""
-
-    def most_frequent(key: Callable[[Question], str]) -> Callable[[Question], str]:
-        counts: dict[str, Counter[str]] = defaultdict(Counter)
-        for q in train:
-            counts[key(q)][q.answer] += 1
-        fallback = Counter(q.answer for q in train).most_common(1)[0][0]
-        top = {k: c.most_common(1)[0][0] for k, c in counts.items()}
-        return lambda q: top.get(key(q), fallback)
-
+    given: dict[str, Counter[str]] = defaultdict(Counter)
+    for q in train:
+        given[q.text.lower()][q.answer] += 1
+    top = {question: answers.most_common(1)[0][0] for question, answers in given.items()}
+    fallback = Counter(q.answer for q in train).most_common(1)[0][0]
     systems = {
-        "most frequent answer": most_frequent(lambda q: ""),
-        "question only (its most frequent answer)": most_frequent(lambda q: q.text.lower()),
+        "most frequent answer": [fallback for _ in test],
+        "question only (its most frequent answer)": [top.get(q.text.lower(), fallback) for q in test],
     }
-    return {
-        label: {f"{name}/{k}": v for k, v in score(test, [system(q) for q in test]).items()}
-        for label, system in systems.items()
-    }
+    return {label: {f"{name}/{k}": v for k, v in score(test, answers).items()} for label, answers in systems.items()}
 
 
 def evaluation(

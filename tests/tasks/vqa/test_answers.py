@@ -52,7 +52,7 @@ def test_normalisation(raw, expected):
 
 
 def test_vocabulary_by_count_then_name():
-    assert vocabulary(["b", "a", "b", "a", "c"], 2) == ["a", "b"]
+    assert vocabulary({"b": 2, "a": 2, "c": 1}, 2) == ["a", "b"]
 
 
 def question(answer: str, kind: str) -> Question:
