@@ -62,8 +62,12 @@ def tagged(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor:
         Stopped: the process was asked to stop.
     """
     cell, store = identity.prepare(config_of(config), MODULE, progress=NullProgress()), Store(folder.parents[3])
+
+    def forward(what: str, *told: Any) -> None:
+        monitor.note(*told) if what == "note" else monitor.stage(f"tagger, {told[0]}", 0.0)
+
     while True:
-        outcome = cells.run(cell, store, forward=_passed_on(monitor))
+        outcome = cells.run(cell, store, forward=forward)
         signals.obey()
         if outcome.state == "failed":
             raise RuntimeError(f"the tagger of fertilities, {cell.entry(store).folder}, failed: {outcome.reason}")
@@ -74,13 +78,3 @@ def tagged(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor:
     pairs = encode.open_encoded(prepared.folder)
     made = fertility.with_tagger(pairs, weights, config["paths"]["data"], NullProgress())
     return replace(prepared, folder=str(made.folder))
-
-
-def _passed_on(monitor: Monitor) -> Any:
-    def forward(what: str, *told: Any) -> None:
-        if what == "note":
-            monitor.note(*told)
-        else:
-            monitor.stage(f"tagger, {told[0]}", 0.0)
-
-    return forward

@@ -62,15 +62,15 @@ class TrainingMonitor:
 
 
 def train(
-    family: str, config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor, metrics: Mapping[str, Metric],
-    units: tuple[str, int], keep_encoding: Callable[[str, Path], None],
+    family: str, encode: ModuleType, metrics: Mapping[str, Metric], unit: str, count: Callable[[Any], int],
+    config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor,
 ) -> Training:  # fmt: skip
     """Train, or resume training, with the fairseq plugin; write the best weights and the encoding to `folder`.
 
     Args:
+        encode: module with the family's `open_encoded` and `keep_encoding`.
         metrics: metrics of the family, which define whether a higher or lower `train.best_metric` is better.
-        units: name of the units whose speed is measured, and their number per epoch.
-        keep_encoding: copies the encoding from the prepared data to a folder.
+        unit, count: name of the units whose speed is measured, and how many of them a training split has.
     """
     from tasks.fairseq_plugin import training
 
@@ -78,15 +78,16 @@ def train(
     set_tf32(config)
     better = metrics[config["train"]["best_metric"]].better
     trained = training.train(family, config, Path(prepared.folder), folder, TrainingMonitor(monitor), better)
-    keep_encoding(prepared.folder, folder / ENCODING)
+    encode.keep_encoding(prepared.folder, folder / ENCODING)
     save_weights(trained.model, folder)
     last, seconds = trained.history[-1], sum(row["seconds"] for row in trained.history)
+    units = len(trained.history) * count(encode.open_encoded(prepared.folder).splits["train"])
     values = {k: v for k, v in trained.best.items() if k.startswith("dev/")} | {"best_epoch": trained.best["epoch"]}
     values |= {k: v for k, v in last.items() if k.startswith("train/") or k == "dev/last_gain"}
     values |= {
         "train/seconds": seconds,
         "train/epoch_seconds": seconds / len(trained.history),
-        f"train/{units[0]}_per_second": len(trained.history) * units[1] / max(seconds, 1e-9),
+        f"train/{unit}_per_second": units / max(seconds, 1e-9),
     }
     return Training({k: float(v) for k, v in values.items()})
 
@@ -112,36 +113,25 @@ def save_weights(model: nn.Module, folder: Path) -> None:
     temporary.replace(folder / WEIGHTS)
 
 
-def load_model(family: str, config: Mapping[str, Any], folder: Path, *given: Any) -> nn.Module:
-    """Load the plain torch model of a cell, with its weights, on the configuration's device and in evaluation mode.
+def load(
+    family: str, encode: ModuleType, config: Mapping[str, Any], folder: Path,
+    given: Callable[[Any], Sequence[Any]] = lambda kept: (kept,),
+) -> tuple[nn.Module, Any]:  # fmt: skip
+    """Load the plain torch model of a cell, on the configuration's device and in evaluation mode, and its encoding.
 
     Args:
-        given: further arguments from which models of the family are built.
+        given: what models of the family are built from besides options and mappings, as a function of the encoding.
     """
     set_tf32(config)
-    model = models.build(family, config["model"], config["mapping"], *given)
+    kept = encode.open_encoded(folder / ENCODING)
+    model = models.build(family, config["model"], config["mapping"], *given(kept))
     safetensors.torch.load_model(model, str(folder / WEIGHTS))
-    return model.to(config["runtime"]["device"]).eval()
+    return model.to(config["runtime"]["device"]).eval(), kept
 
 
-def opened(config: Mapping[str, Any], progress: Any) -> DataSet:
+def opened(config: Mapping[str, Any], progress: Any = None) -> DataSet:
     """The data set of a configuration; its records are not read yet."""
     return open_data(config["data"], config["paths"]["data"], progress)
-
-
-def prepared(
-    config: Mapping[str, Any], data: DataSet, encoded: Any, facts: Mapping[str, Any], test: Callable[..., TestSet], progress: Any,
-    shortfalls: Sequence[str] = (),
-) -> Prepared:  # fmt: skip
-    """The encoded train and dev data of `data`, together with its own test set if it has one.
-
-    Args:
-        encoded: the encoded train and dev data.
-        test: function of the family that makes the test set: (config, data, encoding, name, progress) -> test set.
-        shortfalls: shortfalls of the encoding, in addition to those of the data.
-    """
-    own = test(config, data, encoded, "test", progress) if data.fingerprint.get("test") is not None else None
-    return Prepared(encoded.sha256, str(encoded.folder), facts, (*data.shortfalls, *shortfalls), own)
 
 
 def options_of(family: ModuleType, config: Mapping[str, Any], node: str) -> Any:
@@ -149,18 +139,45 @@ def options_of(family: ModuleType, config: Mapping[str, Any], node: str) -> Any:
     return read(getattr(family, node.capitalize()), config[node], node)
 
 
-def evaluation_keys(family: ModuleType) -> tuple[str, ...]:
-    """Dotted keys on which a training does not depend: `decode`, and those named by the family's options."""
-    named = [family.EVALUATION_KEYS, family.NOT_IDENTITY]
-    return ("decode", *(f"{node}.{key}" for keys in named for node in keys for key in keys[node]))
-
-
-def facts(
-    data: DataSet, sha256: str, sizes: Mapping[str, int], notes: Sequence[str] = (), **more: Any
-) -> dict[str, Any]:
-    """Facts about the data for the footer of a table.
+def prepared(
+    config: Mapping[str, Any], data: DataSet, encoded: Any, test: Callable[..., TestSet], progress: Any,
+    shortfalls: Sequence[str] = (), notes: Sequence[str] = (), **more: Any,
+) -> Prepared:  # fmt: skip
+    """The encoded train and dev data of `data`, together with its own test set if it has one.
 
     Args:
+        encoded: the encoded train and dev data.
+        test: function of the family that makes the test set: (config, data, encoding, name, progress) -> test set.
+        shortfalls: shortfalls of the encoding, in addition to those of the data.
+        notes, more: see `facts`.
+    """
+    about = facts(data, encoded, notes, **more)
+    own = test(config, data, encoded, "test", progress) if data.fingerprint.get("test") is not None else None
+    return Prepared(encoded.sha256, str(encoded.folder), about, (*data.shortfalls, *shortfalls), own)
+
+
+def prepare_test(
+    encode: ModuleType, test: Callable[..., TestSet], config: Mapping[str, Any], encoding: Path, progress: Any,
+    name: str | None = None,
+) -> TestSet:  # fmt: skip
+    """The test set that a configuration selects, in the vocabulary of `encoding`; by default it has the data's name."""
+    kept = encode.open_encoded(encoding)
+    return test(config, opened(config, progress), kept, name or config["data"]["name"], progress)
+
+
+def test_set(
+    data: DataSet, encoded: Any, name: str, baselines: Mapping[str, Any], notes: Sequence[str] = (), **more: Any
+) -> TestSet:
+    """The test set of `data` under the name `name`, given its encoding; for `notes` and `more` see `facts`."""
+    about = facts(data, encoded, notes, **more)
+    return TestSet(name, encoded.sha256, str(encoded.folder), about, data.shortfalls, baselines)
+
+
+def facts(data: DataSet, encoded: Any, notes: Sequence[str] = (), **more: Any) -> dict[str, Any]:
+    """Facts about encoded data for the footer of a table.
+
+    Args:
+        notes: notes on the encoding, in addition to those of the data.
         more: further facts. If `unknown` ("split.side" -> share of tokens missing from the vocabulary) has a large
             share, a warning is added.
     """
@@ -172,11 +189,6 @@ def facts(
     warning = f"WARNING: the vocabulary lacks {' and '.join(many)}. {REMEDY}"
     return {
         "name": data.name, "provenance": data.provenance, "demo": data.demo, "stands_for": data.stands_for,
-        "notes": [*data.notes, *notes, *([warning] if many else [])], "sizes": dict(sizes), "sha256": sha256,
+        "notes": [*data.notes, *notes, *([warning] if many else [])],
+        "sizes": {split: len(part) for split, part in encoded.splits.items()}, "sha256": encoded.sha256,
     } | more  # fmt: skip
-
-
-def test_set(data: DataSet, encoded: Any, name: str, baselines: Mapping[str, Any]) -> TestSet:
-    """The test set of `data` under the name `name`, given its encoding."""
-    about = facts(data, encoded.sha256, {"test": len(encoded.splits["test"])})
-    return TestSet(name, encoded.sha256, str(encoded.folder), about, data.shortfalls, baselines)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training, metrics_of
+from repro.protocol import Evaluation, Monitor, Prepared, TestSet, metrics_of
 from tasks.cells import _training
 from tasks.classification import encode, options
 from tasks.classification.faithfulness import METRICS as FURTHER
@@ -18,7 +19,7 @@ from tasks.data.read.vectors import COUNTED
 
 RECIPE = (2, 1)
 METRICS = _training.TRAINING | metrics_of(MEASURED) | FURTHER
-EVALUATION_KEYS = _training.evaluation_keys(options)
+EVALUATION_KEYS = ("decode", "task.keep_attention", "task.scores", "task.deviations")
 LATER_KEYS = ("task.scores",)  # added after cells had ids; while empty, it is not part of an id
 PRELOAD = _training.PRELOAD
 
@@ -33,12 +34,10 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
         )  # fmt: skip
     settings = _training.options_of(options, config, "encode")
     encoded = encode.encode(data, settings, config["paths"]["data"], progress)
-    facts = _training.facts(
-        data, encoded.sha256, encoded.report["sizes"], [_vectors(config, encoded)], vocabulary=[len(encoded.vocabulary)],
-        unknown=encoded.report["unknown"],
+    return _training.prepared(
+        config, data, encoded, _test, progress, encode.shortfalls(settings, encoded), [_vectors(config, encoded)],
+        vocabulary=[len(encoded.vocabulary)], unknown=encoded.report["unknown"],
     )  # fmt: skip
-    short = encode.vectors_shortfall(settings, encoded)
-    return _training.prepared(config, data, encoded, facts, _test, progress, [short] if short else [])
 
 
 def _vectors(config: Mapping[str, Any], encoded: encode.Encoded) -> str:
@@ -51,27 +50,14 @@ def _vectors(config: Mapping[str, Any], encoded: encode.Encoded) -> str:
     return f"{len(encoded.vectors):,} pretrained word vectors, {then}"
 
 
-def prepare_test(config: Mapping[str, Any], encoding: Path, progress: Any, name: str | None = None) -> TestSet:
-    data = _training.opened(config, progress)
-    return _test(config, data, encode.open_encoded(encoding), name or config["data"]["name"], progress)
-
-
 def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, name: str, progress: Any) -> TestSet:
     test = encode.encode_test(data, encoding.folder, config["paths"]["data"], progress)
     return _training.test_set(data, test, name, baselines(encoding, test, name))
 
 
-def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Training:
-    examples = len(encode.open_encoded(prepared.folder).splits["train"])
-    return _training.train(
-        "classification", config, prepared, folder, monitor, METRICS, ("examples", examples), encode.keep_encoding
-    )
-
-
-def load(config: Mapping[str, Any], folder: Path) -> tuple[Any, encode.Encoded]:
-    """Load the trained model of a cell and its encoding."""
-    kept = encode.open_encoded(folder / _training.ENCODING)
-    return _training.load_model("classification", config, folder, kept), kept
+prepare_test = partial(_training.prepare_test, encode, _test)
+train = partial(_training.train, "classification", encode, METRICS, "examples", len)
+load = partial(_training.load, "classification", encode)
 
 
 def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +15,26 @@ from tasks.multilabel.metrics import MEASURED
 
 RECIPE = (2, 1)
 METRICS = metrics_of(MEASURED)
-EVALUATION_KEYS = _training.evaluation_keys(options)
+EVALUATION_KEYS = ("decode", "task.keep_predictions", "task.deviations")
 PRELOAD = ("tasks.multilabel.fitted", "scipy.optimize", "scipy.io.arff", "sklearn.datasets")
 
 
 def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     data = _training.opened(config, progress)
     encoded = encode.encode(data, _training.options_of(options, config, "encode"), config["paths"]["data"], progress)
-    facts = _facts(data, encoded) | {"classes": len(encoded.labels), "features": encoded.features}
-    return _training.prepared(config, data, encoded, facts, _test, progress)
-
-
-def _facts(data: DataSet, encoded: encode.Encoded) -> dict[str, Any]:
-    report = encoded.report
-    return _training.facts(data, encoded.sha256, report["sizes"], cardinality=report["cardinality"])
-
-
-def prepare_test(config: Mapping[str, Any], encoding: Path, progress: Any, name: str | None = None) -> TestSet:
-    data = _training.opened(config, progress)
-    return _test(config, data, encode.open_encoded(encoding), name or config["data"]["name"], progress)
+    return _training.prepared(
+        config, data, encoded, _test, progress,
+        cardinality=encoded.report["cardinality"], classes=len(encoded.labels), features=encoded.features,
+    )  # fmt: skip
 
 
 def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, name: str, progress: Any) -> TestSet:
     test = encode.encode_test(data, encoding.folder, config["paths"]["data"], progress)
-    return TestSet(
-        name, test.sha256, str(test.folder), _facts(data, test), data.shortfalls, fitted.baselines(encoding, test, name)
-    )
+    trivial = fitted.baselines(encoding, test, name)
+    return _training.test_set(data, test, name, trivial, cardinality=test.report["cardinality"])
+
+
+prepare_test = partial(_training.prepare_test, encode, _test)
 
 
 def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Training:
@@ -60,6 +55,5 @@ def load(config: Mapping[str, Any], folder: Path) -> tuple[Any, encode.Encoded]:
 
 def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:
     monitor.stage("testing", 0.0)
-    return fitted.score(
-        load(config, folder)[0], encode.open_encoded(test.folder), test.name, config["task"]["keep_predictions"]
-    )
+    documents = encode.open_encoded(test.folder)
+    return fitted.score(fitted.load(folder), documents, test.name, config["task"]["keep_predictions"])

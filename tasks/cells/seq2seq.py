@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tasks.seq2seq.repetition import repetition
 
 RECIPE = (2, 1)
 METRICS = _training.TRAINING | metrics_of(MEASURED) | REPETITION
-EVALUATION_KEYS = _training.evaluation_keys(options)
+EVALUATION_KEYS = ("decode", "task.scores", "task.keep_attention", "task.deviations")
 LATER_KEYS = ("decode.coverage_penalty",)  # added after cells had ids; while 0, it is not part of an id
 PRELOAD = (*_training.PRELOAD, "sacrebleu.metrics", "rouge_score.rouge_scorer", "sacremoses")
 
@@ -29,34 +29,22 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     data = _training.opened(config, progress)
     settings, root = _training.options_of(options, config, "encode"), config["paths"]["data"]
     encoded = encode.encode(data, settings, root, progress, config["runtime"]["workers"])
-    aligned = _aligned(config, encoded, progress)
-    pairs = aligned if fertility.needed(config) else encoded  # alignments only for scores do not change the id
-    sizes, report = {s: len(part) for s, part in encoded.splits.items()}, encoded.report
+    report = encoded.report
+    if fertility.needed(config):  # alignments only for scores do not change the id
+        encoded = fertility.aligned(encoded, root, progress)
     left_out = ", ".join(f"{n:,} {split}" for split, n in report["left_out"].items() if n)
-    facts = _training.facts(
-        data, pairs.sha256, sizes, [f"Left out for their length: {left_out} pairs."] if left_out else [],
+    found = _training.prepared(
+        config, data, encoded, _test, progress, (), [f"Left out for their length: {left_out} pairs."] if left_out else [],
         vocabulary=[len(encoded.source_vocab), len(encoded.target_vocab)],
         unknown={k: round(v, 4) for k, v in report["unknown"].items()},
     )  # fmt: skip
-    found = _training.prepared(config, data, aligned, facts, _test, progress)
-    found = replace(found, sha256=pairs.sha256, folder=str(pairs.folder))
     return _tagging.named(config, found) if config["model"].get("fertility") == "predicted" else found
 
 
-def _aligned(config: Mapping[str, Any], encoded: encode.Encoded, progress: Any) -> encode.Encoded:
-    """The encoded data, with word alignments added if the model or a score needs them."""
-    if fertility.needed(config) or "repetition" in config["task"]["scores"]:
-        return fertility.aligned(encoded, config["paths"]["data"], progress)
-    return encoded
-
-
-def prepare_test(config: Mapping[str, Any], encoding: Path, progress: Any, name: str | None = None) -> TestSet:
-    data = _training.opened(config, progress)
-    opened = _aligned(config, encode.open_encoded(encoding), progress)
-    return _test(config, data, opened, name or config["data"]["name"], progress)
-
-
 def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, name: str, progress: Any) -> TestSet:
+    root = config["paths"]["data"]
+    if fertility.needed(config) or "repetition" in config["task"]["scores"]:
+        encoding = fertility.aligned(encoding, root, progress)
     theirs = [data.about.get(f"{side}_lang") for side in encode.SIDES]
     ours = [encoding.languages.get(side) for side in encode.SIDES]
     if any(a and b and a != b for a, b in zip(theirs, ours)):
@@ -64,7 +52,7 @@ def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, na
             f"data={data.name} is {'-'.join(map(str, theirs))}, the model translates {'-'.join(map(str, ours))}", data.provenance,
             "set data.source_lang and data.target_lang",
         )  # fmt: skip
-    test = encode.encode_test(data, encoding.folder, config["paths"]["data"], progress, config["runtime"]["workers"])
+    test = encode.encode_test(data, encoding.folder, root, progress, config["runtime"]["workers"])
     trivial = baselines(encoding, test, config["task"]["scores"], name)
     return _training.test_set(data, test, name, trivial)
 
@@ -72,16 +60,12 @@ def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, na
 def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Training:
     if config["model"].get("fertility") == "predicted":
         prepared = _tagging.tagged(config, prepared, folder, monitor)
-    tokens = len(encode.open_encoded(prepared.folder).splits["train"].target.flat)
-    return _training.train(
-        "seq2seq", config, prepared, folder, monitor, METRICS, ("tokens", tokens), encode.keep_encoding
-    )
+    return _trained(config, prepared, folder, monitor)
 
 
-def load(config: Mapping[str, Any], folder: Path) -> tuple[Any, encode.Encoded]:
-    """Load the trained model of a cell and its encoding."""
-    kept = encode.open_encoded(folder / _training.ENCODING)
-    return _training.load_model("seq2seq", config, folder, *kept.sizes), kept
+_trained = partial(_training.train, "seq2seq", encode, METRICS, "tokens", lambda split: len(split.target.flat))
+prepare_test = partial(_training.prepare_test, encode, _test)
+load = partial(_training.load, "seq2seq", encode, given=lambda kept: kept.sizes)
 
 
 def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:

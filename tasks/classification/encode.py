@@ -8,13 +8,11 @@ end symbol separates two texts.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from tasks.classification.options import Encode
 from tasks.config.options import plain, read
 from tasks.data import DataError, DataSet, NullProgress, Progress, content_sha256
 from tasks.data.cache import cached_folder, read_meta, write_meta
+from tasks.data.dataset import fingerprint
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
 from tasks.data.read.vectors import COUNTED, counted_vectors, read_vectors
 from tasks.data.records import Example
@@ -45,28 +44,11 @@ def wordpunct_br(text: str) -> list[str]:
     return first + [token for part in rest for token in ("<br>", *part)]
 
 
-TOKENIZERS: dict[str, Callable[[str], list[str]]] = {
-    "whitespace": str.split,
-    "wordpunct": wordpunct,
-    "wordpunct_br": wordpunct_br,
-}
-
-
-def cutter(options: Encode) -> Callable[[str], list[str]]:
-    """The function text -> tokens for these options.
-
-    A text without tokens becomes the single token `<empty>`, because attention needs at least one position.
-    """
-    tokenize, limit = TOKENIZERS[options.tokenizer], options.max_tokens
-
-    def cut(text: str) -> list[str]:
-        return tokenize(text.lower() if options.lowercase else text)[:limit] or ["<empty>"]
-
-    return cut
+TOKENIZERS = {"whitespace": str.split, "wordpunct": wordpunct, "wordpunct_br": wordpunct_br}
 
 
 RECIPE = 3  # raise when a code change gives different ids or vectors for the same options
-DICT, VECTORS, ROWS = "dict.txt", "vectors.npy", "vector_rows.npy"
+DICT, VECTORS = "dict.txt", "vectors.npy"
 GLOVE_840B = (range(2_196_000, 2_196_100), 300)  # words (counts vary with how a file's last lines were cut), dimensions
 
 
@@ -97,6 +79,7 @@ class Encoded:
     Attributes:
         options: the options used for encoding.
         vocabulary: words in the order of their ids, which start at `FIRST`.
+        vectors: pretrained vectors [found, dim] float32 of the last words, or None.
         sha256: hash of the texts of the splits and the options.
         report: sizes, label counts, unknown words and the source of the vectors, for table footers.
     """
@@ -105,6 +88,7 @@ class Encoded:
     options: Encode
     classes: list[str]
     vocabulary: list[str]
+    vectors: np.ndarray | None
     splits: dict[str, EncodedSplit]
     sha256: str
     report: dict[str, Any]
@@ -114,15 +98,10 @@ class Encoded:
         """Number of ids."""
         return FIRST + len(self.vocabulary)
 
-    @cached_property
-    def vectors(self) -> np.ndarray | None:
-        """Pretrained vectors [found, dim] float32, or None."""
-        return _loaded(self.folder / VECTORS)
-
-    @cached_property
+    @property
     def vector_rows(self) -> np.ndarray | None:
         """Ids [found] of the pretrained vectors, or None."""
-        return _loaded(self.folder / ROWS)
+        return None if self.vectors is None else np.arange(self.size - len(self.vectors), self.size)
 
 
 def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress | None = None) -> Encoded:
@@ -153,11 +132,12 @@ def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress:
 
 
 def open_encoded(folder: str | Path) -> Encoded:
-    """Open a folder made by `encode`, `encode_test` or `keep_encoding`; ids are memory-mapped, not read."""
+    """Open a folder made by `encode`, `encode_test` or `keep_encoding`; ids and vectors are memory-mapped, not read."""
     folder = Path(folder)
     meta = read_meta(folder)
+    vectors = np.load(folder / VECTORS, mmap_mode="c") if (folder / VECTORS).exists() else None
     return Encoded(
-        folder, read(Encode, meta["options"], "encode"), meta["classes"], _words(folder),
+        folder, read(Encode, meta["options"], "encode"), meta["classes"], _words(folder), vectors,
         {split: _open_split(folder, split, meta["fields"]) for split in meta["splits"]}, meta["sha256"], meta["report"],
     )  # fmt: skip
 
@@ -166,32 +146,28 @@ def keep_encoding(folder: str | Path, to: str | Path) -> None:
     """Copy the parts of an encoding that a finished model needs: vocabulary, vectors, options and classes, no texts."""
     folder, to = Path(folder), Path(to)
     to.mkdir(parents=True, exist_ok=True)
-    for name in (DICT, VECTORS, ROWS):
+    for name in (DICT, VECTORS):
         if (folder / name).exists():
             shutil.copyfile(folder / name, to / name)
     write_meta(to, read_meta(folder) | {"splits": []})
 
 
-def vectors_shortfall(options: Encode, encoded: Encoded) -> str | None:
-    """How the word vectors differ from 300-dimensional GloVe 840B, or None if they do not differ."""
+def shortfalls(options: Encode, encoded: Encoded) -> list[str]:
+    """How the word vectors differ from 300-dimensional GloVe 840B; empty if they do not differ."""
     if options.vectors is None:
-        return "random word vectors instead of GloVe 840B"
+        return ["random word vectors instead of GloVe 840B"]
     if options.vectors == COUNTED:
-        return "word vectors counted in the training texts instead of GloVe 840B"
+        return ["word vectors counted in the training texts instead of GloVe 840B"]
     words, dim = encoded.report["vector_file"]
     if words in GLOVE_840B[0] and dim == GLOVE_840B[1]:
-        return None
-    return f"a file of {words:,} word vectors of {dim} dimensions instead of GloVe 840B"
+        return []
+    return [f"a file of {words:,} word vectors of {dim} dimensions instead of GloVe 840B"]
 
 
 def _identity(options: Encode, vectors: Any) -> dict[str, Any]:
     """The options that affect the result, with the vector file identified by its content."""
     told = plain(options) | {"vectors": vectors}
     return told if options.vectors == COUNTED else {k: v for k, v in told.items() if k != "vector_dim"}
-
-
-def _sha256(*parts: Any) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _stamp(vectors: str | None) -> Any:
@@ -227,9 +203,7 @@ def _build(data: DataSet, options: Encode, folder: Path, progress: Progress) -> 
     (folder / DICT).write_text("".join(f"{word} {counts[word]}\n" for word in words), encoding="utf-8")
     vector_sha256 = None
     if vectors is not None:
-        rows = np.arange(len(words) - len(vectors), len(words), dtype=np.int64) + FIRST
         np.save(folder / VECTORS, vectors)
-        np.save(folder / ROWS, rows)
         # Vectors counted from the texts are not hashed, since their last digits depend on the machine.
         vector_sha256 = COUNTED if options.vectors == COUNTED else hashlib.sha256(vectors.tobytes()).hexdigest()
     index = {word: i for i, word in enumerate(words, FIRST)}
@@ -241,7 +215,7 @@ def _build(data: DataSet, options: Encode, folder: Path, progress: Progress) -> 
     content = [content_sha256(splits[s]) for s in texts]
     return {
         "name": data.name, "fields": fields, "classes": classes, "options": plain(options), "splits": list(texts),
-        "report": report, "sha256": _sha256(RECIPE, content, classes, _identity(options, vector_sha256)),
+        "report": report, "sha256": fingerprint(RECIPE, content, classes, _identity(options, vector_sha256)),
     }  # fmt: skip
 
 
@@ -267,22 +241,25 @@ def _build_test(
     told = {k: v for k, v in meta.items() if k != "files"}
     return told | {
         "name": data.name, "splits": ["test"], "report": {"sizes": {"test": len(examples)}, "unknown": unknown},
-        "sha256": _sha256(RECIPE, content_sha256(examples), order, meta["sha256"]),
+        "sha256": fingerprint(RECIPE, content_sha256(examples), order, meta["sha256"]),
     }  # fmt: skip
 
 
 def _tokenized(
     examples: Sequence[Example], fields: int, options: Encode, label: str, progress: Progress
 ) -> list[list[list[str]]]:
-    """Tokenise the examples; the result is indexed as [field][row] and holds lists of tokens."""
-    cut = cutter(options)
+    """Tokenise the examples; the result is indexed as [field][row] and holds lists of tokens.
+
+    A text without tokens becomes the single token `<empty>`, because attention needs at least one position.
+    """
+    tokenize = TOKENIZERS[options.tokenizer]
     texts: list[list[list[str]]] = [[] for _ in range(fields)]
     with progress.bar(len(examples), label) as bar:
-        for number, example in enumerate(examples, 1):
+        for example in examples:
             for field, text in zip(texts, example.texts, strict=True):
-                field.append(cut(text))
-            if number % 1000 == 0:
-                bar.advance(1000)
+                tokens = tokenize(text.lower() if options.lowercase else text)
+                field.append(tokens[: options.max_tokens] or ["<empty>"])
+            bar.advance(1)
     return texts
 
 
@@ -329,7 +306,3 @@ def _open_split(folder: Path, split: str, fields: Sequence[str]) -> EncodedSplit
 def _words(folder: Path) -> list[str]:
     """The words of the vocabulary, in the order of their ids, which start at `FIRST`."""
     return [line.rsplit(" ", 1)[0] for line in (folder / DICT).read_text(encoding="utf-8").split("\n")[:-1]]
-
-
-def _loaded(path: Path) -> np.ndarray | None:
-    return np.load(path) if path.exists() else None

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,18 +23,19 @@ from torch import Tensor
 from repro.protocol import Metric
 from sparse_attention.quality import attention_statistics
 from tasks.classification.encode import EncodedSplit
-from tasks.classification.predict import Batch
-from tasks.data.symbols import PAD, UNK
+from tasks.classification.metrics import pooled
+from tasks.classification.predict import Batch, padded
+from tasks.data.symbols import UNK
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
-_WITHOUT = (
-    "class probability of the text minus that %s the attended words, mean over 1 to 50 % of the words and over texts"
+_ERASED = (
+    "class probability of the text minus that {} the attended words, mean over 1 to 50 % of the words and over texts"
 )
 METRICS: Mapping[str, Metric] = {
     m.name: m
     for m in (
-        Metric("comprehensiveness", "probability", 0, 3, None, _WITHOUT.replace("%s", "without"), None),
-        Metric("sufficiency", "probability", 0, 3, None, _WITHOUT.replace("%s", "of"), None),
+        Metric("comprehensiveness", "probability", 0, 3, None, _ERASED.format("without"), None),
+        Metric("sufficiency", "probability", 0, 3, None, _ERASED.format("of"), None),
         Metric("attention_groups", "groups", 0, 2, None, "runs of equal weight among neighbouring words, mean over texts", None),
     )
 }  # fmt: skip
@@ -51,18 +51,12 @@ def further(
         batches: the model's predictions for the split.
     """
     found = {}
-    if "attention" in scores:
-        found |= groups(batches)
+    if "attention" in scores:  # of the model's first attention
+        told = [attention_statistics(next(iter(batch.attention.values())), batch.mask) for batch in batches]
+        found["attention_groups"] = pooled(told, "groups", "rows") or 0.0
     if "faithfulness" in scores:
         found |= faithfulness(model, split, batches, done)
     return found
-
-
-def groups(batches: Sequence[Batch]) -> dict[str, float]:
-    """The metric attention_groups, computed for the model's first attention."""
-    told = [attention_statistics(next(iter(batch.attention.values())), batch.mask) for batch in batches]
-    rows = sum(one["rows"] for one in told)
-    return {"attention_groups": sum(one["groups"] * one["rows"] for one in told if one["rows"]) / rows}
 
 
 @torch.no_grad()
@@ -104,9 +98,7 @@ def probabilities(
 ) -> Tensor:
     """Class probabilities [B, C] for examples whose first text is replaced by the ids `first`."""
     device = next(model.parameters()).device
-    fields: list[Sequence[Any]] = [[row if len(row) else np.array([UNK]) for row in first]]
-    fields += [[field[i] for i in examples] for field in split.fields[1:]]
-    rows = [[torch.from_numpy(np.asarray(row, dtype=np.int64)) for row in field] for field in fields]
-    texts = [torch.nn.utils.rnn.pad_sequence(field, batch_first=True, padding_value=PAD).to(device) for field in rows]
-    logits, _ = model(texts, [torch.tensor([len(row) for row in field]) for field in rows])
+    others = [[field[i] for i in examples] for field in split.fields[1:]]
+    texts, lengths = padded([[row if len(row) else np.array([UNK]) for row in first], *others])
+    logits, _ = model([text.to(device) for text in texts], lengths)
     return logits.float().softmax(-1).cpu()

@@ -12,9 +12,6 @@ from tasks.config.options import REQUIRED, choice, flag, integer, listing, state
 KIND = "texts"
 SCORES = ("attention", "faithfulness")
 TOKENIZERS = ("whitespace", "wordpunct", "wordpunct_br")
-# Keys of the nodes that only evaluation reads; training does not depend on them.
-EVALUATION_KEYS = {"task": ("keep_attention", "scores")}
-NOT_IDENTITY = {"task": ("deviations",)}
 
 
 @dataclass

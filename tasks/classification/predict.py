@@ -28,12 +28,14 @@ class Batch:
 
 def collate(split: EncodedSplit, rows: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
     """Texts [fields][B, L], padded on the right, and their lengths [fields][B], for the examples `rows`."""
-    texts, lengths = [], []
-    for part in split.fields:
-        ids = [torch.from_numpy(part[int(i)].astype(np.int64)) for i in rows]
-        texts.append(torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=PAD))
-        lengths.append(torch.tensor([len(row) for row in ids]))
-    return texts, lengths
+    return padded([[part[int(i)] for i in rows] for part in split.fields])
+
+
+def padded(fields: Sequence[Sequence[np.ndarray]]) -> tuple[list[Tensor], list[Tensor]]:
+    """Rows of ids [fields][B][length] as texts [fields][B, L], padded on the right, and their lengths [fields][B]."""
+    ids = [[torch.from_numpy(np.asarray(row, dtype=np.int64)) for row in field] for field in fields]
+    texts = [torch.nn.utils.rnn.pad_sequence(field, batch_first=True, padding_value=PAD) for field in ids]
+    return texts, [torch.tensor([len(row) for row in field]) for field in ids]
 
 
 @torch.no_grad()

@@ -8,8 +8,6 @@ from tasks.config.options import REQUIRED, listing, stated, text
 from tasks.seq2seq.options import Encode as Encode
 
 KIND = "pairs"
-EVALUATION_KEYS: dict[str, tuple[str, ...]] = {}
-NOT_IDENTITY = {"task": ("deviations",)}
 
 
 @dataclass

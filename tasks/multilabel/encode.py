@@ -98,5 +98,5 @@ def _constant(labels: np.ndarray) -> dict[str, list]:
     """
     order = (-labels.mean(0)).argsort(kind="stable")
     guesses = order.argsort() <= np.arange(len(order))[:, None]  # row k: the k + 1 most frequent labels
-    best = max(guesses, key=lambda guess: micro_f1(np.broadcast_to(guess, labels.shape), labels))
+    best = max(guesses, key=lambda guess: float(micro_f1(np.broadcast_to(guess, labels.shape), labels)))
     return {"labels": best.tolist(), "eta": proportions(labels).mean(0).tolist()}

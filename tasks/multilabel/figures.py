@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from repro.files import write_atomic
 from tasks.data.files import publish_file
 
 AXES = {
@@ -75,14 +76,9 @@ def write(points: Sequence[Point], name: str, folder: Path) -> list[Path]:
             there = [s for s in settings if any(p.setting == s for p in shown)]
             made += draw(shown, score, there, folder / f"{name}_{figure}")
     if points:
-        made.append(_written(folder / f"{name}_figure5_numbers.csv", numbers(points).encode()))
+        made.append(folder / f"{name}_figure5_numbers.csv")
+        write_atomic(made[-1], numbers(points).encode())
     return made
-
-
-def _written(path: Path, content: bytes) -> Path:
-    with publish_file(path) as temporary:
-        temporary.write_bytes(content)
-    return path
 
 
 def draw(points: Sequence[Point], score: str, settings: Sequence[str], stem: Path) -> list[Path]:
@@ -121,13 +117,12 @@ def draw(points: Sequence[Point], score: str, settings: Sequence[str], stem: Pat
     )
     spread = f"mean and standard deviation over {len(seeds)} seeds" if len(seeds) > 1 else "one seed"
     figure.supxlabel(spread, fontsize=8, color="0.35")
-    made = []
-    for ending, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=ending, **options)
-        made.append(_written(stem.with_suffix(f".{ending}"), buffer.getvalue()))
+    files = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+    for file, options in zip(files, ({"dpi": 160}, {"metadata": {"Date": None}})):
+        with publish_file(file) as temporary:
+            figure.savefig(temporary, format=file.suffix[1:], **options)
     pyplot.close(figure)
-    return made
+    return files
 
 
 def numbers(points: Sequence[Point]) -> str:

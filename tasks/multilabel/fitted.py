@@ -17,7 +17,7 @@ from tasks.multilabel.encode import Encoded
 from tasks.multilabel.metrics import MEASURED
 from tasks.multilabel.models.linear import Fit, Output, output_of
 from tasks.multilabel.options import Solver
-from tasks.multilabel.selection import Choice, Grid, folds, predict, refitted, select
+from tasks.multilabel.selection import Choice, Grid, folds, predict, select
 
 WEIGHTS, CHOICE = "weights.safetensors", "choice.json"
 
@@ -45,8 +45,7 @@ def fit(
     pairs = [(train, splits["dev"])] if "dev" in splits else folds(train, tune["folds"], seed)
     output, solver = output_of(task, mapping), Solver(**task["fit"])
     grid = Grid(tune["penalties"], tune["thresholds"], tune["parameters"].get(output.mapping, {}))
-    choice = select(pairs, output, grid, solver, done)
-    choice = dataclasses.replace(choice, model=refitted(train, choice, grid, solver))
+    choice = select(train, pairs, output, grid, solver, done)
     metrics = {"dev/f1": choice.f1, "selected/penalty": choice.penalty, "train/objective": choice.model.objective}
     metrics |= {"train/iterations": choice.model.iterations, "train/seconds": time.process_time() - started}
     if choice.output.dense:
@@ -56,14 +55,9 @@ def fit(
 
 def save(choice: Choice, folder: Path) -> None:
     """Write the weights and the choices."""
-    fitted = dataclasses.asdict(choice.model)
+    told = dataclasses.asdict(choice)
+    fitted = told.pop("model")
     save_file({"weights": np.ascontiguousarray(fitted.pop("weights"))}, folder / WEIGHTS)
-    told = {
-        "output": dataclasses.asdict(choice.output),
-        "penalty": choice.penalty,
-        "threshold": choice.threshold,
-        "f1": choice.f1,
-    }
     (folder / CHOICE).write_text(json.dumps(told | {"fit": fitted}, indent=1), encoding="utf-8")
 
 

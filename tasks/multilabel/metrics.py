@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import rel_entr
 
 from repro.protocol import Metric, Scores
 
 
-def micro_f1(predicted: np.ndarray, true: np.ndarray) -> float:
+def micro_f1(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
     """Micro-averaged F1, ``2 tp / (2 tp + fp + fn)`` over documents and classes; 0 if no label is true or predicted.
 
     Args:
-        predicted, true: bool `[documents, classes]`; for leading dimensions, use `micro_f1s`.
+        predicted, true: bool `[..., documents, classes]`; the result has the leading dimensions, `[...]`.
     """
-    return float(micro_f1s(predicted, true))
-
-
-def micro_f1s(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """:func:`micro_f1` for many predictions at once: `[..., documents, classes]` -> `[...]`."""
     hits = (predicted & true).sum((-2, -1))
     total = predicted.sum((-2, -1)) + true.sum((-2, -1))
     return np.where(total > 0, 2 * hits / np.maximum(total, 1), 0.0)
@@ -26,12 +22,7 @@ def micro_f1s(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
 def jensen_shannon(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """``KL(p || m) / 2 + KL(q || m) / 2``, ``m = (p + q) / 2``, in nats: `[..., classes]` -> `[...]`, at most log 2."""
     m = (p + q) / 2
-
-    def divergence(a: np.ndarray) -> np.ndarray:
-        safe = np.where(a > 0, a, 1.0)
-        return (np.where(a > 0, a, 0.0) * np.log(safe / np.where(m > 0, m, 1.0))).sum(-1)
-
-    return np.maximum((divergence(p) + divergence(q)) / 2, 0.0)
+    return np.maximum((rel_entr(p, m).sum(-1) + rel_entr(q, m).sum(-1)) / 2, 0.0)
 
 
 def proportions(labels: np.ndarray) -> np.ndarray:
@@ -43,7 +34,7 @@ def divergence(predicted: np.ndarray, p: np.ndarray, labels: np.ndarray) -> floa
     return float(jensen_shannon(p, proportions(labels)).mean())
 
 
-# Scorers take predicted bool [n, K], p [n or 1, K] and labels bool [n, K].
+# Scorers take predicted bool [n, K], p [n or 1, K] and labels bool [n, K]; the metrics of the fit have none.
 MEASURED: Scores = {
     metric.name: (metric, scorer)
     for metric, scorer in (
@@ -70,20 +61,14 @@ MEASURED: Scores = {
             Metric("true_labels", "labels", 0, 2, None, "true labels: mean number of a document's labels", None),
             lambda predicted, p, labels: labels.sum(1).mean(),
         ),
+        (Metric("penalty", "", 0, 9, None, "penalty chosen on dev", None), None),
+        (Metric("threshold", "share", 0, 3, None, "p0 chosen on dev", None), None),
+        (Metric("q", "", 0, 2, None, "q of sparsehourglass, chosen on dev", None), None),
+        (Metric("lam", "", 0, 2, None, "lambda, chosen on dev", None), None),
+        (Metric("alpha", "", 0, 2, None, "alpha of entmax, chosen on dev", None), None),
+        (Metric("gamma", "", 0, 2, None, "gamma, chosen on dev", None), None),
+        (Metric("objective", "", 0, 4, None, "objective at the end of the last fit", None), None),
+        (Metric("iterations", "iterations", 0, 0, None, "iterations of the last fit", None), None),
+        (Metric("seconds", "s", 0, 1, None, "processor time of all fits", None), None),
     )
 }  # fmt: skip
-# Metrics of the fit.
-MEASURED |= {
-    metric.name: (metric, None)
-    for metric in (
-        Metric("penalty", "", 0, 9, None, "penalty chosen on dev", None),
-        Metric("threshold", "share", 0, 3, None, "p0 chosen on dev", None),
-        Metric("q", "", 0, 2, None, "q of sparsehourglass, chosen on dev", None),
-        Metric("lam", "", 0, 2, None, "lambda, chosen on dev", None),
-        Metric("alpha", "", 0, 2, None, "alpha of entmax, chosen on dev", None),
-        Metric("gamma", "", 0, 2, None, "gamma, chosen on dev", None),
-        Metric("objective", "", 0, 4, None, "objective at the end of the last fit", None),
-        Metric("iterations", "iterations", 0, 0, None, "iterations of the last fit", None),
-        Metric("seconds", "s", 0, 1, None, "processor time of all fits", None),
-    )
-}

@@ -8,9 +8,6 @@ from tasks.config.options import REQUIRED, anything, choice, flag, integer, list
 
 KIND = "features"
 LOSSES = ("auto", "log", "huber", "hinge", "fenchel_young")
-# Keys of the nodes that only evaluation reads; training does not depend on them.
-EVALUATION_KEYS = {"task": ("keep_predictions",)}
-NOT_IDENTITY = {"task": ("deviations",)}
 
 
 @dataclass

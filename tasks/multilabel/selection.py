@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.multilabel.metrics import micro_f1, micro_f1s, proportions
+from tasks.multilabel.metrics import micro_f1, proportions
 from tasks.multilabel.models.linear import Fit, Output, fit
 from tasks.multilabel.options import Solver
 
@@ -21,13 +21,13 @@ Split = tuple[np.ndarray, np.ndarray]  # features, labels
 
 @dataclass(frozen=True)
 class Choice:
-    """The selected output (with its parameter), penalty and threshold, their dev F1, and the model if there is one."""
+    """The selected output (with its parameter), penalty and threshold, their dev F1, and the model."""
 
     output: Output
     penalty: float
     threshold: float
     f1: float
-    model: Fit | None
+    model: Fit
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ def folds(train: Split, number: int, seed: int) -> list[tuple[Split, Split]]:
 
 
 def select(
-    pairs: Sequence[tuple[Split, Split]], output: Output, grid: Grid, solver: Solver,
+    train: Split, pairs: Sequence[tuple[Split, Split]], output: Output, grid: Grid, solver: Solver,
     done: Callable[[float], None] = lambda share: None,
 ) -> Choice:  # fmt: skip
-    """The best point of the grid by micro-F1 on the dev parts, pooled over `pairs`.
+    """The best point of the grid by micro-F1 on the dev parts, pooled over `pairs`, with its model.
 
     Args:
-        pairs: pairs of (train, dev). If there is only one (a fixed dev set), the result includes the chosen model;
-            otherwise the model must be fitted again.
+        train: all training documents; in a cross-validation, the model of the chosen point is fitted again on these.
+        pairs: pairs of (train, dev): a single one (a fixed dev set), or those of `folds`.
         done: called with the share of fits completed.
     """
     outputs = list(grid.outputs(output))
@@ -77,16 +77,19 @@ def select(
     best: Choice | None = None
     for number, candidate in enumerate(outputs):
         models: list[list[Fit]] = []  # [pair][penalty]
-        for position, (train, _) in enumerate(pairs):
-            models.append(path(train, candidate, grid.penalties, solver))
+        for position, (part, _) in enumerate(pairs):
+            models.append(path(part, candidate, grid.penalties, solver))
             done((number + (position + 1) / len(pairs)) / len(outputs))
         for place, penalty in enumerate(grid.penalties):
             scores = np.concatenate([fits[place].scores(dev[0]) for fits, (_, dev) in zip(models, pairs)])
             threshold, f1 = _threshold(candidate, scores, true, grid.thresholds)
             if best is None or f1 > best.f1:
-                best = Choice(candidate, penalty, threshold, f1, models[0][place] if len(pairs) == 1 else None)
+                best = Choice(candidate, penalty, threshold, f1, models[0][place])
     assert best is not None
-    return best
+    if len(pairs) == 1:
+        return best
+    upto = grid.penalties[: grid.penalties.index(best.penalty) + 1]  # each fit starts from the previous one
+    return replace(best, model=path(train, best.output, upto, solver)[-1])
 
 
 def path(train: Split, output: Output, penalties: Sequence[float], solver: Solver) -> list[Fit]:
@@ -101,19 +104,7 @@ def path(train: Split, output: Output, penalties: Sequence[float], solver: Solve
 def _threshold(
     output: Output, scores: np.ndarray, true: np.ndarray, thresholds: Sequence[float]
 ) -> tuple[float, float]:
-    if not output.dense:
-        return 0.0, micro_f1(predict(output, scores, 0.0), true)
-    p = output.distribution(scores)
-    f1 = micro_f1s(p[None] > np.asarray(thresholds)[:, None, None], true)
-    return float(thresholds[int(f1.argmax())]), float(f1.max())
-
-
-def refitted(train: Split, choice: Choice, grid: Grid, solver: Solver) -> Fit:
-    """The model of the chosen point, fitted on all training documents.
-
-    This is the model from the selection if there is one; otherwise the fits down to its penalty are computed again.
-    """
-    if choice.model is not None:
-        return choice.model
-    upto = list(grid.penalties)[: list(grid.penalties).index(choice.penalty) + 1]
-    return path(train, choice.output, upto, solver)[-1]
+    """The best threshold and its micro-F1; a sparse mapping has the threshold zero."""
+    tried = np.asarray(thresholds if output.dense else [0.0])
+    f1 = micro_f1(output.distribution(scores) > tried[:, None, None], true)
+    return float(tried[f1.argmax()]), float(f1.max())

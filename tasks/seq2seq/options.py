@@ -13,9 +13,6 @@ SCORES = ("bleu", "multi_bleu", "meteor", "rouge_f1", "rouge_recall75")
 LOOKS = ("attention", "repetition")  # not quality, but how outputs attend, repeat and drop words
 TOKENIZERS = ("none", "moses", "moses_lower", "ptb_lower", "ptb_gigaword")
 SUBWORDS = ("none", "bpe", "sentencepiece")
-# Keys of the nodes that only evaluation reads; training does not depend on them.
-EVALUATION_KEYS = {"task": ("scores", "keep_attention")}
-NOT_IDENTITY = {"task": ("deviations",)}
 
 
 @dataclass

@@ -24,8 +24,8 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -44,7 +44,20 @@ from tasks.data.read import vectors
 from tasks.data.records import Question
 from tasks.data.symbols import FIRST, PAD, UNK
 from tasks.vqa.options import Encode
-from tasks.vqa.sizes import ImageSpec
+
+
+@dataclass(frozen=True)
+class ImageSpec:
+    """The form in which a model sees an image.
+
+    kind: "pixels" (uint8 [height, width, 3], read by the model's own CNN) or "features" (regions x channels).
+    grid: (height, width) of the pixels, or (rows, columns) of the feature map. channels: 3, or the number of feature
+    channels.
+    """
+
+    kind: str
+    grid: tuple[int, int]
+    channels: int
 
 
 def soft_scores(answers: Sequence[str]) -> dict[str, float]:
@@ -64,9 +77,8 @@ def accuracy(answer: str, answers: Sequence[str]) -> float:
     return soft_scores(answers).get(answer, 0.0)
 
 
-def vocabulary(most_given: Iterable[str], min_count: int) -> list[str]:
-    """Answers given at least `min_count` times, most frequent first; ties are broken alphabetically."""
-    counts = Counter(most_given)
+def vocabulary(counts: Mapping[str, int], min_count: int = 1) -> list[str]:
+    """Words or answers counted at least `min_count` times, most frequent first; ties are broken alphabetically."""
     return sorted((a for a, n in counts.items() if n >= min_count), key=lambda a: (-counts[a], a))
 
 
@@ -105,6 +117,7 @@ class Encoded:
         image_spec: the form in which a model sees an image.
         counts: how often each special case occurred during encoding: description -> count.
         sha256: hash of the content and the options.
+        vectors: initial word vectors [word_count, embed_dim], or None for random ones.
     """
 
     folder: Path
@@ -114,8 +127,8 @@ class Encoded:
     image_spec: ImageSpec
     counts: dict[str, int]
     sha256: str
-    splits: dict[str, Split] = field(default_factory=dict)
-    vectors: np.ndarray | None = None
+    splits: dict[str, Split]
+    vectors: np.ndarray | None
 
     @property
     def word_count(self) -> int:
@@ -156,8 +169,8 @@ def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress)
     images = _images(data, splits, root, progress)
     kept = splits | {"train": [q for q in splits["train"] if q.image in images.index and q.image not in images.bad]}
     seen = Counter(w for q in kept["train"] for w in words_of(q.text))
-    words = sorted(seen, key=lambda w: (-seen[w], w))
-    answers = vocabulary((q.answer for q in kept["train"]), options.min_answer_count)
+    words = vocabulary(seen)
+    answers = vocabulary(Counter(q.answer for q in kept["train"]), options.min_answer_count)
     if not answers:
         raise DataError(
             "nothing is left to train on",
@@ -169,12 +182,11 @@ def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress)
     def build(folder: Path) -> dict[str, Any]:
         (folder / "dict.txt").write_text("".join(f"{w} {seen[w]}\n" for w in words), encoding="utf-8")
         (folder / "answers.json").write_text(json.dumps(answers, ensure_ascii=False), encoding="utf-8")
-        counts = _write(folder, splits, kept, words, answers, images, options)
+        meta = _write(folder, splits, kept, words, answers, images, options, key)
         if options.vectors is not None:
-            table, missing = starting_vectors(Path(options.vectors), words, progress)
+            table, meta["counts"]["words without a vector"] = starting_vectors(Path(options.vectors), words, progress)
             np.save(folder / "vectors.npy", table)
-            counts["words without a vector"] = missing
-        return _facts(folder, images, options, counts, key)
+        return meta
 
     return open_encoded(cached_folder(root, data.name, key, build, progress))
 
@@ -189,8 +201,7 @@ def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress:
     def build(folder: Path) -> dict[str, Any]:
         for name in VOCABULARY:
             shutil.copyfile(known.folder / name, folder / name)
-        counts = _write(folder, splits, splits, known.words, known.answers, images, known.options)
-        return _facts(folder, images, known.options, counts, key)
+        return _write(folder, splits, splits, known.words, known.answers, images, known.options, key)
 
     return open_encoded(cached_folder(root, f"{data.name}-test", key, build, progress))
 
@@ -202,11 +213,10 @@ def open_encoded(folder: str | Path) -> Encoded:
     words = [line.rpartition(" ")[0] for line in (folder / "dict.txt").read_text(encoding="utf-8").split("\n")[:-1]]
     answers = json.loads((folder / "answers.json").read_text(encoding="utf-8"))
     spec = ImageSpec(meta["image"]["kind"], tuple(meta["image"]["grid"]), meta["image"]["channels"])
-    found = Encoded(folder, Encode(**meta["options"]), words, answers, spec, meta["counts"], meta["sha256"])
-    found.splits = {s: _open_split(folder, s) for s in meta["splits"]}
-    if (folder / "vectors.npy").is_file():
-        found.vectors = np.load(folder / "vectors.npy", mmap_mode="r")
-    return found
+    start = np.load(folder / "vectors.npy", mmap_mode="r") if (folder / "vectors.npy").is_file() else None
+    splits = {s: _open_split(folder, s) for s in meta["splits"]}
+    options = Encode(**meta["options"])
+    return Encoded(folder, options, words, answers, spec, meta["counts"], meta["sha256"], splits, start)
 
 
 def keep_encoding(folder: str | Path, to: str | Path) -> None:
@@ -218,21 +228,14 @@ def keep_encoding(folder: str | Path, to: str | Path) -> None:
     write_meta(to, {k: v for k, v in meta.items() if k not in ("files", "images")} | {"splits": []})
 
 
-def vectors_shortfall(options: Encode) -> tuple[str, ...]:
-    """How the word vectors differ from the paper's (300-dimensional GloVe, as in en_vectors_web_lg), if they do."""
-    return () if options.vectors is not None else ("random word vectors instead of GloVe",)
-
-
-def features_shortfall(spec: ImageSpec) -> tuple[str, ...]:
-    """How the images differ from the paper's grid features, if they do."""
-    if spec == PAPER_IMAGE:
-        return ()
-    what = (
-        "pixels"
-        if spec.kind == "pixels"
-        else f"features of {spec.grid[0]} x {spec.grid[1]} cells and {spec.channels} channels"
-    )
-    return (f"{what} instead of ResNet-152 features of 14 x 14 cells",)
+def shortfalls(options: Encode, spec: ImageSpec) -> list[str]:
+    """How word vectors and images differ from the paper's: 300-d GloVe, as in en_vectors_web_lg, and grid features."""
+    found = ["random word vectors instead of GloVe"] if options.vectors is None else []
+    if spec != PAPER_IMAGE:
+        features = f"features of {spec.grid[0]} x {spec.grid[1]} cells and {spec.channels} channels"
+        what = "pixels" if spec.kind == "pixels" else features
+        found.append(f"{what} instead of ResNet-152 features of 14 x 14 cells")
+    return found
 
 
 def starting_vectors(path: Path, words: Sequence[str], progress: Progress) -> tuple[np.ndarray, int]:
@@ -258,16 +261,6 @@ def _images(data: DataSet, splits: Mapping[str, Sequence[Question]], root: str |
     return data.about["images"](list(keys), Path(root), progress)
 
 
-def _facts(folder: Path, images: Images, options: Encode, counts: Mapping[str, int], sha256: str) -> dict[str, Any]:
-    """The content of meta.json."""
-    return {
-        "options": plain(options), "counts": dict(counts), "sha256": sha256,
-        "image": {"kind": images.kind, "grid": list(images.grid), "channels": images.channels},
-        "images": {"kind": images.kind, "path": images.path},
-        "splits": sorted(p.name.partition(".")[0] for p in folder.glob("*.image.npy")),
-    }  # fmt: skip
-
-
 def _key(splits: Mapping[str, Sequence[Question]], images: Images, options: Encode) -> str:
     settings = plain(options)
     if options.vectors is not None:
@@ -284,9 +277,9 @@ def _key(splits: Mapping[str, Sequence[Question]], images: Images, options: Enco
 
 def _write(
     folder: Path, asked: Mapping[str, Sequence[Question]], kept: Mapping[str, Sequence[Question]], words: Sequence[str],
-    answers: Sequence[str], images: Images, options: Encode,
-) -> dict[str, int]:  # fmt: skip
-    """Write the splits; returns the counts of special cases."""
+    answers: Sequence[str], images: Images, options: Encode, sha256: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Write the splits; returns the content of meta.json."""
     counts: Counter[str] = Counter()
     word_number = {w: i for i, w in enumerate(words, FIRST)}
     answer_number = {a: i for i, a in enumerate(answers)}
@@ -294,9 +287,8 @@ def _write(
         row = {q.image: -1 if q.image in images.bad else images.index.get(q.image, -1) for q in asked[split]}
         counts[f"{split} questions with an unreadable image"] = sum(row[q.image] < 0 for q in asked[split])
         tokens = [[word_number.get(w, UNK) for w in words_of(q.text)] or [UNK] for q in questions]
-        counts[f"{split} questions cut at {options.max_tokens} words"] = sum(
-            len(t) > options.max_tokens for t in tokens
-        )
+        long = sum(len(t) > options.max_tokens for t in tokens)
+        counts[f"{split} questions cut at {options.max_tokens} words"] = long
         soft = [
             {answer_number[a]: s for a, s in soft_scores(q.answers).items() if a in answer_number and s > 0}
             for q in questions
@@ -308,7 +300,11 @@ def _write(
         np.save(folder / f"{split}.image.npy", np.array([row[q.image] for q in questions], np.int64))
         with open(folder / f"{split}.questions.jsonl", "w", encoding="utf-8") as stream:
             stream.writelines(json.dumps(dataclasses.asdict(q), ensure_ascii=False) + "\n" for q in questions)
-    return {k: n for k, n in counts.items() if n}
+    return {
+        "options": plain(options), "counts": {k: n for k, n in counts.items() if n}, "sha256": sha256,
+        "image": {"kind": images.kind, "grid": list(images.grid), "channels": images.channels},
+        "images": {"kind": images.kind, "path": images.path}, "splits": sorted(kept),
+    }  # fmt: skip
 
 
 def _save_rows(folder: Path, name: str, rows: Sequence[Sequence[int] | Mapping[int, float]]) -> None:

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from tasks.config.options import REQUIRED, flag, integer, listing, stated, text
 
 KIND = "questions"
-# Keys of the nodes that only evaluation reads; training does not depend on them.
-EVALUATION_KEYS = {"task": ("keep_attention",)}
-NOT_IDENTITY = {"task": ("deviations",)}
 
 
 @dataclass

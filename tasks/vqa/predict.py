@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from tasks.data.symbols import PAD
 from tasks.vqa.encode import Encoded, Split
-from tasks.vqa.models._image import Reduced
+from tasks.vqa.models._image import Reduced, cell_weights
 
 
 def inputs_of(encoded: Encoded, split: Split, numbers: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
@@ -64,25 +63,6 @@ class Batch(NamedTuple):
     reduced: Reduced
 
 
-@dataclass
-class Answers:
-    """Answers to the questions of a split.
-
-    Attributes:
-        texts, confidence: for each question, the answer and the probability that the model assigns to it.
-        zeros: share of image regions whose weight is exactly zero.
-        grid: (rows, columns) of the regions.
-        attention: arrays for the first questions: "cells/<number>" [columns, rows], the attention per region;
-            "discrete/<number>" [L]; for a density, also "mu/..." and "sigma/..."; for a mixture, also "pi/...".
-    """
-
-    texts: list[str]
-    confidence: list[float]
-    zeros: float
-    grid: tuple[int, int]
-    attention: dict[str, Tensor] = field(default_factory=dict)
-
-
 @torch.no_grad()
 def predict(
     model: nn.Module,
@@ -98,29 +78,5 @@ def predict(
         numbers = np.arange(start, min(start + batch_size, len(split)))
         logits, reduced = model(**{k: v.to(device) for k, v in inputs_of(encoded, split, numbers).items()})
         on_cpu = Reduced(*(None if t is None else t.cpu() for t in reduced))
-        yield Batch(numbers, logits.float().cpu(), model.cell_weights(on_cpu), on_cpu)
+        yield Batch(numbers, logits.float().cpu(), cell_weights(on_cpu, model.reduce_image.alpha, model.grid), on_cpu)
         done((numbers[-1] + 1) / len(split))
-
-
-def answer(
-    model: nn.Module, encoded: Encoded, split: Split, batch_size: int, keep: int,
-    done: Callable[[float], None] = lambda share: None,
-) -> Answers:  # fmt: skip
-    """Answer every question with the answer of the highest logit; keep the attention of the first `keep` questions."""
-    texts: list[str] = []
-    confidence: list[float] = []
-    kept: dict[str, Tensor] = {}
-    zeros = cells = 0
-    for numbers, logits, weights, reduced in predict(model, encoded, split, batch_size, done):
-        best = logits.max(-1)
-        texts += [encoded.answers[i] for i in best.indices.tolist()]
-        confidence += best.values.sigmoid().tolist()
-        zeros, cells = zeros + int(weights.eq(0).sum()), cells + weights.numel()
-        for row, number in enumerate(numbers[numbers < keep].tolist()):
-            # the report draws [steps, source tokens]; with columns as steps and rows as tokens, the image is upright
-            kept[f"cells/{number}"] = weights[row].unflatten(0, model.grid).T.contiguous()
-            kept[f"discrete/{number}"] = reduced.weights[row].float().clone()
-            for name in ("mu", "sigma", "pi"):
-                if (found := getattr(reduced, name)) is not None:
-                    kept[f"{name}/{number}"] = found[row].double().clone()
-    return Answers(texts, confidence, zeros / cells, model.grid, kept)

@@ -26,10 +26,11 @@ import torch
 from torch import Tensor, nn
 
 from sparse_attention.structured.rows import Solution
+from tasks.classification.models._words import WordModel
 from tasks.config.models import Place
 from tasks.config.options import flag, integer, number, stated
-from tasks.data.symbols import FIRST, PAD, UNK
-from tasks.layers import BiLstm, WordVectors
+from tasks.data.symbols import PAD
+from tasks.layers import BiLstm
 
 TEXTS = 2  # per example
 PLACES = {"attention": Place(over=("row", "sequence", "matching"), provides=("transitions",))}
@@ -55,21 +56,12 @@ class Options:
         return table + 8 * h * (e + 4 * h), 2 * examples * tokens * (e + 24 * h)
 
 
-class Model(nn.Module):
-    """Built from `Options`, an encoding (`size`, `classes`, `vectors`, `vector_rows`) and {"attention": mapping}."""
+class Model(WordModel):
+    """Built from `Options`, an encoding (see `WordModel`) and {"attention": mapping}."""
 
     def __init__(self, options: Options, encoded: Any, mappings: Mapping[str, nn.Module]) -> None:
-        super().__init__()
-        size, self.word_dropout = options.hidden_dim, options.word_dropout
-        self.vectors = WordVectors(
-            encoded.size,
-            options.embed_dim,
-            options.embed_range,
-            encoded.vectors,
-            encoded.vector_rows,
-            options.fixed_vectors,
-        )
-        self.dropout = nn.Dropout(options.dropout)
+        super().__init__(options, encoded)
+        size = options.hidden_dim
         self.read = BiLstm(self.vectors.dim, size)
         self.mapping = mappings["attention"]
         self.over = self.mapping.spec.over
@@ -102,7 +94,7 @@ class Model(nn.Module):
     def aligned(self, texts: list[Tensor], lengths: list[Tensor], structures: bool) -> tuple[Any, ...]:
         """States [B, n, 2H] and [B, m, 2H], masks [B, n] and [B, m], and the result of `align` for the states."""
         masks = [text.ne(PAD) for text in texts]
-        a, b = (self.read(self._words(text), length) for text, length in zip(texts, lengths))
+        a, b = (self.read(self.words(text), length) for text, length in zip(texts, lengths))
         pairs = masks[0].unsqueeze(2) & masks[1].unsqueeze(1)
         return (a, b), masks, *self.align(a @ b.transpose(1, 2), pairs, structures)
 
@@ -126,12 +118,6 @@ class Model(nn.Module):
         """Transition scores [words, words]; rows are the words moved from, columns the words moved to."""
         at, most = torch.arange(words, device=self.distances.device), self.distances.numel() // 2
         return self.distances[(at - at.unsqueeze(1)).clamp(-most, most) + most]
-
-    def _words(self, ids: Tensor) -> Tensor:
-        if self.training and self.word_dropout:
-            dropped = torch.rand(ids.shape, device=ids.device) < self.word_dropout
-            ids = ids.masked_fill(dropped & (ids >= FIRST), UNK)
-        return self.dropout(self.vectors(ids))
 
     def _pooled(self, x: Tensor, context: Tensor, mask: Tensor, lengths: Tensor) -> Tensor:
         """Words x and their aligned contexts, both [B, L, 2H], mask [B, L] -> [B, 4H]."""

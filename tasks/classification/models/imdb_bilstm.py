@@ -29,19 +29,15 @@ from sparse_attention.mappings.continuous import (
     matched_sigma_sq,
 )
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
+from tasks.classification.models._words import WordModel
 from tasks.config.models import Place, nodes_at
 from tasks.config.options import REQUIRED, choice, flag, integer, listing, number, stated
 from tasks.data.symbols import PAD
-from tasks.layers import BiLstm, WordVectors, density_alpha, density_on_words
+from tasks.layers import BiLstm, density_alpha, density_on_words
 from tasks.layers.attention import AdditiveAttention, AdditiveScores
 
 TEXTS = 1  # per example
 PLACES = {"attention": Place(over=("row", "density"))}
-
-
-def discrete_mappings() -> tuple[str, ...]:
-    """Allowed values of `discrete`."""
-    return ("none", *sa.names(kind="simplex"))
 
 
 @dataclass
@@ -51,7 +47,7 @@ class Options:
 
     discrete: str = choice(
         REQUIRED,
-        names=discrete_mappings,
+        names=lambda: ("none", *sa.names(kind="simplex")),
         help="with a density: discrete mapping that gives it its moments and is added",
     )
     rbf: int = integer(
@@ -116,20 +112,11 @@ class DocumentCnn(nn.Module):
         return windows.masked_fill(~inside.unsqueeze(1), 0.0).amax(-1)  # zero is the smallest value after ReLU
 
 
-class Model(nn.Module):
-    """Built from `Options`, an encoding (`size`, `classes`, `vectors`, `vector_rows`) and {"attention": mapping}."""
+class Model(WordModel):
+    """Built from `Options`, an encoding (see `WordModel`) and {"attention": mapping}."""
 
     def __init__(self, options: Options, encoded: Any, mappings: Mapping[str, nn.Module]) -> None:
-        super().__init__()
-        self.vectors = WordVectors(
-            encoded.size,
-            options.embed_dim,
-            options.embed_range,
-            encoded.vectors,
-            encoded.vector_rows,
-            options.fixed_vectors,
-        )
-        self.dropout = nn.Dropout(options.dropout)
+        super().__init__(options, encoded)
         self.lstm = BiLstm(self.vectors.dim, options.hidden_dim)
         dim, mapping = 2 * options.hidden_dim, mappings["attention"]
         self.alpha = density_alpha(mapping)
@@ -157,7 +144,7 @@ class Model(nn.Module):
         outside the support.
         """
         mask = texts[0].ne(PAD)
-        states = self.lstm(self.dropout(self.vectors(texts[0])), lengths[0])
+        states = self.lstm(self.words(texts[0]), lengths[0])
         if self.alpha is None:
             context, p = self.attend(None, states, mask=mask)
             attention = {"words": p}

@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tasks.classification.models._words import WordModel
 from tasks.config.models import Place
 from tasks.config.options import flag, integer, number, stated
-from tasks.data.symbols import EOS, FIRST, PAD, UNK
-from tasks.layers import WordVectors
+from tasks.data.symbols import EOS, PAD
 from tasks.layers.attention import AdditiveAttention
 
 TEXTS = 2  # per example
@@ -76,23 +76,14 @@ class Gru(nn.Module):
         return torch.stack(states, 1), h
 
 
-class Model(nn.Module):
-    """Built from `Options`, an encoding (`size`, `classes`, `vectors`, `vector_rows`) and {"attention": mapping}."""
+class Model(WordModel):
+    """Built from `Options`, an encoding (see `WordModel`) and {"attention": mapping}."""
 
     def __init__(self, options: Options, encoded: Any, mappings: Mapping[str, nn.Module]) -> None:
-        super().__init__()
+        super().__init__(options, encoded)
         size = options.hidden_dim
-        self.l2, self.word_dropout = options.l2, options.word_dropout
-        self.vectors = WordVectors(
-            encoded.size,
-            options.embed_dim,
-            options.embed_range,
-            encoded.vectors,
-            encoded.vector_rows,
-            options.fixed_vectors,
-        )
+        self.l2 = options.l2
         self.project = nn.Linear(self.vectors.dim, size)
-        self.dropout = nn.Dropout(options.dropout)
         self.premise, self.hypothesis = Gru(size, size), Gru(size, size)
         self.start = nn.Parameter(torch.zeros(size))
         self.attend = AdditiveAttention(size, size, size, mapping=mappings["attention"])
@@ -123,18 +114,12 @@ class Model(nn.Module):
         premise, hypothesis = texts
         mask = premise.ne(PAD)
         hypothesis = nn.functional.pad(hypothesis, (1, 0), value=EOS)
-        states, last = self.premise(self._words(premise), mask, self.start.expand(len(premise), -1))
-        _, y = self.hypothesis(self._words(hypothesis), hypothesis.ne(PAD), last)
+        states, last = self.premise(self.project(self.words(premise)), mask, self.start.expand(len(premise), -1))
+        _, y = self.hypothesis(self.project(self.words(hypothesis)), hypothesis.ne(PAD), last)
         y = self.dropout(y)
         context, p = self.attend(y, states, mask=mask)
         hidden = torch.tanh(self.classifier(torch.cat((context, y), -1)))
         return self.output(hidden), {"attention": {"premise": p}}
-
-    def _words(self, ids: Tensor) -> Tensor:
-        if self.training and self.word_dropout:
-            dropped = torch.rand(ids.shape, device=ids.device) < self.word_dropout
-            ids = ids.masked_fill(dropped & (ids >= FIRST), UNK)
-        return self.project(self.dropout(self.vectors(ids)))
 
     def penalty(self) -> Tensor | float:
         """(l2 / 2) times the squared norm of all weight matrices except the word vectors."""

@@ -39,7 +39,10 @@ SOLVER = Solver()
 LINE_SEARCH_FAILED = 2
 # The loss of hardmax has its minimum at zero weights; the constrained mappings need bounds.
 FENCHEL_YOUNG = tuple(n for n in losses.REGULARISERS if n != "hardmax" and not n.startswith("constrained"))
-HINGES = ("sparsemax", "sparsegen_lin", "sparsehourglass")
+ALLOWED = {
+    "log": ("softmax",), "huber": ("sparsemax",), "hinge": ("sparsemax", "sparsegen_lin", "sparsehourglass"),
+    "fenchel_young": FENCHEL_YOUNG,
+}  # fmt: skip
 
 
 @dataclass
@@ -62,13 +65,9 @@ class Output:
     corrected: bool = False
 
     def __post_init__(self) -> None:
-        allowed = [
-            *(["log"] if self.mapping == "softmax" else []), *(["huber"] if self.mapping == "sparsemax" else []),
-            *(["hinge"] if self.mapping in HINGES else []),
-            *(["fenchel_young"] if self.mapping in FENCHEL_YOUNG else []),
-        ]  # fmt: skip
+        allowed = [loss for loss, mappings in ALLOWED.items() if self.mapping in mappings]
         if not allowed:
-            known = ", ".join(sorted({*HINGES, *FENCHEL_YOUNG}))
+            known = ", ".join(sorted({*ALLOWED["hinge"], *FENCHEL_YOUNG}))
             raise ValueError(f"mapping={self.mapping} has no multilabel loss; mappings that have one: {known}")
         if self.loss not in ("auto", *allowed):
             choices = ", ".join(["auto", *allowed])
@@ -181,13 +180,8 @@ def fit(
         at = at + 1e-3 * np.abs(at).max() * random.standard_normal(at.shape)
     best, evaluations, iterations = None, 0, 0
     for _ in range(solver.restarts + 1):
-        options = {
-            "maxiter": solver.iterations - iterations,
-            "maxcor": solver.memory,
-            "ftol": solver.tolerance,
-            "gtol": 1e-8,
-        }
-        found = minimize(objective, at, jac=True, method="L-BFGS-B", options=options)
+        limits = {"maxiter": solver.iterations - iterations, "ftol": solver.tolerance, "gtol": 1e-8}
+        found = minimize(objective, at, jac=True, method="L-BFGS-B", options=limits | {"maxcor": solver.memory})
         evaluations, iterations = evaluations + found.nfev, iterations + found.nit
         if best is None or found.fun < best.fun:
             best = found

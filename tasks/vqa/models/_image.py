@@ -76,10 +76,6 @@ class ImageReduction(nn.Module):
         pi = info.mixture.pi if info.mixture is not None else None
         return Reduced(self.merge(context.to(y.dtype)), p, info.mu, info.sigma, pi)
 
-    def cell_weights(self, reduced: Reduced) -> Tensor:
-        """Attention per region [B, L]; see the function of the same name."""
-        return cell_weights(reduced, self.alpha, self.grid)
-
 
 def cell_weights(reduced: Reduced, alpha: float | None, grid: tuple[int, int]) -> Tensor:
     """Attention per image region [B, L]: the discrete weights, or the density at a region's centre times its area.

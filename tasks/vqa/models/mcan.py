@@ -31,7 +31,6 @@ from tasks.data.symbols import PAD
 from tasks.layers import Lstm, density_alpha
 from tasks.vqa.models._image import ImageReduction, Reduced
 from tasks.vqa.models._layers import Layer, QuestionReduction, Scorer, SmallCnn
-from tasks.vqa.sizes import Sizes
 
 PLACES = {"image": Place(over=("row", "grid", "density"))}
 NO_CNN = "model.cnn_channels and model.cnn_strides, for example [32, 64, 64] and [2, 2, 2]"
@@ -93,9 +92,13 @@ class Options:
 
 
 class Model(nn.Module):
-    """Maps words and images to logits of the answers. Raises ValueError if options and data do not match."""
+    """Maps words and images to logits of the answers.
 
-    def __init__(self, options: Options, encoded: Sizes, mappings: Mapping[str, nn.Module]) -> None:
+    Built from `Options`, an encoding (`word_count`, `answer_count`, `image_spec`, `vectors`) and {"image": mapping}.
+    Raises ValueError if options and data do not match.
+    """
+
+    def __init__(self, options: Options, encoded: Any, mappings: Mapping[str, nn.Module]) -> None:
         super().__init__()
         o, images = options, encoded.image_spec
         if images.kind == "pixels" and not o.cnn_channels:
@@ -149,10 +152,6 @@ class Model(nn.Module):
             y = layer.finish(y, x, mask)
         reduced = self.reduce_image(y)
         return self.answer(self.norm(self.reduce_question(x, mask) + reduced.context)), reduced
-
-    def cell_weights(self, reduced: Reduced) -> Tensor:
-        """Attention per region [B, L] of an answer; regions with exactly zero attention did not contribute."""
-        return self.reduce_image.cell_weights(reduced)
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from tasks.classification.encode import (
     encode_test,
     keep_encoding,
     open_encoded,
-    vectors_shortfall,
+    shortfalls,
     wordpunct,
     wordpunct_br,
 )
@@ -131,7 +131,7 @@ def test_pretrained_vectors(tmp_path):
     found = encoded(tmp_path, vectors=str(file), min_count=2)
     assert found.vocabulary == ["b", "a"]  # a is rare and has a vector; zebra is in no training text
     assert found.vectors.tolist() == [[4, 5, 6]] and found.vector_rows.tolist() == [FIRST + 1]
-    assert vectors_shortfall(found.options, found) == "a file of 5 word vectors of 3 dimensions instead of GloVe 840B"
+    assert shortfalls(found.options, found) == ["a file of 5 word vectors of 3 dimensions instead of GloVe 840B"]
     file.write_text("a 4 5 7\n" * 2)
     again = encoded(tmp_path, vectors=str(file), min_count=2)
     assert again.vectors.tolist() == [[4, 5, 7]] and again.sha256 != found.sha256
@@ -139,11 +139,11 @@ def test_pretrained_vectors(tmp_path):
 
 def test_only_glove_840b_is_no_shortfall(tmp_path):
     found = encoded(tmp_path)
-    assert vectors_shortfall(found.options, found) == "random word vectors instead of GloVe 840B"
-    assert "counted in the training texts" in vectors_shortfall(Encode(vectors="ppmi"), found)
+    assert shortfalls(found.options, found) == ["random word vectors instead of GloVe 840B"]
+    assert "counted in the training texts" in shortfalls(Encode(vectors="ppmi"), found)[0]
     for words, dim, wrong in ((2_196_017, 300, False), (2_196_017, 100, True), (400_000, 300, True)):
         found.report["vector_file"] = [words, dim]
-        assert (vectors_shortfall(Encode(vectors="glove.txt"), found) is not None) == wrong
+        assert bool(shortfalls(Encode(vectors="glove.txt"), found)) == wrong
 
 
 def test_a_vector_file_that_does_not_fit_is_refused(tmp_path):

@@ -6,6 +6,7 @@ import bz2
 import csv
 import gzip
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -109,11 +110,12 @@ def test_many_unknown_tokens_are_warned_of(tmp_path, opened):
     path = tmp_path / "own.tsv"
     path.write_text("".join(f"{sentence(i)}\ttext {i}\n" for i in range(300)))
     data = opened("files", path=str(path))
-    facts = _training.facts(data, "0", {}, unknown={"dev.source": 0.34, "dev.target": 0.1, "train.source": 0.02})
+    none = SimpleNamespace(sha256="0", splits={})
+    facts = _training.facts(data, none, unknown={"dev.source": 0.34, "dev.target": 0.1, "train.source": 0.02})
     assert (
         "WARNING: the vocabulary lacks 34% of the tokens of dev.source. Raise encode.vocab_size" in facts["notes"][-1]
     )
-    assert not any("WARNING" in n for n in _training.facts(data, "0", {}, unknown={"dev.source": 0.1})["notes"])
+    assert not any("WARNING" in n for n in _training.facts(data, none, unknown={"dev.source": 0.1})["notes"])
 
 
 TABLE = [('Good, "really"\nyes', "so", "10"), ("Bad", "thus", "2"), ("Fine", "hence", "10"), ("Poor", "ergo", "2")]

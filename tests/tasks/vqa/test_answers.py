@@ -52,7 +52,7 @@ def test_normalisation(raw, expected):
 
 
 def test_vocabulary_by_count_then_name():
-    assert vocabulary(["b", "a", "b", "a", "c"], 2) == ["a", "b"]
+    assert vocabulary({"b": 2, "a": 2, "c": 1}, 2) == ["a", "b"]
 
 
 def question(answer: str, kind: str) -> Question:
@@ -61,10 +61,9 @@ def question(answer: str, kind: str) -> Question:
 
 def test_scores_by_type_and_in_all():
     questions = [question("yes", "yes/no"), question("no", "yes/no"), question("3", "number"), question("dog", "other")]
-    values, signature, each = metrics.score(questions, ["yes", "yes", "3", "cat"])
+    values = metrics.score(questions, ["yes", "yes", "3", "cat"])
     assert values == {"accuracy": 50.0, "accuracy_yes_no": 50.0, "accuracy_number": 100.0, "accuracy_other": 0.0}
-    assert each == [1.0, 0.0, 1.0, 0.0] and "n:4" in signature
-    with pytest.raises(ValueError, match="3 predictions for 4 questions"):
+    with pytest.raises(ValueError, match="zip"):
         metrics.score(questions, ["a"] * 3)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from repro.protocol import Evaluation
 from tasks.config.models import mappings_at
 from tasks.config.options import read
 from tasks.data import DataUnavailable
@@ -29,11 +30,11 @@ def model_of(encoded, mapping: str) -> Model:
 @pytest.fixture(scope="module")
 def answered(encoded, encoded_test):
     """`answered(mapping)`: the test questions answered by an untrained model, batches of ten, attention of six kept."""
-    done: dict[str, predict.Answers] = {}
+    done: dict[str, Evaluation] = {}
 
-    def answered(mapping: str) -> predict.Answers:
+    def answered(mapping: str) -> Evaluation:
         if mapping not in done:
-            done[mapping] = predict.answer(model_of(encoded, mapping), encoded_test, encoded_test.splits["test"], 10, 6)
+            done[mapping] = metrics.evaluation(model_of(encoded, mapping), encoded_test, 10, keep=6)
         return done[mapping]
 
     return answered
@@ -57,20 +58,20 @@ def test_it_learns_a_colour_from_pixels(encoded):
 
 
 def test_answers_do_not_depend_on_the_batches(encoded, encoded_test):
-    part, model = encoded_test.splits["test"], model_of(encoded, "continuous_sparsemax")
+    model = model_of(encoded, "continuous_sparsemax")
     heard: list[float] = []
-    one = predict.answer(model, encoded_test, part, 100, 24)
-    many = predict.answer(model, encoded_test, part, 7, 3, heard.append)
-    assert one.texts == many.texts and one.confidence == pytest.approx(many.confidence, abs=1e-5)
+    one = metrics.evaluation(model, encoded_test, 100, keep=24)
+    many = metrics.evaluation(model, encoded_test, 7, keep=3, done=heard.append)
+    for a, b in zip(one.predictions, many.predictions, strict=True):
+        assert a["output"] == b["output"] and a["score"] == pytest.approx(b["score"], abs=1.1e-4)
     assert heard[-1] == 1 and heard == sorted(heard) and len(heard) == 4
     assert {k.partition("/")[2] for k in many.attention} == {"0", "1", "2"}
-    torch.testing.assert_close(one.attention["cells/2"], many.attention["cells/2"], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(one.attention["test/2"], many.attention["test/2"], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("mapping", ROWS)
-def test_an_evaluation_says_what_the_records_say(answered, encoded_test, mapping):
-    part, answers = encoded_test.splits["test"], answered(mapping)
-    found = metrics.evaluation(part.questions, answers)
+def test_an_evaluation_says_what_the_records_say(answered, mapping):
+    found = answered(mapping)
     records = list(found.predictions)
     by_hand = 100 * np.mean([r["sentence"]["accuracy"] for r in records])
     assert found.metrics["test/accuracy"] == pytest.approx(by_hand, abs=0.01) and len(records) == 24
@@ -81,49 +82,47 @@ def test_an_evaluation_says_what_the_records_say(answered, encoded_test, mapping
         "attention_zeros",
     }
     assert {k.partition("/")[2] for k in (*found.metrics, *found.signatures)} <= set(metrics.MEASURED)
+    assert "|n:24|types:" in found.signatures["test/accuracy"]
     for kind, key in (("yes/no", "accuracy_yes_no"), ("other", "accuracy_other")):
         of_kind = [r["sentence"][key] for r in records if r["answer_type"] == kind]
         assert found.metrics[f"test/{key}"] == pytest.approx(100 * np.mean(of_kind), abs=0.01)
     exported = json.loads(found.files["vqa_results.json"])
-    assert [e["answer"] for e in exported] == [r["output"] for r in records] == answers.texts and exported[0][
-        "question_id"
-    ] == 10_000
+    assert [e["answer"] for e in exported] == [r["output"] for r in records] and exported[0]["question_id"] == 10_000
     shown = {k: v for k, v in found.attention.items() if k.startswith("test/")}
-    rows, columns = answers.grid
+    rows, columns = len(records[5]["source_tokens"]), len(records[5]["output_tokens"])
     assert len(shown) == 6 and all(v.shape == (columns, rows) for v in shown.values())
-    assert len(records[5]["source_tokens"]) == rows and "source_tokens" not in records[6]
+    assert (rows, columns) == (4, 4) and "source_tokens" not in records[6]
     assert ("mu/0" in found.attention) == mapping.startswith("continuous") and ("pi/0" in found.attention) == (
         mapping == "continuous_mixture"
     )
 
 
 def test_zeros_are_those_of_what_is_shown_not_of_the_weights_that_gave_the_moments(encoded, encoded_test):
-    part = encoded_test.splits["test"]
     for mapping, some in (("softmax", False), ("continuous_softmax", False), ("continuous_sparsemax", True)):
         model = model_of(encoded, mapping)
         # one cell far above the others: the density is narrow, softmax weights are still positive
         model.reduce_image.score.register_forward_hook(lambda m, i, scores: scores * 0 + 6.0 * (torch.arange(16) == 5))
-        answers = predict.answer(model, encoded_test, part, 100, 24)
-        shown = torch.stack([answers.attention[f"cells/{i}"] for i in range(24)])
-        discrete = torch.stack([answers.attention[f"discrete/{i}"] for i in range(24)])
-        assert answers.zeros == pytest.approx(shown.eq(0).double().mean().item()) and discrete.gt(0).all()
-        assert (answers.zeros > 0.05) == some, mapping
+        found = metrics.evaluation(model, encoded_test, 100, keep=24)
+        shown, discrete = (torch.stack([found.attention[f"{k}/{i}"] for i in range(24)]) for k in ("test", "discrete"))
+        zeros = found.metrics["test/attention_zeros"]
+        assert zeros == pytest.approx(shown.eq(0).double().mean().item()) and discrete.gt(0).all()
+        assert (zeros > 0.05) == some, mapping
 
 
-def test_another_test_set_has_its_own_prefix(answered, encoded_test):
-    found = metrics.evaluation(encoded_test.splits["test"].questions, answered("softmax"), "nlvr")
+def test_another_test_set_has_its_own_prefix(encoded, encoded_test):
+    found = metrics.evaluation(model_of(encoded, "softmax"), encoded_test, 10, "nlvr", keep=1)
     assert {k.partition("/")[0] for k in found.metrics} == {"nlvr"} and "nlvr/0" in found.attention
     assert {r["set"] for r in found.predictions} == {"nlvr"}
 
 
 @pytest.fixture(scope="module")
-def panels(answered, encoded_test, tmp_path_factory):
+def panels(answered, tmp_path_factory):
     from safetensors.torch import save_file
 
     folder = tmp_path_factory.mktemp("cells")
     found = []
     for mapping in ROWS:
-        kept = metrics.evaluation(encoded_test.splits["test"].questions, answered(mapping))
+        kept = answered(mapping)
         save_file(dict(kept.attention), folder / f"{mapping}.safetensors")
         found.append(
             figures.read_panel(mapping, {"name": mapping}, kept.predictions, folder / f"{mapping}.safetensors")

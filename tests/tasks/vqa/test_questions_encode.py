@@ -14,18 +14,17 @@ from tasks.data import DataError, DataUnavailable, NullProgress, open_data
 from tasks.data.symbols import FIRST, PAD, UNK
 from tasks.vqa import predict
 from tasks.vqa.encode import (
+    ImageSpec,
     accuracy,
     encode,
     encode_test,
-    features_shortfall,
     keep_encoding,
     open_encoded,
+    shortfalls,
     starting_vectors,
-    vectors_shortfall,
     words_of,
 )  # fmt: skip
 from tasks.vqa.options import Encode
-from tasks.vqa.sizes import ImageSpec
 
 QUIET = NullProgress()
 
@@ -132,7 +131,7 @@ def test_features_are_read_from_their_store_and_missing_ones_counted(vqa2_folder
             q.image in lost for q in records[split]
         )
     assert found.counts["train questions with an unreadable image"] >= 7
-    assert found.image_spec == ImageSpec("features", (2, 2), 16) and features_shortfall(found.image_spec)
+    assert found.image_spec == ImageSpec("features", (2, 2), 16)
     assert found.images.rows(np.array([0])).shape == (1, 4, 16)
 
 
@@ -169,9 +168,8 @@ def test_vectors_to_start_from(node, cache, tmp_path):
 
 
 def test_what_falls_short_of_the_papers_inputs():
-    assert vectors_shortfall(Encode()) and not vectors_shortfall(Encode(vectors="glove.txt"))
-    assert "pixels" in features_shortfall(ImageSpec("pixels", (64, 64), 3))[0]
-    assert not features_shortfall(ImageSpec("features", (14, 14), 2048))
+    assert "pixels" in shortfalls(Encode(vectors="glove.txt"), ImageSpec("pixels", (64, 64), 3))[0]
+    assert shortfalls(Encode(), ImageSpec("features", (14, 14), 2048)) == ["random word vectors instead of GloVe"]
 
 
 def test_a_batch_holds_each_image_once(encoded):
