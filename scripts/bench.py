@@ -11,7 +11,6 @@ Examples: python scripts/bench.py                                               
 """
 
 import os
-import sys
 
 from _entry import ROOT, command
 
@@ -25,7 +24,3 @@ def main(
     from benchmarks import commands
 
     commands.mappings(only, shapes, seconds, threads, not no_peers, output)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,7 +11,6 @@ python scripts/bench_training.py --models 'LSTM 128' --mappings sparsemax fusedm
 """
 
 import os
-import sys
 from typing import Literal
 
 from _entry import ROOT, command
@@ -26,7 +25,3 @@ def main(
     from benchmarks import commands
 
     commands.training(models, mappings, turns, device, threads, words, batch, output)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,8 +13,6 @@ Examples: python scripts/compare.py task=toy; python scripts/compare.py task=tra
 Cells with different data, profiles or recipes are in separate rows and are never averaged.
 """
 
-import sys
-
 from _entry import command
 
 
@@ -23,7 +21,3 @@ def main(*, overrides: list[str]) -> int:
     from tasks.commands import compare
 
     return compare.main(dict(one.partition("=")[::2] for one in overrides))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,8 +12,6 @@ Examples: python scripts/evaluate.py summarization/fusedmax data=duc2004 decode.
 The evaluation is stored in the cell's folder, in evaluations/; the same command reads it from there the next time.
 """
 
-import sys
-
 from _entry import command
 
 
@@ -28,7 +26,3 @@ def main(cell: str, *, overrides: list[str], trust_plugins: bool = False, paths_
         for key in sorted(k for k in found.metrics if k.startswith(f"{test}/")):
             print(f"  {key:32s} {found.metrics[key]:.4f}")
         print(f"evaluation: {level.folder}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,7 +12,6 @@ Examples: python scripts/export.py translation/fusedmax,seed=1 models/fusedmax
           python scripts/export.py translation/softmax models/softmax --fairseq test.fr
 """
 
-import sys
 from pathlib import Path
 
 from _entry import command
@@ -30,7 +29,3 @@ def main(cell: str, folder: str, *, fairseq: Path | None = None, trust_plugins: 
             f"or: fairseq-generate {made}/fairseq/data --path {made}/fairseq/model.pt --task sa_pairs "
             "--user-dir tasks/fairseq_plugin --required-batch-size-multiple 1"
         )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

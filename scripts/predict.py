@@ -15,7 +15,6 @@ Examples: echo "Un chien ." | python scripts/predict.py translation/fusedmax,see
           python scripts/predict.py imdb/sparsemax --svg drawings < reviews.txt      # docs/predict.md has more
 """
 
-import sys
 from pathlib import Path
 
 from _entry import command
@@ -31,7 +30,3 @@ def main(
     model = load_cell(cell, paths_outputs, overrides, trust_plugins=trust_plugins)
     given = {name: value for name, value in (("images", images), ("digits", digits)) if value is not None}
     lines.answer(model, nbest, given, heat, attention, svg)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

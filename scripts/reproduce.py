@@ -18,7 +18,6 @@ Examples: python scripts/reproduce.py niculae2017_table2 seeds=1,2,3 add=entmax,
 Finished cells are never run again, and a cell that was killed resumes. Ctrl-C is safe.
 """
 
-import sys
 from pathlib import Path
 
 from _entry import command
@@ -33,7 +32,3 @@ def main(*names: str, overrides: list[str], records: Path | None = None, plan: b
         reproduce.describe(overrides)
         return 2 if overrides and not help else 0
     return recorded.show(names, overrides, records.resolve()) if records else reproduce.main(names, overrides, plan)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

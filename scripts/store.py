@@ -14,7 +14,6 @@ Damaged cells are never deleted; the next run that needs a damaged cell moves it
 (docs/store.md).
 """
 
-import sys
 from typing import Literal
 
 from _entry import command
@@ -27,7 +26,3 @@ def main(
     from tasks.commands import store
 
     return store.main(what, names, paths_outputs)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -27,7 +27,3 @@ def main(arguments: list[str]) -> int:
     from tasks.commands import train
 
     return train.main(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

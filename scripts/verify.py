@@ -15,7 +15,6 @@ are written by scripts/records.py. Since machines differ, a retrained cell agree
 more than twice its metric's tolerance.
 """
 
-import sys
 from pathlib import Path
 
 from _entry import ROOT, command
@@ -33,7 +32,3 @@ def main(
         return verify.renew(in_.resolve(), accept.split(","))
     wrong = verify.tell(in_.resolve())
     return wrong | (again.report(in_.resolve(), draw, of) if rerun else 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

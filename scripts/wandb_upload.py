@@ -11,8 +11,6 @@ Examples: python scripts/wandb_upload.py task=toy; python scripts/wandb_upload.p
 With experiment=NAME, a run gets its row and column in that experiment, even if something else first requested the cell.
 """
 
-import sys
-
 from _entry import command
 
 
@@ -21,7 +19,3 @@ def main(*, overrides: list[str]) -> int:
     from tasks.commands import wandb_upload
 
     return wandb_upload.main(dict(one.partition("=")[::2] for one in overrides))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
