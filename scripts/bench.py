@@ -7,7 +7,7 @@
 
 Examples: python scripts/bench.py                                                      # the whole page: about ten minutes
           python scripts/bench.py --seconds .2 --only sparsemax --shapes 1280x30 --output -
-          python scripts/bench.py --only fusedmax,top_k --no-peers --output -          # two mappings; no page is written
+          python scripts/bench.py --only sparsemax,top_k --no-peers --output -         # two mappings; no page is written
 """
 
 import os

@@ -7,7 +7,7 @@
     --fairseq  also write a checkpoint for fairseq-generate, and encode the lines of the file SOURCES for it
     --trust-plugins   copy (with --fairseq: run) the Python files that CELL names, even if you never used them yourself
 
-Examples: python scripts/export.py translation/fusedmax,seed=1 models/fusedmax
+Examples: python scripts/export.py translation/sparsemax,seed=1 models/sparsemax
           python scripts/export.py 0f3a models/mine
           python scripts/export.py translation/softmax models/softmax --fairseq test.fr
 """

@@ -10,8 +10,8 @@
     --images   folder of the images, or of their features;  --digits '#': the character Gigaword has instead of digits
     --trust-plugins   run the Python files that CELL names (its mapping), even if you never used them yourself
 
-Examples: echo "Un chien ." | python scripts/predict.py translation/fusedmax,seed=1 --heat decode.beam=10
-          python scripts/predict.py models/fusedmax --attention weights.safetensors < sentences.txt
+Examples: echo "Un chien ." | python scripts/predict.py translation/sparsemax,seed=1 --heat decode.beam=10
+          python scripts/predict.py models/sparsemax --attention weights.safetensors < sentences.txt
           python scripts/predict.py imdb/sparsemax --svg drawings < reviews.txt      # docs/predict.md has more
 """
 

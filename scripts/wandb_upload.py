@@ -2,7 +2,7 @@
 
     python scripts/wandb_upload.py [FILTER ...] [logger.wandb.KEY=VALUE ...] [paths.outputs=FOLDER]
 
-    FILTER   see scripts/compare.py: task=toy  mapping=fusedmax  seed=1,2  mapping.lam=0.1  experiment=NAME  sweep=NAME
+    FILTER   see scripts/compare.py: task=toy  mapping=entmax  seed=1,2  mapping.alpha=1.5  experiment=NAME  sweep=NAME
     KEY      project, entity, mode, timeout; WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE, WANDB_DIR, WANDB_TAGS override them
 
 Examples: python scripts/wandb_upload.py task=toy; python scripts/wandb_upload.py experiment=laha2018_table2;

@@ -189,7 +189,7 @@ def _added(one: Experiment, text: str) -> list[Row]:
     lists = {k: v[1:-1].split(",") for k, _, v in (p.partition("=") for p in parameters) if v[:1] + v[-1:] == "[]"}
     single = [p for p in parameters if p.partition("=")[0] not in lists]
     if any(not v.strip() for values in lists.values() for v in values):
-        raise compose.ConfigError(f"add={text} has an empty value in a list; write add=fusedmax,lam=[0.01,0.1]")
+        raise compose.ConfigError(f"add={text} has an empty value in a list; write add={mapping},KEY=[0.01,0.1]")
     points = [[f"{k}={v.strip()}" for k, v in point] for point in plans.points(lists)]
     if len(points) == 1 or mapping not in compose.names_in("mapping") or any(c.select is None for c in one.columns):
         return [compose.own_row(mapping, [*single, *point]) for point in points]

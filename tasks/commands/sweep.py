@@ -1,6 +1,6 @@
 """Sweeps: `scripts/train.py -m`, in the syntax of Hydra's basic sweeper, with all cells run by one driver.
 
-    task=toy mapping=sparsegen_lin,fusedmax seed=1,2,3 grid=paper       every mapping over its own grid (configs/mapping)
+    task=toy mapping=sparsegen_lin,oscarmax seed=1,2,3 grid=paper       every mapping over its own grid (configs/mapping)
     task=toy mapping=glob(*)                                            the mappings that fit; the others are listed
     experiment=laha2018_table2 seed=1,2                                 an experiment with its rows, grids and tables
 
