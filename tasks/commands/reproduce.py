@@ -104,28 +104,22 @@ def filled(
 ) -> Planned:
     """The cells for the slots, with their data prepared.
 
-    Raises StoreError if the launcher cannot start; this is checked before any data are read.
+    Raises StoreError if the launcher cannot start; this is checked before any data are read. Raises ConfigError if no
+    column has data.
     """
-    first = next(w for group in slots for w in group).config
-    launch.ready(first["launcher"], first["runtime"])
-    return of_plans(plans.fill(experiments, slots, TOOLS, rest, sweep=sweep), experiments[0].profile)
+    config = next(w for group in slots for w in group).config
+    launch.ready(config["launcher"], config["runtime"])
+    made = plans.fill(experiments, slots, TOOLS, rest, sweep=sweep)
+    if not any(one.slots for one in made):
+        told = "; ".join(f"{p.experiment.columns[c].label}: {why}" for p in made for c, why in p.unavailable.items())
+        raise compose.ConfigError(f"no column can be run: {told}")
+    return Planned(made, experiments[0].profile, config["runtime"], config["paths"]["outputs"])
 
 
 def outline(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> list[list[plans.Wanted]]:
     """The slots of experiments. Reads no data."""
     with compose.composer() as composed:
-        tools = replace(TOOLS, compose=composed, with_data=compose.further())
-        return plans.outline(loaded, tools, rest)
-
-
-def of_plans(made: list[plans.Plan], profile: str) -> Planned:
-    """Combine plans with their shared options. Raises ConfigError if no column has data."""
-    slot = next((slot for one in made for slot in one.slots), None)
-    if slot is None:
-        told = "; ".join(f"{p.experiment.columns[c].label}: {why}" for p in made for c, why in p.unavailable.items())
-        raise compose.ConfigError(f"no column can be run: {told}")
-    config = slot.cell.config
-    return Planned(made, profile, config["runtime"], config["paths"]["outputs"])
+        return plans.outline(loaded, replace(TOOLS, compose=composed), rest)
 
 
 def of_data(one: Experiment, overrides: Sequence[str]) -> Experiment:

@@ -118,7 +118,7 @@ def check_name(text: str) -> None:
 def resolve(asked: Asked) -> Resolved:
     """Compose and check every configuration. Raises ConfigError or PlanError if all of them are invalid."""
     with compose.composer() as composed:
-        tools = replace(reproduce.TOOLS, compose=composed, with_data=compose.further())
+        tools = replace(reproduce.TOOLS, compose=composed)
         return _of_experiments(asked, tools) if asked.experiments else _of_keys(asked, tools)
 
 

@@ -7,7 +7,6 @@ the task's family, the data set, the model or the schedule.
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,7 +42,6 @@ NODES = (
 TOP = ("seed", "plugins")
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 WIDEST_PARAMETER = 1e6  # largest parameter of a mapping; larger values would swamp the scores in single precision
-TIED = re.compile(r"\$\{[^}]*\b(?:seed|mapping)\b")  # a value that refers to the seed or the mapping
 OF_FAMILY = {"task": "Task", "encode": "Encode", "decode": "Decode"}
 
 Compose = Callable[..., dict[str, Any]]
@@ -310,20 +308,3 @@ def with_data(config: Mapping[str, Any], name: str, overrides: Sequence[str] = (
     if "fallback" in values["data"]:
         values["data"]["fallback"] = None
     return completed(values)
-
-
-def further() -> Callable[[Mapping[str, Any], str], dict[str, Any]]:
-    """`with_data`, but composing a data set only once for configurations that differ only in seed and mapping."""
-    known: dict[tuple[str, str], dict[str, Any] | None] = {}
-
-    def resolve(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-        key = (name, json.dumps({k: v for k, v in config.items() if k not in ("seed", "mapping")}, sort_keys=True))
-        if (node := known.get(key)) is not None:
-            return {**config, "data": node}
-        made = with_data(config, name)
-        known[key] = (
-            None if TIED.search((CONFIGS / "data" / f"{name}.yaml").read_text(encoding="utf-8")) else made["data"]
-        )
-        return made
-
-    return resolve
