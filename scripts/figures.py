@@ -27,7 +27,5 @@ def main(
     if help:
         print(figures.listed())
         return
-    asked = figures.Asked(
-        overrides, *names[1:], count=count, text=text, second=with_, endings=(".svg", ".png")[: 1 + png]
-    )
-    print("figures: " + ", ".join(map(str, figures.draw(names, asked, test, out))))
+    asked = figures.Asked(overrides, count, test, text, with_, (".svg", ".png")[: 1 + png])
+    print("figures: " + ", ".join(map(str, figures.make(names, asked, out))))
