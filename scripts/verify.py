@@ -29,6 +29,10 @@ def main(
     from tasks.commands import verify
 
     if write:
-        return verify.renew(in_.resolve(), accept.split(","))
-    wrong = verify.tell(in_.resolve())
-    return wrong | (again.report(in_.resolve(), draw, of) if rerun else 0)
+        for changed in verify.write(in_.resolve(), accept.split(",")):
+            print(f"written: {changed}")
+        print("pages, files and checksums are what records and code give")
+        return 0
+    checked = verify.check(in_.resolve())
+    print(checked.text())
+    return int(bool(checked.wrong)) | (again.report(in_.resolve(), draw, of) if rerun else 0)

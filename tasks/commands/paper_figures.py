@@ -225,28 +225,23 @@ FIGURES = [
 def write_all(names: Sequence[str], folder: Path, endings: tuple[str, ...]) -> Iterator[list[Path]]:
     """Write the figures with these names; without names, write all figures and their page.
 
+    A figure is <name>.csv (panel, column, numbers) and <name>.<ending> for each ending. Yields the paths of each figure.
     Raises ValueError if a name is unknown.
     """
     known = {figure.name: figure for figure in FIGURES}
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"{unknown[0]!r} is no figure; there are: {', '.join(known)}")
     for name in names or known:
-        yield write(known[name], folder, endings)
+        files = drawn(known[name], endings)
+        for file, content in files.items():
+            write_atomic(folder / file, content)
+        yield [folder / file for file in files]
     if not names:
         write_atomic(folder / "README.md", page(FIGURES).encode())
 
 
-def write(figure: PaperFigure, folder: Path, endings: tuple[str, ...] = ("svg",)) -> list[Path]:
-    """Write <name>.csv (panel, column, numbers) and <name>.<ending> for each ending. Returns the paths."""
-    made = []
-    for name, content in drawn(figure, endings).items():
-        made.append(folder / name)
-        write_atomic(made[-1], content)
-    return made
-
-
 def drawn(figure: PaperFigure, endings: tuple[str, ...] = ("svg",)) -> dict[str, bytes]:
-    """The files that `write` writes: file name -> content."""
+    """The files of a figure: file name -> content."""
     panels = list(figure.panels())
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")

@@ -166,10 +166,6 @@ def _key(part: str) -> tuple[str, str]:
     return title[1] if title else "", profile[1] if profile else ""
 
 
-def _pages(results: Path) -> list[Path]:
-    return sorted(results.rglob("*.md"))
-
-
 def _readme(results: Path) -> str:
     path = results.parents[1] / README
     return path.read_text(encoding="utf-8") if path.is_file() else ""
@@ -196,21 +192,6 @@ def _opened(part: str, opening: str) -> tuple[str, str]:
     return "".join(paragraphs[:count]), "".join(paragraphs[count:]) or "\n"
 
 
-def _mine(path: Path, results: Path, of: Expected) -> str:
-    """The checksum of a file; for a page, its computed parts are left out."""
-    text = path.read_bytes()
-    if path.suffix == ".md":
-        text = _rest(text.decode(errors="replace"), of).encode()
-    return hashlib.sha256(text).hexdigest()
-
-
-def _tables(readme: str) -> str:
-    """The lines of README that belong to tables with numbers or show pictures."""
-    return "\n".join(
-        x for x in readme.splitlines() if x.startswith("![") or (x.startswith("|") and re.search(r"\d", x))
-    )
-
-
 def check(results: Path = RESULTS, of: Expected | None = None) -> Checked:
     """Check a folder of results, and the README two folders above it, against their expected content.
 
@@ -220,7 +201,7 @@ def check(results: Path = RESULTS, of: Expected | None = None) -> Checked:
     of = of or expected(results)
     done = Checked(list(of.wrong))
     seen: set[object] = set()
-    for path in _pages(results):
+    for path in sorted(results.rglob("*.md")):
         for part in _parts(path.read_text(encoding="utf-8", errors="replace")):
             key = _key(part)
             if (whole := of.sections.get(key)) is not None:
@@ -307,11 +288,20 @@ def known(results: Path) -> dict[str, str]:
 
 
 def sums(results: Path, of: Expected) -> dict[str, str]:
-    """The checksums of the files as they are now; for README, only its table of results is included."""
-    files = [p for p in sorted(results.rglob("*")) if p.is_file() and p.name != CHECKSUMS]
-    found = {str(p.relative_to(results)): _mine(p, results, of) for p in files}
-    readme = _tables(_readme(results))
-    return found | ({f"../../{README}": hashlib.sha256(readme.encode()).hexdigest()} if readme else {})
+    """The checksums of the files as they are now.
+
+    Of a page, the computed parts are left out. Of README, only the lines of tables with numbers and of pictures count.
+    """
+    found = {}
+    for path in (p for p in sorted(results.rglob("*")) if p.is_file() and p.name != CHECKSUMS):
+        content = path.read_bytes()
+        if path.suffix == ".md":
+            content = _rest(content.decode(errors="replace"), of).encode()
+        found[str(path.relative_to(results))] = hashlib.sha256(content).hexdigest()
+    lines = _readme(results).splitlines()
+    if shown := [x for x in lines if x.startswith("![") or (x.startswith("|") and re.search(r"\d", x))]:
+        found[f"../../{README}"] = hashlib.sha256("\n".join(shown).encode()).hexdigest()
+    return found
 
 
 def measured(name: str) -> bool:
@@ -348,7 +338,7 @@ def write(results: Path = RESULTS, accept: Sequence[str] = ()) -> list[str]:
     if told:
         raise ValueError("nothing is written:\n" + "\n".join(told))
     changed = []
-    for path in _pages(results):
+    for path in sorted(results.rglob("*.md")):
         old = path.read_text(encoding="utf-8")
         if (new := _renewed(old, of)) != old:
             path.write_text(new, encoding="utf-8")
@@ -365,21 +355,6 @@ def write(results: Path = RESULTS, accept: Sequence[str] = ()) -> list[str]:
         (results / CHECKSUMS).write_text(json.dumps(after, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         changed += [f"checksum of {name}" for name in sorted({n for n, _ in after.items() ^ before.items()})]
     return changed
-
-
-def tell(results: Path) -> int:
-    """Check a folder of results and print the differences. Returns the exit status, 1 if there are any."""
-    checked = check(results)
-    print(checked.text())
-    return int(bool(checked.wrong))
-
-
-def renew(results: Path, accept: Sequence[str]) -> int:
-    """Call `write` and print what changed. Returns the exit status, 0."""
-    for changed in write(results, accept):
-        print(f"written: {changed}")
-    print("pages, files and checksums are what records and code give")
-    return 0
 
 
 def _renewed(text: str, of: Expected) -> str:
