@@ -39,15 +39,17 @@ def main(filters: Mapping[str, str]) -> int:
     found, lost = select(store, filters)
     if not found:
         return 1
-    folder = _folder(store, filters)
-    table, files = comparison.write(
-        found, folder, f"Comparison: {_words(filters)}", [f"Left out: {one}" for one in lost]
-    )
-    print(render.to_text(table, compare.WHOLE) + "\n")
-    for path in files:
-        if path.parent == folder or path.suffix == ".svg":
-            print(path)
+    show(found, _folder(store, filters), f"Comparison: {_words(filters)}", [f"Left out: {one}" for one in lost])
     return 0
+
+
+def show(found: Sequence[records.Record], folder: Path, title: str, notes: Sequence[str]) -> None:
+    """Print the table of finished cells, and write it and its plots to `folder`."""
+    table, files = comparison.write(found, folder, title, notes)
+    print("\n" + render.to_text(table, compare.WHOLE) + "\n")
+    print(f"table: {folder / 'table'} (.txt .md .csv)")
+    if drawings := [f for f in files if f.suffix == ".svg"]:
+        print(f"{len(drawings)} plots: {folder / comparison.DRAWN}")
 
 
 def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Record], list[str]]:

@@ -22,9 +22,7 @@ from repro import plan as plans
 from repro.launch.display import Display, name
 from repro.plan import Wanted
 from repro.plan.experiment import Column, Experiment, Row
-from repro.report import comparison
 from repro.store import Store, check_names, records
-from repro.tables import render
 from tasks.commands import compare, reproduce
 from tasks.config import compose
 from tasks.config.options import near, short
@@ -373,10 +371,5 @@ def print_comparison(found: Sequence[records.Record], folder: Path, title: str, 
     if not found:
         print(f"no cell of this sweep is finished; its manifest: {folder / 'manifest.json'}")
         return
-    table, files = comparison.write(found, folder, title, notes)
-    print("\n" + render.to_text(table, comparison.compare.WHOLE) + "\n")
-    drawings = [f for f in files if f.suffix == ".svg"]
-    print(f"table: {folder / 'table'} (.txt .md .csv)")
-    if drawings:
-        print(f"{len(drawings)} plots: {folder / comparison.DRAWN}")
+    compare.show(found, folder, title, notes)
     print(f"again at any time: python scripts/compare.py sweep={folder.name}")

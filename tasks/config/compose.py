@@ -25,9 +25,9 @@ from tasks import data, loggers
 from tasks.config import memory, models, nodes
 from tasks.config.options import OptionsError, absurd, near, plain, read, read_each, short
 from tasks.config.overrides import CONFIGS, ConfigError, merged, reading
+from tasks.config.overrides import names_in as names_in
 from tasks.config.pages import claims as claims
 from tasks.config.pages import experiment as experiment
-from tasks.config.pages import names_in as names_in
 from tasks.config.pages import own_row as own_row
 from tasks.config.pages import page as page
 from tasks.config.pages import published as published
