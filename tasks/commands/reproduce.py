@@ -38,6 +38,7 @@ OWN = ("profile", "seeds", "add", "rows", "columns")  # arguments of this comman
 DOCS = compose.ROOT / "docs" / "tasks"
 TOOLS = plans.Tools(lambda overrides, user: {}, compose.module_of, compose.with_data, Progress, (DataError,))
 POLL_SECONDS = 5.0
+Slots = tuple[Experiment, list[plans.Wanted], list[str]]
 
 
 def experiments() -> dict[str, str]:
@@ -68,7 +69,7 @@ def asked(names: Sequence[str], overrides: Sequence[str]) -> tuple[list[Experime
     return [of_data(adapt(one, own["seeds"], own["add"]), rest) for one in kept], rest
 
 
-def slots(name: str, overrides: Sequence[str]) -> tuple[Experiment, list[plans.Wanted], list[str]]:
+def slots(name: str, overrides: Sequence[str]) -> Slots:
     """One experiment changed by `overrides`, its slots, and the overrides that are for Hydra. Raises ConfigError."""
     (one,), rest = asked([name], overrides)
     (wanted,) = outline([one], rest)

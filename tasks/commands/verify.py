@@ -23,7 +23,7 @@ from repro.store import archive
 from repro.tables import render
 from sparse_attention import properties
 from tasks.commands import paper_figures, recorded
-from tasks.commands.recorded import CHECKSUMS, RESULTS, Printed
+from tasks.commands.recorded import CHECKSUMS, RESULTS, Rows
 
 README = "README.md"
 NOT_COVERED = (
@@ -53,7 +53,7 @@ class Expected:
     files: dict[str, str] = field(default_factory=dict)
     drawn: dict[str, str] = field(default_factory=dict)
     quoted: list[str] = field(default_factory=list)
-    tables: list[Printed] = field(default_factory=list)
+    tables: list[Rows] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
 
@@ -80,7 +80,7 @@ def expected(results: Path = RESULTS) -> Expected:
     for path in recorded.files(results):
         made = recorded.read(path)
         text = render.to_markdown(made.table)
-        found.tables += recorded.blocks(text)
+        found.tables += [rows for _, rows in recorded.blocks(text)]
         if made.more:  # pages show this instead of the table
             found.openings |= {_key(part)[0]: part.rstrip("\n") for part in _parts(made.more) if part}
         else:
@@ -236,10 +236,10 @@ def _check_readme(results: Path, of: Expected, done: Checked) -> None:
     readme = _readme(results)
     flat = " ".join(readme.split())
     done.wrong += [f"{README}: it must say {one!r}" for one in of.quoted if readme and one not in flat]
-    for block in recorded.blocks(readme, README):
-        differ = recorded.excerpt(block, of.tables)
-        none = [f"a table with numbers that no records give: {', '.join(label for _, label in block.rows)}"]
-        done.wrong += [f"{README}: {block.title}: {one}" for one in (none if differ is None else differ)]
+    for title, rows in recorded.blocks(readme):
+        differ = recorded.excerpt(rows, of.tables)
+        none = [f"a table with numbers that no records give: {', '.join(label for _, label in rows)}"]
+        done.wrong += [f"{README}: {title}: {one}" for one in (none if differ is None else differ)]
 
 
 def _differ(where: str, text: str, wanted: str) -> list[str]:
