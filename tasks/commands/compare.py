@@ -88,11 +88,9 @@ def _folder(store: Store, filters: Mapping[str, str]) -> Path:
     if set(asked) == {"sweep"}:
         return store.root / "sweeps" / asked["sweep"]
     name = re.sub(r"[^\w.=-]+", "_", ",".join(f"{k}={v}" for k, v in sorted(asked.items()))) or "all"
-    return (
-        store.root
-        / "compare"
-        / (name if len(name) <= 80 else f"{name[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}")
-    )
+    if len(name) > 80:
+        name = f"{name[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return store.root / "compare" / name
 
 
 def _folders(filters: Mapping[str, str]):

@@ -275,7 +275,11 @@ def main(arguments: Sequence[str]) -> int:
     resolved = resolve(asked)
     tell(resolved)
     if asked.only_plan:
-        wanted = list(labelled(resolved.experiments, resolved.slots))
+        wanted = [
+            (", ".join([one.columns[w.column].label, *([one.rows[w.row].label] if one.name == "sweep" else [])]), w)
+            for one, group in zip(resolved.experiments, resolved.slots)
+            for w in group
+        ]
         print(reproduce.estimated(wanted, f"Plan of: {' '.join(asked.arguments)}"))
         return int(bool(resolved.wrong))
     refuse_wrong(resolved)
@@ -284,17 +288,6 @@ def main(arguments: Sequence[str]) -> int:
     overrides = [o for o in asked.arguments if o.split("=")[0] not in OF_SWEEPS]
     planned = reproduce.filled(resolved.experiments, resolved.slots, overrides, folder.name)
     return reproduce.drive(Sweep(planned, store, asked=asked, resolved=resolved, folder=folder))
-
-
-def labelled(experiments: Sequence[Experiment], slots: Sequence[Sequence[Wanted]]) -> Iterator[tuple[str, Wanted]]:
-    """(label, slot) for all slots.
-
-    The label names the slot's part of the plan: column and mapping for a sweep, column for an experiment.
-    """
-    for one, group in zip(experiments, slots):
-        for w in group:
-            label = one.columns[w.column].label
-            yield (f"{label}, {one.rows[w.row].label}" if one.name == "sweep" else label), w
 
 
 def refuse_wrong(resolved: Resolved) -> None:
