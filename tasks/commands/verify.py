@@ -26,6 +26,7 @@ from tasks.commands import paper_figures, recorded
 from tasks.commands.recorded import CHECKSUMS, RESULTS, Rows
 
 README = "README.md"
+PARTS = re.compile(r"(?m)^(?=## )")  # a page is split at its second-level headings
 NOT_COVERED = (
     "Not covered: sentences outside tables and the tables made by hand (whether they follow from the numbers; in docs/results a checksum "
     "shows that they were changed, --write renews it), of README all but its table of results and two numbers that it quotes, and numbers "
@@ -82,7 +83,7 @@ def expected(results: Path = RESULTS) -> Expected:
         text = render.to_markdown(made.table)
         found.tables += [rows for _, rows in recorded.blocks(text)]
         if made.more:  # pages show this instead of the table
-            found.openings |= {_key(part)[0]: part.rstrip("\n") for part in _parts(made.more) if part}
+            found.openings |= {_key(part)[0]: part.rstrip("\n") for part in PARTS.split(made.more) if part}
         else:
             found.sections[_key(text)] = text
         if made.sweep and (results / "sweeps" / made.sweep).is_dir():
@@ -155,11 +156,6 @@ def _shared(one: dict) -> Iterator[tuple[str, tuple[str, ...], str]]:
 # ---- pages
 
 
-def _parts(text: str) -> list[str]:
-    """Split a page at its second-level headings: the text before the first of them, then the sections."""
-    return re.split(r"(?m)^(?=## )", text)
-
-
 def _key(part: str) -> tuple[str, str]:
     """(title, profile) of a section; an empty string for one that is missing."""
     title, profile = re.match(r"## (.*)", part), re.search(r"(?m)^\*profile (\w+)", part)
@@ -175,21 +171,22 @@ def _named(path: Path, results: Path) -> str:
     return str(path.relative_to(results.parents[1]))
 
 
-def _rest(text: str, of: Expected) -> str:
-    """A page without its computed parts."""
-    kept = []
-    for part in _parts(text):
+def _read(text: str, of: Expected) -> Iterator[tuple[tuple[str, str], str, str | None, str]]:
+    """(key, computed text as it is, as it must be, prose that follows) of each part of a page.
+
+    Nothing of a part that is neither a section nor an opening is computed: its third entry is None. An opening has as
+    many paragraphs as are expected.
+    """
+    for part in PARTS.split(text):
         key = _key(part)
-        if key not in of.sections:
-            opening = of.openings.get(key[0])
-            kept.append(part if opening is None else _opened(part, opening)[1])
-    return "".join(kept).rstrip("\n")
-
-
-def _opened(part: str, opening: str) -> tuple[str, str]:
-    """Split a section into its computed beginning (as many paragraphs as `opening` has) and the prose that follows."""
-    paragraphs, count = re.split(r"(?=\n\n)", part), len(re.split(r"(?=\n\n)", opening))
-    return "".join(paragraphs[:count]), "".join(paragraphs[count:]) or "\n"
+        if key in of.sections:
+            yield key, part, of.sections[key], ""
+        elif key[0] in of.openings:
+            paragraphs, wanted = re.split(r"(?=\n\n)", part), of.openings[key[0]]
+            count = len(re.split(r"(?=\n\n)", wanted))
+            yield key, "".join(paragraphs[:count]), wanted, "".join(paragraphs[count:]) or "\n"
+        else:
+            yield key, "", None, part
 
 
 def check(results: Path = RESULTS, of: Expected | None = None) -> Checked:
@@ -202,13 +199,10 @@ def check(results: Path = RESULTS, of: Expected | None = None) -> Checked:
     done = Checked(list(of.wrong))
     seen: set[object] = set()
     for path in sorted(results.rglob("*.md")):
-        for part in _parts(path.read_text(encoding="utf-8", errors="replace")):
-            key = _key(part)
-            if (whole := of.sections.get(key)) is not None:
-                done.wrong += _differ(f"{_named(path, results)}: {key[0]}", part, whole)
-            elif (opening := of.openings.get(key[0])) is not None:
-                done.wrong += _differ(f"{_named(path, results)}: {key[0]}", _opened(part, opening)[0], opening)
-            elif re.search(r"(?m)^\*profile ", part):
+        for key, have, want, prose in _read(path.read_text(encoding="utf-8", errors="replace"), of):
+            if want is not None:
+                done.wrong += _differ(f"{_named(path, results)}: {key[0]}", have, want)
+            elif re.search(r"(?m)^\*profile ", prose):
                 done.wrong.append(
                     f"{_named(path, results)}: {key[0]}, profile {key[1]}: there are no records of this table"
                 )
@@ -296,7 +290,8 @@ def sums(results: Path, of: Expected) -> dict[str, str]:
     for path in (p for p in sorted(results.rglob("*")) if p.is_file() and p.name != CHECKSUMS):
         content = path.read_bytes()
         if path.suffix == ".md":
-            content = _rest(content.decode(errors="replace"), of).encode()
+            prose = "".join(prose for *_, prose in _read(content.decode(errors="replace"), of))
+            content = prose.rstrip("\n").encode()
         found[str(path.relative_to(results))] = hashlib.sha256(content).hexdigest()
     lines = _readme(results).splitlines()
     if shown := [x for x in lines if x.startswith("![") or (x.startswith("|") and re.search(r"\d", x))]:
@@ -358,12 +353,7 @@ def write(results: Path = RESULTS, accept: Sequence[str] = ()) -> list[str]:
 
 
 def _renewed(text: str, of: Expected) -> str:
-    parts = []
-    for part in _parts(text):
-        key = _key(part)
-        if key in of.sections:
-            part = of.sections[key] + ("\n" if part.endswith("\n\n") else "")
-        elif key[0] in of.openings:
-            part = of.openings[key[0]] + _opened(part, of.openings[key[0]])[1]
-        parts.append(part)
-    return "".join(parts)
+    return "".join(
+        (want or "") + ("\n" if key in of.sections and have.endswith("\n\n") else "") + prose
+        for key, have, want, prose in _read(text, of)
+    )
