@@ -152,7 +152,9 @@ def _texts(figure: Figure, asked: Asked) -> tuple[Sequence[str], Sequence[str]]:
     return (asked.text, asked.second) if asked.text else (figure.text, figure.second)
 
 
-def _written(module, examples, of: Finished, stem: Path, caption: str, asked: Asked) -> list[Drawn]:
+def _written(module, examples, of: Finished, stem: Path, how: str, asked: Asked) -> list[Drawn]:
+    """Write the drawing and its numbers; the caption is the experiment, the column and `how` the attention was made."""
+    caption = f"{of.title}; {of.column.label}. {how}"
     module.draw(examples, [stem.with_suffix(e) for e in asked.endings], caption)
     module.write_data(examples, stem.with_suffix(".json"), caption)
     return [Drawn(stem, caption, stem.with_suffix(".json"), [cell.training_id for _, cell in of.cells])]
@@ -171,8 +173,8 @@ def _outputs(figure: Figure, asked: Asked, place) -> list[Drawn]:
         chosen = _stored(asked.chosen, [{int(k[5:]) for k in a if k.startswith("test/")} for *_, a in rows])
         examples = [figures.example(rows, i) for i in chosen or figures.choose(rows, asked.count)]
         what = "Test sentences"
-    caption = f"{of.title}; {of.column.label}. {what}; outputs of the models' own beam search."
-    return _written(figures, examples, of, place(of.outputs), caption, asked)
+    how = f"{what}; outputs of the models' own beam search."
+    return _written(figures, examples, of, place(of.outputs), how, asked)
 
 
 def _stored(wanted: Sequence[int], stored: Sequence[set[int]]) -> Sequence[int]:
@@ -192,8 +194,7 @@ def _forced(figure: Figure, asked: Asked, place) -> list[Drawn]:
         chosen = asked.chosen or figures.choose(attending.stored(of), 1)
         pairs = [attending.stored_sentence(of, i) for i in chosen]
     examples = [attending.forced(of, *pair) for pair in pairs]
-    caption = f"{of.title}; {of.column.label}. All forced to one output."
-    return _written(figures, examples, of, place(of.outputs), caption, asked)
+    return _written(figures, examples, of, place(of.outputs), "All forced to one output.", asked)
 
 
 def _aligned(figure: Figure, asked: Asked, place) -> list[Drawn]:
@@ -204,8 +205,8 @@ def _aligned(figure: Figure, asked: Asked, place) -> list[Drawn]:
     pairs = [(pair, "own pair") for pair in zip(*_texts(figure, asked), strict=True)] or attending.stored_pairs(
         of, asked.count
     )
-    caption = f"{of.title}; {of.column.label}. Output (class); right: structures through the first text."
-    return _written(figures, attending.aligned(of, pairs), of, place(of.outputs), caption, asked)
+    how = "Output (class); right: structures through the first text."
+    return _written(figures, attending.aligned(of, pairs), of, place(of.outputs), how, asked)
 
 
 def _classified(figure: Figure, asked: Asked, place) -> list[Drawn]:
@@ -218,8 +219,7 @@ def _classified(figure: Figure, asked: Asked, place) -> list[Drawn]:
         raise ValueError(
             "this figure draws texts, not test examples: --text (and --with, for the second text of a pair)"
         )
-    caption = f"{of.title}; {of.column.label}. One line a row: mapping, predicted class."
-    return _written(figures, examples, of, place(of.outputs), caption, asked)
+    return _written(figures, examples, of, place(of.outputs), "One line a row: mapping, predicted class.", asked)
 
 
 def _images(figure: Figure, asked: Asked, place) -> list[Drawn]:

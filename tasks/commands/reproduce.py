@@ -41,11 +41,6 @@ POLL_SECONDS = 5.0
 Slots = tuple[Experiment, list[plans.Wanted], list[str]]
 
 
-def experiments() -> dict[str, str]:
-    """Name -> title of every experiment."""
-    return {one: compose.page("experiment", one)["title"] for one in compose.names_in("experiment")}
-
-
 @dataclass(frozen=True)
 class Planned:
     """The plans of experiments with all their cells, and the options shared by the cells."""
@@ -226,8 +221,8 @@ def describe(overrides: Sequence[str]) -> None:
     """Print the parameters of the mappings named in `overrides`, and the list of experiments."""
     print(pages.parameters(overrides), end="\n\n")
     print("experiments:")
-    for one, title in experiments().items():
-        print(f"  {one:24s} {title}")
+    for one in compose.names_in("experiment"):
+        print(f"  {one:24s} {compose.page('experiment', one)['title']}")
 
 
 def drive(driver: Driver) -> int:
