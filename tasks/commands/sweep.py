@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from repro import plan as plans
 from repro.launch.display import Display, name
@@ -322,19 +321,18 @@ class Sweep(reproduce.Driver):
         self._manifest()
 
     def _manifest(self) -> None:
+        states = (
+            dict.fromkeys(self.cells, "queued")
+            | dict.fromkeys(self.done, "done")
+            | dict.fromkeys(self.failed, "failed")
+        )
+        cells = [
+            {"cell": f"{c.task}/{c.mapping}/{c.training_id}", "setting": c.label, "seed": c.seed, "state": states[key]}
+            for key, c in self.cells.items()
+        ]
         compare.write_manifest(
-            self.folder, self.asked.lasting, [self._entry(cell) for cell in self.cells.values()],
-            command=self.asked.arguments, left_out=self.resolved.left_out,
-        )  # fmt: skip
-
-    def _entry(self, cell: Any) -> dict[str, Any]:
-        state = "failed" if cell.cell_id in self.failed else "done" if cell.cell_id in self.done else "queued"
-        return {
-            "cell": f"{cell.task}/{cell.mapping}/{cell.training_id}",
-            "setting": cell.label,
-            "seed": cell.seed,
-            "state": state,
-        }
+            self.folder, self.asked.lasting, cells, command=self.asked.arguments, left_out=self.resolved.left_out
+        )
 
     def _print_complete(self, display: Display) -> None:
         if self.asked.experiments:
