@@ -141,37 +141,34 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError("; ".join(found))
     config: dict[str, Any] = {}
 
-    def take(key: str, reader: Callable[[], dict[str, Any]]) -> None:
+    def take(key: str, reader: Callable[..., dict[str, Any]], *arguments: Any) -> None:
         try:
-            config[key] = reader()
+            config[key] = reader(*arguments)
         except OptionsError as error:
             found.extend(error.problems)
 
-    take("top", lambda: plain(read(nodes.Top, {k: values[k] for k in TOP if k in values}, "")))
+    take("top", _rest, {k: values[k] for k in TOP if k in values}, nodes.Top, "")
     try:
         plugins.load(config.get("top", {}).get("plugins", ()))
     except ValueError as error:
         found.append(str(error))
     for key, cls in nodes.SINGLE.items():
-        take(key, lambda key=key, cls=cls: plain(read(cls, given[key], key)))
+        take(key, _rest, given[key], cls, key)
     for key, classes in {**nodes.NAMED, "schedule": {k: v.Options for k, v in SCHEDULES.items()}}.items():
-        take(key, lambda key=key, classes=classes: _named(given[key], classes, key))
-    take("logger", lambda: read_each(loggers.options(), given["logger"], "logger"))
-    take("mapping", lambda: _mapping(given["mapping"]))
+        take(key, _named, given[key], classes, key)
+    take("logger", read_each, loggers.options(), given["logger"], "logger")
+    take("mapping", _mapping, given["mapping"])
     # A Slurm job runs on other machines, so the GPUs and memory of this machine are irrelevant to it.
     elsewhere = config.get("launcher", {}).get("name") == "slurm"
     if not elsewhere:
         _device(config.get("runtime", {}), found)
     if family := _family(given["task"], found):
         for key, cls in OF_FAMILY.items():
-            own = ("name", "family") if key == "task" else ()
-            take(key, lambda key=key, cls=cls, own=own: _rest(given[key], getattr(family, cls), key, own))
+            take(key, _rest, given[key], getattr(family, cls), key, ("name", "family") if key == "task" else ())
         if problems := data.problems(given["data"], family.KIND):
             found.extend(problems)
         else:
-            take(
-                "data", lambda: _rest(given["data"], data.set_module(given["data"]["name"]).Options, "data", ("name",))
-            )
+            take("data", _rest, given["data"], data.set_module(given["data"]["name"]).Options, "data", ("name",))
         _models(config, given, family, found)
     if not found:
         config |= config.pop("top")
@@ -195,7 +192,7 @@ def _family(task: Mapping[str, Any], found: list[str]) -> ModuleType | None:
     return None
 
 
-def _rest(node: Mapping[str, Any], cls: type, key: str, own: Sequence[str]) -> dict[str, Any]:
+def _rest(node: Mapping[str, Any], cls: type, key: str, own: Sequence[str] = ()) -> dict[str, Any]:
     """Read a node that has the keys `own` in addition to the options of `cls`."""
     return {k: node[k] for k in own} | plain(read(cls, {k: v for k, v in node.items() if k not in own}, key))
 
