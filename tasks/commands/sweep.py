@@ -275,7 +275,7 @@ def main(arguments: Sequence[str]) -> int:
     tell(resolved)
     if asked.only_plan:
         wanted = [
-            (", ".join([one.columns[w.column].label, *([one.rows[w.row].label] if one.name == "sweep" else [])]), w)
+            (one.columns[w.column].label + (f", {one.rows[w.row].label}" if one.name == "sweep" else ""), w)
             for one, group in zip(resolved.experiments, resolved.slots)
             for w in group
         ]
