@@ -7,11 +7,10 @@
 
 Examples: python scripts/bench.py                                                      # the whole page: about ten minutes
           python scripts/bench.py --seconds .2 --only sparsemax --shapes 1280x30 --output -
-          python scripts/bench.py --only fusedmax,top_k --no-peers --output -          # two mappings; no page is written
+          python scripts/bench.py --only sparsemax,top_k --no-peers --output -         # two mappings; no page is written
 """
 
 import os
-import sys
 
 from _entry import ROOT, command
 
@@ -25,7 +24,3 @@ def main(
     from benchmarks import commands
 
     commands.mappings(only, shapes, seconds, threads, not no_peers, output)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

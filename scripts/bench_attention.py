@@ -11,7 +11,6 @@ Examples: python scripts/bench_attention.py                                   # 
 """
 
 import os
-import sys
 from pathlib import Path
 
 from _entry import ROOT, command
@@ -27,7 +26,3 @@ def main(
     from benchmarks import commands
 
     commands.attention(n, seconds, not no_memory, not no_decoding, trained, output)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

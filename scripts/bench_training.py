@@ -6,12 +6,11 @@
     --threads    torch threads (default 1)                --output     file with the section; - only prints
 
 python scripts/bench_training.py                      # all: about twenty minutes on a quiet core
-python scripts/bench_training.py --mappings fusedmax --output -
-python scripts/bench_training.py --models 'LSTM 128' --mappings sparsemax fusedmax --turns 5 --output -
+python scripts/bench_training.py --mappings sparsemax --output -
+python scripts/bench_training.py --models 'LSTM 128' --mappings sparsemax entmax --turns 5 --output -
 """
 
 import os
-import sys
 from typing import Literal
 
 from _entry import ROOT, command
@@ -26,7 +25,3 @@ def main(
     from benchmarks import commands
 
     commands.training(models, mappings, turns, device, threads, words, batch, output)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,18 +2,16 @@
 
     python scripts/compare.py [FILTER ...] [to=FOLDER] [paths.outputs=FOLDER]
 
-    FILTER   task=toy  mapping=fusedmax,sparsemax  seed=1,2  profile=demo  data=multi30k  mapping.lam=0.1  optim.lr=0.01
+    FILTER   task=toy  mapping=entmax,sparsemax  seed=1,2  profile=demo  data=multi30k  mapping.alpha=1.5  optim.lr=0.01
              any configuration key; several values are separated by commas
              experiment=NAME   the cells of an experiment       sweep=NAME   the cells of a sweep
     to       folder for the files (default: outputs/compare/<filters>; for a single sweep: its own folder)
 
-Examples: python scripts/compare.py task=toy; python scripts/compare.py task=translation mapping=fusedmax,sparsemax profile=demo;
+Examples: python scripts/compare.py task=toy; python scripts/compare.py task=translation mapping=entmax,sparsemax profile=demo;
           python scripts/compare.py experiment=laha2018_table2 to=outputs/laha
 
 Cells with different data, profiles or recipes are in separate rows and are never averaged.
 """
-
-import sys
 
 from _entry import command
 
@@ -23,7 +21,3 @@ def main(*, overrides: list[str]) -> int:
     from tasks.commands import compare
 
     return compare.main(dict(one.partition("=")[::2] for one in overrides))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

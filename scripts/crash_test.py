@@ -28,7 +28,3 @@ def main(*, minutes: float = 5.0, many: bool = False, seed: int = 1, folder: Pat
         wrong = storm.many(place, seed=seed) if many else storm.run(place, 60 * minutes, seed=seed)
     print("\n".join([*wrong, f"{len(wrong)} differences from the undisturbed run"]))
     return int(bool(wrong))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

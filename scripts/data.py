@@ -14,7 +14,6 @@ Examples: python scripts/data.py fetch libreoffice_help easy_vqa; python scripts
 Next: python scripts/train.py data=NAME
 """
 
-import sys
 from typing import Literal
 
 from _entry import command
@@ -28,7 +27,3 @@ def main(
     from tasks.commands import data
 
     return data.main(what, names, root, {"mirror": mirror, "path": path})
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,13 +6,11 @@
     CELL   a folder, an id or its beginning, or TASK/MAPPING[,KEY=VALUE ...] if that matches exactly one cell
     --trust-plugins   run the Python files that CELL names (its mapping), even if you never used them yourself
 
-Examples: python scripts/evaluate.py summarization/fusedmax data=duc2004 decode.beam=10
+Examples: python scripts/evaluate.py summarization/sparsemax data=duc2004 decode.beam=10
           python scripts/evaluate.py translation/sparsemax,seed=1 data=files data.path=mine data.source_lang=fr data.target_lang=en
           python scripts/evaluate.py 0f3a decode.beam=1
 The evaluation is stored in the cell's folder, in evaluations/; the same command reads it from there the next time.
 """
-
-import sys
 
 from _entry import command
 
@@ -28,7 +26,3 @@ def main(cell: str, *, overrides: list[str], trust_plugins: bool = False, paths_
         for key in sorted(k for k in found.metrics if k.startswith(f"{test}/")):
             print(f"  {key:32s} {found.metrics[key]:.4f}")
         print(f"evaluation: {level.folder}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,12 +7,11 @@
     --fairseq  also write a checkpoint for fairseq-generate, and encode the lines of the file SOURCES for it
     --trust-plugins   copy (with --fairseq: run) the Python files that CELL names, even if you never used them yourself
 
-Examples: python scripts/export.py translation/fusedmax,seed=1 models/fusedmax
+Examples: python scripts/export.py translation/sparsemax,seed=1 models/sparsemax
           python scripts/export.py 0f3a models/mine
           python scripts/export.py translation/softmax models/softmax --fairseq test.fr
 """
 
-import sys
 from pathlib import Path
 
 from _entry import command
@@ -30,7 +29,3 @@ def main(cell: str, folder: str, *, fairseq: Path | None = None, trust_plugins: 
             f"or: fairseq-generate {made}/fairseq/data --path {made}/fairseq/model.pt --task sa_pairs "
             "--user-dir tasks/fairseq_plugin --required-batch-size-multiple 1"
         )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

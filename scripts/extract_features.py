@@ -14,7 +14,6 @@ Features go into FOLDER/features (99 GB for all 123,287 images at 14 x 14 x 2048
 Next: python scripts/train.py task=vqa profile=paper data.path=FOLDER
 """
 
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -34,7 +33,3 @@ def main(
         )
     )
     print(f"Next: python scripts/train.py task=vqa profile=paper data.path={path}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

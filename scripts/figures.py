@@ -12,7 +12,6 @@ Examples: python scripts/figures.py niculae2017_figure1
           python scripts/figures.py martins2020_figure3 --count 6 --png
 """
 
-import sys
 from pathlib import Path
 
 from _entry import command
@@ -28,11 +27,5 @@ def main(
     if help:
         print(figures.listed())
         return
-    asked = figures.Asked(
-        overrides, *names[1:], count=count, text=text, second=with_, endings=(".svg", ".png")[: 1 + png]
-    )
-    print("figures: " + ", ".join(map(str, figures.draw(names, asked, test, out))))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    asked = figures.Asked(overrides, count, test, text, with_, (".svg", ".png")[: 1 + png])
+    print("figures: " + ", ".join(map(str, figures.make(names, asked, out))))

@@ -12,7 +12,6 @@ Examples: python scripts/gpu_proof.py collect --wheels wheels --versions 3.11   
           python scripts/gpu_proof.py table --table laha2018_table3 columns=yeast
 """
 
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -34,7 +33,3 @@ def main(
     from benchmarks import gpu_proof
 
     return gpu_proof.main(part, device, toy, results, table, overrides)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

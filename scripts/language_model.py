@@ -11,7 +11,6 @@ Examples: python scripts/language_model.py                                   # a
 """
 
 import os
-import sys
 from pathlib import Path
 
 from _entry import ROOT, command
@@ -25,7 +24,3 @@ def main(
     from benchmarks import commands
 
     commands.language_model(only, page, seconds, turns, root, output)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,8 +4,6 @@ It lists every package needed for the extras `repro` and `dev`, with versions an
 can install the file, too.
 """
 
-import sys
-
 from _entry import command
 
 
@@ -14,7 +12,3 @@ def main() -> int:
     from tasks.commands import setup
 
     return setup.lock()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

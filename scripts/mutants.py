@@ -33,7 +33,3 @@ def main(
     import mutation_runner
 
     return mutation_runner.tried(ROOT, seed, n, workers, seconds, only, output.resolve())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,5 @@
 """`make pages`: write docs/mappings, type stubs and the mappings in the package's docstring, all from the registry."""
 
-import sys
-
 from _entry import ROOT, command
 
 
@@ -14,7 +12,3 @@ def main() -> None:
     print(
         "written: docs/mappings, sparse_attention/__init__.pyi, the docstring of sparse_attention/__init__.py; `git diff` shows what changed"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,7 +8,6 @@ Examples: python scripts/paper_figures.py
 Next: make figures, for the figures that need trained cells
 """
 
-import sys
 from pathlib import Path
 
 from _entry import ROOT, command
@@ -20,7 +19,3 @@ def main(*names: str, out: Path = ROOT / "docs/results/figures", png: bool = Fal
 
     for made in paper_figures.write_all(names, out, ("svg", "png") if png else ("svg",)):
         print(", ".join(map(str, made)))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

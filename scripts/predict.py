@@ -10,12 +10,11 @@
     --images   folder of the images, or of their features;  --digits '#': the character Gigaword has instead of digits
     --trust-plugins   run the Python files that CELL names (its mapping), even if you never used them yourself
 
-Examples: echo "Un chien ." | python scripts/predict.py translation/fusedmax,seed=1 --heat decode.beam=10
-          python scripts/predict.py models/fusedmax --attention weights.safetensors < sentences.txt
+Examples: echo "Un chien ." | python scripts/predict.py translation/sparsemax,seed=1 --heat decode.beam=10
+          python scripts/predict.py models/sparsemax --attention weights.safetensors < sentences.txt
           python scripts/predict.py imdb/sparsemax --svg drawings < reviews.txt      # docs/predict.md has more
 """
 
-import sys
 from pathlib import Path
 
 from _entry import command
@@ -31,7 +30,3 @@ def main(
     model = load_cell(cell, paths_outputs, overrides, trust_plugins=trust_plugins)
     given = {name: value for name, value in (("images", images), ("digits", digits)) if value is not None}
     lines.answer(model, nbest, given, heat, attention, svg)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

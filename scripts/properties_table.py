@@ -9,8 +9,6 @@ Examples: python scripts/properties_table.py
           python scripts/properties_table.py --classes 5 > docs/results/properties.md
 """
 
-import sys
-
 from _entry import command
 
 
@@ -23,7 +21,3 @@ def main(*, classes: int = 5, lam: float = 0.5, q: float = 0.4) -> None:
             f"--classes {classes} --lam {lam} --q {q}: needs classes >= 2, lam < 1 and not 0 (0 is sparsemax), q > 0"
         )
     print(page(classes, lam, q), end="")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,7 +14,6 @@ Examples: python scripts/records.py laha2018_table2 seeds=1,2
           python scripts/records.py laha2018_table2 paths.outputs=/data/outputs to=/data/results
 """
 
-import sys
 from pathlib import Path
 
 from _entry import ROOT, command
@@ -25,7 +24,3 @@ def main(*names: str, overrides: list[str], sweep: str = "", to: Path = ROOT / "
     from tasks.commands import recorded
 
     return recorded.write(names, overrides, sweep, to.resolve())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,7 @@
     profile   size of the experiment (default demo)          seeds   seeds to run (default: those of the experiment)
     rows      only some rows, by label; columns: only some columns, by name or label; | separates several, * is anything
     add       a further row: a mapping from configs/mapping, or one registered by plugins=[FILE.py]; may be repeated;
-              add=fusedmax,lam=[0.01,0.1]: several points (one row with the best of them if every column selects on dev)
+              add=oscarmax,lam=[0.01,0.1]: several points (one row with the best of them if every column selects on dev)
     records   print the tables from the small records of their cells in FOLDER/records (docs/results has ours); runs nothing
     --plan    print how many cells there are, how many are done, and the hours for the rest; reads no data, runs nothing
     --help    with add=NAME or mapping=NAME: also the parameters of that mapping
@@ -18,7 +18,6 @@ Examples: python scripts/reproduce.py niculae2017_table2 seeds=1,2,3 add=entmax,
 Finished cells are never run again, and a cell that was killed resumes. Ctrl-C is safe.
 """
 
-import sys
 from pathlib import Path
 
 from _entry import command
@@ -33,7 +32,3 @@ def main(*names: str, overrides: list[str], records: Path | None = None, plan: b
         reproduce.describe(overrides)
         return 2 if overrides and not help else 0
     return recorded.show(names, overrides, records.resolve()) if records else reproduce.main(names, overrides, plan)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

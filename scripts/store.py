@@ -7,14 +7,13 @@
     python scripts/store.py export FILE.tar [TASK/MAPPING|ID ...]   finished cells; each is checked
     python scripts/store.py import FILE.tar                    each cell is checked again; cells finished here are kept
 
-Examples: python scripts/store.py verify; python scripts/store.py export cells.tar translation/fusedmax;
+Examples: python scripts/store.py verify; python scripts/store.py export cells.tar translation/sparsemax;
           python scripts/store.py import cells.tar paths.outputs=/data/outputs
 
 Damaged cells are never deleted; the next run that needs a damaged cell moves it aside and trains it again
 (docs/store.md).
 """
 
-import sys
 from typing import Literal
 
 from _entry import command
@@ -27,7 +26,3 @@ def main(
     from tasks.commands import store
 
     return store.main(what, names, paths_outputs)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,7 +11,6 @@ Examples: python scripts/summary.py laha2018_table2 seeds=1,2
 Every sentence states a fact from the table or its cells; nothing is run, and no data are read.
 """
 
-import sys
 from pathlib import Path
 
 from _entry import command
@@ -24,7 +23,3 @@ def main(experiment: str, *more: str, overrides: list[str], records: Path | None
     for name in (experiment, *more):
         text, path = summarize(name, overrides, records and records.resolve())
         print(f"{text}\nsummary: {path}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,8 +5,6 @@
 Next: read docs/library.md, or open docs/library.ipynb in Jupyter
 """
 
-import sys
-
 from _entry import ROOT, command
 
 
@@ -16,7 +14,3 @@ def main() -> None:
 
     tour.write(ROOT / "docs")
     print("written: docs/library.md, docs/library.ipynb, docs/figures; `git diff` shows what changed")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

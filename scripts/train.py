@@ -1,7 +1,7 @@
 """Train and evaluate one cell; with -m, run a sweep. `--help` lists the choices and the named mapping's parameters.
 
-    python scripts/train.py task=translation mapping=fusedmax mapping.lam=0.1 seed=2             one cell
-    python scripts/train.py -m task=toy mapping=sparsegen_lin,fusedmax seed=1,2,3 grid=paper     each mapping over its own grid
+    python scripts/train.py task=translation mapping=entmax mapping.alpha=1.3 seed=2             one cell
+    python scripts/train.py -m task=toy mapping=sparsegen_lin,oscarmax seed=1,2,3 grid=paper     each mapping over its own grid
     python scripts/train.py -m task=toy 'mapping=glob(*)' --plan                                 cells and hours; nothing is run
     python scripts/train.py -m experiment=laha2018_table2 seed=1,2                               a table of a paper
 
@@ -27,7 +27,3 @@ def main(arguments: list[str]) -> int:
     from tasks.commands import train
 
     return train.main(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

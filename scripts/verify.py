@@ -15,7 +15,6 @@ are written by scripts/records.py. Since machines differ, a retrained cell agree
 more than twice its metric's tolerance.
 """
 
-import sys
 from pathlib import Path
 
 from _entry import ROOT, command
@@ -30,10 +29,10 @@ def main(
     from tasks.commands import verify
 
     if write:
-        return verify.renew(in_.resolve(), accept.split(","))
-    wrong = verify.tell(in_.resolve())
-    return wrong | (again.report(in_.resolve(), draw, of) if rerun else 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        for changed in verify.write(in_.resolve(), accept.split(",")):
+            print(f"written: {changed}")
+        print("pages, files and checksums are what records and code give")
+        return 0
+    checked = verify.check(in_.resolve())
+    print(checked.text())
+    return int(bool(checked.wrong)) | (again.report(in_.resolve(), draw, of) if rerun else 0)

@@ -9,8 +9,6 @@ WANDB_PROJECT and WANDB_ENTITY override project= and entity=. Each call makes ne
 their addresses. They show the runs sent by `logger=wandb` or scripts/wandb_upload.py experiment=EXPERIMENT.
 """
 
-import sys
-
 from _entry import command
 
 
@@ -19,7 +17,3 @@ def main(experiment: str, *, profile: str = "demo", project: str = "", entity: s
     from tasks.commands import wandb_dashboard
 
     return wandb_dashboard.main(experiment, profile, project, entity)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,7 +2,7 @@
 
     python scripts/wandb_upload.py [FILTER ...] [logger.wandb.KEY=VALUE ...] [paths.outputs=FOLDER]
 
-    FILTER   see scripts/compare.py: task=toy  mapping=fusedmax  seed=1,2  mapping.lam=0.1  experiment=NAME  sweep=NAME
+    FILTER   see scripts/compare.py: task=toy  mapping=entmax  seed=1,2  mapping.alpha=1.5  experiment=NAME  sweep=NAME
     KEY      project, entity, mode, timeout; WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE, WANDB_DIR, WANDB_TAGS override them
 
 Examples: python scripts/wandb_upload.py task=toy; python scripts/wandb_upload.py experiment=laha2018_table2;
@@ -10,8 +10,6 @@ Examples: python scripts/wandb_upload.py task=toy; python scripts/wandb_upload.p
 
 With experiment=NAME, a run gets its row and column in that experiment, even if something else first requested the cell.
 """
-
-import sys
 
 from _entry import command
 
@@ -21,7 +19,3 @@ def main(*, overrides: list[str]) -> int:
     from tasks.commands import wandb_upload
 
     return wandb_upload.main(dict(one.partition("=")[::2] for one in overrides))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

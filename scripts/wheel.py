@@ -9,7 +9,6 @@ The library is copied, its kernels are compiled next to their sources for every 
 platform (`sparse_attention/kernels/native/carry.py`), and the wheel is named after the platform.
 """
 
-import sys
 from pathlib import Path
 
 from _entry import ROOT, command
@@ -20,7 +19,3 @@ def main(*, to: Path = ROOT / "dist") -> None:
     from tasks.commands.wheel import wheel
 
     print(f"pip install {wheel(to.resolve())}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,8 +1,8 @@
 """Attention heat maps as inline SVG, with one panel for each row of the table.
 
 Source tokens run across and output tokens run down, as in alignment figures. Exact zeros are grey; any other weight is
-drawn on white. Neighbours of equal weight form one rectangle without inner borders, which shows the segments of
-fusedmax. Equal weights that are not all neighbours share a letter, which shows the groups of oscarmax.
+drawn on white. Neighbours of equal weight form one rectangle without inner borders, which shows the segments of a
+mapping that fuses them. Equal weights that are not all neighbours share a letter, which shows groups.
 """
 
 from __future__ import annotations

@@ -9,12 +9,14 @@ import hashlib
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from repro.files import SEAL, StoreError, broken_seal, read_json, sealed, write_json
 from repro.identity import asked_id, family
+from repro.plan import Wanted
+from repro.plan.experiment import Experiment
 from repro.report import comparison
 from repro.store import Store, outputs_folder, records
 from repro.store.provenance import code_version
@@ -39,15 +41,17 @@ def main(filters: Mapping[str, str]) -> int:
     found, lost = select(store, filters)
     if not found:
         return 1
-    folder = _folder(store, filters)
-    table, files = comparison.write(
-        found, folder, f"Comparison: {_words(filters)}", [f"Left out: {one}" for one in lost]
-    )
-    print(render.to_text(table, compare.WHOLE) + "\n")
-    for path in files:
-        if path.parent == folder or path.suffix == ".svg":
-            print(path)
+    show(found, _folder(store, filters), f"Comparison: {_words(filters)}", [f"Left out: {one}" for one in lost])
     return 0
+
+
+def show(found: Sequence[records.Record], folder: Path, title: str, notes: Sequence[str]) -> None:
+    """Print the table of finished cells, and write it and its plots to `folder`."""
+    table, files = comparison.write(found, folder, title, notes)
+    print("\n" + render.to_text(table, compare.WHOLE) + "\n")
+    print(f"table: {folder / 'table'} (.txt .md .csv)")
+    if drawings := [f for f in files if f.suffix == ".svg"]:
+        print(f"{len(drawings)} plots: {folder / comparison.DRAWN}")
 
 
 def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Record], list[str]]:
@@ -64,7 +68,9 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Recor
         print(f"left out: {one}", file=sys.stderr)
     found = read.records
     if "experiment" in filters:
-        found = _of_experiment(found, filters["experiment"], filters.get("profile"))
+        slots = slots_of(filters["experiment"], filters.get("profile"))
+        ids = {asked_id(w.config, family(w.module)) for _, w in slots}
+        found = [r for r in found if r.asked_id() in ids]
     plain = {k: v for k, v in filters.items() if k not in OWN}
     if found:
         return compare.fitting(found, plain), read.lost
@@ -86,11 +92,9 @@ def _folder(store: Store, filters: Mapping[str, str]) -> Path:
     if set(asked) == {"sweep"}:
         return store.root / "sweeps" / asked["sweep"]
     name = re.sub(r"[^\w.=-]+", "_", ",".join(f"{k}={v}" for k, v in sorted(asked.items()))) or "all"
-    return (
-        store.root
-        / "compare"
-        / (name if len(name) <= 80 else f"{name[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}")
-    )
+    if len(name) > 80:
+        name = f"{name[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return store.root / "compare" / name
 
 
 def _folders(filters: Mapping[str, str]):
@@ -113,14 +117,11 @@ def _of_sweep(store: Store, name: str | None) -> set[str] | None:
     return {one["cell"].rpartition("/")[2] for one in told["cells"]}
 
 
-def _of_experiment(found: list[records.Record], name: str, profile: str | None) -> list[records.Record]:
-    """The records that belong to an experiment with the given profiles (default: all of its profiles)."""
-    page = compose.page("experiment", name)
-    wanted: set[str] = set()
-    for one in profile.split(",") if profile else page["profiles"]:
-        for group in reproduce.outline([compose.experiment(name, one)]):
-            wanted |= {asked_id(w.config, family(w.module)) for w in group}
-    return [r for r in found if r.asked_id() in wanted]
+def slots_of(name: str, profile: str | None) -> Iterator[tuple[Experiment, Wanted]]:
+    """The slots of an experiment with the given profiles, separated by commas (default: all of its profiles)."""
+    for one in profile.split(",") if profile else compose.page("experiment", name)["profiles"]:
+        read = compose.experiment(name, one)
+        yield from ((read, w) for w in reproduce.outline([read])[0])
 
 
 def write_manifest(folder: Path, asked: Sequence[str], cells: Sequence[Mapping[str, Any]], **more: Any) -> None:

@@ -34,7 +34,7 @@ class UsageError(ValueError):
 
 
 def command(main: Callable[..., int | None]) -> Callable[..., int]:
-    """Turn `main` into a script, a function `run(arguments)`.
+    """Turn `main` into a script, a function `run(arguments)`, and run it if its file is the one that Python was started with.
 
     `run` parses the arguments (default: `sys.argv`), calls `main` and returns the exit status: the value returned by
     `main` (0 if None), 1 if it failed, 2 for invalid arguments or an invalid configuration, 130 after Ctrl-C.
@@ -73,6 +73,8 @@ def command(main: Callable[..., int | None]) -> Callable[..., int]:
             print(f"error: {error}", file=sys.stderr)
             return FAILED
 
+    if main.__module__ == "__main__":
+        sys.exit(run())
     return run
 
 

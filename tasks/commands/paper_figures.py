@@ -122,24 +122,18 @@ def _three() -> Iterator[Panel]:
         yield Panel(f"first weight, {name}", at | {"weight": p[:, 0].numpy()}, "surface")
 
 
-def _regions(name: str, *points: tuple[str, float]) -> Callable[[], Iterator[Panel]]:
+def _weights(kind: str, *points: tuple[str, dict[str, float]]) -> Callable[[], Iterator[Panel]]:
+    """The first weight of two scores, for mappings with their parameters."""
+
     def panels() -> Iterator[Panel]:
         first, second = _square(-2, 2)
         z = torch.stack((first, second), -1).flatten(0, 1)
-        for parameter, value in points:
-            p = sa.make(name, **{parameter: value})(z)[:, 0]
+        for name, parameters in points:
+            p = sa.make(name, **parameters)(z)[:, 0]
             columns = {"z1": first.flatten().numpy(), "z2": second.flatten().numpy(), "p1": p.numpy()}
-            yield Panel(f"{name} {parameter}={value:g}", columns, "map")
+            yield Panel(" ".join([name, *(f"{k}={v:g}" for k, v in parameters.items())]), columns, kind)
 
     return panels
-
-
-def _contours() -> Iterator[Panel]:
-    first, second = _square(-2, 2)
-    z = torch.stack((first, second), -1).flatten(0, 1)
-    for name in ("softmax", "sparsemax", "sum_normalization"):
-        p = sa.make(name)(z)[:, 0]
-        yield Panel(name, {"z1": first.flatten().numpy(), "z2": second.flatten().numpy(), "p1": p.numpy()}, "contours")
 
 
 def _lambda() -> Iterator[Panel]:
@@ -194,18 +188,19 @@ FIGURES = [
     ),
     PaperFigure(
         "laha2018_figure1", "Figure 1, contours of the first weight of two scores for softmax, sparsemax and sum normalisation, and the segment from (1, 0) to (0, 1), the simplex",
-        "contours at .1, .2, ... .9, the simplex in white; scores from -2 to 2; sum normalisation where no score is negative, its domain", _contours,
+        "contours at .1, .2, ... .9, the simplex in white; scores from -2 to 2; sum normalisation where no score is negative, its domain",
+        _weights("contours", ("softmax", {}), ("sparsemax", {}), ("sum_normalization", {})),
     ),
     PaperFigure(
         "laha2018_figure2", "Figure 2, the regions of two scores in which sparsegen-lin is sparse, lambda = .5, beside those of sparsemax",
         "p1 in colour, a panel for each lambda: -1, 0 (sparsemax), .5; scores from -2 to 2",
-        _regions("sparsegen_lin", ("lam", -1.0), ("lam", 0.0), ("lam", 0.5)),
+        _weights("map", *(("sparsegen_lin", {"lam": lam}) for lam in (-1.0, 0.0, 0.5))),
     ),
     PaperFigure(
-        "laha2018_figure3a", "Figure 3 (a), the same of sparsecone, q = 1, and how a vector is mapped", "the regions, q .5, 1, 2", _regions("sparsecone", ("q", 0.5), ("q", 1.0), ("q", 2.0)),
+        "laha2018_figure3a", "Figure 3 (a), the same of sparsecone, q = 1, and how a vector is mapped", "the regions, q .5, 1, 2", _weights("map", *(("sparsecone", {"q": q}) for q in (0.5, 1.0, 2.0))),
     ),
     PaperFigure(
-        "laha2018_figure3b", "Figure 3 (b), how sparsehourglass maps a vector of either half-space", "the regions, q .1, 1, 10", _regions("sparsehourglass", ("q", 0.1), ("q", 1.0), ("q", 10.0)),
+        "laha2018_figure3b", "Figure 3 (b), how sparsehourglass maps a vector of either half-space", "the regions, q .1, 1, 10", _weights("map", *(("sparsehourglass", {"q": q}) for q in (0.1, 1.0, 10.0))),
     ),
     PaperFigure(
         "laha2018_lambda", "Figures 8 and 9 (appendix A.8), attention of trained sparsegen-lin models as lambda grows; only the sentence on them is in the text we have",
@@ -225,28 +220,23 @@ FIGURES = [
 def write_all(names: Sequence[str], folder: Path, endings: tuple[str, ...]) -> Iterator[list[Path]]:
     """Write the figures with these names; without names, write all figures and their page.
 
+    A figure is <name>.csv (panel, column, numbers) and <name>.<ending> for each ending. Yields the paths of each figure.
     Raises ValueError if a name is unknown.
     """
     known = {figure.name: figure for figure in FIGURES}
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"{unknown[0]!r} is no figure; there are: {', '.join(known)}")
     for name in names or known:
-        yield write(known[name], folder, endings)
+        files = drawn(known[name], endings)
+        for file, content in files.items():
+            write_atomic(folder / file, content)
+        yield [folder / file for file in files]
     if not names:
         write_atomic(folder / "README.md", page(FIGURES).encode())
 
 
-def write(figure: PaperFigure, folder: Path, endings: tuple[str, ...] = ("svg",)) -> list[Path]:
-    """Write <name>.csv (panel, column, numbers) and <name>.<ending> for each ending. Returns the paths."""
-    made = []
-    for name, content in drawn(figure, endings).items():
-        made.append(folder / name)
-        write_atomic(made[-1], content)
-    return made
-
-
 def drawn(figure: PaperFigure, endings: tuple[str, ...] = ("svg",)) -> dict[str, bytes]:
-    """The files that `write` writes: file name -> content."""
+    """The files of a figure: file name -> content."""
     panels = list(figure.panels())
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")

@@ -128,10 +128,9 @@ def _of_sweep(asked: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> M
 
 
 @contextmanager
-def _restored(name: str, overrides: Sequence[str], path: Path) -> Iterator[tuple[Plan, Store]]:
-    """Context manager: the plan of an experiment, and a temporary store with cells restored from a file of records."""
-    _, found = archive.read(path)
-    one, wanted, rest = reproduce.slots(name, overrides)
+def restored(slots: reproduce.Slots, found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Plan, Store]]:
+    """Context manager: the plan of an experiment's slots, and a temporary store with the recorded cells."""
+    one, wanted, rest = slots
     with tempfile.TemporaryDirectory() as work:
         store = Store(work)
         yield archive.restore(one, wanted, found, store, rest), store
@@ -160,7 +159,7 @@ def read(path: Path) -> Made:
     if "sweep" in asked:
         return _of_sweep(asked, found)
     arguments = [f"profile={asked['profile']}", *asked["arguments"]]
-    with _restored(asked["experiment"], arguments, path) as (plan, store):
+    with restored(reproduce.slots(asked["experiment"], arguments), found) as (plan, store):
         cells = [(plan.experiment.rows[s.row].label, s.cell.config, s.cell.found(store)) for s in plan.slots]
         points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
         return Made(reproduce.table(plan, store), figures.page(points) if points else "")
@@ -187,10 +186,11 @@ def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
         told, found = archive.read(path)
         asks = any(o.split("=")[0].split(".")[0] not in (*HERE, "profile") for o in overrides)
         given = [*overrides, *([] if asks else told["arguments"])]
-        _, wanted, _ = reproduce.slots(name, given)
+        slots = reproduce.slots(name, given)
+        wanted = slots[1]
         keys = {archive.key(w.config, family(w.module)) for w in wanted}
         lost = len(keys - {record["key"] for record in found})
-        with _restored(name, given, path) as (plan, store):
+        with restored(slots, found) as (plan, store):
             made = reproduce.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
         print(render.to_text(made))
         if lost:
@@ -204,83 +204,44 @@ def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
 # ---- tables that pages show
 
 
-@dataclass
-class Printed:
-    """A block of a table as printed on a page.
-
-    Attributes:
-        rows: (line above the table, row label) -> column header -> text.
-        lines: the lines below the table.
-    """
-
-    page: str
-    title: str
-    profile: str
-    label: str
-    rows: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
-    lines: list[str] = field(default_factory=list)
-
-    @property
-    def place(self) -> tuple[str, str, str]:
-        return self.title, self.profile, self.label
-
-
+Rows = dict[tuple[str, str], dict[str, str]]  # (line above the table, row label) -> column header -> text
 _CELLS = re.compile(r"(?<!\\)\|")
-_NUMBER = re.compile(r"\d[\d,]*\.?\d*|\.\d+")
 
 
-def blocks(text: str, page: str = "") -> Iterator[Printed]:
-    """The blocks of all tables on a page: those written by `render.to_markdown`, and other tables with numbers."""
-    title, profile, block, headers, above = "", "", None, [], ""
+def blocks(text: str) -> Iterator[tuple[str, Rows]]:
+    """(title, rows) for each section of a page that has tables with numbers, by `render.to_markdown` or by hand."""
+    title, rows, headers, above = "", {}, [], ""
     for line in [*text.splitlines(), "## "]:
-        if line.startswith(("## ", "### ")) and block is not None:
-            if any(numbers(text) for cells in block.rows.values() for text in cells.values()):
-                yield block
-            block = None
-        if line.startswith("## "):
-            title, profile = line[3:], ""
-            block, headers, above = Printed(page, title, "", ""), [], ""
-        elif line.startswith("*profile ") and title:
-            profile = re.split(r"[;*]", line[9:])[0].strip()
-        elif line.startswith("### "):
-            block, headers, above = Printed(page, title, profile, line[4:]), [], ""
-        elif block is not None and line.startswith("|"):
+        if line.startswith(("## ", "### ")):
+            if any(re.search(r"\d", text) for cells in rows.values() for text in cells.values()):
+                yield title, rows
+            rows, headers, above = {}, [], ""
+            title = line[3:] if line.startswith("## ") else title
+        elif line.startswith("|"):
             cells = [c.strip().replace("**", "") for c in _CELLS.split(line)[1:-1]]
             if headers and not line.startswith("|-"):
-                block.rows[above, cells[0]] = dict(zip(headers[1:], cells[1:]))
+                rows[above, cells[0]] = dict(zip(headers[1:], cells[1:]))
             headers = headers or [c.removeprefix("ours ") for c in cells]
-        elif block is not None and line.strip():
+        elif line.strip():
             headers = []
-            if line.startswith("- "):
-                block.lines.append(line)
-            else:
-                above = line
+            above = above if line.startswith("- ") else line
 
 
-def numbers(text: str) -> int:
-    """Count the numbers in a text."""
-    return len(_NUMBER.findall(text))
-
-
-def excerpt(printed: Printed, computed: Iterable[Printed]) -> list[str] | None:
+def excerpt(printed: Rows, computed: Iterable[Rows]) -> list[str] | None:
     """Differences between a table on a page and the computed table with the same rows and columns.
 
     Returns None if no computed table has these rows and columns. The table on the page may omit rows, columns,
     significance marks and spreads.
     """
-    wanted = {label: cells for (_, label), cells in printed.rows.items()}
+    wanted = {label: cells for (_, label), cells in printed.items()}
     for one in computed:
         ours = {
-            label: cells for (_, label), cells in reversed(one.rows.items()) if label in wanted
-        }  # the main table comes first
+            label: cells for (_, label), cells in reversed(one.items()) if label in wanted
+        }  # main table comes first
         if wanted.keys() <= ours.keys() and all(cells.keys() <= ours[label].keys() for label, cells in wanted.items()):
-            order = [label for label in dict.fromkeys(label for _, label in one.rows) if label in wanted]
-            moved = (
-                []
-                if order == list(wanted)
-                else [f"rows {', '.join(wanted)}: the records' table has {', '.join(order)}"]
-            )
-            return moved + [
+            order = [label for label in dict.fromkeys(label for _, label in one) if label in wanted]
+            moved = f"rows {', '.join(wanted)}: the records' table has {', '.join(order)}"
+            return [moved] * (order != list(wanted)) + [
                 f"{label}, {header}: the page has {text!r}, the records give {ours[label][header]!r}"
                 for label, cells in wanted.items() for header, text in cells.items()
                 if text and f"{ours[label][header].rstrip('*†')} ".find(f"{text} ") != 0

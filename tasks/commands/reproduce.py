@@ -38,11 +38,7 @@ OWN = ("profile", "seeds", "add", "rows", "columns")  # arguments of this comman
 DOCS = compose.ROOT / "docs" / "tasks"
 TOOLS = plans.Tools(lambda overrides, user: {}, compose.module_of, compose.with_data, Progress, (DataError,))
 POLL_SECONDS = 5.0
-
-
-def experiments() -> dict[str, str]:
-    """Name -> title of every experiment."""
-    return {one: compose.page("experiment", one)["title"] for one in compose.names_in("experiment")}
+Slots = tuple[Experiment, list[plans.Wanted], list[str]]
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,7 @@ def asked(names: Sequence[str], overrides: Sequence[str]) -> tuple[list[Experime
     return [of_data(adapt(one, own["seeds"], own["add"]), rest) for one in kept], rest
 
 
-def slots(name: str, overrides: Sequence[str]) -> tuple[Experiment, list[plans.Wanted], list[str]]:
+def slots(name: str, overrides: Sequence[str]) -> Slots:
     """One experiment changed by `overrides`, its slots, and the overrides that are for Hydra. Raises ConfigError."""
     (one,), rest = asked([name], overrides)
     (wanted,) = outline([one], rest)
@@ -104,28 +100,22 @@ def filled(
 ) -> Planned:
     """The cells for the slots, with their data prepared.
 
-    Raises StoreError if the launcher cannot start; this is checked before any data are read.
+    Raises StoreError if the launcher cannot start; this is checked before any data are read. Raises ConfigError if no
+    column has data.
     """
-    first = next(w for group in slots for w in group).config
-    launch.ready(first["launcher"], first["runtime"])
-    return of_plans(plans.fill(experiments, slots, TOOLS, rest, sweep=sweep), experiments[0].profile)
+    config = next(w for group in slots for w in group).config
+    launch.ready(config["launcher"], config["runtime"])
+    made = plans.fill(experiments, slots, TOOLS, rest, sweep=sweep)
+    if not any(one.slots for one in made):
+        told = "; ".join(f"{p.experiment.columns[c].label}: {why}" for p in made for c, why in p.unavailable.items())
+        raise compose.ConfigError(f"no column can be run: {told}")
+    return Planned(made, experiments[0].profile, config["runtime"], config["paths"]["outputs"])
 
 
 def outline(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> list[list[plans.Wanted]]:
     """The slots of experiments. Reads no data."""
     with compose.composer() as composed:
-        tools = replace(TOOLS, compose=composed, with_data=compose.further())
-        return plans.outline(loaded, tools, rest)
-
-
-def of_plans(made: list[plans.Plan], profile: str) -> Planned:
-    """Combine plans with their shared options. Raises ConfigError if no column has data."""
-    slot = next((slot for one in made for slot in one.slots), None)
-    if slot is None:
-        told = "; ".join(f"{p.experiment.columns[c].label}: {why}" for p in made for c, why in p.unavailable.items())
-        raise compose.ConfigError(f"no column can be run: {told}")
-    config = slot.cell.config
-    return Planned(made, profile, config["runtime"], config["paths"]["outputs"])
+        return plans.outline(loaded, replace(TOOLS, compose=composed), rest)
 
 
 def of_data(one: Experiment, overrides: Sequence[str]) -> Experiment:
@@ -189,7 +179,7 @@ def _added(one: Experiment, text: str) -> list[Row]:
     lists = {k: v[1:-1].split(",") for k, _, v in (p.partition("=") for p in parameters) if v[:1] + v[-1:] == "[]"}
     single = [p for p in parameters if p.partition("=")[0] not in lists]
     if any(not v.strip() for values in lists.values() for v in values):
-        raise compose.ConfigError(f"add={text} has an empty value in a list; write add=fusedmax,lam=[0.01,0.1]")
+        raise compose.ConfigError(f"add={text} has an empty value in a list; write add={mapping},KEY=[0.01,0.1]")
     points = [[f"{k}={v.strip()}" for k, v in point] for point in plans.points(lists)]
     if len(points) == 1 or mapping not in compose.names_in("mapping") or any(c.select is None for c in one.columns):
         return [compose.own_row(mapping, [*single, *point]) for point in points]
@@ -231,8 +221,8 @@ def describe(overrides: Sequence[str]) -> None:
     """Print the parameters of the mappings named in `overrides`, and the list of experiments."""
     print(pages.parameters(overrides), end="\n\n")
     print("experiments:")
-    for one, title in experiments().items():
-        print(f"  {one:24s} {title}")
+    for one in compose.names_in("experiment"):
+        print(f"  {one:24s} {compose.page('experiment', one)['title']}")
 
 
 def drive(driver: Driver) -> int:

@@ -38,11 +38,8 @@ def differences(results: Path, draw: str | None, say: Callable[[str], Any], of: 
         ValueError: no file of records matches `of`.
     """
     drawn = random.Random(draw or datetime.datetime.now(datetime.UTC).date().isoformat())
-    paths = sorted(
-        p
-        for p in (results / recorded.FOLDER).glob("*.jsonl")
-        if fnmatchcase(p.stem, of) and not p.stem.startswith("sweep_")
-    )
+    tables = (p for p in recorded.files(results) if not p.stem.startswith("sweep_"))
+    paths = [p for p in tables if fnmatchcase(p.stem, of)]
     if not paths:
         raise ValueError(
             f"of={of} is no table of {results / recorded.FOLDER}; name one without .jsonl, or a pattern as *_demo"

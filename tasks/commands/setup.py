@@ -30,7 +30,7 @@ OF_TORCH = re.compile(r"torch|torchvision|triton|nvidia-.*|cuda-.*")  # packages
 def main() -> int:
     """Build .venv if it is incomplete or out of date. Returns the exit status, 0 if .venv is complete."""
     try:
-        torch = os.environ.get("TORCH") or _chosen()
+        torch = os.environ.get("TORCH") or stamp()[0]
         if complete(torch):
             return 0
         with alone():
@@ -89,12 +89,18 @@ def build(torch: str) -> int:
 # ---- the state of .venv
 
 
+def stamp() -> tuple[str, str]:
+    """The value of TORCH with which .venv was built, and the signature of what it was built from."""
+    try:
+        torch, made, *_ = STAMP.read_text(encoding="utf-8").split("\n")
+        return torch, made
+    except (OSError, ValueError):
+        return "", UNFINISHED
+
+
 def complete(torch: str) -> bool:
     """True if .venv was built completely from the current files, in this folder, and still starts."""
-    try:
-        return STAMP.read_text(encoding="utf-8").split("\n")[:2] == [torch, signature()] and healthy()
-    except OSError:
-        return False
+    return stamp() == (torch, signature()) and healthy()
 
 
 def usable() -> bool:
@@ -102,16 +108,14 @@ def usable() -> bool:
 
     After an interrupted set-up it cannot, since packages may look installed while files are missing.
     """
-    try:
-        return UNFINISHED not in STAMP.read_text(encoding="utf-8") and healthy()
-    except OSError:
-        return False
+    return stamp()[1] != UNFINISHED and healthy()
 
 
 def signature() -> str:
     """A hash of everything on which .venv depends."""
     files = [path.read_bytes() for path in (ROOT / "pyproject.toml", LOCK, FAIRSEQ)]
-    return hashlib.sha256(b"\0".join([*files, str(ROOT).encode(), _resolves().encode()])).hexdigest()
+    resolved = b"resolved" if os.environ.get("LOCKED") == "0" else b""
+    return hashlib.sha256(b"\0".join([*files, str(ROOT).encode(), resolved])).hexdigest()
 
 
 def healthy() -> bool:
@@ -129,18 +133,6 @@ def healthy() -> bool:
     return prefix == VENV and here and (packages / "pip").is_dir() and not list(packages.glob("ve_fairseq-*"))
 
 
-def _chosen() -> str:
-    """The value of TORCH with which .venv was built; an empty string if .venv has not been built."""
-    try:
-        return STAMP.read_text(encoding="utf-8").partition("\n")[0]
-    except OSError:
-        return ""
-
-
-def _resolves() -> str:
-    return "resolved" if os.environ.get("LOCKED") == "0" else ""
-
-
 # ---- problems that prevent the build
 
 
@@ -151,7 +143,11 @@ def first_trouble(torch: str) -> str:
         return f"Python {wanted} is needed, this is {sys.version.split()[0]}; name one: make setup PYTHON=/path/to/python3.13"
     if torch not in NEEDED:
         return f"TORCH={torch} is unknown; there is TORCH=cpu, or none for the torch of requirements.lock"
-    if torch == "cpu" and not os.environ.get("TORCH_INDEX") and not (_has_torch() and usable()):
+    if (
+        torch == "cpu"
+        and not os.environ.get("TORCH_INDEX")
+        and not (any(VENV.glob("lib/*/site-packages/torch-*.dist-info")) and usable())
+    ):
         return (
             "TORCH=cpu needs TORCH_INDEX=ADDRESS, the index of torch's CPU wheels (docs/install.md says where torch names it); "
             "for torch with CUDA run `make clean` first"
@@ -165,7 +161,7 @@ def first_trouble(torch: str) -> str:
         return (
             f"this Python cannot make virtual environments; on Debian and Ubuntu: apt-get install python{version}-venv"
         )
-    need = NEEDED[torch] - _gigabytes(VENV)
+    need = NEEDED[torch] - sum(file.lstat().st_size for file in VENV.rglob("*")) / 1e9
     for place, what, elsewhere in (
         (ROOT, ".venv", "move this folder to a larger disk"),
         (_cache(), "fetched packages", "keep them on a larger disk: UV_CACHE_DIR=FOLDER make setup"),
@@ -200,14 +196,6 @@ def unreachable() -> str:
     return ""
 
 
-def _has_torch() -> bool:
-    return any(VENV.glob("lib/*/site-packages/torch-*.dist-info"))
-
-
-def _gigabytes(folder: Path) -> float:
-    return sum(f.lstat().st_size for f in folder.rglob("*")) / 1e9 if folder.is_dir() else 0.0
-
-
 def _cache() -> Path:
     """The folder where uv caches downloads, or its nearest existing parent."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -235,18 +223,22 @@ def steps(torch: str) -> list:
     lines = blocks(LOCK.read_text(encoding="utf-8"))
     found = [("fetching uv, which installs", lambda: get_uv(lines))]
     if torch == "cpu":
-        wanted = [re.split(r"[ \\;]", lines[name])[0] for name in ("torch", "torchvision")]
+        named = [re.split(r"[ \\;]", lines[name])[0] for name in ("torch", "torchvision")]
         lines = {name: text for name, text in lines.items() if not OF_TORCH.fullmatch(name)}
         if address := os.environ.get("TORCH_INDEX"):
             found.append(
-                ("installing torch without CUDA", lambda: install("--no-deps", "--index-url", address, *wanted))
+                ("installing torch without CUDA", lambda: install("--no-deps", "--index-url", address, *named))
             )
-    if _resolves():
+    if os.environ.get("LOCKED") == "0":
         found.append(("resolving pyproject.toml", lambda: install("--upgrade", "-e", f"{ROOT}[repro,dev]")))
     else:
-        said = f"installing {len(lines)} packages (3 GB to fetch where nothing is cached, most of it torch with CUDA)"
+        much = "" if torch else " (3 GB to fetch where nothing is cached, most of it torch with CUDA)"
+        rest = "\n".join(lines.values())
         found.append(
-            (said if torch != "cpu" else f"installing {len(lines)} packages", lambda: locked("\n".join(lines.values())))
+            (
+                f"installing {len(lines)} packages{much}",
+                lambda: install("--no-deps", "--require-hashes", requirements=rest),
+            )
         )
     found.append(("building fairseq without its extensions", fairseq))
     found.append(("installing this project", lambda: install("--no-deps", "--no-build-isolation", "-e", str(ROOT))))
@@ -291,10 +283,6 @@ def get_uv(lines: dict) -> int:
 
 def _uv() -> Path:
     return VENV / "bin" / "uv"
-
-
-def locked(requirements: str) -> int:
-    return install("--no-deps", "--require-hashes", requirements=requirements)
 
 
 def fairseq() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -29,7 +28,8 @@ def summarize(name: str, overrides: Sequence[str], results: Path | None = None) 
         ValueError: a name or configuration is invalid.
         StoreError: cells are damaged, or a file has no records.
     """
-    one, wanted, rest = reproduce.slots(name, overrides)
+    slots = reproduce.slots(name, overrides)
+    one, wanted, _ = slots
     outputs = Path(wanted[0].config["paths"]["outputs"])
     if results is None:
         found, _ = archive.collect(wanted, Store(outputs))
@@ -37,9 +37,7 @@ def summarize(name: str, overrides: Sequence[str], results: Path | None = None) 
     else:
         _, found = archive.read(recorded.file_of(name, one.profile, results))
         troubles = []
-    with tempfile.TemporaryDirectory() as work:
-        store = Store(work)
-        plan = archive.restore(one, wanted, found, store, rest)
+    with recorded.restored(slots, found) as (plan, store):
         text = summary(plan, store, reproduce.table(plan, store), troubles)
     path = outputs / "report" / f"{name}_{one.profile}_summary.md"
     write_atomic(path, text.encode())

@@ -1,6 +1,6 @@
 """Sweeps: `scripts/train.py -m`, in the syntax of Hydra's basic sweeper, with all cells run by one driver.
 
-    task=toy mapping=sparsegen_lin,fusedmax seed=1,2,3 grid=paper       every mapping over its own grid (configs/mapping)
+    task=toy mapping=sparsegen_lin,oscarmax seed=1,2,3 grid=paper       every mapping over its own grid (configs/mapping)
     task=toy mapping=glob(*)                                            the mappings that fit; the others are listed
     experiment=laha2018_table2 seed=1,2                                 an experiment with its rows, grids and tables
 
@@ -16,15 +16,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from repro import plan as plans
 from repro.launch.display import Display, name
 from repro.plan import Wanted
 from repro.plan.experiment import Column, Experiment, Row
-from repro.report import comparison
 from repro.store import Store, check_names, records
-from repro.tables import render
 from tasks.commands import compare, reproduce
 from tasks.config import compose
 from tasks.config.options import near, short
@@ -118,7 +115,7 @@ def check_name(text: str) -> None:
 def resolve(asked: Asked) -> Resolved:
     """Compose and check every configuration. Raises ConfigError or PlanError if all of them are invalid."""
     with compose.composer() as composed:
-        tools = replace(reproduce.TOOLS, compose=composed, with_data=compose.further())
+        tools = replace(reproduce.TOOLS, compose=composed)
         return _of_experiments(asked, tools) if asked.experiments else _of_keys(asked, tools)
 
 
@@ -277,7 +274,11 @@ def main(arguments: Sequence[str]) -> int:
     resolved = resolve(asked)
     tell(resolved)
     if asked.only_plan:
-        wanted = list(labelled(resolved.experiments, resolved.slots))
+        wanted = [
+            (one.columns[w.column].label + (f", {one.rows[w.row].label}" if one.name == "sweep" else ""), w)
+            for one, group in zip(resolved.experiments, resolved.slots)
+            for w in group
+        ]
         print(reproduce.estimated(wanted, f"Plan of: {' '.join(asked.arguments)}"))
         return int(bool(resolved.wrong))
     refuse_wrong(resolved)
@@ -286,17 +287,6 @@ def main(arguments: Sequence[str]) -> int:
     overrides = [o for o in asked.arguments if o.split("=")[0] not in OF_SWEEPS]
     planned = reproduce.filled(resolved.experiments, resolved.slots, overrides, folder.name)
     return reproduce.drive(Sweep(planned, store, asked=asked, resolved=resolved, folder=folder))
-
-
-def labelled(experiments: Sequence[Experiment], slots: Sequence[Sequence[Wanted]]) -> Iterator[tuple[str, Wanted]]:
-    """(label, slot) for all slots.
-
-    The label names the slot's part of the plan: column and mapping for a sweep, column for an experiment.
-    """
-    for one, group in zip(experiments, slots):
-        for w in group:
-            label = one.columns[w.column].label
-            yield (f"{label}, {one.rows[w.row].label}" if one.name == "sweep" else label), w
 
 
 def refuse_wrong(resolved: Resolved) -> None:
@@ -331,19 +321,18 @@ class Sweep(reproduce.Driver):
         self._manifest()
 
     def _manifest(self) -> None:
+        states = (
+            dict.fromkeys(self.cells, "queued")
+            | dict.fromkeys(self.done, "done")
+            | dict.fromkeys(self.failed, "failed")
+        )
+        cells = [
+            {"cell": f"{c.task}/{c.mapping}/{c.training_id}", "setting": c.label, "seed": c.seed, "state": states[key]}
+            for key, c in self.cells.items()
+        ]
         compare.write_manifest(
-            self.folder, self.asked.lasting, [self._entry(cell) for cell in self.cells.values()],
-            command=self.asked.arguments, left_out=self.resolved.left_out,
-        )  # fmt: skip
-
-    def _entry(self, cell: Any) -> dict[str, Any]:
-        state = "failed" if cell.cell_id in self.failed else "done" if cell.cell_id in self.done else "queued"
-        return {
-            "cell": f"{cell.task}/{cell.mapping}/{cell.training_id}",
-            "setting": cell.label,
-            "seed": cell.seed,
-            "state": state,
-        }
+            self.folder, self.asked.lasting, cells, command=self.asked.arguments, left_out=self.resolved.left_out
+        )
 
     def _print_complete(self, display: Display) -> None:
         if self.asked.experiments:
@@ -373,10 +362,5 @@ def print_comparison(found: Sequence[records.Record], folder: Path, title: str, 
     if not found:
         print(f"no cell of this sweep is finished; its manifest: {folder / 'manifest.json'}")
         return
-    table, files = comparison.write(found, folder, title, notes)
-    print("\n" + render.to_text(table, comparison.compare.WHOLE) + "\n")
-    drawings = [f for f in files if f.suffix == ".svg"]
-    print(f"table: {folder / 'table'} (.txt .md .csv)")
-    if drawings:
-        print(f"{len(drawings)} plots: {folder / comparison.DRAWN}")
+    compare.show(found, folder, title, notes)
     print(f"again at any time: python scripts/compare.py sweep={folder.name}")

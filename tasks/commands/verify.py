@@ -23,9 +23,10 @@ from repro.store import archive
 from repro.tables import render
 from sparse_attention import properties
 from tasks.commands import claims, paper_figures, recorded
-from tasks.commands.recorded import CHECKSUMS, RESULTS, Printed
+from tasks.commands.recorded import CHECKSUMS, RESULTS, Rows
 
 README = "README.md"
+PARTS = re.compile(r"(?m)^(?=## )")  # a page is split at its second-level headings
 NOT_COVERED = (
     "Not covered: sentences outside tables and the tables made by hand (whether they follow from the numbers; in docs/results a checksum "
     "shows that they were changed, --write renews it), of README all but its table of results and two numbers that it quotes, and numbers "
@@ -53,7 +54,7 @@ class Expected:
     files: dict[str, str] = field(default_factory=dict)
     drawn: dict[str, str] = field(default_factory=dict)
     quoted: list[str] = field(default_factory=list)
-    tables: list[Printed] = field(default_factory=list)
+    tables: list[Rows] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
 
@@ -81,9 +82,9 @@ def expected(results: Path = RESULTS) -> Expected:
         made = recorded.read(path)
         built.append(made.table)
         text = render.to_markdown(made.table)
-        found.tables += recorded.blocks(text)
+        found.tables += [rows for _, rows in recorded.blocks(text)]
         if made.more:  # pages show this instead of the table
-            found.openings |= {_key(part)[0]: part.rstrip("\n") for part in _parts(made.more) if part}
+            found.openings |= {_key(part)[0]: part.rstrip("\n") for part in PARTS.split(made.more) if part}
         else:
             found.sections[_key(text)] = text
         if made.sweep and (results / "sweeps" / made.sweep).is_dir():
@@ -160,19 +161,10 @@ def _shared(one: dict) -> Iterator[tuple[str, tuple[str, ...], str]]:
 # ---- pages
 
 
-def _parts(text: str) -> list[str]:
-    """Split a page at its second-level headings: the text before the first of them, then the sections."""
-    return re.split(r"(?m)^(?=## )", text)
-
-
 def _key(part: str) -> tuple[str, str]:
     """(title, profile) of a section; an empty string for one that is missing."""
     title, profile = re.match(r"## (.*)", part), re.search(r"(?m)^\*profile (\w+)", part)
     return title[1] if title else "", profile[1] if profile else ""
-
-
-def _pages(results: Path) -> list[Path]:
-    return sorted(results.rglob("*.md"))
 
 
 def _readme(results: Path) -> str:
@@ -184,36 +176,22 @@ def _named(path: Path, results: Path) -> str:
     return str(path.relative_to(results.parents[1]))
 
 
-def _rest(text: str, of: Expected) -> str:
-    """A page without its computed parts."""
-    kept = []
-    for part in _parts(text):
+def _read(text: str, of: Expected) -> Iterator[tuple[tuple[str, str], str, str | None, str]]:
+    """(key, computed text as it is, as it must be, prose that follows) of each part of a page.
+
+    Nothing of a part that is neither a section nor an opening is computed: its third entry is None. An opening has as
+    many paragraphs as are expected.
+    """
+    for part in PARTS.split(text):
         key = _key(part)
-        if key not in of.sections:
-            opening = of.openings.get(key[0])
-            kept.append(part if opening is None else _opened(part, opening)[1])
-    return "".join(kept).rstrip("\n")
-
-
-def _opened(part: str, opening: str) -> tuple[str, str]:
-    """Split a section into its computed beginning (as many paragraphs as `opening` has) and the prose that follows."""
-    paragraphs, count = re.split(r"(?=\n\n)", part), len(re.split(r"(?=\n\n)", opening))
-    return "".join(paragraphs[:count]), "".join(paragraphs[count:]) or "\n"
-
-
-def _mine(path: Path, results: Path, of: Expected) -> str:
-    """The checksum of a file; for a page, its computed parts are left out."""
-    text = path.read_bytes()
-    if path.suffix == ".md":
-        text = _rest(text.decode(errors="replace"), of).encode()
-    return hashlib.sha256(text).hexdigest()
-
-
-def _tables(readme: str) -> str:
-    """The lines of README that belong to tables with numbers or show pictures."""
-    return "\n".join(
-        x for x in readme.splitlines() if x.startswith("![") or (x.startswith("|") and re.search(r"\d", x))
-    )
+        if key in of.sections:
+            yield key, part, of.sections[key], ""
+        elif key[0] in of.openings:
+            paragraphs, wanted = re.split(r"(?=\n\n)", part), of.openings[key[0]]
+            count = len(re.split(r"(?=\n\n)", wanted))
+            yield key, "".join(paragraphs[:count]), wanted, "".join(paragraphs[count:]) or "\n"
+        else:
+            yield key, "", None, part
 
 
 def check(results: Path = RESULTS, of: Expected | None = None) -> Checked:
@@ -225,14 +203,11 @@ def check(results: Path = RESULTS, of: Expected | None = None) -> Checked:
     of = of or expected(results)
     done = Checked(list(of.wrong))
     seen: set[object] = set()
-    for path in _pages(results):
-        for part in _parts(path.read_text(encoding="utf-8", errors="replace")):
-            key = _key(part)
-            if (whole := of.sections.get(key)) is not None:
-                done.wrong += _differ(f"{_named(path, results)}: {key[0]}", part, whole)
-            elif (opening := of.openings.get(key[0])) is not None:
-                done.wrong += _differ(f"{_named(path, results)}: {key[0]}", _opened(part, opening)[0], opening)
-            elif re.search(r"(?m)^\*profile ", part):
+    for path in sorted(results.rglob("*.md")):
+        for key, have, want, prose in _read(path.read_text(encoding="utf-8", errors="replace"), of):
+            if want is not None:
+                done.wrong += _differ(f"{_named(path, results)}: {key[0]}", have, want)
+            elif re.search(r"(?m)^\*profile ", prose):
                 done.wrong.append(
                     f"{_named(path, results)}: {key[0]}, profile {key[1]}: there are no records of this table"
                 )
@@ -260,10 +235,10 @@ def _check_readme(results: Path, of: Expected, done: Checked) -> None:
     readme = _readme(results)
     flat = " ".join(readme.split())
     done.wrong += [f"{README}: it must say {one!r}" for one in of.quoted if readme and one not in flat]
-    for block in recorded.blocks(readme, README):
-        differ = recorded.excerpt(block, of.tables)
-        none = [f"a table with numbers that no records give: {', '.join(label for _, label in block.rows)}"]
-        done.wrong += [f"{README}: {block.title}: {one}" for one in (none if differ is None else differ)]
+    for title, rows in recorded.blocks(readme):
+        differ = recorded.excerpt(rows, of.tables)
+        none = [f"a table with numbers that no records give: {', '.join(label for _, label in rows)}"]
+        done.wrong += [f"{README}: {title}: {one}" for one in (none if differ is None else differ)]
 
 
 def _differ(where: str, text: str, wanted: str) -> list[str]:
@@ -312,11 +287,21 @@ def known(results: Path) -> dict[str, str]:
 
 
 def sums(results: Path, of: Expected) -> dict[str, str]:
-    """The checksums of the files as they are now; for README, only its table of results is included."""
-    files = [p for p in sorted(results.rglob("*")) if p.is_file() and p.name != CHECKSUMS]
-    found = {str(p.relative_to(results)): _mine(p, results, of) for p in files}
-    readme = _tables(_readme(results))
-    return found | ({f"../../{README}": hashlib.sha256(readme.encode()).hexdigest()} if readme else {})
+    """The checksums of the files as they are now.
+
+    Of a page, the computed parts are left out. Of README, only the lines of tables with numbers and of pictures count.
+    """
+    found = {}
+    for path in (p for p in sorted(results.rglob("*")) if p.is_file() and p.name != CHECKSUMS):
+        content = path.read_bytes()
+        if path.suffix == ".md":
+            prose = "".join(prose for *_, prose in _read(content.decode(errors="replace"), of))
+            content = prose.rstrip("\n").encode()
+        found[str(path.relative_to(results))] = hashlib.sha256(content).hexdigest()
+    lines = _readme(results).splitlines()
+    if shown := [x for x in lines if x.startswith("![") or (x.startswith("|") and re.search(r"\d", x))]:
+        found[f"../../{README}"] = hashlib.sha256("\n".join(shown).encode()).hexdigest()
+    return found
 
 
 def measured(name: str) -> bool:
@@ -353,7 +338,7 @@ def write(results: Path = RESULTS, accept: Sequence[str] = ()) -> list[str]:
     if told:
         raise ValueError("nothing is written:\n" + "\n".join(told))
     changed = []
-    for path in _pages(results):
+    for path in sorted(results.rglob("*.md")):
         old = path.read_text(encoding="utf-8")
         if (new := _renewed(old, of)) != old:
             path.write_text(new, encoding="utf-8")
@@ -372,28 +357,8 @@ def write(results: Path = RESULTS, accept: Sequence[str] = ()) -> list[str]:
     return changed
 
 
-def tell(results: Path) -> int:
-    """Check a folder of results and print the differences. Returns the exit status, 1 if there are any."""
-    checked = check(results)
-    print(checked.text())
-    return int(bool(checked.wrong))
-
-
-def renew(results: Path, accept: Sequence[str]) -> int:
-    """Call `write` and print what changed. Returns the exit status, 0."""
-    for changed in write(results, accept):
-        print(f"written: {changed}")
-    print("pages, files and checksums are what records and code give")
-    return 0
-
-
 def _renewed(text: str, of: Expected) -> str:
-    parts = []
-    for part in _parts(text):
-        key = _key(part)
-        if key in of.sections:
-            part = of.sections[key] + ("\n" if part.endswith("\n\n") else "")
-        elif key[0] in of.openings:
-            part = of.openings[key[0]] + _opened(part, of.openings[key[0]])[1]
-        parts.append(part)
-    return "".join(parts)
+    return "".join(
+        (want or "") + ("\n" if key in of.sections and have.endswith("\n\n") else "") + prose
+        for key, have, want, prose in _read(text, of)
+    )

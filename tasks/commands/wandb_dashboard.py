@@ -73,7 +73,13 @@ def make(
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces import expr
 
-    workspaces, blocks = [], [wr.MarkdownBlock(_about(one)), wr.TableOfContents()]
+    above = [
+        f"Profile {one.profile}, seeds {', '.join(map(str, one.seeds))}.",
+        "" if one.comparable else "Its numbers are not comparable with the paper's.",
+        one.not_comparable,
+        *one.deviations,
+    ]
+    workspaces, blocks = [], [wr.MarkdownBlock("\n".join(f"* {x}" for x in above if x)), wr.TableOfContents()]
     for column in one.columns:
         wanted = {EXPERIMENT: one.name, COLUMN: column.key, "profile/name": one.profile}
         filters = [expr.Config(key) == value for key, value in wanted.items()]
@@ -130,17 +136,6 @@ def panels(column: Column) -> list[Any]:
     media = [f"{kind}/{column.split}" for kind in ("attention", "samples")]
     return [*scores, wr.MediaBrowser(title="attention", media_keys=media[:1]), wr.MediaBrowser(title="samples", media_keys=media[1:]),
             wr.RunComparer(diff_only="split")]  # fmt: skip
-
-
-def _about(one: Experiment) -> str:
-    """The text above the numbers: profile, seeds and deviations from the paper."""
-    said = [f"Profile {one.profile}, seeds {', '.join(map(str, one.seeds))}."]
-    said += [
-        "" if one.comparable else "Its numbers are not comparable with the paper's.",
-        one.not_comparable,
-        *one.deviations,
-    ]
-    return "\n".join(f"* {line}" for line in said if line)
 
 
 def printed(one: Experiment, column: Column, records: Sequence[Mapping[str, Any]]) -> str:

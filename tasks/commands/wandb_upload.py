@@ -18,8 +18,8 @@ from repro.identity import asked_id, family
 from repro.plan import origin
 from repro.store import ASIDE, Evaluation, Store, StoreError, outputs_folder
 from repro.store.records import Record
-from tasks.commands import compare, reproduce
-from tasks.config import compose, options
+from tasks.commands import compare
+from tasks.config import options
 from tasks.loggers import about
 from tasks.loggers.wandb import RECEIPT, SENT, Logger, Options, evaluations, mode
 
@@ -73,12 +73,8 @@ def origins(found: Sequence[Record], filters: Mapping[str, str]) -> dict[Path, d
     """
     places: dict[str, dict[str, str]] = {}
     if name := filters.get("experiment"):
-        profiles = (
-            filters["profile"].split(",") if "profile" in filters else compose.page("experiment", name)["profiles"]
-        )
-        for one in (compose.experiment(name, profile) for profile in profiles):
-            for w in reproduce.outline([one])[0]:
-                places.setdefault(asked_id(w.config, family(w.module)), origin(one, w))
+        for one, w in compare.slots_of(name, filters.get("profile")):
+            places.setdefault(asked_id(w.config, family(w.module)), origin(one, w))
     of_sweep = {"sweep": filters["sweep"]} if "sweep" in filters else {}
     return {r.folder: places.get(r.asked_id() or "", of_sweep) for r in found}
 

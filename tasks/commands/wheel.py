@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 from sparse_attention.kernels.native import build, carry
@@ -28,24 +26,7 @@ def wheel(to: Path) -> Path:
             shutil.copy(ROOT / name, copy)
         build.SOURCES = copy / "sparse_attention/kernels/native/src"  # hash and compile the same files that are packed
         machine = carry.compile_all(build.SOURCES.with_name("prebuilt"), compiler)
-        options = ["-q", "--no-deps", "--no-build-isolation", "-w", scratch]
+        options = ["-q", "--no-deps", "--no-build-isolation", "-w", str(to)]
+        options += ["--config-settings", f"--build-option=--plat-name=manylinux_2_28_{machine}"]
         subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(copy)], check=True)
-        return _renamed(next(Path(scratch).glob("*.whl")), to, f"manylinux_2_28_{machine}")
-
-
-def _renamed(made: Path, to: Path, platform: str) -> Path:
-    """Write a copy of the wheel that has the platform's tag instead of "any". Returns the copy."""
-    target = to / made.name.replace("-none-any.whl", f"-none-{platform}.whl")
-    with zipfile.ZipFile(made) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as new:
-        record: list[str] = []
-        for name in sorted(old.namelist(), key=lambda n: n.endswith("/RECORD")):
-            content = old.read(name)
-            if name.endswith(".dist-info/WHEEL"):
-                content = content.replace(b"Root-Is-Purelib: true", b"Root-Is-Purelib: false")
-                content = content.replace(b"-none-any", f"-none-{platform}".encode())
-            if name.endswith("/RECORD"):
-                content = "\n".join([*record, f"{name},,", ""]).encode()
-            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-            record.append(f"{name},sha256={digest},{len(content)}")
-            new.writestr(name, content)
-    return target
+    return max(to.glob(f"*manylinux_2_28_{machine}.whl"), key=os.path.getmtime)

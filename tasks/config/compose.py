@@ -7,7 +7,6 @@ the task's family, the data set, the model or the schedule.
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,9 +25,9 @@ from tasks import data, loggers
 from tasks.config import memory, models, nodes
 from tasks.config.options import OptionsError, absurd, near, plain, read, read_each, short
 from tasks.config.overrides import CONFIGS, ConfigError, merged, reading
+from tasks.config.overrides import names_in as names_in
 from tasks.config.pages import claims as claims
 from tasks.config.pages import experiment as experiment
-from tasks.config.pages import names_in as names_in
 from tasks.config.pages import own_row as own_row
 from tasks.config.pages import page as page
 from tasks.config.pages import published as published
@@ -43,7 +42,6 @@ NODES = (
 TOP = ("seed", "plugins")
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 WIDEST_PARAMETER = 1e6  # largest parameter of a mapping; larger values would swamp the scores in single precision
-TIED = re.compile(r"\$\{[^}]*\b(?:seed|mapping)\b")  # a value that refers to the seed or the mapping
 OF_FAMILY = {"task": "Task", "encode": "Encode", "decode": "Decode"}
 
 Compose = Callable[..., dict[str, Any]]
@@ -143,37 +141,34 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError("; ".join(found))
     config: dict[str, Any] = {}
 
-    def take(key: str, reader: Callable[[], dict[str, Any]]) -> None:
+    def take(key: str, reader: Callable[..., dict[str, Any]], *arguments: Any) -> None:
         try:
-            config[key] = reader()
+            config[key] = reader(*arguments)
         except OptionsError as error:
             found.extend(error.problems)
 
-    take("top", lambda: plain(read(nodes.Top, {k: values[k] for k in TOP if k in values}, "")))
+    take("top", _rest, {k: values[k] for k in TOP if k in values}, nodes.Top, "")
     try:
         plugins.load(config.get("top", {}).get("plugins", ()))
     except ValueError as error:
         found.append(str(error))
     for key, cls in nodes.SINGLE.items():
-        take(key, lambda key=key, cls=cls: plain(read(cls, given[key], key)))
+        take(key, _rest, given[key], cls, key)
     for key, classes in {**nodes.NAMED, "schedule": {k: v.Options for k, v in SCHEDULES.items()}}.items():
-        take(key, lambda key=key, classes=classes: _named(given[key], classes, key))
-    take("logger", lambda: read_each(loggers.options(), given["logger"], "logger"))
-    take("mapping", lambda: _mapping(given["mapping"]))
+        take(key, _named, given[key], classes, key)
+    take("logger", read_each, loggers.options(), given["logger"], "logger")
+    take("mapping", _mapping, given["mapping"])
     # A Slurm job runs on other machines, so the GPUs and memory of this machine are irrelevant to it.
     elsewhere = config.get("launcher", {}).get("name") == "slurm"
     if not elsewhere:
         _device(config.get("runtime", {}), found)
     if family := _family(given["task"], found):
         for key, cls in OF_FAMILY.items():
-            own = ("name", "family") if key == "task" else ()
-            take(key, lambda key=key, cls=cls, own=own: _rest(given[key], getattr(family, cls), key, own))
+            take(key, _rest, given[key], getattr(family, cls), key, ("name", "family") if key == "task" else ())
         if problems := data.problems(given["data"], family.KIND):
             found.extend(problems)
         else:
-            take(
-                "data", lambda: _rest(given["data"], data.set_module(given["data"]["name"]).Options, "data", ("name",))
-            )
+            take("data", _rest, given["data"], data.set_module(given["data"]["name"]).Options, "data", ("name",))
         _models(config, given, family, found)
     if not found:
         config |= config.pop("top")
@@ -197,7 +192,7 @@ def _family(task: Mapping[str, Any], found: list[str]) -> ModuleType | None:
     return None
 
 
-def _rest(node: Mapping[str, Any], cls: type, key: str, own: Sequence[str]) -> dict[str, Any]:
+def _rest(node: Mapping[str, Any], cls: type, key: str, own: Sequence[str] = ()) -> dict[str, Any]:
     """Read a node that has the keys `own` in addition to the options of `cls`."""
     return {k: node[k] for k in own} | plain(read(cls, {k: v for k, v in node.items() if k not in own}, key))
 
@@ -310,20 +305,3 @@ def with_data(config: Mapping[str, Any], name: str, overrides: Sequence[str] = (
     if "fallback" in values["data"]:
         values["data"]["fallback"] = None
     return completed(values)
-
-
-def further() -> Callable[[Mapping[str, Any], str], dict[str, Any]]:
-    """`with_data`, but composing a data set only once for configurations that differ only in seed and mapping."""
-    known: dict[tuple[str, str], dict[str, Any] | None] = {}
-
-    def resolve(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-        key = (name, json.dumps({k: v for k, v in config.items() if k not in ("seed", "mapping")}, sort_keys=True))
-        if (node := known.get(key)) is not None:
-            return {**config, "data": node}
-        made = with_data(config, name)
-        known[key] = (
-            None if TIED.search((CONFIGS / "data" / f"{name}.yaml").read_text(encoding="utf-8")) else made["data"]
-        )
-        return made
-
-    return resolve

@@ -98,8 +98,6 @@ _Loader.add_implicit_resolver(
 
 def _field(default: Any, kind: Kind) -> Any:
     metadata = {"kind": kind}
-    if default is REQUIRED:
-        return field(default=REQUIRED, metadata=metadata)
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -112,27 +110,23 @@ def _optional(read: Callable[[Any], Any], optional: bool) -> Callable[[Any], Any
     return reader
 
 
-def _interval(low: float, high: float, above: float | None, below: float | None) -> str:
-    left = f"above {above:g}" if above is not None else f"of at least {_shown(low)}"
-    return f" {left} and " + (f"below {below:g}" if below is not None else f"at most {_shown(high)}")
-
-
 def _shown(bound: float) -> str:
     return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
 def _reader(whole: bool, low: float, high: float, above: float | None, below: float | None, optional: bool):
-    what = (
-        ("a whole number" if whole else "a number")
-        + _interval(low, high, above, below)
-        + (" or null" if optional else "")
-    )
+    left = f"above {above:g}" if above is not None else f"of at least {_shown(low)}"
+    right = f"below {below:g}" if below is not None else f"at most {_shown(high)}"
+    what = f"a {'whole ' * whole}number {left} and {right}{' or null' * optional}"
 
     def read(value: Any) -> Any:
-        right = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-        if not right or not low <= value <= high:  # false for nan, which is therefore rejected
-            raise ValueError(f"must be {what}")
-        if (above is not None and not value > above) or (below is not None and not value < below):
+        typed = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        if (
+            not typed
+            or not low <= value <= high  # false for nan, which is therefore rejected
+            or (above is not None and value <= above)
+            or (below is not None and value >= below)
+        ):
             raise ValueError(f"must be {what}")
         return value if whole else float(value)
 
@@ -214,24 +208,15 @@ def listing(default: Any, of: Any, *, length: int | None = None, least: int = 0,
     return _field(default, Kind(list, read, help))
 
 
-def record(default: Any, of: Any, *, keys: Sequence[str] = (), help: str = "") -> Any:
-    """A dict of named values, each valid for the field `of`. If `keys` is given, only these names are allowed."""
-    item: Kind = of.metadata["kind"]
+def record(default: Any, help: str = "") -> Any:
+    """A dict of named values, which are checked elsewhere."""
 
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise ValueError("must be a mapping {name: value}")
-        found = {}
-        for key, one in value.items():
-            if not isinstance(key, str):
-                raise ValueError(f"has {short(key)} as a name, which must be a word")
-            if keys and key not in keys:
-                raise ValueError(f"names {short(key)}{near(key, keys)}; allowed: {', '.join(keys)}")
-            try:
-                found[key] = item.read(one)
-            except ValueError as error:
-                raise ValueError(f"has {key}={short(one)}, which {error}") from None
-        return found
+        if wrong := [key for key in value if not isinstance(key, str)]:
+            raise ValueError(f"has {short(wrong[0])} as a name, which must be a word")
+        return dict(value)
 
     return _field(default, Kind(dict, read, help))
 
@@ -247,15 +232,10 @@ def node(cls: type, default: Any = None) -> Any:
     return _field({} if default is None else default, Kind(dict, reader, (cls.__doc__ or "").split("\n")[0]))
 
 
-def anything(default: Any = REQUIRED, help: str = "") -> Any:
-    """A value that is checked elsewhere."""
-    return _field(default, Kind(object, lambda value: value, help))
-
-
-def short(value: Any, most: int = 200) -> str:
-    """A value as shown in messages, cut to `most` characters."""
+def short(value: Any) -> str:
+    """A value as shown in messages, cut to 200 characters."""
     text = repr(value)
-    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+    return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
 
 
 def near(word: Any, known: Iterable[str]) -> str:

@@ -40,6 +40,11 @@ class ConfigError(ValueError):
     """All problems with a configuration, collected before any data is read."""
 
 
+def names_in(group: str) -> list[str]:
+    """The names of the files in a group of configs/, without ".yaml"."""
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+
+
 @contextmanager
 def reading() -> Iterator[None]:
     """Context in which Hydra reads our configs; inside another such context, that one is reused."""
@@ -79,7 +84,7 @@ def refuse(overrides: Sequence[str]) -> None:
     for one in map(_parsed, overrides):
         if one.is_delete() or one.is_hydra_override() or not _chooses(one):
             continue
-        group, known = one.key_or_group, sorted(path.stem for path in (CONFIGS / one.key_or_group).glob("*.yaml"))
+        group, known = one.key_or_group, names_in(one.key_or_group)
         values = one.sweep_iterator() if one.is_sweep_override() else (one.value(),)
         several = (
             name for value in values for name in (value if isinstance(value, list) and group in SEVERAL else [value])
@@ -154,7 +159,7 @@ class _Files:
 
     @staticmethod
     def get_group_options(group_name: str, results_filter: object = None) -> list[str]:
-        return sorted(path.stem for path in (CONFIGS / group_name).glob("*.yaml"))
+        return names_in(group_name)
 
 
 @lru_cache(4096)
@@ -204,7 +209,7 @@ def sentence(error: Exception, config: DictConfig | None = None) -> str:
         return text
     if page := re.match(r"(?:In '[^']*': )?Could not find '([^']+)/([^/']*)'", text):
         group, name = page.groups()
-        known = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+        known = names_in(group)
         if group == "setting":
             task, _, profile = name.rpartition("_")
             there = [one.rpartition("_")[2] for one in known if one.startswith(f"{task}_")]

@@ -14,12 +14,7 @@ from repro.plan.published import records
 from repro.tables import claims as paper_claims
 from repro.tables.claims import Claim
 from tasks.config.options import near
-from tasks.config.overrides import CONFIGS, ConfigError
-
-
-def names_in(group: str) -> list[str]:
-    """The names of the files in a group, without ".yaml"."""
-    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+from tasks.config.overrides import CONFIGS, ConfigError, names_in
 
 
 def page(group: str, name: str) -> dict[str, Any]:

@@ -22,8 +22,10 @@ class Schedule:
     """Base class of the schedules.
 
     A schedule has the base rate `lr` and is made for a training of `total_updates` updates, `updates_per_epoch` in each
-    epoch.
+    epoch. A resumed training needs the attributes named in STATE, in addition to the number of updates.
     """
+
+    STATE: tuple[str, ...] = ()
 
     @dataclass
     class Options:
@@ -35,24 +37,22 @@ class Schedule:
 
     def rate(self, update: int) -> float:
         """The rate of the next update, given that `update` (0, 1, ...) updates have been made."""
-        raise NotImplementedError
+        return self.lr
 
     def epoch_ended(self, epoch: int, dev_loss: float) -> None:
         """Called at the end of epoch `epoch` (1, 2, ...) with the dev loss of that epoch."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that a resumed training needs in addition to the number of updates."""
-        return {}
+        return {name: getattr(self, name) for name in self.STATE}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`."""
+        for name in self.STATE:
+            setattr(self, name, state[name])
 
 
 class Fixed(Schedule):
     """A constant rate."""
-
-    def rate(self, update: int) -> float:
-        return self.lr
 
 
 class LatchedHalving(Schedule):
@@ -69,13 +69,9 @@ class LatchedHalving(Schedule):
         start_decay_at: int = integer(low=1, high=10_000, help="the rate decays after this epoch in any case")
         decay: float = number(above=0, high=1, help="factor of each epoch")
 
-    def __init__(self, options: Any, lr: float, total_updates: int, updates_per_epoch: int) -> None:
-        super().__init__(options, lr, total_updates, updates_per_epoch)
-        self.latched = False
-        self.last_loss: float | None = None
-
-    def rate(self, update: int) -> float:
-        return self.lr
+    STATE = ("lr", "latched", "last_loss")
+    latched = False
+    last_loss: float | None = None
 
     def epoch_ended(self, epoch: int, dev_loss: float) -> None:
         rose = self.last_loss is not None and dev_loss > self.last_loss
@@ -83,12 +79,6 @@ class LatchedHalving(Schedule):
         if self.latched:
             self.lr *= self.options.decay
         self.last_loss = dev_loss
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"lr": self.lr, "latched": self.latched, "last_loss": self.last_loss}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.lr, self.latched, self.last_loss = state["lr"], state["latched"], state["last_loss"]
 
 
 class Plateau(Schedule):
@@ -101,13 +91,9 @@ class Plateau(Schedule):
         decay: float = number(above=0, high=1, help="factor of each decay")
         least: float = number(low=0, high=1, help="the rate does not fall below it")
 
-    def __init__(self, options: Any, lr: float, total_updates: int, updates_per_epoch: int) -> None:
-        super().__init__(options, lr, total_updates, updates_per_epoch)
-        self.lowest: float | None = None
-        self.waited = 0
-
-    def rate(self, update: int) -> float:
-        return self.lr
+    STATE = ("lr", "lowest", "waited")
+    lowest: float | None = None
+    waited = 0
 
     def epoch_ended(self, epoch: int, dev_loss: float) -> None:
         if self.lowest is None or dev_loss < self.lowest:
@@ -116,12 +102,6 @@ class Plateau(Schedule):
         self.waited += 1
         if self.waited == self.options.patience:
             self.lr, self.waited = max(self.lr * self.options.decay, min(self.options.least, self.lr)), 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"lr": self.lr, "lowest": self.lowest, "waited": self.waited}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.lr, self.lowest, self.waited = state["lr"], state["lowest"], state["waited"]
 
 
 class InverseSqrt(Schedule):

@@ -2,7 +2,7 @@
 
 Conventions: batch first; ``mask`` is boolean, True = keep; a fully masked row has zero weights and a zero context.
 
-    attend = AdditiveAttention(query_dim=512, key_dim=512, mapping="fusedmax")
+    attend = AdditiveAttention(query_dim=512, key_dim=512, mapping="sparsemax")
     context, weights = attend(query, keys, values, mask=lengths_mask)
 
 Everything that depends only on the keys is computed once: ``ready = attend.precompute(keys)``. Then call

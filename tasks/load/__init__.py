@@ -2,7 +2,7 @@
 
 Needs no fairseq.
 
-model = load_cell("translation/fusedmax")            # or an id, or a folder that `export` wrote
+model = load_cell("translation/sparsemax")           # or an id, or a folder that `export` wrote
 model.translate(["Ein Hund läuft ."])[0].output      # .attention, .nbest, .unknown
 found = evaluate("3f9a", ["data=duc2004", "decode.beam=2"])
 """

@@ -29,7 +29,7 @@ def find_cell(outputs: str | Path, what: str) -> Path:
 
     Args:
         what: the folder itself (in the store, or written by `tasks.load.export`); an id or its beginning; or a filter
-            `TASK/MAPPING[,KEY=VALUE ...]` that matches exactly one finished cell, e.g. `translation/fusedmax,seed=2`.
+            `TASK/MAPPING[,KEY=VALUE ...]` that matches exactly one finished cell, e.g. `translation/sparsemax,seed=2`.
 
     Raises:
         NoCell: no cell matches, or several do; the message lists the candidates and the keys in which they differ.

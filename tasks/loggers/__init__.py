@@ -12,13 +12,15 @@ from typing import Any
 
 from repro.cell import Cell
 from tasks.config import nodes
-from tasks.config.overrides import CONFIGS
+from tasks.config.overrides import names_in
 
 
 def options() -> dict[str, type]:
     """The options of every logger that has a file in configs/logger."""
-    names = sorted(page.stem for page in (CONFIGS / "logger").glob("*.yaml"))
-    return {n: nodes.Csv if n == "csv" else importlib.import_module(f"tasks.loggers.{n}").Options for n in names}
+    return {
+        name: nodes.Csv if name == "csv" else importlib.import_module(f"tasks.loggers.{name}").Options
+        for name in names_in("logger")
+    }
 
 
 def make_loggers(cell: Cell) -> list[Any]:

@@ -130,11 +130,8 @@ def mode(asked: str) -> str | None:
     """
     if asked != "auto":
         return asked
-    return (
-        None
-        if any(os.environ.get(f"WANDB_{k}") for k in ("API_KEY", "IDENTITY_TOKEN_FILE")) or _in_netrc()
-        else "offline"
-    )
+    keyed = any(os.environ.get(f"WANDB_{k}") for k in ("API_KEY", "IDENTITY_TOKEN_FILE")) or _in_netrc()
+    return None if keyed else "offline"
 
 
 def _in_netrc() -> bool:

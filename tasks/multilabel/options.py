@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks.config.options import REQUIRED, anything, choice, flag, integer, listing, node, number, record, stated, text
+from tasks.config.options import REQUIRED, choice, flag, integer, listing, node, number, record, stated, text
 
 KIND = "features"
 LOSSES = ("auto", "log", "huber", "hinge", "fenchel_young")
@@ -30,9 +30,7 @@ class Tune:
         REQUIRED, number(above=0, high=1e12), least=1, help="from large to small: each fit starts from the one before"
     )
     thresholds: list = listing(REQUIRED, number(low=0, high=1), least=1, help="p0 of a dense mapping")
-    parameters: dict = record(
-        REQUIRED, anything(), help="mapping -> parameter -> values; others keep their own parameters"
-    )
+    parameters: dict = record(REQUIRED, help="mapping -> parameter -> values; others keep their own parameters")
     folds: int = integer(low=2, high=50, help="of the cross-validation")
 
     def problems(self) -> list[str]:

@@ -30,7 +30,7 @@ def test_a_figure_asks_for_rows_and_columns_that_there_are(name):
 )
 def test_texts_that_a_figure_does_not_take_are_refused(name, asked, said):
     with pytest.raises(ValueError, match=said):
-        figures.make(name, figures.Asked(**asked))
+        figures.make([name], figures.Asked(**asked))
 
 
 @pytest.mark.slow
@@ -43,7 +43,7 @@ def test_points_and_rows_of_a_finished_table_are_drawn(tmp_path, isolated):
     ]  # fmt: skip
     assert reproduce.main(["niculae2017_table1"], tiny) == 0
     asked = figures.Asked(tiny, text=["red apple", "a cat"], second=["green apple here", "a dog"])
-    svg, data, about = figures.make("niculae2017_figure3", asked)
+    svg, data, about = figures.make(["niculae2017_figure3"], asked)
     assert svg.parent == tmp_path / "figures" / "niculae2017_table1" and svg.stem == "niculae2017_figure3_demo"
     examples = json.loads(data.read_text())["examples"]
     assert [len(e["source"]) for e in examples] == [2, 2]
@@ -55,4 +55,4 @@ def test_points_and_rows_of_a_finished_table_are_drawn(tmp_path, isolated):
     assert reproduce.main(["niculae2017_table1"], tiny) == 0
     assert "Figures of the paper" in (tmp_path / "report" / "niculae2017_table1_demo.html").read_text()
     with pytest.raises(ValueError, match="2 --text and 1 --with"):
-        figures.make("niculae2017_figure3", figures.Asked(tiny, text=["a", "b"], second=["c"]))
+        figures.make(["niculae2017_figure3"], figures.Asked(tiny, text=["a", "b"], second=["c"]))
