@@ -14,7 +14,7 @@ import numpy as np
 from tasks.config.options import integer, node
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, too_long
-from tasks.data.records import Labelled, Subset, first, texts_of
+from tasks.data.records import Labelled, first, subset, texts_of
 
 SPLITS = ("train", "dev", "test")
 Splits = Mapping[str, Sequence[Any]]  # split -> its records
@@ -120,7 +120,7 @@ def _readable(records: Sequence[Any], what: str) -> Sequence[Any]:
         return records
     long = {i for i, record in enumerate(records) if any(map(too_long, texts_of(record)))}
     count(f"{what} left out: {TOO_LONG}", len(long))
-    return Subset(records, [i for i in range(len(records)) if i not in long]) if long else records
+    return subset(records, [i for i in range(len(records)) if i not in long]) if long else records
 
 
 def _shortfalls(manifest: Manifest, noun: str, limits: Limits, found: Mapping[str, int]) -> list[str]:

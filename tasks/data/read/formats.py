@@ -48,6 +48,7 @@ _KINDS = {
 _ODD = {"\u2028": "U+2028", "\u2029": "U+2029", "\x85": "U+0085 (NEL)", "\x0b": "U+000B (VT)", "\x0c": "U+000C (FF)", "\r": "lone U+000D (CR)"}  # fmt: skip
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1}}}")
 _BAD_ESCAPE = re.compile(r"\\u(?:d[89a-f]|0000)", re.I)
+_NO_TEXT = re.compile(r"[\ud800-\udfff]|(?<!\\)(?:\\\\)*\\u0000")
 _counts: ContextVar[Counter[str] | None] = ContextVar("counts", default=None)
 
 
@@ -74,13 +75,6 @@ def count(what: str, n: int = 1) -> None:
     """Add `n` to the count of `what` if a `counting` context is active."""
     if n and (counts := _counts.get()) is not None:
         counts[what] += n
-
-
-def odd(text: str) -> Counter[str]:
-    """Count the characters of a text that some readers treat as line ends; "\\r\\n" is a line end here too."""
-    found = {sign: text.count(sign) for sign in _ODD}
-    found["\r"] -= text.count("\r\n")
-    return +Counter(found)
 
 
 def too_long(text: str) -> bool:
@@ -159,26 +153,25 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     return decode(read_bytes(path), path, encoding=encoding)
 
 
-def numbered(path: Path, unpack: bool = True) -> Iterator[tuple[int, str]]:
-    """The lines of a text file without their line ends, numbered from 1. Raises DataError if all lines are blank."""
+def numbered(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text file without their line ends, numbered from 1. Raises DataError if all lines are blank.
+
+    Characters that some readers treat as line ends are counted.
+    """
     blank, byte, number, met = True, 0, 0, Counter[str]()
-    with opened(path, unpack) as stream:
+    with opened(path) as stream:
         for number, raw in enumerate(stream, 1):
             text = decode(raw, path, line=number, byte=byte)
             byte += len(raw)
             text = text.removesuffix("\n").removesuffix("\r")
             if not text.isprintable():
-                met.update(odd(text))
+                met.update({sign: text.count(sign) for sign in _ODD if sign in text})
             blank = blank and not text.strip()
             yield number, text
-    check_lines(path, number, blank, met)
-
-
-def check_lines(path: Path, lines: int, blank: bool, met: Mapping[str, int]) -> None:
-    """Check a text file after its lines were read: DataError if there is no text; unusual characters are counted."""
     if blank:
-        raise damaged(path, f"all {lines:,} lines are blank" if lines else "it is empty", "at least one line of text")
-    if lines == 1 and met.get("\r"):
+        problem = f"all {number:,} lines are blank" if number else "it is empty"
+        raise damaged(path, problem, "at least one line of text")
+    if number == 1 and met["\r"]:
         step = "convert it: tr '\\r' '\\n'"
         raise damaged(path, "its lines end in CR alone", "lines that end in LF", line=1, step=step)
     for sign, n in met.items():
@@ -192,60 +185,29 @@ def read_lines(path: Path) -> list[str]:
 
 def parse_json(text: str, path: Path, line: int = 1) -> Any:
     """Parse JSON text that starts at `line` of a file; DataError for invalid JSON or invalid characters."""
+    only = None if "\n" in text else line
     try:
         loaded = json.loads(text, object_pairs_hook=_object)
-    except _Twice as error:
-        at, key = _second(text)
-        raise damaged(path, f"the key {key[:40]!r} twice in one object", "different keys", line=line + at) from error
     except json.JSONDecodeError as error:
         problem, line = f"not valid JSON ({error.msg}, column {error.colno:,})", line + error.lineno - 1
         raise damaged(path, problem, "JSON", line=line) from error
-    except (ValueError, RecursionError) as error:  # a number with thousands of digits; brackets nested too deeply
-        raise damaged(path, f"not readable JSON ({error})", "JSON", line=line) from error
-    if _BAD_ESCAPE.search(text) and (bad := next(filter(_no_text, _strings(loaded)), None)) is not None:
-        raise damaged(path, f"{bad[:40]!a} holds NUL or half a character", "text", line=line)
+    except (ValueError, RecursionError) as error:  # a key twice; a number with thousands of digits; too many brackets
+        raise damaged(path, f"not readable JSON ({error})", "JSON", line=only) from error
+    if _BAD_ESCAPE.search(text):
+        written = json.dumps(loaded, ensure_ascii=False)  # with whole characters where two halves belong together
+        if bad := _NO_TEXT.search(written):
+            near = written[max(bad.start() - 20, 0) :][:40]
+            raise damaged(path, f"{near!a} holds NUL or half a character", "text", line=only)
     return loaded
 
 
-class _Twice(Exception):
-    """A JSON object contains a key twice; Python's parser would silently keep the last value."""
-
-
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Raises ValueError if it contains a key twice; Python's parser would keep the last value."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise _Twice
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        raise ValueError(f"the key {twice[:40]!r} twice in one object, {_short(found)}")
     return found
-
-
-def _second(text: str) -> tuple[int, str]:
-    """Line (from 0) and name of the first key in a JSON text that occurs twice in its object."""
-    objects: list[set[str]] = []
-    for found in re.finditer(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[{}]', text):
-        if found[0] == "{":
-            objects.append(set())
-        elif found[0] == "}":
-            objects.pop()
-        elif found[2]:
-            key = json.loads(f'"{found[1]}"')
-            if key in objects[-1]:
-                return text.count("\n", 0, found.start()), key
-            objects[-1].add(key)
-    raise AssertionError(text)
-
-
-def _strings(value: Any) -> Iterator[str]:
-    left = [value]
-    while left:
-        part = left.pop()
-        if isinstance(part, str):
-            yield part
-        elif isinstance(part, (list, dict)):
-            left.extend(part if isinstance(part, list) else (*part, *part.values()))
-
-
-def _no_text(text: str) -> bool:
-    return "\0" in text or any("\ud800" <= sign <= "\udfff" for sign in text)
 
 
 def check_fields(entry: Any, fields: Mapping[str, type | tuple[type, ...]], path: Path, where: str = "", line: int | None = None) -> dict:  # fmt: skip

@@ -41,6 +41,11 @@ def word_bounds(source: int | None, target: int | None, help: str) -> Any:
     return dataclasses.field(default_factory=lambda: dict(default), metadata={"kind": Kind(dict, read, help)})
 
 
+def fallback() -> Any:
+    """The `fallback` option of a data set that is fetched by apt."""
+    return choice("toy", "toy", optional=True, help="generated pairs when the text is unavailable; null: an error")
+
+
 def language(default: str, *allowed: str) -> Any:
     """An option that selects one of several languages of a data set."""
     return choice(default, *allowed, help="language code")

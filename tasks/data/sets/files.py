@@ -20,7 +20,7 @@ from tasks.data.read import own
 from tasks.data.read.formats import count, damaged, numbered
 from tasks.data.read.lines import LinePairs
 from tasks.data.read.pairs import Translated
-from tasks.data.records import Pair, Subset, clean
+from tasks.data.records import Pair, clean, subset
 
 KIND = "pairs"
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{1,8})*")
@@ -61,7 +61,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
 
     def read(progress: Progress) -> Splits:
         if parts is not None:
-            return {split: Subset(pairs, getattr(parts, split)) for split in SPLITS}
+            return {split: subset(pairs, getattr(parts, split)) for split in SPLITS}
         return {split: _pairs(paths, names, headed) for split, paths in files.items()}
 
     place = Path(str(options.path)).name
@@ -85,7 +85,7 @@ def _pairs(paths: tuple[Path, ...], names: tuple[str, str], headed: bool) -> Seq
         lines = LinePairs(paths[0], paths[1:])
         kept = [i for i, pair in enumerate(lines) if pair.source and pair.references[0]]
         count(f"lines of {paths[0].name} and {paths[1].name} left out: a blank text", len(lines) - len(kept))
-        return lines if len(kept) == len(lines) else Subset(lines, kept)
+        return lines if len(kept) == len(lines) else subset(lines, kept)
     (path,) = paths
     found = own.rows(path, names) if headed or own.ending(path) != ".tsv" else _two_columns(path)
     pairs = [Pair(row.cells[0], (row.cells[1],)) for row in own.filled(found, slice(2))]

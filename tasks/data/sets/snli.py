@@ -11,12 +11,13 @@ from pathlib import Path
 
 from tasks.data.acquire import hub, sources
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
-from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, damaged, json_lines, numbered, table, too_long
-from tasks.data.records import Example, Mapped, Subset
+from tasks.data.read.lines import find_file
+from tasks.data.read.own import ending
+from tasks.data.records import Example, Mapped, subset
 
 KIND = "texts"
 CLASSES = ("entailment", "neutral", "contradiction")
@@ -45,7 +46,8 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     if options.path is None and sources.found(manifest, root) is None:
         return _from_hub(manifest, options, root, progress)
     folder = root / manifest["name"] / "snli_1.0" if options.path is None else Path(options.path)
-    files = {split: _published_file(folder, split, manifest["get"]) for split in SPLITS}
+    names = {split: [f"snli_1.0_{split}.jsonl", f"snli_1.0_{split}.txt"] for split in SPLITS}
+    files = {s: find_file((folder, folder / "snli_1.0"), names[s], manifest["get"]) for s in SPLITS}
     highlights = {split: path for split in SPLITS if os.path.lexists(path := folder / f"esnli_{split}.csv")}
 
     def read(progress: Progress) -> Splits:
@@ -73,7 +75,7 @@ def _from_hub(manifest: Mapping, options: Options, root: Path, progress: Progres
 
     def read(progress: Progress) -> Splits:
         labels = {split: [row["label"] for row in r] for split, r in rows.items()}
-        labelled = {s: Subset(r, [i for i, label in enumerate(labels[s]) if label >= 0]) for s, r in rows.items()}
+        labelled = {s: subset(r, [i for i, label in enumerate(labels[s]) if label >= 0]) for s, r in rows.items()}
         return {
             split: Mapped(r, lambda row: Example((row["premise"], row["hypothesis"]), row["label"]))
             for split, r in labelled.items()
@@ -91,20 +93,12 @@ def _wrong_label(row: Mapping) -> str | None:
 
 
 def _pairs_in(path: Path) -> int:
-    return sum(1 for _ in numbered(path)) - (path.suffix == ".txt")  # a .txt file has a header line
+    return sum(1 for _ in numbered(path)) - (ending(path) == ".txt")  # a .txt file has a header line
 
 
 def leaves(parse: str) -> str:
     """Tokens of a bracketed parse `(ROOT (S (NP (DT A) ...`, joined by spaces; case is kept, brackets are unescaped."""
     return " ".join(_BRACKETS.get(word, word) for word in _LEAF.findall(parse))
-
-
-def _published_file(folder: Path, split: str, step: str) -> Path:
-    names = [f"snli_1.0_{split}.jsonl", f"snli_1.0_{split}.txt"]
-    for path in (base / name for base in (folder, folder / "snli_1.0") for name in names):
-        if path.exists() or path.is_symlink():
-            return path
-    raise DataError(f"snli: there is no {split} split", f"{folder}: {' or '.join(names)}", step)
 
 
 def read_published(path: Path, marked: Mapping[str, frozenset[str]] | None = None) -> Iterator[Example]:
@@ -116,7 +110,7 @@ def read_published(path: Path, marked: Mapping[str, frozenset[str]] | None = Non
         DataError: a line does not have this format; the message names the file and the line.
     """
     fields = ("gold_label", "sentence1_parse", "sentence2_parse", "pairID")
-    if path.suffix == ".jsonl":
+    if ending(path) == ".jsonl":
         rows: Iterator[tuple[int, dict]] = json_lines(path, dict.fromkeys(fields, str))
     else:
         rows = table(path, fields, delimiter="\t", quoting=csv.QUOTE_NONE)

@@ -16,7 +16,7 @@ from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import damaged
-from tasks.data.records import Example, Subset
+from tasks.data.records import Example, subset
 
 KIND = "texts"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -78,7 +78,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         examples = {
             s: [Example(row.cells[:fields], number[row.cells[-1]]) for row in found] for s, found in rows.items()
         }
-        return examples if parts is None else {s: Subset(examples[own.WHOLE], getattr(parts, s)) for s in SPLITS}
+        return examples if parts is None else {s: subset(examples[own.WHOLE], getattr(parts, s)) for s in SPLITS}
 
     return make(
         manifest, KIND, read, f"own table, {Path(str(options.path)).name}", sources=sources, limits=options.limits,
