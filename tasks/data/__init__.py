@@ -178,10 +178,10 @@ def fetch(
     check_folder(root, write=True)
     manifest = load_manifest(name)
 
-    def opened(source: Any = None) -> DataSet:
+    def opened() -> DataSet:
         return open_data(node, root, progress)
 
-    def downloaded(source: Any) -> DataSet:
+    def downloaded() -> DataSet:
         sources.fetched(manifest, root, progress)
         return opened()
 

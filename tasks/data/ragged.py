@@ -37,6 +37,8 @@ class Ragged(View):
 class TokenLines(FileLines):
     """Lines of space-separated tokens in a file, read on demand."""
 
+    unpack = False  # the first token may be anything
+
     def record(self, i: int) -> list[str]:
         line = super().record(i).decode("utf-8")
         return line.split(" ") if line else []

@@ -35,7 +35,6 @@ LONGEST_WORD = 1_000  # characters without white space: tokenisers take quadrati
 TOO_LONG = f"a text of more than {LONGEST_TEXT:,} characters or a word of more than {LONGEST_WORD:,}"
 AGAIN = "fetch the file again, or correct what names it (data.path, data.mirror, encode.vectors)"
 
-UNPACKING = (OSError, EOFError, zlib.error, ValueError)  # the errors that gzip and bz2 raise
 _PACKED = {b"\x1f\x8b": ("gzip", gzip.open), b"BZh": ("bzip2", bz2.open)}
 # Longest first, because the UTF-32-LE mark starts with the UTF-16-LE mark.
 _MARKS = {
@@ -99,7 +98,7 @@ def opened(path: Path, unpack: bool = True) -> Iterator[IO[bytes]]:
             yield io.BytesIO(stream.read()) if kind else stream  # damage to compressed data is detected at their end
     except FileNotFoundError as error:
         raise DataUnavailable(f"{path.name} is missing", str(path), AGAIN) from error
-    except UNPACKING as error:
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         why = f"its {kind} data are damaged or cut short" if kind else "it cannot be read"
         raise damaged(path, f"{why} ({getattr(error, 'strerror', None) or error})", "a whole file") from error
 
@@ -110,12 +109,6 @@ def size_of(path: Path) -> int:
         return path.stat().st_size
     except OSError as error:
         raise damaged(path, f"it cannot be read ({error.strerror})", "a file") from error
-
-
-def read_bytes(path: Path, unpack: bool = True) -> bytes:
-    """All bytes of a file, decompressed if its content is gzip or bzip2."""
-    with opened(path, unpack) as stream:
-        return stream.read()
 
 
 def check_kind(path: Path, head: bytes) -> None:
@@ -150,7 +143,8 @@ def decode(raw: bytes, path: Path, *, line: int = 1, byte: int = 0, encoding: st
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
     """All text of a file."""
-    return decode(read_bytes(path), path, encoding=encoding)
+    with opened(path) as stream:
+        return decode(stream.read(), path, encoding=encoding)
 
 
 def numbered(path: Path) -> Iterator[tuple[int, str]]:
@@ -212,12 +206,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def check_fields(entry: Any, fields: Mapping[str, type | tuple[type, ...]], path: Path, where: str = "", line: int | None = None) -> dict:  # fmt: skip
     """Check that a JSON value is an object with these fields and types, and return it."""
+    wanted = f"an object with {', '.join(fields)}"
     if not isinstance(entry, dict):
-        raise damaged(
-            path, f"{where}{_short(entry)} is not an object", f"an object with {', '.join(fields)}", line=line
-        )
+        raise damaged(path, f"{where}{_short(entry)} is not an object", wanted, line=line)
     if missing := [name for name in fields if name not in entry]:
-        raise damaged(path, f"{where}has no {', '.join(missing)}", f"an object with {', '.join(fields)}", line=line)
+        raise damaged(path, f"{where}has no {', '.join(missing)}", wanted, line=line)
     for name, kind in fields.items():
         if not isinstance(entry[name], kind) or isinstance(entry[name], bool):
             kinds = kind if isinstance(kind, tuple) else (kind,)

@@ -27,6 +27,8 @@ class FileLines(View):
         offsets: [lines + 1] int64, the byte at which each line starts, and the end of the last one.
     """
 
+    unpack = True  # whether a file that begins as compressed data do is one
+
     def __init__(self, path: Path, offsets: np.ndarray) -> None:
         self.path, self.offsets = path, offsets
         self._bytes: mmap.mmap | bytes | None = None
@@ -34,7 +36,7 @@ class FileLines(View):
     def content(self) -> mmap.mmap | bytes:
         """All bytes of the file."""
         if self._bytes is None:
-            with formats.opened(self.path) as stream:
+            with formats.opened(self.path, self.unpack) as stream:
                 plain = isinstance(stream, io.BufferedReader) and stream.peek(1)  # an empty file cannot be mapped
                 self._bytes = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if plain else stream.read()
         return self._bytes

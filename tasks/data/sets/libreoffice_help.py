@@ -20,9 +20,8 @@ from tasks.data.records import Pair, clean
 KIND = "pairs"
 RECIPE = 2  # increased when the same pages would give other pairs or splits
 # language -> (suffix of the package name, folder of its pages)
-HELP_LANGUAGES = {
-    "en": ("en-us", "en-US"),
-    **{code: (code, code) for code in ("ca", "da", "de", "es", "fr", "it", "nl", "pl", "pt", "ru")},
+HELP_LANGUAGES = {"en": ("en-us", "en-US")} | {
+    code: (code, code) for code in ["ca", "da", "de", "es", "fr", "it", "nl", "pl", "pt", "ru"]
 }
 # paragraphs and headings never nest, and their ids are the same in every language
 _HELP_BLOCK = re.compile(r'<(p|h[1-6])\b([^>]*?)\bid="((?:par_|hd_|bm_|tit)[^"]*)"([^>]*)>(.*?)</\1>', re.S)

@@ -32,9 +32,7 @@ _STARRED = re.compile(r"\*([^*]+)\*")
 class Options:
     """549,367 train, 9,842 dev and 9,824 test pairs with a gold label."""
 
-    path: str | None = local(
-        "folder of snli_1.0_*.jsonl or .txt; null: what was fetched, else the hub, which has no parses"
-    )
+    path: str | None = local("folder of snli_1.0_*.jsonl or .txt; null: what was fetched, or the hub (without parses)")
     limits: Limits = limits()
 
 
@@ -54,15 +52,12 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         splits = {}
         for split, path in files.items():
             progress.say(f"reading {path.name}")
-            splits[split] = list(
-                read_published(path, read_highlights(highlights[split]) if split in highlights else {})
-            )
+            marked = read_highlights(highlights[split]) if split in highlights else {}
+            splits[split] = list(read_published(path, marked))
         return splits
 
     lines = {split: _pairs_in(path) for split, path in files.items()}
-    hashes = {
-        s: [sha256_of(path) for path in (files[s], *([highlights[s]] if s in highlights else []))] for s in SPLITS
-    }
+    hashes = {s: [sha256_of(found[s]) for found in (files, highlights) if s in found] for s in SPLITS}
     return make(
         manifest, KIND, read, f"SNLI 1.0, {', '.join(p.name for p in files.values())}", sources=hashes, limits=options.limits,
         notes=["marked words: premise words that e-SNLI's annotators highlighted"] if highlights else [],
@@ -71,21 +66,21 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
 
 
 def _from_hub(manifest: Mapping, options: Options, root: Path, progress: Progress) -> DataSet:
-    rows = hub.load(manifest, root, progress, check=_wrong_label)
+    rows, stamps = hub.load(manifest, root, progress, check=_wrong_label)
 
     def read(progress: Progress) -> Splits:
-        labels = {split: [row["label"] for row in r] for split, r in rows.items()}
-        labelled = {s: subset(r, [i for i, label in enumerate(labels[s]) if label >= 0]) for s, r in rows.items()}
-        return {
-            split: Mapped(r, lambda row: Example((row["premise"], row["hypothesis"]), row["label"]))
-            for split, r in labelled.items()
-        }
+        labelled = {s: subset(r, [i for i, row in enumerate(r) if row["label"] >= 0]) for s, r in rows.items()}
+        return {s: Mapped(r, _example) for s, r in labelled.items()}
 
     return make(
-        manifest, KIND, read, "SNLI 1.0, the hub", sources=hub.stamps(rows),
+        manifest, KIND, read, "SNLI 1.0, the hub", sources=stamps,
         limits=options.limits, shortfalls=["sentences as typed instead of the leaves of their parses (the hub has none)"],
         about=ABOUT,
     )  # fmt: skip
+
+
+def _example(row: Mapping) -> Example:
+    return Example((row["premise"], row["hypothesis"]), row["label"])
 
 
 def _wrong_label(row: Mapping) -> str | None:
@@ -139,7 +134,6 @@ def read_highlights(path: Path) -> dict[str, frozenset[str]]:
         words = (word for text in texts for run in _STARRED.findall(text) for word in re.findall(r"\w+", run.lower()))
         found[row["pairID"]] = frozenset(words)
     if not any(found.values()):
-        raise damaged(
-            path, "no word of a premise is in stars", "columns pairID and Sentence1_marked_1 with words in stars"
-        )
+        expected = "columns pairID and Sentence1_marked_1 with words in stars"
+        raise damaged(path, "no word of a premise is in stars", expected)
     return found

@@ -15,7 +15,7 @@ from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read.lines import folder_of, line_pairs
 from tasks.data.read.pairs import ENGLISH
-from tasks.data.records import Mapped, Pair, clean
+from tasks.data.records import Pair, clean
 
 KIND = "pairs"
 # published layouts: Gigaword in folders train/ and Giga/ of the archive, or all files in one folder
@@ -46,8 +46,7 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     """
     name, about = manifest["name"], ENGLISH
     if name == "gigaword" and options.path is None:
-        rows = hub.load(manifest, root, progress)
-        splits, stamps = {s: Mapped(r, _pair) for s, r in rows.items()}, hub.stamps(rows)
+        splits, stamps = hub.load(manifest, root, progress, make=_pair)
         title = "Gigaword (Rush et al. 2015), Hugging Face release"
     elif name == "gigaword":
         folder = folder_of(options.path, manifest["get"])
