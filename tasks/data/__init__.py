@@ -79,9 +79,13 @@ def _options(module: ModuleType, node: Mapping[str, Any]) -> Any:
     return read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
 
 
-def _check(node: Mapping[str, Any]) -> None:
-    if found := problems(node):
-        raise DataError("; ".join(found), "the data node of the configuration", "correct it")
+def _chosen(node: Mapping[str, Any]) -> tuple[ModuleType, Any]:
+    """The loader module and the options that a `data` node describes. Raises DataError if it is invalid."""
+    try:
+        module = set_module(node.get("name", ""))
+        return module, _options(module, node)
+    except OptionsError as error:
+        raise DataError("; ".join(error.problems), "the data node of the configuration", "correct it") from error
 
 
 def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | None = None) -> DataSet:
@@ -96,10 +100,9 @@ def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | No
         DataUnavailable: the data are missing or unreachable, and there is no fallback.
     """
     progress, root = progress or NullProgress(), Path(root)
-    _check(node)
+    module, options = _chosen(node)
     check_folder(root)
-    name, module = node["name"], set_module(node["name"])
-    options, manifest = _options(module, node), load_manifest(name)
+    name, manifest = node["name"], load_manifest(node["name"])
     try:
         with counting() as counts:
             data = module.load(manifest, options, root, progress)
@@ -175,10 +178,10 @@ def fetch(
     check_folder(root, write=True)
     manifest = load_manifest(name)
 
-    def opened(source: Any = None) -> DataSet:
+    def opened() -> DataSet:
         return open_data(node, root, progress)
 
-    def downloaded(source: Any) -> DataSet:
+    def downloaded() -> DataSet:
         sources.fetched(manifest, root, progress)
         return opened()
 
@@ -212,8 +215,7 @@ def verify(
 def _asked(name: str, root: Path, options: Mapping[str, Any] | None) -> tuple[dict[str, Any], Any]:
     """The `data` node of a data set requested by name, which gets no fallback, and the location of its files."""
     node = {"name": name} | {k: v for k, v in (options or {}).items() if v is not None}
-    _check(node)
-    if hasattr(set_module(name).Options, "fallback"):
+    if hasattr(_chosen(node)[0].Options, "fallback"):
         node["fallback"] = None
     return node, node.get("path") or node.get("mirror") or root
 

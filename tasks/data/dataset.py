@@ -14,7 +14,7 @@ import numpy as np
 from tasks.config.options import integer, node
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, too_long
-from tasks.data.records import Labelled, Subset, first, texts_of
+from tasks.data.records import Labelled, first, subset, texts_of
 
 SPLITS = ("train", "dev", "test")
 Splits = Mapping[str, Sequence[Any]]  # split -> its records
@@ -120,7 +120,7 @@ def _readable(records: Sequence[Any], what: str) -> Sequence[Any]:
         return records
     long = {i for i, record in enumerate(records) if any(map(too_long, texts_of(record)))}
     count(f"{what} left out: {TOO_LONG}", len(long))
-    return Subset(records, [i for i in range(len(records)) if i not in long]) if long else records
+    return subset(records, [i for i in range(len(records)) if i not in long]) if long else records
 
 
 def _shortfalls(manifest: Manifest, noun: str, limits: Limits, found: Mapping[str, int]) -> list[str]:
@@ -138,11 +138,9 @@ def _shortfalls(manifest: Manifest, noun: str, limits: Limits, found: Mapping[st
         used = limit if have is None else have if limit is None else min(have, limit)
         what = f"{_SPLIT_WORDS[split]} {noun}"
         if released and used not in released:
-            told.append(
-                f"{used:,} of {max(released):,} {what}"
-                if used < max(released)
-                else f"{used:,} {what} where the paper has {max(released):,}"
-            )
+            full = max(released)
+            more = f"{used:,} {what} where the paper has {full:,}"
+            told.append(f"{used:,} of {full:,} {what}" if used < full else more)
         elif not released and limit is not None and used == limit:
             told.append(f"at most {limit:,} {what}")
     return told
@@ -164,10 +162,8 @@ def content_sha256(records: Sequence[Any]) -> str:
             digest.update(repr((part.shape, part.dtype.str)).encode() + part.tobytes())
         return digest.hexdigest()
     for record in records:
-        values = [
-            sorted(v) if isinstance(v, frozenset) else v
-            for v in (getattr(record, f.name) for f in dataclasses.fields(record))
-        ]
+        values = [getattr(record, field.name) for field in dataclasses.fields(record)]
+        values = [sorted(value) if isinstance(value, frozenset) else value for value in values]
         line = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
         digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
     return digest.hexdigest()

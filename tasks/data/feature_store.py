@@ -110,7 +110,7 @@ def verified(folder: Path) -> FeatureStore:
     stamps, path = {}, Path(folder) / STAMPS
     with contextlib.suppress(OSError, ValueError, TypeError):
         stamps = dict(json.loads(path.read_text(encoding="utf-8")))
-    store = FeatureStore(folder, verify=True, stamps=stamps)
+    store = FeatureStore(folder, stamps)
     if store.stamps != stamps:
         with contextlib.suppress(DataError), publish_file(path) as temporary:
             temporary.write_text(json.dumps(store.stamps), encoding="utf-8")
@@ -122,8 +122,8 @@ class FeatureStore:
 
     Args:
         folder: a folder written by `write`.
-        verify: check the sha256 of every shard, which reads all data; otherwise only the sizes are checked.
-        stamps: used by `verified`, which is the function to call.
+        stamps: check the sha256 of every shard except those with this stamp (see `verified`); {} checks all, which reads
+            all data; None checks only the sizes.
     Raises:
         DataUnavailable: there is no store.
         DataError: a shard is damaged. Missing shards are not an error: their images are listed in `bad` and read as
@@ -132,7 +132,7 @@ class FeatureStore:
 
     kind = "features"
 
-    def __init__(self, folder: Path, verify: bool = False, stamps: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, folder: Path, stamps: Mapping[str, Any] | None = None) -> None:
         self.folder = Path(folder)
         self.path = str(self.folder.resolve())
         if not (self.folder / "store.json").exists():
@@ -147,10 +147,10 @@ class FeatureStore:
         self.bad: dict[str, str] = {}
         self.missing: list[int] = []
         self._maps: dict[int, np.ndarray] = {}
-        self.stamps = dict(stamps or {})
+        self.stamps = None if stamps is None else dict(stamps)
         digest = hashlib.sha256(json.dumps(head).encode())
         for number in range(self.layout.shards):
-            record = self._check(number, verify)
+            record = self._check(number)
             if record is None:
                 self.missing.append(number)
                 self.bad |= {key: f"its shard {_name(number)} is missing" for key in self.layout.shard_keys(number)}
@@ -159,7 +159,7 @@ class FeatureStore:
             digest.update((record["sha256"] if record else "missing").encode())
         self.sha256 = digest.hexdigest()
 
-    def _check(self, number: int, verify: bool) -> dict[str, Any] | None:
+    def _check(self, number: int) -> dict[str, Any] | None:
         path, record = self.folder / f"{_name(number)}.npy", _record(self.folder, number)
         if record is None:
             return None
@@ -170,7 +170,7 @@ class FeatureStore:
         if record.get("record") not in (None, _checksum(self.layout, number, record)):
             what = f"{path.with_suffix('.json')} or store.json is not what was written"
             raise DataError(f"the record of {path.name} is damaged", what, retry)
-        if verify and self.stamps.get(path.name) != (stamp := _stamp(path, record["sha256"])):
+        if self.stamps is not None and self.stamps.get(path.name) != (stamp := _stamp(path, record["sha256"])):
             if sha256_of(path) != record["sha256"]:
                 raise DataError(f"{path.name} is damaged", f"{path}: its sha256 is not the recorded one", retry)
             # an array that has just been written may change again within the same clock tick

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.feature_store import FeatureStore, Layout, write
 from tasks.data.files import sha256_of
-from tasks.data.images import ImageError, ImageSource, decode
+from tasks.data.images import Files, ImageError, decode
 from tasks.data.progress import Progress
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -72,12 +72,9 @@ def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone
         try:
             state, origin = preset.get_state_dict(progress=True, check_hash=True), str(preset)
         except Exception as error:  # from urllib, from ssl, or a wrong hash: in each case there are no weights
-            what, where = (
-                "the weights of resnet152 cannot be downloaded",
-                f"{preset.url}: {type(error).__name__}: {error}",
-            )
+            where = f"{preset.url}: {type(error).__name__}: {error}"
             step = "fetch that file on another machine and give its path by --weights"
-            raise DataUnavailable(what, where, step) from error
+            raise DataUnavailable("the weights of resnet152 cannot be downloaded", where, step) from error
     try:
         net.load_state_dict(state)
     except (RuntimeError, TypeError) as error:
@@ -98,7 +95,7 @@ def _tiny(size: int) -> Backbone:
 
 
 def extract(
-    source: ImageSource, keys: Sequence[str], model: Backbone, folder: Path, progress: Progress, *,
+    source: Files, keys: Sequence[str], model: Backbone, folder: Path, progress: Progress, *,
     batch_size: int = 16, shard_size: int = 512, device: str = "cpu", amp: bool = False,
 ) -> FeatureStore:  # fmt: skip
     """Compute the features of `keys` and store them at `folder`, continuing where an earlier run stopped.

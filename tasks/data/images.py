@@ -56,15 +56,6 @@ class Images(Protocol):
     def rows(self, numbers: np.ndarray) -> np.ndarray: ...
 
 
-class ImageSource(Protocol):
-    """Images that are looked up by key."""
-
-    def keys(self) -> Sequence[str]: ...
-    def read(self, key: str) -> bytes: ...
-    def fingerprint(self) -> str:
-        """Hash of file names and sizes, not of contents: it changes if the images may have changed."""
-
-
 def coco_key(name: str) -> str | None:
     """The image_id that the questions use, e.g. "COCO_train2014_000000228478.jpg" -> "228478"; None for other names."""
     found = re.search(r"(\d{12})\.jpe?g$", name)
@@ -118,6 +109,7 @@ class Files:
         return list(self._where)
 
     def fingerprint(self) -> str:
+        """Hash of file names and sizes, not of contents: it changes if the images may have changed."""
         text = json.dumps([[k, place.name, name, size] for k, (place, name, size) in self._where.items()])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -207,7 +199,7 @@ class ImageInput:
 
     input: str
     size: tuple[int, int]
-    source: ImageSource | None
+    source: Files | None
     store: Path | None = None
 
     def __call__(self, keys: Sequence[str], root: Path, progress: Progress) -> Images:
@@ -232,35 +224,33 @@ def open_images(record: Mapping[str, str], folder: Path) -> Images:
     path = Path(os.path.normpath(folder / record["path"]))
     if record["kind"] == "features":
         return verified(path)
-    if (known := _known(path, path.with_suffix(".json"))) is None:
+    if (known := _known(path)) is None:
         raise DataUnavailable("the decoded images are missing or damaged", str(path), "prepare the data again")
     return Pixels(path, known)
 
 
-def decode_all(
-    source: ImageSource, keys: Sequence[str], size: tuple[int, int], folder: Path, progress: Progress
-) -> Pixels:
+def decode_all(source: Files, keys: Sequence[str], size: tuple[int, int], folder: Path, progress: Progress) -> Pixels:
     """Decode `keys` once. The array is stored under `folder` and verified by its checksum when it is used again.
 
     Corrupt and missing images become black, are listed in `bad`, and are reported once. Raises DataError if more than
     half of the images cannot be read, because this points to another problem.
     """
     name = hashlib.sha256(json.dumps([source.fingerprint(), list(keys), list(size), 2]).encode()).hexdigest()[:16]
-    path, record = folder / f"pixels-{name}.npy", folder / f"pixels-{name}.json"
+    path = folder / f"pixels-{name}.npy"
     with locked(folder / f".pixels-{name}.lock"):
-        known = _known(path, record) or _decode_all(source, keys, size, path, record, progress)
-    return Pixels(path, known)
+        return Pixels(path, _known(path) or _decode_all(source, keys, size, path, progress))
 
 
-def _known(path: Path, record: Path) -> dict | None:
+def _known(path: Path) -> dict | None:
+    """The record of an array of decoded images, or None if either is missing or damaged."""
     try:
-        known = json.loads(record.read_text(encoding="utf-8"))
+        known = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         return known if sha256_of(path) == known["sha256"] and {"keys", "bad"} <= set(known) else None
     except (DataError, OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _decode_all(source, keys, size, path: Path, record: Path, progress: Progress) -> dict:
+def _decode_all(source, keys, size, path: Path, progress: Progress) -> dict:
     bad: dict[str, str] = {}
     with publish_file(path) as temporary:
         array = np.lib.format.open_memmap(temporary, "w+", np.uint8, (len(keys), *size, 3))
@@ -272,13 +262,11 @@ def _decode_all(source, keys, size, path: Path, record: Path, progress: Progress
                     bad[key] = str(error)
                 bar.advance(1)
         array.flush()
-        del array
         if 2 * len(bad) > len(keys):
-            first = next(iter(bad.items()))
-            what = f"{len(bad)} of {len(keys)} images cannot be read"
-            raise DataError(what, f"{first[0]}: {first[1]}", "check data.path and the archives")
+            what, (key, why) = f"{len(bad)} of {len(keys)} images cannot be read", next(iter(bad.items()))
+            raise DataError(what, f"{key}: {why}", "check data.path and the archives")
         known = {"sha256": sha256_of(temporary), "bad": bad, "keys": list(keys)}
-    with publish_file(record) as temporary:
+    with publish_file(path.with_suffix(".json")) as temporary:
         temporary.write_text(json.dumps(known), encoding="utf-8")
     if bad:
         progress.say(f"{len(bad)} of {len(keys)} images cannot be read and count as black: {', '.join(list(bad)[:5])}")

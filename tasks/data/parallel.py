@@ -62,9 +62,8 @@ def mapped(work: Callable[[T], R], parts: Iterable[T], workers: int) -> Iterator
         while waiting:
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
-        raise DataError(
-            "a process that encoded was killed", f"{workers} processes: {error}", "free memory or lower runtime.workers"
-        ) from error
+        where, step = f"{workers} processes: {error}", "free memory or lower runtime.workers"
+        raise DataError("a process that encoded was killed", where, step) from error
     finally:
         executor.shutdown(cancel_futures=True)
 

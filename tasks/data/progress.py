@@ -9,23 +9,17 @@ Code that may run for more than a second takes a `progress` argument with two me
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Protocol, TextIO
-
-
-class Bar(Protocol):
-    """Object that `Progress.bar` yields."""
-
-    def advance(self, amount: float = 1) -> None:
-        """Count `amount` more units as done."""
+from typing import Any, TextIO
 
 
 class _PlainBar:
-    """Writes at most one line every `interval` seconds, so that a log file stays readable."""
+    """What `Progress.bar` yields. Writes at most one line every `interval` seconds, so that a log file stays readable."""
 
     def __init__(self, say, total: float | None, label: str, interval: float) -> None:
         self._say, self._total, self._label, self._interval = say, total, label, interval
@@ -33,6 +27,7 @@ class _PlainBar:
         self._last = self._start
 
     def advance(self, amount: float = 1) -> None:
+        """Count `amount` more units as done."""
         self._done += amount
         now = time.monotonic()
         if now - self._last < self._interval:
@@ -62,7 +57,7 @@ class Progress:
         print(text, file=self._stream, flush=True)
 
     @contextmanager
-    def bar(self, total: float | None, label: str) -> Iterator[Bar]:
+    def bar(self, total: float | None, label: str) -> Iterator[Any]:
         """Context of one long step of `total` units (None if unknown)."""
         if not self._stream.isatty():
             yield _PlainBar(self.say, total, label, self._interval)
@@ -80,12 +75,8 @@ class NullProgress(Progress):
     """Shows nothing and stores the messages in `lines`; for tests and silent runs."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(io.StringIO(), interval=float("inf"))
         self.lines: list[str] = []
 
     def say(self, text: str) -> None:
         self.lines.append(text)
-
-    @contextmanager
-    def bar(self, total: float | None, label: str) -> Iterator[Bar]:
-        yield _PlainBar(lambda text: None, total, label, float("inf"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -12,6 +11,7 @@ from typing import IO
 import numpy as np
 
 from tasks.data.parallel import batches, mapped
+from tasks.data.read.lines import FileLines
 from tasks.data.records import View
 
 
@@ -34,27 +34,14 @@ class Ragged(View):
         return np.diff(self.offsets)
 
 
-class TokenLines(View):
-    """Lines of space-separated tokens in a file, read on demand; `offsets` [rows + 1] are byte positions of lines."""
+class TokenLines(FileLines):
+    """Lines of space-separated tokens in a file, read on demand."""
 
-    def __init__(self, path: Path, offsets: np.ndarray) -> None:
-        self.path, self.offsets = path, offsets
-        self._map: mmap.mmap | None = None
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
+    unpack = False  # the first token may be anything
 
     def record(self, i: int) -> list[str]:
-        start, end = int(self.offsets[i]), int(self.offsets[i + 1]) - 1
-        if start == end:
-            return []
-        if self._map is None:
-            with open(self.path, "rb") as stream:
-                self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        return self._map[start:end].decode("utf-8").split(" ")
-
-    def __getstate__(self):  # a memory map cannot be sent to a worker process, which opens it again
-        return {"path": self.path, "offsets": self.offsets, "_map": None}
+        line = super().record(i).decode("utf-8")
+        return line.split(" ") if line else []
 
 
 def write_tokens(

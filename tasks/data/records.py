@@ -93,19 +93,6 @@ class View(Sequence[Any]):
         return self.record(i % len(self))
 
 
-class Subset(View):
-    """A view of `records` at `indices`, without copying them."""
-
-    def __init__(self, records: Sequence[Any], indices: Sequence[int]) -> None:
-        self.records, self.indices = records, indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def record(self, i: int) -> Any:
-        return self.records[int(self.indices[i])]
-
-
 class Mapped(View):
     """Records created from `rows` on access."""
 
@@ -119,9 +106,14 @@ class Mapped(View):
         return self.make(self.rows[i])
 
 
+def subset(records: Sequence[Any], indices: Sequence[int]) -> Sequence[Any]:
+    """A view of `records` at `indices`, without copying them."""
+    return Mapped(indices, records.__getitem__)
+
+
 def first(records: Sequence[Any], limit: int | None) -> Sequence[Any]:
     """The first `limit` records (None means all), without copying them."""
-    return records if limit is None or limit >= len(records) else Subset(records, range(limit))
+    return records if limit is None or limit >= len(records) else subset(records, range(limit))
 
 
 def clean(text: str) -> str:

@@ -15,8 +15,9 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import NO_SPACE, locked, publish_file, publish_folder, writing_to
@@ -38,25 +39,23 @@ class PrivateApt:
 
     Args:
         root: cache folder.
-        languages: languages of the package descriptions to fetch.
         progress: reports slow steps.
 
     Raises:
         DataError: this machine has no apt-get.
     """
 
-    def __init__(self, root: str | Path, progress: Progress, languages: Sequence[str] = ("en",)) -> None:
+    def __init__(self, root: str | Path, progress: Progress) -> None:
         if shutil.which("apt-get") is None:
             step = "run on Debian or Ubuntu (a container will do), or use another data set (data=NAME)"
             raise DataUnavailable("there is no apt-get on this machine", "PATH", step)
         self.folder = Path(root).resolve() / "apt"
         self.progress = progress
-        self.languages = tuple(languages)
         self._config = self.folder / "apt.conf"
         self._failure = self.folder / "unreachable"
 
-    def update(self, keep: bool = True) -> str:
-        """Fetch the package lists; with `keep`, do nothing if they are already present.
+    def update(self) -> str:
+        """Fetch the package lists unless they are already present.
 
         Returns:
             the date of the lists, YYYY-MM-DD.
@@ -66,10 +65,8 @@ class PrivateApt:
         """
         stamp = self.folder / "updated.json"
         with locked(self.folder / "lock"):
-            if keep and stamp.is_file():
-                known = check_fields(parse_json(read_text(stamp), stamp), {"day": str, "languages": list}, stamp)
-                if set(self.languages) <= set(known["languages"]) and self._lists("_Packages"):
-                    return known["day"]
+            if stamp.is_file() and self._lists("_Packages"):
+                return check_fields(parse_json(read_text(stamp), stamp), {"day": str}, stamp)["day"]
             self._refuse_if_just_tried()
             why, mirror = f"no {KEYRING}: apt-get install debian-archive-keyring", _mirror()
             if not mirror:
@@ -90,7 +87,7 @@ class PrivateApt:
             self._failure.unlink(missing_ok=True)
             day = time.strftime("%Y-%m-%d")
             with publish_file(stamp) as temporary:
-                temporary.write_text(json.dumps({"day": day, "languages": self.languages}))
+                temporary.write_text(json.dumps({"day": day}))
             return day
 
     def _refuse_if_just_tried(self) -> None:
@@ -144,22 +141,18 @@ class PrivateApt:
             if (folder / "PACKAGE_VERSION.txt").is_file():
                 return folder
             self.update()
-            downloads = self.folder / "downloads" / package
-            with writing_to(downloads):
-                shutil.rmtree(downloads, ignore_errors=True)
-                downloads.mkdir(parents=True)
             self.progress.say(f"downloading the package {package}")
-            # apt verifies the archive against the signed lists before it puts the file in place
-            log = self._run(["apt-get", "download", "-q", package], f"downloading {package}", cwd=downloads)
-            debs = sorted(downloads.glob("*.deb"))
-            if not debs:
-                step = "check the network, then run the same command again; "
-                step += f"if the lists are old, delete {self.folder / 'updated.json'} first"
-                raise DataUnavailable(f"apt could not download {package}", _complaint(log), step)
-            with publish_folder(folder) as temporary:
-                extract_deb(debs[0], temporary)
-                (temporary / "PACKAGE_VERSION.txt").write_text(debs[0].stem + "\n")
-            shutil.rmtree(downloads)
+            with writing_to(self.folder), TemporaryDirectory(dir=self.folder) as downloads:
+                # apt verifies the archive against the signed lists before it puts the file in place
+                log = self._run(["apt-get", "download", "-q", package], f"downloading {package}", cwd=Path(downloads))
+                debs = sorted(Path(downloads).glob("*.deb"))
+                if not debs:
+                    step = "check the network, then run the same command again; "
+                    step += f"if the lists are old, delete {self.folder / 'updated.json'} first"
+                    raise DataUnavailable(f"apt could not download {package}", _complaint(log), step)
+                with publish_folder(folder) as temporary:
+                    extract_deb(debs[0], temporary)
+                    (temporary / "PACKAGE_VERSION.txt").write_text(debs[0].stem + "\n")
         return folder
 
     def _lists(self, ending: str) -> list[Path]:
@@ -187,7 +180,7 @@ class PrivateApt:
             f'Dir::Cache "{self.folder}/cache";',
             f'Dir::Etc::Parts "{self.folder}/parts";',
             'Dir::Etc::Main "/nonexistent";',
-            "Acquire::Languages { " + " ".join(f'"{language}";' for language in self.languages) + " };",
+            'Acquire::Languages { "en"; };',
             'Acquire::Retries "2";',
             'Acquire::http::Timeout "20";',
             'Acquire::https::Timeout "20";',
@@ -244,8 +237,6 @@ def extract_deb(deb: Path, folder: Path) -> None:
 
 def _read_list(path: Path) -> str:
     """A package list as text. apt may store it compressed, usually with lz4."""
-    if path.suffix not in _COMPRESSED:
-        return path.read_bytes().decode("utf-8", "surrogateescape")
     done = subprocess.run([_HELPER, "cat-file", str(path)], capture_output=True, check=False)
     if done.returncode or not done.stdout:
         why = done.stderr.decode("utf-8", "replace").strip()

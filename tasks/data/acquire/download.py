@@ -78,9 +78,8 @@ def download(
         found = part.stat().st_size
         if expected is not None and found < expected:
             got = f"{url}: expected {expected:,} bytes, got {found:,}"
-            raise DataError(
-                f"{what} is truncated", got, "run the same command again; it resumes where this one stopped"
-            )
+            step = "run the same command again; it resumes where this one stopped"
+            raise DataError(f"{what} is truncated", got, step)
         problem = None
         if expected is not None and found != expected:
             problem = f"expected {expected:,} bytes, got {found:,}"
@@ -95,9 +94,7 @@ def download(
     return path
 
 
-_REFUSED = (
-    "accept the terms of the data set on its page, set HF_TOKEN if it is on the hub, and run the same command again"
-)
+_REFUSED = "accept the terms of the data set on its page, set HF_TOKEN if it is on the hub, and run the command again"
 _GONE = "it has moved or was withdrawn: see `source` in its manifest (data/manifests), or get the file elsewhere"
 _ANSWERS = {401: _REFUSED, 403: _REFUSED, 404: _GONE, 410: _GONE}
 

@@ -16,7 +16,7 @@ import fnmatch
 import importlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,21 +34,15 @@ _TYPES = {"str": str, "int": int, "dict": dict}
 _COMMIT = 40  # hexadecimal digits
 
 
-class Rows(Mapped):
-    """The rows of one split, read on demand, as dicts of the source's fields. `stamp` identifies their content."""
-
-    def __init__(self, folder: Path, split: str, source: Mapping[str, Any]) -> None:
-        super().__init__(Lines(folder / f"{split}.jsonl"), json.loads)
-        self.stamp = ["hub", source["repo"], read_meta(folder)["files"][f"{split}.jsonl"]]
-
-
 def load(
-    manifest: Mapping[str, Any], root: Path, progress: Progress, *, check: Any = lambda row: None, **names: str
-) -> dict[str, Rows]:
-    """The splits of a data set, from its manifest's source of kind hub.
+    manifest: Mapping[str, Any], root: Path, progress: Progress, *, make: Callable[[dict[str, Any]], Any] = lambda row: row,
+    check: Callable[[Mapping[str, Any]], str | None] = lambda row: None, **names: str,
+) -> tuple[dict[str, Mapped], dict[str, list[str]]]:  # fmt: skip
+    """The splits of a data set, read on demand, from its manifest's source of kind hub; and what identifies their content.
 
     Args:
         manifest: manifest of the data set; error messages give its `get` as the next step.
+        make: makes a record of a row, a dict of the source's fields.
         check: returns a description of the problem of a row whose fields have the right types, or None.
         names: replacements for the {..} placeholders in the patterns of `files`.
 
@@ -80,12 +74,9 @@ def load(
         return {"repo": source["repo"], "commit": hub.commit(progress), "rows": counts}
 
     folder = cached_folder(root, f"{manifest['name']}-hub", key, build, progress)
-    return {split: Rows(folder, split, source) for split in files}
-
-
-def stamps(splits: Mapping[str, Rows]) -> dict[str, Any]:
-    """The content identifiers of the splits, for fingerprints."""
-    return {split: rows.stamp for split, rows in splits.items()}
+    hashes = read_meta(folder)["files"]
+    stamps = {split: ["hub", source["repo"], hashes[f"{split}.jsonl"]] for split in files}
+    return {s: Mapped(Lines(folder / f"{s}.jsonl"), lambda line: make(json.loads(line))) for s in files}, stamps
 
 
 class _Hub:
@@ -141,12 +132,8 @@ class _Hub:
             read: Iterable[Mapping[str, Any]] = stream.reshard()  # row groups; else Arrow holds the whole file
             for i, row in enumerate(read):
                 wrong = [k for k, kind in self.fields.items() if not isinstance(row.get(k), kind)]
-                problem = (
-                    f"no {wrong[0]}, or one that is not of type {self.fields[wrong[0]].__name__}"
-                    if wrong
-                    else check(row)
-                )
-                if problem:
+                missing = [f"no {k}, or one that is not of type {self.fields[k].__name__}" for k in wrong]
+                if problem := missing[0] if missing else check(row):
                     raise DataError(
                         f"{self.name}: {self.repo}, {split}, row {i}: it has {problem}", f"{place}: expected {expected}", again
                     )  # fmt: skip
@@ -176,10 +163,8 @@ class _Hub:
             if isinstance(error, package.errors.GatedRepoError) or status == 403:
                 what, step = "is gated", f"accept its terms at {page}, set HF_TOKEN and run the same command again; or"
             elif status in (401, 404):
-                what, step = (
-                    f"has no {self.repo} at {revision}, or hides it",
-                    f"see {page}, set HF_TOKEN if it is private; or",
-                )
+                what = f"has no {self.repo} at {revision}, or hides it"
+                step = f"see {page}, set HF_TOKEN if it is private; or"
             else:
                 what, step = "could not be asked", "check the network (HF_ENDPOINT) and run the same command again; or"
             why = " ".join(str(error).split())

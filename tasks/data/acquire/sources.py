@@ -32,7 +32,7 @@ def of_kind(manifest: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
     return next((s for s in manifest.get("sources", ()) if s["kind"] == kind), None)
 
 
-def first(manifest: Mapping[str, Any], progress: Progress, ways: Mapping[str, Callable[[Any], T]]) -> T:
+def first(manifest: Mapping[str, Any], progress: Progress, ways: Mapping[str, Callable[[], T]]) -> T:
     """Read the data from the first available source. `ways` maps each kind of source to the function that reads it.
 
     Raises:
@@ -40,11 +40,11 @@ def first(manifest: Mapping[str, Any], progress: Progress, ways: Mapping[str, Ca
         DataError: the data of a source are damaged; later sources are not tried.
     """
     failed: list[DataUnavailable] = []
-    for source in (s for s in manifest["sources"] if s["kind"] in ways):
+    for kind in (source["kind"] for source in manifest["sources"] if source["kind"] in ways):
         if failed:
-            progress.say(f"{failed[-1].what} ({failed[-1].where}); trying the next source, {source['kind']}")
+            progress.say(f"{failed[-1].what} ({failed[-1].where}); trying the next source, {kind}")
         try:
-            return ways[source["kind"]](source)
+            return ways[kind]()
         except DataUnavailable as error:
             failed.append(error)
     if len(failed) == 1:

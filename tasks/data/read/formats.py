@@ -35,7 +35,6 @@ LONGEST_WORD = 1_000  # characters without white space: tokenisers take quadrati
 TOO_LONG = f"a text of more than {LONGEST_TEXT:,} characters or a word of more than {LONGEST_WORD:,}"
 AGAIN = "fetch the file again, or correct what names it (data.path, data.mirror, encode.vectors)"
 
-UNPACKING = (OSError, EOFError, zlib.error, ValueError)  # the errors that gzip and bz2 raise
 _PACKED = {b"\x1f\x8b": ("gzip", gzip.open), b"BZh": ("bzip2", bz2.open)}
 # Longest first, because the UTF-32-LE mark starts with the UTF-16-LE mark.
 _MARKS = {
@@ -48,6 +47,7 @@ _KINDS = {
 _ODD = {"\u2028": "U+2028", "\u2029": "U+2029", "\x85": "U+0085 (NEL)", "\x0b": "U+000B (VT)", "\x0c": "U+000C (FF)", "\r": "lone U+000D (CR)"}  # fmt: skip
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1}}}")
 _BAD_ESCAPE = re.compile(r"\\u(?:d[89a-f]|0000)", re.I)
+_NO_TEXT = re.compile(r"[\ud800-\udfff]|(?<!\\)(?:\\\\)*\\u0000")
 _counts: ContextVar[Counter[str] | None] = ContextVar("counts", default=None)
 
 
@@ -76,13 +76,6 @@ def count(what: str, n: int = 1) -> None:
         counts[what] += n
 
 
-def odd(text: str) -> Counter[str]:
-    """Count the characters of a text that some readers treat as line ends; "\\r\\n" is a line end here too."""
-    found = {sign: text.count(sign) for sign in _ODD}
-    found["\r"] -= text.count("\r\n")
-    return +Counter(found)
-
-
 def too_long(text: str) -> bool:
     """Whether a text, or one of its words, exceeds the limits."""
     return len(text) > LONGEST_WORD and (len(text) > LONGEST_TEXT or _LONG_WORD.search(text) is not None)
@@ -105,7 +98,7 @@ def opened(path: Path, unpack: bool = True) -> Iterator[IO[bytes]]:
             yield io.BytesIO(stream.read()) if kind else stream  # damage to compressed data is detected at their end
     except FileNotFoundError as error:
         raise DataUnavailable(f"{path.name} is missing", str(path), AGAIN) from error
-    except UNPACKING as error:
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         why = f"its {kind} data are damaged or cut short" if kind else "it cannot be read"
         raise damaged(path, f"{why} ({getattr(error, 'strerror', None) or error})", "a whole file") from error
 
@@ -116,12 +109,6 @@ def size_of(path: Path) -> int:
         return path.stat().st_size
     except OSError as error:
         raise damaged(path, f"it cannot be read ({error.strerror})", "a file") from error
-
-
-def read_bytes(path: Path, unpack: bool = True) -> bytes:
-    """All bytes of a file, decompressed if its content is gzip or bzip2."""
-    with opened(path, unpack) as stream:
-        return stream.read()
 
 
 def check_kind(path: Path, head: bytes) -> None:
@@ -156,29 +143,29 @@ def decode(raw: bytes, path: Path, *, line: int = 1, byte: int = 0, encoding: st
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
     """All text of a file."""
-    return decode(read_bytes(path), path, encoding=encoding)
+    with opened(path) as stream:
+        return decode(stream.read(), path, encoding=encoding)
 
 
-def numbered(path: Path, unpack: bool = True) -> Iterator[tuple[int, str]]:
-    """The lines of a text file without their line ends, numbered from 1. Raises DataError if all lines are blank."""
+def numbered(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text file without their line ends, numbered from 1. Raises DataError if all lines are blank.
+
+    Characters that some readers treat as line ends are counted.
+    """
     blank, byte, number, met = True, 0, 0, Counter[str]()
-    with opened(path, unpack) as stream:
+    with opened(path) as stream:
         for number, raw in enumerate(stream, 1):
             text = decode(raw, path, line=number, byte=byte)
             byte += len(raw)
             text = text.removesuffix("\n").removesuffix("\r")
             if not text.isprintable():
-                met.update(odd(text))
+                met.update({sign: text.count(sign) for sign in _ODD if sign in text})
             blank = blank and not text.strip()
             yield number, text
-    check_lines(path, number, blank, met)
-
-
-def check_lines(path: Path, lines: int, blank: bool, met: Mapping[str, int]) -> None:
-    """Check a text file after its lines were read: DataError if there is no text; unusual characters are counted."""
     if blank:
-        raise damaged(path, f"all {lines:,} lines are blank" if lines else "it is empty", "at least one line of text")
-    if lines == 1 and met.get("\r"):
+        problem = f"all {number:,} lines are blank" if number else "it is empty"
+        raise damaged(path, problem, "at least one line of text")
+    if number == 1 and met["\r"]:
         step = "convert it: tr '\\r' '\\n'"
         raise damaged(path, "its lines end in CR alone", "lines that end in LF", line=1, step=step)
     for sign, n in met.items():
@@ -192,70 +179,38 @@ def read_lines(path: Path) -> list[str]:
 
 def parse_json(text: str, path: Path, line: int = 1) -> Any:
     """Parse JSON text that starts at `line` of a file; DataError for invalid JSON or invalid characters."""
+    only = None if "\n" in text else line
     try:
         loaded = json.loads(text, object_pairs_hook=_object)
-    except _Twice as error:
-        at, key = _second(text)
-        raise damaged(path, f"the key {key[:40]!r} twice in one object", "different keys", line=line + at) from error
     except json.JSONDecodeError as error:
         problem, line = f"not valid JSON ({error.msg}, column {error.colno:,})", line + error.lineno - 1
         raise damaged(path, problem, "JSON", line=line) from error
-    except (ValueError, RecursionError) as error:  # a number with thousands of digits; brackets nested too deeply
-        raise damaged(path, f"not readable JSON ({error})", "JSON", line=line) from error
-    if _BAD_ESCAPE.search(text) and (bad := next(filter(_no_text, _strings(loaded)), None)) is not None:
-        raise damaged(path, f"{bad[:40]!a} holds NUL or half a character", "text", line=line)
+    except (ValueError, RecursionError) as error:  # a key twice; a number with thousands of digits; too many brackets
+        raise damaged(path, f"not readable JSON ({error})", "JSON", line=only) from error
+    if _BAD_ESCAPE.search(text):
+        written = json.dumps(loaded, ensure_ascii=False)  # with whole characters where two halves belong together
+        if bad := _NO_TEXT.search(written):
+            near = written[max(bad.start() - 20, 0) :][:40]
+            raise damaged(path, f"{near!a} holds NUL or half a character", "text", line=only)
     return loaded
 
 
-class _Twice(Exception):
-    """A JSON object contains a key twice; Python's parser would silently keep the last value."""
-
-
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Raises ValueError if it contains a key twice; Python's parser would keep the last value."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise _Twice
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        raise ValueError(f"the key {twice[:40]!r} twice in one object, {_short(found)}")
     return found
-
-
-def _second(text: str) -> tuple[int, str]:
-    """Line (from 0) and name of the first key in a JSON text that occurs twice in its object."""
-    objects: list[set[str]] = []
-    for found in re.finditer(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[{}]', text):
-        if found[0] == "{":
-            objects.append(set())
-        elif found[0] == "}":
-            objects.pop()
-        elif found[2]:
-            key = json.loads(f'"{found[1]}"')
-            if key in objects[-1]:
-                return text.count("\n", 0, found.start()), key
-            objects[-1].add(key)
-    raise AssertionError(text)
-
-
-def _strings(value: Any) -> Iterator[str]:
-    left = [value]
-    while left:
-        part = left.pop()
-        if isinstance(part, str):
-            yield part
-        elif isinstance(part, (list, dict)):
-            left.extend(part if isinstance(part, list) else (*part, *part.values()))
-
-
-def _no_text(text: str) -> bool:
-    return "\0" in text or any("\ud800" <= sign <= "\udfff" for sign in text)
 
 
 def check_fields(entry: Any, fields: Mapping[str, type | tuple[type, ...]], path: Path, where: str = "", line: int | None = None) -> dict:  # fmt: skip
     """Check that a JSON value is an object with these fields and types, and return it."""
+    wanted = f"an object with {', '.join(fields)}"
     if not isinstance(entry, dict):
-        raise damaged(
-            path, f"{where}{_short(entry)} is not an object", f"an object with {', '.join(fields)}", line=line
-        )
+        raise damaged(path, f"{where}{_short(entry)} is not an object", wanted, line=line)
     if missing := [name for name in fields if name not in entry]:
-        raise damaged(path, f"{where}has no {', '.join(missing)}", f"an object with {', '.join(fields)}", line=line)
+        raise damaged(path, f"{where}has no {', '.join(missing)}", wanted, line=line)
     for name, kind in fields.items():
         if not isinstance(entry[name], kind) or isinstance(entry[name], bool):
             kinds = kind if isinstance(kind, tuple) else (kind,)

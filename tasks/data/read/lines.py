@@ -2,86 +2,76 @@
 
 from __future__ import annotations
 
-import codecs
 import io
 import mmap
-import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tasks.data.errors import DataError, DataUnavailable
+from tasks.data.files import sha256_of
+from tasks.data.progress import Progress
 from tasks.data.read import formats
 from tasks.data.records import Pair, View, clean
 
 _BLOCK = 1 << 24
 
 
-class Lines(View):
-    """The lines of a UTF-8 file by number. The file is memory-mapped; only a compressed file is read into memory.
+class FileLines(View):
+    """The lines of a file as bytes, without "\\n", by number. The file is memory-mapped, or unpacked if compressed.
+
+    Args:
+        offsets: [lines + 1] int64, the byte at which each line starts, and the end of the last one.
+    """
+
+    unpack = True  # whether a file that begins as compressed data do is one
+
+    def __init__(self, path: Path, offsets: np.ndarray) -> None:
+        self.path, self.offsets = path, offsets
+        self._bytes: mmap.mmap | bytes | None = None
+
+    def content(self) -> mmap.mmap | bytes:
+        """All bytes of the file."""
+        if self._bytes is None:
+            with formats.opened(self.path, self.unpack) as stream:
+                plain = isinstance(stream, io.BufferedReader) and stream.peek(1)  # an empty file cannot be mapped
+                self._bytes = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if plain else stream.read()
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def record(self, i: int) -> Any:
+        """The bytes of line i; a subclass returns what they stand for."""
+        return self.content()[self.offsets[i] : self.offsets[i + 1]].removesuffix(b"\n")
+
+    def __getstate__(self):  # a memory map cannot be sent to a worker process, which opens it again
+        return self.__dict__ | {"_bytes": None}
+
+
+class Lines(FileLines):
+    """The lines of a UTF-8 file by number.
 
     Raises:
         DataError: the whole file is checked at once, with the same errors as `tasks.data.read.formats.numbered`.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._open()
-        self._check()
-
-    def _open(self) -> None:
-        self._bytes: mmap.mmap | bytes = self._load()
-        ends = [np.empty(0, dtype=np.int64)]
-        for start, block in self._blocks():
-            ends.append(np.flatnonzero(np.frombuffer(block, dtype=np.uint8) == ord("\n")) + start)
-        found = np.concatenate(ends)
-        if len(self._bytes) and (len(found) == 0 or found[-1] != len(self._bytes) - 1):
-            found = np.append(found, len(self._bytes))  # the last line has no line end
-        self._ends = found
-        self._starts = np.concatenate([[0], found[:-1] + 1]) if len(found) else found
-
-    def _load(self) -> mmap.mmap | bytes:
-        with formats.opened(self.path) as stream:
-            if isinstance(stream, io.BufferedReader) and stream.peek(1):  # a plain file that is not empty
-                return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-            return stream.read()
-
-    def _blocks(self) -> Iterator[tuple[int, bytes]]:
-        for start in range(0, len(self._bytes), _BLOCK):
-            yield start, self._bytes[start : start + _BLOCK]
-
-    def _check(self) -> None:
-        decoder, met, held = codecs.getincrementaldecoder("utf-8")(), Counter[str](), ""
-        formats.check_kind(self.path, self._bytes[:8])
-        for start, block in self._blocks():
-            try:
-                text = held + decoder.decode(block, final=start + len(block) == len(self._bytes))
-            except UnicodeDecodeError:
-                text = "\0"
-            if "\0" in text:  # decoding the lines from here on raises the error with its line
-                for i in range(max(int(np.searchsorted(self._ends, start)) - 1, 0), len(self)):
-                    self[i]
-            held = "\r" if text.endswith("\r") else ""  # perhaps the first half of a line end
-            met.update(formats.odd(text.removesuffix("\r")))
-        met.update(formats.odd(held))
-        blank = re.search(rb"[^\s]", self._bytes) is None
-        formats.check_lines(self.path, len(self), blank, met)
-
-    def __len__(self) -> int:
-        return len(self._ends)
+        deque(formats.numbered(path), maxlen=0)
+        super().__init__(path, np.empty(0, dtype=np.int64))
+        raw, starts = self.content(), [np.zeros(1, dtype=np.int64)]
+        for start in range(0, len(raw), _BLOCK):
+            block = np.frombuffer(raw[start : start + _BLOCK], dtype=np.uint8)
+            starts.append(np.flatnonzero(block == ord("\n")) + start + 1)
+        if raw[-1:] != b"\n":
+            starts.append(np.array([len(raw)]))  # the last line has no line end
+        self.offsets = np.concatenate(starts)
 
     def record(self, i: int) -> str:
-        start = int(self._starts[i])
-        return formats.decode(self._bytes[start : self._ends[i]], self.path, line=i + 1, byte=start).removesuffix("\r")
-
-    def __getstate__(self):  # a memory map cannot be sent to a worker process, which opens it again
-        return {"path": self.path}
-
-    def __setstate__(self, state) -> None:
-        self.path = state["path"]
-        self._open()
+        return formats.decode(super().record(i), self.path, byte=int(self.offsets[i])).removesuffix("\r")
 
 
 def same_length(files: Sequence[Path], lines: Sequence[Sequence[str]]) -> None:
@@ -127,6 +117,24 @@ def find_file(places: Sequence[Path], names: Sequence[str], get: str) -> Path:
                 if path.exists() or path.is_symlink():
                     return path
     raise DataUnavailable(f"{names[0]} is missing", ", ".join(str(folder) for folder in places), get)
+
+
+def line_pairs(
+    places: Sequence[Path], names: Mapping[str, Sequence[Sequence[str]]], get: str, progress: Progress
+) -> tuple[dict[str, LinePairs], dict[str, list[str]]]:
+    """The pairs of each split in parallel files, and the sha256 of these files.
+
+    Args:
+        names: split -> for its source, and for each of its references, the names that the file may have.
+    Raises:
+        DataError: as in `find_file` and `LinePairs`.
+    """
+    splits, hashes = {}, {}
+    for split, sides in names.items():
+        files = [find_file(places, side, get) for side in sides]
+        progress.say(f"verifying {' and '.join(path.name for path in files)}")
+        splits[split], hashes[split] = LinePairs(files[0], files[1:]), [sha256_of(path) for path in files]
+    return splits, hashes
 
 
 def folder_of(path: str | None, get: str) -> Path:

@@ -8,7 +8,6 @@ the text between two tabs.
 from __future__ import annotations
 
 import csv
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,8 @@ from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
 from tasks.data.read.formats import check_fields, count, damaged, json_lines, parse_json, read_text, table
 from tasks.data.read.pairs import cached_parts
-from tasks.data.read.splits import Parts, normalized, split_by_content
-from tasks.data.records import clean
+from tasks.data.read.splits import normalized, split_by_content
+from tasks.data.records import clean, subset
 
 RECIPE = 1  # increased when the same files would give other records or splits
 WHOLE = ""  # key used instead of a split name: one file that is still to be split
@@ -75,9 +74,8 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
             raise DataError(f"{place.name} ends in none of {formats}", f"data.path={path}", step)
         return {WHOLE: (place,)}
     if not place.is_dir():
-        raise DataUnavailable(
-            f"there is no file or folder {path}", f"data.path={path}", f"correct data.path ({wanted})"
-        )
+        step = f"correct data.path ({wanted})"
+        raise DataUnavailable(f"there is no file or folder {path}", f"data.path={path}", step)
     found = {}
     for split, stems in STEMS.items():
         there = [(layout, files) for stem in stems for layout in layouts if (files := _there(place, stem, layout))]
@@ -121,18 +119,17 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
         for line, row in table(path, tuple(columns), **DIALECTS[kind]):
             yield Row(tuple(clean(row[name]) for name in columns), path, line)
         return
-    records: Iterator[tuple[int | None, str, dict]]
     if kind == ".jsonl":
-        records = ((line, "", entry) for line, entry in json_lines(path, fields))
-    else:
-        loaded = parse_json(read_text(path), path)
-        if not isinstance(loaded, list) or not loaded:
-            raise damaged(path, "no list at its top", f"a list of objects with {', '.join(columns)}", step=STEP)
-        records = (
-            (None, f"record {n:,}: ", check_fields(e, fields, path, f"record {n:,}: ")) for n, e in enumerate(loaded, 1)
-        )
-    for line_or_none, place, entry in records:
-        yield Row(tuple(clean(str(entry[name])) for name in columns), path, line_or_none, place)
+        for line, entry in json_lines(path, fields):
+            yield Row(tuple(clean(str(entry[name])) for name in columns), path, line)
+        return
+    loaded = parse_json(read_text(path), path)
+    if not isinstance(loaded, list) or not loaded:
+        raise damaged(path, "no list at its top", f"a list of objects with {', '.join(columns)}", step=STEP)
+    for number, entry in enumerate(loaded, 1):
+        place = f"record {number:,}: "
+        check_fields(entry, fields, path, place)
+        yield Row(tuple(clean(str(entry[name])) for name in columns), path, None, place)
 
 
 def filled(found: Iterator[Row], texts: slice) -> Iterator[Row]:
@@ -156,14 +153,16 @@ def sources(files: Files, *read: Any) -> dict[str, Any]:
     return dict.fromkeys(SPLITS, stamps[WHOLE]) if WHOLE in stamps else stamps
 
 
-def split_rows(files: Files, texts: Sequence[str], source: Any, root: Path, progress: Progress) -> tuple[Parts, str]:
-    """Split the rows of one file, keeping near-duplicates together.
+def split(
+    records: Sequence[Any], files: Files, texts: Sequence[str], source: Any, root: Path, progress: Progress
+) -> tuple[dict[str, Sequence[Any]], str]:
+    """Split the records of one file, keeping near-duplicates together.
 
-    Returns the row numbers of each split, and a sentence for the footer.
+    Returns the records of each split, and a sentence for the footer.
 
     Args:
-        texts: the text of each row; texts that differ only in case, digits or punctuation are treated as one text.
-        source: description of the rows' source.
+        texts: the text of each record; texts that differ only in case, digits or punctuation are treated as one text.
+        source: description of the records' source.
         root: folder in which the split is stored.
 
     Raises:
@@ -177,8 +176,7 @@ def split_rows(files: Files, texts: Sequence[str], source: Any, root: Path, prog
     (path,) = files[WHOLE]
     kept = root / "own" / path.name / f"split-{key[:16]}.json"
     parts = cached_parts(kept, key, lambda: split_by_content([[] for _ in once], once, [once]), progress)
-    spread: dict[str, Any] = {s: [i for n in getattr(parts, s) for i in numbers[n]] for s in (*SPLITS, "left_out")}
-    if few := [s for s in SPLITS if not spread[s]]:
+    if few := [s for s in SPLITS if not getattr(parts, s)]:
         raise damaged(
             path, f"its {len(once):,} different texts are too few to be split by content: none for {' and '.join(few)}",
             "some hundreds, of which 5 % each become dev and test", step="set data.path to a folder with a file for each split",
@@ -189,4 +187,4 @@ def split_rows(files: Files, texts: Sequence[str], source: Any, root: Path, prog
             f". WARNING: {share:.0%} of the different texts were left out, near-duplicates of texts in another split. To keep them, "
             "split the file yourself: data.path=FOLDER with a file each for train, dev and test"
         )
-    return dataclasses.replace(parts, **spread), note
+    return {s: subset(records, [i for n in getattr(parts, s) for i in numbers[n]]) for s in SPLITS}, note

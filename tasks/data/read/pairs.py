@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,8 @@ from tasks.config.options import LARGEST, Kind, choice
 from tasks.data.errors import DataError
 from tasks.data.files import publish_file
 from tasks.data.progress import Progress
-from tasks.data.read.lines import same_length
 from tasks.data.read.splits import Parts
-from tasks.data.records import Pair, clean
+from tasks.data.records import Pair
 
 Rows = list[list[str]]
 SIDES = ("source", "target")
@@ -39,6 +38,11 @@ def word_bounds(source: int | None, target: int | None, help: str) -> Any:
 
     default = {"source": source, "target": target}
     return dataclasses.field(default_factory=lambda: dict(default), metadata={"kind": Kind(dict, read, help)})
+
+
+def fallback() -> Any:
+    """The `fallback` option of a data set that is fetched by apt."""
+    return choice("toy", "toy", optional=True, help="generated pairs when the text is unavailable; null: an error")
 
 
 def language(default: str, *allowed: str) -> Any:
@@ -81,17 +85,9 @@ class Bounded:
     def shortfall(self) -> list[str]:
         """A shortfall if pairs may be left out because of their number of words, otherwise an empty list."""
         each = (("at least", self.min_words), ("at most", self.max_words))
-        parts = [
-            f"{what} {bound[side]} words a {side}" for what, bound in each for side in SIDES if bound[side] is not None
-        ]
+        bounds = [(what, bound[side], side) for what, bound in each for side in SIDES if bound[side] is not None]
+        parts = [f"{what} {n} words a {side}" for what, n, side in bounds]
         return [f"only pairs of {', '.join(parts)}"] if parts else []
-
-
-def parallel(files: Sequence[Path], read: Callable[[Path], Sequence[str]]) -> list[Pair]:
-    """Pair the texts that `read` returns for two files; `DataError`, naming both, if their numbers of texts differ."""
-    source, target = map(read, files)
-    same_length(files, (source, target))
-    return [Pair(clean(s), (clean(t),)) for s, t in zip(source, target, strict=True)]
 
 
 def cached_rows(path: Path, make: Callable[[], tuple[Rows, dict[str, Any]]], progress: Progress) -> tuple[Rows, dict]:

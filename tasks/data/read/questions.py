@@ -6,7 +6,6 @@ Readers return questions in file order. Nothing is skipped silently: questions t
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,37 +13,34 @@ from typing import Any
 
 from tasks.data.read.answers import answer_type, normalized
 from tasks.data.read.formats import check_fields, count, damaged, json_lines, parse_json, read_text
+from tasks.data.read.splits import place
 from tasks.data.records import Question
 
 TYPES = ("yes/no", "number", "other")
 NUMBERED = (int, str)
 
 
-def read_vqa2(questions: Path, annotations: Path | None) -> list[Question]:
+def read_vqa2(questions: Path, annotations: Path) -> list[Question]:
     """Read the challenge's JSON (VQA v1 and v2), plain or gzipped (detected from the content, whatever the file name).
 
     Questions without an annotation, and annotations without a question, are left out and counted.
 
     Args:
         questions: {"questions": [{"image_id", "question", "question_id"}, ...]}.
-        annotations: {"annotations": [{"question_id", "answers": [{"answer"}, ...], "answer_type", ...}, ...]}; None for
-            a test set with hidden answers.
+        annotations: {"annotations": [{"question_id", "answers": [{"answer"}, ...], "answer_type", ...}, ...]}.
     Raises:
         DataError: a file is missing, is not JSON, or does not have this format.
     """
     asked = _entries(questions, "questions", {"image_id": NUMBERED, "question": str, "question_id": NUMBERED})
-    by_id: dict[Any, dict] = {}
-    if annotations is not None:
-        fields = {"question_id": NUMBERED, "answers": list}
-        by_id = {a["question_id"]: a for a in _entries(annotations, "annotations", fields)}
+    notes = _entries(annotations, "annotations", {"question_id": NUMBERED, "answers": list})
+    by_id = {note["question_id"]: note for note in notes}
     found = []
     for entry in asked:
-        note = by_id.pop(entry["question_id"], None)
-        if note is None and annotations is not None:
+        if (note := by_id.pop(entry["question_id"], None)) is None:
             count("questions without an annotation left out")
             continue
-        given, most, kind = _answers(note, annotations) if note and annotations else ((), "", "other")
-        found.append(Question(entry["question_id"], str(entry["image_id"]), entry["question"], given, most, kind))
+        image, answers = str(entry["image_id"]), _answers(note, annotations)
+        found.append(Question(entry["question_id"], image, entry["question"], *answers))
     count("annotations without a question left out", len(by_id))
     return found
 
@@ -108,10 +104,10 @@ def hold_out(questions: Sequence[Question], share: float) -> tuple[list[Question
     About `share` of the images are held out, or at least one if there are several images.
     """
     parts: tuple[list[Question], list[Question]] = ([], [])
-    places = sorted({_place(q.image) for q in questions})
+    places = sorted({place(q.image) for q in questions})
     limit = max(share, places[1]) if len(places) > 1 else share
     for q in questions:
-        parts[_place(q.image) < limit].append(q)
+        parts[place(q.image) < limit].append(q)
     return parts
 
 
@@ -122,9 +118,5 @@ def limited(questions: Sequence[Question], limit: int | None) -> list[Question]:
     """
     if limit is None or len(questions) <= limit:
         return list(questions)
-    order = sorted(range(len(questions)), key=lambda i: (_place(questions[i].image), i))
+    order = sorted(range(len(questions)), key=lambda i: (place(questions[i].image), i))
     return [questions[i] for i in sorted(order[:limit])]
-
-
-def _place(key: str) -> float:
-    return int(hashlib.sha256(key.encode()).hexdigest()[:12], 16) / 16**12

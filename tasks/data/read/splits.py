@@ -83,12 +83,13 @@ def split_by_content(
     smallest: dict[int, str] = {}
     for i, name in enumerate(names):
         smallest[groups[i]] = min(name, smallest.get(groups[i], name))
-    place = np.array([_place(smallest[groups[i]]) for i in range(len(keys))], dtype=np.int64)  # 0 test, 1 dev, 2 train
+    places = [place(f"group {smallest[groups[i]]}") for i in range(len(keys))]
+    part = np.searchsorted(np.cumsum([SHARES["test"], SHARES["dev"]]), places, side="right")  # 0 test, 1 dev, 2 train
     left_out = np.zeros(len(keys), dtype=bool)
     for one, other in ((near[0], near[1]), (near[1], near[0])):
-        left_out[one[place[one] > place[other]]] = True
+        left_out[one[part[one] > part[other]]] = True
     order = sorted(range(len(names)), key=lambda i: (_digest(names[i]), names[i]))
-    test, dev, train = ([i for i in order if place[i] == p and not left_out[i]] for p in range(3))
+    test, dev, train = ([i for i in order if part[i] == p and not left_out[i]] for p in range(3))
     return Parts(train, dev, test, [i for i in order if left_out[i]], max(map(len, groups.subsets()), default=0))
 
 
@@ -138,9 +139,9 @@ def _word_matrix(texts: Sequence[str]) -> tuple[sparse.csr_matrix, np.ndarray]:
     return sparse.csr_matrix((np.ones(len(ids), np.int32), ids, ends), shape=(len(rows), len(known))), ids
 
 
-def _place(name: str) -> int:
-    share = int(_digest("group " + name)[:12], 16) / 16**12
-    return 0 if share < SHARES["test"] else 1 if share < SHARES["test"] + SHARES["dev"] else 2
+def place(key: str) -> float:
+    """A number in [0, 1) by which a key is assigned to a split; it depends on the key alone."""
+    return int(_digest(key)[:12], 16) / 16**12
 
 
 def _digest(text: str) -> str:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from tasks.data.acquire import sources
 from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
-from tasks.data.files import sha256_of
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
-from tasks.data.read.lines import LinePairs, find_file, folder_of
+from tasks.data.read.lines import folder_of, line_pairs
 from tasks.data.read.pairs import Translated, language
 
 KIND = "pairs"
@@ -29,13 +28,9 @@ class Options(Translated):
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Read the files baseline-1M_train.en, baseline-1M_valid.fr and so on; lines are read on demand."""
     folder = root / manifest["name"] if options.path is None else folder_of(options.path, manifest["get"])
-    places = sources.folders_in(folder)
-    about, splits, hashes = options.about(), {}, {}
-    for split, part in {"train": "train", "dev": "valid", "test": "test"}.items():
-        files = [find_file(places, (f"baseline-1M_{part}.{lang}",), manifest["get"]) for lang in about.values()]
-        splits[split] = LinePairs(files[0], files[1:])
-        hashes[split] = [sha256_of(path) for path in files]
-
+    about, parts = options.about(), {"train": "train", "dev": "valid", "test": "test"}
+    names = {s: [(f"baseline-1M_{part}.{lang}",) for lang in about.values()] for s, part in parts.items()}
+    splits, hashes = line_pairs(sources.folders_in(folder), names, manifest["get"], progress)
     return make(
         manifest, KIND, lambda progress: splits, f"baseline-1M-enfr (NMT-Benchmark), {'-'.join(about.values())}, generic test set",
         sources=hashes, limits=options.limits, found={s: len(pairs) for s, pairs in splits.items()}, about=about,

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import choice
 from tasks.data.acquire.apt import PrivateApt
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, fingerprint, limits, make
 from tasks.data.errors import DataUnavailable
 from tasks.data.progress import Progress
-from tasks.data.read.pairs import ENGLISH, Bounded, cached_parts, cached_rows, word_bounds
+from tasks.data.read.pairs import ENGLISH, Bounded, cached_parts, cached_rows, fallback, word_bounds
 from tasks.data.read.splits import Parts, normalized, split_by_content
 from tasks.data.records import Pair, clean
 
@@ -38,9 +37,7 @@ class Options(Bounded):
 
     min_words: dict = word_bounds(10, 1, "fewest words of a text")
     max_words: dict = word_bounds(1000, 100, "most words of a text")
-    fallback: str | None = choice(
-        "toy", "toy", optional=True, help="generated pairs when the text is unavailable; null: an error"
-    )
+    fallback: str | None = fallback()
     limits: Limits = limits()
 
 

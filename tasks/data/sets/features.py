@@ -45,14 +45,14 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     if "train" not in files and own.WHOLE not in files:
         expected = "train and test: features are standardised by train"
         raise damaged(files["test"][0], "a test set alone", expected, step=own.STEP)
-    sparse = {split: own.ending(path) in (".svmlight", ".svm") for split, (path,) in files.items()}
-    if len(set(sparse.values())) > 1:
-        raise damaged(Path(str(options.path)), "svmlight beside tables", "one format for all splits", step=own.STEP)
-    if not options.label and not all(sparse.values()):
-        path, step = next(iter(files.values()))[0], "set data.label=[NAME,NAME,..]"
-        raise damaged(path, "it is not known which columns are labels", "names", step=step)
     paths = {split: path for split, (path,) in files.items()}
-    names, arrays = _svmlight(paths, options.label) if all(sparse.values()) else _tables(paths, options.label)
+    sparse = {own.ending(path) in (".svmlight", ".svm") for path in paths.values()}
+    if len(sparse) > 1:
+        raise damaged(Path(str(options.path)), "svmlight beside tables", "one format for all splits", step=own.STEP)
+    if not options.label and False in sparse:
+        path, step = next(iter(paths.values())), "set data.label=[NAME,NAME,..]"
+        raise damaged(path, "it is not known which columns are labels", "names", step=step)
+    names, arrays = (_svmlight if True in sparse else _tables)(paths, options.label)
     for split, (_, y) in arrays.items():
         if not y.any():
             raise damaged(paths[split], "no document has a label", "labels", step=own.STEP)
@@ -147,16 +147,15 @@ def _documents(path: Path) -> list[tuple[int, list[str], dict[int, float]]]:
         has_labels = ":" not in words[0]
         row: dict[int, float] = {}
         for one in words[has_labels:]:
-            index, _, value = one.partition(":")
             try:
-                if int(index) in row:
-                    raise damaged(path, f"feature {int(index)} twice", "each feature once", line=number, step=own.STEP)
-                row[int(index)] = finite(value)
-                right = 0 <= int(index) < 10_000_000
+                index, value = int(one.partition(":")[0]), finite(one.partition(":")[2])
             except ValueError:
-                right = False
-            if not right:
+                index = -1
+            if not 0 <= index < 10_000_000:
                 expected = f"labels with commas, then NUMBER:VALUE, a value being {NUMBER}"
                 raise damaged(path, f"{one[:40]!r}", expected, line=number, step=own.STEP)
+            if index in row:
+                raise damaged(path, f"feature {index} twice", "each feature once", line=number, step=own.STEP)
+            row[index] = value
         found.append((number, words[0].split(",") if has_labels else [], row))
     return found

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.config.options import text
-from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import count, damaged, numbered
 from tasks.data.read.lines import LinePairs
 from tasks.data.read.pairs import Translated
-from tasks.data.records import Pair, Subset, clean
+from tasks.data.records import Pair, clean, subset
 
 KIND = "pairs"
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{1,8})*")
@@ -38,10 +38,8 @@ class Options(Translated):
     limits: Limits = limits()
 
     def problems(self) -> list[str]:
-        given = {"source_lang": self.source_lang, "target_lang": self.target_lang}
-        found = [
-            f"{k}={v!r} must be a language code, as en or pt_br" for k, v in given.items() if not LANGUAGE.fullmatch(v)
-        ]
+        wrong = {option: code for option, code in self.about().items() if not LANGUAGE.fullmatch(code)}
+        found = [f"{option}={code!r} must be a language code, as en or pt_br" for option, code in wrong.items()]
         if self.source is not None and self.source == self.target:
             found.append(f"target={self.target!r} is the source too; name two different columns")
         return found
@@ -53,16 +51,14 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     layouts = ((f".{names[0]}", f".{names[1]}"), *own.TABLES)
     files = own.find(options.path, layouts)
     headed = options.source is not None or options.target is not None
-    sources, notes, parts = own.sources(files, names, headed), [], None
+    sources, notes, splits = own.sources(files, names, headed), [], None
     if own.WHOLE in files:
         pairs = _pairs(files[own.WHOLE], names, headed)
-        parts, note = own.split_rows(files, [pair.source for pair in pairs], sources["train"], root, progress)
+        splits, note = own.split(pairs, files, [pair.source for pair in pairs], sources["train"], root, progress)
         notes.append(note.replace("split by content: texts", "split by content: sources", 1))
 
     def read(progress: Progress) -> Splits:
-        if parts is not None:
-            return {split: Subset(pairs, getattr(parts, split)) for split in SPLITS}
-        return {split: _pairs(paths, names, headed) for split, paths in files.items()}
+        return splits or {split: _pairs(paths, names, headed) for split, paths in files.items()}
 
     place = Path(str(options.path)).name
     return make(
@@ -73,11 +69,9 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
 
 def sides(options: Options) -> tuple[str, str]:
     """The names of source and target in file names, columns and keys."""
-    same = options.source_lang == options.target_lang
-    return (
-        options.source or ("source" if same else options.source_lang),
-        options.target or ("target" if same else options.target_lang),
-    )
+    codes = options.source_lang, options.target_lang
+    source, target = codes if codes[0] != codes[1] else ("source", "target")
+    return options.source or source, options.target or target
 
 
 def _pairs(paths: tuple[Path, ...], names: tuple[str, str], headed: bool) -> Sequence[Pair]:
@@ -85,7 +79,7 @@ def _pairs(paths: tuple[Path, ...], names: tuple[str, str], headed: bool) -> Seq
         lines = LinePairs(paths[0], paths[1:])
         kept = [i for i, pair in enumerate(lines) if pair.source and pair.references[0]]
         count(f"lines of {paths[0].name} and {paths[1].name} left out: a blank text", len(lines) - len(kept))
-        return lines if len(kept) == len(lines) else Subset(lines, kept)
+        return lines if len(kept) == len(lines) else subset(lines, kept)
     (path,) = paths
     found = own.rows(path, names) if headed or own.ending(path) != ".tsv" else _two_columns(path)
     pairs = [Pair(row.cells[0], (row.cells[1],)) for row in own.filled(found, slice(2))]
@@ -101,8 +95,6 @@ def _two_columns(path: Path) -> Iterator[own.Row]:
             continue  # as in tables, blank lines are skipped
         row = own.Row(tuple(map(clean, line.split("\t"))), path, number)
         if len(row.cells) != 2:
-            expected = (
-                "source, tab, target and no head line; for a head line set data.source and data.target to its names"
-            )
-            raise row.wrong(f"{len(row.cells)} column(s)", expected)
+            headed = "for a head line set data.source and data.target to its names"
+            raise row.wrong(f"{len(row.cells)} column(s)", f"source, tab, target and no head line; {headed}")
         yield row

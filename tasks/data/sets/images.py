@@ -45,10 +45,8 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         raise damaged(folder, "it is a file", "a folder with images", step=step)
     images = Files([folder.absolute()], below)
     there = set(images.keys())
-    splits = {
-        split: [_question(row, n, split, there) for n, row in enumerate(own.rows(path, COLUMNS))]
-        for split, (path,) in files.items()
-    }
+    lists = {split: own.rows(path, COLUMNS) for split, (path,) in files.items()}
+    splits = {split: [_question(row, n, split, there) for n, row in enumerate(lists[split])] for split in lists}
     sources = own.sources(files, list(HELD_OUT.values()) if own.WHOLE in files else [])
     notes = []
     if own.WHOLE in splits:

@@ -51,9 +51,8 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
             reviews[split].append((f"{label}/{name}", Example((review,), _LABELS[label])))
         if not reviews["train"] or not reviews["test"]:
             raise DataError("imdb has no reviews in train or test", provenance, manifest["get"])
-        train, test = (
-            [example for _, example in sorted(reviews[s], key=lambda item: item[0])] for s in ("train", "test")
-        )
+        ordered = (sorted(found, key=lambda item: item[0]) for found in reviews.values())
+        train, test = ([example for _, example in found] for found in ordered)
         random.Random(options.split_seed).shuffle(train)
         random.Random(options.split_seed).shuffle(test)  # so that a limit keeps reviews of both classes
         cut = round(len(train) * options.dev_share)
@@ -74,10 +73,9 @@ def _found(
     if options.path is not None and Path(options.path).is_dir():
         members = _folder_members(Path(options.path))
         # a folder has no hash of its own, so names and sizes are used
-        stamps = {
-            s: [(label, path.name, size_of(path)) for split, label, path in members if split == s]
-            for s in ("train", "test")
-        }
+        stamps: dict[str, list] = {"train": [], "test": []}
+        for split, label, path in members:
+            stamps[split].append((label, path.name, size_of(path)))
         counts = {s: len(stamp) for s, stamp in stamps.items()}
         return lambda progress: _read_folder(members, progress), stamps, counts, f"folder {Path(options.path).name}"
     counts: dict[str, int] = {}  # empty for a mirror or download: the manifest's hash shows that it is complete
@@ -91,9 +89,9 @@ def _found(
     elif sources.found(manifest, root) is not None:
         archive = sources.fetched(manifest, root, progress) / "aclImdb_v1.tar.gz"
     else:
-        splits = hub.load(manifest, root, progress, check=_wrong_label)
+        splits, stamps = hub.load(manifest, root, progress, check=_wrong_label)
         counts = {s: len(r) for s, r in splits.items()}
-        return lambda progress: _read_hub(splits), hub.stamps(splits), counts, f"hub, {splits['train'].stamp[1]}"
+        return lambda progress: _read_hub(splits), stamps, counts, f"hub, {stamps['train'][1]}"
     stamps = dict.fromkeys(("train", "test"), sha256_of(archive))
     return lambda progress: _read_archive(archive, progress), stamps, counts, f"archive {archive.name}"
 
@@ -135,7 +133,7 @@ def _wrong_label(row: Mapping) -> str | None:
     return None if row["label"] in (0, 1) else f"the label {row['label']}, which is neither 0 nor 1"
 
 
-def _read_hub(rows: Mapping[str, hub.Rows]) -> Reviews:
+def _read_hub(rows: Mapping) -> Reviews:
     for split in ("train", "test"):
         for i, row in enumerate(rows[split]):
             yield split, ("neg", "pos")[row["label"]], f"{i:06d}", row["text"]

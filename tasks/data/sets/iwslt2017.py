@@ -15,14 +15,18 @@ from tasks.data.files import sha256_of
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, read_lines, read_text
-from tasks.data.read.lines import find_file, folder_of
-from tasks.data.read.pairs import Bounded, Translated, language, parallel, word_bounds
-from tasks.data.records import Mapped, Pair, clean
+from tasks.data.read.lines import find_file, folder_of, same_length
+from tasks.data.read.pairs import Bounded, Translated, language, word_bounds
+from tasks.data.records import Pair, clean
 
 KIND = "pairs"
 ARCHIVED = "de-en"  # the language pair at the manifest's web address
 LANGUAGES = ("en", "de", "fr", "ar", "ja", "ko", "zh")
-EVALUATION = {"dev": ("dev2010",), "test": ("tst2010", "tst2011", "tst2012", "tst2013", "tst2014", "tst2015")}
+FILES = {  # split -> names of its files, with the pair of languages and the language of the file
+    "train": ["train.tags.{}.{}"],
+    "dev": ["IWSLT17.TED.dev2010.{}.{}.xml"],
+    "test": [f"IWSLT17.TED.tst{year}.{{}}.{{}}.xml" for year in range(2010, 2016)],
+}
 
 
 @dataclass
@@ -75,20 +79,18 @@ def _from_hub(manifest: Mapping[str, Any], pair: str, root: Path, progress: Prog
         source, target = (clean(row["translation"][language]) for language in pair.split("-"))
         return Pair(source, (target,))
 
-    rows = hub.load(manifest, root, progress, check=check, pair=pair)
-    return {s: Mapped(r, made) for s, r in rows.items()}, hub.stamps(rows)
+    return hub.load(manifest, root, progress, make=made, check=check, pair=pair)
 
 
 def _from_files(folder: Path, stem: str, get: str) -> Found:
-    patterns = {"train": ["train.tags.{}.{}"]} | {
-        s: [f"IWSLT17.TED.{n}.{{}}.{{}}.xml" for n in sets] for s, sets in EVALUATION.items()
-    }
     splits, stamps = {}, {}
-    for split, names in patterns.items():
+    for split, names in FILES.items():
         splits[split], stamps[split] = [], []
         for name in names:
             files = [find_file(sources.folders_in(folder), (name.format(stem, lang),), get) for lang in stem.split("-")]
-            splits[split] += parallel(files, tagged_lines if split == "train" else segments)
+            sides = [tagged_lines(path) if split == "train" else segments(path) for path in files]
+            same_length(files, sides)
+            splits[split] += [Pair(clean(source), (clean(target),)) for source, target in zip(*sides)]
             stamps[split] += map(sha256_of, files)
     return splits, stamps
 

@@ -9,21 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from tasks.config.options import choice
 from tasks.data.acquire.apt import PrivateApt
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, fingerprint, limits, make
 from tasks.data.progress import Progress
 from tasks.data.read.formats import read_text
-from tasks.data.read.pairs import Bounded, Translated, cached_parts, cached_rows, language, word_bounds
+from tasks.data.read.pairs import Bounded, Translated, cached_parts, cached_rows, fallback, language, word_bounds
 from tasks.data.read.splits import normalized, split_by_content
 from tasks.data.records import Pair, clean
 
 KIND = "pairs"
 RECIPE = 2  # increased when the same pages would give other pairs or splits
 # language -> (suffix of the package name, folder of its pages)
-HELP_LANGUAGES = {
-    "en": ("en-us", "en-US"),
-    **{code: (code, code) for code in ("ca", "da", "de", "es", "fr", "it", "nl", "pl", "pt", "ru")},
+HELP_LANGUAGES = {"en": ("en-us", "en-US")} | {
+    code: (code, code) for code in ["ca", "da", "de", "es", "fr", "it", "nl", "pl", "pt", "ru"]
 }
 # paragraphs and headings never nest, and their ids are the same in every language
 _HELP_BLOCK = re.compile(r'<(p|h[1-6])\b([^>]*?)\bid="((?:par_|hd_|bm_|tit)[^"]*)"([^>]*)>(.*?)</\1>', re.S)
@@ -37,9 +35,7 @@ class Options(Translated, Bounded):
     target_lang: str = language("en", *HELP_LANGUAGES)
     min_words: dict = word_bounds(4, 4, "fewest words of a text")
     max_words: dict = word_bounds(60, 60, "most words of a text")
-    fallback: str | None = choice(
-        "toy", "toy", optional=True, help="generated pairs when the text is unavailable; null: an error"
-    )
+    fallback: str | None = fallback()
     limits: Limits = limits()
 
 

@@ -11,9 +11,9 @@ from tasks.data.acquire import hub, sources
 from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.manifests import mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
-from tasks.data.read.formats import read_lines
-from tasks.data.read.pairs import Bounded, Translated, language, parallel, word_bounds
-from tasks.data.records import Mapped, Pair, clean
+from tasks.data.read.lines import LinePairs
+from tasks.data.read.pairs import Bounded, Translated, language, word_bounds
+from tasks.data.records import Pair, clean
 
 KIND = "pairs"
 TEST_SETS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
@@ -42,24 +42,20 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     title = f"Multi30k {'-'.join(about.values())}, test set {options.test_set}"
     mirror = options.mirror or sources.found(manifest, root)
     if mirror is None and {*about.values()} == {"en", "de"} and options.test_set == TEST_SETS[0]:
-        rows = hub.load(manifest, root, progress)
-        stamps, title = hub.stamps(rows), f"{title}, the hub"
-        short = [*short, "the hub's copy, which was not held against the released files"]
 
         def pair(row: Mapping[str, str]) -> Pair:
             return Pair(clean(row[options.source_lang]), (clean(row[options.target_lang]),))
 
-        def read(progress: Progress) -> Splits:
-            return {split: options.within(Mapped(r, pair)) for split, r in rows.items()}
-
+        found, stamps = hub.load(manifest, root, progress, make=pair)
+        title, short = f"{title}, the hub", [*short, "the hub's copy, which was not held against the released files"]
     else:
-        files = mirror_files(manifest, mirror, tuple(name for pair in names.values() for name in pair))
-        hashes = mirror_hashes(manifest)
+        files = mirror_files(manifest, mirror, (*names["train"], *names["dev"], *names["test"]))
+        found, hashes = None, mirror_hashes(manifest)
         stamps = {split: [hashes[name] for name in pair] for split, pair in names.items()}
 
-        def read(progress: Progress) -> Splits:
-            sides = {split: [files[name] for name in pair] for split, pair in names.items()}
-            return {split: options.within(parallel(paths, read_lines)) for split, paths in sides.items()}
+    def read(progress: Progress) -> Splits:
+        splits = found or {s: LinePairs(files[one], [files[two]]) for s, (one, two) in names.items()}
+        return {split: options.within(pairs) for split, pairs in splits.items()}
 
     return make(
         manifest, KIND, read, title, sources={split: [stamp, options.bounds()] for split, stamp in stamps.items()},

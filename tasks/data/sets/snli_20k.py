@@ -48,9 +48,8 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
 
     def read(progress: Progress) -> Splits:
         train = dict.fromkeys(row for name in TRAIN for row in _subset_rows(files[name]))
-        return {"train": list(train)} | {
-            split: _explained([files[name] for name in names[split]]) for split in ("dev", "test")
-        }
+        dev, test = (_explained([files[name] for name in names[split]]) for split in ("dev", "test"))
+        return {"train": list(train), "dev": dev, "test": test}
 
     return make(
         manifest, KIND, read, "20,000 SNLI training pairs; SNLI dev and test", sources={s: [hashes[n] for n in ns] for s, ns in names.items()},
@@ -81,7 +80,6 @@ def _subset_rows(path: Path) -> Iterator[Example]:
     for number, line in numbered(path):
         cells = line.split("\t")
         if len(cells) != 4 or cells[1] not in classes:
-            raise damaged(
-                path, f"{len(cells)} cells, label {cells[1:2]}", "4 cells: number, label 1 to 3, two texts", line=number
-            )
+            expected = "4 cells: number, label 1 to 3, two texts"
+            raise damaged(path, f"{len(cells)} cells, label {cells[1:2]}", expected, line=number)
         yield Example((cells[2], cells[3]), CLASSES.index(classes[cells[1]]))

@@ -58,12 +58,9 @@ class Options:
     def problems(self) -> list[str]:
         if self.setting == "length":
             return [] if self.value >= 1 else [f"value={self.value} must be at least 1 word with setting=length"]
-        possible = _possible(self.setting, self.value, self.classes)
-        return (
-            []
-            if len(possible)
-            else [f"value={self.value} with setting={self.setting} leaves no number of labels within 1..{self.classes}"]
-        )
+        if len(_possible(self.setting, self.value, self.classes)):
+            return []
+        return [f"value={self.value} with setting={self.setting} leaves no number of labels within 1..{self.classes}"]
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:

@@ -11,12 +11,12 @@ from typing import Any
 
 from tasks.config.options import Kind, listing, near
 from tasks.config.options import text as word
-from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
+from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import damaged
-from tasks.data.records import Example, Subset
+from tasks.data.records import Example
 
 KIND = "texts"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -27,16 +27,13 @@ def columns(*default: str) -> Any:
 
     def read(value: Any) -> list[str]:
         names = [value] if isinstance(value, str) else value
-        right = (
-            isinstance(names, list) and 1 <= len(names) <= 2 and all(isinstance(n, str) and n.strip() for n in names)
-        )
-        if not right or len(set(names)) < len(names):
+        listed = isinstance(names, list) and all(isinstance(name, str) and name.strip() for name in names)
+        if not listed or not 1 <= len(names) <= 2 or len(set(names)) < len(names):
             raise ValueError("must be the name of a column, or two different ones as [premise,hypothesis]")
         return list(names)
 
-    return dataclasses.field(
-        default_factory=lambda: list(default), metadata={"kind": Kind(list, read, "columns of texts")}
-    )
+    kind = Kind(list, read, "columns of texts")
+    return dataclasses.field(default_factory=lambda: list(default), metadata={"kind": kind})
 
 
 @dataclass
@@ -68,21 +65,15 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
         if row.cells[-1] not in number:
             found = f"{options.label} is {row.cells[-1][:40]!r}{near(row.cells[-1], classes)}"
             raise row.wrong(found, f"one of {', '.join(classes)[:400]}")
-    sources, notes, parts = own.sources(files, options.text, options.label, classes), [], None
+    sources, notes = own.sources(files, options.text, options.label, classes), []
+    splits = {s: [Example(row.cells[:fields], number[row.cells[-1]]) for row in rows[s]] for s in rows}
     if own.WHOLE in files:
-        texts = [" ".join(row.cells[:fields]) for row in rows[own.WHOLE]]
-        parts, note = own.split_rows(files, texts, sources["train"], root, progress)
+        texts = [" ".join(example.texts) for example in splits[own.WHOLE]]
+        splits, note = own.split(splits[own.WHOLE], files, texts, sources["train"], root, progress)
         notes.append(note)
-
-    def read(progress: Progress) -> Splits:
-        examples = {
-            s: [Example(row.cells[:fields], number[row.cells[-1]]) for row in found] for s, found in rows.items()
-        }
-        return examples if parts is None else {s: Subset(examples[own.WHOLE], getattr(parts, s)) for s in SPLITS}
-
     return make(
-        manifest, KIND, read, f"own table, {Path(str(options.path)).name}", sources=sources, limits=options.limits,
-        notes=notes, about={"classes": classes, "fields": list(options.text)},
+        manifest, KIND, lambda progress: splits, f"own table, {Path(str(options.path)).name}", sources=sources,
+        limits=options.limits, notes=notes, about={"classes": classes, "fields": list(options.text)},
     )  # fmt: skip
 
 

@@ -50,18 +50,11 @@ def lexicon() -> dict[str, tuple[str, tuple[str, ...]]]:
     total = sum(WORDS_PER_KIND.values())
     sources, targets = names(source_syllables, total), names(target_syllables, total + WORDS_PER_KIND["double"])
     extra = iter(targets[total:])
+    kinds = [kind for kind in KINDS for _ in range(WORDS_PER_KIND[kind])]
     table: dict[str, tuple[str, tuple[str, ...]]] = {}
-    position = 0
-    for kind in KINDS:
-        for _ in range(WORDS_PER_KIND[kind]):
-            if kind == "particle":
-                translation: tuple[str, ...] = ()
-            elif kind == "double":
-                translation = (targets[position], next(extra))
-            else:
-                translation = (targets[position],)
-            table[sources[position]] = (kind, translation)
-            position += 1
+    for kind, source, target in zip(kinds, sources, targets):
+        translation = (target, next(extra)) if kind == "double" else (target,)
+        table[source] = (kind, () if kind == "particle" else translation)
     return table
 
 
@@ -139,11 +132,8 @@ class Options:
     limits: Limits = limits()
 
     def problems(self) -> list[str]:
-        return (
-            [f"min_words={self.min_words} is above max_words={self.max_words}"]
-            if self.min_words > self.max_words
-            else []
-        )
+        above = self.min_words > self.max_words
+        return [f"min_words={self.min_words} is above max_words={self.max_words}"] if above else []
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
@@ -152,11 +142,9 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     drawn = [options.seed, options.min_words, options.max_words]
 
     def read(progress: Progress) -> Splits:
-        sources = iter(generate(sum(sizes.values()), options.seed, options.max_words, options.min_words))
-        return {
-            s: [Pair(text, (" ".join(translate(text.split())[0]),)) for text in islice(sources, n)]
-            for s, n in sizes.items()
-        }
+        sources = generate(sum(sizes.values()), options.seed, options.max_words, options.min_words)
+        pairs = (Pair(text, (" ".join(translate(text.split())[0]),)) for text in sources)
+        return {split: list(islice(pairs, n)) for split, n in sizes.items()}
 
     return make(
         manifest, KIND, read, f"generated pairs with a planted alignment, seed {options.seed}",

@@ -25,11 +25,7 @@ class Options:
 
     path: str | None = local("folder with the four JSON files, the images, features/; null: what was fetched")
     input: str = choice(
-        "features",
-        "features",
-        "pixels",
-        "none",
-        help="features of scripts/extract_features.py; a CNN on pixels; questions alone",
+        "features", "features", "pixels", "none", help="extracted features, a CNN on pixels, or neither"
     )
     image_size: list = listing([64, 64], integer(low=1), length=2, help="height and width that pixels are resized to")
     dev_share: float = number(0.02, above=0, below=1, help="share of the training images whose questions are dev")

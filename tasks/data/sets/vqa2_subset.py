@@ -28,9 +28,7 @@ class Options:
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
     """Load the files as published, in the challenge's format."""
     files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
-    names = {
-        split: [f"vqa_{what}_{part}.gzip" for what in ("questions", "annotatons")] for split, part in PARTS.items()
-    }
+    names = {split: [f"vqa_questions_{part}.gzip", f"vqa_annotatons_{part}.gzip"] for split, part in PARTS.items()}
 
     def read(progress: Progress) -> Splits:
         return {split: read_vqa2(*(files[name] for name in pair)) for split, pair in names.items()}

@@ -164,5 +164,3 @@ def test_the_private_configuration_is_used_and_lists_are_kept(tmp_path, monkeypa
     day = apt.update()
     assert apt.update() == day and (tmp_path / "calls").read_text() == "called\n"
     assert list(apt.stanzas("Packages")) == ["Package: a\n"]
-    PrivateApt(tmp_path / "cache", NullProgress(), languages=("en", "fr")).update()
-    assert (tmp_path / "calls").read_text() == "called\ncalled\n"

@@ -57,7 +57,7 @@ def test_damage_is_found(tmp_path):
     path.write_bytes(raw)
     FeatureStore(tmp_path)  # sizes only
     with pytest.raises(DataError, match=r"shard-00001\.npy is damaged"):
-        FeatureStore(tmp_path, verify=True)
+        FeatureStore(tmp_path, {})
     path.write_bytes(raw[:-8])
     with pytest.raises(DataError, match=r"expected .* bytes"):
         FeatureStore(tmp_path)

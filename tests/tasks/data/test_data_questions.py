@@ -96,15 +96,15 @@ def test_every_reader_names_the_file_it_cannot_read(tmp_path):
     ):
         path.write_text(text)
         with pytest.raises(DataError, match=what):
-            read_vqa2(path, None)
+            read_vqa2(path, path)
     path.write_bytes(gzip.compress(b'{"questions": []}')[:-6])
     with pytest.raises(DataError, match="damaged"):
-        read_vqa2(path, None)
+        read_vqa2(path, path)
     path.write_text('{"sentence": "x"}\n')
     with pytest.raises(DataError, match="line 1"):
         read_nlvr(path, "dev")
     with pytest.raises(DataUnavailable, match="missing"):
-        read_vqa2(tmp_path / "none.json", None)
+        read_vqa2(tmp_path / "none.json", path)
 
 
 def test_questions_without_annotations_are_counted(tmp_path):

