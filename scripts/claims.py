@@ -8,7 +8,6 @@ Prints the outcome, effect, 95 % interval, number of seeds and power of each cla
 docs/claims.md shows the same with pictures.
 """
 
-import sys
 from pathlib import Path
 
 from _entry import ROOT, command
@@ -19,7 +18,3 @@ def main(*, records: Path = ROOT / "docs/results") -> int:
     from tasks.commands import claims
 
     return claims.write(records.resolve())
-
-
-if __name__ == "__main__":
-    sys.exit(main())
