@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 from repro.files import write_atomic
@@ -40,6 +41,7 @@ def of_tables(tables: Iterable[Table]) -> list[Outcome]:
     return [tested.get((claim.paper, claim), _untested(claim)) for claim in _claims()]
 
 
+@cache
 def _claims() -> list[Claim]:
     return list(itertools.chain.from_iterable(map(compose.claims, compose.names_in("claims"))))
 
@@ -84,15 +86,17 @@ def page(found: Sequence[Outcome]) -> str:
 
 def pictures(found: Sequence[Outcome]) -> dict[str, str]:
     """The pictures of the page, path relative to docs -> SVG."""
-    return {_picture(i): figures.claim(one, _picture(i)) for i, one in enumerate(found, 1) if _drawn(one)}
+    return {_picture(one): figures.claim(one, _picture(one)) for one in found if _drawn(one)}
 
 
 def _drawn(one: Outcome) -> bool:
     return any(len(part.differences) > 1 for part in one.parts)
 
 
-def _picture(i: int) -> str:
-    return f"{FIGURES}/{i:02d}.svg"
+def _picture(one: Outcome) -> str:
+    mine = [c for c in _claims() if c.paper == one.claim.paper]
+    number = mine.index(one.claim) + 1 if one.claim in mine else 0
+    return f"{FIGURES}/{one.claim.paper}_{number}.svg"
 
 
 def _anchor(i: int) -> str:
@@ -104,11 +108,11 @@ def _section(i: int, one: Outcome) -> str:
     against = f" minus {claim.against}" if claim.against else ""
     told = [
         f"## Claim {i}", f"> {claim.claim} ({claim.paper}, {claim.place})",
-        f"**{one.outcome.capitalize()}.** {_why(one)} Tested: `{claim.metric}`{against}, {claim.test}, margin {claim.margin:g}; table `{claim.experiment}`, "
+        f"**{one.outcome.capitalize()}.** {_why(one)}Tested: `{claim.metric}`{against}, {claim.test}, margin {claim.margin:g}; table `{claim.experiment}`, "
         f"profile {claim.profile}.",
     ]  # fmt: skip
     if _drawn(one):
-        told.append(f"![differences with intervals]({_picture(i)})")
+        told.append(f"![differences with intervals]({_picture(one)})")
     if one.parts:
         rows = [
             f"| {part.row} | {part.column or 'all'} | {part.text(d)} | {', '.join(f'{v:+.{d}f}' for v in part.differences.values())} |"
@@ -132,10 +136,15 @@ def _why(one: Outcome) -> str:
     if one.outcome != OPEN:
         return ""
     if one.part.why:
-        return f"{one.part.why[0].upper()}{one.part.why[1:]}."
+        return f"{one.part.why[0].upper()}{one.part.why[1:]}. "
     if one.needed is None:
-        return f"Even {MOST_SEEDS} seeds would not decide it, or its spread is not known."
-    return f"{one.needed} seeds would decide it with a power of {ENOUGH:.0%}."
+        known = one.power is not None
+        return (
+            f"Even {MOST_SEEDS} seeds would not decide it. "
+            if known
+            else "No earlier runs say how many seeds would decide it. "
+        )
+    return f"{one.needed} seeds would decide it with a power of {ENOUGH:.0%}. "
 
 
 def _effect(one: Outcome) -> str:
