@@ -77,16 +77,18 @@ def train(
     monitor.stage("data", 0.0)
     set_tf32(config)
     better = metrics[config["train"]["best_metric"]].better
-    trained = training.train(family, config, Path(prepared.folder), folder, TrainingMonitor(monitor), better)
+    model, history, best = training.train(
+        family, config, Path(prepared.folder), folder, TrainingMonitor(monitor), better
+    )
     encode.keep_encoding(prepared.folder, folder / ENCODING)
-    save_weights(trained.model, folder)
-    last, seconds = trained.history[-1], sum(row["seconds"] for row in trained.history)
-    units = len(trained.history) * count(encode.open_encoded(prepared.folder).splits["train"])
-    values = {k: v for k, v in trained.best.items() if k.startswith("dev/")} | {"best_epoch": trained.best["epoch"]}
+    save_weights(model, folder)
+    last, seconds = history[-1], sum(row["seconds"] for row in history)
+    units = len(history) * count(encode.open_encoded(prepared.folder).splits["train"])
+    values = {k: v for k, v in best.items() if k.startswith("dev/")} | {"best_epoch": best["epoch"]}
     values |= {k: v for k, v in last.items() if k.startswith("train/") or k == "dev/last_gain"}
     values |= {
         "train/seconds": seconds,
-        "train/epoch_seconds": seconds / len(trained.history),
+        "train/epoch_seconds": seconds / len(history),
         f"train/{unit}_per_second": units / max(seconds, 1e-9),
     }
     return Training({k: float(v) for k, v in values.items()})

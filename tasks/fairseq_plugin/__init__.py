@@ -1,4 +1,4 @@
-"""The only package that imports fairseq. Importing it registers our models, tasks, criterions and schedules.
+"""The only package that imports fairseq. Importing it registers our models, tasks and criterions.
 
 `--user-dir tasks/fairseq_plugin` imports this folder as a package named `fairseq_plugin`, with only `tasks/` on the
 path. That name is then made an alias of this package, so that nothing is registered twice.
@@ -17,7 +17,7 @@ if __name__ == NAME:
 
     compat.install()
 
-    from tasks.fairseq_plugin import classification, fertility, schedules, seq2seq, vqa  # noqa: F401
+    from tasks.fairseq_plugin import classification, fertility, seq2seq, vqa  # noqa: F401
 else:
     root = str(Path(__file__).resolve().parents[2])
     if root not in sys.path:

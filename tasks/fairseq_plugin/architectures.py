@@ -117,6 +117,9 @@ class DataModel(Wrapped, BaseFairseqModel):
     def build_model(cls, cfg: Any, task: Any) -> DataModel:
         return cls(cls.build_net(cfg, task.encoded))
 
+    def forward(self, **inputs: Any) -> Any:
+        return self.net(**inputs)
+
 
 def register(family: str, base: type) -> None:
     """Register every architecture of a family as a subclass of the fairseq model `base`."""

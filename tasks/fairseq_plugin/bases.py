@@ -2,50 +2,43 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import FairseqDataset
 from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask
+from torch import Tensor, nn
+
+from tasks.fairseq_plugin.architectures import config_class, entry
 
 SPLITS = {"valid": "dev"}  # fairseq's name and ours
 DIGITS = {"loss": 4, "ppl": 2, "accuracy": 3, "attention_zeros": 4, "attention_support": 3, "gnorm": 3}
-
-
-class FolderTask(FairseqTask):
-    """A task whose `cfg.data` is a folder that `open` reads; `dataset_of` turns a split into a fairseq data set."""
-
-    open: Callable[[str], Any]
-    source_dictionary = target_dictionary = None
-
-    def __init__(self, cfg: Any) -> None:
-        super().__init__(cfg)
-        self.encoded = type(self).open(cfg.data)
-
-    @classmethod
-    def setup_task(cls, cfg: Any, **_) -> Any:
-        return cls(cfg)
-
-    def dataset_of(self, part: Any, training: bool) -> Any:
-        raise NotImplementedError
-
-    def load_dataset(self, split: str, **_) -> None:
-        if split not in self.datasets:
-            self.datasets[split] = self.dataset_of(self.encoded.splits[SPLITS.get(split, split)], split == "train")
+FOLDER = config_class("sa_folder", entry("data", str, "", "folder of encoded data"))
 
 
 class Examples(FairseqDataset):
-    """The examples of a split, by index. A batch holds examples of similar length, so that it contains little padding.
+    """The examples of a split, by index. A batch holds examples of similar length, so that it contains little padding."""
 
-    Args:
-        sizes: lengths of the examples [N].
-    """
+    def __init__(self, split: Any, training: bool) -> None:
+        self.split, self.training = split, training
+        self.sizes = self.lengths()
 
-    def __init__(self, split: Any, sizes: np.ndarray, training: bool) -> None:
-        self.split, self.sizes, self.training = split, sizes, training
+    def lengths(self) -> np.ndarray:
+        """Lengths of the examples, [N]."""
+        raise NotImplementedError
+
+    def batch(self, samples: list[int]) -> dict[str, Any]:
+        """`net_input`, `target` and `ntokens` of the examples with these indices, which are at least one."""
+        raise NotImplementedError
+
+    def collater(self, samples: list[int]) -> dict[str, Any]:
+        """The batch of the examples with these indices; {} if there are none."""
+        return {"id": torch.tensor(samples), "nsentences": len(samples)} | self.batch(samples) if samples else {}
 
     def __len__(self) -> int:
         return len(self.split)
@@ -67,21 +60,70 @@ class Examples(FairseqDataset):
         return order[np.argsort(self.sizes[order], kind="stable")]
 
 
+class FolderTask(FairseqTask):
+    """A task whose `cfg.data` is a folder that `open` reads; `dataset_of` makes the `examples` of a split."""
+
+    open: Callable[[str], Any]
+    examples: Callable[[Any, bool], Examples]
+    source_dictionary = target_dictionary = None
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        self.encoded = type(self).open(cfg.data)
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **_) -> Any:
+        return cls(cfg)
+
+    def dataset_of(self, part: Any, training: bool) -> Examples:
+        return self.examples(part, training)
+
+    def load_dataset(self, split: str, **_) -> None:
+        if split not in self.datasets:
+            self.datasets[split] = self.dataset_of(self.encoded.splits[SPLITS.get(split, split)], split == "train")
+
+
 class SummedCriterion(FairseqCriterion):
     """A criterion whose logs are sums over examples.
 
     Attributes:
-        SUMMED: names of the values that `forward` logs. fairseq requires `ntokens`, `nsentences` and `sample_size`.
-        PERPLEXITY: whether the loss is in bits per word, so that it has a perplexity.
+        SUMMED: names of the values that are logged, those of `summed` included.
+        UNIT: what the logged means are taken over, "nsentences" or "ntokens".
+        BITS: whether the loss is logged in bits, not nats. PERPLEXITY: whether its perplexity is logged too.
     """
 
-    SUMMED: tuple[str, ...]
-    PERPLEXITY = False
+    SUMMED: tuple[str, ...] = ("loss", "ntokens", "nsentences", "sample_size", "ncorrect")
+    UNIT = "nsentences"
+    BITS = PERPLEXITY = False
 
-    @staticmethod
-    def measured(total: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-        """From the sums `total`, compute name -> (mean, weight of this mean when averaging over batches)."""
+    def summed(self, model: nn.Module, sample: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        """The summed loss of a batch, and the sums to log.
+
+        These are ncorrect and, for models with attention, kept and zeros (weights outside padding, and those of them
+        that are zero) and steps (rows of weights).
+        """
         raise NotImplementedError
+
+    def size(self, sample: dict[str, Any]) -> int:
+        """What the gradient of a batch is divided by."""
+        return sample[self.UNIT]
+
+    def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True):
+        (loss, log), size = self.summed(model, sample), self.size(sample)
+        sizes = {"ntokens": sample["ntokens"], "nsentences": sample["nsentences"], "sample_size": size}
+        return loss, size, {"loss": loss.detach()} | sizes | log
+
+    @classmethod
+    def measured(cls, total: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+        """From the sums `total`, compute name -> (mean, weight of this mean when averaging over batches)."""
+        n = total[cls.UNIT]
+        loss = total["loss"] / n
+        found = {"loss": loss / math.log(2) if cls.BITS else loss, "accuracy": 100 * total["ncorrect"] / n}
+        if "kept" in total:
+            found["attention_zeros"] = total["zeros"] / max(total["kept"], 1)
+        if "steps" in total:
+            found["attention_support"] = (total["kept"] - total["zeros"]) / max(total["steps"], 1)
+        return {name: (value, n) for name, value in found.items()}
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[Mapping[str, Any]]) -> None:

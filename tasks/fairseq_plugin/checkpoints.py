@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -18,10 +19,6 @@ from repro.files import archive_damage
 
 LAST, PREVIOUS = "last.pt", "previous.pt"
 State = dict[str, Any]  # see loop.Training
-
-
-class Noting(Protocol):
-    def note(self, text: str) -> None: ...
 
 
 def read(path: Path) -> State:
@@ -39,10 +36,11 @@ def read(path: Path) -> State:
     return state
 
 
-def newest(folder: Path, monitor: Noting) -> str | None:
+def newest(folder: Path, note: Callable[[str], None]) -> str | None:
     """The name of the newest intact checkpoint, or None if training starts from scratch.
 
-    A damaged file is renamed, never deleted. Temporary files of processes that were killed while saving are removed.
+    A damaged file is renamed, never deleted, and reported to `note`. Temporary files of processes that were killed
+    while saving are removed.
     """
     for left in folder.glob("saving.*"):
         left.unlink(missing_ok=True)
@@ -56,7 +54,7 @@ def newest(folder: Path, monitor: Noting) -> str | None:
             aside = (folder / name).with_suffix(".unreadable")
             (folder / name).replace(aside)
             reason = f"{type(error).__name__}: {error}"
-            monitor.note(f"checkpoint {name} cannot be read ({reason}); kept as {aside.name}, trying an older one")
+            note(f"checkpoint {name} cannot be read ({reason}); kept as {aside.name}, trying an older one")
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
@@ -12,42 +13,32 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
 from torch import Tensor, nn
 
-from tasks.classification.encode import EncodedSplit, open_encoded
+from tasks.classification.encode import open_encoded
 from tasks.classification.predict import collate
 from tasks.data.symbols import PAD
-from tasks.fairseq_plugin.architectures import DataModel, config_class, entry, register
-from tasks.fairseq_plugin.bases import Examples, FolderTask, SummedCriterion
+from tasks.fairseq_plugin.architectures import DataModel, register
+from tasks.fairseq_plugin.bases import FOLDER, Examples, FolderTask, SummedCriterion
 from tasks.layers import widened
 
-
-class TextsModel(DataModel):
-    def forward(self, texts: list[Tensor], lengths: list[Tensor], **_) -> tuple[Tensor, dict[str, Any]]:
-        return self.net(texts, lengths)
-
-
-register("classification", TextsModel)
+register("classification", DataModel)
 
 
 class Texts(Examples):
     """The texts and labels of a split."""
 
-    def collater(self, samples: list[int]) -> dict[str, Any]:
-        """Make a batch. net_input: texts [fields][B, L], padded on the right, and lengths [fields][B]; target: [B]."""
-        if not samples:
-            return {}
+    def lengths(self) -> np.ndarray:
+        return self.split.fields[0].lengths
+
+    def batch(self, samples: list[int]) -> dict[str, Any]:
+        """net_input: texts [fields][B, L], padded on the right, and lengths [fields][B]; target: [B]."""
         texts, lengths = collate(self.split, samples)
-        return {
-            "id": torch.tensor(samples), "net_input": {"texts": texts, "lengths": lengths}, "ntokens": int(lengths[0].sum()),
-            "target": torch.from_numpy(self.split.labels[samples]), "nsentences": len(samples),
-        }  # fmt: skip
+        target = torch.from_numpy(self.split.labels[samples])
+        return {"net_input": {"texts": texts, "lengths": lengths}, "target": target, "ntokens": int(lengths[0].sum())}
 
 
-@register_task("sa_texts", dataclass=config_class("sa_texts", entry("data", str, "", "folder of encoded texts")))
+@register_task("sa_texts", dataclass=FOLDER)
 class TextsTask(FolderTask):
-    open = staticmethod(open_encoded)
-
-    def dataset_of(self, part: EncodedSplit, training: bool) -> Texts:
-        return Texts(part, part.fields[0].lengths, training)
+    open, examples = staticmethod(open_encoded), Texts
 
 
 @register_criterion("sa_classes", dataclass=FairseqDataclass)
@@ -57,31 +48,25 @@ class Classes(SummedCriterion):
     The gradient is that of the mean loss over examples, plus, once per update, the model's `penalty()` if it has one.
     """
 
-    SUMMED = ("loss", "nsentences", "sample_size", "ntokens", "ncorrect", "zeros", "kept")
+    SUMMED = (*SummedCriterion.SUMMED, "zeros", "kept", "steps")
 
     def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True):
-        logits, extra = model(**sample["net_input"])
-        target, size = sample["target"], sample["nsentences"]
-        logits = widened(logits)
-        loss = F.cross_entropy(logits, target, reduction="sum")
-        with torch.no_grad():
-            keep = sample["net_input"]["texts"][0].ne(PAD)
-            attention = next(iter(extra["attention"].values()))
-            log = {
-                "loss": loss.detach(), "nsentences": size, "sample_size": size, "ntokens": sample["ntokens"],
-                "ncorrect": logits.argmax(-1).eq(target).sum(), "zeros": (attention.eq(0) & keep).sum(), "kept": keep.sum(),
-            }  # fmt: skip
+        loss, size, log = super().forward(model, sample)
         if model.training and hasattr(model.net, "penalty"):
             loss = loss + size * model.net.penalty()  # the trainer divides by the sample size
         return loss, size, log
 
-    @staticmethod
-    def measured(total):
-        n, kept = total["nsentences"], max(total["kept"], 1)
-        return {
-            "loss": (total["loss"] / n, n), "accuracy": (100 * total["ncorrect"] / n, n), "attention_zeros": (total["zeros"] / kept, n),
-            "attention_support": ((kept - total["zeros"]) / n, n),
-        }  # fmt: skip
+    def summed(self, model: nn.Module, sample: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        logits, extra = model(**sample["net_input"])
+        target, logits = sample["target"], widened(logits)
+        with torch.no_grad():
+            keep = sample["net_input"]["texts"][0].ne(PAD)
+            attention = next(iter(extra["attention"].values()))
+            log = {
+                "ncorrect": logits.argmax(-1).eq(target).sum(), "zeros": (attention.eq(0) & keep).sum(), "kept": keep.sum(),
+                "steps": len(target),
+            }  # fmt: skip
+        return F.cross_entropy(logits, target, reduction="sum"), log
 
 
 def groups(config: Any, encoded: Path) -> dict[str, Any]:

@@ -21,13 +21,6 @@ from tasks.fairseq_plugin.architectures import model_group
 from tasks.fairseq_plugin.bases import SPLITS
 
 
-def groups_of(family: str, config: Mapping[str, Any], encoded: Path) -> dict[str, Any]:
-    """fairseq's groups `task`, `criterion` and `model` for a cell's configuration and its folder of encoded data."""
-    plugin = importlib.import_module(f"tasks.fairseq_plugin.{family}")
-    model = model_group(config, models.architecture(family, config["model"]["name"]).Options)
-    return {**plugin.groups(config, encoded), "model": model}
-
-
 @dataclass(frozen=True)
 class Job:
     """A training job. It can be pickled, so that it can be sent to the other training processes.
@@ -56,8 +49,11 @@ class Job:
 
     @cached_property
     def groups(self) -> DictConfig:
+        """fairseq's groups `task`, `criterion` and `model`."""
         compat.detach_config_store()
-        return OmegaConf.create(groups_of(self.family, self.config, self.encoded))
+        plugin = importlib.import_module(f"tasks.fairseq_plugin.{self.family}")
+        model = model_group(self.config, models.architecture(self.family, self.config["model"]["name"]).Options)
+        return OmegaConf.create({**plugin.groups(self.config, self.encoded), "model": model})
 
     @cached_property
     def task(self) -> Any:

@@ -195,7 +195,7 @@ class Training:
         """Resume from the newest intact checkpoint. The first process chooses it for all processes."""
         folder = self.job.checkpoints
         folder.mkdir(parents=True, exist_ok=True)
-        chosen = [checkpoints.newest(folder, self.monitor) if self.rank == 0 else None]
+        chosen = [checkpoints.newest(folder, self.monitor.note) if self.rank == 0 else None]
         if self.world > 1:
             torch.distributed.broadcast_object_list(chosen)
         if chosen[0] is None:

@@ -7,7 +7,6 @@ back to the left afterwards.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,10 @@ from torch import Tensor, nn
 
 from tasks.data.symbols import EOS, PAD, UNK
 from tasks.fairseq_plugin.architectures import Wrapped, config_class, entry, register
-from tasks.fairseq_plugin.bases import Examples, FolderTask, SummedCriterion
+from tasks.fairseq_plugin.bases import FOLDER, Examples, FolderTask, SummedCriterion
 from tasks.layers import widened
 from tasks.seq2seq.decode import padded
-from tasks.seq2seq.encode import Split, open_encoded
+from tasks.seq2seq.encode import open_encoded
 from tasks.seq2seq.fertility import stored
 
 
@@ -132,26 +131,24 @@ register("seq2seq", PairsModel)
 class Pairs(Examples):
     """The pairs of a split; makes fairseq's batches directly from the encoded rows."""
 
-    def __init__(self, split: Split, training: bool) -> None:
-        self.lengths = split.source.lengths, split.target.lengths + 1  # including the end of sentence
-        super().__init__(split, np.maximum(*self.lengths), training)
-        self.fertility = stored(split)
+    def lengths(self) -> np.ndarray:
+        self.both = self.split.source.lengths, self.split.target.lengths + 1  # including the end of sentence
+        self.fertility = stored(self.split)
+        return np.maximum(*self.both)
 
     def size(self, index: int) -> tuple[int, int]:
-        return int(self.lengths[0][index]), int(self.lengths[1][index])
+        return int(self.both[0][index]), int(self.both[1][index])
 
     def ordered_indices(self) -> np.ndarray:
         """Indices sorted by source length, then by target length, as for fairseq's own pairs."""
         order = np.random.permutation(len(self)) if self.training else np.arange(len(self))
-        for lengths in reversed(self.lengths):
+        for lengths in reversed(self.both):
             order = order[np.argsort(lengths[order], kind="stable")]
         return order
 
-    def collater(self, samples: list[int], pad_to_length: Any = None) -> dict[str, Any]:
-        """A batch like fairseq's, longest source first; for aligned pairs, net_input also has fertility [B, S]."""
-        if not samples:
-            return {}
-        _, order = torch.tensor(self.lengths[0][samples]).long().sort(descending=True)
+    def batch(self, samples: list[int]) -> dict[str, Any]:
+        """As in fairseq's own batches, longest source first; for aligned pairs, net_input also has fertility [B, S]."""
+        _, order = torch.tensor(self.both[0][samples]).long().sort(descending=True)
         rows = [samples[i] for i in order.tolist()]
         source, lengths = padded([self.split.source[i] for i in rows])
         targets = [self.split.target[i] for i in rows]
@@ -160,9 +157,7 @@ class Pairs(Examples):
         inputs = {"src_tokens": source, "src_lengths": lengths, "prev_output_tokens": before}
         if self.fertility is not None:
             inputs["fertility"] = padded([self.fertility[i] for i in rows])[0]
-        return {
-            "id": torch.tensor(rows), "nsentences": len(rows), "ntokens": int(sizes.sum()), "net_input": inputs, "target": target,
-        }  # fmt: skip
+        return {"id": torch.tensor(rows), "net_input": inputs, "target": target, "ntokens": int(sizes.sum())}
 
 
 def dictionary(words: list[str]) -> Dictionary:
@@ -173,19 +168,16 @@ def dictionary(words: list[str]) -> Dictionary:
     return symbols
 
 
-@register_task("sa_pairs", dataclass=config_class("sa_pairs", entry("data", str, "", "folder of encoded pairs")))
+@register_task("sa_pairs", dataclass=FOLDER)
 class PairsTask(FolderTask):
     """Pairs in our own encoding: sources without end of sentence, padded on the right (OpenNMT-py's convention)."""
 
-    open = staticmethod(open_encoded)
+    open, examples = staticmethod(open_encoded), Pairs
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
         self.source_dictionary = dictionary(self.encoded.source_vocab)
         self.target_dictionary = dictionary(self.encoded.target_vocab)
-
-    def dataset_of(self, part: Split, training: bool) -> Pairs:
-        return Pairs(part, training)
 
 
 @register_criterion(
@@ -202,20 +194,23 @@ class Tokens(SummedCriterion):
     Normalised by tokens, or by sentences as in OpenNMT-py (`optimization.sentence_avg=true`: summed NLL / batch size).
     """
 
-    SUMMED = ("loss", "ntokens", "nsentences", "sample_size", "ncorrect", "zeros", "kept", "steps")
-    PERPLEXITY = True
+    SUMMED = (*SummedCriterion.SUMMED, "zeros", "kept", "steps")
+    UNIT = "ntokens"
+    BITS = PERPLEXITY = True
 
     def __init__(self, cfg: Any, task: Any) -> None:
         super().__init__(task)
         self.sentence_avg, self.smoothing = cfg.sentence_avg, cfg.smoothing
 
-    def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True):
+    def size(self, sample: dict[str, Any]) -> int:
+        return sample["nsentences" if self.sentence_avg else "ntokens"]
+
+    def summed(self, model: nn.Module, sample: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         logits, extra = model(**sample["net_input"])
         target = sample["target"]  # [B, T]
         half, gold = logits.dtype in (torch.float16, torch.bfloat16), target.flatten()
         logits = widened(logits.flatten(0, 1))
         loss = F.cross_entropy(logits, gold, ignore_index=PAD, reduction="sum", label_smoothing=self.smoothing)
-        size = target.size(0) if self.sentence_avg else sample["ntokens"]
         with torch.no_grad():
             # argmax takes six times as long as the maximum and is needed only if words tie
             said = logits.gather(1, gold.unsqueeze(1)).squeeze(1)
@@ -223,29 +218,13 @@ class Tokens(SummedCriterion):
             attention, steps = extra["attn"][0], target.ne(PAD).unsqueeze(-1)
             keep = sample["net_input"]["src_tokens"].ne(PAD).unsqueeze(1) & steps
             log = {
-                "loss": loss.detach(), "ntokens": sample["ntokens"], "nsentences": target.size(0), "sample_size": size,
-                "ncorrect": (right & gold.ne(PAD)).sum(),
-                "zeros": (attention.eq(0) & keep).sum(), "kept": keep.sum(), "steps": steps.sum(),
+                "ncorrect": (right & gold.ne(PAD)).sum(), "zeros": (attention.eq(0) & keep).sum(), "kept": keep.sum(), "steps": steps.sum(),
             }  # fmt: skip
-        return loss, size, log
-
-    @staticmethod
-    def measured(total):
-        n, zeros = total["ntokens"], total["zeros"]
-        return {
-            "loss": (total["loss"] / n / math.log(2), n), "accuracy": (100 * total["ncorrect"] / n, n),
-            "attention_zeros": (zeros / max(total["kept"], 1), n),
-            "attention_support": ((total["kept"] - zeros) / max(total["steps"], 1), n),
-        }  # fmt: skip
+        return loss, log
 
 
 def groups(config: Any, encoded: Path) -> dict[str, Any]:
     """fairseq's configuration groups `task` and `criterion`, made from our configuration."""
-    return {
-        "task": {"_name": "sa_pairs", "data": str(encoded)},
-        "criterion": {
-            "_name": "sa_tokens",
-            "smoothing": config["optim"]["label_smoothing"],
-            "sentence_avg": config["optim"]["normalize"] == "sentences",
-        },
-    }
+    optim = config["optim"]
+    averaged = {"smoothing": optim["label_smoothing"], "sentence_avg": optim["normalize"] == "sentences"}
+    return {"task": {"_name": "sa_pairs", "data": str(encoded)}, "criterion": {"_name": "sa_tokens"} | averaged}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +14,13 @@ from tasks.fairseq_plugin.loop import Monitor, run
 from tasks.fairseq_plugin.processes import spread
 
 
-@dataclass(frozen=True)
-class Trained:
-    """Result of a training run.
-
-    Attributes:
-        model: the plain torch model of the best epoch (by the dev metric), on the CPU.
-        history: one row per epoch.
-        best: the row of the best epoch.
-    """
-
-    model: nn.Module
-    history: list[dict[str, float]]
-    best: dict[str, float]
-
-
 def train(
     family: str, config: Mapping[str, Any], encoded: Path, folder: Path, monitor: Monitor, better: int
-) -> Trained:
+) -> tuple[nn.Module, list[dict[str, float]], dict[str, float]]:
     """Train as configured, in one or several processes; resumes from `folder`. See `Job` for the arguments.
+
+    Returns:
+        the plain torch model of the best epoch (by the dev metric), on the CPU; one row per epoch; the best epoch's row.
 
     Raises:
         FloatingPointError: a loss is not finite or has exploded.
@@ -45,4 +32,4 @@ def train(
     last = checkpoints.read(job.checkpoints / checkpoints.LAST)
     model = job.model()
     model.load_state_dict(last["best"])
-    return Trained(model.net.eval(), last["history"], max(last["history"], key=job.value))
+    return model.net.eval(), last["history"], max(last["history"], key=job.value)

@@ -20,13 +20,7 @@ from tasks.layers import widened
 from tasks.vqa.encode import Encoded, Split, open_encoded
 from tasks.vqa.predict import inputs_of, order, targets_of
 
-
-class QuestionsModel(DataModel):
-    def forward(self, tokens: Tensor, images: Tensor, image_of: Tensor, **_) -> tuple[Tensor, Any]:
-        return self.net(tokens, images, image_of)
-
-
-register("vqa", QuestionsModel)
+register("vqa", DataModel)
 
 
 class Questions(Examples):
@@ -37,12 +31,14 @@ class Questions(Examples):
     shared memory, because fairseq's data workers outlive an epoch.
     """
 
-    def __init__(self, encoded: Encoded, split: Split, training: bool, by_image: bool, seed: int) -> None:
-        longest = int(split.tokens.lengths.max(initial=1))  # any question may take a place
-        super().__init__(split, np.full(len(split), longest), training)
+    def __init__(self, split: Split, training: bool, encoded: Encoded, by_image: bool, seed: int) -> None:
+        super().__init__(split, training)
         self.encoded, self.by_image, self.seed = encoded, by_image, seed
         self._epoch = torch.ones(1, dtype=torch.int64).share_memory_()
         self._order: tuple[int, np.ndarray] | None = None
+
+    def lengths(self) -> np.ndarray:
+        return np.full(len(self), int(self.split.tokens.lengths.max(initial=1)))  # any question may take a place
 
     def __getitem__(self, place: int) -> int:
         """Index of the question at a place in the current epoch."""
@@ -59,15 +55,10 @@ class Questions(Examples):
     def ordered_indices(self) -> np.ndarray:
         return np.arange(len(self))
 
-    def collater(self, samples: list[int]) -> dict[str, Any]:
-        """Make a batch from question indices: the inputs of `Model.forward`, and `target` [B, A], the soft scores."""
-        if not samples:
-            return {}
-        inputs = inputs_of(self.encoded, self.split, samples)
-        return {
-            "id": torch.tensor(samples), "nsentences": len(samples), "ntokens": int(self.split.tokens.lengths[samples].sum()),
-            "net_input": inputs, "target": targets_of(self.encoded, self.split, samples),
-        }  # fmt: skip
+    def batch(self, samples: list[int]) -> dict[str, Any]:
+        """net_input: the inputs of `Model.forward`; target [B, A]: the soft scores."""
+        inputs, target = (of(self.encoded, self.split, samples) for of in (inputs_of, targets_of))
+        return {"net_input": inputs, "target": target, "ntokens": int(self.split.tokens.lengths[samples].sum())}
 
 
 @register_task(
@@ -83,7 +74,7 @@ class QuestionsTask(FolderTask):
     open = staticmethod(open_encoded)
 
     def dataset_of(self, part: Split, training: bool) -> Questions:
-        return Questions(self.encoded, part, training, self.cfg.by_image, self.cfg.seed)
+        return Questions(part, training, self.encoded, self.cfg.by_image, self.cfg.seed)
 
 
 @register_criterion("sa_soft_answers", dataclass=FairseqDataclass)
@@ -93,39 +84,20 @@ class SoftAnswers(SummedCriterion):
     accuracy: VQA accuracy, in percent, of the answer with the highest logit.
     """
 
-    SUMMED = ("loss", "nsentences", "sample_size", "ntokens", "right", "weights", "zeros")
+    SUMMED = (*SummedCriterion.SUMMED, "zeros", "kept")
 
-    def forward(self, model: nn.Module, sample: dict[str, Any], reduce: bool = True):
+    def summed(self, model: nn.Module, sample: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         logits, reduced = model(**sample["net_input"])
         logits = widened(logits)
         target = sample["target"].to(logits.dtype)  # [B, A]
-        loss = F.binary_cross_entropy_with_logits(logits, target, reduction="sum")
         with torch.no_grad():
             right = target.gather(1, logits.argmax(-1, keepdim=True)).sum()
-            log = {
-                "loss": loss.detach(), "nsentences": len(target), "ntokens": sample["ntokens"], "sample_size": len(target),
-                "right": right, "weights": reduced.weights.numel(), "zeros": reduced.weights.eq(0).sum(),
-            }  # fmt: skip
-        return loss, len(target), log
-
-    @staticmethod
-    def measured(total):
-        n, zeros = max(total["sample_size"], 1.0), total["zeros"] / max(total["weights"], 1.0)
-        return {
-            "loss": (total["loss"] / n, n),
-            "accuracy": (100 * total["right"] / n, n),
-            "attention_zeros": (zeros, n),
-        }
+            log = {"ncorrect": right, "kept": reduced.weights.numel(), "zeros": reduced.weights.eq(0).sum()}
+        return F.binary_cross_entropy_with_logits(logits, target, reduction="sum"), log
 
 
 def groups(config: Any, encoded: Path) -> dict[str, Any]:
     """fairseq's configuration groups `task` and `criterion`, made from our configuration."""
-    return {
-        "task": {
-            "_name": "sa_questions",
-            "data": str(encoded),
-            "by_image": config["encode"]["by_image"],
-            "seed": config["seed"],
-        },
-        "criterion": {"_name": "sa_soft_answers"},
-    }
+    ordered = {"by_image": config["encode"]["by_image"], "seed": config["seed"]}
+    task = {"_name": "sa_questions", "data": str(encoded)} | ordered
+    return {"task": task, "criterion": {"_name": "sa_soft_answers"}}

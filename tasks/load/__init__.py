@@ -9,10 +9,8 @@ found = evaluate("3f9a", ["data=duc2004", "decode.beam=2"])
 
 from __future__ import annotations
 
-from tasks.load.finding import NoCell, find_cell, outputs_folder
+from tasks.load.finding import NoCell, find_cell
 from tasks.load.model import Loaded, Prediction, load_cell
 from tasks.load.scoring import evaluate, evaluation_config
 
-__all__ = [
-    "Loaded", "NoCell", "Prediction", "evaluate", "evaluation_config", "find_cell", "load_cell", "outputs_folder",
-]  # fmt: skip
+__all__ = ["Loaded", "NoCell", "Prediction", "evaluate", "evaluation_config", "find_cell", "load_cell"]

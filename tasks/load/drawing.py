@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
 from html import escape
 
+from repro.report.heat import runs
 from tasks.load.model import Prediction
 
 SHADES = "░▒▓█"
 LABEL = 14  # most letters shown of an output token
 HEAD = 12  # most letters shown of a source token
-CELL, EQUAL = 18, 1e-6
+CELL = 18
 CONTROL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that XML does not allow
 
 
@@ -61,10 +61,7 @@ def svg(prediction: Prediction) -> str:
     for j, (name, row) in enumerate(zip(prediction.output_tokens, rows)):
         y = top + j * CELL
         parts.append(f'<text x="{left - 6}" y="{y + CELL * 0.7:.1f}" text-anchor="end">{_text(name, LABEL)}</text>')
-        start = 0
-        for end in range(1, len(row) + 1):
-            if end < len(row) and (row[end] == 0) == (row[start] == 0) and abs(row[end] - row[start]) <= EQUAL:
-                continue
+        for start, end in runs(row):
             colour = (
                 f'fill="#08519c" fill-opacity="{0.08 + 0.92 * min(1.0, row[start]):.3f}"'
                 if row[start]
@@ -75,7 +72,6 @@ def svg(prediction: Prediction) -> str:
                 f'<rect x="{left + start * CELL}" y="{y}" width="{(end - start) * CELL}" height="{CELL}" {colour} '
                 f'stroke="#fff"><title>{_text(name)}: {_text(words)} {row[start]:.4f}</title></rect>'
             )
-            start = end
     return "".join(parts) + "</svg>\n"
 
 
@@ -97,8 +93,3 @@ def _padded(text: str) -> str:
     """`text`, right-aligned in LABEL columns; wide East Asian characters take two columns."""
     columns = sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
     return " " * max(0, LABEL - columns) + text
-
-
-def names(count: int) -> Sequence[str]:
-    """File names for `count` drawings, in order."""
-    return [f"{i:0{len(str(count))}d}.svg" for i in range(1, count + 1)]

@@ -24,7 +24,7 @@ from repro.store import Entry, Evaluation
 from repro.store.maintenance import levels
 from tasks.data.records import Pair
 from tasks.load.card import card
-from tasks.load.finding import find_cell, outputs_folder
+from tasks.load.finding import find_cell
 from tasks.load.model import Loaded, load_cell
 
 LEFT = ("config.yaml", "provenance.json")  # they contain machine details; the model card has what matters
@@ -52,7 +52,7 @@ def export(
             or cannot be written.
         ValueError: `sources` are given, but the model does not generate text.
     """
-    place, to = find_cell(outputs or outputs_folder(), what), Path(folder)
+    place, to = find_cell(outputs, what), Path(folder)
     if to.exists():
         raise StoreError(f"{to} exists already; name a new folder")
     cell, entry = cells.finished(place), Entry(place)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from repro.cell import read_config
 from repro.store import Entry, Store, StoreError, outputs_folder
+from repro.store.records import flatten
 from tasks.config.options import near
 
 LISTED = 12  # most matching cells that an error message lists
@@ -17,17 +16,15 @@ LISTED = 12  # most matching cells that an error message lists
 ASIDE = ("runtime", "paths", "logger", "launcher", "origin", "overrides")
 
 
-__all__ = ["NoCell", "find_cell", "outputs_folder"]
-
-
 class NoCell(ValueError):
     """No cell matches, or more than one does."""
 
 
-def find_cell(outputs: str | Path, what: str) -> Path:
+def find_cell(outputs: str | Path | None, what: str) -> Path:
     """The folder of the cell that `what` names.
 
     Args:
+        outputs: folder of the store; None for the one that this machine uses.
         what: the folder itself (in the store, or written by `tasks.load.export`); an id or its beginning; or a filter
             `TASK/MAPPING[,KEY=VALUE ...]` that matches exactly one finished cell, e.g. `translation/sparsemax,seed=2`.
 
@@ -36,6 +33,7 @@ def find_cell(outputs: str | Path, what: str) -> Path:
     """
     if (Path(what) / "config.yaml").is_file():
         return Path(what).resolve()
+    outputs = outputs or outputs_folder()
     entries = list(Store(outputs))
     if "/" in what:
         return _filtered(outputs, what, entries)
@@ -87,7 +85,8 @@ def _told(entry: Entry) -> dict[str, str]:
         page = read_config(entry.folder)
     except StoreError:  # an unreadable cell matches no filter
         return {}
-    return dict(_flat({k: v for k, v in page.items() if k not in ASIDE}))
+    values = flatten({k: v for k, v in page.items() if k not in ASIDE})
+    return {k: yaml.safe_dump(v, default_flow_style=True).removesuffix("...\n").strip() for k, v in values.items()}
 
 
 def _written(value: str) -> str:
@@ -96,11 +95,3 @@ def _written(value: str) -> str:
         return repr(float(value))
     except ValueError:
         return value
-
-
-def _flat(node: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in node.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()

@@ -57,10 +57,10 @@ def answer(
             print(f"\n{number}\n{drawing.terminal(one, shutil.get_terminal_size().columns)}")
         if one.unknown:
             print(f"line {number}: unknown words: {', '.join(dict.fromkeys(one.unknown))}", file=sys.stderr)
+        if drawings:
+            write_atomic(drawings / f"{number:0{len(str(len(found)))}d}.svg", drawing.svg(one).encode())
     if attention:
         write_attention(attention, found)
-    for name, one in zip(drawing.names(len(found)) if drawings else (), found):
-        write_atomic(drawings / name, drawing.svg(one).encode())
 
 
 def parsed(raw: bytes, model: Loaded, where: str = "standard input") -> list[Any]:
@@ -97,19 +97,15 @@ def _vector(text: str, number: int, size: int, where: str) -> np.ndarray:
                 raise ValueError(f"indices are 1 to {size}")
             vector[at] = np.array(values, dtype=float)
         else:
-            vector[:] = _exactly(size, np.array(words, dtype=float))
+            if len(words) != size:
+                raise ValueError(f"{len(words)} numbers")
+            vector[:] = np.array(words, dtype=float)
     except ValueError as error:
         raise DataError(
             f"line {number} cannot be read ({error}): {text[:60]!r}", f"{where}; expected {size} numbers, or INDEX:VALUE pairs",
             "correct the line",
         ) from None  # fmt: skip
     return vector
-
-
-def _exactly(size: int, values: np.ndarray) -> np.ndarray:
-    if len(values) != size:
-        raise ValueError(f"{len(values)} numbers")
-    return values
 
 
 def printed(predictions: Sequence[Prediction], nbest: int) -> Iterator[str]:

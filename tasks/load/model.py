@@ -27,7 +27,7 @@ from tasks.data.cache import read_meta
 from tasks.data.images import Blank, ImageError, ImageInput
 from tasks.data.records import Example, Pair, Question
 from tasks.data.symbols import EOS, SPECIAL, UNK
-from tasks.load.finding import find_cell, outputs_folder
+from tasks.load.finding import find_cell
 from tasks.load.scoring import opened
 
 WAYS = {
@@ -100,7 +100,7 @@ class Loaded:
             ValueError: the model is of another task, or `nbest` is larger than the beam.
         """
         self._must_be("seq2seq")
-        from tasks.seq2seq.decode import nbest_rows
+        from tasks.seq2seq.decode import decode
         from tasks.seq2seq.tokenize import output_text
 
         decoding = _training.options_of(importlib.import_module("tasks.seq2seq.options"), self.config, "decode")
@@ -113,9 +113,8 @@ class Loaded:
         with self.as_test_set(pairs, "pairs", {"digits": digits}) as test:
             split = test.splits["test"]
             sources = [split.source_tokens(i) for i in range(len(split))]
-            found = nbest_rows(self.model, split.source, sources, test.target_vocab, decoding, nbest)
             told = []
-            for i, (pair, results) in enumerate(zip(pairs, found)):
+            for i, (pair, results) in enumerate(zip(pairs, decode(self.model, test, decoding, most=nbest))):
                 language = test.languages["target"]
                 said = [
                     (output_text(h.tokens, test.options, language, source=pair.source, digits=digits), h.score)
@@ -302,7 +301,7 @@ def load_cell(
         StoreError: the cell is unfinished, damaged or invalid, or its plugins are untrusted
             (`repro.plugins.Untrusted`).
     """
-    folder = find_cell(outputs or outputs_folder(), str(what))
+    folder = find_cell(outputs, str(what))
     cell = cells.finished(folder)
     if data := [o for o in overrides if compose.names_data([o])]:
         raise compose.ConfigError(f"{data[0]!r}: the input is what you give; scripts/evaluate.py scores on a data set")

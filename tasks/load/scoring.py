@@ -17,7 +17,7 @@ from repro.identity import family
 from repro.store import Store
 from tasks.config import compose
 from tasks.data import DataError, NullProgress
-from tasks.load.finding import NoCell, find_cell, outputs_folder
+from tasks.load.finding import NoCell, find_cell
 
 EVALUATED = ("runtime", "paths")  # nodes that an evaluation may set besides data and its family's keys
 
@@ -44,7 +44,7 @@ def evaluate(
             the evaluation failed.
         ConfigError: an override cannot be set for an evaluation.
     """
-    folder = find_cell(outputs or outputs_folder(), what)
+    folder = find_cell(outputs, what)
     cell = cells.finished(folder)
     if folder.parts[-4:-1] != (place := ("cells", cell.task, cell.mapping)):
         where = "/".join(("OUTPUTS", *place, "ID"))
@@ -77,7 +77,17 @@ def opened(folder: Path, cell: cells.Cell, overrides: Sequence[str] = ()) -> tup
         StoreError: the cell is invalid.
     """
     with usable(folder, (compose.ConfigError,)):
-        config = configured(cell, overrides)
+        if cell.module != compose.module_of(cell.config):
+            raise ValueError(
+                f"its module is {cell.module}, its task.family {str(cell.config['task']['family'])[:80]!r}"
+            )
+        config = on_this_machine(cell.config)
+        if overrides:
+            try:
+                compose.completed(config)
+            except compose.ConfigError as error:
+                raise ValueError(f"config.yaml: {error}") from error
+            config = evaluation_config(cell.config, overrides)
         model, encoding = cell.family.load(config, folder)  # type: ignore[attr-defined]
         if (wrong := _not_finite(model)) is not None:
             raise ValueError(f"weights that are not finite: {wrong}")
@@ -92,19 +102,6 @@ def _not_finite(model: Any) -> str | None:
         weights = dict(model.named_parameters())
         return next((name for name, w in weights.items() if not bool(torch.isfinite(w).all())), None)
     return None if np.isfinite(model.model.weights).all() else "weights"
-
-
-def configured(cell: cells.Cell, overrides: Sequence[str]) -> dict[str, Any]:
-    """`evaluation_config` of a cell. Raises ConfigError for invalid overrides, ValueError if the cell is invalid."""
-    if cell.module != compose.module_of(cell.config):
-        raise ValueError(f"its module is {cell.module}, its task.family {str(cell.config['task']['family'])[:80]!r}")
-    if not overrides:
-        return on_this_machine(cell.config)
-    try:
-        compose.completed(on_this_machine(cell.config))
-    except compose.ConfigError as error:
-        raise ValueError(f"config.yaml: {error}") from error
-    return evaluation_config(cell.config, overrides)
 
 
 def evaluation_config(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

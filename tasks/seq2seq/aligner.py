@@ -71,16 +71,26 @@ def _flat(held: Sequence[int], source: Rows, target: Rows, null: int, width: int
     n, m = (np.array([len(side[k]) for k in held]) for side in (source, target))
     words = np.concatenate([np.concatenate(([null], source[k])) for k in held]).astype(np.int64)
     starts = np.concatenate(([0], np.cumsum(n + 1)[:-1]))  # where each sentence begins in `words`
-    of = np.repeat(np.arange(len(held)), m)  # target word -> sentence
-    i = np.arange(len(of)) - np.repeat(np.cumsum(m) - m, m) + 1
-    counts = n[of] + 1
-    begins = np.cumsum(counts) - counts
-    token = np.repeat(np.arange(len(of)), counts)
-    j = np.arange(len(token)) - begins[token]
+    of, token, begins, j, feature = _positions(m, n, 0)
     f = np.concatenate([target[k] for k in held]).astype(np.int64)
     key = words[starts[of[token]] + j] * width + f[token]
-    feature = -np.abs((i / m[of])[token] - j / n[of[token]])
-    return _Chunk(key, begins, counts, feature, j == 0, j - 1)
+    return _Chunk(key, begins, n[of] + 1, feature, j == 0, j - 1)
+
+
+def _positions(m: np.ndarray, n: np.ndarray, first: int) -> tuple[np.ndarray, ...]:
+    """All pairs of positions i = 1..m and j = first..n of sentences with m target and n source words.
+
+    Returns:
+        of [target words], the sentence of each target word; token [pairs], the target word of each pair; begins [target
+        words], the first pair of each target word; j [pairs]; feature [pairs], -|i/m - j/n|.
+    """
+    of = np.repeat(np.arange(len(m)), m)
+    i = np.arange(len(of)) - np.repeat(np.cumsum(m) - m, m) + 1
+    counts = n[of] + 1 - first
+    begins = np.cumsum(counts) - counts
+    token = np.repeat(np.arange(len(of)), counts)
+    j = np.arange(len(token)) - begins[token] + first
+    return of, token, begins, j, -np.abs((i / m[of])[token] - j / n[of[token]])
 
 
 @dataclass
@@ -150,11 +160,7 @@ def fit(source: Rows, target: Rows, sizes: tuple[int, int], iterations: int = 5)
 def _tension(lam: float, observed: float, shapes: np.ndarray, counts: np.ndarray) -> float:
     """Fit lam by fast_align's gradient steps, so that the model's mean of -|i/m - j/n| approaches `observed`."""
     m, n = shapes.T
-    of = np.repeat(np.arange(len(m)), m)
-    i = np.arange(len(of)) - np.repeat(np.cumsum(m) - m, m) + 1
-    begins = np.cumsum(n[of]) - n[of]
-    j = np.arange(n[of].sum()) - np.repeat(begins, n[of]) + 1
-    feature = -np.abs(np.repeat(i / m[of], n[of]) - j / np.repeat(n[of], n[of]))
+    of, _, begins, _, feature = _positions(m, n, 1)
     weight, words = counts[of], float((counts * m).sum())
     for _ in range(STEPS):
         e = np.exp(lam * feature)
@@ -228,11 +234,9 @@ def train(source: Rows, target: Rows, sizes: tuple[int, int]) -> Aligner:
 def load(path: Path) -> Aligner:
     """Load an aligner written by `Aligner.save`."""
     with np.load(path) as held:
-        made = [
-            Direction(
-                held[f"{name}_keys"], held[f"{name}_t"], float(held[f"{name}_lam"]), int(held[f"{name}_null"]),
-                int(held[f"{name}_width"]),
-            )
-            for name in ("there", "back")
-        ]  # fmt: skip
-    return Aligner(*made)
+        parts = {name: value if value.ndim else value.item() for name, value in held.items()}
+    there, back = (
+        Direction(**{k: parts[f"{name}_{k}"] for k in ("keys", "t", "lam", "null", "width")})
+        for name in ("there", "back")
+    )
+    return Aligner(there, back)

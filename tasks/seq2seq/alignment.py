@@ -9,45 +9,18 @@ links are compared with human alignments (Och & Ney 2003); sure links must be fo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sparse_attention.quality import alignment_error_rate, links
-from tasks.data.read.alignments import Gold
 from tasks.data.symbols import EOS
 from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import Encoded, Split
 from tasks.seq2seq.vocabulary import join_subwords
 
 DASH = "@-@"  # the Moses token for a dash inside a word
-
-
-class AlignmentScore(NamedTuple):
-    """Alignment error rate, precision and recall, all in [0, 1]; NaN if there are no links.
-
-    They are 1 - (|A & S| + |A & P|) / (|A| + |S|), |A & P| / |A| and |A & S| / |S|, where A are the links found, S the
-    sure links and P the possible links.
-    """
-
-    aer: float
-    precision: float
-    recall: float
-
-
-def error_rate(found: Sequence[AbstractSet[tuple[int, int]]], gold: Sequence[Gold]) -> AlignmentScore:
-    """Alignment error rate over all sentences together.
-
-    Args:
-        found: the links (source, target) of each sentence. gold: the sure and possible links of each sentence.
-    Raises:
-        ValueError: the lists have different lengths.
-    """
-    sure, possible = [set(s) for s, _ in gold], [set(p) for _, p in gold]
-    return AlignmentScore(**alignment_error_rate([set(one) for one in found], sure, possible))
 
 
 @torch.no_grad()
@@ -102,7 +75,7 @@ def alignment_metrics(
     A pair is left out if its tokens do not spell its words, which happens when a tokeniser changes characters.
     """
     split = test.splits["test"]
-    found, gold = [], []
+    found, sure, possible = [], [], []
     for i, weights in enumerate(forced(model, split, batch_size, done)):
         sides = (split.pairs[i].source.split(), split.pairs[i].references[0].split())
         source = places(split.source_tokens(i), sides[0], test.options.subword)
@@ -110,10 +83,10 @@ def alignment_metrics(
         if source is None or target is None:
             continue
         found.append(links(merged(weights, source, target, (len(sides[1]), len(sides[0])))))
-        gold.append(split.gold[i])
-    score = error_rate(found, gold)
-    left_out = float(len(split) - len(found))
+        for kept, gold in zip((sure, possible), split.gold[i]):
+            kept.append(set(gold))
+    score = alignment_error_rate(found, sure, possible)
     return {
-        "aer": score.aer, "alignment_precision": score.precision, "alignment_recall": score.recall,
-        "alignment_left_out": left_out,
+        "aer": score["aer"], "alignment_precision": score["precision"], "alignment_recall": score["recall"],
+        "alignment_left_out": float(len(split) - len(found)),
     }  # fmt: skip

@@ -18,53 +18,21 @@ from tasks.seq2seq.search import Hypothesis, beam_search, ranked, ranks_again
 def decode(
     model: nn.Module,
     encoded: Encoded,
-    split: str,
     options: Decode,
     done: Callable[[int, int], None] = lambda i, n: None,
     inputs: Mapping[str, Sequence[np.ndarray]] | None = None,
-) -> list[Hypothesis]:
-    """The best output for each source of a split, in the split's order.
+    most: int = 1,
+) -> list[list[Hypothesis]]:
+    """Up to `most` outputs for each source of a test set, best first, in the order of the sources.
 
     Args:
         model: a `tasks.seq2seq.search.Searchable`; it is put into evaluation mode.
+        encoded: an encoding with the split "test".
         done: called with the number of sentences decoded so far and the total number.
         inputs: further inputs of the model's `encode`: name -> one row of numbers per source.
     """
-    part = encoded.splits[split]
-    tokens = [part.source_tokens(i) for i in range(len(part))]
-    return decode_rows(model, part.source, tokens, encoded.target_vocab, options, done, inputs)
-
-
-def decode_rows(
-    model: nn.Module,
-    rows: Sequence[np.ndarray],
-    tokens: Sequence[Sequence[str]],
-    vocabulary: Sequence[str],
-    options: Decode,
-    done: Callable[[int, int], None] = lambda i, n: None,
-    inputs: Mapping[str, Sequence[np.ndarray]] | None = None,
-) -> list[Hypothesis]:
-    """The best output for each source, in order.
-
-    Args:
-        rows: source ids. tokens: the same rows as surface tokens.
-        vocabulary: target words in the order of their ids, which start at 4.
-    """
-    return [best for (best,) in nbest_rows(model, rows, tokens, vocabulary, options, 1, done, inputs)]
-
-
-def nbest_rows(
-    model: nn.Module,
-    rows: Sequence[np.ndarray],
-    tokens: Sequence[Sequence[str]],
-    vocabulary: Sequence[str],
-    options: Decode,
-    most: int,
-    done: Callable[[int, int], None] = lambda i, n: None,
-    inputs: Mapping[str, Sequence[np.ndarray]] | None = None,
-) -> list[list[Hypothesis]]:
-    """Up to `most` outputs for each source, best first, in the order of the sources; otherwise like `decode_rows`."""
-    device = next(model.parameters()).device
+    split, device = encoded.splits["test"], next(model.parameters()).device
+    rows = split.source
     model.eval()
     found: list[list[Hypothesis]] = [[] for _ in rows]
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
@@ -75,9 +43,9 @@ def nbest_rows(
         enough = None if ranks_again(options) else most
         found_here = beam_search(model, src_tokens.to(device), src_lengths, options, enough, **given)
         for i, results in zip(batch, found_here):
-            copied = tokens[i] if options.replace_unk else None
+            copied = split.source_tokens(i) if options.replace_unk else None
             best = ranked(results, options)[:most]
-            found[i] = [replace(h, index=i, tokens=surface(h, vocabulary, copied)) for h in best]
+            found[i] = [replace(h, index=i, tokens=surface(h, encoded.target_vocab, copied)) for h in best]
         done(start + len(batch), len(order))
     return found
 

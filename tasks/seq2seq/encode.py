@@ -36,10 +36,10 @@ from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
 from tasks.data.read.alignments import AlignedPair, Gold
 from tasks.data.records import Pair
 from tasks.data.symbols import FIRST, SPECIAL, UNK
-from tasks.seq2seq.learn import fits, learn, lines, subwords
+from tasks.seq2seq.learn import fits, learn
 from tasks.seq2seq.options import Encode
 from tasks.seq2seq.tokenize import hide_digits, tokenizer
-from tasks.seq2seq.vocabulary import SIDES, ids, read_dictionary, write_dictionary
+from tasks.seq2seq.vocabulary import SIDES, lines, read_dictionary, subwords, write_dictionary
 
 RECIPE = 2  # raise when a code change gives different files for the same options
 ALIGNER = "aligner.npz"  # see `tasks.seq2seq.fertility`
@@ -124,7 +124,8 @@ class Encoded:
 
     def ids(self, side: str) -> dict[str, int]:
         """The id of each token of this side."""
-        return ids(self.source_vocab if side == "source" else self.target_vocab)
+        vocabulary = self.source_vocab if side == "source" else self.target_vocab
+        return {word: i for i, word in enumerate(vocabulary, FIRST)}
 
 
 def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress, workers: int = 1) -> Encoded:
@@ -240,27 +241,24 @@ def _write_split(
     encoded: Encoded, split: str, pairs: Sequence[Pair], limits: Encode | None, progress: Progress, workers: int
 ) -> dict[str, Any]:
     """Write a split with the encoding of its folder, leaving out pairs longer than `limits`; returns the report."""
-    cut = {side: encoded.cut(side) for side in SIDES}
-    rows: dict[str, list[list[str]]] = {side: [] for side in SIDES}
-    kept = []
+    cut = [encoded.cut(side) for side in SIDES]
 
-    def tokens_of(part: range) -> list[dict[str, list[str]]]:
-        return [
-            {"source": cut["source"](p.source), "target": cut["target"](p.references[0])} for p in chosen(pairs, part)
-        ]
+    def tokens_of(part: range) -> list[list[list[str]]]:
+        return [[cut[0](p.source), cut[1](p.references[0])] for p in chosen(pairs, part)]
 
+    kept, rows = [], []
     with progress.bar(len(pairs), f"encoding {split}") as bar:
         tokenized = chain.from_iterable(mapped(tokens_of, ranges(len(pairs)), worth(workers, len(pairs))))
         for pair, tokens in zip(pairs, tokenized):
             bar.advance(1)
-            if limits is not None and not fits(tokens, limits):
-                continue
-            kept.append(pair)
-            rows["source"].append(tokens["source"] or [SPECIAL[UNK]])  # attention needs at least one position
-            rows["target"].append(tokens["target"])
+            if limits is None or fits(tokens, limits):
+                kept.append(pair)
+                rows.append([tokens[0] or [SPECIAL[UNK]], tokens[1]])  # attention needs at least one position
     unknown = {
-        f"{split}.{side}": write_tokens(encoded.folder, f"{split}.{side}", rows[side], encoded.ids(side), UNK)
-        for side in SIDES
+        f"{split}.{side}": write_tokens(
+            encoded.folder, f"{split}.{side}", (row[i] for row in rows), encoded.ids(side), UNK
+        )
+        for i, side in enumerate(SIDES)
     }
     with open(
         encoded.folder / f"{split}.pairs.jsonl", "w", encoding="utf-8", errors="surrogatepass", newline="\n"

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from repro.report.heat import runs
+
 TYPICAL = 11  # source tokens; stored sentences closest to this length are drawn first
 EQUAL = 1e-6
 ACROSS = 4  # panels per line
@@ -88,15 +90,6 @@ def clusters(weights: np.ndarray) -> list[list[int]]:
     return [sorted(group) for group in found if len(group) > 1]
 
 
-def runs(weights: np.ndarray) -> list[tuple[int, int]]:
-    """(start, end) of the longest runs of equal weight in a row [S]; zero equals only exact zero."""
-    edges = [
-        i for i in range(1, len(weights))
-        if (weights[i] == 0) != (weights[i - 1] == 0) or abs(weights[i] - weights[i - 1]) > EQUAL
-    ]  # fmt: skip
-    return list(pairwise([0, *edges, len(weights)]))
-
-
 def draw(examples: Sequence[Example], files: Sequence[Path], caption: str) -> None:
     """Draw the panels of each sentence, at most ACROSS per line, and save .svg, .png or .pdf files."""
     import matplotlib
@@ -128,11 +121,13 @@ def draw(examples: Sequence[Example], files: Sequence[Path], caption: str) -> No
 
 
 def _panel(axis: Any, source: Sequence[str], panel: Panel) -> None:
+    from matplotlib.patches import Rectangle
+
     for t, weights in enumerate(panel.drawn):
         for start, end in runs(weights):
             value = float(weights[start])
             fill: Any = GREY if value == 0 else (*COLOUR, 0.08 + 0.92 * min(1.0, value))
-            axis.add_patch(_rectangle(start, t, end - start, fill))
+            axis.add_patch(Rectangle((start, t), end - start, 1, facecolor=fill, edgecolor="white", linewidth=0.6))
         if (panel.mapping if isinstance(panel.mapping, str) else panel.mapping[t]) == "oscarmax":
             at = [i for group in clusters(weights) for i in group]
             axis.plot([i + 0.5 for i in at], [t + 0.5] * len(at), "o", color="black", markersize=2)
@@ -143,12 +138,6 @@ def _panel(axis: Any, source: Sequence[str], panel: Panel) -> None:
     axis.set_yticks([t + 0.5 for t in range(len(panel.output))], panel.output, fontsize=7)
     axis.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
     axis.set_title(panel.label, fontsize=8)
-
-
-def _rectangle(x: int, y: int, width: int, fill: Any) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((x, y), width, 1, facecolor=fill, edgecolor="white", linewidth=0.6)
 
 
 def write_data(examples: Sequence[Example], file: Path, caption: str) -> None:

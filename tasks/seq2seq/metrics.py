@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -27,39 +26,27 @@ SHAPES = (
 )
 
 
+ROUGE = {
+    "f": ("F1 of whole outputs", "sentences"),
+    "r": ("recall of the first 75 bytes", "documents"),
+}
+FORCED = "the reference forced as output; a word is linked to the source word with the largest weight"
+
+
 def _metrics() -> Iterator[Metric]:
     yield Metric("bleu", "BLEU points", 1, 2, 1.0, "sacreBLEU of detokenised text", "bleu")
     yield Metric("multi_bleu", "BLEU points", 1, 2, 1.0, "BLEU of tokenised text, as multi-bleu.perl", None)
     yield Metric("meteor", "METEOR points", 1, 2, None, "nltk's, by words and stems; mean over sentences", "mean")
     for n in "12L":
-        yield Metric(
-            f"rouge{n}_f", "ROUGE points", 1, 2, 0.7, f"ROUGE-{n} F1 of whole outputs, mean over sentences", "mean"
-        )
-        yield Metric(
-            f"rouge{n}_r",
-            "ROUGE points",
-            1,
-            2,
-            0.7,
-            f"ROUGE-{n} recall of the first 75 bytes, mean over documents",
-            "mean",
-        )
-    yield Metric(
-        "attention_zeros", "share", 0, 2, None, "source words of weight exactly 0, of all words at all steps", None
-    )
+        for kind, (of, rows) in ROUGE.items():
+            yield Metric(f"rouge{n}_{kind}", "ROUGE points", 1, 2, 0.7, f"ROUGE-{n} {of}, mean over {rows}", "mean")
+    zeros = "source words of weight exactly 0, of all words at all steps"
+    yield Metric("attention_zeros", "share", 0, 2, None, zeros, None)
     yield Metric("attention_support", "words", 0, 1, None, "source words with attention, mean over steps", None)
     for name, unit, decimals, signature in SHAPES:
         yield Metric(f"attention_{name}", unit, 0, decimals, None, f"{signature}, mean over steps", None)
-    forced = "the reference forced as output; a word is linked to the source word with the largest weight"
-    yield Metric(
-        "aer",
-        "error rate (0-1)",
-        -1,
-        3,
-        None,
-        f"alignment error rate against people's links (Och & Ney 2003); {forced}",
-        None,
-    )
+    error = f"alignment error rate against people's links (Och & Ney 2003); {FORCED}"
+    yield Metric("aer", "error rate (0-1)", -1, 3, None, error, None)
     yield Metric("alignment_precision", "share", 1, 3, None, "links that are possible", None)
     yield Metric("alignment_recall", "share", 1, 3, None, "sure links that are found", None)
     yield Metric("alignment_left_out", "pairs", 0, 0, None, "pairs whose tokens do not spell their words", None)
@@ -69,6 +56,7 @@ def _metrics() -> Iterator[Metric]:
     yield Metric("ppl", "", -1, 2, None, "perplexity given the true history: 2 ** loss", None)
 
 
+TOKENIZED = {"multi_bleu": multi_bleu, "meteor": meteor}  # scores of tokenised text
 # A scorer takes the output texts and, for each, the list of its reference texts. Metrics without a scorer come
 # from the scores that task.scores lists.
 MEASURED: Scores = {metric.name: (metric, None) for metric in _metrics()}
@@ -95,28 +83,18 @@ def score(
     signatures: dict[str, str] = {}
     sentences: dict[str, np.ndarray] = {}
     for name in (name for name in names if name not in LOOKS):
-        if name == "multi_bleu":
-            words = [tokenized(text, options, language) for text in hypotheses]
-            values[name] = multi_bleu(words, [[tokenized(r, options, language) for r in group] for group in references])
-            signatures[name] = f"multi-bleu|tok:{options.tokenizer}"
-        elif name == "meteor":
-            words = [tokenized(text, options, language).split() for text in hypotheses]
-            groups = [[tokenized(r, options, language).split() for r in group] for group in references]
-            sentences[name] = meteor(words, groups)
-            signatures[name] = f"nltk:{version('nltk')}|words, stems|tok:{options.tokenizer}"
-            values[name] = float(sentences[name].mean())
-        elif name == "bleu":
+        if name == "bleu":
             found = bleu(hypotheses, references, lowercase=options.tokenizer.endswith("lower"))
-            values[name], signatures[name], sentences["bleu_statistics"] = (
-                found["bleu"],
-                found["signature"],
-                found["sentence"],
-            )
+        elif name in TOKENIZED:
+            words, *of = ([tokenized(text, options, language) for text in group] for group in (hypotheses, *references))
+            found = TOKENIZED[name](words, of)
+            found["signature"] += f"|tok:{options.tokenizer}"
         else:
             found = {"rouge_f1": rouge_f1, "rouge_recall75": rouge_recall75}[name](hypotheses, references)
-            signatures |= dict.fromkeys(found["sentence"], found["signature"])
-            values |= {metric: found[metric] for metric in found["sentence"]}
-            sentences |= found["sentence"]
+        signature = found.pop("signature")
+        sentences |= found.pop("sentence")
+        signatures |= dict.fromkeys(found, signature)
+        values |= found
     return values, signatures, sentences
 
 

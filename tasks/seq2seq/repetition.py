@@ -14,7 +14,7 @@ word of the output. The alignments come from `tasks.seq2seq.aligner`, trained on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -28,20 +28,19 @@ from tasks.seq2seq.vocabulary import join_subwords
 LONGEST_LOOP = 4  # words
 
 
-def _metrics() -> Iterator[Metric]:
-    yield Metric("rep_score", "per 100 words", -1, 2, None, "REP-score of words, n = 2, weights 1 and 2", None)
-    yield Metric(
-        "drop_score", "%", -1, 2, None, "DROP-score of tokens, aligned by fast_align's model, grow-diag-final-and", None
+ENDS = f"output words that end a repetition of the 1 to {LONGEST_LOOP} words before"
+ALIGNED = "DROP-score of tokens, aligned by fast_align's model, grow-diag-final-and"
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("rep_score", "per 100 words", -1, 2, None, "REP-score of words, n = 2, weights 1 and 2", None),
+        Metric("drop_score", "%", -1, 2, None, ALIGNED, None),
+        Metric(
+            "source_coverage", "share", 1, 3, None, "min(attention over all steps, 1), mean over source tokens", None
+        ),
+        Metric("loops", "per 1000 words", -1, 2, None, ENDS, None),
     )
-    yield Metric(
-        "source_coverage", "share", 1, 3, None, "min(attention over all steps, 1), mean over source tokens", None
-    )
-    yield Metric(
-        "loops", "per 1000 words", -1, 2, None, f"output words that end a repetition of the 1 to {LONGEST_LOOP} words before", None
-    )  # fmt: skip
-
-
-METRICS: dict[str, Metric] = {metric.name: metric for metric in _metrics()}
+}
 
 
 def rep_score(outputs: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:

@@ -25,62 +25,45 @@ from tasks.seq2seq.vocabulary import join_subwords
 BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}
 
 
+@lru_cache(maxsize=8)
 def tokenizer(name: str, lang: str | None = None) -> Callable[[str], list[str]]:
     """The tokeniser named `name`, a function text -> tokens; no token contains white space."""
     if name == "none":
         return str.split
     if name.startswith("moses"):
-        moses = _moses_tokenizer(lang or "en")
-        lower = name == "moses_lower"
+        from sacremoses import MosesTokenizer
+
+        moses = MosesTokenizer(lang=lang or "en")
 
         def split_moses(text: str) -> list[str]:
             text = " ".join(text.split())
-            tokens = moses.tokenize(text.lower() if lower else text, aggressive_dash_splits=True, escape=False)
-            return " ".join(tokens).split()
+            text = text.lower() if name == "moses_lower" else text
+            return " ".join(moses.tokenize(text, aggressive_dash_splits=True, escape=False)).split()
 
         return split_moses
-    return {"ptb_lower": _ptb_lower, "ptb_gigaword": _ptb_gigaword}[name]
+    from nltk.tokenize import TreebankWordTokenizer  # nltk comes with rouge-score; this needs no nltk data
+
+    treebank = TreebankWordTokenizer()
+
+    def split_ptb(text: str) -> list[str]:
+        tokens = [BRACKETS.get(token, token).lower() for token in treebank.tokenize(" ".join(text.split()))]
+        return list(map(hide_digits, tokens)) if name == "ptb_gigaword" else tokens
+
+    return split_ptb
 
 
+@lru_cache(maxsize=8)
 def detokenizer(name: str, lang: str | None = None) -> Callable[[list[str]], str]:
     """The function tokens -> text that inverts the tokeniser `name` as far as possible.
 
     Moses is inverted by the Moses detokeniser; Treebank text stays tokenised, like its published references.
     """
-    if name.startswith("moses"):
-        moses = _moses_detokenizer(lang or "en")
-        return lambda tokens: moses.detokenize(list(tokens), unescape=False)
-    return " ".join
-
-
-@lru_cache(maxsize=8)
-def _moses_tokenizer(lang: str):
-    from sacremoses import MosesTokenizer
-
-    return MosesTokenizer(lang=lang)
-
-
-@lru_cache(maxsize=8)
-def _moses_detokenizer(lang: str):
+    if not name.startswith("moses"):
+        return " ".join
     from sacremoses import MosesDetokenizer
 
-    return MosesDetokenizer(lang=lang)
-
-
-@lru_cache(maxsize=1)
-def _treebank():
-    from nltk.tokenize import TreebankWordTokenizer  # nltk comes with rouge-score; this needs no nltk data
-
-    return TreebankWordTokenizer()
-
-
-def _ptb_lower(text: str) -> list[str]:
-    tokens = _treebank().tokenize(" ".join(text.split()))
-    return [BRACKETS.get(token, token).lower() for token in tokens]
-
-
-def _ptb_gigaword(text: str) -> list[str]:
-    return [hide_digits(token) for token in _ptb_lower(text)]
+    moses = MosesDetokenizer(lang=lang or "en")
+    return lambda tokens: moses.detokenize(list(tokens), unescape=False)
 
 
 def hide_digits(token: str) -> str:

@@ -89,7 +89,7 @@ class Model(nn.Module):
         )  # fmt: skip
         fed = H if options.input_feeding else 0
         self.decoder = Lstm(E + fed, H, options.layers, batch_first=True, dropout=inner)
-        self.attention = Attention(make_scores(options.attention, H, H, scale=options.score_scale), mappings["cross"])
+        self.attention = Attention(make_scores(options.attention, H), mappings["cross"])
         self.attend_out = nn.Linear(2 * H, H, bias=False)
         self.dropout = nn.Dropout(options.dropout)
         self.embed_dropout = nn.Dropout(options.embed_dropout)
@@ -118,7 +118,7 @@ class Model(nn.Module):
         if self.options.residual:
             states = states + x
         return {
-            "states": states, "keys": self.attention.precompute(states), "mask": src_tokens.ne(PAD),
+            "states": states, "keys": self.attention.scores.precompute(states), "mask": src_tokens.ne(PAD),
             "lengths": src_lengths.to(x.device, non_blocking=True), "h": self._join(h), "c": self._join(c),
         }  # fmt: skip
 
@@ -188,6 +188,9 @@ class Model(nn.Module):
         """queries [B, T, H] -> weights [B, T, S] and the mapping's entries of the new state."""
         mapping, mask = self.attention.mapping, self._mask(memory)
         scores = self.attention.scores(queries, memory["keys"])
+        if self.options.score_scale != 1:
+            # below 1, a sparse mapping starts with a larger support, so that more positions learn
+            scores = scores * self.options.score_scale
         if not self.stateful:
             inputs = {name: memory[name].unsqueeze(1) for name in self.inputs}  # the same value for all T steps
             return mapping(scores, mask=None if mask is None else mask.unsqueeze(1), **inputs), {}

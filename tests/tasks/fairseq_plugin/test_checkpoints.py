@@ -10,10 +10,6 @@ import torch
 from tasks.fairseq_plugin import checkpoints
 
 
-class Notes(list):
-    note = list.append
-
-
 def checkpoint(path, *accuracies: float):
     """As training writes it after these epochs."""
     history = [{"epoch": float(i), "dev/accuracy": a} for i, a in enumerate(accuracies, 1)]
@@ -60,8 +56,8 @@ def test_the_newest_whole_one_is_chosen(tmp_path, files, damaged, chosen):
     for name in damaged.split():
         flip(tmp_path / f"{name}.pt", 8 * 1000)
     (tmp_path / "saving.99999.pt").write_bytes(b"left by a writer that was killed")
-    notes = Notes()
-    assert checkpoints.newest(tmp_path, notes) == chosen
+    notes = []
+    assert checkpoints.newest(tmp_path, notes.append) == chosen
     for name in damaged.split():
         assert (tmp_path / f"{name}.unreadable").exists() and any(f"{name}.pt cannot be read" in n for n in notes)
     assert not list(tmp_path.glob("saving.*"))
@@ -69,5 +65,5 @@ def test_the_newest_whole_one_is_chosen(tmp_path, files, damaged, chosen):
 
 def test_one_of_an_older_version_is_put_aside(tmp_path):
     torch.save({"model": {}, "extra_state": {"history": []}}, tmp_path / "last.pt")
-    notes = Notes()
-    assert checkpoints.newest(tmp_path, notes) is None and "an older version wrote it" in notes[0]
+    notes = []
+    assert checkpoints.newest(tmp_path, notes.append) is None and "an older version wrote it" in notes[0]

@@ -124,7 +124,7 @@ def test_a_folder_of_encoded_pairs(fairseq, sentences, tmp_path):
     )
     encoded = pairs.encode(data, PairOptions(), tmp_path, NullProgress())
     test = pairs.encode_test(data, encoded.folder, tmp_path, NullProgress())
-    schedule = ["--lr-scheduler", "sa_inverse_sqrt", "--warmup-updates", 4, "--criterion", "sa_tokens"]
+    schedule = ["--lr-scheduler", "inverse_sqrt", "--warmup-updates", 4, "--criterion", "sa_tokens"]
     arguments = ["--task", "sa_pairs", "--arch", "sa_seq2seq", "--mapping", "sparsemax", *SMALL, *TRAIN, *schedule]
     said = fairseq("train", encoded.folder, *arguments, "--save-dir", tmp_path / "checkpoints")
     assert "attention_zeros" in said

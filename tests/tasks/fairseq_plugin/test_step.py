@@ -74,7 +74,7 @@ def test_an_epoch_gives_the_weights_of_fairseqs_trainer_to_the_bit(name, tmp_pat
         "optimization": {"clip_norm": 0.5, "lr": rate},
         "optimizer": {"_name": optim["name"], "lr": rate, "weight_decay": optim["weight_decay"]}
         | ({"momentum": 0.0} if optim["name"] == "sgd" else adam),
-        "lr_scheduler": {"_name": "sa_fixed", "lr": rate, "max_update": 0},
+        "lr_scheduler": {"_name": "fixed", "lr": rate, "force_anneal": None, "lr_shrink": 1.0, "warmup_updates": 0},
     }
     given = OmegaConf.merge(OmegaConf.structured(FairseqConfig), job.groups, asked)
     torch.manual_seed(config["seed"])

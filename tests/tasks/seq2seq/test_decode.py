@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import sparse_attention as sa
 from tasks.config.options import read
 from tasks.data import NullProgress
 from tasks.data.symbols import EOS, PAD, UNK
-from tasks.seq2seq.decode import decode, decode_rows, padded
+from tasks.seq2seq.decode import decode, padded
 from tasks.seq2seq.encode import encode, encode_test
 from tasks.seq2seq.metrics import evaluation
 from tasks.seq2seq.models import lstm
@@ -25,9 +26,10 @@ VOCABULARY = [f"w{i}" for i in range(20)]
 
 
 def decoded(model, done=lambda i, n: None, **given):
-    return decode_rows(
-        model, ROWS, TOKENS, VOCABULARY, read(Decode, {"max_len_b": 7, "beam": 2} | given, "decode"), done
-    )
+    split = SimpleNamespace(source=ROWS, source_tokens=TOKENS.__getitem__)
+    encoded = SimpleNamespace(splits={"test": split}, target_vocab=VOCABULARY)
+    found = decode(model, encoded, read(Decode, {"max_len_b": 7, "beam": 2} | given, "decode"), done)
+    return [best for (best,) in found]
 
 
 @pytest.fixture
@@ -94,6 +96,7 @@ def test_a_model_trained_in_plain_torch_reverses_words(dataset, tmp_path):
         optimizer.step()
     held_out = [("a c e g b", "b g e c a"), ("h f d", "d f h"), ("b a", "a b"), ("g g h a", "a h g g")]
     test = encode_test(dataset(test=held_out, references=()), trained.folder, tmp_path, NullProgress())
-    found = evaluation(test, decode(model, test, "test", read(Decode, {"max_len_b": 10}, "decode")), ["rouge_f1"])
+    outputs = [best for (best,) in decode(model, test, read(Decode, {"max_len_b": 10}, "decode"))]
+    found = evaluation(test, outputs, ["rouge_f1"])
     assert [record["output"] for record in found.predictions] == [target for _, target in held_out]
     assert found.metrics["test/attention_zeros"] > 0.3

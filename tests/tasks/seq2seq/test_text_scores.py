@@ -23,9 +23,10 @@ def _noisy(texts, seed):
     return [" ".join(w if rng.random() < 0.8 else rng.choice(WORDS) for w in text.split()) for text in texts]
 
 
-REFS = _texts(60, 1)
-HYPS = _noisy(REFS, 2)
-MANY = [[ref, other] if i % 3 else [ref] for i, (ref, other) in enumerate(zip(REFS, _noisy(REFS, 3)))]
+TEXTS = _texts(60, 1)
+HYPS = _noisy(TEXTS, 2)
+REFS = [[ref] for ref in TEXTS]
+MANY = [[ref, other] if i % 3 else [ref] for i, (ref, other) in enumerate(zip(TEXTS, _noisy(TEXTS, 3)))]
 
 
 # --- BLEU -----------------------------------------------------------------------------------------------------------
@@ -34,7 +35,7 @@ MANY = [[ref, other] if i % 3 else [ref] for i, (ref, other) in enumerate(zip(RE
 def test_bleu_is_sacrebleu_with_its_signature():
     got = bleu(HYPS, REFS)
     metric = BLEU()
-    assert got["bleu"] == metric.corpus_score(HYPS, [REFS]).score and 0 < got["bleu"] < 100
+    assert got["bleu"] == metric.corpus_score(HYPS, [TEXTS]).score and 0 < got["bleu"] < 100
     assert got["signature"] == metric.get_signature().format() and "tok:13a" in got["signature"]
     upper = [hyp.upper() for hyp in HYPS]
     assert bleu(upper, REFS, lowercase=True)["bleu"] == pytest.approx(bleu(HYPS, REFS, lowercase=True)["bleu"])
@@ -43,7 +44,7 @@ def test_bleu_is_sacrebleu_with_its_signature():
 
 def test_sentence_statistics_give_the_corpus_score_of_any_subset():
     for refs in (REFS, MANY):
-        statistics = bleu(HYPS, refs)["sentence"]
+        statistics = bleu(HYPS, refs)["sentence"]["bleu_statistics"]
         for chosen in (range(60), range(0, 60, 7), [3, 3, 3, 9]):
             subset = bleu([HYPS[i] for i in chosen], [refs[i] for i in chosen])["bleu"]
             total = statistics[list(chosen)].sum(axis=0).astype(int).tolist()
@@ -53,16 +54,16 @@ def test_sentence_statistics_give_the_corpus_score_of_any_subset():
             assert score == pytest.approx(subset)
 
 
-@pytest.mark.parametrize("refs", [[[ref] for ref in REFS], MANY])
+@pytest.mark.parametrize("refs", [REFS, MANY])
 def test_multi_bleu_is_unsmoothed_bleu_of_the_tokens_as_they_are(refs):
     expected = nltk_bleu([[ref.split() for ref in options] for options in refs], [hyp.split() for hyp in HYPS])
-    assert multi_bleu(HYPS, refs) == pytest.approx(100 * expected)
+    assert multi_bleu(HYPS, refs)["multi_bleu"] == pytest.approx(100 * expected)
     joined = [hyp.replace(" .", ".") for hyp in HYPS]  # another tokenisation is another number
-    assert multi_bleu(joined, refs) != pytest.approx(multi_bleu(HYPS, refs))
+    assert multi_bleu(joined, refs)["multi_bleu"] != pytest.approx(multi_bleu(HYPS, refs)["multi_bleu"])
 
 
 def test_multi_bleu_without_a_four_gram_is_zero():
-    assert multi_bleu(["a cat sat"], ["a cat sat"]) == 0.0
+    assert multi_bleu(["a cat sat"], [["a cat sat"]])["multi_bleu"] == 0.0
 
 
 # --- ROUGE ----------------------------------------------------------------------------------------------------------
@@ -70,16 +71,15 @@ def test_multi_bleu_without_a_four_gram_is_zero():
 
 def test_recall_against_an_output_of_rouge_1_5_5():
     # printed by ROUGE-1.5.5.pl for this pair: R-1 .50000, R-2 .28571, R-L .50000
-    got = rouge_recall75(["1 2 1 2"], ["1 2 3 4 5 1 2 6"])
+    got = rouge_recall75(["1 2 1 2"], [["1 2 3 4 5 1 2 6"]])
     np.testing.assert_allclose([got["rouge1_r"], got["rouge2_r"], got["rougeL_r"]], [50.0, 28.571, 50.0], atol=1e-3)
 
 
-@pytest.mark.parametrize("stemmer", [True, False])
-def test_recall_of_one_reference_is_that_of_rouge_score(stemmer):
-    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=stemmer)
-    got = rouge_recall75(HYPS, REFS, limit_bytes=None, stemmer=stemmer)
+def test_recall_of_one_reference_is_that_of_rouge_score():
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
+    got = rouge_recall75(HYPS, REFS)
     for name in ("rouge1", "rouge2", "rougeL"):
-        expected = [100 * scorer.score(ref, hyp)[name].recall for hyp, ref in zip(HYPS, REFS)]
+        expected = [100 * scorer.score(ref, cut_bytes(hyp, 75))[name].recall for hyp, ref in zip(HYPS, TEXTS)]
         np.testing.assert_allclose(got["sentence"][f"{name}_r"], expected)
         assert got[f"{name}_r"] == pytest.approx(np.mean(expected))
 
@@ -92,7 +92,7 @@ def test_several_references_by_hand():
 
 
 def test_pooling_the_same_reference_twice_changes_nothing():
-    once, twice = rouge_recall75(HYPS, REFS), rouge_recall75(HYPS, [[ref, ref] for ref in REFS])
+    once, twice = rouge_recall75(HYPS, REFS), rouge_recall75(HYPS, [[ref, ref] for ref in TEXTS])
     for name in ("rouge1_r", "rouge2_r", "rougeL_r"):
         assert once[name] == pytest.approx(twice[name])
 
@@ -102,18 +102,16 @@ def test_outputs_are_cut_at_75_bytes_not_characters():
     assert len(cut_bytes(words, 75).encode()) <= 75 and cut_bytes(words, 75) == words[: len(cut_bytes(words, 75))]
     assert cut_bytes("é", 1) == "" and cut_bytes("aé", 3) == "aé"
     plain = " ".join(f"word{i:03d}" for i in range(12))  # 8 bytes each: 9 whole words and 3 bytes of the tenth
-    got = rouge_recall75([plain], [plain], stemmer=False)
+    got = rouge_recall75([plain], [[plain]])
     assert got["rouge1_r"] == pytest.approx(100 * 9 / 12)
-    assert rouge_recall75([plain], [plain], limit_bytes=None)["rouge1_r"] == pytest.approx(100)
-    assert rouge_recall75([plain + " x" * 99], [plain])["rouge1_r"] == got["rouge1_r"]
+    assert rouge_recall75([plain + " x" * 99], [[plain]])["rouge1_r"] == got["rouge1_r"]
 
 
 def test_the_75th_byte_counts_and_the_76th_does_not():
     for first, recall in ((70, 100.0), (71, 100.0), (72, 50.0)):
         text = "a" * first + " end"
-        got = rouge_recall75([text], [text], stemmer=False)
+        got = rouge_recall75([text], [[text]])
         assert got["rouge1_r"] == recall and "bytes:75" in got["signature"]
-    assert cut_bytes("abc", 2) == "ab" and cut_bytes("abc", None) == "abc"
 
 
 def test_f1_is_that_of_rouge_score_and_best_is_its_score_multi():
@@ -121,7 +119,7 @@ def test_f1_is_that_of_rouge_score_and_best_is_its_score_multi():
     one, best = rouge_f1(HYPS, REFS), rouge_f1(HYPS, MANY)
     for name in ("rouge1", "rouge2", "rougeL"):
         np.testing.assert_allclose(
-            one["sentence"][f"{name}_f"], [100 * scorer.score(r, h)[name].fmeasure for h, r in zip(HYPS, REFS)]
+            one["sentence"][f"{name}_f"], [100 * scorer.score(r, h)[name].fmeasure for h, r in zip(HYPS, TEXTS)]
         )
         multi = [100 * scorer.score_multi(refs, h)[name].fmeasure for h, refs in zip(HYPS, MANY)]
         np.testing.assert_allclose(best["sentence"][f"{name}_f"], multi)
@@ -129,24 +127,11 @@ def test_f1_is_that_of_rouge_score_and_best_is_its_score_multi():
     assert "refs:best" in best["signature"] and "refs" not in one["signature"]
 
 
-def test_stemming_matters_and_is_in_the_signature():
-    assert rouge_f1(["dogs running"], ["dog runs"])["rouge1_f"] == pytest.approx(100)
-    assert rouge_f1(["dogs running"], ["dog runs"], stemmer=False)["rouge1_f"] == 0
-    assert "stem:no" in rouge_f1(["a"], ["a"], stemmer=False)["signature"]
-
-
-# --- edges ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("metric", [bleu, rouge_f1, rouge_recall75, multi_bleu])
-def test_numbers_that_do_not_agree_and_missing_references(metric):
-    with pytest.raises(ValueError, match="2 outputs and references for 1"):
-        metric(["a", "b"], ["a"])
-    with pytest.raises(ValueError, match="sentence 1 has no reference"):
-        metric(["a", "b"], [["a"], []])
+def test_words_are_stemmed():
+    assert rouge_f1(["dogs running"], [["dog runs"]])["rouge1_f"] == pytest.approx(100)
 
 
 def test_empty_outputs_score_zero():
-    assert rouge_f1(["", "..."], ["a cat", "a cat"])["rouge1_f"] == 0
+    assert rouge_f1(["", "..."], [["a cat"], ["a cat"]])["rouge1_f"] == 0
     assert rouge_recall75([""], [["a cat", ""]])["rouge1_r"] == 0 == rouge_recall75(["a"], [["", "..."]])["rouge2_r"]
-    assert bleu(["", ""], ["a cat sat on mats", "b"])["bleu"] == 0
+    assert bleu(["", ""], [["a cat sat on mats"], ["b"]])["bleu"] == 0
