@@ -161,7 +161,7 @@ PLANTED = {
     "schedule": ("classification_pairs", "tasks.config.schedules.Linear.rate", lambda was: lambda self, update: was(self, update + 1)),
     "dropout": ("classification_pairs", "torch.nn.functional.dropout", lambda was: lambda x, p, *o: was(x, 1.02 * p, *o)),
     "initialisation": ("classification_pairs", "torch.nn.init.uniform_", lambda was: lambda x, a, b: was(x, a, 1.0001 * b)),
-    "decoding": ("seq2seq_transformer", "tasks.cells.seq2seq.decode", lambda was: lambda m, d, s, o, *x: was(m, d, s, dataclasses.replace(o, len_penalty=1.01), *x)),
+    "decoding": ("seq2seq_transformer", "tasks.cells.seq2seq.decode", lambda was: lambda m, d, o, *x: was(m, d, dataclasses.replace(o, len_penalty=1.01), *x)),
 }  # fmt: skip
 
 
