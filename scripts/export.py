@@ -1,9 +1,9 @@
-"""Write a trained model as a self-contained folder: weights, configuration, vocabulary, model card, checksums.
+"""Write a trained model as a folder that predicts without this repository, by torch and the sparse_attention wheel.
 
     python scripts/export.py CELL FOLDER [--fairseq SOURCES] [--trust-plugins] [paths.outputs=FOLDER]
 
     CELL       an id or its beginning, a folder in the store, or TASK/MAPPING[,KEY=VALUE ...]
-    FOLDER     a new folder; load it with python scripts/predict.py FOLDER < input, or load_cell(FOLDER)
+    FOLDER     a new folder with predict.py, weights, vocabulary, scores and model card; load_cell(FOLDER) reads it too
     --fairseq  also write a checkpoint for fairseq-generate, and encode the lines of the file SOURCES for it
     --trust-plugins   copy (with --fairseq: run) the Python files that CELL names, even if you never used them yourself
 
@@ -22,8 +22,9 @@ def main(cell: str, folder: str, *, fairseq: Path | None = None, trust_plugins: 
     from tasks.load.export import export
 
     sources = fairseq.read_text(encoding="utf-8").splitlines() if fairseq else None
-    made = export(cell, folder, paths_outputs, sources, trust_plugins=trust_plugins)
-    print(f"{made}\nnext: python scripts/predict.py {made} < input")
+    made = export(cell, folder, paths_outputs, sources, trust_plugins=trust_plugins, say=print)
+    program = made / "predict.py" if (made / "predict.py").is_file() else f"scripts/predict.py {made}"
+    print(f"{made}\nnext: python {program} < input")
     if sources is not None:
         print(
             f"or: fairseq-generate {made}/fairseq/data --path {made}/fairseq/model.pt --task sa_pairs "

@@ -245,20 +245,21 @@ def _build_test(
     }  # fmt: skip
 
 
+def tokens_of(text: str, options: Encode) -> list[str]:
+    """The tokens of a text; without any, the single token `<empty>`, because attention needs at least one position."""
+    tokens = TOKENIZERS[options.tokenizer](text.lower() if options.lowercase else text)
+    return tokens[: options.max_tokens] or ["<empty>"]
+
+
 def _tokenized(
     examples: Sequence[Example], fields: int, options: Encode, label: str, progress: Progress
 ) -> list[list[list[str]]]:
-    """Tokenise the examples; the result is indexed as [field][row] and holds lists of tokens.
-
-    A text without tokens becomes the single token `<empty>`, because attention needs at least one position.
-    """
-    tokenize = TOKENIZERS[options.tokenizer]
+    """Tokenise the examples; the result is indexed as [field][row] and holds lists of tokens."""
     texts: list[list[list[str]]] = [[] for _ in range(fields)]
     with progress.bar(len(examples), label) as bar:
         for example in examples:
             for field, text in zip(texts, example.texts, strict=True):
-                tokens = tokenize(text.lower() if options.lowercase else text)
-                field.append(tokens[: options.max_tokens] or ["<empty>"])
+                field.append(tokens_of(text, options))
             bar.advance(1)
     return texts
 

@@ -1,6 +1,7 @@
 """Export a finished cell as a self-contained folder, which `load_cell` can read.
 
 config.yaml  weights.safetensors  encoding/  metrics.json  curves.csv     as in the store, without this machine's paths
+predict.py  model/  model.json  requirements.txt   a program that predicts without this repository (`standalone`)
 evaluations.json    metrics, data and decoding options of every finished evaluation
 plugins/            the Python files that define the mapping
 fairseq/            only if `sources` are given: a checkpoint for fairseq-generate, and the encoded sources
@@ -12,8 +13,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -23,16 +26,18 @@ from repro.files import StoreError, explain, read_json, usable, without_paths, w
 from repro.store import Entry, Evaluation
 from repro.store.maintenance import levels
 from tasks.data.records import Pair
-from tasks.load.card import card
+from tasks.load import standalone
+from tasks.load.card import card, intervals
 from tasks.load.finding import find_cell
 from tasks.load.model import Loaded, load_cell
 
-LEFT = ("config.yaml", "provenance.json")  # they contain machine details; the model card has what matters
+# The first two contain machine details; the model card has what matters. The others are written anew.
+LEFT = ("config.yaml", "provenance.json", *standalone.WRITTEN)
 
 
 def export(
     what: str, folder: str | Path, outputs: str | Path | None = None, sources: Sequence[str] | None = None, *,
-    trust_plugins: bool = False,
+    trust_plugins: bool = False, say: Callable[[str], object] = warnings.warn,
 ) -> Path:  # fmt: skip
     """Write the folder; if an error occurs, nothing is left behind.
 
@@ -42,6 +47,7 @@ def export(
             it.
         trust_plugins: copy the cell's plugins (and run them, if `sources` are given) even if you never named them
             yourself.
+        say: called with a sentence if the model cannot run without this repository, so that the folder has no program.
 
     Returns:
         the folder.
@@ -57,7 +63,10 @@ def export(
         raise StoreError(f"{to} exists already; name a new folder")
     cell, entry = cells.finished(place), Entry(place)
     cells.admit(place, cell, trust_plugins)
-    measured = {e.folder.name: found for e in levels(entry) if isinstance(e, Evaluation) and (found := e.read())}
+    measured = {
+        e.folder.name: found | {"intervals": intervals(cell.family.METRICS, found, e.predictions())}
+        for e in levels(entry) if isinstance(e, Evaluation) and (found := e.read())
+    }  # fmt: skip
     measured = measured or read_json(place / "evaluations.json") or {}
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
@@ -67,17 +76,25 @@ def export(
         ):
             made = Path(work) / "made"
             for name in entry.files():
-                if name not in LEFT:
+                if Path(name).parts[0] not in LEFT:
                     (made / name).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(place / name, made / name)
-            (made / "config.yaml").write_text(_page(cell, made), encoding="utf-8")
+            page = _page(cell, made)
+            text = yaml.safe_dump(page, sort_keys=False, allow_unicode=True, width=120)
+            (made / "config.yaml").write_text(text, encoding="utf-8")
+            if (refused := standalone.refused(page, made / "encoding")) is None:
+                standalone.write(made, page)
+            else:
+                say(f"{to} has no predict.py: {refused}")
             write_json(made / "evaluations.json", measured)
             if sources is not None:
                 _for_fairseq(load_cell(place, trust_plugins=trust_plugins), sources, made / "fairseq")
             training = (read_json(entry.path("manifest.json")) or {}).get("training", cell.training_id)
             Entry(made).finish(training=training)
             told = read_json(place / "provenance.json") or {}
-            (made / "README.md").write_text(card(cell, training, entry.read() or {}, measured, told), encoding="utf-8")
+            (made / "README.md").write_text(
+                card(cell, training, entry.read() or {}, measured, told, refused), encoding="utf-8"
+            )
             made.replace(to)
             if not trust_plugins:  # the user named these plugins before, so their copies are trusted as well
                 for copy in sorted((to / "plugins").glob("*.py")):
@@ -87,8 +104,8 @@ def export(
     return to
 
 
-def _page(cell: cells.Cell, made: Path) -> str:
-    """The text of config.yaml without settings of the training machine; also copies the plugins to `made`."""
+def _page(cell: cells.Cell, made: Path) -> dict[str, Any]:
+    """The content of config.yaml without settings of the training machine; also copies the plugins to `made`."""
     page = yaml.safe_load(cells.page(cell))
     copied = []
     for plugin in page["plugins"]:
@@ -103,7 +120,7 @@ def _page(cell: cells.Cell, made: Path) -> str:
     page["runtime"] |= {"device": "auto"}
     for node in ("data", "encode", "further"):
         page[node] = without_paths(page[node])
-    return yaml.safe_dump(page, sort_keys=False, allow_unicode=True, width=120)
+    return page
 
 
 def _for_fairseq(model: Loaded, sources: Sequence[str], folder: Path) -> None:

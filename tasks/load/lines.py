@@ -65,16 +65,27 @@ def answer(
 
 def parsed(raw: bytes, model: Loaded, where: str = "standard input") -> list[Any]:
     """Parse UTF-8 lines into inputs for `Loaded.predict`. Raises DataError, naming the line, if one is invalid."""
-    wants = {"seq2seq": [""], "fertility": [""], "vqa": ["image", "question"], "multilabel": [""]}.get(model.name)
-    names = wants or read_meta(model.encoding.folder)["fields"]
+    if model.name == "multilabel":
+        return inputs(raw, features=model.encoding.features, where=where)
+    names = {"seq2seq": [""], "fertility": [""], "vqa": ["image", "question"]}.get(model.name)
+    return inputs(raw, names or read_meta(model.encoding.folder)["fields"], where=where)
+
+
+def inputs(
+    raw: bytes, names: Sequence[str] = ("",), features: int | None = None, where: str = "standard input"
+) -> list[Any]:
+    """Parse UTF-8 lines: texts; tuples of texts if there are several `names`; vectors if `features` is their size.
+
+    Raises DataError, naming the line, if one is invalid.
+    """
     found: list[Any] = []
     for number, line in enumerate(raw.removesuffix(b"\n").split(b"\n") if raw else (), 1):
         try:
             text = line.decode("utf-8").removesuffix("\r")
         except UnicodeDecodeError as error:
             raise DataError(f"line {number} is not UTF-8 ({error.reason})", where, "convert it to UTF-8") from None
-        if model.name == "multilabel":
-            found.append(_vector(text, number, model.encoding.features, where))
+        if features is not None:
+            found.append(_vector(text, number, features, where))
             continue
         parts = text.split("\t")
         if len(names) > 1 and len(parts) != len(names):
