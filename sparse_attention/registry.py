@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace as changed
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from .describe import DOMAINS, KINDS, OVER, Param, Spec
@@ -53,7 +54,7 @@ def register(
 
     A class with ``start(mask, **inputs) -> state`` and ``step(scores, state, mask) -> (p, state)`` is *stateful*. Its
     scores and mask are ``[B, n]``, its state is a dict of batch-first tensors, and the contract is added around
-    ``step``.
+    ``step``. Its kind is ``stateful``, not ``simplex``.
 
     Args:
         over: what the mapping works on: row, grid, sequence, matching or density. The contract is added only for rows;
@@ -69,7 +70,7 @@ def register(
 
     Raises:
         ValueError: unknown kind, over or domain; the name is already taken or is not an identifier; ``params``
-            describes a parameter that does not exist.
+            describes a parameter that does not exist; a function with an argument ``dim`` ignores its mask.
     """
     for what, value, allowed in (("kind", kind, KINDS), ("over", over, OVER), ("domain", domain, DOMAINS)):
         Param(what, choices=allowed).check(value)
@@ -89,8 +90,11 @@ def register(
         function = None if is_class else _with_contract(thing, described) if contract else thing
         if is_class and any(p.learned for p in described):
             raise ValueError(f"{name}: a class learns its own parameters; only those of a function can be 'learned'")
+        if own and kind == "simplex" and over == "row":
+            _check_mask(name, thing, described)
         text = summary or (inspect.getdoc(thing) or "").strip().split("\n")[0]
-        spec = Spec(name, kind, over, tuple(inputs), stateful, described, paper, oracle, text, function, domain=domain)
+        sort = "stateful" if stateful and kind == "simplex" else kind
+        spec = Spec(name, sort, over, tuple(inputs), stateful, described, paper, oracle, text, function, domain=domain)
         module = module_class(spec, thing, contract)
         module.spec = _SPECS[name] = changed(spec, module=module)
         return thing
@@ -161,6 +165,22 @@ def _described(thing: Any, given: dict[str, Param], name: str) -> tuple[Param, .
     if given:
         raise ValueError(f"{name}: params describes {', '.join(given)}, which its signature does not have")
     return tuple(found)
+
+
+def _check_mask(name: str, function: Callable[..., Tensor], described: tuple[Param, ...]) -> None:
+    """Raise ValueError if a function that adds its own contract gives weight to a masked position of a small row."""
+    if function.__module__.partition(".")[0] == __package__:
+        return  # tested, and a call here would compile the kernels on import
+    scores, mask = torch.tensor([[1.0, 2.0, 0.5]], device="cpu"), torch.tensor([[True, False, True]], device="cpu")
+    try:
+        lost = function(scores, mask=mask, **{p.name: p.default for p in described})[~mask].sum().item()
+    except Exception:
+        return  # such as a function for GPUs only; what fails here fails again, with its own message, when it is used
+    if lost != 0:
+        raise ValueError(
+            f"{name} gives weight {lost:.2g} to a masked position. A function with an argument dim must handle masks "
+            f"itself; without dim, as {name}(scores, mask, ...), the registry adds masks and dim"
+        )
 
 
 def _with_contract(function: Callable[..., Tensor], described: tuple[Param, ...]) -> Callable[..., Tensor]:

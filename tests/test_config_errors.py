@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import pytest
 
 from tasks import data
 from tasks.config import compose
+from tasks.config.options import read
 
 SNLI, IMDB, VQA = ["task=snli"], ["task=imdb", "mapping=continuous_sparsemax"], ["task=vqa"]
 MULTILABEL = ["task=multilabel", "mapping=sparsehourglass"]
@@ -193,3 +195,14 @@ def test_names_are_checked_before_torch_is_imported(script, wrong, said):
     done = script("train.py", "task=toy", "mapping=fusedmax", wrong, PYTHONPROFILEIMPORTTIME="1")
     assert done.returncode == 1 and f"did you mean {said}" in done.stderr
     assert re.search(r"\| +hydra$", done.stderr, re.M) and not re.search(r"\| +torch$", done.stderr, re.M)
+
+
+def test_an_option_without_a_declaration_is_named():
+    @dataclass
+    class Options:
+        path: str = "x"
+
+    with pytest.raises(
+        TypeError, match=r"Options\.path must be declared with integer, number, flag, text, choice or listing"
+    ):
+        read(Options, {}, "logger.mine")

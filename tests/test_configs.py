@@ -309,8 +309,10 @@ def test_translation_tables_share_their_cells(monkeypatch):
 
 
 TOY = ("encode.tokenizer=none", "encode.subword=none", "encode.vocab_size=null", "encode.min_count=1")
-OTHERS = ("figure5", "table3", "table1", "martins2020_table", "snli", "quality")  # not of pairs of texts
-TEXT = [n for n in pages("experiment") if not any(t in n for t in OTHERS)]
+PAIRS = {"task=translation", "task=summarization"}
+TEXT = [
+    n for n, p in EXPERIMENTS if p == "demo" and all(PAIRS & {*c.overrides} for c in compose.experiment(n, p).columns)
+]
 
 
 @pytest.mark.parametrize("name", ["demo", *(pytest.param(n, marks=pytest.mark.slow) for n in TEXT if n != "demo")])

@@ -264,8 +264,10 @@ class Driver:
         workers, reused = self.planned.runtime["workers"], self.reused
         missing = [cell for key, cell in self.cells.items() if key not in self.done]
         missing.sort(key=_work, reverse=True)  # longest first, so that no worker waits long for the last cell
+        trained = sum(cell.entry(self.store).state() == "done" for cell in missing)
+        left = f"{len(missing) - trained} to run" + (f", {trained} to evaluate" if trained else "")
         print(
-            f"{len(self.cells)} cells: {reused} finished before, {len(missing)} to run "
+            f"{len(self.cells)} cells: {reused} finished before, {left} "
             + (f"on {workers} worker(s)" if self.launcher["name"] != "slurm" else "by Slurm"),
             file=sys.stderr,
         )

@@ -215,7 +215,7 @@ def _models(config: dict[str, Any], given: Mapping[str, Any], family: ModuleType
         found.extend(error.problems)
         return
     if "mapping" in config:
-        found.extend(models.problems(config["mapping"], architecture.PLACES))
+        found.extend(models.problems(config["mapping"], architecture.PLACES, given["task"]["family"]))
 
 
 def _mapping(node: Mapping[str, Any]) -> dict[str, Any]:

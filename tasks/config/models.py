@@ -77,8 +77,11 @@ def nodes_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[st
     }
 
 
-def problems(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> list[str]:
-    """Reasons why mappings do not fit the model's places, one sentence each; empty if they fit."""
+def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: str = "") -> list[str]:
+    """Reasons why mappings do not fit the model's places, one sentence each; empty if they fit.
+
+    If the family is given, a sentence on a missing input names the family's models that provide it.
+    """
     found = []
     try:
         nodes = nodes_at(mapping, places)
@@ -99,7 +102,9 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> list[st
             told = f"mapping={spec.name} needs {', '.join(missing)}, which this model does not provide at {place!r}"
             rest = (s for s in map(sa.spec, sa.names()) if s.inputs and s.over in where.over)
             able = [s.name for s in rest if {*s.inputs} <= {*where.provides}]
-            found.append(told + (f"; mappings that it can feed: {', '.join(able)}" if able else ""))
+            told += f"; mappings that it can feed: {', '.join(able)}" if able else ""
+            feeding = [name for name in names(family) if _feeds(family, name, spec)] if family else []
+            found.append(told + (f"; models that provide it: {', '.join(feeding)}" if feeding else ""))
         if spec.stateful and not where.stateful:
             found.append(
                 f"mapping={spec.name} keeps a state between steps, which this model does not support at {place!r}"
@@ -115,6 +120,11 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> list[st
             if value == LEARNED and not where.learned
         ]
     return list(dict.fromkeys(found))
+
+
+def _feeds(family: str, name: str, spec: sa.Spec) -> bool:
+    places = architecture(family, name).PLACES.values()
+    return any(spec.over in place.over and {*spec.inputs} <= {*place.provides} for place in places)
 
 
 def parameters(node: Mapping[str, Any]) -> dict[str, Any]:

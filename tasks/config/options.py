@@ -252,8 +252,14 @@ def read(cls: type[Options], values: Mapping[str, Any], name: str) -> Options:
 
     Raises:
         OptionsError: there are unknown keys or invalid values; the message lists all of them.
+        TypeError: a field of `cls` is not declared with one of the functions above.
     """
     kinds = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    if plain_ones := [key for key, one in kinds.items() if "kind" not in one.metadata]:
+        raise TypeError(
+            f"{cls.__module__}.{cls.__qualname__}.{plain_ones[0]} must be declared with integer, number, flag, text, choice or "
+            "listing (tasks/config/options.py)"
+        )
     prefix = f"{name}." if name else ""
     problems, found = [], {}
     for key in values:

@@ -7,7 +7,8 @@
     linear            lr min(n / w, (N - n) / (N - w))                          N = total number of updates
     fixed             lr
 
-To add a schedule, write a class here and a file in configs/schedule.
+To add a schedule, write a class here, whose options have `@stated("schedule/<name>")`, add it to `SCHEDULES`, and
+write `configs/schedule/<name>.yaml`.
 """
 
 from __future__ import annotations

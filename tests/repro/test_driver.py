@@ -90,11 +90,13 @@ def test_a_damaged_cell_is_run_again(planned, store, capfd):
     )
 
 
-def test_a_further_evaluation_does_not_train(planned, store):
+def test_a_further_evaluation_does_not_train(planned, store, capfd):
     assert reproduce.Driver(planned(), store).run() == 0
+    assert "2 cells: 0 finished before, 2 to run on" in capfd.readouterr().err
     more = planned(lambda page: page["columns"]["a"].update(evaluate=["duc"]))
     driver = reproduce.Driver(more, store)
     assert not driver.done and driver.run() == 0
+    assert "2 cells: 0 finished before, 0 to run, 2 to evaluate on" in capfd.readouterr().err
     for cell in driver.cells.values():
         done = (cell.entry(store).path("checkpoints") / "runs").read_text().splitlines()
         assert [line.partition(" ")[2] for line in done] == ["", "test", "duc"]

@@ -76,6 +76,15 @@ def test_masked_positions_are_as_if_removed(kernel, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("value", [0.1, 0.7, 3.3])
+def test_rows_of_equal_scores_are_distributions(kernel, name, value):
+    """Also if the mean of the scores is rounded to a number above all of them; row i has i + 1 scores."""
+    mask = torch.ones(100, 100, dtype=torch.bool).tril()
+    p = sa.make(name)(torch.full((100, 100), value), mask=mask)
+    assert (p >= 0).all() and (p[~mask] == 0).all() and torch.allclose(p.sum(-1), torch.ones(100), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_gradient_at_masked_positions_and_rows_is_zero(kernel, name):
     m = sa.make(name)
     mask = torch.tensor([[True, False, True, True], [False] * 4, [False, True, False, False]])

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import sparse_attention as sa
 from sparse_attention import registry
@@ -55,6 +56,16 @@ def test_the_stubs_know_what_the_package_has():
     named = {n.name for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))}
     named |= {alias.asname for n in tree.body if isinstance(n, ast.ImportFrom) for alias in n.names if alias.asname}
     assert named | {"__version__"} == set(dir(sa))
+
+
+def test_readmes_mapping_keeps_its_mask(monkeypatch):
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    (code,) = re.findall(r"```python\n(# mymax.py\n.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    exec(compile(code, "README.md", "exec"), {"__name__": __name__})
+    mask = torch.tensor([True, True, True, True, False, False])
+    p = sa.make("mymax", sharpness=3.0)(torch.cat((torch.randn(50, 6), torch.full((1, 6), 0.1))), mask=mask)
+    assert (p[:, ~mask] == 0).all() and torch.allclose(p.sum(-1), torch.ones(51))
+    assert torch.allclose(p[-1, mask], torch.tensor(0.25)) and (p[:, mask] == 0).any()
 
 
 def test_the_page_on_own_mappings_runs_and_could_be_written(monkeypatch):

@@ -158,6 +158,26 @@ def test_a_function_from_outside_gets_the_whole_contract(scratch):
             sa.register("other", **wrong)
 
 
+def test_a_function_with_dim_that_ignores_its_mask_is_refused(scratch):
+    with pytest.raises(ValueError, match=r"lossy gives weight 0\.\d+ to a masked position.*without dim"):
+
+        @sa.register("lossy")
+        def lossy(scores, mask=None, dim=-1, sharpness=2.0):
+            return torch.softmax(sharpness * scores, dim)
+
+    assert "lossy" not in sa.names()
+
+    @sa.register("careful")
+    def careful(scores, mask=None, dim=-1):
+        return sa.softmax(scores, dim, mask=mask)
+
+    @sa.register("elsewhere")
+    def elsewhere(scores, mask=None, dim=-1):
+        raise RuntimeError("only on GPUs")
+
+    assert {"careful", "elsewhere"} <= set(sa.names())
+
+
 def test_over_something_else_the_arguments_are_handed_on(scratch):
     @sa.register("chain", kind="structured", over="sequence", inputs=("transitions",), paper="ours")
     def chain(scores, transitions, mask=None, gamma=1.0):
@@ -186,7 +206,7 @@ def coverage(scratch):
 
 def test_a_stateful_mapping_goes_step_by_step_under_the_contract(coverage):
     spec = sa.spec("coverage")
-    assert spec.stateful and spec.inputs == ("fertility",) and spec.function is None and spec.kind == "simplex"
+    assert spec.stateful and spec.inputs == ("fertility",) and spec.function is None and spec.kind == "stateful"
     scores = torch.randn(3, 4, 5)
     mask = torch.tensor([[True] * 5, [True, True, False, True, False], [False] * 5])
     fertility = torch.rand(3, 5)

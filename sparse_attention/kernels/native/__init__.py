@@ -31,6 +31,8 @@ MOST_STRUCTURES = 8192  # the largest number of structures at a time; their matr
 _POINTER, _SIZE, _REAL, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
 _CTYPES = {torch.float32: "float", torch.float64: "double"}
 
+_EXPORT = "Add the missing function to kernels/native/src/api.cpp"
+
 _libraries: dict[torch.dtype, ctypes.CDLL] = {}
 _failed = False
 _lock = threading.Lock()
@@ -53,9 +55,10 @@ def _load(dtype: torch.dtype) -> bool:
                 _libraries[dtype] = library
             except (build.BuildError, AttributeError, OSError) as error:
                 _failed = True
+                advice = _EXPORT if isinstance(error, AttributeError) else build.BuildError.advice
                 warnings.warn(
                     "sparse_attention: no fast CPU kernels, falling back to the slower reference in torch. "
-                    f"Reason: {error}. {getattr(error, 'advice', build.BuildError.advice)}; "
+                    f"Reason: {error}. {getattr(error, 'advice', advice)}; "
                     "to silence this, set SPARSE_ATTENTION_KERNELS=reference.",
                     RuntimeWarning,
                     stacklevel=4,
@@ -333,9 +336,14 @@ class _Sparsemap(_Rows):
 
 _KINDS: dict[Any, type[_Rows]] = {"scores": _Scores, "blocks": _Blocks, "threshold": _Threshold}
 _KINDS |= {("gamma",): _Gamma, ("alpha",): _Alpha, ("p", "gamma"): _NormGamma}  # operations that save nothing
-OPS: dict[str, Any] = {
-    name: _KINDS[op.params if op.native == "nothing" else op.native](name)
-    for name, op in reference.OPS.items()
-    if op.native is not None
-}
+
+
+def _kernel(name: str, op: reference.Op) -> _Rows:
+    kind = op.params if op.native == "nothing" else op.native
+    if kind not in _KINDS:
+        raise TypeError(f"{name}: no class in _KINDS calls a kernel with {kind}; known: {', '.join(map(str, _KINDS))}")
+    return _KINDS[kind](name)
+
+
+OPS: dict[str, Any] = {name: _kernel(name, op) for name, op in reference.OPS.items() if op.native is not None}
 STRUCTURED = {name: _Sparsemap(name) for name in ("sparsemap_sequence", "sparsemap_matching")}

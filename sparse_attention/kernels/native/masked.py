@@ -17,10 +17,16 @@ from .memory import ByType, address, dense, nowhere
 
 LOWEST_ALPHA = 1.0001  # the reference handles smaller alpha; see `native._Alpha`
 
+_UNKNOWN_OPERATION = 6
 _P, _N, _R, _I = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
 _REST: list[Any] = [_P, _N, _N, _P, _R, _P, _R, _N, _N, _I]
 _forward, _backward = ByType(), ByType()
 _numbers: dict[str, int] = {}  # the numbers of the operations in api.cpp
+
+
+def takes(op: str) -> bool:
+    """True if the C++ function for masks has this operation; call it once a library is loaded."""
+    return op in _numbers
 
 
 def bind(library: ctypes.CDLL, dtype: torch.dtype) -> None:
@@ -70,14 +76,19 @@ class Masked(NamedTuple):
         at = self.low // self.outer * self.inner + self.low % self.inner
         return few.masked_fill(~self.kept.view(-1, x.shape[-1])[at], -torch.inf)
 
+    def _fail(self, status: int, x: Tensor) -> None:
+        if status == _UNKNOWN_OPERATION:
+            raise RuntimeError(f"api.cpp lists {self.op} in masked_operations but has no case for it")
+        raise MemoryError(f"no working memory for rows of {x.shape[-1]} scores; use fewer threads or shorter rows")
+
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Rows ``x [R, n]`` -> attention ``[R, n]``, and for oscarmax the blocks."""
         x = dense(x)
         p = torch.empty_like(x)
         ids = torch.empty_like(x, dtype=torch.int32) if self.op == "oscarmax" else None
         pointers = (x.data_ptr() or nowhere(x), p.data_ptr(), None if ids is None else ids.data_ptr())
-        if _forward[x.dtype](_numbers[self.op], *pointers, *self._arguments(*x.shape)) > 1:
-            raise MemoryError(f"no working memory for rows of {x.shape[-1]} scores; use fewer threads or shorter rows")
+        if (status := _forward[x.dtype](_numbers[self.op], *pointers, *self._arguments(*x.shape))) > 1:
+            self._fail(status, x)
         if self.low is not None and isinstance(self.first, Tensor):
             p[self.low] = REFERENCE["entmax"].forward(self._few(x), alpha=self.first[self.low, None])[0]
         return p, ids
@@ -95,8 +106,9 @@ class Masked(NamedTuple):
         given = [None if t is None else address(t, p.dtype, p.numel()) for t in (g, x, p)]
         blocks = None if ids is None else address(ids, torch.int32, p.numel())
         made = [None if t is None else t.data_ptr() for t in (dx, *slopes)]
-        if _backward[p.dtype](_numbers[self.op], *given, blocks, *made, *self._arguments(*p.shape)) > 1:
-            raise MemoryError(f"no working memory for rows of {p.shape[-1]} scores; use fewer threads or shorter rows")
+        called = _numbers[self.op], *given, blocks, *made, *self._arguments(*p.shape)
+        if (status := _backward[p.dtype](*called)) > 1:
+            self._fail(status, p)
         return dx, (slopes[0], slopes[1])
 
 

@@ -11,6 +11,7 @@ import torch
 
 import sparse_attention as sa
 from sparse_attention.kernels import native
+from sparse_attention.kernels import reference as reference_kernels
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -276,3 +277,17 @@ def test_threads_do_not_change_the_result() -> None:
     for one, two in zip(*results, strict=True):
         # Rows share slabs with other rows then, which may add a Newton step.
         torch.testing.assert_close(one, two, rtol=0, atol=5e-7)
+
+
+def test_a_function_that_api_cpp_does_not_export_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_libraries", {})
+    monkeypatch.setattr(native, "_failed", False)
+    monkeypatch.setitem(native.OPS, "mymax", native._Gamma("mymax"))
+    with pytest.warns(RuntimeWarning, match=r"mymax_forward.*Add the missing function to kernels/native/src/api\.cpp"):
+        assert not native._load(torch.float32)
+
+
+def test_hyperparameters_that_no_class_takes_are_named() -> None:
+    op = reference_kernels.OPS["sparsemax"]._replace(params=("beta",))
+    with pytest.raises(TypeError, match=r"mymax: no class in _KINDS.*\('beta',\).*\('gamma',\)"):
+        native._kernel("mymax", op)

@@ -161,6 +161,8 @@ def test_too_little_fertility_without_a_sink_is_told(fertile, sentences):
 def test_places_say_who_gives_fertilities():
     assert problems({"name": "fertility_sparsemax"}, lstm_fertility.PLACES) == []
     assert "needs fertility" in problems({"name": "fertility_sparsemax"}, lstm.PLACES)[0]
+    (told,) = problems({"name": "fertility_sparsemax"}, lstm.PLACES, "seq2seq")
+    assert told.endswith("; models that provide it: lstm_fertility")
     told = problems({"name": "constrained_sparsemax"}, lstm_fertility.PLACES)[0]
     assert "needs bounds" in told and "fertility_softmax, fertility_sparsemax" in told
     node = {"mapping": {"name": "softmax"}, "model": {"fertility": "guided"}}

@@ -1,7 +1,7 @@
 // The C interface, for one type: compiled with -DSPARSE_ATTENTION_TYPE=float and =double into two libraries, since most
 // programs need only the first. Arrays are contiguous, [rows, n]; the returned Status is
 // ok (0), has_excluded (1, fusedmax only), out_of_memory (2), no_structure or not_converged (3, 4, sparsemap only),
-// doubtful_bounds (5, constrained_sparsemax only). The Python side is ../__init__.py.
+// doubtful_bounds (5, constrained_sparsemax only), unknown_operation (6, with a mask only). The Python side is ../__init__.py.
 #include "cone.h"
 #include "constrained.h"
 #include "fusedmax.h"
@@ -65,7 +65,9 @@ EXPORT int masked_forward(int op, const T* x, T* p, int32_t* id, const uint8_t* 
     case 2: return sa::pnormmax_forward(x, p, mask, a, b, rows, n, threads);
     case 3: return sa::fusedmax_forward(x, p, a, b, rows, n, threads);
     case 4: return sa::oscarmax_forward(x, p, id, a, b, rows, n, threads);
-    default: return sa::cone_forward(x, p, mask, a, op == 6, rows, n, threads);
+    case 5: return sa::cone_forward(x, p, mask, a, false, rows, n, threads);
+    case 6: return sa::cone_forward(x, p, mask, a, true, rows, n, threads);
+    default: return sa::unknown_operation;
   }
 }
 EXPORT int masked_backward(int op, const T* g, const T* x, const T* p, const int32_t* id, T* dx, double* dfirst,
@@ -79,7 +81,9 @@ EXPORT int masked_backward(int op, const T* g, const T* x, const T* p, const int
     case 2: return sa::pnormmax_backward(g, p, dx, a, b, dfirst, dsecond, rows, n, threads);
     case 3: return sa::fusedmax_backward(g, p, x, dx, b, dfirst, dsecond, rows, n, threads);
     case 4: return sa::oscarmax_backward(g, x, id, dx, b, dfirst, dsecond, rows, n, threads);
-    default: return sa::cone_backward(g, x, p, dx, mask, a, dfirst, op == 6, rows, n, threads);
+    case 5: return sa::cone_backward(g, x, p, dx, mask, a, dfirst, false, rows, n, threads);
+    case 6: return sa::cone_backward(g, x, p, dx, mask, a, dfirst, true, rows, n, threads);
+    default: return sa::unknown_operation;
   }
 }
 EXPORT int constrained_sparsemax_forward(const T* x, const T* u, T* p, T* threshold, int64_t rows, int64_t n,

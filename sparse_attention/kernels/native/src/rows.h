@@ -6,7 +6,8 @@
 
 namespace sa {
 
-enum Status : int { ok = 0, has_excluded = 1, out_of_memory = 2, no_structure = 3, not_converged = 4, doubtful_bounds = 5 };
+enum Status : int { ok = 0, has_excluded = 1, out_of_memory = 2, no_structure = 3, not_converged = 4, doubtful_bounds = 5,
+                    unknown_operation = 6 };
 
 // Keeps one copy of each kernel in the library, instead of one per branch below.
 template <class Body>
