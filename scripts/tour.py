@@ -1,8 +1,8 @@
-"""`make tour`: run docs/library.md, write the output of its code into it, and make its notebook and its pictures.
+"""`make tour`: run docs/start/library.md, write the output of its code into it, and make its notebook and its pictures.
 
     python scripts/tour.py
 
-Next: read docs/library.md, or open docs/library.ipynb in Jupyter
+Next: read docs/start/library.md, or open docs/start/library.ipynb in Jupyter
 """
 
 from _entry import ROOT, command
@@ -13,4 +13,4 @@ def main() -> None:
     from tasks.commands import tour
 
     tour.write(ROOT / "docs")
-    print("written: docs/library.md, docs/library.ipynb, docs/figures; `git diff` shows what changed")
+    print("written: docs/start/library.md, docs/start/library.ipynb, docs/figures; `git diff` shows what changed")

@@ -69,12 +69,12 @@ def write(results: Path) -> int:
             print(f"{'':13} {_why(one)}")
     path = Path(outputs_folder()) / "claims.json"
     write_atomic(path, (json.dumps([one.values() for one in found], indent=1, ensure_ascii=False) + "\n").encode())
-    print(f"{_count(found)}\nclaims: {path}; the page with pictures: docs/claims.md")
+    print(f"{_count(found)}\nclaims: {path}; the page with pictures: docs/results/claims.md")
     return 0
 
 
 def page(found: Sequence[Outcome]) -> str:
-    """docs/claims.md."""
+    """docs/results/claims.md."""
     lines = [
         f"| {one.claim.paper} | [{one.claim.claim}](#{_anchor(i)}) | {one.outcome} | {_effect(one)} | {one.part.n or ''} | {_power(one)} |"
         for i, one in enumerate(found, 1)

@@ -124,7 +124,7 @@ def pages() -> dict[str, str]:
     package = Path(sa.__file__).read_text(encoding="utf-8")
     return {
         "sparse_attention/__init__.py": _listed(package, specs),
-        **{f"docs/mappings/{s.name}.md": page(s) for s in specs},
-        "docs/mappings/README.md": INDEX.format(rows),
+        **{f"docs/reference/mappings/{s.name}.md": page(s) for s in specs},
+        "docs/reference/mappings/README.md": INDEX.format(rows),
         "sparse_attention/__init__.pyi": STUBS.format("\n".join(imports)) + "".join(map(_stub, specs)),
     }

@@ -1,4 +1,4 @@
-"""docs/coming_from.md and docs/losses.md: every line of the tables runs, and both columns give the same numbers."""
+"""docs/start/coming_from.md and docs/guides/losses.md: every line of the tables runs, and both columns give the same numbers."""
 
 from __future__ import annotations
 
