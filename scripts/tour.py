@@ -12,5 +12,5 @@ from _entry import ROOT, command
 def main() -> None:
     from tasks.commands import tour
 
-    tour.write(ROOT / "docs")
-    print("written: docs/start/library.md, docs/start/library.ipynb, docs/figures; `git diff` shows what changed")
+    tour.write(ROOT / "docs" / "start")
+    print("written: docs/start/library.md, docs/start/library.ipynb, docs/start/figures; `git diff` shows what changed")

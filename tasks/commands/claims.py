@@ -31,7 +31,7 @@ HEAD = """\
 *Effect*: the mean difference between two rows, in the metric's unit, for the comparison with the least evidence for the claim. *n*: its seeds.
 *Power*: the chance that n seeds support the claim, at the spread of earlier runs. A claim is *supported* or *contradicted* if one-sided tests
 at 5 % show that the difference is on one side of the margin; the interval covers the sampling of seeds and of test examples. A row that had not
-converged decides nothing, nor does a table in which attention is worth little ([how it works](../repro/tables/claims.py)).
+converged decides nothing, nor does a table in which attention is worth little ([how it works](../../repro/tables/claims.py)).
 """
 
 

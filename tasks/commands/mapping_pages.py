@@ -22,8 +22,8 @@ INDEX = """# Mappings
 |---|---|---|---|
 {}
 
-A mapping of your own, stateful or not: [own](own.md). More on densities: [continuous](../continuous.md); on structures and
-factors of your own: [structured](../structured.md). Laha's table of properties: `make properties-table`. `make pages` writes
+A mapping of your own, stateful or not: [own](own.md). More on densities: [continuous](../../guides/continuous.md); on structures and
+factors of your own: [structured](../../guides/structured.md). Laha's table of properties: `make properties-table`. `make pages` writes
 the pages of this folder but own.md.
 """
 STUBS = '''"""Types of the package, written by `make pages`: checkers do not see what the registry makes."""
