@@ -76,6 +76,8 @@ gpu-proof: ## test this machine's GPU: PART=kernels|training|table; without .ven
 	@$(if $(WHEELS),$(PYTHON),$(BIN)/python) scripts/gpu_proof.py $(or $(PART),kernels) $(if $(WHEELS),--wheels $(WHEELS)) $(ARGS)
 wheel: setup ## build a wheel with compiled CPU kernels for Linux in dist/: installs without a compiler
 	@$(RUN)/wheel.py $(ARGS)
+docs: setup ## build the documentation site into build/site; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 pages: setup ## write docs/reference/mappings and the type stubs from the registry
 	@$(RUN)/pages.py
 tour: setup ## run docs/start/library.md and write its output, notebook and pictures
@@ -117,5 +119,5 @@ clean: ## remove the environment and caches; keep finished cells (outputs/) and 
 help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
-.PHONY: help setup $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures summary verify demo \
+.PHONY: help setup docs $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures summary verify demo \
 	data wheel bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages tour test test-cpus test-slow test-slurm test-fresh crash-test mutants golden lint types lock clean
