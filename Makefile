@@ -60,25 +60,27 @@ data: setup ## list the data sets; make data-imdb fetches one, ARGS='verify imdb
 	@$(RUN)/data.py $(or $(ARGS),list)
 data-%: setup
 	@$(RUN)/data.py fetch $* $(ARGS)
-claims: setup ## test the papers' claims on the records of docs/results; writes outputs/claims.json (docs/claims.md)
+claims: setup ## test the papers' claims on the records of docs/results; writes outputs/claims.json (docs/results/claims.md)
 	@$(RUN)/claims.py $(ARGS)
-bench: setup ## time the kernels against torch.softmax and installed peers; writes docs/benchmarks.md
+bench: setup ## time the kernels against torch.softmax and installed peers; writes docs/reference/benchmarks.md
 	@$(RUN)/bench.py $(ARGS)
-bench-attention: setup ## time sa.sparse_attention against torch's attention, and decoding; writes its section of docs/benchmarks.md
+bench-attention: setup ## time sa.sparse_attention against torch's attention, and decoding; writes its section of docs/reference/benchmarks.md
 	@$(RUN)/bench_attention.py $(ARGS)
 bench-lm: setup ## train a causal language model over 4,096 bytes with softmax, sparsemax and entmax 1.5; writes docs/results/language_model.md
 	@$(RUN)/language_model.py $(ARGS)
-bench-training: setup ## time training and beam search of every mapping against softmax and plain loops; writes its section of docs/benchmarks.md
+bench-training: setup ## time training and beam search of every mapping against softmax and plain loops; writes its section of docs/reference/benchmarks.md
 	@$(RUN)/bench_training.py $(ARGS)
 gpu-wheels: setup ## collect in WHEELS (default wheels) the packages that gpu-proof needs on a machine with torch and without a network
 	@$(RUN)/gpu_proof.py collect --wheels $(or $(WHEELS),wheels) $(ARGS)
-gpu-proof: ## test this machine's GPU: PART=kernels|training|table; without .venv: WHEELS=folder PYTHON=python3 (docs/gpu.md)
+gpu-proof: ## test this machine's GPU: PART=kernels|training|table; without .venv: WHEELS=folder PYTHON=python3 (docs/reference/gpu.md)
 	@$(if $(WHEELS),$(PYTHON),$(BIN)/python) scripts/gpu_proof.py $(or $(PART),kernels) $(if $(WHEELS),--wheels $(WHEELS)) $(ARGS)
 wheel: setup ## build a wheel with compiled CPU kernels for Linux in dist/: installs without a compiler
 	@$(RUN)/wheel.py $(ARGS)
-pages: setup ## write docs/mappings and the type stubs from the registry
+docs: setup ## build the documentation site into build/site; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+pages: setup ## write docs/reference/mappings and the type stubs from the registry
 	@$(RUN)/pages.py
-tour: setup ## run docs/library.md and write its output, notebook and pictures
+tour: setup ## run docs/start/library.md and write its output, notebook and pictures
 	@$(RUN)/tour.py
 
 ##                tests
@@ -117,5 +119,5 @@ clean: ## remove the environment and caches; keep finished cells (outputs/) and 
 help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
-.PHONY: help setup $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures summary verify demo \
+.PHONY: help setup docs $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures summary verify demo \
 	data wheel bench bench-attention bench-lm bench-training gpu-wheels gpu-proof pages tour test test-cpus test-slow test-slurm test-fresh crash-test mutants golden lint types lock clean

@@ -286,7 +286,7 @@ def measure(
 
 
 def markdown(tables: Sequence[Table], sizes: Sizes, device: str, machine: str) -> str:
-    """The section for docs/benchmarks.md; ratios below their goal are bold."""
+    """The section for docs/reference/benchmarks.md; ratios below their goal are bold."""
     lines = [
         SECTION, "",
         f"Speeds are ratios; higher is better. Each row compares a mapping with softmax (goal {GOALS['mapping']}), the last row softmax with a hand-written loop",

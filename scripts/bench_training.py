@@ -1,6 +1,6 @@
-"""Time training and beam search of every mapping against softmax, and softmax against plain loops; write docs/benchmarks.md.
+"""Time training and beam search of every mapping against softmax, and softmax against plain loops; write docs/reference/benchmarks.md.
 
-    --models     as in docs/benchmarks.md (default all)   --mappings   (default: all that need only scores)
+    --models     as in docs/reference/benchmarks.md (default all)   --mappings   (default: all that need only scores)
     --turns      for each implementation (default 40)     --device     cpu or cuda
     --words      vocabulary size (default 2000)           --batch      sentences (default 32)
     --threads    torch threads (default 1)                --output     file with the section; - only prints
@@ -19,7 +19,7 @@ from _entry import ROOT, command
 @command
 def main(
     *, models: list[str] = (), mappings: list[str] = (), turns: int = 40, device: Literal["cpu", "cuda"] = "cpu", threads: int = 1,
-    words: int = 2000, batch: int = 32, output: str = str(ROOT / "docs/benchmarks.md"),
+    words: int = 2000, batch: int = 32, output: str = str(ROOT / "docs/reference/benchmarks.md"),
 ) -> None:  # fmt: skip
     os.environ["OMP_NUM_THREADS"] = str(threads)  # before torch is imported
     from benchmarks import commands

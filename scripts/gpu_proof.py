@@ -1,4 +1,4 @@
-"""Test the library on this machine's GPU, in parts of less than ten minutes each; write the results; see docs/gpu.md.
+"""Test the library on this machine's GPU, in parts of less than ten minutes each; write the results; see docs/reference/gpu.md.
 
     python scripts/gpu_proof.py collect|kernels|training|table [options] [overrides of scripts/reproduce.py, for table]
 

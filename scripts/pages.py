@@ -1,4 +1,4 @@
-"""`make pages`: write docs/mappings, type stubs and the mappings in the package's docstring, all from the registry."""
+"""`make pages`: write docs/reference/mappings, type stubs and the mappings in the package's docstring, all from the registry."""
 
 from _entry import ROOT, command
 
@@ -10,5 +10,5 @@ def main() -> None:
     for name, text in pages().items():
         (ROOT / name).write_text(text, encoding="utf-8")
     print(
-        "written: docs/mappings, sparse_attention/__init__.pyi, the docstring of sparse_attention/__init__.py; `git diff` shows what changed"
+        "written: docs/reference/mappings, sparse_attention/__init__.pyi, the docstring of sparse_attention/__init__.py; `git diff` shows what changed"
     )

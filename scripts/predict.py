@@ -12,7 +12,7 @@
 
 Examples: echo "Un chien ." | python scripts/predict.py translation/sparsemax,seed=1 --heat decode.beam=10
           python scripts/predict.py models/sparsemax --attention weights.safetensors < sentences.txt
-          python scripts/predict.py imdb/sparsemax --svg drawings < reviews.txt      # docs/predict.md has more
+          python scripts/predict.py imdb/sparsemax --svg drawings < reviews.txt      # docs/guides/predict.md has more
 """
 
 from pathlib import Path

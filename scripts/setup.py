@@ -2,7 +2,7 @@
 
     make setup                                  the packages of requirements.lock: 3 GB to fetch, 6.5 GB on disk, about 3 minutes
     make setup PYTHON=/path/to/python3.13       with this interpreter
-    make setup TORCH=cpu TORCH_INDEX=ADDRESS    torch without CUDA, from an index of your choice: a tenth of that (docs/install.md)
+    make setup TORCH=cpu TORCH_INDEX=ADDRESS    torch without CUDA, from an index of your choice: a tenth of that (docs/start/install.md)
     make setup LOCKED=0                         newer packages allowed by pyproject.toml; tables will say "not the locked set"
 
 You can stop it and start it again at any time.

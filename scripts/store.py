@@ -11,7 +11,7 @@ Examples: python scripts/store.py verify; python scripts/store.py export cells.t
           python scripts/store.py import cells.tar paths.outputs=/data/outputs
 
 Damaged cells are never deleted; the next run that needs a damaged cell moves it aside and trains it again
-(docs/store.md).
+(docs/reference/store.md).
 """
 
 from typing import Literal

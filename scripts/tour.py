@@ -1,8 +1,8 @@
-"""`make tour`: run docs/library.md, write the output of its code into it, and make its notebook and its pictures.
+"""`make tour`: run docs/start/library.md, write the output of its code into it, and make its notebook and its pictures.
 
     python scripts/tour.py
 
-Next: read docs/library.md, or open docs/library.ipynb in Jupyter
+Next: read docs/start/library.md, or open docs/start/library.ipynb in Jupyter
 """
 
 from _entry import ROOT, command
@@ -12,5 +12,5 @@ from _entry import ROOT, command
 def main() -> None:
     from tasks.commands import tour
 
-    tour.write(ROOT / "docs")
-    print("written: docs/library.md, docs/library.ipynb, docs/figures; `git diff` shows what changed")
+    tour.write(ROOT / "docs" / "start")
+    print("written: docs/start/library.md, docs/start/library.ipynb, docs/start/figures; `git diff` shows what changed")

@@ -5,7 +5,7 @@
     python scripts/train.py -m task=toy 'mapping=glob(*)' --plan                                 cells and hours; nothing is run
     python scripts/train.py -m experiment=laha2018_table2 seed=1,2                               a table of a paper
 
-See docs/sweeps.md for everything else.
+See docs/guides/sweeps.md for everything else.
 """
 
 import os

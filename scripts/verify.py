@@ -10,7 +10,7 @@
 
     in=FOLDER (docs/results)   folder of pages and records       draw=N   seed of the draw (default: a new one each day)
 
-docs/verify.md explains what is compared and how, and what is not covered. The records, docs/results/records/*.jsonl,
+docs/reference/verify.md explains what is compared and how, and what is not covered. The records, docs/results/records/*.jsonl,
 are written by scripts/records.py. Since machines differ, a retrained cell agrees if no score in its table differs by
 more than twice its metric's tolerance.
 """

@@ -1,4 +1,4 @@
-"""Send finished cells of the store to wandb, each only once: a run has its cell's id. See docs/loggers.md for the runs.
+"""Send finished cells of the store to wandb, each only once: a run has its cell's id. See docs/guides/loggers.md for the runs.
 
     python scripts/wandb_upload.py [FILTER ...] [logger.wandb.KEY=VALUE ...] [paths.outputs=FOLDER]
 

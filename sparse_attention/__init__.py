@@ -13,7 +13,7 @@ as masked; a NaN affects only its own row. float16 and bfloat16 inputs are compu
 have gradients, and so do hyperparameters given as tensors; these gradients can be differentiated again. torch.compile
 and torch.func.vmap work.
 
-Public names (for details, see `help(sa.entmax)` or `help(sa.losses)`; docs/library.md is a 15-minute tour):
+Public names (for details, see `help(sa.entmax)` or `help(sa.losses)`; docs/start/library.md is a 15-minute tour):
 
     rows         softmax sparsemax entmax pnormmax fusedmax oscarmax sparsegen_lin sparsegen_exp sparsegen_sq
                  sparsecone sparsehourglass sum_normalization sum_normalization_pp spherical_softmax hardmax

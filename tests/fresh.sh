@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 FRESH=${FRESH:-/var/tmp/fresh}
 CACHE=${CACHE-$FRESH/cache}
-PACKAGES="python3 python3-venv git make"  # what docs/install.md names
+PACKAGES="python3 python3-venv git make"  # what docs/start/install.md names
 CERTIFICATES=/etc/ssl/certs/ca-certificates.crt
 at=""
 

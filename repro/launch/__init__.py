@@ -1,4 +1,4 @@
-"""Run cells with the launcher that the configuration selects (docs/cluster.md).
+"""Run cells with the launcher that the configuration selects (docs/guides/cluster.md).
 
     local    one process per cell on this machine, forked from a fork server (`repro.launch.pool`)
     joblib   joblib's workers on this machine; each worker runs many cells

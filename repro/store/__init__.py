@@ -9,7 +9,7 @@
 A training's folder and an evaluation's folder are called levels. `manifest.json` lists every file of its own level with
 its sha256. It is written last, so a level with a manifest is finished. If the files of a finished level differ from its
 manifest, the level is damaged: the error names it, and the next run moves it aside and makes it again, so no finished
-level is deleted. `claim` is the lock. docs/store.md has the rules for several processes and machines.
+level is deleted. `claim` is the lock. docs/reference/store.md has the rules for several processes and machines.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Lock files that allow one writer per folder: a heartbeat touches the lock, and a dead process loses its lock.
 
-docs/store.md has the rules and the assumptions about the file system. Libraries such as filelock are not used, because
+docs/reference/store.md has the rules and the assumptions about the file system. Libraries such as filelock are not used, because
 a lock must work over NFS, be released when its process dies, and go to exactly one successor.
 
 A lock is never incomplete: it is written to a temporary file and hard-linked into place, which fails if a lock exists

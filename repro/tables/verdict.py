@@ -182,7 +182,7 @@ def _departures(column: Column, row: Row, printed: Published, against: str, slot
             reasons.append(f"mapping {used} where the paper has {printed.mapping}")
         elif config["mapping"].get("mode", "paper") != "paper":  # other modes use a formula that is known to differ
             mode = config["mapping"]["mode"]
-            reasons.append(f"{used} is computed with mode={mode}; the printed numbers are of mode=paper (docs/errata)")
+            reasons.append(f"{used} is computed with mode={mode}; the printed numbers are of mode=paper (docs/reference/errata)")
         if printed.differs:
             reasons.append(printed.differs)
         for key, value in printed.settings.items():

@@ -35,7 +35,7 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
 
     Either the kernel cannot take the tensors, or it would be slower than the composition.
 
-    The limits are the sizes at which both are equally fast (d = 64, one thread, AVX-512; docs/attention.md). The kernel
+    The limits are the sizes at which both are equally fast (d = 64, one thread, AVX-512; docs/guides/attention.md). The kernel
     packs the keys and takes 60 microseconds per call; its advantage is larger in the gradient than in the forward pass.
     """
     if _kernel(q) is gpu:

@@ -3,7 +3,7 @@ r"""Oscarmax: :math:`p = \arg\min_{p \in \Delta} \frac12\|p - x/\gamma\|^2 + \la
 The penalty encourages clusters of equal weight, at any positions (Niculae & Blondel 2017, sec. 3.2). ``mode="exact"``
 solves this problem for scores of any sign: sort them, subtract :math:`\lambda(d - i)` from the i-th largest, apply
 isotonic regression, then sparsemax. ``mode="paper"`` follows Prop. 2 as printed (and the authors' code): the OSCAR prox
-on |x|, then sparsemax. This is correct only while the prox stays positive (``docs/errata/niculae_oscarmax.py``). With
+on |x|, then sparsemax. This is correct only while the prox stays positive (``docs/reference/errata/niculae_oscarmax.py``). With
 N(0, 1) scores, n = 10 and lam = .01, half of the rows differ from the exact solution, by up to .05; with N(0, .1^2)
 scores and n = 30, nearly all rows differ, by up to .18. ``paper`` does not compile as one graph. Cost O(n log n).
 

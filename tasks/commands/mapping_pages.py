@@ -22,8 +22,8 @@ INDEX = """# Mappings
 |---|---|---|---|
 {}
 
-A mapping of your own, stateful or not: [own](own.md). More on densities: [continuous](../continuous.md); on structures and
-factors of your own: [structured](../structured.md). Laha's table of properties: `make properties-table`. `make pages` writes
+A mapping of your own, stateful or not: [own](own.md). More on densities: [continuous](../../guides/continuous.md); on structures and
+factors of your own: [structured](../../guides/structured.md). Laha's table of properties: `make properties-table`. `make pages` writes
 the pages of this folder but own.md.
 """
 STUBS = '''"""Types of the package, written by `make pages`: checkers do not see what the registry makes."""
@@ -124,7 +124,7 @@ def pages() -> dict[str, str]:
     package = Path(sa.__file__).read_text(encoding="utf-8")
     return {
         "sparse_attention/__init__.py": _listed(package, specs),
-        **{f"docs/mappings/{s.name}.md": page(s) for s in specs},
-        "docs/mappings/README.md": INDEX.format(rows),
+        **{f"docs/reference/mappings/{s.name}.md": page(s) for s in specs},
+        "docs/reference/mappings/README.md": INDEX.format(rows),
         "sparse_attention/__init__.pyi": STUBS.format("\n".join(imports)) + "".join(map(_stub, specs)),
     }

@@ -35,7 +35,7 @@ RATES = {
     "multilabel": 0.0013,
 }  # fmt: skip
 OWN = ("profile", "seeds", "add", "rows", "columns")  # arguments of this command; everything else is Hydra's
-DOCS = compose.ROOT / "docs" / "tasks"
+DOCS = compose.ROOT / "docs" / "reference" / "tasks"
 TOOLS = plans.Tools(lambda overrides, user: {}, compose.module_of, compose.with_data, Progress, (DataError,))
 POLL_SECONDS = 5.0
 Slots = tuple[Experiment, list[plans.Wanted], list[str]]

@@ -149,7 +149,7 @@ def first_trouble(torch: str) -> str:
         and not (any(VENV.glob("lib/*/site-packages/torch-*.dist-info")) and usable())
     ):
         return (
-            "TORCH=cpu needs TORCH_INDEX=ADDRESS, the index of torch's CPU wheels (docs/install.md says where torch names it); "
+            "TORCH=cpu needs TORCH_INDEX=ADDRESS, the index of torch's CPU wheels (docs/start/install.md says where torch names it); "
             "for torch with CUDA run `make clean` first"
         )
     if not os.access(ROOT, os.W_OK):
@@ -168,7 +168,7 @@ def first_trouble(torch: str) -> str:
     ):
         free = shutil.disk_usage(place).free / 1e9
         if free < need:
-            smaller = "" if torch else f" (without a GPU, TORCH=cpu needs {NEEDED['cpu']}: docs/install.md)"
+            smaller = "" if torch else f" (without a GPU, TORCH=cpu needs {NEEDED['cpu']}: docs/start/install.md)"
             return f"{free:.1f} GB are free in {place}, {need:.0f} are needed for {what}: make room there, or {elsewhere}{smaller}"
     return ""
 

@@ -1,4 +1,4 @@
-"""`make tour`: run the tour of the library, docs/library.md, make a notebook of it and draw its pictures."""
+"""`make tour`: run the tour of the library, docs/start/library.md, make a notebook of it and draw its pictures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAPPINGS = {
 
 
 def write(docs: Path) -> None:
-    """Run docs/library.md and write it with the output of its code; also write its notebook and its pictures."""
+    """Run docs/start/library.md and write it with the output of its code; also write its notebook and its pictures."""
     page = run((docs / "library.md").read_text(encoding="utf-8"))
     (docs / "library.md").write_text(page, encoding="utf-8")
     (docs / "library.ipynb").write_text(notebook(page), encoding="utf-8")
@@ -46,7 +46,7 @@ def run(page: str) -> str:
     def printed(block: re.Match[str]) -> str:
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            exec(compile(block[1], "docs/library.md", "exec"), names)
+            exec(compile(block[1], "docs/start/library.md", "exec"), names)
         said = f"\n```text\n{out.getvalue()}```\n" if out.getvalue() else ""
         return f"```python\n{block[1]}```\n{said}"
 

@@ -90,10 +90,10 @@ def expected(results: Path = RESULTS) -> Expected:
         if made.sweep and (results / "sweeps" / made.sweep).is_dir():
             for name, content in made.files.items():
                 (found.drawn if name.endswith(".svg") else found.files)[f"sweeps/{made.sweep}/{name}"] = content
-    if (results.parent / "claims.md").is_file():
+    if (results / "claims.md").is_file():
         tested = claims.of_tables(built)
-        found.files["../claims.md"] = claims.page(tested)
-        found.drawn |= {f"../{name}": picture for name, picture in claims.pictures(tested).items()}
+        found.files["claims.md"] = claims.page(tested)
+        found.drawn |= claims.pictures(tested)
     _of_code(results, found)
     return found
 
@@ -114,7 +114,7 @@ def _of_code(results: Path, found: Expected) -> None:
             if (results / "figures" / f"{figure.name}.csv").is_file():
                 drawn = paper_figures.drawn(figure).items()
                 found.drawn |= {f"figures/{name}": content.decode() for name, content in drawn}
-    models = results.parent / "transformers_models.md"
+    models = results.parent / "guides" / "transformers_models.md"
     if models.is_file() and (passed := re.search(r"(\d+) of \d+ pass", models.read_text(encoding="utf-8"))):
         found.quoted.append(f"tried with {passed[1]} architectures")
 

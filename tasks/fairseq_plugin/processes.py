@@ -3,7 +3,7 @@
 On one machine, a cell starts its processes itself; on several machines, a scheduler starts them (`repro.launch.ranks`).
 Each process computes its share of every update (`tasks.config.nodes.shares`), so that an update has as many examples as
 the configuration specifies. The number of processes is still part of a cell's identity, because it changes the order of
-summation and the units that dropout selects. Tested with CPU processes; docs/cluster.md lists what was run on GPUs.
+summation and the units that dropout selects. Tested with CPU processes; docs/guides/cluster.md lists what was run on GPUs.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ERRATA = Path(__file__).resolve().parents[2] / "docs" / "errata"
+ERRATA = Path(__file__).resolve().parents[2] / "docs" / "reference" / "errata"
 SCRIPTS = sorted(ERRATA.glob("*.py"))
 
 

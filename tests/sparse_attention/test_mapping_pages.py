@@ -16,14 +16,14 @@ from sparse_attention import registry
 from tasks.commands import mapping_pages
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ROOT / "docs" / "mappings"
+PAGES = ROOT / "docs" / "reference" / "mappings"
 
 
 def test_committed_files_are_what_make_pages_writes():
     written = mapping_pages.pages()
     stale = [name for name, text in written.items() if (ROOT / name).read_text(encoding="utf-8") != text]
     assert stale == [], "run `make pages`"
-    assert {f"docs/mappings/{path.name}" for path in PAGES.glob("*.md")} - {"docs/mappings/own.md"} == {
+    assert {f"docs/reference/mappings/{path.name}" for path in PAGES.glob("*.md")} - {"docs/reference/mappings/own.md"} == {
         name for name in written if name.endswith(".md")
     }
 
@@ -73,6 +73,6 @@ def test_the_page_on_own_mappings_runs_and_could_be_written(monkeypatch):
     code = "\n".join(re.findall(r"```python\n(.*?)```", (PAGES / "own.md").read_text(encoding="utf-8"), re.S))
     exec(compile(code, "own.md", "exec"), {"__name__": __name__})
     written = mapping_pages.pages()
-    assert "p, state = m.step(scores, state, mask)" in written["docs/mappings/coverage_softmax.md"]
+    assert "p, state = m.step(scores, state, mask)" in written["docs/reference/mappings/coverage_softmax.md"]
     stubs = written["sparse_attention/__init__.pyi"]
     assert "class Powermax(Mapping):" in stubs and "def powermax(scores: Tensor, dim: int = -1, mask:" in stubs

@@ -12,7 +12,7 @@ import torch
 from sparse_attention import registry
 from tasks.commands import tour
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "start"
 PAGE = (DOCS / "library.md").read_text(encoding="utf-8")
 
 

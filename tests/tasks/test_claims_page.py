@@ -1,4 +1,4 @@
-"""docs/claims.md and claims.json: one line, section and picture for each claim."""
+"""docs/results/claims.md and claims.json: one line, section and picture for each claim."""
 
 from __future__ import annotations
 

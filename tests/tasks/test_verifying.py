@@ -43,7 +43,8 @@ def honest(tmp_path_factory):
     for name in ("alpha", "gamma", "lambda", "q"):
         shutil.rmtree(results / "sweeps" / name)
     shutil.copy(recorded.RESULTS.parents[1] / "README.md", root)
-    shutil.copy(recorded.RESULTS.parent / "transformers_models.md", root / "docs")
+    (root / "docs" / "guides").mkdir()
+    shutil.copy(recorded.RESULTS.parent / "guides" / "transformers_models.md", root / "docs" / "guides")
     of = verify.expected(results)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verify, "expected", lambda results: of)

@@ -2,7 +2,7 @@
 
 This is a separate library (``src/attention.cpp``), compiled on first use in a few seconds. For each query, it stores
 only the candidate keys, computes the exact threshold on them, and keeps only the support for the backward pass; see
-docs/kernels.md. Arrays are float32: q [H, n, d], k [G, m, d], v [G, m, e]; query head h reads group ``h // (H // G)``.
+docs/reference/kernels.md. Arrays are float32: q [H, n, d], k [G, m, d], v [G, m, e]; query head h reads group ``h // (H // G)``.
 
     ``alpha``    2.0 for sparsemax, 1.5 for entmax15
     ``causal``   query i sees the keys 0 .. i + m - n: the ends are aligned, as a cache needs (torch aligns the starts)

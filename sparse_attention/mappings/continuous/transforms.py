@@ -3,7 +3,7 @@
 A discrete mapping turns scores into weights. A continuous mapping turns theta, here (mu, sigma), into r = E_p[psi]
 (Martins et al. 2020, Def. 2). There is one function per alpha, for bases on the line and on the plane, and one for a
 mixture of Gaussians that is fitted to discrete weights. The attention layers that use them are `ContinuousAttention1d`,
-`ContinuousAttention2d` and `MultimodalAttention2d`; see [continuous attention](../continuous.md).
+`ContinuousAttention2d` and `MultimodalAttention2d`; see [continuous attention](../../guides/continuous.md).
 
 Forward and backward: ``mappings/continuous/attention1d.py`` and ``mappings/continuous/attention2d.py``; the mixture is
 in ``mappings/continuous/mixture.py``.

@@ -1,4 +1,4 @@
-"""docs/coming_from.md and docs/losses.md: every line of the tables runs, and both columns give the same numbers."""
+"""docs/start/coming_from.md and docs/guides/losses.md: every line of the tables runs, and both columns give the same numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from sparse_attention.integrations import entmax, torchsparseattn
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "start"
 PAGE = (DOCS / "coming_from.md").read_text(encoding="utf-8")
 LINES = re.findall(r"^\| `(.+?)` \| `(.+?)` \|$", PAGE, re.M)
 
@@ -51,6 +51,6 @@ def test_the_tables_leave_no_function_out():
 
 def test_the_page_on_losses_runs():
     found: dict[str, Any] = {}
-    for block in blocks((DOCS / "losses.md").read_text(encoding="utf-8")):
+    for block in blocks((DOCS.parent / "guides" / "losses.md").read_text(encoding="utf-8")):
         exec(block, found)
     assert found["y"].shape == (4, 30) and found["loss"].ndim == 0

@@ -1,4 +1,4 @@
-"""Every architecture of transformers that attends by its interface, tiny and random; docs/transformers_models.md is their list.
+"""Every architecture of transformers that attends by its interface, tiny and random; docs/guides/transformers_models.md is their list.
 
 ``TRANSFORMERS_MODELS=record pytest -m slow tests/sparse_attention/integrations/test_transformers_zoo.py`` writes it.
 """
@@ -18,7 +18,7 @@ import sparse_attention as sa
 transformers = pytest.importorskip("transformers")
 zoo = importlib.import_module("zoo")  # beside this file
 
-PAGE = Path(__file__).parents[3] / "docs" / "transformers_models.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "transformers_models.md"
 HEAD = """# Architectures of transformers {version}
 
 Every model type of transformers {version} whose code uses the attention interface was tried, as a tiny random model: {passed} of {all} pass.

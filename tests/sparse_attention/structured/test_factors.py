@@ -159,7 +159,7 @@ def test_a_factor_of_ones_own():
 
 
 def test_the_page_runs():
-    page = (Path(__file__).parents[3] / "docs" / "structured.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "guides" / "structured.md").read_text(encoding="utf-8")
     names: dict = {}
     exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.S)), names)
     assert names["found"].weights.shape == names["found"].structures.shape[:2] and names["found"].gap.shape == (8,)

@@ -1,4 +1,4 @@
-"""Every command of docs/own_data.md is run, on small files such as the page describes, with the smallest models."""
+"""Every command of docs/guides/own_data.md is run, on small files such as the page describes, with the smallest models."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def write(folder, rng: random.Random) -> None:
 
 @pytest.fixture(scope="module")
 def commands(root):
-    page = (root / "docs" / "own_data.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "guides" / "own_data.md").read_text(encoding="utf-8")
     found = [
         shlex.split(line)
         for block in re.findall(r"^```sh\n(.*?)^```$", page, re.M | re.S)
