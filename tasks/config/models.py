@@ -12,14 +12,13 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
-import sparse_attention as sa
-from sparse_attention.describe import LEARNED
 from tasks.config.options import OptionsError, near, read, short
+
+if TYPE_CHECKING:  # torch is imported only when a configuration's names are known to be right
+    import torch
+    from torch import nn
 
 NOT_PARAMETERS = ("name", "at", "grid")
 
@@ -79,6 +78,9 @@ def nodes_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[st
 
 def problems(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> list[str]:
     """Reasons why mappings do not fit the model's places, one sentence each; empty if they fit."""
+    import sparse_attention as sa
+    from sparse_attention.describe import LEARNED
+
     found = []
     try:
         nodes = nodes_at(mapping, places)
@@ -124,6 +126,8 @@ def parameters(node: Mapping[str, Any]) -> dict[str, Any]:
 
 def mappings_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, nn.Module]:
     """Place -> the module of the mapping used there."""
+    import sparse_attention as sa
+
     return {place: sa.make(node["name"], **parameters(node)) for place, node in nodes_at(mapping, places).items()}
 
 
@@ -138,6 +142,10 @@ def build(family: str, model: Mapping[str, Any], mapping: Mapping[str, Any], *gi
 
 def learned(model: nn.Module) -> dict[str, float]:
     """Mapping parameters learned by a model: name -> mean over places, layers and heads."""
+    import torch
+
+    import sparse_attention as sa
+
     found: dict[str, list[torch.Tensor]] = {}
     for part in model.modules():
         for name, value in part.learned().items() if isinstance(part, sa.Mapping) else ():

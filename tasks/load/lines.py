@@ -76,6 +76,8 @@ def parsed(raw: bytes, model: Loaded, where: str = "standard input") -> list[Any
         if model.name == "multilabel":
             found.append(_vector(text, number, model.encoding.features, where))
             continue
+        if not text.strip():
+            print(f"line {number} is empty: its output answers no input", file=sys.stderr)
         parts = text.split("\t")
         if len(names) > 1 and len(parts) != len(names):
             raise DataError(
