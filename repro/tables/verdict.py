@@ -78,7 +78,7 @@ def judge(
 
 def _equivalence(ours: Summary, std: float, printed: float, metric: Metric) -> Verdict:
     tolerance = metric.tolerance or 0.0
-    low, high = ours.bounds(EQUIVALENCE)
+    low, high = ours.bounds(EQUIVALENCE, metric.bounds)
     d = metric.decimals
     told = f"{100 * EQUIVALENCE:.0f} % interval [{low:.{d}f}, {high:.{d}f}]"
     band = f"{printed:.{d}f} ± {tolerance:g}"
