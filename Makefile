@@ -116,6 +116,8 @@ lock: setup ## write a new requirements.lock: every package with version and has
 clean: ## remove the environment and caches; keep finished cells (outputs/) and downloads (data/cache)
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+.DEFAULT:
+	@echo "make $@: no such target; tables and figures of the papers: $(TARGETS) reproduce-figure5, and those of make figures; make help lists the rest"; exit 2
 help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,14 @@ class Metric:
     tolerance: float | None
     signature: str
     test: str | None
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the largest possible value of a score; infinite if its unit does not say."""
+        if self.unit == "share" or self.unit.endswith("(0-1)"):
+            return 0.0, 1.0
+        percent = self.better != 0 and (self.unit == "%" or self.unit.endswith("points"))
+        return (0.0, 100.0) if percent else (-math.inf, math.inf)
 
 
 def metric_of(known: Mapping[str, Metric], full: str) -> Metric:

@@ -11,7 +11,7 @@ python scripts/data.py show NAME [the same options]     sizes, source and a few 
 
 Examples: python scripts/data.py fetch libreoffice_help easy_vqa; python scripts/data.py show imdb --path aclImdb.tar.gz;
           python scripts/data.py fetch multi30k --mirror /data/mirror
-Next: python scripts/train.py data=NAME
+Next: python scripts/train.py task=TASK data=NAME
 """
 
 from typing import Literal

@@ -19,7 +19,9 @@ from _entry import command
 def main(cell: str, *, overrides: list[str], trust_plugins: bool = False, paths_outputs: str | None = None) -> None:
     from tasks import load
     from tasks.data import Progress
+    from tasks.load import finding
 
+    cell = str(finding.named(paths_outputs, cell, overrides))  # before torch is imported
     found = load.evaluate(cell, overrides, paths_outputs, progress=Progress(), trust_plugins=trust_plugins)
     for test, level in found.evaluations.items():
         print(f"{test}: {found.tests[test].get('provenance', '')}")

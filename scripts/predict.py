@@ -25,8 +25,11 @@ def main(
     cell: str, *, overrides: list[str], nbest: int = 1, heat: bool = False, attention: Path | None = None, svg: Path | None = None,
     images: str | None = None, digits: str | None = None, trust_plugins: bool = False, paths_outputs: str | None = None,
 ) -> None:  # fmt: skip
+    from tasks.load import finding
+
+    folder = finding.named(paths_outputs, cell, overrides)  # before torch is imported
     from tasks.load import lines, load_cell
 
-    model = load_cell(cell, paths_outputs, overrides, trust_plugins=trust_plugins)
+    model = load_cell(folder, paths_outputs, overrides, trust_plugins=trust_plugins)
     given = {name: value for name, value in (("images", images), ("digits", digits)) if value is not None}
     lines.answer(model, nbest, given, heat, attention, svg)

@@ -30,5 +30,7 @@ def main(*names: str, overrides: list[str], records: Path | None = None, plan: b
     if help or not names:
         print("" if help else __doc__)
         reproduce.describe(overrides)
-        return 2 if overrides and not help else 0
+        if overrides and not help:
+            raise ValueError("EXPERIMENT is missing; name one of those above")
+        return 0
     return recorded.show(names, overrides, records.resolve()) if records else reproduce.main(names, overrides, plan)

@@ -9,7 +9,6 @@ See docs/guides/sweeps.md for everything else.
 """
 
 import os
-import sys
 
 from _entry import command
 
@@ -19,11 +18,7 @@ def main(arguments: list[str]) -> int:
     from tasks.config import overrides
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors reach this script
-    try:
-        overrides.check_arguments(arguments)  # before torch is imported
-    except (overrides.ConfigError, *overrides.HYDRA) as error:
-        print(f"error: {overrides.sentence(error)}", file=sys.stderr)
-        return 1
+    overrides.check_arguments(arguments)  # before torch is imported
     from tasks.commands import train
 
     return train.main(arguments)

@@ -74,7 +74,10 @@ class Param:
         if self.required and value is None:
             return value
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"{self.name}={value!r} is not a number; allowed: {self.range}")
+            learned = f" or {LEARNED}" if self.learned else ""
+            near = difflib.get_close_matches(str(value), [LEARNED] if self.learned else [], n=1)
+            hint = f" (did you mean {LEARNED!r}?)" if near else ""
+            raise ValueError(f"{self.name}={value!r} is not a number{hint}; allowed: {self.range}{learned}")
         number = float(value)
         if not self._inside(number) or not math.isfinite(number) or (self.whole and not number.is_integer()):
             raise ValueError(f"{self.name}={value!r} is out of range: {self.range}")

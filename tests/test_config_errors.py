@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 import pytest
+import yaml
 
 from tasks import data
 from tasks.config import compose
@@ -34,7 +35,8 @@ WRONG = [
     (["mapping=fusedmax", "mapping.lam=-1"], ["lam=-1", "lam >= 0"]),
     (["mapping=pnormmax", "mapping.p=3"], ["p=3", "1 < p <= 2"]),
     (["mapping=sparsegen_lin", "mapping.lam=1"], ["lam=1", "lam < 1"]),
-    (["mapping=entmax", "mapping.alpha=high"], ["alpha='high'", "not a number"]),
+    (["mapping=entmax", "mapping.alpha=high"], ["alpha='high'", "not a number", "alpha > 0 or learned"]),
+    (["mapping=entmax", "mapping.alpha=lerned"], ["alpha='lerned'", "did you mean 'learned'?"]),
     (["mapping=custom", "mapping.name=sparsmax"], ["sparsmax", "sparsemax"]),
     (["mapping=custom"], ["mapping.name must be set"]),
     (["mapping=softmax", "+mapping.gama=2"], ["gama", "gamma"]),
@@ -190,13 +192,6 @@ def test_misspelt_choices_name_the_nearest():
         compose.experiment("niculae2017_table2", "demmo")
 
 
-@pytest.mark.parametrize("wrong, said", [("mapping.lamda=1", "'lam'"), ("mapping=fusedmx", "'fusedmax'")])
-def test_names_are_checked_before_torch_is_imported(script, wrong, said):
-    done = script("train.py", "task=toy", "mapping=fusedmax", wrong, PYTHONPROFILEIMPORTTIME="1")
-    assert done.returncode == 1 and f"did you mean {said}" in done.stderr
-    assert re.search(r"\| +hydra$", done.stderr, re.M) and not re.search(r"\| +torch$", done.stderr, re.M)
-
-
 def test_an_option_without_a_declaration_is_named():
     @dataclass
     class Options:
@@ -206,3 +201,45 @@ def test_an_option_without_a_declaration_is_named():
         TypeError, match=r"Options\.path must be declared with integer, number, flag, text, choice or listing"
     ):
         read(Options, {}, "logger.mine")
+
+
+FUSEDMAX = ("train.py", "task=toy", "mapping=fusedmax")
+
+
+@pytest.mark.parametrize(
+    "command, said",
+    [
+        ((*FUSEDMAX, "mapping.lamda=1"), "'lam'"),
+        ((*FUSEDMAX, "mapping=fusedmx"), "'fusedmax'"),
+        ((*FUSEDMAX, "--plann"), "'--plan'"),
+        ((*FUSEDMAX, "-m", "mapping.lamda=1,2"), "'lam'"),
+        ((*FUSEDMAX, "-m", "train.max_epoch=1,2"), "'max_epochs'"),
+        (("train.py", "-m", "experiment=demo", "train.max_epoch=1"), "'max_epochs'"),
+        (("reproduce.py", "dmo"), "'demo'"),
+        (("reproduce.py", "demo", "train.max_epoch=1"), "'max_epochs'"),
+        (("reproduce.py", "demo", "mapping.lamda=1"), "'lam'"),
+        (("compare.py", "experiment=dmo"), "'demo'"),
+        (("evaluate.py", "toy/softmxa"), "'toy/softmax'"),
+        (("evaluate.py", "toy/softmax", "data=toi"), "'toy'"),
+        (("predict.py", "toy/softmax", "decode.beem=2"), "'beam'"),
+        (("predict.py", "toy/softmax", "decod.beam=2"), "'decode'"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, tuple) else "",
+)
+def test_names_are_checked_before_torch_is_imported(script, named, command, said):
+    done = script(*command, f"paths.outputs={named}", PYTHONPROFILEIMPORTTIME="1")
+    assert done.returncode == 2 and f"did you mean {said}" in done.stderr
+    assert re.search(r"\| +yaml$", done.stderr, re.M) and not re.search(r"\| +torch$", done.stderr, re.M)
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    """A store with the cell toy/softmax, of which only the names are there."""
+    root = tmp_path_factory.mktemp("outputs")
+    folder = root / "cells" / "toy" / "softmax" / "0123"
+    folder.mkdir(parents=True)
+    with compose.composer() as composed:
+        config = composed(["task=toy"]) | {"module": "tasks.cells.seq2seq"}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "manifest.json").write_text("{}")
+    return root

@@ -9,7 +9,8 @@ from typing import Any
 from repro.cell import Cell, Outcome
 from repro.launch.pool import Event
 
-INTERVAL = 10.0  # seconds between two plain lines
+INTERVAL = 60.0  # seconds between two plain lines
+SETTLED = 20.0  # seconds from which on the time that starting takes no longer decides the estimate
 
 
 class Display:
@@ -82,11 +83,11 @@ class Display:
             print(text, flush=True)
 
     def remaining(self) -> float | None:
-        """The estimated seconds until all cells are done, or None before the first cell has ended."""
-        if not self.done:
+        """The estimated seconds until all cells are done; None while too little is done to say."""
+        finished, passed = self.done + sum(self.fractions.values()), time.monotonic() - self.started
+        if not finished or (not self.done and passed < SETTLED):
             return None
-        finished = self.done + sum(self.fractions.values())
-        return (time.monotonic() - self.started) * (self.total - finished) / finished
+        return passed * (self.total - finished) / finished
 
     def _left_text(self) -> str:
         left = self.remaining()

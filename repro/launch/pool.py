@@ -41,6 +41,13 @@ class Event:
     outcome: Outcome | None = None
 
 
+def progress(cell: Cell, status: Mapping[str, Any]) -> Event:
+    """The event "stage" of a running cell, from the status in its folder; its process may be on another machine."""
+    known = ("time", "attempt", "fraction")
+    stats = {k: v for k, v in status.items() if isinstance(v, int | float) and k not in known}
+    return Event(cell, "stage", str(status.get("stage", "starting")), float(status.get("fraction", 0.0)), stats)
+
+
 def forks() -> bool:
     """Whether pools of forked processes work here: they need `fork` and semaphores; semaphores need /dev/shm."""
     try:

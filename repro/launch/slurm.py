@@ -26,7 +26,7 @@ import submitit
 from repro.cell import Cell, Outcome, enter
 from repro.files import StoreError
 from repro.launch.element import Element
-from repro.launch.pool import Event, Loggers
+from repro.launch.pool import Event, Loggers, progress
 from repro.store import Store
 from repro.store.locks import Busy
 
@@ -78,7 +78,6 @@ def _held(cell: Cell, store: Store) -> str:
 def follow(jobs: dict[str, tuple[Cell, str]], store: Store) -> Iterator[Event]:
     """Yield the events of the queued cells, read from their folders, until all cells have ended."""
     gone: dict[str, float] = {}
-    shown: dict[str, str] = {}
     began = time.monotonic()
     while jobs:
         live = states()
@@ -87,11 +86,10 @@ def follow(jobs: dict[str, tuple[Cell, str]], store: Store) -> Iterator[Event]:
             outcome = None
             if job in live:
                 gone.pop(key, None)
-                running = live[job] == "RUNNING"
-                text = str(status.get("stage", "starting")) if running else f"job {job} {live[job].lower()}"
-                if shown.get(key) != text or running:
-                    shown[key] = text
-                    yield Event(cell, "stage", text, float(status.get("fraction", 0.0)))
+                if live[job] == "RUNNING":
+                    yield progress(cell, status)
+                else:
+                    yield Event(cell, "stage", f"job {job} {live[job].lower()}", float(status.get("fraction", 0.0)))
                 continue
             if cell.done(store):
                 outcome = Outcome(key, "done", time.monotonic() - began)

@@ -8,15 +8,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from joblib import Parallel, delayed
-from joblib.externals.loky.process_executor import BrokenProcessPool
+from joblib.externals import loky
 
 from repro import cell as cells
 from repro import signals
 from repro.cell import Cell, Outcome
 from repro.launch import pool
-from repro.launch.pool import Event, Loggers
+from repro.launch.pool import Event, Loggers, progress
 from repro.store import Store
+
+POLL_SECONDS = 1.0
 
 
 def run(
@@ -32,14 +33,22 @@ def run(
         with tempfile.TemporaryDirectory() as slots:
             for number, place in enumerate(places):
                 (Path(slots) / f"{number}.free").write_text("inherited" if place is None else f"={place}")
-            jobs = [delayed(_one)(cell, str(store.root), threads, loggers, slots) for cell in left.values()]
+            executor = loky.ProcessPoolExecutor(len(places))
             try:
-                for outcome in Parallel(n_jobs=len(places), return_as="generator_unordered", batch_size=1)(jobs):
-                    yield Event(left.pop(outcome.cell_id), "end", outcome=outcome)
-            except BrokenProcessPool:
+                running = {executor.submit(_one, c, str(store.root), threads, loggers, slots) for c in left.values()}
+                while running:
+                    ended, running = loky.wait(running, POLL_SECONDS, loky.FIRST_COMPLETED)
+                    for outcome in [future.result() for future in ended]:
+                        yield Event(left.pop(outcome.cell_id), "end", outcome=outcome)
+                    for cell in left.values():
+                        if (status := cell.entry(store).status())["state"] == "running":
+                            yield progress(cell, status)
+            except loky.BrokenProcessPool:
                 begun = {mark.read_text() for mark in Path(slots).glob("*.cell")} & left.keys() or set(left)
                 suspects = [left.pop(key) for key in begun]
                 yield from pool.run(suspects, store, places, threads, loggers)
+            finally:
+                executor.shutdown(kill_workers=True)
 
 
 def _one(cell: Cell, root: str, threads: int, loggers: Loggers, slots: str) -> Outcome:

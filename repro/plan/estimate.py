@@ -60,11 +60,16 @@ class Estimate:
         lines += [f"Hours of {count} cells: {source}." for source, count in self.sources.items()]
         lines.append("No data were read: the content of a cell's data is compared when it runs.")
         all_of = self.total
-        wall = f"about {_rounded(all_of.hours)} hours of cells, {_rounded(all_of.gpu_hours)} GPU-hours"
-        if self.workers > 1:
-            wall += f"; {_rounded(all_of.hours / self.workers)} hours with {self.workers} workers"
         left = all_of.cells - all_of.done
+        workers = min(self.workers, left)
+        wall = f"about {_told(all_of.hours)} of cells, {_rounded(all_of.gpu_hours)} GPU-hours"
+        if workers > 1:
+            wall += f"; {_told(all_of.hours / workers)} with {workers} workers"
         return "\n".join([*lines, f"{all_of.cells} cells: {all_of.done} done, {left} to run; {wall}"])
+
+
+def _told(hours: float) -> str:
+    return f"{_rounded(hours)} hours" if hours >= 1 or hours == 0 else f"{max(1, round(60 * hours))} minutes"
 
 
 def _rounded(hours: float) -> str:

@@ -11,7 +11,7 @@ from repro.identity import Found
 from repro.plan.published import Published
 from repro.tables.claims import Outcome
 from repro.tables.convergence import Convergence
-from repro.tables.statistics import FEWEST, Summary, kendall, summarize
+from repro.tables.statistics import ANY, FEWEST, Summary, kendall, summarize
 from repro.tables.verdict import Verdict
 
 SIGNIFICANT = 0.05
@@ -29,6 +29,7 @@ class Value:
     # "examples" or "seeds" -> p-value of the difference from the first row, after Holm's correction over the rows
     p_values: dict[str, float] = field(default_factory=dict)
     note: str = ""
+    within: tuple[float, float] = ANY  # the possible values of the score
     best: bool = False  # whether it is the best value of its column, and converged
 
     @cached_property
@@ -50,7 +51,15 @@ class Value:
         """The 95 % interval over seeds; with too few seeds, the runs themselves; with one seed, an empty string."""
         if self.summary is None or len(self.runs) < 2:
             return ""
-        return self.summary.interval(self.decimals) or ", ".join(f"{run:.{self.decimals}f}" for run in self.runs)
+        return self.summary.interval(self.decimals, within=self.within) or ", ".join(
+            f"{run:.{self.decimals}f}" for run in self.runs
+        )
+
+    @property
+    def cut(self) -> bool:
+        """Whether the printed interval is cut at a bound of the score."""
+        s, d = self.summary, self.decimals
+        return s is not None and s.interval(d) != s.interval(d, within=self.within)
 
 
 @dataclass
@@ -73,7 +82,7 @@ class Row:
         theirs, ours = self.theirs[column], self.value(against[column])
         if theirs is None or ours is None or ours.summary is None:
             return ""
-        interval = ours.summary.interval(ours.decimals, theirs.value, "+")
+        interval = ours.summary.interval(ours.decimals, theirs.value, "+", ours.within)
         return f"{ours.summary.mean - theirs.value:+.{ours.decimals}f}" + (f" {interval}" if interval else "")
 
 

@@ -173,7 +173,8 @@ class _Column:
         for show in self.shown:
             scores = [f.metrics[show.metric] for f in finished if show.metric in f.metrics]
             note = "" if scores else "failed" if broken else "missing"
-            values.append(Value(show.metric, scores, self._metric(show).decimals, note=note))
+            known = self._metric(show)
+            values.append(Value(show.metric, scores, known.decimals, note=note, within=known.bounds))
         trained = convergence.together(
             [convergence.of(s.cell.config, f.metrics, f.folder, self.metrics) for s, f in zip(chosen, finished)]
         )

@@ -183,7 +183,7 @@ def fitting(records: Sequence[Record], filters: Mapping[str, str]) -> list[Recor
 
 
 def groups(records: Sequence[Record]) -> list[Group]:
-    """Group the records into settings, and the settings by task."""
+    """Group the records into settings, and the settings by task; softmax comes first, then mappings in the given order."""
     by_task: dict[tuple[str, str], dict[Any, list[Record]]] = {}
     variants: dict[tuple[str, str], set[Any]] = {}
     for r in records:
@@ -216,7 +216,8 @@ def _told_apart(found: Sequence[list[Record]]) -> list[Setting]:
             if len({of(s.first) for s in twins}) > 1:
                 for s in twins:
                     s.differs[said] = of(s.first)
-    return sorted(settings, key=lambda s: (s.mapping, [_order(v) for v in s.values.values()]))
+    given = list(dict.fromkeys(["softmax", *(s.mapping for s in settings)]))
+    return sorted(settings, key=lambda s: (given.index(s.mapping), [_order(v) for v in s.values.values()]))
 
 
 def _order(value: Any) -> tuple[int, float, str]:
@@ -244,7 +245,7 @@ def _block(group: Group) -> Block:
         values = []
         for metric in shown:
             runs = [r.metrics[metric] for r in s.records if metric in r.metrics]
-            values.append(Value(metric, runs, decimals[metric]))
+            values.append(Value(metric, runs, decimals[metric], within=group.metric(metric).bounds))
             if runs and len(runs) != len(s.records):
                 notes.append(f"{s.mapping} ({s.detail}): only {len(runs)} of its {len(s.records)} cells have {metric}.")
         trained = convergence.together([r.converged for r in s.records])

@@ -50,7 +50,9 @@ def further(block: Block) -> list[tuple[str, list[str], list[list[str]]]]:
     shown = [i for i in range(len(block.headers)) if any(row.values[i].metric != CONVERGENCE for row in rows)]
     spreads = [[label, *(row.values[i].spread() or "-" for i in shown)] for label, row in zip(named, rows)]
     few = any(len(v.runs) in range(2, FEWEST) for row in rows for v in row.values)
-    title = f"95 % intervals over seeds{f' (of fewer than {FEWEST} seeds: the runs)' if few else ''}"
+    cut = any(v.cut for row in rows for v in row.values)
+    title = f"95 % intervals over seeds{', cut at the bounds of the score' if cut else ''}"
+    title += f" (of fewer than {FEWEST} seeds: the runs)" if few else ""
     found = [(title, ["mapping", *(block.headers[i] for i in shown)], spreads)] if _any(spreads) else []
     if block.comparable:
         columns = block.columns

@@ -22,6 +22,7 @@ LEVEL = 0.95  # confidence level of every interval that is printed
 EQUIVALENCE = 0.90  # confidence level of the interval that is equivalent to two one-sided t-tests at 5 % each
 # Fewest seeds for a printed interval and for a ranking of rows; with two seeds, t is 12.7 and the runs say more.
 FEWEST = 3
+ANY = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -37,20 +38,23 @@ class Summary:
         """Half the width of the 95 % interval of the mean, or None for one seed."""
         return None if self.std is None else half_width(self.std, self.n)
 
-    def bounds(self, level: float) -> tuple[float, float]:
-        """The confidence interval of the mean at `level`; for one seed, both bounds are the mean."""
+    def bounds(self, level: float, within: tuple[float, float] = ANY) -> tuple[float, float]:
+        """The confidence interval of the mean at `level`; for one seed, both bounds are the mean.
+
+        It is cut at `within`, the possible values of the score; it covers the mean as often as the whole interval does.
+        """
         half = half_width(self.std or 0.0, self.n, level) if self.n > 1 else 0.0
-        return self.mean - half, self.mean + half
+        return max(self.mean - half, within[0]), min(self.mean + half, within[1])
 
     def text(self, decimals: int = 2) -> str:
         spread = "" if self.std is None else f" ±{self.std:.{decimals}f}"
         return f"{self.mean:.{decimals}f}{spread}"
 
-    def interval(self, decimals: int = 2, shift: float = 0.0, sign: str = "") -> str:
+    def interval(self, decimals: int = 2, shift: float = 0.0, sign: str = "", within: tuple[float, float] = ANY) -> str:
         """`[low, high]`, the 95 % interval of the mean minus `shift`; an empty string for fewer than `FEWEST` seeds."""
-        if self.half is None or self.n < FEWEST:
+        if self.n < FEWEST:
             return ""
-        low, high = self.mean - shift - self.half, self.mean - shift + self.half
+        low, high = (end - shift for end in self.bounds(LEVEL, within))
         return f"[{low:{sign}.{decimals}f}, {high:{sign}.{decimals}f}]"
 
 

@@ -78,7 +78,7 @@ def judge(
 
 def _equivalence(ours: Summary, std: float, printed: float, metric: Metric) -> Verdict:
     tolerance = metric.tolerance or 0.0
-    low, high = ours.bounds(EQUIVALENCE)
+    low, high = ours.bounds(EQUIVALENCE, metric.bounds)
     d = metric.decimals
     told = f"{100 * EQUIVALENCE:.0f} % interval [{low:.{d}f}, {high:.{d}f}]"
     band = f"{printed:.{d}f} ± {tolerance:g}"
@@ -182,7 +182,9 @@ def _departures(column: Column, row: Row, printed: Published, against: str, slot
             reasons.append(f"mapping {used} where the paper has {printed.mapping}")
         elif config["mapping"].get("mode", "paper") != "paper":  # other modes use a formula that is known to differ
             mode = config["mapping"]["mode"]
-            reasons.append(f"{used} is computed with mode={mode}; the printed numbers are of mode=paper (docs/reference/errata)")
+            reasons.append(
+                f"{used} is computed with mode={mode}; the printed numbers are of mode=paper (docs/reference/errata)"
+            )
         if printed.differs:
             reasons.append(printed.differs)
         for key, value in printed.settings.items():

@@ -63,10 +63,15 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Recor
     Raises:
         FilterError, ConfigError: as in `main`.
     """
-    read = records.read(store, _folders(filters), ids=_of_sweep(store, filters.get("sweep")))
+    ids = _of_sweep(store, filters.get("sweep"))
+    read = records.read(store, _folders(filters), ids=ids)
     for one in read.lost:
         print(f"left out: {one}", file=sys.stderr)
     found = read.records
+    if ids is not None:
+        found.sort(key=lambda r: ids.index(r.cell_id))
+    asked = filters.get("mapping", "").split(",")
+    found.sort(key=lambda r: asked.index(m) if (m := r.config["mapping"]["name"]) in asked else len(asked))
     if "experiment" in filters:
         slots = slots_of(filters["experiment"], filters.get("profile"))
         ids = {asked_id(w.config, family(w.module)) for _, w in slots}
@@ -77,7 +82,8 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Recor
     everything = records.read(store, check=False).records  # so that the error names the filter that matches nothing
     if everything:
         compare.fitting(everything, plain)
-    print(f"no finished cell of {store.root / 'cells'} matches {_words(filters)}", file=sys.stderr)
+    advice = "" if everything else "; it has none yet: train some, or name another store by paths.outputs=FOLDER"
+    print(f"no finished cell of {store.root / 'cells'} matches {_words(filters)}{advice}", file=sys.stderr)
     return [], read.lost
 
 
@@ -105,7 +111,7 @@ def _folders(filters: Mapping[str, str]):
     )
 
 
-def _of_sweep(store: Store, name: str | None) -> set[str] | None:
+def _of_sweep(store: Store, name: str | None) -> list[str] | None:
     if name is None:
         return None
     told = read_manifest(store.root / "sweeps" / name)
@@ -114,7 +120,7 @@ def _of_sweep(store: Store, name: str | None) -> set[str] | None:
         raise compare.FilterError(
             f"sweep={name} is not in {store.root / 'sweeps'}{near(name, there)}; there are: {', '.join(there) or 'none'}"
         )
-    return {one["cell"].rpartition("/")[2] for one in told["cells"]}
+    return list(dict.fromkeys(one["cell"].rpartition("/")[2] for one in told["cells"]))
 
 
 def slots_of(name: str, profile: str | None) -> Iterator[tuple[Experiment, Wanted]]:

@@ -109,7 +109,10 @@ def parse(wants: Mapping[str, inspect.Parameter], arguments: Iterable[str]) -> t
                 values = [*given.get(options[name].name, ()), *values] if several else values[-1]
             given[options[name].name] = values
         elif word.startswith("-") and word != "-":
-            raise UsageError(_unknown(key, [f"--{_spelt(n)}" for n in options]))
+            flags = [f"--{_spelt(n)}" for n in options]
+            if equals and "overrides" in wants and not difflib.get_close_matches(key, flags, n=1):
+                raise UsageError(f"{key} is unknown here; write {word.lstrip('-')}, without dashes; -h prints the help")
+            raise UsageError(_unknown(key, flags))
         elif len(names) < len(needed):
             names.append(_value(needed[len(names)].name.upper(), word, needed[len(names)].annotation))
         elif (equals or word[:1] in ("+", "~")) and "overrides" in wants:
@@ -121,7 +124,8 @@ def parse(wants: Mapping[str, inspect.Parameter], arguments: Iterable[str]) -> t
         elif further:
             names.append(word)
         else:
-            raise UsageError(f"{word!r} is one word too many; -h prints what this command takes")
+            settings = "; settings are written KEY=VALUE" if "overrides" in wants else ""
+            raise UsageError(f"{word!r} is one word too many{settings}; -h prints what this command takes")
     if missing := [n for n, p in options.items() if p.default is p.empty and p.name not in given]:
         raise UsageError(f"--{missing[0]} is missing; -h prints the help")
     return names, given | ({"overrides": overrides} if "overrides" in wants else {})

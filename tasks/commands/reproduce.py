@@ -22,6 +22,8 @@ from repro.tables import build as tables
 from repro.tables import render
 from repro.tables.blocks import Table
 from tasks.config import compose, pages
+from tasks.config.options import near
+from tasks.config.overrides import lacking, merged
 from tasks.data import DataError, Progress
 from tasks.loggers import make_loggers
 
@@ -114,8 +116,27 @@ def filled(
 
 def outline(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> list[list[plans.Wanted]]:
     """The slots of experiments. Reads no data."""
+    for one in loaded:
+        check_keys(one, rest)
     with compose.composer() as composed:
         return plans.outline(loaded, replace(TOOLS, compose=composed), rest)
+
+
+def check_keys(one: Experiment, overrides: Sequence[str]) -> None:
+    """Raise ConfigError if a key is misspelt, before every slot is composed and the values' check imports torch."""
+    keys = {o: o.partition("=")[0] for o in overrides}
+    for o, key in keys.items():
+        if "." not in key and near(key, OWN) and (key != "seed" or "," in o):
+            raise compose.ConfigError(
+                f"{o} is not an option of experiments{near(key, OWN)}; theirs: {', '.join(OWN)}, and configuration keys"
+            )
+    if not any(key == "mapping" for key in keys.values()):
+        for key in keys.values():
+            if key.startswith("mapping."):
+                lacking(key, dict.fromkeys(row.mapping for row in one.rows))
+    if keys and one.columns and one.rows:
+        others = [o for o, key in keys.items() if key.lstrip("+~").partition(".")[0] != "mapping"]
+        merged("main", [*one.columns[0].overrides, f"profile={one.profile}", *one.rows[0].changes, *others])
 
 
 def of_data(one: Experiment, overrides: Sequence[str]) -> Experiment:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from repro.store import Store, check_names, records
 from tasks.commands import compare, reproduce
 from tasks.config import compose
 from tasks.config.options import near, short
-from tasks.config.overrides import OF_SWEEPS, ConfigError, Swept, swept
+from tasks.config.overrides import OF_SWEEPS, ConfigError, Swept, lacking, merged, swept
 
 FLAGS = ("-m", "--multirun", "--plan")
 GRIDS = ("paper",)  # the grid of each mapping's configuration file
@@ -58,12 +58,14 @@ class Resolved:
         experiments, slots: the experiments, and the slots of each.
         left_out: configurations in which a value from a glob does not fit: configuration -> reason.
         wrong: invalid configurations: configuration -> reason.
+        without: key of a mapping's parameter -> the mappings that have no such parameter, and run without it.
     """
 
     experiments: list[Experiment]
     slots: list[list[Wanted]]
     left_out: dict[str, str] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
+    without: dict[str, list[str]] = field(default_factory=dict)
 
 
 def ours(arguments: Sequence[str]) -> bool:
@@ -112,37 +114,52 @@ def check_name(text: str) -> None:
 # ---- the cells of a sweep
 
 
-def resolve(asked: Asked) -> Resolved:
-    """Compose and check every configuration. Raises ConfigError or PlanError if all of them are invalid."""
+def resolve(asked: Asked, every: bool = False) -> Resolved:
+    """Compose and check every configuration. Raises ConfigError or PlanError if all of them are invalid.
+
+    A mapping without one of the swept parameters runs once, without it; with `every`, that is an invalid configuration.
+    """
     with compose.composer() as composed:
         tools = replace(reproduce.TOOLS, compose=composed)
-        return _of_experiments(asked, tools) if asked.experiments else _of_keys(asked, tools)
+        return _of_experiments(asked, tools) if asked.experiments else _of_keys(asked, tools, every)
+
+
+def _without(keys: Mapping[str, Swept]) -> dict[str, list[str]]:
+    """Key of a mapping's parameter -> the mappings of the sweep that have no such parameter.
+
+    Raises ConfigError, before the slow imports that checking a value needs, if a key is unknown.
+    """
+    chosen = keys.get("mapping")
+    mappings = [_pair(o)[1].strip("'\"") for o in chosen.overrides] if chosen else ["softmax"]
+    found = {key: lacking(key, mappings) for key in keys if key.startswith("mapping.")}
+    others = [one for key, one in keys.items() if key.partition(".")[0] != "mapping"]
+    if not any(one.glob for one in others):
+        merged("main", [one.overrides[0] for one in others])
+    return {} if chosen and chosen.glob else {key: names for key, names in found.items() if names}
 
 
 def _combinations(keys: Mapping[str, Swept]) -> Iterator[tuple[str, ...]]:
     return itertools.product(*(one.overrides for one in keys.values()))
 
 
-def _of_keys(asked: Asked, tools: plans.Tools) -> Resolved:
+def _of_keys(asked: Asked, tools: plans.Tools, every: bool) -> Resolved:
     keys = dict(asked.keys)
+    without = {} if every else _without(keys)
     seeds = keys.pop("seed").overrides if "seed" in keys else [""]
     varied = [one for one in keys.values() if len(one.overrides) > 1 or one.glob]
-    globs = [i for i, one in enumerate(keys.values()) if one.glob]
     rows: dict[str, int] = {}
     columns: dict[str, int] = {}
     labels: list[Column] = []
     slots: list[Wanted] = []
-    found = Resolved([], [slots])
+    found = Resolved([], [slots], without=without)
     whole: dict[str, list[str]] = {}  # values of globs -> invalid configurations with them
     fitting: set[str] = set()
-    for base in _combinations(keys):
-        told = ", ".join(o for o, one in zip(base, keys.values()) if one in varied) or ", ".join(base)
+    for chosen in dict.fromkeys(_applicable(keys, given, without) for given in _combinations(keys)):
+        base = tuple(o for _, o in chosen)
+        told = ", ".join(o for key, o in chosen if keys[key] in varied) or ", ".join(base)
+        globbed = ", ".join(o for key, o in chosen if keys[key].glob)
         try:
-            point = tuple(
-                _pair(o)
-                for o, one in zip(base, keys.values())
-                if one in varied and o.split("=")[0] not in ("task", "mapping")
-            )
+            point = tuple(_pair(o) for key, o in chosen if keys[key] in varied and key not in ("task", "mapping"))
             for more in _grid(base, tools) if asked.grid else [()]:
                 assigned = [f"mapping.{key}={plans.text(value)}" for key, value in more]
                 for seed in seeds:
@@ -161,11 +178,11 @@ def _of_keys(asked: Asked, tools: plans.Tools) -> Resolved:
                     if column == len(labels):
                         labels.append(Column(task, task, ()))
                     slots.append(replace(w, column=column) if column else w)
-                    fitting.add(", ".join(base[i] for i in globs))
+                    fitting.add(globbed)
         except (ConfigError, ValueError) as error:
-            if globs:
+            if globbed:
                 found.left_out[told] = str(error)
-                whole.setdefault(", ".join(base[i] for i in globs), []).append(told)
+                whole.setdefault(globbed, []).append(told)
             else:
                 found.wrong[told] = str(error)
     for values, places in whole.items():
@@ -179,6 +196,14 @@ def _of_keys(asked: Asked, tools: plans.Tools) -> Resolved:
     profile = slots[0].config["profile"]["name"]
     found.experiments = [Experiment("sweep", profile, title, tuple(Row(m, m) for m in rows), tuple(labels), ())]
     return found
+
+
+def _applicable(
+    keys: Iterable[str], given: Sequence[str], without: Mapping[str, Sequence[str]]
+) -> tuple[tuple[str, str], ...]:
+    """The pairs (key, override) of a combination, without the parameters that its mapping does not have."""
+    mapping = next((_pair(o)[1].strip("'\"") for key, o in zip(keys, given) if key == "mapping"), "softmax")
+    return tuple((key, o) for key, o in zip(keys, given) if mapping not in without.get(key, ()))
 
 
 def _pair(override: str) -> tuple[str, str]:
@@ -211,6 +236,7 @@ def _of_experiments(asked: Asked, tools: plans.Tools) -> Resolved:
                     f"experiment={title} has no row of mapping={lost[0]}{near(lost[0], there)}; it has: {', '.join(dict.fromkeys(there))}"
                 )
             one = replace(one, rows=tuple(row for row in one.rows if row.mapping in mappings))
+        reproduce.check_keys(one, more)
         if several:
             one = replace(one, name=f"{one.name}_{n}", title=f"{one.title} ({', '.join(more)})")
         found.experiments.append(one)
@@ -299,7 +325,9 @@ def refuse_wrong(resolved: Resolved) -> None:
 
 
 def tell(resolved: Resolved) -> None:
-    """Print on stderr which configurations are left out and which are invalid."""
+    """Print on stderr which configurations are left out, which are invalid, and which parameters do not apply."""
+    for key, names in resolved.without.items():
+        print(f"{key} is not a parameter of {', '.join(names)}: run once, without it", file=sys.stderr)
     for what, told in (("left out", resolved.left_out), ("cannot be run", resolved.wrong)):
         for n, (where, why) in enumerate(told.items()):
             if n < SHOWN or what == "left out":

@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -20,8 +21,9 @@ from repro import cell as cells
 from repro import launch
 from repro.launch import display
 from repro.store import Store, StoreError, outputs_folder, records
-from tasks.commands import compare, reproduce, sweep
+from tasks.commands import compare, sweep
 from tasks.config import compose, overrides, pages
+from tasks.config.options import values_in
 from tasks.data import DataError, Progress
 from tasks.loggers import make_loggers
 
@@ -40,7 +42,9 @@ def run(config: DictConfig) -> float:
         torch.set_num_threads(values["runtime"]["threads"])
         cell = cells.prepare(values, compose.module_of(values), progress=Progress())
         store = Store(values["paths"]["outputs"])
-    except (compose.ConfigError, DataError, StoreError, ValueError) as error:
+    except ValueError as error:
+        return _ended(f"error: {error}", wrong=True)
+    except (DataError, StoreError) as error:
         return _ended(f"error: {error}")
     for note in cell.prepared.facts.get("notes", ()):
         print(f"note: {note}", file=sys.stderr)
@@ -90,13 +94,16 @@ def _help_made_late() -> Iterator[None]:
             parser._check_help = check
 
 
-def _ended(reason: str, told: dict[str, Any] | None = None, said: bool = False) -> float:
-    """Print why this job failed, unless `said` (already printed); write a file for the process that started the job."""
+def _ended(reason: str, told: dict[str, Any] | None = None, said: bool = False, wrong: bool = False) -> float:
+    """Print why this job failed, unless `said` (already printed); write a file for the process that started the job.
+
+    `wrong`: the configuration is invalid.
+    """
     if reason and not said:
         print(reason, file=sys.stderr)
     handle, _ = tempfile.mkstemp(".json", dir=os.environ[JOBS])
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump({**(told or {}), "state": "failed" if reason else "done"}, file)
+        json.dump({**(told or {}), "state": "wrong" if wrong else "failed" if reason else "done"}, file)
     return math.nan
 
 
@@ -104,17 +111,31 @@ def main(arguments: Sequence[str]) -> int:
     """`scripts/train.py`: run one cell, one of our sweeps, or Hydra jobs.
 
     Returns:
-        exit status: 0, 1 if a cell failed or the configuration is invalid, 130 after Ctrl-C in a sweep.
+        exit status: 0, 1 if a cell failed, 2 if the configuration of a cell is invalid, 130 after Ctrl-C in a sweep.
+
+    Raises:
+        ConfigError: the command line is invalid, or names no task.
+        PlanError, DataError, StoreError, OSError: as `reproduce.main`.
     """
     if {"-h", "--help"} & set(arguments):
         print(pages.parameters(arguments), end="\n\n")
     try:
-        if sweep.ours(arguments):
-            return sweep.main(arguments)
-        return _hydra(arguments)
-    except (*reproduce.ERRORS, *overrides.HYDRA, OSError) as error:
-        print(f"error: {overrides.sentence(error)}", file=sys.stderr)
-        return 1
+        ours = sweep.ours(arguments)
+        if not any(re.match(r"\+*(task|experiment)=|-(?!m$|-multirun$)", a) for a in arguments):
+            _ask_for_task(arguments)
+        return sweep.main(arguments) if ours else _hydra(arguments)
+    except overrides.HYDRA as error:
+        raise compose.ConfigError(overrides.sentence(error)) from error
+
+
+def _ask_for_task(arguments: Sequence[str]) -> None:
+    """Print the plan of a command line that names no task, with the default task of main.yaml; raise ConfigError."""
+    task = f"task={next(one['task'] for one in values_in('main')['defaults'] if 'task' in one)}"
+    if sweep.ours([task, *arguments, "--plan"]):
+        sweep.main([task, *arguments, "--plan"])
+    raise compose.ConfigError(
+        f"nothing was run, because no task is named; add {task} for this plan, or another: {', '.join(overrides.names_in('task'))}"
+    )
 
 
 def _hydra(arguments: Sequence[str]) -> int:
@@ -131,7 +152,9 @@ def _hydra(arguments: Sequence[str]) -> int:
     sweeping = {"-m", "--multirun"} & set(rest)
     chosen = any(a.startswith("hydra.sweep.dir=") for a in rest)
     if sweeping and not any(a.lstrip("+").startswith("hydra/sweeper=") for a in rest):  # its points can be listed
-        resolved = sweep.resolve(sweep.read([a for a in rest if not a.startswith(("-", "hydra", "+hydra"))]))
+        resolved = sweep.resolve(
+            sweep.read([a for a in rest if not a.startswith(("-", "hydra", "+hydra"))]), every=True
+        )
         sweep.tell(resolved)
         sweep.refuse_wrong(resolved)
     if sweeping and not chosen:
@@ -150,7 +173,7 @@ def _hydra(arguments: Sequence[str]) -> int:
             _conclude(folder, rest, ended)
         elif not any(folder.iterdir()):
             folder.rmdir()  # --help, --cfg
-    return int(any(one["state"] == "failed" for one in ended))
+    return max(({"failed": 1, "wrong": 2}.get(one["state"], 0) for one in ended), default=0)
 
 
 def _conclude(folder: Path, arguments: Sequence[str], ended: Sequence[dict[str, Any]]) -> None:

@@ -19,7 +19,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-import sparse_attention as sa
 from repro import identity, plugins
 from tasks import data, loggers
 from tasks.config import memory, models, nodes
@@ -243,6 +242,8 @@ def _parameters(node: Mapping[str, Any], key: str) -> dict[str, Any]:
     given = models.parameters(node)
     if wide := [f"{key}.{k}={v:g}" for k, v in given.items() if type(v) in (int, float) and abs(v) > WIDEST_PARAMETER]:
         raise OptionsError([f"{', '.join(wide)} must be at most {WIDEST_PARAMETER:g} in size"])
+    import sparse_attention as sa  # imports torch, which the checks of names do without
+
     try:
         return {"name": name} | sa.spec(name).check(given)
     except (ValueError, TypeError) as error:

@@ -12,14 +12,15 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
-import sparse_attention as sa
-from sparse_attention.describe import LEARNED
 from tasks.config.options import OptionsError, near, read, short
+
+if TYPE_CHECKING:  # torch is imported only when a configuration's names are known to be right
+    import torch
+    from torch import nn
+
+    import sparse_attention as sa
 
 NOT_PARAMETERS = ("name", "at", "grid")
 
@@ -82,6 +83,9 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: st
 
     If the family is given, a sentence on a missing input names the family's models that provide it.
     """
+    import sparse_attention as sa
+    from sparse_attention.describe import LEARNED
+
     found = []
     try:
         nodes = nodes_at(mapping, places)
@@ -134,6 +138,8 @@ def parameters(node: Mapping[str, Any]) -> dict[str, Any]:
 
 def mappings_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, nn.Module]:
     """Place -> the module of the mapping used there."""
+    import sparse_attention as sa
+
     return {place: sa.make(node["name"], **parameters(node)) for place, node in nodes_at(mapping, places).items()}
 
 
@@ -148,6 +154,10 @@ def build(family: str, model: Mapping[str, Any], mapping: Mapping[str, Any], *gi
 
 def learned(model: nn.Module) -> dict[str, float]:
     """Mapping parameters learned by a model: name -> mean over places, layers and heads."""
+    import torch
+
+    import sparse_attention as sa
+
     found: dict[str, list[torch.Tensor]] = {}
     for part in model.modules():
         for name, value in part.learned().items() if isinstance(part, sa.Mapping) else ():

@@ -68,7 +68,7 @@ def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
     """
 
     def decorate(cls: type[Options]) -> type[Options]:
-        values = _values(file)
+        values = values_in(file)
         for key in keys:
             values = values[key]
         for name in cls.__annotations__:
@@ -83,7 +83,8 @@ def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
 
 
 @lru_cache(64)
-def _values(file: str) -> dict[str, Any]:
+def values_in(file: str) -> dict[str, Any]:
+    """The content of `configs/<file>.yaml`."""
     return yaml.load((CONFIGS / f"{file}.yaml").read_text(encoding="utf-8"), _Loader)
 
 

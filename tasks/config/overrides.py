@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,13 +26,19 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from tasks.config.options import CONFIGS as CONFIGS
-from tasks.config.options import near, short
+from tasks.config.options import near, short, values_in
 
 # Keys under these prefixes are chosen by the user and can be deleted; every other key is needed.
 DELETABLE = ("mapping.at.", "mapping.grid.", "task.tune.parameters.")
 OF_SWEEPS = ("sweep", "grid", "experiment")  # arguments of a sweep that are not configuration keys
 SEVERAL = ("logger",)  # groups from which several files may be chosen
 HYDRA = (HydraException, OmegaConfBaseException)
+# What `scripts/train.py` accepts besides overrides: its own flags, and Hydra's, which would answer with a page of usage.
+FLAGS = (
+    "-m", "--multirun", "--plan", "-h", "--help", "-c", "--cfg", "-p", "--package", "-r", "--run", "-i", "--info", "--resolve",
+    "--version", "--hydra-help", "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir",
+    "--experimental-rerun",
+)  # fmt: skip
 UNREADABLE = "cannot be read; write KEY=VALUE, +KEY=VALUE or GROUP=NAME, and put lists, mappings and special characters in quotes"
 
 
@@ -97,18 +103,45 @@ def refuse(overrides: Sequence[str]) -> None:
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    """Check the key and file names on a command line; this needs neither torch nor the library.
+    """Check the flags, and the key and file names on a command line; this needs neither torch nor the library.
 
     The values are checked later, by `tasks.config.compose`. For a sweep, only the chosen files are checked.
 
     Raises:
-        ConfigError: a key or file is unknown, or Hydra cannot parse an argument.
+        ConfigError: a flag, key or file is unknown, or Hydra cannot parse an argument.
     """
+    for before, word in zip(["", *arguments], arguments):
+        flag, equals, _ = word.partition("=")
+        if word.startswith("-") and flag not in FLAGS:
+            undashed = f"; write {word.lstrip('-')}, without dashes" if equals else near(flag, FLAGS)
+            raise ConfigError(f"{flag} is unknown here{undashed}; -h prints the help")
+        if not equals and not word.startswith(("-", "~")) and not before.startswith("-"):
+            raise ConfigError(f"{short(word)} {UNREADABLE}")
     overrides = [a for a in arguments if ("=" in a and not a.startswith("-")) or a.startswith("~")]
-    if {"-m", "--multirun", "--plan"} & set(arguments):
-        refuse(overrides)
-    elif not any(a.split("=")[0] in OF_SWEEPS for a in arguments):
-        merged("main", overrides)
+    try:
+        if {"-m", "--multirun", "--plan"} & set(arguments):
+            refuse(overrides)
+        elif not any(a.split("=")[0] in OF_SWEEPS for a in arguments):
+            merged("main", overrides)
+    except HYDRA as error:
+        raise ConfigError(sentence(error)) from error
+
+
+def lacking(key: str, mappings: Iterable[str]) -> list[str]:
+    """The mappings (files in configs/mapping) that have no parameter `key`, such as `mapping.lam`.
+
+    Raises ConfigError if none of them has it.
+    """
+    files = {name: values_in(f"mapping/{name}") for name in mappings if name in names_in("mapping")}
+    parameter = key.split(".")[1]
+    without = [name for name, file in files.items() if parameter not in file]
+    if files and len(without) == len(files):
+        known = dict.fromkeys(k for file in files.values() for k in file if k not in ("name", "at", "grid"))
+        have = f"of {', '.join(files)}" if len(files) < 6 else "of these mappings"
+        raise ConfigError(
+            f"{key} is not a parameter {have}{near(parameter, known)}; parameters: {', '.join(known) or 'none'}"
+        )
+    return without
 
 
 @dataclass(frozen=True)
@@ -231,8 +264,13 @@ def _nearest(key: str, config: DictConfig) -> str:
     """Text that suggests the known key nearest to an unknown one and lists all keys at its level."""
     known = OmegaConf.to_container(config, resolve=False)
     *path, last = key.split(".")
-    for part in path:
-        known = known.get(part) if isinstance(known, dict) else None
+    for depth, part in enumerate(path):
+        if not isinstance(known, dict):
+            return ""
+        if part not in known:
+            path, last = path[:depth], part
+            break
+        known = known[part]
     if not isinstance(known, dict):
         return ""
     names = [str(name) for name in known if name != "hydra"]

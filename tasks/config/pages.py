@@ -14,7 +14,7 @@ from repro.plan.published import records
 from repro.tables import claims as paper_claims
 from repro.tables.claims import Claim
 from tasks.config.options import near
-from tasks.config.overrides import CONFIGS, ConfigError, names_in
+from tasks.config.overrides import CONFIGS, ConfigError, lacking, names_in
 
 
 def page(group: str, name: str) -> dict[str, Any]:
@@ -50,6 +50,8 @@ def own_row(name: str, parameters: Sequence[str]) -> Row:
         )
     label = f"{name}({', '.join(parameters)})" if parameters else name
     if name in names_in("mapping"):
+        for one in parameters:
+            lacking(f"mapping.{one.partition('=')[0]}", [name])
         return Row(label, name, overrides=tuple(f"mapping.{p}" for p in parameters))
     return Row(label, "custom", overrides=(f"mapping.name={name}", *(f"+mapping.{p}" for p in parameters)))
 

@@ -48,7 +48,7 @@ class Progress:
         interval: seconds between two plain lines of one bar.
     """
 
-    def __init__(self, stream: TextIO | None = None, interval: float = 5.0) -> None:
+    def __init__(self, stream: TextIO | None = None, interval: float = 60.0) -> None:
         self._stream = stream or sys.stderr
         self._interval = interval
 

@@ -1,6 +1,6 @@
 """Find finished cells and exported models, load them as plain torch models, and use, evaluate and export them.
 
-Needs no fairseq.
+Needs no fairseq. Torch is imported at the first use of anything but `find_cell`, so that a misspelt name is answered at once.
 
 model = load_cell("translation/sparsemax")           # or an id, or a folder that `export` wrote
 model.translate(["Ein Hund läuft ."])[0].output      # .attention, .nbest, .unknown
@@ -9,8 +9,20 @@ found = evaluate("3f9a", ["data=duc2004", "decode.beam=2"])
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from tasks.load.finding import NoCell, find_cell
-from tasks.load.model import Loaded, Prediction, load_cell
-from tasks.load.scoring import evaluate, evaluation_config
+
+if TYPE_CHECKING:
+    from tasks.load.model import Loaded, Prediction, load_cell
+    from tasks.load.scoring import evaluate, evaluation_config
 
 __all__ = ["Loaded", "NoCell", "Prediction", "evaluate", "evaluation_config", "find_cell", "load_cell"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "scoring" if name.startswith("eval") else "model"
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import yaml
@@ -9,7 +12,9 @@ import yaml
 from repro.cell import read_config
 from repro.store import Entry, Store, StoreError, outputs_folder
 from repro.store.records import flatten
+from tasks.config.compose import FAMILIES, NODES
 from tasks.config.options import near
+from tasks.config.overrides import ConfigError, refuse
 
 LISTED = 12  # most matching cells that an error message lists
 # Keys that may differ between cells but do not distinguish them.
@@ -44,6 +49,29 @@ def find_cell(outputs: str | Path | None, what: str) -> Path:
             f"{what!r} must be the id of one cell in {outputs}, its beginning, its folder, or TASK/MAPPING; it fits {listed}"
         )
     return fitting[0]
+
+
+def named(outputs: str | Path | None, what: str, overrides: Sequence[str]) -> Path:
+    """`find_cell`, after which the names in `overrides` are checked; neither needs torch, which takes seconds to import.
+
+    Raises ConfigError if a data set, a node or a key of `decode` is unknown; the other keys and all values are checked later.
+    """
+    folder = find_cell(outputs, what)
+    refuse(overrides)
+    family = (read_config(folder)["task"] or {}).get("family")
+    options = importlib.import_module(f"tasks.{family}.options").Decode if family in FAMILIES else None
+    for key in (one.partition("=")[0] for one in overrides):
+        node, _, option = key.partition(".")
+        known = [f.name for f in fields(options)] if options and node == "decode" else []
+        if node not in NODES:
+            raise ConfigError(
+                f"{key} is unknown{near(node, NODES)}; what can be set: data, decode, task.scores, runtime"
+            )
+        if option and node == "decode" and options and option not in known:
+            raise ConfigError(
+                f"{key} is unknown{near(option, known)}; decode has: {', '.join(known) or 'nothing to set'}"
+            )
+    return folder
 
 
 def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:

@@ -87,6 +87,8 @@ def inputs(
         if features is not None:
             found.append(_vector(text, number, features, where))
             continue
+        if not text.strip():
+            print(f"line {number} is empty: its output answers no input", file=sys.stderr)
         parts = text.split("\t")
         if len(names) > 1 and len(parts) != len(names):
             raise DataError(

@@ -87,6 +87,21 @@ def test_a_metric_that_some_cells_lack_says_of_how_many_it_is(trained, store):
     assert "only 1 of its 2 cells have duc/score" in text
 
 
+def test_softmax_comes_first_and_then_the_given_order(trained, store):
+    made = [trained(mapping__name=name) for name in ("entmax", "softmax", "fusedmax", "sparsemax")]
+    found = {r.cell_id: r for r in records.read(store).records}
+    given = [found[made[i].training_id] for i in (3, 0, 1, 2)]
+    (group,) = compare.groups(given)
+    assert [s.mapping for s in group.settings] == ["softmax", "sparsemax", "entmax", "fusedmax"]
+
+
+def test_an_interval_is_cut_at_the_bounds_of_the_score_and_says_so(trained, store):
+    for seed in (1, 2, 30):
+        trained(seed=seed)
+    text = render.to_text(compare.table(compare.groups(records.read(store).records), "t", "T"))
+    assert "95 % intervals over seeds, cut at the bounds of the score" in text and "[0.0, " in text and "[-" not in text
+
+
 def test_filters(grid, store):
     assert [s.parameters["lam"] for s in settings(store, **{"mapping.lam": "0.5"})] == [0.5]
     assert settings(store, task="fake", mapping="softmax", seed="2")[0].seeds == [2]

@@ -37,7 +37,7 @@ def test_nothing_is_known(estimate):
     assert (told.total.cells, told.total.done, told.total.hours) == (16, 0, pytest.approx(16 * 0.05))
     text = told.text("A plan")
     assert "assumed, 0.05 hours each" in text and text.splitlines()[-1].startswith(
-        "16 cells: 0 done, 16 to run; about 0.8 hours"
+        "16 cells: 0 done, 16 to run; about 48 minutes of cells"
     )
 
 

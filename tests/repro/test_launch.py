@@ -15,7 +15,7 @@ import pytest
 
 from repro import launch
 from repro.files import StoreError
-from repro.launch import devices
+from repro.launch import devices, pool
 
 RUNTIME = {"device": "cpu", "threads": 1, "workers": 2, "devices": "all", "workers_per_device": 1}
 LAUNCHERS = ("local", "joblib")
@@ -57,6 +57,29 @@ def test_a_killed_worker_of_joblib_takes_no_other_cell_along(cell, store):
     ended, _ = run(cells, store, "joblib")
     assert ended.keys() == {1, 2, 3, 4} and not any(o.error for o in ended.values())
     assert all(one.done(store) for one in cells)
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_the_stage_of_a_running_cell_is_told(cell, store, name):
+    if name == "joblib":
+        pytest.importorskip("joblib", reason="the extra [cluster] is not installed")
+    slow = cell(task__behaviour="slow", task__seconds=4.0)
+    told = [e for e in launch.run([slow], store, {"name": name, "retries": 0}, RUNTIME) if e.kind == "stage"]
+    assert ("training", 0.425, {"loss": 1.0}) in [(e.text, e.fraction, dict(e.stats)) for e in told], told
+
+
+def test_progress_is_read_from_the_status_of_a_cell_anywhere(cell):
+    status = {
+        "state": "running",
+        "time": 1e9,
+        "attempt": 2,
+        "job": "7_0",
+        "stage": "epoch 3/9",
+        "fraction": 0.25,
+        "loss": 1.5,
+    }
+    event = pool.progress(cell(), status)
+    assert (event.kind, event.text, event.fraction, event.stats) == ("stage", "epoch 3/9", 0.25, {"loss": 1.5})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])

@@ -74,6 +74,25 @@ def test_what_is_wide_scrolls_by_itself(browser, page):
     assert beyond == []
 
 
+def test_what_scrolls_shows_it_and_drawings_fit_a_telephone(browser, page):
+    """A shade at the right edge, which is covered where the content ends: the colours of the screen say so."""
+    browser.open(page, PHONE)
+    box = "[...document.querySelectorAll('.wide')].find(e => e.scrollWidth > e.clientWidth + 30)"
+
+    def edge(scroll: int) -> set[tuple[int, ...]]:
+        x, y, height = browser.ask(
+            f"(e => (e.scrollLeft = {scroll}, (r => [r.right, r.top + scrollY, r.height])(e.getBoundingClientRect())))({box})"
+        )
+        return browser.colours(x - 2, y + 1, 1, height - 2)
+
+    assert edge(0) != {(255, 255, 255)} and (255, 255, 255) not in edge(0), "shaded from top to bottom"
+    assert (255, 255, 255) in edge(10_000), "nothing is left to scroll to"
+    beyond = browser.ask(
+        "[...document.querySelectorAll('svg.plot, svg.heat, img')].filter(e => !e.closest('.plots.one') && e.getBoundingClientRect().right > innerWidth + 1).length"
+    )
+    assert beyond == 0
+
+
 def test_the_overview_fits_one_screen(browser, page):
     browser.open(page, DESK)
     assert browser.ask("document.querySelector('#overview').getBoundingClientRect().height") < 900

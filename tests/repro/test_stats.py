@@ -93,6 +93,9 @@ def test_the_interval_of_a_mean_is_scipy_s():
         found.interval(3) == f"[{low:.3f}, {high:.3f}]"
         and found.interval(2, 27.0, "+") == f"[{low - 27:+.2f}, {high - 27:+.2f}]"
     )
+    wide = summarize([1.0, 2.0, 12.0])
+    assert wide.interval().startswith("[-") and wide.interval(within=(0, 100)) == f"[0.00, {wide.bounds(0.95)[1]:.2f}]"
+    assert wide.interval(1, 3.0, "+", (0, 6)) == "[-3.0, +3.0]", "the bounds of a difference are shifted with it"
     assert summarize([1.0]).half is None and summarize([1.0]).interval() == ""
 
 

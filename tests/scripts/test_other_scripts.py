@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,16 @@ ROOT = Path(__file__).resolve().parents[2]
         (["figures.py", "martins2020_figure3", "profile=xyz"], "profile='xyz' is unknown"),
         (["figures.py", "martins2020_figure3", "--count", "0"], "--count 0"),
         (["reproduce.py", "demo", "--pln"], "--pln is unknown here (did you mean '--plan'?)"),
+        (["reproduce.py", "demo", "row=softmax"], "did you mean 'rows'?"),
+        (["reproduce.py", "demo", "seed=1,2"], "did you mean 'seeds'?"),
+        (["reproduce.py", "profile=cpu"], "EXPERIMENT is missing"),
+        (["reproduce.py", "demo", "add=fusedmax,lamda=.1"], "mapping.lamda is not a parameter of fusedmax (did you mean 'lam'?)"),
+        (["compare.py", "--task=toy"], "write task=toy, without dashes"),
+        (["compare.py", "toy"], "settings are written KEY=VALUE"),
+        (["predict.py", "toy", "--nbst=3"], "did you mean '--nbest'?"),
+        (["train.py", "task=toy", "mapping", "sparsemax"], "'mapping' cannot be read; write KEY=VALUE"),
+        (["train.py", "task=toy", "--mapping=sparsemax"], "write mapping=sparsemax, without dashes"),
+        (["train.py", "task=toy", "optm.lr=1"], "optm.lr is not in the configuration (did you mean 'optim'?)"),
         (["verify.py", "rerun=1"], "--rerun takes no value"),
         (["data.py", "ftch", "toy"], "did you mean 'WHAT=fetch'"),
         (["extract_features.py", "--path", "/nowhere", "--check"], "there is no feature store"),
@@ -36,6 +48,16 @@ def test_what_cannot_be_done_is_said_in_a_sentence(script, monkeypatch, tmp_path
     monkeypatch.delenv("SPARSE_ATTENTION_MIRROR", raising=False)
     done = script(*command, SPARSE_ATTENTION_OUTPUTS=str(tmp_path))
     assert done.returncode in (1, 2) and said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+def test_a_target_that_does_not_exist_names_those_of_the_tables():
+    done = subprocess.run(["make", "reproduce-table9"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stdout.count("\n") == 1
+    assert (
+        "reproduce-table9: no such target" in done.stdout
+        and "reproduce-table2 reproduce-table3 reproduce-figure5" in done.stdout
+    )
 
 
 def test_data_are_listed_fetched_and_shown(script, tmp_path):

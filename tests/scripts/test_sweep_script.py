@@ -45,7 +45,7 @@ def test_a_sweep_ends_in_one_table_and_is_found_again(train, script, outputs):
     last = train(*asked, "--plan").stdout.strip().splitlines()[-1]
     assert last.startswith("8 cells: 8 done, 0 to run")
     other = train("-m", "mapping=sparsemax", "sweep=mine")
-    assert other.returncode == 1 and "sweep=mine exists already" in other.stderr
+    assert other.returncode == 2 and "sweep=mine exists already" in other.stderr
     one = script("compare.py", "sweep=mine", "mapping=fusedmax", "mapping.gamma=2", f"paths.outputs={outputs}")
     assert one.returncode == 0, one.stderr
     assert len(re.findall(r"^  fusedmax \(", one.stdout, re.M)) == 1 and re.search(

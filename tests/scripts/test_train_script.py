@@ -73,7 +73,7 @@ def test_sweep(train, outputs):
 def test_a_sweep_with_a_wrong_point_runs_none(train, outputs, arguments, said):
     before = cells(outputs)
     done = train("-m", *arguments)
-    assert done.returncode == 1 and all(text in done.stderr for text in [*said, "nothing was run"]), done.stderr
+    assert done.returncode == 2 and all(text in done.stderr for text in [*said, "nothing was run"]), done.stderr
     no_traceback(done)
     assert cells(outputs) == before
 
@@ -140,10 +140,21 @@ def test_a_mapping_of_ones_own(train, outputs, tmp_path):
 )  # fmt: skip
 def test_errors_are_one_clear_message(train, outputs, arguments, said):
     done = train(*arguments)
-    assert done.returncode == 1
+    assert done.returncode == 2
     for text in said:
         assert (done.stderr + done.stdout).count(text) >= 1
     assert done.stderr.count("error:") <= 1
+    no_traceback(done)
+
+
+@pytest.mark.parametrize("arguments", [["mapping=fusedmax"], ["-m", "seed=1,2", "mapping=fusedmax"]], ids=" ".join)
+def test_without_a_task_the_plan_is_shown_and_nothing_runs(script, tmp_path, arguments):
+    done = script("train.py", *arguments, f"paths.outputs={tmp_path}", f"paths.data={tmp_path}")
+    assert done.returncode == 2 and not any(tmp_path.iterdir())
+    assert "no task is named; add task=translation for this plan, or another: fertility, imdb" in done.stderr
+    count = 1 + ("-m" in arguments)
+    assert f"{count} cells: 0 done, {count} to run; about {3 * count} minutes" in done.stdout
+    assert ("with 2 workers" in done.stdout) == (count > 1)
     no_traceback(done)
 
 
@@ -175,7 +186,7 @@ def test_help_ends_with_what_to_run_next(script):
 def test_outputs_that_cannot_be_written(script, tiny, tmp_path):
     (tmp_path / "file").write_text("in the way")
     done = script("train.py", *tiny, f"paths.outputs={tmp_path / 'file'}")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert str(tmp_path / "file") in done.stderr and "cannot be written" in done.stderr
 
 

@@ -23,9 +23,9 @@ def test_committed_files_are_what_make_pages_writes():
     written = mapping_pages.pages()
     stale = [name for name, text in written.items() if (ROOT / name).read_text(encoding="utf-8") != text]
     assert stale == [], "run `make pages`"
-    assert {f"docs/reference/mappings/{path.name}" for path in PAGES.glob("*.md")} - {"docs/reference/mappings/own.md"} == {
-        name for name in written if name.endswith(".md")
-    }
+    assert {f"docs/reference/mappings/{path.name}" for path in PAGES.glob("*.md")} - {
+        "docs/reference/mappings/own.md"
+    } == {name for name in written if name.endswith(".md")}
 
 
 @pytest.mark.parametrize("name", sa.names())

@@ -131,8 +131,9 @@ def test_a_line_that_cannot_be_read_is_named(used, name, raw, said):
         lines.parsed(raw, used(name)[0])
 
 
-def test_lines_of_every_kind(used):
+def test_lines_of_every_kind(used, capsys):
     assert lines.parsed("ä b\r\n\nc".encode(), used("pairs")[0]) == ["ä b", "", "c"]
+    assert capsys.readouterr() == ("", "line 2 is empty: its output answers no input\n")
     assert lines.parsed(b"a\tb\n", used("entailment")[0]) == [("a", "b")]
     assert lines.parsed(b"a\tb\n", used("sentiment")[0]) == ["a\tb"]
     model = used("multilabel")[0]

@@ -82,6 +82,24 @@ def test_a_glob_takes_what_fits_and_names_the_rest(resolved):
     assert "fusedmax" in {n for (n,) in cells(lam, "mapping.name")} and "mapping.lam" in lam.left_out["mapping=softmax"]
 
 
+def test_a_mapping_without_the_swept_parameter_runs_once(resolved, capsys):
+    found = resolved("mapping=softmax,fusedmax,sparsemax", "mapping.lam=0.05,0.3", "seed=1,2")
+    of = [(m.get("name"), m.get("lam"), seed) for m, seed in cells(found, "mapping", "seed")]
+    once = [(name, None, seed) for name in ("softmax", "sparsemax") for seed in (1, 2)]
+    assert sorted(of, key=str) == sorted(
+        [*once, *(("fusedmax", lam, s) for lam in (0.05, 0.3) for s in (1, 2))], key=str
+    )
+    assert not found.wrong and not found.left_out
+    sweep.tell(found)
+    assert capsys.readouterr().err == "mapping.lam is not a parameter of softmax, sparsemax: run once, without it\n"
+    with pytest.raises(
+        ConfigError, match=r"mapping\.lamda is not a parameter of softmax, fusedmax \(did you mean 'lam'"
+    ):
+        resolved("mapping=softmax,fusedmax", "mapping.lamda=1,2")
+    hydras = sweep.resolve(sweep.read(["task=toy", "mapping=softmax,fusedmax", "mapping.lam=0.1"]), every=True)
+    assert list(hydras.wrong) == ["mapping=softmax"], "Hydra's own sweepers run every combination"
+
+
 def test_what_was_named_and_is_wrong_stands_beside_what_can_run(resolved):
     found = resolved("mapping=fusedmax", "mapping.lam=-1,0.2")
     assert cells(found, "mapping.lam") == [(0.2,)] and list(found.wrong) == ["mapping.lam=-1"]

@@ -70,7 +70,9 @@ def _say_what_is_missing(library: ctypes.CDLL) -> None:
     """Print, once per process, why the kernels are slower on this machine than in docs/reference/benchmarks.md."""
     x86 = platform.machine() in ("x86_64", "AMD64")  # other machines have only the portable kernels
     if x86 and library.sparse_attention_isa() == b"portable" and build.requested_isa() == "auto":
-        build.say("no AVX2 here or in this compiler: portable CPU kernels, up to twice as slow (docs/reference/kernels.md)")
+        build.say(
+            "no AVX2 here or in this compiler: portable CPU kernels, up to twice as slow (docs/reference/kernels.md)"
+        )
     if not library.sparse_attention_openmp() and _threads() > 1:
         build.say(f"the compiler has no OpenMP: CPU kernels use 1 thread of {_threads()}; g++ has it (set CXX=g++)")
 
