@@ -2,11 +2,11 @@
 
 python scripts/data.py list
 python scripts/data.py fetch NAME [NAME ...] [--root FOLDER] [--mirror FOLDER] [--path FOLDER]
-python scripts/data.py verify NAME [the same options]   compare local files with checksums and sizes; fetches nothing
+python scripts/data.py verify NAME [the same options]   compare files with checksums; asks no web address and no hub
 python scripts/data.py show NAME [the same options]     sizes, source and a few test records
 
-    --root     folder for downloads (default: data/cache)
-    --mirror   folder of local copies, for data sets that are read from a mirror
+    --root     folder for downloads (default: SPARSE_ATTENTION_DATA, otherwise data/cache)
+    --mirror   folder of local copies, for data sets that are read from a mirror (default: SPARSE_ATTENTION_MIRROR)
     --path     file or folder of a data set that you downloaded by hand
 
 Examples: python scripts/data.py fetch libreoffice_help easy_vqa; python scripts/data.py show imdb --path aclImdb.tar.gz;
@@ -14,6 +14,7 @@ Examples: python scripts/data.py fetch libreoffice_help easy_vqa; python scripts
 Next: python scripts/train.py task=TASK data=NAME
 """
 
+import os
 from typing import Literal
 
 from _entry import command
@@ -21,8 +22,8 @@ from _entry import command
 
 @command
 def main(
-    what: Literal["list", "fetch", "verify", "show"], *names: str, root: str = "data/cache",
-    mirror: str | None = None, path: str | None = None,
+    what: Literal["list", "fetch", "verify", "show"], *names: str,
+    root: str = os.environ.get("SPARSE_ATTENTION_DATA", "data/cache"), mirror: str | None = None, path: str | None = None,
 ) -> int:  # fmt: skip
     from tasks.commands import data
 

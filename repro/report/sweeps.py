@@ -66,13 +66,15 @@ def _is_number(value: Any) -> bool:
 def figures(group: Group, salt: str, files: bool) -> list[Drawn]:
     """All drawings of a group's settings, for SVG files if `files` is true, or else for the report's page.
 
-    Raises `Missing` if no parameter was swept and no share of zeros was measured.
+    Raises `Missing` if no parameter was swept and fewer than two settings have both a score and a share of zeros.
     """
     drawn = [_against(group, mapping, key, curves, salt, files) for (mapping, key), curves in swept(group).items()]
     if (pareto := _pareto(group, salt, files)) is not None:
         drawn.append(pareto)
     if not drawn:
-        raise Missing("No number was swept, and no share of zeros was measured, so there is nothing to draw.")
+        raise Missing(
+            "No number was swept, and fewer than two settings have both a score and a share of zeros, so there is nothing to draw."
+        )
     return drawn
 
 

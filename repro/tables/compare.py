@@ -203,7 +203,12 @@ def _told_apart(found: Sequence[list[Record]]) -> list[Setting]:
     varied = [k for k in keys if len({str(s.first.flat.get(k, absent)) for s in settings}) > 1]
     for s in settings:
         own = {f"mapping.{k}" for k in ("name", *s.parameters)}
-        s.differs = {k: s.first.flat[k] for k in varied if k in s.first.flat and k not in own}
+        # an architecture's own keys follow from its name, unless its settings differ in them
+        same = [o.first.flat for o in settings if o.first.flat.get("model.name") == s.first.flat.get("model.name")]
+        implied = {k for k in varied if k.startswith("model.") and len({str(f.get(k, absent)) for f in same}) == 1}
+        s.differs = {
+            k: s.first.flat[k] for k in varied if k in s.first.flat and k not in own | (implied - {"model.name"})
+        }
     # settings with the same configuration can still differ in data content, recipes, plugins or test sets
     for said, of in (
         ("data content", lambda r: r.data_sha256[:8]), ("training recipe", lambda r: r.recipe), ("plugins", lambda r: ",".join(r.plugins)),

@@ -45,7 +45,7 @@ def summary(plan: Plan, store: Store, built: Table, troubles: Sequence[str] = ()
     done = list(_finished(plan, store))
     cells = len(plan.cells)
     parts = [
-        ("Scope", [*_scope(plan, cells)]),
+        ("Scope", [*_scope(plan, {one.cell.cell_id for one in done})]),
         ("What was reproduced", [line for block in built.blocks for line in _reproduced(block)]),
         ("What was easy", _easy(built, done, cells)),
         ("What was hard", [*_hard(built, done, cells), *troubles] or ["Nothing failed, was restarted or is missing."]),
@@ -73,8 +73,8 @@ def _machine(told: dict[str, Any]) -> str:
     )
 
 
-def _scope(plan: Plan, cells: int) -> Iterable[str]:
-    one = plan.experiment
+def _scope(plan: Plan, finished: set[str]) -> Iterable[str]:
+    one, cells = plan.experiment, len(plan.cells)
     seeds = sorted({slot.seed for slot in plan.slots})
     yield (
         f"{one.title}, profile {one.profile}: {len(one.rows)} rows, {len(one.columns)} columns, seeds "
@@ -82,10 +82,15 @@ def _scope(plan: Plan, cells: int) -> Iterable[str]:
     )
     yield f"Rows: {', '.join(row.label for row in one.rows)}."
     for number, column in enumerate(one.columns):
-        slot = next((s for s in plan.slots if s.column == number), None)
-        why = f"not run: {plan.unavailable[number]}" if number in plan.unavailable else ""
-        short = "; ".join(slot.cell.prepared.shortfalls) if slot else ""
-        yield f"{column.label}: {why or (f'not the full data of the paper: {short}' if short else 'the data of the paper')}."
+        slot = next((s for s in plan.slots if s.column == number and s.cell.cell_id in finished), None)
+        if number in plan.unavailable:
+            told = f"not run: {plan.unavailable[number]}"
+        elif slot is None:  # only a finished cell's record says which data it had
+            told = "data not known: no cell is finished"
+        else:
+            short = "; ".join(slot.cell.prepared.shortfalls)
+            told = f"not the full data of the paper: {short}" if short else "the data of the paper"
+        yield f"{column.label}: {told}."
     if by_hand := [o for o in plan.overrides if o.split("=")[0].split(".")[0] not in FREE]:
         yield f"Set by hand: {', '.join(by_hand)}."
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,13 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
         ValueError: the column is unknown or has no cells.
         DataUnavailable: a row is not finished.
     """
+    again = " ".join(["python scripts/reproduce.py", name, *overrides])
+    one, wanted, _ = reproduce.slots(name, overrides)
+    for w in wanted:  # before data are fetched and encoded: a row whose mapping has no finished cell at all
+        place = Path(w.config["paths"]["outputs"], "cells", w.config["task"]["name"], w.config["mapping"]["name"])
+        key = one.columns[w.column].key
+        if not points and key == (column or one.columns[0].key) and not any(place.glob("*/manifest.json")):
+            raise DataUnavailable(f"the row {one.rows[w.row].label!r} is not finished", str(place), f"run: {again}")
     planned = reproduce.plan([name], overrides)
     (plan,), store, cells = planned.plans, Store(planned.outputs), {}
     columns = plan.experiment.columns
@@ -76,7 +84,6 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
                 continue
             label = ", ".join(f"{key}={_short(value)}" for key, value in slot.point) or label
         elif not done:
-            again = " ".join(["python scripts/reproduce.py", name, *overrides])
             raise DataUnavailable(
                 f"the row {label!r} is not finished", str(slot.cell.entry(store).folder), f"run: {again}"
             )

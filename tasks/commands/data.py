@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
@@ -15,7 +16,8 @@ def main(what: str, names: Sequence[str], root: str, options: Mapping[str, str |
         what: list, fetch, verify or show.
         names: names of data sets or word vectors; without names, `list` lists all.
         root: folder for downloads.
-        options: `mirror` and `path`, as in the configuration node `data`.
+        options: `mirror` and `path`, as in the configuration node `data`. Without either, SPARSE_ATTENTION_MIRROR is the
+            mirror of the data sets that have one, as in `configs/data`.
 
     Raises:
         ValueError: a name is unknown, or a name is needed but missing.
@@ -36,9 +38,13 @@ def main(what: str, names: Sequence[str], root: str, options: Mapping[str, str |
         if name not in data.set_names():
             print(data.fetch_vectors(name, root, data.Progress(), fetching=what == "fetch"))
             continue
-        print((data.verify if what == "verify" else data.fetch)(name, root, options, data.Progress()))
+        chosen = {k: v for k, v in options.items() if v is not None}
+        mirror = os.environ.get("SPARSE_ATTENTION_MIRROR")
+        if mirror and not chosen and not data.problems({"name": name, "mirror": mirror}):
+            chosen = {"mirror": mirror}
+        print((data.verify if what == "verify" else data.fetch)(name, root, chosen, data.Progress()))
         if what == "show":
-            _show({"name": name, **{k: v for k, v in options.items() if v is not None}}, root)
+            _show({"name": name, **chosen}, root)
     return 0
 
 

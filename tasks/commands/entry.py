@@ -18,13 +18,14 @@ import difflib
 import inspect
 import os
 import re
+import select
 import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-FAILED, WRONG, STOPPED = 1, 2, 130
+FAILED, WRONG, STOPPED, UNREAD = 1, 2, 130, 141
 # Errors whose message is meant for the user, by class name: most scripts import neither store nor data.
 EXPECTED = ("StoreError", "DataError")
 
@@ -37,7 +38,8 @@ def command(main: Callable[..., int | None]) -> Callable[..., int]:
     """Turn `main` into a script, a function `run(arguments)`, and run it if its file is the one that Python was started with.
 
     `run` parses the arguments (default: `sys.argv`), calls `main` and returns the exit status: the value returned by
-    `main` (0 if None), 1 if it failed, 2 for invalid arguments or an invalid configuration, 130 after Ctrl-C.
+    `main` (0 if None), 1 if it failed, 2 for invalid arguments or an invalid configuration, 130 after Ctrl-C,
+    141 if the reader of the output ended before it was written (`| head`), as for other commands.
     """
     wants = inspect.signature(main, eval_str=True).parameters
     text = main.__globals__["__doc__"]
@@ -68,14 +70,31 @@ def command(main: Callable[..., int | None]) -> Callable[..., int]:
             print(f"error: {error}", file=sys.stderr)
             return WRONG
         except (OSError, RuntimeError) as error:
+            if isinstance(error, BrokenPipeError) and _unread():
+                return UNREAD
             if isinstance(error, RuntimeError) and not {c.__name__ for c in type(error).__mro__} & set(EXPECTED):
                 raise
             print(f"error: {error}", file=sys.stderr)
             return FAILED
 
     if main.__module__ == "__main__":
-        sys.exit(run())
+        status = run()
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            status = UNREAD if _unread() else FAILED
+        sys.exit(status)
     return run
+
+
+def _unread() -> bool:
+    """Whether nothing reads standard output any more; if so, drop the rest, which Python would report at its end."""
+    watched = select.poll()
+    watched.register(sys.stdout.fileno(), 0)
+    gone = any(event & (select.POLLERR | select.POLLHUP) for _, event in watched.poll(0))
+    if gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return gone
 
 
 def parse(wants: Mapping[str, inspect.Parameter], arguments: Iterable[str]) -> tuple[list[Any], dict[str, Any]]:

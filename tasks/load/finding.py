@@ -76,12 +76,15 @@ def named(outputs: str | Path | None, what: str, overrides: Sequence[str]) -> Pa
 
 def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
     place, *wanted = what.split(",")
-    kinds = {"/".join(e.folder.parts[-3:-1]) for e in entries}
-    done = [e for e in entries if "/".join(e.folder.parts[-3:-1]) == place.rstrip("/") and e.finished()]
+    places = {e: "/".join(e.folder.parts[-3:-1]) for e in entries}
+    done = [e for e in entries if places[e] == place.rstrip("/") and e.finished()]
     if not done:
-        known = ", ".join(sorted(kinds)) or "none"
+        kinds = {places[e] for e in entries if e.finished()}
+        known = f"finished cells: {', '.join(sorted(kinds)) or 'none'}"
         folder = f"{what} is a folder, but has no config.yaml; " if Path(what).is_dir() else ""
-        raise NoCell(f"{folder}no finished cell of {place!r} in {outputs}{near(place, kinds)}; there are: {known}")
+        if place.rstrip("/") in places.values():
+            raise NoCell(f"{folder}no cell of {place!r} in {outputs} is finished; run its training again; {known}")
+        raise NoCell(f"{folder}no finished cell of {place!r} in {outputs}{near(place, kinds)}; {known}")
     if len(done) == 1 and not wanted:
         return done[0].folder
     told = {e.folder: _told(e) for e in done}

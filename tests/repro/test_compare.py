@@ -11,6 +11,7 @@ import pytest
 
 from repro import cell as cells
 from repro.report import comparison, sweeps
+from repro.report.data import Missing
 from repro.store import records
 from repro.tables import compare, render
 
@@ -61,6 +62,15 @@ def test_what_differs_is_never_averaged_and_says_so(trained, store, changes, say
     found = settings(store)
     assert [s.seeds for s in found] in ([[1], [2]], [[2], [1]])
     assert any(says.items() <= s.differs.items() for s in found), [s.differs for s in found]
+
+
+def test_architectures_are_told_apart_by_name_and_by_what_differs_within_one(trained, store):
+    trained(model__name="lstm", model__hidden_dim=4, model__layers=1)
+    for heads in (2, 4):
+        trained(model__name="transformer", model__hidden_dim=8, model__heads=heads)
+    assert [s.differs for s in settings(store)] == [
+        {"model.name": "lstm"}, *({"model.name": "transformer", "model.heads": heads} for heads in (2, 4))
+    ]  # fmt: skip
 
 
 def test_data_of_other_content_under_the_same_configuration(trained, store):
@@ -193,6 +203,13 @@ def test_the_best_is_marked_only_where_it_has_converged_and_beats_the_baseline(t
     rows = compare.table(compare.groups(found), "t", "T").blocks[0].rows
     assert [row.value("test/score").best for row in rows] == [False, bold, False]
     assert rows[0].values[-1].note.startswith("yes") == (best_epoch == 1)
+
+
+def test_one_setting_is_not_drawn(trained, store):
+    trained()
+    (group,) = compare.groups(records.read(store).records)
+    with pytest.raises(Missing, match="No number was swept, and fewer than two settings have both a score and a share"):
+        sweeps.figures(group, "salt", True)
 
 
 def test_the_front_of_a_pareto_plot():

@@ -74,3 +74,13 @@ def test_what_failed_or_was_begun_again_is_hard(told):
     assert any("not comparable, because: profile demo" in line for line in hard)
     assert hard[-1] == "- fake/softmax, seed 1: failed: out of memory"
     assert "ours minus" not in "".join(parts["What was reproduced"]), "not comparable"
+
+
+@pytest.mark.parametrize("kept, data", [(1, "the data of the paper"), (0, "data not known: no cell is finished")])
+def test_the_data_are_those_of_a_finished_cell(told, kept, data):
+    def spoil(plan, store: Store):
+        for cell in list(plan.cells.values())[kept:]:
+            cell.entry(store).path("manifest.json").unlink()
+
+    _, parts = told("paper", spoil)
+    assert f"- A: {data}." in parts["Scope"]

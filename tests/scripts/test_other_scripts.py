@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,24 @@ def test_data_are_listed_fetched_and_shown(script, tmp_path):
     assert fetched.returncode == 0 and fetched.stdout.startswith("toy: ") and "train" in fetched.stdout
     shown = script("data.py", "show", "toy", "--root", str(tmp_path))
     assert shown.returncode == 0 and shown.stdout.count("Pair(") == 5
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_reader_that_ends_early_is_no_error(buffered):
+    given = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
+    command = [sys.executable, "scripts/data.py", "list"]
+    with subprocess.Popen(command, cwd=ROOT, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_data_are_where_configurations_look_for_them(script, tmp_path):
+    places = {"SPARSE_ATTENTION_DATA": str(tmp_path / "data"), "SPARSE_ATTENTION_MIRROR": str(tmp_path / "mirror")}
+    fetched = script("data.py", "fetch", "toy", **places)  # a set without a mirror
+    assert fetched.returncode == 0 and fetched.stdout.rstrip().endswith(f"from {tmp_path / 'data'}")
+    mirrored = script("data.py", "verify", "snli_20k", **places)
+    assert mirrored.returncode == 1 and f"looked at: {tmp_path / 'mirror'}" in mirrored.stderr
 
 
 @pytest.mark.parametrize("name", ["data.py", "figures.py", "extract_features.py"])

@@ -8,6 +8,7 @@ import pytest
 
 from tasks.commands import figures, reproduce
 from tasks.config import compose
+from tasks.data import DataUnavailable
 
 
 @pytest.mark.parametrize("name", figures.FIGURES)
@@ -31,6 +32,13 @@ def test_a_figure_asks_for_rows_and_columns_that_there_are(name):
 def test_texts_that_a_figure_does_not_take_are_refused(name, asked, said):
     with pytest.raises(ValueError, match=said):
         figures.make([name], figures.Asked(**asked))
+
+
+def test_cells_are_looked_for_before_data_are_read(tmp_path):
+    folders = [f"paths.outputs={tmp_path}", f"paths.data={tmp_path / 'data'}"]
+    with pytest.raises(DataUnavailable, match="the row 'softmax' is not finished") as refused:
+        figures.make(["peters2018_figure2"], figures.Asked(folders))
+    assert "scripts/reproduce.py peters2018_" in refused.value.next_step and not (tmp_path / "data").exists()
 
 
 @pytest.mark.slow

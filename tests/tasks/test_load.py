@@ -49,6 +49,21 @@ def test_several_that_a_filter_fits_are_listed_with_what_differs(learned, traine
         find_cell(tmp_path, "toy/softmax,sed=2")
 
 
+def test_only_finished_cells_are_suggested(trained, tmp_path):
+    cell, outputs = trained
+    with pytest.raises(NoCell, match=r"did you mean 'toy/softmax'\?\); finished cells: toy/softmax, toy/sparsemax$"):
+        find_cell(outputs, "toy/softmx")
+    entry = cell.entry(Store(tmp_path))
+    shutil.copytree(cell.entry(Store(outputs)).folder, entry.folder)
+    entry.path("manifest.json").unlink()
+    with pytest.raises(
+        NoCell, match=r"no cell of 'toy/softmax' in .* is finished; run its training again; finished cells: none$"
+    ):
+        find_cell(tmp_path, "toy/softmax")
+    with pytest.raises(NoCell, match=r"no finished cell of 'toy/softmx' in [^ ]*; finished cells: none$"):
+        find_cell(tmp_path, "toy/softmx")
+
+
 def test_a_number_may_be_written_otherwise(trained):
     folder = find_cell(trained[1], "toy/softmax")
     assert (

@@ -149,9 +149,11 @@ class _Hub:
     def _asked(self, revision: str) -> Any:
         """The hub's information about a revision."""
         package = self._package("huggingface_hub")
-        if fetching_is_off() or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+        if fetching_is_off() or offline:
+            why = "the hub may not be asked (HF_HUB_OFFLINE)" if offline else "this command contacts no hub"
             raise DataUnavailable(
-                f"{self.name} is not in the cache, and the hub may not be asked (HF_HUB_OFFLINE)", f"{self.folder.parent.parent}",
+                f"{self.name} is not in the cache, and {why}", f"{self.folder.parent.parent}",
                 f"fetch it once with a network: python scripts/data.py fetch {self.name}; or {self.get}",
             )  # fmt: skip
         try:

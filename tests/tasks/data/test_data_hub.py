@@ -10,6 +10,7 @@ from hub_stand_in import COMMIT, PATHS, SIZES, parquet, serving
 
 from tasks import data
 from tasks.data import DataError, DataUnavailable, NullProgress, manifests
+from tasks.data.acquire.download import nothing_fetched
 from tasks.data.acquire.hub import _Hub
 
 pytest.importorskip("datasets", reason="the hub needs the package datasets (the extra `repro`)")
@@ -133,8 +134,14 @@ def test_faults_of_the_hub_name_the_set_the_cause_and_the_next_step(hub, opened,
     told("gigaword: the hub could not be asked", "500", "HF_ENDPOINT")
     hub.broken = False
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    told("gigaword is not in the cache", "", "python scripts/data.py fetch gigaword")
+    told(
+        r"not in the cache, and the hub may not be asked \(HF_HUB_OFFLINE\)",
+        "",
+        "python scripts/data.py fetch gigaword",
+    )
     monkeypatch.delenv("HF_HUB_OFFLINE")
+    with nothing_fetched():
+        told("not in the cache, and this command contacts no hub", "", "python scripts/data.py fetch gigaword")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     told("gigaword: the hub could not be asked", "127.0.0.1:9", "check the network")
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
