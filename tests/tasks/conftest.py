@@ -22,6 +22,10 @@ CELLS = {
         "model.hidden_dim=16", "model.ff_dim=16", "model.flat_mlp_dim=8", "model.flat_out_dim=16", "model.embed_dim=8",
         "model.layers=1", "model.heads=2", "mapping=sparsemax", "task.keep_attention=30",
     ),
+    "questions": (
+        "task=vqa", "data=vqa2", "data.input=none", "data.dev_share=0.2", "encode.min_answer_count=2", "model.hidden_dim=8",
+        "model.ff_dim=8", "model.flat_mlp_dim=8", "model.flat_out_dim=8", "model.embed_dim=8", "model.layers=1", "model.heads=2",
+    ),
     "multilabel": (
         "task=multilabel", "data=synthetic", "data.sizes={train: 60, dev: 30, test: 20}", "task.tune.penalties=[0.1, 0.01]",
         "task.fit.iterations=10", "mapping=sparsemax",
@@ -48,7 +52,7 @@ def small_cell(prepared_cell, tiny, vqa2_folder, tmp_path_factory):
     def small_cell(name: str):
         if name not in finished:
             asked = [*tiny, "mapping=sparsemax"] if name == "pairs" else [*SMALL, *CELLS[name]]
-            more = [f"data.path={vqa2_folder}"] if name == "vqa" else []
+            more = [f"data.path={vqa2_folder}"] if name in ("vqa", "questions") else []
             cell, store = prepared_cell([*asked, *more]), Store(tmp_path_factory.mktemp(name))
             outcome = cells.run(cell, store)
             assert outcome.state == "done", outcome.error

@@ -63,13 +63,18 @@ def alone(root, tmp_path_factory):
 
 
 def inputs_of(model, vqa2_folder) -> str:
-    """Twenty inputs from the model's vocabulary; among texts, an empty and an unknown one."""
+    """Twenty inputs from the model's vocabulary; among texts, an empty, an unknown and a long one."""
     draw = np.random.default_rng(0)
     if model.name == "multilabel":
         return "\n".join(" ".join(map(str, row)) for row in draw.random((20, model.encoding.features)))
     known = {"seq2seq": "source_vocab", "classification": "vocabulary", "vqa": "words"}[model.name]
     words = getattr(model.encoding, known)
-    texts = [" ".join(draw.choice(words, size)) for size in draw.integers(1, 9, 36)] + ["", "never seen", "", "never"]
+    texts = [" ".join(draw.choice(words, size)) for size in draw.integers(1, 9, 36)] + [
+        "",
+        "never seen",
+        "",
+        " ".join(draw.choice(words, 70)),
+    ]
     images = sorted(str(path) for kind in ("*.jpg", "*.png") for path in vqa2_folder.rglob(kind))
     if model.name == "vqa":
         return "\n".join(f"{images[i % len(images)]}\t{text}" for i, text in enumerate(texts[20:]))
@@ -86,7 +91,9 @@ def agrees(done: subprocess.CompletedProcess, model, raw: bytes) -> None:
     assert [score for _, score in ours] == pytest.approx([p.score for p in theirs], abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["pairs", "transformer", "sentiment", "entailment", "esim", "multilabel", "vqa"])
+@pytest.mark.parametrize(
+    "name", ["pairs", "transformer", "sentiment", "entailment", "esim", "multilabel", "vqa", "questions"]
+)
 def test_the_program_says_what_the_cell_says(alone, small_cell, vqa2_folder, tmp_path, name):
     entry = small_cell(name)[1]
     model = load_cell(entry.folder)
