@@ -21,7 +21,9 @@ MODULES = (
 
 def on_config(config: Any) -> Any:
     parts = [{name.capitalize(): _pages(ROOT / "docs" / name)} for name in ("start", "guides", "reference", "results")]
+    parts[1]["Guides"].insert(0, "extending.md")
     parts[2]["Reference"].insert(0, {"API": "reference/api.md"})
+    parts[3]["Results"].insert(0, "claims.md")
     config.nav = [{"Overview": "index.md"}, *parts]
     return config
 

@@ -5,7 +5,7 @@
     records   the folder with the records (docs/results)
 
 Prints the outcome, effect, 95 % interval, number of seeds and power of each claim, and writes <outputs>/claims.json.
-docs/results/claims.md shows the same with pictures.
+docs/claims.md shows the same with pictures.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/guides/extending.md is followed in a copy of the repository: its files are written, its commands run."""
+"""docs/extending.md is followed in a copy of the repository: its files are written, its commands run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "guides" / "extending.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 FILE = re.compile(r"^`([\w/.]+)`:\n\n```\w+\n(.*?)^```$", re.M | re.S)
 ADDED = re.compile(r"^At the end of `([\w/.]+)`:\n\n```\w+\n(.*?)^```$", re.M | re.S)
 COMMANDS = re.compile(r"^```sh\n(.*?)^```$", re.M | re.S)

@@ -16,7 +16,7 @@ from repro.tables.claims import ENOUGH, MOST_SEEDS, OPEN, Claim, Outcome, Part
 from tasks.commands import recorded
 from tasks.config import compose
 
-FIGURES = "figures/claims"  # the pictures' folder, next to the page
+FIGURES = "figures/claims"  # the pictures' folder, in docs/results
 HEAD = """\
 # Do the papers' claims hold?
 
@@ -31,7 +31,7 @@ HEAD = """\
 *Effect*: the mean difference between two rows, in the metric's unit, for the comparison with the least evidence for the claim. *n*: its seeds.
 *Power*: the chance that n seeds support the claim, at the spread of earlier runs. A claim is *supported* or *contradicted* if one-sided tests
 at 5 % show that the difference is on one side of the margin; the interval covers the sampling of seeds and of test examples. A row that had not
-converged decides nothing, nor does a table in which attention is worth little ([how it works](../../repro/tables/claims.py)).
+converged decides nothing, nor does a table in which attention is worth little ([how it works](../repro/tables/claims.py)).
 """
 
 
@@ -69,12 +69,12 @@ def write(results: Path) -> int:
             print(f"{'':13} {_why(one)}")
     path = Path(outputs_folder()) / "claims.json"
     write_atomic(path, (json.dumps([one.values() for one in found], indent=1, ensure_ascii=False) + "\n").encode())
-    print(f"{_count(found)}\nclaims: {path}; the page with pictures: docs/results/claims.md")
+    print(f"{_count(found)}\nclaims: {path}; the page with pictures: docs/claims.md")
     return 0
 
 
 def page(found: Sequence[Outcome]) -> str:
-    """docs/results/claims.md."""
+    """docs/claims.md."""
     lines = [
         f"| {one.claim.paper} | [{one.claim.claim}](#{_anchor(i)}) | {one.outcome} | {_effect(one)} | {one.part.n or ''} | {_power(one)} |"
         for i, one in enumerate(found, 1)
@@ -112,7 +112,7 @@ def _section(i: int, one: Outcome) -> str:
         f"profile {claim.profile}.",
     ]  # fmt: skip
     if _drawn(one):
-        told.append(f"![differences with intervals]({_picture(one)})")
+        told.append(f"![differences with intervals](results/{_picture(one)})")
     if one.parts:
         rows = [
             f"| {part.row} | {part.column or 'all'} | {part.text(d)} | {', '.join(f'{v:+.{d}f}' for v in part.differences.values())} |"

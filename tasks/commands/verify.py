@@ -90,9 +90,9 @@ def expected(results: Path = RESULTS) -> Expected:
         if made.sweep and (results / "sweeps" / made.sweep).is_dir():
             for name, content in made.files.items():
                 (found.drawn if name.endswith(".svg") else found.files)[f"sweeps/{made.sweep}/{name}"] = content
-    if (results / "claims.md").is_file():
+    if (results.parent / "claims.md").is_file():
         tested = claims.of_tables(built)
-        found.files["claims.md"] = claims.page(tested)
+        found.files["../claims.md"] = claims.page(tested)
         found.drawn |= claims.pictures(tested)
     _of_code(results, found)
     return found
