@@ -205,4 +205,5 @@ def _ask(*command: str) -> str:
         if done.returncode == 0:
             return done.stdout
         time.sleep(2.0**attempt)  # the controller may be busy or restarting
-    raise StoreError(f"{shlex.join(command)} failed: {done.stderr.strip()}")
+    why = f"{shlex.join(command)} failed: {done.stderr.strip()}"
+    raise StoreError(f"launcher=slurm: {why}; if no Slurm controller answers here, set launcher=local")

@@ -23,7 +23,7 @@ WEIGHTS, ENCODING = "weights.safetensors", "encoding"
 # Imported once for all cells of a run. torch's optimisers import torch._dynamo when first used.
 PRELOAD = ("tasks.fairseq_plugin", "tasks.fairseq_plugin.training", "torch._dynamo")
 WARNED = 0.1  # share of unknown tokens above which the footer warns
-REMEDY = "Raise encode.vocab_size, lower encode.min_count, choose encode.subword=bpe for pairs of texts, or add training texts."
+REMEDY = "Raise encode.vocab_size, lower encode.min_count, {}or add training texts."
 TRAINING_SHARE = 0.97  # part of the progress bar for the training itself; then the best weights are written
 
 TRAINING = {
@@ -153,7 +153,8 @@ def prepared(
         shortfalls: shortfalls of the encoding, in addition to those of the data.
         notes, more: see `facts`.
     """
-    about = facts(data, encoded, notes, **more)
+    subwords = (config.get("encode") or {}).get("subword", "none") != "none"
+    about = facts(data, encoded, notes, subwords, **more)
     own = test(config, data, encoded, "test", progress) if data.fingerprint.get("test") is not None else None
     return Prepared(encoded.sha256, str(encoded.folder), about, (*data.shortfalls, *shortfalls), own)
 
@@ -175,11 +176,14 @@ def test_set(
     return TestSet(name, encoded.sha256, str(encoded.folder), about, data.shortfalls, baselines)
 
 
-def facts(data: DataSet, encoded: Any, notes: Sequence[str] = (), **more: Any) -> dict[str, Any]:
+def facts(
+    data: DataSet, encoded: Any, notes: Sequence[str] = (), subwords: bool = False, **more: Any
+) -> dict[str, Any]:
     """Facts about encoded data for the footer of a table.
 
     Args:
         notes: notes on the encoding, in addition to those of the data.
+        subwords: whether the texts are split into subwords, which the warning otherwise recommends.
         more: further facts. If `unknown` ("split.side" -> share of tokens missing from the vocabulary) has a large
             share, a warning is added.
     """
@@ -188,7 +192,8 @@ def facts(data: DataSet, encoded: Any, notes: Sequence[str] = (), **more: Any) -
         for place, share in (more.get("unknown") or {}).items()
         if share > WARNED
     ]
-    warning = f"WARNING: the vocabulary lacks {' and '.join(many)}. {REMEDY}"
+    remedy = REMEDY.format("" if subwords else "choose encode.subword=bpe for pairs of texts, ")
+    warning = f"WARNING: the vocabulary lacks {' and '.join(many)}. {remedy}"
     return {
         "name": data.name, "provenance": data.provenance, "demo": data.demo, "stands_for": data.stands_for,
         "notes": [*data.notes, *notes, *([warning] if many else [])],

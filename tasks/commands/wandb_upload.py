@@ -88,7 +88,7 @@ def send(folder: Path, outputs: str, chosen: Mapping[str, Any], asked: Mapping[s
         asked: the origin for this run; see `origins`.
 
     Returns:
-        "sent", or "there already" if the run exists and has all evaluations.
+        "sent", or "there already" if the run exists and has all evaluations; offline, where the run was written.
 
     Raises:
         StoreError: the cell is unfinished or damaged.
@@ -99,14 +99,18 @@ def send(folder: Path, outputs: str, chosen: Mapping[str, Any], asked: Mapping[s
     cell = replace(cell, origin=asker, config={**cell.config, "paths": {**cell.config["paths"], "outputs": outputs}})
     found = stored(cell, folder)
     logger = Logger(cell, chosen)
-    if (os.environ.get("WANDB_MODE") or mode(chosen["mode"])) == "offline" and _lies_here(cell, found):
-        return "there already"
+    offline = (os.environ.get("WANDB_MODE") or mode(chosen["mode"])) == "offline"
+    if offline and (written := _lies_here(cell, found)):
+        return f"here already (offline); send it with: wandb sync {written}"
     logger.start()
     if logger.run.summary.get(SENT) == evaluations(found):
         logger.run.finish()
         return "there already"
     logger.curve(about.rows(found))
     logger.finish(found, "done")
+    if logger.run.offline:
+        written = Path(logger.run.dir).parent
+        return f"written to {written} (offline); send it with: wandb sync {written}"
     return "sent"
 
 
@@ -137,8 +141,8 @@ def stored(cell: Cell, folder: Path) -> Found:
     return replace(found, metrics=metrics, signatures=signatures, baselines=baselines, evaluations=chosen)
 
 
-def _lies_here(cell: Cell, found: Found) -> bool:
-    """True if an offline run already has all evaluations; with a second run, `wandb sync` would send the cell twice."""
+def _lies_here(cell: Cell, found: Found) -> Path | None:
+    """The offline run that already has all evaluations; with a second run, `wandb sync` would send the cell twice."""
     root = Path(os.environ.get("WANDB_DIR") or cell.config["paths"]["outputs"])
     receipts = root.glob(f"wandb/offline-run-*-{cell.training_id}/{RECEIPT}")
-    return any((read_json(path) or {}).get(SENT) == evaluations(found) for path in receipts)
+    return next((p.parent for p in receipts if (read_json(p) or {}).get(SENT) == evaluations(found)), None)

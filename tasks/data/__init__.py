@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import importlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -186,7 +187,11 @@ def fetch(
         return opened()
 
     several = manifest.get("sources") and place == root
-    data = sources.first(manifest, progress, {"hub": opened, "url": downloaded}) if several else opened()
+    try:
+        data = sources.first(manifest, progress, {"hub": opened, "url": downloaded}) if several else opened()
+    except DataUnavailable as error:  # its next step may be the command that is running
+        step = re.sub(rf"make data-{name}( \([^)]*\))?; or ", "", error.next_step)
+        raise DataUnavailable(error.what, error.where, step) from error
     return _counted(name, data, data.read(progress), place)
 
 

@@ -213,3 +213,14 @@ def test_one_cell_runs_in_this_process_unless_something_is_asked_of_it(cell, sto
     apart = cell(seed=2, runtime__devices="none", runtime__workers=1)
     assert launch.one(apart, store, lambda event: None).state == "done"
     assert runs(apart, store)[0] != str(os.getpid())
+
+
+def test_slurm_without_a_controller_names_the_other_launcher(tmp_path, monkeypatch):
+    slurm = pytest.importorskip("repro.launch.slurm", reason="the extra [cluster] is not installed")
+    command = tmp_path / "sinfo"
+    command.write_text("#!/bin/sh\necho no controller >&2\nexit 1\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    with pytest.raises(StoreError, match=r"sinfo --version failed: no controller; .* set launcher=local$"):
+        slurm.here()

@@ -98,6 +98,13 @@ def test_a_set_is_fetched_once_from_the_first_source_that_has_it(server, tmp_pat
     assert not list(tmp_path.rglob("*.zip")) and not list(tmp_path.rglob("*.tgz"))  # unpacked, then removed
 
 
+def test_the_command_that_failed_is_not_the_next_step(server, tmp_path):
+    server.files.clear()
+    with pytest.raises(DataUnavailable) as failed:
+        data.fetch("imdb", tmp_path)
+    assert "make data-imdb" not in failed.value.next_step and "or get aclImdb_v1.tar.gz" in failed.value.next_step
+
+
 def test_what_was_damaged_since_is_named(server, tmp_path):
     data.fetch("snli", tmp_path)
     path = tmp_path / "snli/snli_1.0/snli_1.0/snli_1.0_dev.jsonl"

@@ -116,6 +116,11 @@ def test_many_unknown_tokens_are_warned_of(tmp_path, opened):
         "WARNING: the vocabulary lacks 34% of the tokens of dev.source. Raise encode.vocab_size" in facts["notes"][-1]
     )
     assert not any("WARNING" in n for n in _training.facts(data, none, unknown={"dev.source": 0.1})["notes"])
+    for subword in ("none", "bpe"):
+        encode, lacks = {"encode": {"subword": subword}}, {"dev.source": 0.34}
+        none.folder = tmp_path
+        made = _training.prepared(encode, data, none, lambda *_: None, None, unknown=lacks)
+        assert ("encode.subword=bpe" in made.facts["notes"][-1]) == (subword == "none")
 
 
 TABLE = [('Good, "really"\nyes', "so", "10"), ("Bad", "thus", "2"), ("Fine", "hence", "10"), ("Poor", "ergo", "2")]

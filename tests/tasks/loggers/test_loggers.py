@@ -294,9 +294,14 @@ def test_upload_for_an_experiment_has_its_rows_and_goes_once(trained, outputs, p
     clean.setattr(compose, "page", lambda *_: page)
     clean.setattr(compose, "experiment", lambda name, profile: experiment.read(page, name, profile))
     call = ("wandb_upload", "experiment=mine", f"paths.outputs={outputs}")
-    for wanted in ("sent", "there already"):
+    for wanted in ("written to RUN (offline)", "here already (offline)"):
         assert command(*call) == 0
-        assert [line.rpartition(": ")[2] for line in capsys.readouterr().out.splitlines()] == [wanted] * 2
+        lines = capsys.readouterr().out.splitlines()
+        written = [Path(line.rpartition(": wandb sync ")[2]) for line in lines]
+        assert sorted(written) == sorted((tmp_path / "w" / "wandb").glob("offline-run-*")) and len(written) == 2
+        for line, run in zip(lines, written):
+            said = line.partition("] ")[2].partition(": ")[2].replace(f"to {run}", "to RUN")
+            assert said == f"{wanted}; send it with: wandb sync {run}"
     runs = offline(tmp_path / "w")
     assert [run["name"] for run in runs] == ["fused, first, seed 3", "sparse, first, seed 3"]
     for run in runs:
