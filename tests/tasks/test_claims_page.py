@@ -33,7 +33,10 @@ def test_the_page_answers_first_then_shows_every_comparison_with_its_seeds():
     head, first, second = text.split("## Claim ")
     assert "1 of 2 claims are decided by our runs: 1 supported, 1 inconclusive." in head
     assert f"| who2000 | [as good](#claim-1) | supported | +0.02 [-0.24, +0.28] | 3 | {found[0].power:.2f} |" in head
-    assert "![differences with intervals](results/figures/claims/who2000_0.svg)" in first and "+0.10, -0.10, +0.05" in first
+    assert (
+        "![differences with intervals](results/figures/claims/who2000_0.svg)" in first
+        and "+0.10, -0.10, +0.05" in first
+    )
     assert f"**Inconclusive.** {found[1].needed} seeds would decide it with a power of 80%." in second
     drawn = claims.pictures(found)
     assert set(drawn) == {"figures/claims/who2000_0.svg"} and drawn == claims.pictures(found)
