@@ -105,7 +105,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Experiment:
-    """The rows, columns and seeds of an experiment in one profile."""
+    """The rows, columns and seeds of an experiment in one profile; `own` data are the user's, and no paper is compared."""
 
     name: str
     profile: str
@@ -117,6 +117,7 @@ class Experiment:
     published: str = ""
     comparable: bool = False
     not_comparable: str = ""
+    own: bool = False
     deviations: tuple[str, ...] = ()
     footers: tuple[str, ...] = ()
 

@@ -78,6 +78,7 @@ def _experiment(
     return {
         "figures": part(placed, folder, plan.experiment.profile, known, beside),
         "anchor": anchor, "table": table, "comparable": any(block.comparable for block in table.blocks),
+        "own": plan.experiment.own,
         "profile": plan.experiment.profile, "cells": cells, "states": dict(count),
         "columns": [_column(f"{anchor}c{c}", c, block, plan, palette, store) for c, block in enumerate(table.blocks)],
         "swept": any(slot.point for slot in plan.slots),

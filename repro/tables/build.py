@@ -55,8 +55,11 @@ def build(
         else _Column(plan, store, records, failed or {}, c, column).block()
         for c, column in enumerate(one.columns)
     ]  # fmt: skip
-    deviations = list(dict.fromkeys([*one.deviations, *footers.of_settings(plan), *footers.of_tasks(docs, plan)]))
-    warning = "" if any(b.comparable for b in blocks) else "; its numbers are not comparable with the paper's"
+    from_paper = [] if one.own else [*footers.of_settings(plan), *footers.of_tasks(docs, plan)]
+    deviations = list(dict.fromkeys([*one.deviations, *from_paper]))
+    warning = (
+        "" if one.own or any(b.comparable for b in blocks) else "; its numbers are not comparable with the paper's"
+    )
     labels, tested = {c.key: c.label for c in one.columns}, _tested(claims, plan, blocks)
     last = [
         *footers.seeds(plan, blocks),

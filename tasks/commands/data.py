@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 from tasks import data
 
 
-def main(what: str, names: Sequence[str], root: str, options: Mapping[str, str | None]) -> int:
+def main(what: str, names: Sequence[str], root: str, options: Mapping[str, Any], overrides: Sequence[str] = ()) -> int:
     """List, fetch, verify or show data sets. Returns the exit status, 0.
 
     Args:
@@ -18,11 +19,19 @@ def main(what: str, names: Sequence[str], root: str, options: Mapping[str, str |
         root: folder for downloads.
         options: `mirror` and `path`, as in the configuration node `data`. Without either, SPARSE_ATTENTION_MIRROR is the
             mirror of the data sets that have one, as in `configs/data`.
+        overrides: other options of that node, as data.KEY=VALUE.
 
     Raises:
-        ValueError: a name is unknown, or a name is needed but missing.
+        ValueError: a name is unknown, a name is needed but missing, or an override does not set an option of the data.
         DataError: data are unavailable, or do not have the expected content.
     """
+    if overrides:
+        from tasks.config import overrides as config  # imports Hydra
+
+        given = config.values(overrides)
+        if wrong := [key for key in given if not key.startswith("data.")]:
+            raise ValueError(f"{wrong[0]}= is unknown here; options of the data set are set as data.KEY=VALUE")
+        options = {**options, **{key.removeprefix("data."): value for key, value in given.items()}}
     known = data.manifest_names()
     if unknown := [name for name in names if name not in known]:
         raise ValueError("; ".join(problem for name in unknown for problem in data.problems({"name": name})))
@@ -48,7 +57,7 @@ def main(what: str, names: Sequence[str], root: str, options: Mapping[str, str |
     return 0
 
 
-def _show(node: Mapping[str, str], root: str) -> None:
+def _show(node: Mapping[str, Any], root: str) -> None:
     """Print the notes and shortfalls of a data set and five of its test records."""
     found = data.open_data(node, root, data.Progress())
     for line in (*found.notes, *found.shortfalls, *islice(found.read(data.NullProgress()).get("test", ()), 5)):

@@ -24,7 +24,7 @@ from repro.tables.blocks import Table
 from tasks.config import compose, pages
 from tasks.config.options import near
 from tasks.config.overrides import lacking, merged
-from tasks.data import DataError, Progress
+from tasks.data import DataError, Progress, is_own
 from tasks.loggers import make_loggers
 
 # Errors that can occur before anything is run.
@@ -111,6 +111,9 @@ def filled(
     if not any(one.slots for one in made):
         told = "; ".join(f"{p.experiment.columns[c].label}: {why}" for p in made for c, why in p.unavailable.items())
         raise compose.ConfigError(f"no column can be run: {told}")
+    facts = [cell.prepared.facts for one in made for cell in one.cells.values()]
+    for note in dict.fromkeys(note for of in facts if is_own(of) for note in of.get("notes", ())):
+        print(f"note: {note}", file=sys.stderr)
     return Planned(made, experiments[0].profile, config["runtime"], config["paths"]["outputs"])
 
 

@@ -68,8 +68,7 @@ def merged(file: str, overrides: Sequence[str]) -> DictConfig:
     """
     refuse(overrides)
     parsed = [_parsed(one) for one in overrides]
-    if sweeps := [one.input_line for one in parsed if one.is_sweep_override()]:
-        raise ConfigError(f"{sweeps[0]!r} has several values; scripts/train.py -m runs one after the other")
+    values(overrides)  # raises ConfigError for several values
     chosen = tuple(o for o, one in zip(overrides, parsed) if _chooses(one))
     config = None
     try:
@@ -185,6 +184,25 @@ def swept(overrides: Sequence[str]) -> dict[str, Swept]:
         found.pop(key := one.get_key_element(), None)
         found[key] = Swept(text, tuple(dict.fromkeys(values)), isinstance(one._value, Glob))
     return found
+
+
+def values(overrides: Sequence[str]) -> dict[str, object]:
+    """Key -> its value, as Hydra reads it. Raises ConfigError if an override cannot be read or has several values."""
+    parsed = {text: _parsed(text) for text in overrides}
+    if several := [text for text, one in parsed.items() if one.is_sweep_override()]:
+        raise ConfigError(f"{several[0]!r} has several values; scripts/train.py -m runs one after the other")
+    return {one.get_key_element().lstrip("+~"): one.value() for one in parsed.values()}
+
+
+def quoted(value: object) -> str:
+    """A value as an override has it: lists in brackets, texts in quotes where Hydra needs them."""
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(quoted, value))}]"
+    if not isinstance(value, str) or re.fullmatch(
+        r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/][A-Za-z0-9_./-]*", value
+    ):
+        return "null" if value is None else str(value)
+    return '"' + re.sub(r'(\\*)("|$)', lambda m: 2 * m[1] + m[2].replace('"', r"\""), value) + '"'
 
 
 class _Files:

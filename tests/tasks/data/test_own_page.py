@@ -16,6 +16,7 @@ from small_vqa2 import COLOURS, picture
 from repro import cell as cells
 from repro.store import Store
 from tasks import load
+from tasks.commands import try_data
 from tasks.config.compose import composer, module_of
 from tasks.data import NullProgress
 
@@ -83,7 +84,7 @@ def commands(root):
         for block in re.findall(r"^```sh\n(.*?)^```$", page, re.M | re.S)
         for line in block.splitlines()
     ]
-    assert len(found) == 12 and all(words[0] == "python" for words in found)
+    assert len(found) == 14 and all(words[0] == "python" for words in found)
     return [words[1:] for words in found]
 
 
@@ -102,11 +103,37 @@ def placed(arguments, folder):
     ]
 
 
+def test_a_tsv_is_tried(commands, folder, script, tmp_path):
+    pairs, store = commands[0][1:], tmp_path
+    done = script("try.py", *placed(pairs, folder), *COMMON, *TINY["translation"], f"paths.outputs={store}")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "3 cells run, 0 reused, 0 failed" in done.stdout and "nearest neighbour baseline" in done.stdout
+    assert "pairs.tsv: 300 rows; pairs of texts" in done.stdout and "note: split by content" in done.stderr
+    report = (store / "report" / "try_pairs_tsv_demo.html").read_text()
+    assert "pairs.tsv: translation" in report
+    for of_a_paper in ("with the paper", "Deviation", "of reproduced experiments"):
+        assert of_a_paper not in report + done.stdout
+
+
+@pytest.mark.slow
+def test_texts_are_tried_with_two_seeds(commands, folder, tmp_path, isolated, capsys):
+    texts, store = commands[1][1:], tmp_path
+    given = [o for o in COMMON if not o.startswith("train.max_epochs")]
+    places = (f"paths.outputs={store}", f"paths.data={isolated / 'data'}")
+    assert try_data.main([*placed(texts, folder), *given, *TINY["imdb"], *places]) == 0
+    told = capsys.readouterr().out
+    assert "4 cells run" in told and "majority baseline" in told and "attention for a test example: " in told
+    assert told.count("words ") >= 2  # a drawing for each mapping
+    (next_step,) = [line for line in told.splitlines() if "predict.py" in line]
+    _, text, _, _, _, cell, outputs, _ = shlex.split(next_step.partition("printf ")[2])
+    assert load.load_cell(cell, outputs.removeprefix("paths.outputs=")).predict([text])[0].output in ("1", "2", "3")
+
+
 def test_the_walk_from_a_tsv_to_a_table_and_a_picture(commands, folder, script, tmp_path_factory):
     store = tmp_path_factory.mktemp("walk")
-    (show, look), (_, sweep), (_, compare) = [(c[0], c[1:]) for c in (commands[0], commands[1], commands[2])]
-    done = script(show.removeprefix("scripts/"), *placed(look, folder))
-    assert done.returncode == 0 and "own data" in done.stdout and "Pair(source=" in done.stdout, done.stderr
+    (_, *look), (_, *sweep), (_, *compare) = commands[2:5]
+    done = script("data.py", *placed(look, folder))
+    assert done.returncode == 0 and "own data" in done.stdout and "Example(texts=" in done.stdout, done.stderr
     done = script("train.py", *placed(sweep, folder), *COMMON, *TINY["translation"], f"paths.outputs={store}")
     assert done.returncode == 0 and "6 cells run, 0 reused, 0 failed" in done.stdout, done.stderr[-3000:]
     made = store / "sweeps" / "mine"
@@ -121,7 +148,7 @@ def test_every_other_command(commands, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     store = Store(tmp_path / "outputs")
     ran = 0
-    for name, *arguments in commands[3:]:
+    for name, *arguments in commands[5:]:
         if name == "scripts/evaluate.py":
             found = load.evaluate(arguments[0], arguments[1:], str(store.root), progress=NullProgress())
             assert "table/accuracy" in found.metrics and "own data" in found.shortfalls["table"]

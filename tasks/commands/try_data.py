@@ -1,0 +1,173 @@
+"""`scripts/try.py`: from a file of your own to a table, pictures of attention and a report, with one command.
+
+`tasks.data.read.guess` guesses what the file holds. `configs/try.yaml` has the mappings and the scores. The sizes are chosen
+here: on two cores, data of ordinary size take about ten minutes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import shutil
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from repro.plan import experiment as experiments
+from repro.plan.experiment import Experiment
+from repro.store import Store, outputs_folder
+from tasks.commands import reproduce
+from tasks.config import compose
+from tasks.config.overrides import ConfigError, quoted, swept, values
+from tasks.data import DataError, Progress, Splits, open_data
+from tasks.data.read.guess import Guess, guess
+from tasks.data.records import Example, texts_of
+from tasks.load import drawing, load_cell
+
+# Per kind of data: examples that a training sees until it has converged, and words that it reads in about three CPU minutes.
+SEEN = {"pairs": 84_000, "summaries": 60_000, "text": 30_000, "texts": 60_000}
+WORDS = {"pairs": 2_400_000, "summaries": 2_400_000, "text": 3_000_000, "texts": 3_000_000}
+FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
+HELD_OUT = {"pairs": 500, "summaries": 500, "text": 2_000, "texts": 2_000}  # most dev and test examples
+FEW = 500  # training examples below which scores say little
+WORDS_SHOWN = 9  # words of the drawn test example, as nearly as there is one
+SORTED = 0.1  # largest difference between the shares of a class in the first examples and in all
+OF_TASK = {"translation": "files", "summarization": "files", "imdb": "table", "snli": "table"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Guess, train, and print the table, the pictures and the next commands.
+
+    Returns:
+        exit status: 0, 1 if a cell failed, 130 after Ctrl-C.
+
+    Raises:
+        ConfigError: an override is invalid. DataError: the file cannot be used; see `reproduce.main` for others.
+    """
+    several = [a for a in arguments if a.split("=")[0] in ("mapping", "seed")]
+    chosen = {key: [o.partition("=")[2] for o in one.overrides] for key, one in swept(several).items()}
+    given = values([a for a in arguments if a not in several])
+    one, found = _guessed(given)
+    (column,) = one.columns
+    name = Path(str(given["data.path"])).name
+    options = {"data" if key == "name" else f"data.{key}": value for key, value in found.options.items()}
+    added = [f"{key}={quoted(value)}" for key, value in options.items() if key not in given]
+    print(f"{found.said}\n  read as {shlex.join([column.overrides[0], *added])}")
+    print(f"  otherwise: task={'|'.join(OF_TASK)} or {found.otherwise}")
+    known = {row.mapping: row for row in one.rows}
+    one = replace(
+        one, name=f"try_{re.sub('[^A-Za-z0-9]+', '_', name).strip('_')}", title=f"Your own data: {name}",
+        rows=tuple(known.get(m) or compose.own_row(m, []) for m in chosen.get("mapping", known)),
+        columns=(replace(column, label=f"{name}: {column.label}"),),
+    )  # fmt: skip
+    one = reproduce.adapt(one, [",".join(chosen["seed"])] if "seed" in chosen else [], [])
+    typed = [a for a in arguments if a.split("=")[0] not in ("mapping", "seed", "task", "profile")]
+    with compose.composer() as composed:
+        config = composed([*column.overrides, *one.rows[0].changes, *added, *typed])
+    splits = open_data(config["data"], config["paths"]["data"], Progress()).read(Progress())
+    print(f"{name}: {', '.join(f'{len(records):,} {split}' for split, records in splits.items())}")
+    todo = reproduce.planned([one], [*added, *_fitted(column.key, splits, config, set(given)), *typed])
+    return reproduce.drive(Try(todo, Store(todo.outputs), test=splits["test"], arguments=tuple(arguments)))
+
+
+def _guessed(given: Mapping[str, Any]) -> tuple[Experiment, Guess]:
+    """The experiment with the one column that fits the data, and the guess."""
+    own = {k.removeprefix("data."): v for k, v in given.items() if k.startswith("data.") and v is not None}
+    task, data = given.get("task"), given.get("data")
+    if data not in (None, "files", "table") or task not in (None, *OF_TASK):
+        what = f"data={data}" if data not in (None, "files", "table") else f"task={task}"
+        raise ConfigError(
+            f"{what} is not available here, where data=files|table and task={'|'.join(OF_TASK)} are; for others: "
+            f"python scripts/train.py -m {what} mapping=softmax,sparsemax"
+        )
+    found = guess(own.pop("path", None), own, data or OF_TASK.get(str(task)))
+    try:
+        page: Any = OmegaConf.to_container(OmegaConf.load(compose.CONFIGS / "try.yaml"))
+        one = experiments.read(page, "try", str(given.get("profile", "demo")))
+    except experiments.ExperimentError as error:
+        raise ConfigError(str(error)) from error
+    (column,) = [c for c in one.columns if (f"task={task}" in c.overrides if task else c.key == found.kind)]
+    if {column.key, found.kind} - {"pairs", "summaries"} and column.key != found.kind:
+        raise ConfigError(f"task={task} does not fit: {found.said}; leave task= out, or set {found.otherwise}")
+    return replace(one, columns=(column,)), found
+
+
+def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], given: set[str]) -> list[str]:
+    """Overrides that fit the training to the size of the data; prints them. Keys that the user set are left alone."""
+    train, n = splits["train"], len(splits["train"])
+    lengths = [[max(len(text.split()), len(text) // 6) for text in texts_of(record)[:2]] for record in train]
+    passes = min(SEEN[kind], WORDS[kind] / statistics.mean(map(sum, lengths)))  # examples read in all epochs
+    limits = {"train": math.ceil(passes / FEWEST_EPOCHS), "dev": HELD_OUT[kind], "test": HELD_OUT[kind]}
+    tokens = [2 * sorted(side)[int(0.95 * n)] for side in zip(*lengths)]  # enough for 95 % of the texts, in subwords
+    longest = {"encode.max_tokens": min(tokens[0], 400), "encode.max_source_tokens": min(tokens[0], 200)}
+    longest |= {key: min(tokens[-1], 200) for key in ("encode.max_target_tokens", "decode.max_len_b")}
+    sizes = {f"data.limits.{split}": most for split, most in limits.items() if len(splits[split]) > most}
+    sizes["train.max_epochs"] = min(math.ceil(passes / min(n, limits["train"])), MOST_EPOCHS)
+    for key, most in longest.items():
+        node, option = key.split(".")
+        if most > (config[node].get(option) or math.inf):  # null is no limit
+            sizes[key] = most
+    if config["decode"].get("max_len_a"):  # then the longest output depends on the source
+        sizes.pop("decode.max_len_b", None)
+    sizes = {key: most for key, most in sizes.items() if not given & {key, key.rpartition(".")[0]}}
+    if "data.limits.train" in sizes and kind in ("text", "texts"):
+        _refuse_sorted([example.label for example in train], limits["train"])
+    if n < FEW:
+        print(f"WARNING: only {n:,} training examples; the models will learn little, and {len(splits['test']):,} test examples prove nothing")  # fmt: skip
+    chosen = [f"{key}={most}" for key, most in sizes.items()]
+    if chosen:
+        print(f"  chosen for about ten minutes on two cores: {' '.join(chosen)}")
+        print("  set these keys yourself to change that; data.limits.train=null reads everything")
+    return chosen
+
+
+def _refuse_sorted(labels: Sequence[int], most: int) -> None:
+    """Raise DataError if the first `most` labels are not like all labels, as in a file that is sorted by class."""
+    every, first = Counter(labels), Counter(labels[:most])
+    if any(abs(every[c] / len(labels) - first[c] / most) > SORTED for c in every):
+        raise DataError(
+            f"the file is sorted by class, and only {most:,} of {len(labels):,} training examples can be read in ten minutes",
+            f"the first {most:,} have other classes than the rest", "shuffle its rows, or take all of them: data.limits.train=null",
+        )  # fmt: skip
+
+
+@dataclass
+class Try(reproduce.Driver):
+    """The driver of an experiment that also draws the attention of each row for one test example."""
+
+    test: Sequence[Any] = ()
+    arguments: tuple[str, ...] = ()
+
+    def conclude(self) -> int:
+        """Draw, write the report, and print the next commands. Returns the exit status."""
+        (plan,) = self.planned.plans
+        found = {}  # label -> cell with the first seed
+        for slot in plan.slots:
+            if slot.cell.cell_id in self.done:
+                found.setdefault(plan.experiment.rows[slot.row].label, slot.cell)
+        shown = min(self.test, key=lambda one: abs(len(texts_of(one)[0].split()) - WORDS_SHOWN))
+        texts = shown.texts if isinstance(shown, Example) else (shown.source,)
+        expected = "" if isinstance(shown, Example) else f" (reference: {shown.references[0]})"
+        print(f"attention for a test example: {' | '.join(texts)}{expected}")
+        for label, cell in found.items():
+            (said,) = load_cell(cell.entry(self.store).folder).predict([texts if len(texts) > 1 else texts[0]])
+            print(f"\n{label}: {said.output}\n{drawing.terminal(said, shutil.get_terminal_size().columns)}")
+        status = super().conclude()
+        if found:
+            best = max(found.values(), key=lambda cell: cell.found(self.store).metrics.get("dev/accuracy", -math.inf))
+            root = str(self.store.root)
+            where = "" if root == outputs_folder() else f" paths.outputs={shlex.quote(root)}"
+            cell, line = best.training_id[:12], "\\t".join("%s" for _ in texts)
+            again = shlex.join(o for o in self.arguments if not o.startswith("seed="))
+            print(f"""next, with {best.mapping}, the best on dev:
+  printf '{line}\\n' {shlex.join(texts)} | python scripts/predict.py {cell}{where} --heat
+  python scripts/export.py {cell} models/{plan.experiment.name}{where}
+three seeds, because one run proves no ranking:
+  python scripts/try.py {again} seed=1,2,3""")
+        return status

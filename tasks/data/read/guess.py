@@ -1,0 +1,312 @@
+"""Guess what a file of your own holds (pairs of texts, or one or two texts with a class), and in which of its columns.
+
+The guess is made from the names of the columns and from all rows of the file, or of the training file of a folder.
+Whatever the user sets is taken as it is. A file that fits nothing, or several things, is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tasks.config.options import near
+from tasks.config.overrides import quoted
+from tasks.data.errors import DataError
+from tasks.data.read import own
+from tasks.data.read.formats import damaged, json_lines, numbered, parse_json, read_text, table
+from tasks.data.records import clean
+
+# Usual names of columns, in lower case.
+SOURCES = {"source", "src", "input", "article", "document"}
+SUMMARIES = {"summary", "headline", "title", "synopsis", "highlights"}
+TARGETS = {"target", "tgt", "trg", "output", "translation", "reference"} | SUMMARIES
+LABELS = {"label", "class", "category", "stars", "rating", "sentiment", "relation", "gold_label"}
+LANGUAGES = {
+    "ar", "bg", "bn", "ca", "cs", "da", "de", "el", "en", "es", "et", "eu", "fa", "fi", "fr", "ga", "gl", "he", "hi", "hr", "hu", "hy", "id", "is", "it", "ja",
+    "ka", "kk", "ko", "lt", "lv", "mk", "ms", "nb", "nl", "no", "pl", "pt", "ro", "ru", "sk", "sl", "sq", "sr", "sv", "sw", "ta", "th", "tr", "uk", "ur", "vi", "zh",
+}  # fmt: skip
+SIDES = (
+    LANGUAGES | SOURCES | TARGETS
+)  # a file with two such columns has pairs, and a tsv file that begins with them a header
+CERTAIN = LABELS | {"text", "source", "target", "english", "french", "german", "spanish", "italian", "dutch", "russian"}
+NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)?(?:e[-+]?\d+)?", re.I)
+MOST_CLASSES, LONGEST_CLASS = 100, 40
+ROWS_OF_A_CLASS = 4  # fewest rows per value, on average, in a column that is taken for a class
+OF_FEATURES = (".arff", ".svmlight", ".svm")
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What a file holds.
+
+    Attributes:
+        kind: pairs, summaries (pairs with a column named like a summary), text or texts (one or two, with a class).
+        options: the name of the data set and the options to set, as in configs/data.
+        said: the guess in words.
+        otherwise: how to say otherwise.
+    """
+
+    kind: str
+    options: Mapping[str, Any]
+    said: str
+    otherwise: str
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column with its cells that are not blank, and the number of rows of the file."""
+
+    name: str
+    cells: Sequence[str]
+    rows: int
+
+    @cached_property
+    def values(self) -> set[str]:
+        return set(self.cells)
+
+    @cached_property
+    def kind(self) -> str:
+        """empty (at most one value), class, number (or an identifier), text, or word (single words, as in a dictionary)."""
+        if len(self.values) < 2:
+            return "empty"
+        words = median(len(cell.split()) for cell in self.cells)
+        often = len(self.values) <= MOST_CLASSES and len(self.values) * ROWS_OF_A_CLASS <= self.rows
+        if often and words <= 3 and max(map(len, self.values)) <= LONGEST_CLASS:
+            return "class"
+        if all(map(NUMBER.fullmatch, self.values)):
+            return "number"
+        unspaced = median(map(len, self.cells)) >= 6 and not any(map(str.isascii, self.cells))  # such as Chinese
+        if words >= 2 or unspaced:
+            return "text"
+        return "number" if re.search(r"(?i)(^|_)(id|url)$", self.name) else "word"
+
+
+def guess(path: str | None, given: Mapping[str, Any], wanted: str | None = None) -> Guess:
+    """Guess what a file or folder holds.
+
+    Args:
+        path: a file, or a folder with files for train, dev and test.
+        given: the options of the data set that the user set, such as `text` or `source`.
+        wanted: the data set that the user named, `files` or `table`; None to guess it too.
+
+    Raises:
+        DataError: the file cannot be used, or fits several kinds; the message names the columns and what to do.
+    """
+    if wanted is None and given.keys() & {"source", "target", "source_lang", "target_lang"}:
+        wanted = "files"
+    if wanted is None and given.keys() & {"text", "label", "classes"}:
+        wanted = "table"
+    if path and own.ending(Path(path)) in OF_FEATURES:
+        arguments = f"task=multilabel data=features {_set('path', path)} 'data.label=[NAME,NAME]'"
+        raise _other(Path(path), "features with labels", arguments)
+    if path and Path(path).is_dir() and wanted != "table" and (found := _line_files(Path(path), given)):
+        return found
+    files = own.find(path, own.TABLES)
+    if "test" in files and len(files) == 1:
+        step = f"evaluate a trained model: python scripts/evaluate.py CELL data=files|table data.path={path}"
+        raise DataError(f"{path} has only a test file", "training needs train and dev", step)
+    file = (files.get("train") or files[own.WHOLE])[0]
+    columns, headed = _columns(file, given)
+    return _decided(file, columns, headed, given, wanted)
+
+
+def _line_files(folder: Path, given: Mapping[str, Any]) -> Guess | None:
+    """The guess for a folder with `train.en` and `train.fr`, or None if it has no such files."""
+    ends = {own.ending(p)[1:] for p in folder.glob("train.*")} - {end[1:] for (end,) in own.TABLES}
+    ends = sorted(e for e in ends if e.lower()[:2] in LANGUAGES or e in given.values() or e in SIDES)
+    if len(ends) < 2:
+        return None
+    sides = [given.get("source") or given.get("source_lang"), given.get("target") or given.get("target_lang")]
+    if len(ends) > 2 and None in sides:
+        step = f"name the two: data.source_lang={ends[0]} data.target_lang={ends[1]}"
+        raise DataError(f"{folder} has texts in {len(ends)} languages", f"train.{', train.'.join(ends)}", step)
+    if None in sides:
+        rest = [e for e in ends if e not in sides]
+        sides = [side or rest.pop(0) for side in sides]
+    options = {"name": "files"} | _sides(*map(str, sides))
+    said = f"{folder.name}: pairs of texts, line by line, from train.{sides[0]} to train.{sides[1]}"
+    return Guess("pairs", options, said, f"data.source_lang={sides[1]} data.target_lang={sides[0]}")
+
+
+def _columns(file: Path, given: Mapping[str, Any]) -> tuple[list[Column], bool]:
+    """The columns of a file, and whether the file names them."""
+    ending = own.ending(file)
+    if ending == ".tsv":
+        lines = [(n, [clean(cell) for cell in line.split("\t")]) for n, line in numbered(file) if line.strip()]
+        (_, names), *rest = lines
+        for n, cells in rest:
+            if len(cells) != len(names):
+                found = f"{len(cells)} columns, but {len(names)} in the first line"
+                raise damaged(file, found, "the same columns in every line", line=n, step=own.STEP)
+        rows = [cells for _, cells in rest]
+    elif ending == ".csv":
+        records = [row for _, row in table(file, ())]
+        names, rows = list(records[0]), [[clean(cell) for cell in row.values()] for row in records]
+    else:
+        read = [row for _, row in json_lines(file, {})] if ending == ".jsonl" else parse_json(read_text(file), file)
+        records = [row for row in read if isinstance(row, dict)] if isinstance(read, list) else []
+        if not records:
+            raise damaged(file, "no list of objects", "an object for each record", step=own.STEP)
+        names = [k for k, v in records[0].items() if isinstance(v, (str, int)) and not isinstance(v, bool)]
+        rows = [[clean(str("" if row.get(name) is None else row[name])) for name in names] for row in records]
+    columns = _made(names, rows)
+    if ending not in own.DIALECTS or _headed(columns, ending, given):
+        return [c for c in columns if c.name], True
+    if ending == ".tsv":
+        return _made([f"column {i}" for i in range(1, len(names) + 1)], [names, *rows]), False
+    raise _headless(file, columns)
+
+
+def _made(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Column]:
+    return [Column(name, [row[i] for row in rows if row[i]], len(rows)) for i, name in enumerate(names)]
+
+
+def _headed(columns: Sequence[Column], ending: str, given: Mapping[str, Any]) -> bool:
+    """Whether the names of the columns, which stand in the first line of a csv or tsv file, are names and no record."""
+    names = [c.name for c in columns]
+    set_by_user = [value for key, value in given.items() if key != "limits"]
+    asked = {one for value in set_by_user for one in (value if isinstance(value, list) else [value])}
+    known = {name.lower() for name in names}
+    if asked & set(names) or known & CERTAIN or known <= SIDES:
+        return True
+    if any(NUMBER.fullmatch(c.name) or (c.kind == "class" and c.name in c.values) for c in columns):
+        return False
+    long = [len(name.split()) > 4 for name in names]
+    if ending == ".csv" or any(long):
+        return ending == ".csv" and not all(long)
+    several = len(names) > 2 and all(map(str.isidentifier, names))
+    return several or any(c.kind in ("class", "number") for c in columns)
+
+
+def _headless(file: Path, columns: Sequence[Column]) -> DataError:
+    between, texts = ("," if own.ending(file) == ".csv" else "\\t"), [c.name for c in columns if c.kind != "class"]
+    names = ["label" if c.kind == "class" else f"text{texts.index(c.name) + 1 if texts[1:] else ''}" for c in columns]
+    step = f"add one that fits: sed -i '1i {between.join(names)}' {shlex.quote(str(file))}"
+    return DataError(f"{file.name} has no header line that names its columns", _listed(columns), step)
+
+
+def _listed(columns: Sequence[Column]) -> str:
+    what = {"empty": "one value", "number": "numbers or identifiers", "text": "texts", "word": "single words"}
+    told = (f"{c.name} ({what.get(c.kind, f'{len(c.values)} different values')})" for c in columns)
+    return f"its columns: {', '.join(told)}"
+
+
+def _other(file: Path, what: str, arguments: str) -> DataError:
+    step = f"python scripts/train.py -m {arguments} mapping=softmax,sparsemax"
+    return DataError(
+        f"{file.name} seems to have {what}, which cannot be guessed", "docs/own_data.md has the options", step
+    )
+
+
+def _set(key: str, value: Any) -> str:
+    """An override for the command line."""
+    return shlex.quote(f"data.{key}={quoted(value)}")
+
+
+def _decided(
+    file: Path, columns: Sequence[Column], headed: bool, given: Mapping[str, Any], wanted: str | None
+) -> Guess:  # fmt: skip
+    names = [c.name for c in columns]
+    if {"image", "question", "answer"} <= set(names):
+        arguments = f"task=vqa data=images {_set('path', str(file.parent))} {_set('questions', file.name)}"
+        raise _other(file, "questions about images", arguments)
+    if wanted is None and len(columns) > 2 and not any(c.kind in ("text", "word") for c in columns):
+        arguments = f"task=multilabel data=features {_set('path', str(file))} 'data.label=[NAME,NAME]'"
+        raise _other(file, "features with labels", arguments)
+    text = given.get("text") or []
+    asked = [("text", one) for one in ([text] if isinstance(text, str) else text)]
+    asked += [(key, given[key]) for key in ("label", "source", "target") if given.get(key)]
+    if asked and not headed:
+        raise _headless(file, columns)
+    for key, name in asked:
+        if name not in names:
+            what = f"{file.name} has no column {name!r}{near(name, names)}"
+            raise DataError(what, _listed(columns), f"correct data.{key}, or leave it out")
+    label = None if wanted == "files" else given.get("label") or _label(file, columns, wanted)
+    free = [c for c in columns if c.name != label]
+    texts = [c.name for c in free if c.kind == "text"]
+    if not texts or (label is None and len(columns) == 2):  # then single words are texts too
+        texts = [c.name for c in free if c.kind == "word" or (c.kind in ("text", "class") and label is None)]
+    sides = wanted is None and len(texts) == 2 and {name.lower() for name in texts} <= SIDES
+    if label is None or sides:
+        return _pairs(file, columns, texts, headed, given)
+    if not headed:
+        raise _headless(file, columns)
+    return _table(file, columns, [name for key, name in asked if key == "text"] or texts, label)
+
+
+def _label(file: Path, columns: Sequence[Column], wanted: str | None) -> str | None:
+    """The column of the class, or None if there is none. Raises DataError if several columns could be it."""
+    could = [c.name for c in columns if c.kind == "class"]
+    named = [name for name in could if name.lower() in LABELS]
+    found = named if len(named) == 1 else could
+    sides = wanted is None and {c.name.lower() for c in columns if c.kind == "text"} <= SIDES
+    if len(found) > 1 and not sides:
+        what = f"{file.name} has {len(found)} columns that could be the class"
+        raise DataError(what, _listed(columns), f"name it: {_set('label', found[0])}")
+    if not found and wanted == "table":
+        what = f"{file.name} has no column that is clearly a class"
+        raise DataError(what, _listed(columns), "name it: data.label=COLUMN")
+    return found[0] if len(found) == 1 else None
+
+
+def _table(file: Path, columns: Sequence[Column], texts: Sequence[str], label: str) -> Guess:
+    if not 1 <= len(texts) <= 2:
+        step = (
+            f"name one or two: {_set('text', texts[:2])} {_set('label', label)}" if texts else "add a column of texts"
+        )
+        raise DataError(f"{file.name} has {len(texts) or 'no'} columns of texts beside the class {label}", _listed(columns), step)  # fmt: skip
+    values = sorted(next(c for c in columns if c.name == label).values)
+    classes = ", ".join(values[:5]) + (", ..." if values[5:] else "")
+    options = {"name": "table", "text": list(texts), "label": label}
+    what, other = "a text", "data.text=COLUMN data.label=COLUMN"
+    if len(texts) == 2:
+        what, other = "two texts", f"{_set('text', texts[0])} (only one of the texts)"
+    said = f"{file.name}: {columns[0].rows:,} rows; {what} ({' and '.join(texts)}) with a class ({label}: {classes})"
+    return Guess("text" if len(texts) == 1 else "texts", options, said, other)
+
+
+def _pairs(
+    file: Path, columns: Sequence[Column], texts: Sequence[str], headed: bool, given: Mapping[str, Any]
+) -> Guess:  # fmt: skip
+    names, sides = [c.name for c in columns], []
+    for key in ("source", "target"):
+        lang = given.get(f"{key}_lang")
+        sides.append(given.get(key) or (lang if lang in names else None))
+    rest, free = [name for name in texts if name not in sides], sides.count(None)
+    if len(rest) < free:
+        what = f"{file.name} has {'only one column' if texts else 'no column'} of texts"
+        raise DataError(what, _listed(columns), "add a column with a second text or with a class")
+    if len(rest) > free > 0:
+        what = f"{file.name} has {len(rest)} columns of texts and no {'class' if headed else 'header line'}"
+        step = f"name two: {_set('source', rest[0])} {_set('target', rest[1 - len(rest)])}"
+        if not headed:
+            step = f"keep two: cut -f1,2 {shlex.quote(str(file))} > pairs.tsv; then data.path=pairs.tsv"
+        raise DataError(what, _listed(columns), step)
+    if free == 2 and rest[0].lower() in TARGETS and rest[1].lower() not in TARGETS:
+        rest.reverse()
+    source, target = (side or rest.pop(0) for side in sides)
+    rows = f"{file.name}: {columns[0].rows:,} rows; pairs of texts"
+    if not headed:
+        if len(columns) > 2:
+            raise _headless(file, columns)
+        first = " / ".join(c.cells[0][:30] for c in columns)
+        said = f"{rows}, from the first column to the second; no header line: the first pair is {first}"
+        return Guess("pairs", {"name": "files"}, said, "data.source=NAME data.target=NAME (if the first line is a header)")  # fmt: skip
+    kind = "summaries" if target.lower() in SUMMARIES else "pairs"
+    options = {"name": "files"} | _sides(source, target)
+    return Guess(kind, options, f"{rows}, from {source} to {target}", f"{_set('source', target)} {_set('target', source)}")  # fmt: skip
+
+
+def _sides(source: str, target: str) -> dict[str, str]:
+    """The options for two columns or endings; language codes are also used as languages."""
+    found = {"source": source, "target": target}
+    if {source.lower(), target.lower()} <= LANGUAGES:
+        found |= {"source_lang": source, "target_lang": target}
+    return found

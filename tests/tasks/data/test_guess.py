@@ -1,0 +1,134 @@
+"""What is guessed from a file: kinds and columns, and the refusals, which name the columns and the next step."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tasks.data import DataError
+from tasks.data.read.guess import guess
+
+FR = [f"un chat numéro {i} dort" for i in range(40)]
+EN = [f"the cat number {i} sleeps" for i in range(40)]
+STARS = [str(1 + i % 5) for i in range(40)]
+OTHERS = [f"dogs of kind {i} bark" for i in range(40)]
+WORDS = [f"mot{chr(97 + i % 26)}{i}" for i in range(40)]
+
+
+@pytest.fixture
+def file(tmp_path):
+    """`file(name, *columns)`: a file with these columns of 40 rows; of a csv or tsv file, `head` is its first line."""
+
+    def write(name, *columns, head=None):
+        path, between = tmp_path / name, "," if name.endswith(".csv") else "\t"
+        rows = [between.join(row) for row in ([head] if head else []) + list(zip(*columns))]
+        if name.endswith("jsonl"):
+            rows = [json.dumps(dict(zip(head, row))) for row in zip(*columns)]
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(row + "\n" for row in rows), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "name, head, columns, given, kind, options",
+    [
+        ("p.tsv", None, (FR, EN), {}, "pairs", {"name": "files"}),
+        ("p.tsv", None, (WORDS, EN), {}, "pairs", {"name": "files"}),
+        ("p.tsv", None, (FR, EN), {"limits": {"train": 5}, "source_lang": "fr", "target_lang": "en"}, "pairs", {"name": "files"}),
+        ("p.tsv", ("source", "target"), (FR, EN), {}, "pairs", {"name": "files", "source": "source", "target": "target"}),
+        ("p.tsv", ("klingon", "vulcan"), (FR, EN), {"source": "vulcan"}, "pairs", {"name": "files", "source": "vulcan", "target": "klingon"}),
+        ("p.csv", ("fr", "en"), (FR, EN), {}, "pairs",
+         {"name": "files", "source": "fr", "target": "en", "source_lang": "fr", "target_lang": "en"}),
+        ("p.csv", ("target", "source"), (FR, EN), {}, "pairs", {"name": "files", "source": "source", "target": "target"}),
+        ("p.csv", ("id", "fr", "en"), (WORDS, FR, EN), {"source_lang": "en", "target_lang": "fr"}, "pairs",
+         {"name": "files", "source": "en", "target": "fr", "source_lang": "en", "target_lang": "fr"}),
+        ("p.jsonl", ("article", "headline"), (FR, EN), {}, "summaries", {"name": "files", "source": "article", "target": "headline"}),
+        ("p.csv", ("fr", "en", "domain"), (FR, EN, STARS), {}, "pairs",
+         {"name": "files", "source": "fr", "target": "en", "source_lang": "fr", "target_lang": "en"}),
+        ("r.csv", ("review", "stars"), (EN, STARS), {}, "text", {"name": "table", "text": ["review"], "label": "stars"}),
+        ("r.tsv", ("review", "points"), (EN, STARS), {}, "text", {"name": "table", "text": ["review"], "label": "points"}),
+        ("r.csv", ("name", "stars"), (WORDS, STARS), {}, "text", {"name": "table", "text": ["name"], "label": "stars"}),
+        ("r.jsonl", ("a", "b", "c"), (EN, OTHERS, STARS), {}, "texts", {"name": "table", "text": ["a", "b"], "label": "c"}),
+        ("r.csv", ("a", "b", "c"), (EN, OTHERS, STARS), {"text": "b"}, "text", {"name": "table", "text": ["b"], "label": "c"}),
+        ("r.csv", ("a", "b", "c"), (EN, STARS, STARS), {"label": "b"}, "text", {"name": "table", "text": ["a"], "label": "b"}),
+        ("r.csv", ("a", "kind", "label"), (EN, STARS, STARS), {}, "text", {"name": "table", "text": ["a"], "label": "label"}),
+    ],
+)  # fmt: skip
+def test_guesses(file, name, head, columns, given, kind, options):
+    found = guess(file(name, *columns, head=head), given)
+    assert (found.kind, found.options) == (kind, options)
+    assert f"{name}: 40 rows" in found.said and "data." in found.otherwise
+
+
+@pytest.mark.parametrize(
+    "name, head, columns, given, told",
+    [
+        ("one.tsv", None, (EN,), {}, ["only one column of texts", "column 1 (texts)"]),
+        ("one.csv", ("text",), (EN,), {}, ["only one column of texts", "text (texts)"]),
+        ("id.jsonl", ("paper_id", "title"), (WORDS, EN), {}, ["only one column of texts", "paper_id (numbers or identifiers)"]),
+        ("three.tsv", ("a", "b", "c"), (FR, EN, OTHERS), {}, ["3 columns of texts", "a (texts), b (texts), c (texts)", "data.source=a data.target=b"]),
+        ("three.tsv", None, (FR, EN, OTHERS), {}, ["no header line", "cut -f1,2"]),
+        ("three.csv", ("a", "b", "c", "y"), (FR, EN, OTHERS, STARS), {}, ["3 columns of texts", "'data.text=[a,b]' data.label=y"]),
+        ("two.csv", ("a", "b", "c"), (EN, STARS, STARS), {}, ["2 columns that could be the class", "data.label=b"]),
+        ("r.tsv", None, (EN, STARS), {}, ["no header line", "sed -i '1i text\\tlabel'"]),
+        ("r.csv", None, (EN, STARS), {}, ["no header line", "sed -i '1i text,label'"]),
+        ("r.tsv", None, (EN, STARS), {"label": "stars"}, ["no header line", "1i text"]),
+        ("p.csv", ("fr", "en"), (FR, EN), {"label": "fr en"}, ["no column 'fr en'", "correct data.label"]),
+        ("p.csv", ("fr", "en"), (FR, EN), {"text": "fr"}, ["no column that is clearly a class"]),
+        ("p.csv", ("french", "en"), (FR, EN), {"source": "frenhc"}, ["no column 'frenhc' (did you mean 'french'?)"]),
+        ("f.csv", ("a", "b", "sun"), (STARS, STARS, STARS), {}, ["features with labels", "data=features"]),
+        ("v.csv", ("image", "question", "answer"), (WORDS, EN, STARS), {}, ["questions about images", "data=images"]),
+        ("f.arff", None, (STARS,), {}, ["features with labels", "data=features"]),
+        ("p.doc", None, (FR, EN), {}, ["p.doc ends in none of .csv, .tsv"]),
+    ],
+)  # fmt: skip
+def test_refusals(file, name, head, columns, given, told):
+    with pytest.raises(DataError) as error:
+        guess(file(name, *columns, head=head), given)
+    assert all(text in str(error.value) for text in told), error.value
+
+
+def test_a_row_with_another_number_of_cells_is_named(file, tmp_path):
+    path = file("p.tsv", FR, EN)
+    (tmp_path / "p.tsv").write_text((tmp_path / "p.tsv").read_text() + "lost\n")
+    with pytest.raises(DataError, match="line 41: 1 columns, but 2 in the first line"):
+        guess(path, {})
+
+
+def test_folders(file, tmp_path):
+    for split in ("train", "dev", "test"):
+        file(f"tsv/{split}.tsv", FR, EN)
+        file(f"three/{split}.en", EN)
+        file(f"three/{split}.fr", FR)
+        file(f"three/{split}.de", OTHERS)
+        file(f"two/{split}.en", EN)
+        file(f"two/{split}.fr", FR)
+    file("test/test.tsv", FR, EN)
+    assert guess(str(tmp_path / "tsv"), {}).options == {"name": "files"}
+    found = guess(str(tmp_path / "two"), {})
+    assert found.options == {"name": "files", "source": "en", "target": "fr", "source_lang": "en", "target_lang": "fr"}
+    assert found.otherwise == "data.source_lang=fr data.target_lang=en"
+    assert guess(str(tmp_path / "two"), {"target": "en"}).options["source"] == "fr"
+    assert guess(str(tmp_path / "three"), {"source_lang": "de", "target_lang": "en"}).options["source"] == "de"
+    with pytest.raises(DataError, match="3 languages"):
+        guess(str(tmp_path / "three"), {})
+    with pytest.raises(DataError, match="only a test file"):
+        guess(str(tmp_path / "test"), {})
+    with pytest.raises(DataError, match="no file or folder"):
+        guess(str(tmp_path / "missing.tsv"), {})
+
+
+def test_what_the_user_names_decides_the_kind(file):
+    """`data=files` makes pairs of a text and a class, `data=table` demands a class."""
+    path = file("r.csv", EN, STARS, head=("review", "stars"))
+    assert guess(path, {}, "files").options == {"name": "files", "source": "review", "target": "stars"}
+    with pytest.raises(DataError, match="no column that is clearly a class"):
+        guess(file("p.csv", FR, EN, head=("fr", "en")), {}, "table")
+
+
+def test_texts_without_blanks_are_texts(file):
+    chinese = [f"我今天去了商店买东西{chr(0x4E00 + i)}" for i in range(40)]
+    assert guess(file("p.csv", chinese, EN, WORDS, head=("zh", "en", "code")), {}).options["source"] == "zh"

@@ -1,0 +1,126 @@
+"""scripts/try.py: what it chooses by the size of the data, and what it refuses; tests/tasks/data/test_own_page.py runs it."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from tasks.commands import try_data
+from tasks.config.overrides import ConfigError, quoted, values
+from tasks.data import DataError
+from tasks.data.records import Example, Pair
+
+PAIR = Pair("one two three four five", ("un deux trois quatre cinq",))
+
+
+def sizes(composed, kind, train, test=30, given=()):
+    config = composed(
+        [f"task={ {'pairs': 'translation', 'summaries': 'summarization', 'text': 'imdb', 'texts': 'snli'}[kind] }"]
+    )
+    splits = {"train": train, "dev": train[:test], "test": train[:test]}
+    return values(try_data._fitted(kind, splits, config, set(given)))
+
+
+def test_small_data_get_more_epochs_and_large_data_a_limit(composed, capsys):
+    assert sizes(composed, "pairs", [PAIR] * 1000) == {"train.max_epochs": try_data.MOST_EPOCHS}
+    assert "WARNING" not in capsys.readouterr().out
+    assert sizes(composed, "pairs", [PAIR] * 12_000) == {"train.max_epochs": 7}
+    found = sizes(composed, "pairs", [PAIR] * 40_000, test=5000)
+    assert found == {
+        "data.limits.train": 28_000,
+        "data.limits.dev": 500,
+        "data.limits.test": 500,
+        "train.max_epochs": 3,
+    }
+    told = capsys.readouterr().out
+    assert "data.limits.train=28000" in told and "data.limits.train=null" in told
+
+
+def test_long_texts_count_by_their_words(composed):
+    long = Pair("word " * 60, ("mot " * 60,))
+    found = sizes(composed, "pairs", [long] * 10_000)
+    words = found["data.limits.train"] * 120 * found["train.max_epochs"]
+    assert 0.9 < words / try_data.WORDS["pairs"] < 1.1
+    assert found["encode.max_source_tokens"] == found["encode.max_target_tokens"] == 120
+    assert "decode.max_len_b" not in found and sizes(composed, "summaries", [long] * 1000)["decode.max_len_b"] == 120
+    assert sizes(composed, "text", [Example(("word " * 90,), i % 2) for i in range(1000)])["encode.max_tokens"] == 180
+    assert "encode.max_tokens" not in sizes(
+        composed, "texts", [Example(("word " * 90, "a"), i % 2) for i in range(1000)]
+    )
+    assert sizes(composed, "pairs", [Pair("长" * 600, ("a",))] * 100)["encode.max_source_tokens"] == 200
+
+
+def test_what_the_user_set_is_left_alone(composed):
+    found = sizes(composed, "pairs", [PAIR] * 40_000, 5000, ["data.limits.train", "train.max_epochs"])
+    assert found == {"data.limits.dev": 500, "data.limits.test": 500}
+    assert sizes(composed, "pairs", [PAIR] * 40_000, 5000, ["data.limits"]) == {"train.max_epochs": 3}
+
+
+def test_few_examples_are_warned_of(composed, capsys):
+    sizes(composed, "pairs", [PAIR] * 30)
+    assert "WARNING: only 30 training examples" in capsys.readouterr().out
+
+
+def test_a_limit_refuses_examples_that_are_sorted_by_class(composed):
+    mixed = [Example(("word " * 50,), i % 2) for i in range(40_000)]
+    assert sizes(composed, "text", mixed)["data.limits.train"] == 10_000
+    with pytest.raises(DataError, match="sorted by class"):
+        sizes(composed, "text", sorted(mixed, key=lambda one: one.label))
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (["data=multi30k"], "train.py -m data=multi30k"),
+        (["task=vqa"], "train.py -m task=vqa"),
+        (["data.path={}", "task=snli"], "task=snli does not fit"),
+        (["data.path={}", "profile=paper"], "'paper' is unknown"),
+        (["data.path={}", "optim.lr=1,2"], "several values"),
+        (["data.path={}", "train.max_epoch=2"], "did you mean 'max_epochs'"),
+    ],
+)
+def test_refusals(tmp_path, arguments, told):
+    path = tmp_path / "r.csv"
+    path.write_text("review,stars\n" + "".join(f"some text {i},{i % 3}\n" for i in range(40)))
+    with pytest.raises(ConfigError, match=told):
+        try_data.main([a.format(path) for a in arguments])
+
+
+@pytest.mark.parametrize(
+    "value", ["a", "two words", 'a "b" \\', "true", "1", "a,b", "/a/b.tsv", ["a", "b c"], None, 3, 0.5]
+)
+def test_a_quoted_value_is_read_as_it_was(value):
+    assert values([f"data.label={quoted(value)}"]) == {"data.label": value}
+
+
+def test_rows_and_seeds_are_chosen_as_in_train(tmp_path, monkeypatch):
+    """The named mappings become rows: with their settings in configs/try.yaml, or as scripts/train.py has them."""
+    path, seen = tmp_path / "own file.tsv", {}
+    path.write_text(
+        "".join(f"{''.join(w)} {w[2]}{w[0]}\tx{i} y{i}\n" for i, w in enumerate(permutations("abcdefghi", 3)))
+    )
+
+    class Stop(Exception):
+        pass
+
+    def planned(loaded, rest):
+        seen["one"], seen["rest"] = loaded[0], rest
+        raise Stop
+
+    monkeypatch.setattr(try_data.reproduce, "planned", planned)
+    given = [f'data.path="{path}"', f"paths.data={tmp_path}"]
+    with pytest.raises(Stop):
+        try_data.main([*given, "mapping=fusedmax,entmax", "seed=3,4"])
+    one = seen["one"]
+    assert [row.changes for row in one.rows] == [("mapping=fusedmax", "mapping.lam=0.1"), ("mapping=entmax",)]
+    assert one.seeds == (3, 4) and one.name == "try_own_file_tsv" and one.title == "Your own data: own file.tsv"
+    assert one.columns[0].label == "own file.tsv: translation" and "data=files" in seen["rest"]
+    with pytest.raises(Stop):
+        try_data.main([*given, "task=summarization", "data=files"])
+    assert seen["one"].columns[0].key == "summaries" and [row.label for row in seen["one"].rows] == [
+        "softmax",
+        "sparsemax",
+        "fusedmax",
+    ]
+    assert seen["rest"].count("data=files") == 1
