@@ -219,6 +219,8 @@ FUSEDMAX = ("train.py", "task=toy", "mapping=fusedmax")
         (("reproduce.py", "demo", "train.max_epoch=1"), "'max_epochs'"),
         (("reproduce.py", "demo", "mapping.lamda=1"), "'lam'"),
         (("compare.py", "experiment=dmo"), "'demo'"),
+        (("compare.py", "taks=toy"), "'task'"),
+        (("compare.py", "mapping=softmxa"), "'softmax'"),
         (("evaluate.py", "toy/softmxa"), "'toy/softmax'"),
         (("evaluate.py", "toy/softmax", "data=toi"), "'toy'"),
         (("predict.py", "toy/softmax", "decode.beem=2"), "'beam'"),

@@ -48,7 +48,7 @@ def run(
                 suspects = [left.pop(key) for key in begun]
                 yield from pool.run(suspects, store, places, threads, loggers)
             finally:
-                executor.shutdown(kill_workers=True)
+                executor.shutdown(kill_workers=bool(left))  # after Ctrl-C nothing waits for them
 
 
 def _one(cell: Cell, root: str, threads: int, loggers: Loggers, slots: str) -> Outcome:

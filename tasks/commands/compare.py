@@ -63,6 +63,7 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Recor
     Raises:
         FilterError, ConfigError: as in `main`.
     """
+    _check_names(store, filters)
     ids = _of_sweep(store, filters.get("sweep"))
     read = records.read(store, _folders(filters), ids=ids)
     for one in read.lost:
@@ -85,6 +86,19 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Recor
     advice = "" if everything else "; it has none yet: train some, or name another store by paths.outputs=FOLDER"
     print(f"no finished cell of {store.root / 'cells'} matches {_words(filters)}{advice}", file=sys.stderr)
     return [], read.lost
+
+
+def _check_names(store: Store, filters: Mapping[str, str]) -> None:
+    """Raise FilterError for an unknown node, or a task or mapping without a cell, before reading cells imports torch."""
+    nodes = (*compose.NODES, *compose.TOP, *OWN)
+    for key in filters:
+        if key.partition(".")[0] not in nodes:
+            raise compare.FilterError(f"{key} is unknown{near(key, nodes)}; a filter is one of: {', '.join(nodes)}")
+    for part, key in ((-2, "task"), (-1, "mapping")):
+        there = sorted({path.parts[part] for path in (store.root / "cells").glob("*/*")})
+        if there and key in filters and not set(filters[key].split(",")) & set(there):
+            asked = f"{key}={filters[key]}{near(filters[key], there)}"
+            raise compare.FilterError(f"no finished cell has {asked}; existing: {', '.join(there)}")
 
 
 def _words(filters: Mapping[str, str]) -> str:
