@@ -129,7 +129,7 @@ def check_keys(one: Experiment, overrides: Sequence[str]) -> None:
     """Raise ConfigError if a key is misspelt, before every slot is composed and the values' check imports torch."""
     keys = {o: o.partition("=")[0] for o in overrides}
     for o, key in keys.items():
-        if "." not in key and near(key, OWN) and (key != "seed" or "," in o):
+        if not key.startswith("~") and "." not in key and near(key, OWN) and (key != "seed" or "," in o):
             raise compose.ConfigError(
                 f"{o} is not an option of experiments{near(key, OWN)}; theirs: {', '.join(OWN)}, and configuration keys"
             )
