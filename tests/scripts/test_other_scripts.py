@@ -58,7 +58,9 @@ def test_what_cannot_be_done_is_said_in_a_sentence(script, monkeypatch, tmp_path
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make")
 def test_a_target_that_does_not_exist_names_those_of_the_tables():
-    done = subprocess.run(["make", "reproduce-table9"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["make", "--no-print-directory", "reproduce-table9"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2 and done.stdout.count("\n") == 1
     assert (
         "reproduce-table9: no such target" in done.stdout
