@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 MODULES = (
     "nn", "fused", "losses", "prox", "quality", "structured", "unnormalised", "properties", "integrations.transformers",
-    "integrations.entmax", "integrations.torchsparseattn", "kernels",
+    "integrations.sdpa", "integrations.entmax", "integrations.torchsparseattn", "kernels",
 )  # fmt: skip
 
 

@@ -187,7 +187,18 @@ def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: 
 
     Returns:
         The number of modules replaced. Modules that are already our `MultiheadAttention` are left unchanged.
+    Raises:
+        ValueError: the model has no ``torch.nn.MultiheadAttention``, or is one itself.
     """
+    if type(model) is nn.MultiheadAttention:
+        raise ValueError(
+            "a module cannot replace itself; give replace the model that contains it, or make sa.nn.MultiheadAttention"
+        )
+    if not any(isinstance(part, nn.MultiheadAttention) for part in model.modules()):
+        raise ValueError(
+            f"{type(model).__name__} contains no torch.nn.MultiheadAttention; for models of transformers use "
+            "sa.integrations.transformers, for code that calls scaled_dot_product_attention use sa.integrations.sdpa"
+        )
     count = 0
     for part in model.modules():
         if isinstance(part, nn.TransformerEncoder):

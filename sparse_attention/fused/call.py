@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .. import registry
 from ..describe import Param, Spec
 from ..modules import Mapping
-from ..rows.shape import autocasts, foreign, lengths_of, transformed
+from ..rows.shape import autocasts, foreign, lengths_of, tensor, transformed
 from .composition import visible
 
 DROPOUT = Param("dropout", low=0.0, high=1.0, closed_low=True, tensor=False)
@@ -82,6 +82,8 @@ def checked(
 
 
 def _tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        tensor(x, name)
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not x.dtype.is_floating_point:

@@ -1,10 +1,11 @@
 """Use the mappings with other packages.
 
-There are integrations for Hugging Face transformers, for code that masks scores by filling in large negative numbers,
-and for code written for other libraries of sparse mappings.
+There are integrations for Hugging Face transformers, for torch's `scaled_dot_product_attention`, for code that masks
+scores by filling in large negative numbers, and for code written for other libraries of sparse mappings.
 
     import sparse_attention as sa
     sa.integrations.transformers.register("entmax", alpha=1.5)   # then attn_implementation="sa_entmax"
+    with sa.integrations.sdpa.use("sparsemax"): ...              # for code that calls torch's attention function
     attend.attn_fn = sa.integrations.treat_as_masked("entmax")     # for code that fills scores with -finfo.max
 
 Each module is imported on first use, and only then needs its package to be installed.

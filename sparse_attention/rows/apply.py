@@ -35,6 +35,7 @@ from .shape import (
     foreign,
     function_modes,
     scaled,
+    tensor,
     transformed,
     whole,
 )
@@ -65,6 +66,8 @@ def rows(
     Returns:
         The attention, with the shape and dtype of the scores (float32 under CUDA autocast).
     """
+    if scores.__class__ not in PLAIN:
+        tensor(scores)
     if dim.__class__ is not int:
         dim = whole(dim)
     for value in params.values():
@@ -115,6 +118,8 @@ def fused(
     ``plain`` is the operation in torch, on float32 rows ``[..., n]`` with -inf where masked. It is used for the second
     derivative of an operation that the reference does not have.
     """
+    if scores.__class__ not in PLAIN:
+        tensor(scores)
     if not (scores.is_cuda or kernels.active() == "triton") or not scores.ndim or not scores.numel():
         return None
     x, kept = scores, None

@@ -40,6 +40,12 @@ def foreign(x: Tensor) -> bool:
     )
 
 
+def tensor(x: Any, name: str = "scores") -> None:
+    """Raise TypeError if ``x`` is not a tensor."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} is a {type(x).__name__}, not a tensor; convert it with torch.as_tensor")
+
+
 def autocasts(x: Tensor) -> bool:
     """True if torch.autocast is enabled for the device of ``x``; some devices (meta) have no autocast."""
     kind = x.device.type
@@ -70,9 +76,10 @@ def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Callabl
     Returns the converted scores, and a function that converts a result back to the original layout and dtype.
 
     Raises:
-        TypeError: the scores are not floating point, or the mask is not boolean.
+        TypeError: the scores are no tensor or not floating point, or the mask is not boolean.
         ValueError: the mask does not broadcast to the scores.
     """
+    tensor(scores)
     dtype = scores.dtype
     if dim.__class__ is not int:
         dim = whole(dim)

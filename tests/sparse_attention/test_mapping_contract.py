@@ -312,3 +312,18 @@ def test_wrong_inputs_are_explained():
         sa.pnormmax(torch.randn(4, 3), p=torch.tensor(1.5), solver="pgd")
     with pytest.raises(IndexError):
         sa.sparsemax(torch.randn(3, 4), dim=2)
+
+
+@pytest.mark.parametrize("name", sa.names("simplex"))
+def test_scores_that_are_no_tensor_get_a_sentence(name):
+    known = sa.spec(name)
+    if known.function is None or known.over != "row" or known.inputs:
+        pytest.skip("not a function of scores alone")
+    for mask in (None, torch.tensor([True, False])):
+        with pytest.raises(TypeError, match=r"scores is a list, not a tensor; convert it with torch\.as_tensor"):
+            known.function([1.0, 2.0], mask=mask)
+
+
+def test_attention_of_lists_gets_a_sentence():
+    with pytest.raises(TypeError, match="k is a list, not a tensor"):
+        sa.sparse_attention(torch.ones(2, 2), [[1.0]], [[1.0]])

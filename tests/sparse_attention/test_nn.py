@@ -241,3 +241,10 @@ def test_large_negative_numbers_hide_as_true_does(fill, weights):
     added = [torch.zeros(m.shape).masked_fill(m, fill) for m in (drop, padded)]
     for found, want in ((run(*added), run(drop, padded)), (run(added[0], padded), run(drop, padded))):
         torch.testing.assert_close(found, want, atol=0, rtol=0)
+
+
+def test_a_model_without_attention_is_an_error():
+    with pytest.raises(ValueError, match="Linear contains no"):
+        sa.nn.replace(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="a module cannot replace itself"):
+        sa.nn.replace(nn.MultiheadAttention(4, 2))
