@@ -13,7 +13,8 @@ from ..rows.masked import readable
 from ..rows.shape import autocasts, foreign
 from . import composition
 from .call import Call, checked
-from .choice import Plan, choose, heads
+from .choice import Plan, choose, heads, spans_per_head
+from .forms import Window
 from .reading import finite
 
 Attends = str | torch.nn.Module | Callable[..., Tensor]
@@ -23,7 +24,8 @@ Attends = str | torch.nn.Module | Callable[..., Tensor]
 def sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
     lengths: Tensor | None = None, scale: float | None = None, dropout: float = 0.0, need_weights: Literal[False] = False,
-    **params: Any,
+    *, bias: Tensor | None = None, slopes: Tensor | None = None, window: Window | None = None,
+    cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
 ) -> Tensor: ...  # fmt: skip
 
 
@@ -31,14 +33,16 @@ def sparse_attention(
 def sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
     lengths: Tensor | None = None, scale: float | None = None, dropout: float = 0.0, *, need_weights: Literal[True],
-    **params: Any,
+    bias: Tensor | None = None, slopes: Tensor | None = None, window: Window | None = None,
+    cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
 
 def sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
     lengths: Tensor | None = None, scale: float | None = None, dropout: float = 0.0, need_weights: bool = False,
-    **params: Any,
+    *, bias: Tensor | None = None, slopes: Tensor | None = None, window: Window | None = None,
+    cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
 ) -> Any:  # fmt: skip
     r"""Attention :math:`\pi(s\,QK^\top)V` with a mapping :math:`\pi` instead of softmax. Every path is exact.
 
@@ -63,6 +67,15 @@ def sparse_attention(
         dropout: the share of the weights set to zero; the others are scaled by ``1 / (1 - dropout)``. As in torch's
             function, dropout is applied in every call.
         need_weights: also return the weights, as they are before dropout.
+        bias: added to the scores, floating point, broadcastable to ``[..., H, n, m]``. Only the composition takes it.
+        slopes: ``[H]``, ALiBi: adds ``slopes[h] * (j - i)`` to the score of key j for a query at position i; needs
+            causal.
+        window: (left, right), the numbers of keys before and after the query's position that it sees; None is no
+            limit. Positions are aligned as for causal.
+        cu_seqlens: ``[B + 1]``, the ends of B sequences packed one after another, beginning with 0; a query sees the
+            keys of its own sequence. n = m.
+        sink: ``[H]``, the score of one more key, before the first, whose value is 0 and which every query sees: a
+            query may give all its weight to it. Its weight is not returned.
         params: parameters of a mapping given by name (``gamma=0.5``, ``alpha=1.5``, ``bounds=...``), numbers or
             tensors.
     Returns:
@@ -71,12 +84,15 @@ def sparse_attention(
         autocast (softmax follows torch's function).
     Raises:
         TypeError: the tensors are not floating point or have different dtypes; the mask is not boolean.
-        ValueError: the shapes do not match, a parameter is out of range, or the mapping does not work on rows.
+        ValueError: the shapes do not match, a parameter is out of range, the mapping does not work on rows, or slopes
+            without causal.
 
     The result is deterministic. It is twice differentiable, except for softmax without weights and under torch.compile,
     where torch raises an error. Under torch.func and in forward mode, the composition is used.
     """
-    call = checked(q, k, v, mapping, mask, causal, lengths, scale, dropout, need_weights, params)
+    call = checked(
+        q, k, v, mapping, mask, causal, lengths, scale, dropout, need_weights, params, bias, slopes, window, cu_seqlens, sink
+    )  # fmt: skip
     plan = choose(call)
     run = {"composition": _composed, "sdpa": _sdpa, "fused": _fused}[plan.path]
     if not autocasts(q):
@@ -88,7 +104,8 @@ def sparse_attention(
 def plan(
     q: Tensor, k: Tensor, v: Tensor | None = None, mapping: Attends = "sparsemax", mask: Tensor | None = None,
     causal: bool = False, lengths: Tensor | None = None, scale: float | None = None, dropout: float = 0.0,
-    need_weights: bool = False, **params: Any,
+    need_weights: bool = False, *, bias: Tensor | None = None, slopes: Tensor | None = None,
+    window: Window | None = None, cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
 ) -> Plan:  # fmt: skip
     """The path that ``sparse_attention`` takes for these arguments, and the reason. If v is omitted, k replaces it.
 
@@ -96,26 +113,43 @@ def plan(
         TypeError, ValueError: as in ``sparse_attention``.
     """
     values = k if v is None else v
-    return choose(checked(q, k, values, mapping, mask, causal, lengths, scale, dropout, need_weights, params))
+    return choose(checked(
+        q, k, values, mapping, mask, causal, lengths, scale, dropout, need_weights, params, bias, slopes, window, cu_seqlens,
+        sink,
+    ))  # fmt: skip
 
 
 def _composed(call: Call) -> Any:
     wide = torch.promote_types(torch.promote_types(call.q.dtype, torch.float32), call.k.dtype)
     q, k, v = (x.to(wide) for x in (call.q, call.k, call.v))
     out, weights = composition.attend(q, k, v, call.plain_scale, call.map, call.keep(), call.dropout)
-    out = out.to(call.q.dtype)
-    return (out, weights.to(call.q.dtype)) if call.need_weights else out
+    out = out.to(call.dtype)
+    return (out, weights[..., call.sink :].to(call.dtype)) if call.need_weights else out
 
 
 def _sdpa(call: Call) -> Tensor:
     q, k, v = (x.to(call.q.dtype) for x in (call.q, call.k, call.v))
-    square = call.mask is None and call.lengths is None and q.shape[-2] == k.shape[-2]
-    given: dict[str, Any] = {"is_causal": call.causal} if square else {"attn_mask": call.keep()}
+    free = all(x is None for x in (call.mask, call.lengths, call.spans, call.bias))
+    given: dict[str, Any] = (
+        {"is_causal": call.causal} if free and q.shape[-2] == k.shape[-2] else {"attn_mask": _mask(call)}
+    )
     grouped: dict[str, Any] = {"enable_gqa": True} if q.ndim > 2 and q.shape[-3] != k.shape[-3] else {}
+    e = v.shape[-1]
+    if e < q.shape[-1]:  # torch's fast path needs values as wide as keys
+        v = F.pad(v, (0, q.shape[-1] - e))
     out = F.scaled_dot_product_attention(q, k, v, scale=call.scale, dropout_p=call.dropout, **given, **grouped)
-    return (
-        out if not readable(out) or finite(out) else _composed(call)
-    )  # torch's function multiplies masked values by 0
+    if readable(out) and not finite(out):
+        return _composed(call)  # torch's function multiplies masked values by 0
+    return out[..., :e].to(call.dtype)
+
+
+def _mask(call: Call) -> Tensor | None:
+    """The mask for torch's function: bool, or the bias with -inf where a key is hidden."""
+    keep, bias = call.keep(), call.bias
+    if bias is None:
+        return keep
+    bias = bias.to(call.q.dtype) * (call.scale / call.plain_scale)
+    return bias if keep is None else torch.where(keep, bias, -torch.inf)
 
 
 def _fused(call: Call) -> Tensor:
@@ -124,8 +158,8 @@ def _fused(call: Call) -> Tensor:
     q, k, v = call.heads or heads(call)
     lengths = None if call.lengths is None else call.lengths.reshape(-1)
     run: Any = operator.opaque if foreign(call.q) else operator.Fused.apply
-    out = run(q, k, v, lengths, call.alpha, call.scale, call.causal)
-    return out.view(*call.q.shape[:-1], v.shape[-1]).to(call.q.dtype)
+    out = run(q, k, v, lengths, spans_per_head(call), call.alpha, call.scale, call.causal)
+    return out.view(*call.q.shape[:-1], v.shape[-1]).to(call.dtype)
 
 
 __all__ = ["plan", "sparse_attention"]

@@ -174,7 +174,7 @@ class KeyCache:
         if call.k.shape[:-2] != self._held[0].shape[:-2]:
             return "the queries' first dimensions are not those of the keys"
         q, k, v = (x.detach().reshape(-1, *x.shape[-2:]) for x in (call.q, call.k[..., :1, :], call.v[..., :1, :]))
-        return native.refusal(q, k, v, call.alpha, None)
+        return native.refusal(q, k, v, call.alpha)
 
     def _decoded(self, call: Call) -> Tensor:
         k, v = (x.unsqueeze(0) if x.ndim == 2 else x.flatten(0, -3) for x in (call.k, call.v))  # [... G, m, .], views

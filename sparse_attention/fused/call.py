@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import registry
 from ..describe import Param, Spec
 from ..modules import Mapping
 from ..rows.shape import autocasts, foreign, lengths_of, tensor, transformed
+from . import forms
 from .composition import visible
 
 DROPOUT = Param("dropout", low=0.0, high=1.0, closed_low=True, tensor=False)
@@ -21,7 +23,7 @@ DROPOUT = Param("dropout", low=0.0, high=1.0, closed_low=True, tensor=False)
 
 @dataclass
 class Call:
-    """The checked arguments. The leading shapes of q and k agree, except for their last entry, the number of heads.
+    """The checked arguments; a sink and ALiBi's slopes are already in q, k and v (`forms`). The leading shapes of q and k agree, except for their last entry, the number of heads.
 
     alpha: if the mapping is an entmax of the scores times ``scale``, its alpha (1 for softmax, 2 for sparsemax);
     otherwise None, and ``why`` gives the reason. map: ``f(scores, mask) -> weights``, applied to the scores times
@@ -37,6 +39,12 @@ class Call:
     scale: float
     why: str
     mask: Tensor | None  # bool, broadcastable to [..., H, n, m]
+    spans: (
+        Tensor | None
+    )  # int64 [..., n, 2], broadcastable to [..., H, n, 2]: the first key seen, the first no longer seen
+    bias: Tensor | None  # [..., H, n, m] or broadcastable to it; `map` adds it already
+    sink: bool  # the first key is the sink
+    dtype: torch.dtype  # of the output
     lengths: Tensor | None  # int64 [..., H]
     causal: bool
     dropout: float
@@ -45,7 +53,7 @@ class Call:
 
     def keep(self) -> Tensor | None:
         """The mask of keys that each query sees, broadcastable to ``[..., H, n, m]``; None means all keys."""
-        kept = visible(self.q.shape[-2], self.k.shape[-2], self.lengths, self.causal, self.q.device)
+        kept = visible(self.q.shape[-2], self.k.shape[-2], self.lengths, self.causal, self.q.device, self.spans)
         if kept is None or self.mask is None:
             return self.mask if kept is None else kept
         return kept & self.mask
@@ -53,7 +61,9 @@ class Call:
 
 def checked(
     q: Tensor, k: Tensor, v: Tensor, mapping: Any, mask: Tensor | None, causal: bool, lengths: Tensor | None,
-    scale: float | None, dropout: float, need_weights: bool, params: dict[str, Any],
+    scale: float | None, dropout: float, need_weights: bool, params: dict[str, Any], bias: Tensor | None = None,
+    slopes: Tensor | None = None, window: forms.Window | None = None, cu_seqlens: Tensor | None = None,
+    sink: Tensor | None = None,
 ) -> Call:  # fmt: skip
     """Check the arguments and return them as a `Call`.
 
@@ -73,12 +83,45 @@ def checked(
         _fits(mask, (*lead, q.shape[-2], k.shape[-2]))
     function, alpha, factor, why = mapped(mapping, params)
     given = None if lengths is None else _lengths(lengths, lead, k)
+    spans, dtype = forms.spans_of(q.shape[-2], k.shape[-2], window, cu_seqlens, q.device), q.dtype
+    if bias is not None:
+        _fits(bias, (*lead, q.shape[-2], k.shape[-2]), "bias")
+    if slopes is not None or sink is not None:
+        if dtype != torch.float64:  # half precision would round positions
+            q, k, v = q.float(), k.float(), v.float()
+        back = forms.places(q.shape[-2], q)  # of the queries
+        slopes = None if slopes is None else forms.per_head("slopes", slopes, q)
+        logits = None if sink is None else forms.per_head("sink", sink, q)
+        if slopes is not None and not causal and q.shape[-2] > 1:
+            raise ValueError("slopes are for earlier keys and need causal=True; for keys on both sides pass bias")
+        if slopes is not None and alpha is None:
+            far = slopes * (forms.places(k.shape[-2], k).mT - back)
+            bias = far if bias is None else bias + far
+        elif slopes is not None:
+            q, k = forms.with_slopes(q, k, slopes, plain)
+            logits = None if logits is None else logits + slopes * back  # as the row's keys, which lack this constant
+        if logits is not None:
+            if spans is not None:  # with the sink, the keys are in two places
+                within: Any = visible(q.shape[-2], k.shape[-2], None, False, q.device, spans)
+                mask, spans = within if mask is None else within & mask, None
+            q, k, v = forms.with_sink(q, k, v, logits, plain)
+            mask = None if mask is None else F.pad(mask.expand(*mask.shape[:-1], k.shape[-2] - 1), (1, 0), value=True)
+            bias = None if bias is None else F.pad(bias.expand(*bias.shape[:-1], k.shape[-2] - 1), (1, 0))
+            given = None if given is None else given + 1
+    if bias is not None:
+        function = _added(bias, function)
+        alpha, why = (alpha, why) if alpha == 1.0 else (None, "a bias needs the scores")
     if alpha is not None and mask is not None and (padded := _as_lengths(mask, lead, k)) is not None:
         mask, given = None, padded if given is None else padded.minimum(given)
     causal = causal and q.shape[-2] > 1  # a single query sees all keys
     return Call(
-        q, k, v, function, plain, alpha, plain * factor, why, mask, given, causal, float(dropout), need_weights
+        q, k, v, function, plain, alpha, plain * factor, why, mask, spans, bias, sink is not None, dtype, given, causal,
+        float(dropout), need_weights,
     )  # fmt: skip
+
+
+def _added(bias: Tensor, function: Callable[..., Tensor]) -> Callable[[Tensor, Tensor | None], Tensor]:
+    return lambda x, keep: function(x + bias.to(x.dtype), keep)
 
 
 def _tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -110,8 +153,10 @@ def _tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(x if x.shape[:-3] == lead else x.expand(*lead, *x.shape[-3:]) for x in (q, k, v))  # type: ignore[return-value]
 
 
-def _fits(mask: Tensor, shape: tuple[int, ...]) -> None:
-    if mask.dtype != torch.bool:
+def _fits(mask: Tensor, shape: tuple[int, ...], name: str = "mask") -> None:
+    if name == "bias" and not (isinstance(mask, Tensor) and mask.dtype.is_floating_point):
+        raise TypeError(f"bias is {getattr(mask, 'dtype', type(mask).__name__)}; it must be a floating-point tensor")
+    if name == "mask" and mask.dtype != torch.bool:
         added = " (a mask of 0 and -inf that is added: mask == 0)" if mask.dtype.is_floating_point else ""
         raise TypeError(f"mask has dtype {mask.dtype}; it must be boolean, True = keep: use mask.bool(){added}")
     try:
@@ -120,8 +165,8 @@ def _fits(mask: Tensor, shape: tuple[int, ...]) -> None:
         fits = False
     if not fits:
         raise ValueError(
-            f"mask of shape {tuple(mask.shape)} does not broadcast to the scores {tuple(shape)}; "
-            "a mask [B, m] of keys is mask[:, None, None], one [B, n, m] is mask[:, None]"
+            f"{name} of shape {tuple(mask.shape)} does not broadcast to the scores {tuple(shape)}; "
+            f"a {name} [B, m] of keys is {name}[:, None, None], one [B, n, m] is {name}[:, None]"
         )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..rows.shape import foreign, transformed
+from . import forms
 from .call import Call
 
 _forward_ad = torch.autograd.forward_ad
@@ -39,7 +40,7 @@ def choose(call: Call) -> Plan:
     from . import operator
 
     call.heads = heads(call)
-    if why := operator.refusal(*call.heads, call.alpha):  # type: ignore[arg-type]
+    if why := operator.refusal(*call.heads, call.alpha, call.spans):  # type: ignore[arg-type]
         return Plan("composition", why)
     return Plan("fused", f"{'sparsemax' if call.alpha == 2.0 else 'entmax 1.5'} has a fused kernel, which takes these")
 
@@ -67,9 +68,34 @@ def _against_fused(call: Call) -> str | None:
         return "a dimension is empty"
     if call.dropout:
         return "dropout needs the weights"
-    if call.mask is not None:
-        return "a mask of any form needs the scores; right padding is lengths=, a causal mask causal=True"
+    if call.mask is not None and not _as_spans(call):
+        return "the mask leaves gaps between a query's keys, which needs the scores"
     return None
+
+
+def _as_spans(call: Call) -> bool:
+    """Replace a mask that leaves each query one run of keys (a window, packed sequences, padding) by their spans."""
+    mask, m = call.mask, call.k.shape[-2]
+    assert mask is not None
+    if mask.device.type != "cpu" or foreign(mask) or mask.shape[-1:] != (m,) or kernels.active() == "triton":
+        return False
+    from ..kernels.native.attention import spans_of
+
+    found = spans_of(mask if mask.ndim > 1 else mask[None])
+    if found is None:
+        return False
+    call.spans, call.mask = found if call.spans is None else forms.together(found, call.spans), None
+    return True
+
+
+def spans_per_head(call: Call) -> Tensor | None:
+    """The spans ``[1, n, 2]`` or ``[H, n, 2]``, with batch dimensions merged into the heads as in `heads`."""
+    if call.spans is None:
+        return None
+    *lead, n, _ = call.q.shape
+    if all(size == 1 for size in call.spans.shape[:-2]):
+        return call.spans.reshape(1, -1, 2).expand(1, n, 2)
+    return call.spans.expand(*lead, n, 2).reshape(-1, n, 2)
 
 
 def heads(call: Call) -> tuple[Tensor, Tensor, Tensor]:
@@ -84,4 +110,4 @@ def heads(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(x.reshape(-1, *x.shape[-2:]).to(dtype).contiguous() for x in given)  # type: ignore[return-value]
 
 
-__all__ = ["Plan", "choose", "heads"]
+__all__ = ["Plan", "choose", "heads", "spans_per_head"]

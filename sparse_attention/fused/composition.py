@@ -34,10 +34,13 @@ def attend(
     return read(F.dropout(weights, dropout) if dropout else weights, blank(v, keep)), weights
 
 
-def visible(n: int, m: int, lengths: Tensor | None, causal: bool, device: Any = None) -> Tensor | None:
+def visible(
+    n: int, m: int, lengths: Tensor | None, causal: bool, device: Any = None, spans: Tensor | None = None
+) -> Tensor | None:
     """Mask of visible keys: bool, broadcastable to ``[H, n, m]``, True = visible; None means all.
 
-    The lengths ``[H]`` hide right padding; with ``causal``, query i sees keys up to i + m - n.
+    The lengths ``[H]`` hide right padding; with ``causal``, query i sees keys up to i + m - n; the spans ``[..., n, 2]``
+    hide the keys before the first number and from the second on.
     """
     kept = None
     if lengths is not None:
@@ -45,6 +48,10 @@ def visible(n: int, m: int, lengths: Tensor | None, causal: bool, device: Any = 
     if causal:
         past = torch.ones(n, m, dtype=torch.bool, device=device).tril(m - n)
         kept = past if kept is None else kept & past
+    if spans is not None:
+        keys = torch.arange(m, device=device)
+        within = (keys >= spans[..., :1]) & (keys < spans[..., 1:])
+        kept = within if kept is None else kept & within
     return kept
 
 
@@ -56,10 +63,18 @@ def of_alpha(alpha: float) -> Callable[[Tensor, Tensor | None], Tensor]:
 
 
 def gradients(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, alpha: float, scale: float, causal: bool
+    g: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor | None,
+    spans: Tensor | None,
+    alpha: float,
+    scale: float,
+    causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v, computed without autograd from g ``[H, n, e]``, for use inside an operator."""
-    keep = visible(q.shape[-2], k.shape[-2], lengths, causal, q.device)
+    keep = visible(q.shape[-2], k.shape[-2], lengths, causal, q.device, spans)
     x = times(q * scale, k.transpose(-1, -2))  # [H, n, m]
     x = x if keep is None else x.masked_fill(~keep, -torch.inf)
     flat, params = x.view(-1, x.shape[-1]), {"gamma": 1.0} if alpha == 2.0 else {"alpha": alpha}

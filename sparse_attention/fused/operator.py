@@ -1,6 +1,6 @@
 """The fused kernel as a differentiable function, and as an opaque operator for tensors whose memory must not be read.
 
-The arguments are q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]``, lengths ``[H]``, and alpha 1.5 or 2. The first
+The arguments are q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]``, lengths ``[H]``, spans ``[1 or H, n, 2]`` and alpha 1.5 or 2. The first
 gradient reads only the support. The second gradient is computed by the composition, which recomputes the first. Under
 torch.compile, the operator's gradient repeats the forward pass, since the size of the support is not known in advance.
 """
@@ -30,7 +30,7 @@ def _kernel(q: Tensor) -> Any:
     return gpu if q.is_cuda or kernels.active() == "triton" else native
 
 
-def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
+def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, spans: Tensor | None = None) -> str | None:
     """The reason not to use the fused kernel for these tensors, or None if it should be used.
 
     Either the kernel cannot take the tensors, or it would be slower than the composition.
@@ -38,6 +38,8 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
     The limits are the sizes at which both are equally fast (d = 64, one thread, AVX-512; docs/guides/attention.md). The kernel
     packs the keys and takes 60 microseconds per call; its advantage is larger in the gradient than in the forward pass.
     """
+    if _kernel(q) is gpu and spans is not None:
+        return "the Triton kernels take causal and lengths, no other spans of keys"
     if _kernel(q) is gpu:
         return gpu.refusal(q, k, v, alpha)
     n, m = q.shape[1], k.shape[1]
@@ -46,7 +48,7 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
             return f"{m} keys are too few: the composition is as fast below 32"
     elif m < 96 or n < 8:
         return f"{n} queries and {m} keys are too few: without gradients the composition is as fast below 8 and 96"
-    return native.refusal(q, k, v, alpha, None)
+    return native.refusal(q, k, v, alpha)
 
 
 class Fused(Function):
@@ -54,55 +56,95 @@ class Fused(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, alpha: float, scale: float, causal: bool
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        lengths: Tensor | None,
+        spans: Tensor | None,
+        alpha: float,
+        scale: float,
+        causal: bool,
     ) -> Tensor:
         ctx.kernel = _kernel(q)
         out, ctx.saved = ctx.kernel.forward(
-            q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, save=any(ctx.needs_input_grad)
+            q,
+            k,
+            v,
+            alpha=alpha,
+            scale=scale,
+            causal=causal,
+            lengths=lengths,
+            spans=spans,
+            save=any(ctx.needs_input_grad),
         )
-        ctx.save_for_backward(q, k, v, lengths)
+        ctx.save_for_backward(q, k, v, lengths, spans)
         ctx.rest = alpha, scale, causal
         return out
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, lengths = ctx.saved_tensors
+        q, k, v, lengths, spans = ctx.saved_tensors
         alpha, scale, causal = ctx.rest
         if torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(g):  # create_graph, is_grads_batched
             with torch.enable_grad():
-                out = _composed(q, k, v, lengths, alpha, scale, causal)
+                out = _composed(q, k, v, lengths, spans, alpha, scale, causal)
             wanted = [x for x, need in zip((q, k, v), ctx.needs_input_grad) if need]
             found = iter(torch.autograd.grad(out, wanted, g, create_graph=torch.is_grad_enabled(), retain_graph=True))
-            return (*(next(found) if need else None for need in ctx.needs_input_grad[:3]), *[None] * 4)
-        return (*ctx.kernel.backward(g.contiguous(), q, k, v, ctx.saved), *[None] * 4)
+            return (*(next(found) if need else None for need in ctx.needs_input_grad[:3]), *[None] * 5)
+        return (*ctx.kernel.backward(g.contiguous(), q, k, v, ctx.saved), *[None] * 5)
 
 
 def _composed(
-    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, alpha: float, scale: float, causal: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor | None,
+    spans: Tensor | None,
+    alpha: float,
+    scale: float,
+    causal: bool,
 ) -> Tensor:
-    keep = composition.visible(q.shape[-2], k.shape[-2], lengths, causal, q.device)
+    keep = composition.visible(q.shape[-2], k.shape[-2], lengths, causal, q.device, spans)
     mapping = composition.of_alpha(alpha)
     return composition.attend(q.float(), k.float(), v.float(), scale, mapping, keep)[0].to(q.dtype)
 
 
 def _attention(
-    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, alpha: float, scale: float, causal: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor | None,
+    spans: Tensor | None,
+    alpha: float,
+    scale: float,
+    causal: bool,
 ) -> Tensor:
     q, k, v = (x.contiguous() for x in (q, k, v))
-    if refusal(q, k, v, alpha) is None:
-        return _kernel(q).forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, save=False)[0]
-    return _composed(q, k, v, lengths, alpha, scale, causal)
+    if refusal(q, k, v, alpha, spans) is None:
+        return _kernel(q).forward(
+            q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, save=False
+        )[0]
+    return _composed(q, k, v, lengths, spans, alpha, scale, causal)
 
 
 def _vjp(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, alpha: float, scale: float, causal: bool
+    g: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor | None,
+    spans: Tensor | None,
+    alpha: float,
+    scale: float,
+    causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     g, q, k, v = (x.contiguous() for x in (g, q, k, v))
-    if refusal(q, k, v, alpha) is not None:
-        found = composition.gradients(g.float(), q.float(), k.float(), v.float(), lengths, alpha, scale, causal)
+    if refusal(q, k, v, alpha, spans) is not None:
+        found = composition.gradients(g.float(), q.float(), k.float(), v.float(), lengths, spans, alpha, scale, causal)
         return tuple(x.to(q.dtype) for x in found)  # type: ignore[return-value]
     kernel = _kernel(q)
-    _, saved = kernel.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, save=True)
+    _, saved = kernel.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, spans=spans, save=True)
     return kernel.backward(g, q, k, v, saved)
 
 
@@ -113,10 +155,10 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     found = _OPERATORS.attention_vjp(g, *ctx.saved_tensors, ctx.alpha, ctx.scale, ctx.causal)
-    return (*found, None, None, None, None)
+    return (*found, *[None] * 5)
 
 
-_GIVEN = "Tensor q, Tensor k, Tensor v, Tensor? lengths, float alpha, float scale, bool causal"
+_GIVEN = "Tensor q, Tensor k, Tensor v, Tensor? lengths, Tensor? spans, float alpha, float scale, bool causal"
 _LIBRARY.define(f"attention({_GIVEN}) -> Tensor")
 _LIBRARY.define(f"attention_vjp(Tensor g, {_GIVEN}) -> (Tensor, Tensor, Tensor)")
 _LIBRARY.impl("attention", _attention, "CompositeExplicitAutograd")
@@ -132,6 +174,15 @@ torch.library.register_fake(
 torch.library.register_autograd("sparse_attention::attention", _backward, setup_context=_setup, lib=_LIBRARY)
 
 
-def opaque(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, alpha: float, scale: float, causal: bool) -> Tensor:
+def opaque(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor | None,
+    spans: Tensor | None,
+    alpha: float,
+    scale: float,
+    causal: bool,
+) -> Tensor:
     """`Fused` for torch.compile, tracing and modes. Differentiating twice raises an error."""
-    return _OPERATORS.attention(q, k, v, lengths, alpha, scale, causal)
+    return _OPERATORS.attention(q, k, v, lengths, spans, alpha, scale, causal)

@@ -64,19 +64,14 @@ def scaled_dot_product_attention(
     if is_causal and query.shape[-2] != key.shape[-2]:
         attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
         is_causal = False
+    bias = None
     if attn_mask is not None and attn_mask.dtype != torch.bool:
         attn_mask, bias = separate(attn_mask)
-        if bias.requires_grad or foreign(bias) or asynchronous(bias) or bool(bias.any()):
-            mapping, params = _added(bias, mapping, params), {}
+        if not (bias.requires_grad or foreign(bias) or asynchronous(bias) or bool(bias.any())):
+            bias = None
     return sparse_attention(
-        query, key, value, mapping, attn_mask, is_causal, scale=scale, dropout=dropout_p, **params
+        query, key, value, mapping, attn_mask, is_causal, scale=scale, dropout=dropout_p, bias=bias, **params
     )  # fmt: skip
-
-
-def _added(bias: Tensor, mapping: Any, params: dict[str, Any]) -> Callable[..., Tensor]:
-    """The mapping of the scores plus `bias`."""
-    function, *_ = mapped(mapping, params)
-    return lambda x, mask=None: function(x + bias, mask)
 
 
 @contextmanager

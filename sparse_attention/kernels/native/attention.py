@@ -7,6 +7,7 @@ docs/reference/kernels.md. Arrays are float32: q [H, n, d], k [G, m, d], v [G, m
     ``alpha``    2.0 for sparsemax, 1.5 for entmax15
     ``causal``   query i sees the keys 0 .. i + m - n: the ends are aligned, as a cache needs (torch aligns the starts)
     ``lengths``  int64 [H] or [G]: keys at this position and after are padding
+    ``spans``    int64 [1, n, 2] or [H, n, 2]: a query sees the keys from the first number to below the second
 
 A query without keys gives zeros. A score of -inf excludes its key; NaN or +inf among the scores of a query makes its
 row NaN, as everywhere in this package. Values outside the support are never read, so a NaN there has no effect. Results
@@ -53,7 +54,10 @@ def _load() -> ctypes.CDLL | None:
 def _bound(library: ctypes.CDLL) -> ctypes.CDLL:
     sizes, real = ctypes.POINTER(ctypes.c_int64), ctypes.c_double
     out = [ctypes.POINTER(ctypes.c_void_p)] * 2  # the second may be null
-    library.attention_forward.argtypes = [*[_POINTER] * 4, sizes, real, _INT, _POINTER, _INT, _POINTER, *out, _INT]
+    library.attention_forward.argtypes = [
+        *[_POINTER] * 4, sizes, real, _INT, _POINTER, _POINTER, _INT, _INT, _POINTER, *out, _INT,
+    ]  # fmt: skip
+    library.attention_spans.argtypes = [_POINTER, ctypes.c_int64, ctypes.c_int64, _POINTER]
     library.attention_backward.argtypes = [*[_POINTER] * 4, sizes, real, _INT, *[_POINTER] * 5, _INT]
     library.attention_panel_sizes.argtypes = [ctypes.c_int64, sizes]
     library.attention_panel_sizes.restype = None
@@ -97,12 +101,10 @@ class Saved:
         return p.view(self.heads, self.queries, self.keys)
 
 
-def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, mask: Tensor | None) -> str | None:
+def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
     """Why the fused kernel cannot take these tensors, as a clause, or None. The first call builds the library."""
     if alpha not in _POWERS:
         return f"alpha is {alpha}; fused are 2.0 (sparsemax) and 1.5 (entmax15)"
-    if mask is not None:
-        return "masks are computed by the composition; the fused kernel takes causal and lengths"
     for name, x in (("q", q), ("k", k), ("v", v)):
         if type(x) not in (Tensor, torch.nn.Parameter) or x.layout != torch.strided:
             return f"{name} is not a plain dense tensor"
@@ -121,13 +123,26 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, mask: Tensor | None) 
     return None
 
 
-def _key_limits(heads: int, n: int, m: int, causal: bool, lengths: Tensor | None) -> Tensor:
+def spans_of(mask: Tensor) -> Tensor | None:
+    """The spans int64 [..., 2] of a mask, bool [..., m] on the CPU; None if the keys of some row are not together, or if
+    there is no library."""
+    library = _load()
+    mask = dense(mask)
+    spans = torch.empty(*mask.shape[:-1], 2, dtype=torch.int64)
+    rows = spans.numel() // 2
+    at = None if library is None else address(mask, torch.bool, rows * mask.shape[-1])
+    return spans if library and library.attention_spans(at, rows, mask.shape[-1], spans.data_ptr()) else None
+
+
+def _visible(heads: int, n: int, m: int, causal: bool, lengths: Tensor | None, spans: Tensor | None) -> Tensor:
     """The number of keys that each query sees: int64 [H, n], or a shape that broadcasts to it."""
     limits = torch.full((1, 1), m)
     if lengths is not None:
         limits = limits.minimum(lengths.view(heads, 1))
     if causal:
         limits = limits.minimum(torch.arange(1 + m - n, 1 + m))
+    if spans is not None:
+        limits = limits.minimum(spans[..., 1]) - spans[..., 0]
     return limits.clamp(min=0)
 
 
@@ -171,6 +186,7 @@ def forward(
     scale: float,
     causal: bool = False,
     lengths: Tensor | None = None,
+    spans: Tensor | None = None,
     save: bool = True,
     weights: bool = False,
 ) -> tuple[Tensor, Saved | None]:
@@ -183,6 +199,9 @@ def forward(
     q, k, v = (dense(x.detach()) for x in (q, k, v))
     (heads, n, _), (groups, m, _) = q.shape, k.shape
     lengths = _per_head(lengths, heads, groups)
+    if spans is not None and spans.shape not in ((1, n, 2), (heads, n, 2)):
+        raise ValueError(f"spans has shape {tuple(spans.shape)}; pass (1, {n}, 2) or ({heads}, {n}, 2)")
+    spans = None if spans is None else dense(spans)
     out = q.new_empty(heads, n, v.shape[2])
     pointers = torch.empty(heads * n + 1, dtype=torch.int64) if save else None
     columns, p = ctypes.c_void_p(), ctypes.c_void_p() if save and weights else None
@@ -193,6 +212,8 @@ def forward(
         scale,
         causal,
         None if lengths is None else address(lengths, torch.int64, heads),
+        None if spans is None else address(spans, torch.int64, spans.numel()),
+        spans is not None and spans.shape[0] > 1,
         _POWERS[alpha],
         None if pointers is None else pointers.data_ptr(),
         columns,
@@ -205,7 +226,7 @@ def forward(
         )
     if pointers is None:
         return out, None
-    limits, entries = _key_limits(heads, n, m, causal, lengths), int(pointers[-1])
+    limits, entries = _visible(heads, n, m, causal, lengths, spans), int(pointers[-1])
     pairs = int(limits.sum()) * (heads * n // limits.numel() if limits.numel() else 0)
     kept = None if p is None else _adopt(p.value, entries, ctypes.c_float, torch.float32)
     kind, dtype = (ctypes.c_uint16, torch.uint16) if m <= 65536 else (ctypes.c_int32, torch.int32)

@@ -47,6 +47,7 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool = False, lengths: Tensor | None = None,
+    spans: None = None,
     save: bool = True, block: int = 64,
 ) -> tuple[Tensor, Saved | None]:  # fmt: skip
     """q [H, n, d], k [G, m, d] and v [G, m, e] are contiguous; lengths is int64 [H]; out [H, n, e] has q's dtype."""

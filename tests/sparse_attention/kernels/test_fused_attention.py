@@ -49,7 +49,7 @@ def compare(
 ) -> None:
     """Values, support and gradients, to what float32 can hold of the scores."""
     scale = q.shape[2] ** -0.5 if scale is None else scale
-    assert attention.refusal(q, k, v, alpha, None) is None
+    assert attention.refusal(q, k, v, alpha) is None
     out, saved = attention.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, weights=True)
     assert saved is not None
     unsaved, nothing = attention.forward(q, k, v, alpha=alpha, scale=scale, causal=causal, lengths=lengths, save=False)
@@ -260,12 +260,11 @@ def test_same_bits_in_any_threads_and_callers() -> None:
 
 def test_refusals_name_what_is_in_the_way() -> None:
     q, k, v = drawn(4, 2, 3, 5, 8, 8)
-    assert "1.3" in (attention.refusal(q, k, v, 1.3, None) or "")
-    assert "mask" in (attention.refusal(q, k, v, 2.0, torch.ones(3, 5, dtype=torch.bool)) or "")
-    assert "float64" in (attention.refusal(q, k.double(), v, 2.0, None) or "")
-    assert "do not fit" in (attention.refusal(q[:3], k, v, 2.0, None) or "")
-    assert "dimensions" in (attention.refusal(q[0], k, v, 2.0, None) or "")
-    assert "not a plain dense tensor" in (attention.refusal(q, k.to_sparse(), v, 2.0, None) or "")
+    assert "1.3" in (attention.refusal(q, k, v, 1.3) or "")
+    assert "float64" in (attention.refusal(q, k.double(), v, 2.0) or "")
+    assert "do not fit" in (attention.refusal(q[:3], k, v, 2.0) or "")
+    assert "dimensions" in (attention.refusal(q[0], k, v, 2.0) or "")
+    assert "not a plain dense tensor" in (attention.refusal(q, k.to_sparse(), v, 2.0) or "")
     with pytest.raises(ValueError, match=r"lengths has shape \(3,\)"):
         attention.forward(q, k, v, alpha=2.0, scale=1.0, lengths=torch.tensor([1, 2, 3]))
 

@@ -8,18 +8,19 @@
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-static sa::Shape shape(const int64_t* sizes, double scale, int causal, const int64_t* lengths) {
-  return {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], scale, causal != 0, lengths};
+static sa::Shape shape(const int64_t* sizes, double scale, int causal, const int64_t* lengths, const int64_t* spans, int spans_of_heads) {
+  return {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], scale, causal != 0, lengths, spans, spans_of_heads != 0};
 }
 
-// sizes: heads, groups, n, m, d, e. power: 1 sparsemax, 2 entmax15. lengths: [heads] or null. pointers: [heads n + 1],
+// sizes: heads, groups, n, m, d, e. power: 1 sparsemax, 2 entmax15. lengths: [heads] or null. spans: [heads or 1, n, 2] or
+// null. pointers: [heads n + 1],
 // or null: nothing is saved. columns (uint16 up to 65536 keys, then int32), and weights, P, if not null: the support, for
 // attention_free.
 EXPORT int attention_forward(const float* q, const float* k, const float* v, float* out, const int64_t* sizes, double scale,
-                             int causal, const int64_t* lengths, int power, int64_t* pointers, void** columns,
-                             float** weights, int threads) {
+                             int causal, const int64_t* lengths, const int64_t* spans, int spans_of_heads, int power,
+                             int64_t* pointers, void** columns, float** weights, int threads) {
   sa::Support support;
-  const sa::Shape s = shape(sizes, scale, causal, lengths);
+  const sa::Shape s = shape(sizes, scale, causal, lengths, spans, spans_of_heads);
   const int status = (power == 1 ? sa::attention_forward<1> : sa::attention_forward<2>)(s, q, k, v, out, pointers, weights != nullptr, support, threads);
   *columns = support.column;
   if (weights) *weights = support.weight;
@@ -29,9 +30,24 @@ EXPORT int attention_forward(const float* q, const float* k, const float* v, flo
 EXPORT int attention_backward(const float* q, const float* k, const float* v, const float* g, const int64_t* sizes, double scale,
                               int power, const int64_t* pointers, const void* columns, float* dq, float* dk, float* dv,
                               int threads) {
-  const sa::Shape s = shape(sizes, scale, 0, nullptr);
+  const sa::Shape s = shape(sizes, scale, 0, nullptr, nullptr, 0);
   return (power == 1 ? sa::attention_backward<1> : sa::attention_backward<2>)(s, q, k, v, g, pointers, columns, dq, dk, dv,
                                                                               threads);
+}
+
+// The span [rows, 2] of each row of a mask [rows, m] of bytes 0 and 1; returns 0 if some row's ones are not together.
+EXPORT int attention_spans(const uint8_t* mask, int64_t rows, int64_t m, int64_t* spans) {
+  for (int64_t r = 0; r < rows; r++) {
+    const uint8_t *row = mask + r * m, *end = row + m;
+    const void* one = std::memchr(row, 1, static_cast<size_t>(m));
+    const uint8_t* first = one ? static_cast<const uint8_t*>(one) : end;
+    const void* zero = std::memchr(first, 0, static_cast<size_t>(end - first));
+    const uint8_t* last = zero ? static_cast<const uint8_t*>(zero) : end;
+    if (std::memchr(last, 1, static_cast<size_t>(end - last))) return 0;
+    spans[2 * r] = first - row;
+    spans[2 * r + 1] = last - row;
+  }
+  return 1;
 }
 
 // Bytes of one panel, and floats of a centre and of a spread, for d channels; nothing (0) without screening.

@@ -84,6 +84,7 @@ struct Decoding {
     for (int64_t c = 0; c < s.d; c++) q[c] = query[c] * scale;
     row.count = row.settled = 0;
     row.bound = -infinity<float>();
+    row.begin = 0;
     row.limit = static_cast<int32_t>(s.limit(head, 0));
   }
 

@@ -68,7 +68,7 @@ template <int power>
 inline void finish_carefully(Row& row, const float* q, const float* k, int64_t d) {
   bool broken = false;
   row.count = 0;
-  for (int32_t j = 0; j < row.limit; j++) {
+  for (int32_t j = row.begin; j < row.limit; j++) {
     float s = 0;
     for (int64_t c = 0; c < d; c++) s += q[c] * k[j * d + c];
     broken = broken || !(s < infinity<float>());
@@ -80,10 +80,10 @@ inline void finish_carefully(Row& row, const float* q, const float* k, int64_t d
     finish<power>(row);
     return;
   }
-  row.count = row.limit;
-  for (int32_t j = 0; j < row.limit; j++) {
+  row.count = row.limit - row.begin;
+  for (int32_t j = 0; j < row.count; j++) {
     row.score[j] = std::numeric_limits<float>::quiet_NaN();
-    row.column[j] = j;
+    row.column[j] = row.begin + j;
   }
 }
 
@@ -103,7 +103,9 @@ inline uint64_t pack_queries(const Shape& s, Workspace& w, const float* q, int64
       norm += static_cast<double>(v) * v;
     }
     row.count = row.settled = 0;
+    row.begin = there ? static_cast<int32_t>(s.begin(head, first + i)) : 0;
     row.limit = there ? static_cast<int32_t>(s.limit(head, first + i)) : 0;
+    if (row.limit <= row.begin) row.begin = row.limit = 0;
     row.bound = row.limit > 0 ? -infinity<float>() : infinity<float>();
     if (row.limit > 0 && !(norm * w.key_norm < 1e70)) {
       careful |= 1ull << i;
@@ -113,43 +115,48 @@ inline uint64_t pack_queries(const Shape& s, Workspace& w, const float* q, int64
   return careful;
 }
 
-// What the queries of a group see in a page: all of them the keys below `all`, none those from `end` on.
+// What the queries of a group see: all of them the keys from `from` to below `all`, none those before `begin` or from
+// `end` on.
 struct Sight {
-  int64_t all, end;
+  int64_t begin, from, all, end;
+  bool whole(int64_t key) const { return key >= from && key + panel_keys <= all; }
 };
-inline Sight sight(const Row* row, int64_t m) {
-  Sight s{m, 0};
-  for (int64_t i = 0; i < tile_rows; i++) {
+inline Sight sight(const Row* row, int64_t rows, int64_t m) {
+  Sight s{m, 0, m, 0};
+  for (int64_t i = 0; i < rows; i++) {
     if (row[i].bound == infinity<float>()) continue;
+    s.begin = row[i].begin < s.begin ? row[i].begin : s.begin;
+    s.from = row[i].begin > s.from ? row[i].begin : s.from;
     s.all = row[i].limit < s.all ? row[i].limit : s.all;
     s.end = row[i].limit > s.end ? row[i].limit : s.end;
   }
+  s.begin = s.begin / panel_keys * panel_keys;
   return s;
 }
 
 template <int power>
-inline void score_page(const Shape& s, const Workspace& w, int64_t g, int64_t page, int64_t end, int64_t all, Row* row) {
+inline void score_page(const Shape& s, const Workspace& w, int64_t g, int64_t page, int64_t end, const Sight& sees, Row* row) {
   const float* q = w.queries + g * s.d;
   for (int64_t key = page; key < end; key += panel_keys) {
     const float* k = w.keys + key * s.d;
-    if (key + panel_keys <= all)
+    if (sees.whole(key))
       tile<false>(q, k, s.d, row, static_cast<int32_t>(key));
     else
       tile<true>(q, k, s.d, row, static_cast<int32_t>(key));
-    if (key == 0)
+    if (key == sees.begin)
       for (int64_t i = 0; i < tile_rows; i++) settle<power>(row[i]);
   }
 }
 
 #if SA_SCREEN
-inline void screen_page(const Shape& s, const Workspace& w, int64_t g, int64_t page, int64_t end, int64_t all, Row* row) {
+inline void screen_page(const Shape& s, const Workspace& w, int64_t g, int64_t page, int64_t end, const Sight& sees, Row* row) {
   float least[tile_rows], base[tile_rows];
   const int64_t first = page / panel_keys, last = panels(end);
   const Panel worst = Panel::worst(w.keys8.panel + first, last - first);
   for (int64_t i = 0; i < tile_rows; i++) screening_bounds(w.screener[g + i], worst, row[i].bound, least[i], base[i]);
   const int32_t* q = w.queries8 + g * quads(s.d);
   for (int64_t p = first; p < last; p++)
-    if ((p + 1) * panel_keys <= all)
+    if (sees.whole(p * panel_keys))
       screen_tile<tile_rows, false>(q, w.keys8, quads(s.d), p, w.screener + g, least, base, row);
     else
       screen_tile<tile_rows, true>(q, w.keys8, quads(s.d), p, w.screener + g, least, base, row);
@@ -176,27 +183,28 @@ inline void prepare_screening(const Shape& s, Workspace& w, const float* k) {
 constexpr int64_t least_screened = 1024;
 constexpr double most_passing = 0.12;
 
-inline bool worth_screening(const Shape& s, const Workspace& w) {
-  int64_t candidates = 0, seen = 0, to_come = 0;
+inline bool worth_screening(const Shape& s, const Workspace& w, int64_t page) {
+  int64_t candidates = 0, passed = 0, to_come = 0;
   for (int64_t i = 0; i < block_rows; i++) {
-    if (w.row[i].bound == infinity<float>()) continue;
-    candidates += w.row[i].count;
-    seen += w.row[i].limit < page_keys ? w.row[i].limit : page_keys;
-    to_come += w.row[i].limit > page_keys ? w.row[i].limit - page_keys : 0;
+    const Row& row = w.row[i];
+    if (row.bound == infinity<float>()) continue;
+    candidates += row.count;
+    if (row.begin < page) passed += (row.limit < page ? row.limit : page) - row.begin;
+    if (row.limit > page) to_come += row.limit - (row.begin > page ? row.begin : page);
   }
   return SA_SCREEN && s.d <= most_screened && to_come >= least_screened * block_rows &&
-         static_cast<double>(candidates) < most_passing * static_cast<double>(seen);
+         static_cast<double>(candidates) < most_passing * static_cast<double>(passed);
 }
 
 template <int power>
 inline void find_candidates(const Shape& s, Workspace& w, const float* k) {
-  int64_t end = 0, screened = 0, passed = 0;
+  int64_t screened = 0, passed = 0;
   bool screening = false;
-  for (int64_t i = 0; i < block_rows; i++)
-    if (w.row[i].bound != infinity<float>() && w.row[i].limit > end) end = w.row[i].limit;
-  for (int64_t page = 0; page < end; page += page_keys) {
+  const Sight block = sight(w.row, block_rows, s.m);
+  const int64_t begin = block.begin / page_keys * page_keys, end = block.end;
+  for (int64_t page = begin; page < end; page += page_keys) {
 #if SA_SCREEN
-    if (page == page_keys && worth_screening(s, w)) {
+    if (page == begin + page_keys && worth_screening(s, w, page)) {
       prepare_screening(s, w, k);
       screening = true;
     }
@@ -204,22 +212,22 @@ inline void find_candidates(const Shape& s, Workspace& w, const float* k) {
     if (!screening) w.pack_up_to(s, k, page + page_keys);
     for (int64_t g = 0; g < block_rows; g += tile_rows) {
       Row* row = w.row + g;
-      const Sight sees = sight(row, s.m);
-      const int64_t to = sees.end < page + page_keys ? sees.end : page + page_keys;
-      if (to <= page) continue;
+      const Sight sees = sight(row, tile_rows, s.m);
+      const int64_t from = sees.begin > page ? sees.begin : page, to = sees.end < page + page_keys ? sees.end : page + page_keys;
+      if (to <= from) continue;
 #if SA_SCREEN
       if (screening) {
         for (int64_t i = 0; i < tile_rows; i++) passed -= row[i].count;
-        screen_page(s, w, g, page, to, sees.all, row);
+        screen_page(s, w, g, from, to, sees, row);
         for (int64_t i = 0; i < tile_rows; i++) passed += row[i].count;
-        screened += tile_rows * (to - page);
+        screened += tile_rows * (to - from);
         for (int64_t i = 0; i < tile_rows; i++)
           if (row[i].count > row[i].settled + row[i].settled / 4 + 16)
             settle<power>(row[i], 2 * w.screener[g + i].error(w.worst));
         continue;
       }
 #endif
-      score_page<power>(s, w, g, page, to, sees.all, row);
+      score_page<power>(s, w, g, from, to, sees, row);
       for (int64_t i = 0; i < tile_rows; i++)
         if (row[i].count > 2 * row[i].settled + 16) settle<power>(row[i]);
     }
@@ -290,7 +298,8 @@ inline int attention_forward(const Shape& s, const float* q, const float* k, con
   const int64_t blocks = (s.n + block_rows - 1) / block_rows, pieces = s.heads * blocks;
   auto cost = [&](int64_t i) {
     int64_t last = (i % blocks + 1) * block_rows;
-    return static_cast<double>(64 + s.limit(i / blocks, (last < s.n ? last : s.n) - 1));
+    last = (last < s.n ? last : s.n) - 1;
+    return static_cast<double>(64 + s.limit(i / blocks, last) - s.begin(i / blocks, last));
   };
   const double ns = 0.02 * static_cast<double>(s.heads * s.n * s.m) * static_cast<double>(s.d + 32) / 2;
   const int workers = workers_for(ns, threads < most_workers ? threads : most_workers, pieces);

@@ -19,7 +19,8 @@ struct Row {
   int64_t count;    // candidates
   int64_t settled;  // candidates at the last raise of the bound
   float bound;      // only keys that score more can be in the support
-  int32_t limit;    // this query sees the keys below
+  int32_t begin;    // this query sees the keys from here on
+  int32_t limit;    // and below this one
 };
 
 // Room behind a row's candidates for the full vectors written past their end.

@@ -254,8 +254,8 @@ inline __attribute__((always_inline)) void screen_tile(const int32_t* q, const S
     const V f = a[i].floats(), g = b[i].floats();
     auto m = greater(f, bound), n = greater(g, bound);
     if (masked) {
-      m = mask_and(m, visible(row[i].limit, first));
-      n = mask_and(n, visible(row[i].limit, first + V::W));
+      m = mask_and(m, seen(row[i], first));
+      n = mask_and(n, seen(row[i], first + V::W));
     }
     if (any(mask_or(m, n))) {
       const V u = V::all(query[i].step * step), l = V::all(base[i]);

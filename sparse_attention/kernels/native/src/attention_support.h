@@ -11,11 +11,16 @@ struct Shape {
   double scale;
   bool causal;             // query i sees the keys 0 .. i + m - n
   const int64_t* lengths;  // [heads] or null: keys from lengths[h] on are padding
+  const int64_t* spans = nullptr;  // [heads or 1, n, 2] or null: each query sees the keys from the first number to below the second
+  bool spans_of_heads = false;
 
   int64_t group(int64_t head) const { return head / (heads / groups); }
+  const int64_t* span(int64_t head, int64_t query) const { return spans + 2 * ((spans_of_heads ? head * n : 0) + query); }
+  int64_t begin(int64_t head, int64_t query) const { return spans ? span(head, query)[0] : 0; }  // the keys from here on are seen
   int64_t limit(int64_t head, int64_t query) const {  // the keys below are seen
     int64_t keys = lengths && lengths[head] < m ? lengths[head] : m;
     if (causal && query + 1 + m - n < keys) keys = query + 1 + m - n;
+    if (spans && span(head, query)[1] < keys) keys = span(head, query)[1];
     return keys > 0 ? keys : 0;
   }
 };

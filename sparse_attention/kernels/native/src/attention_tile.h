@@ -55,6 +55,15 @@ inline V::Mask visible(int64_t limit, int64_t base) {
   return greater(V::all(bounded), V::load(lane));
 }
 
+// Lanes whose key base + lane the row's query sees.
+inline V::Mask seen(const Row& row, int64_t base) {
+  float lane[V::W];
+  for (int i = 0; i < V::W; i++) lane[i] = static_cast<float>(i);
+  const int64_t hidden = row.begin - base;
+  const float bounded = static_cast<float>(hidden < 0 ? 0 : hidden > V::W ? V::W : hidden);
+  return mask_and(visible(row.limit, base), greater(V::load(lane), V::all(bounded - 0.5f)));
+}
+
 // Scores of R queries with one panel, the keys from `base`; what exceeds a row's bound joins its candidates.
 template <bool masked>
 inline __attribute__((always_inline)) void tile(const float* q, const float* k, int64_t d, Row* row, int32_t base) {
@@ -76,8 +85,8 @@ inline __attribute__((always_inline)) void tile(const float* q, const float* k, 
     const V bound = V::all(row[i].bound);
     auto left = greater(a[i], bound), right = greater(b[i], bound);
     if (masked) {
-      left = mask_and(left, visible(row[i].limit, base));
-      right = mask_and(right, visible(row[i].limit, base + V::W));
+      left = mask_and(left, seen(row[i], base));
+      right = mask_and(right, seen(row[i], base + V::W));
     }
     if (any(mask_or(left, right))) {
       int64_t c = row[i].count;

@@ -1,0 +1,101 @@
+r"""Forms of attention that the kernels compute without a matrix of scores: windows, packed sequences, ALiBi, sinks.
+
+Windows and packed sequences leave each query one run of keys, a span. ALiBi's slopes and sinks become one more channel
+of queries and keys: slopes because a mapping :math:`\pi(x + c) = \pi(x)` needs :math:`s_h (j - i)` only up to a constant
+of the row, sinks because the new channel is 0 for every other key.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..rows.shape import foreign, transformed
+
+Window = tuple[int | None, int | None]
+
+
+def spans_of(n: int, m: int, window: Window | None, cu_seqlens: Tensor | None, device: Any) -> Tensor | None:
+    """The spans int64 ``[n, 2]`` of a window and of packed sequences; None without both.
+
+    Raises:
+        TypeError, ValueError: the window is no pair of whole numbers from 0 on or None; the boundaries do not rise from
+            0 to n, or n and m differ.
+    """
+    found = None
+    if window is not None:
+        found = _of_window(n, m, window, device)
+    if cu_seqlens is not None:
+        packed = _of_sequences(n, m, cu_seqlens, device)
+        found = packed if found is None else together(found, packed)
+    return found
+
+
+def _of_window(n: int, m: int, window: Window, device: Any) -> Tensor:
+    sides = tuple(window) if isinstance(window, (tuple, list)) else ()
+    if len(sides) != 2 or any(
+        x is not None and (not isinstance(x, int) or isinstance(x, bool) or x < 0) for x in sides
+    ):
+        raise ValueError(
+            f"window={window!r} is not (left, right), the numbers of keys before and after; None is no limit"
+        )
+    at = torch.arange(m - n, m, device=device)
+    left = torch.zeros_like(at) if sides[0] is None else at - sides[0]
+    right = torch.full_like(at, m) if sides[1] is None else at + sides[1] + 1
+    return torch.stack([left, right], -1).clamp(0, m)
+
+
+def _of_sequences(n: int, m: int, cu_seqlens: Tensor, device: Any) -> Tensor:
+    if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64) or cu_seqlens.ndim != 1:
+        raise TypeError(
+            "cu_seqlens must be a tensor of whole numbers [B + 1]: the ends of the sequences, 0 before them"
+        )
+    ends = cu_seqlens.to(device=device, dtype=torch.int64)
+    if n != m:
+        raise ValueError(f"cu_seqlens packs queries and keys alike; there are {n} queries and {m} keys")
+    if not (foreign(ends) or transformed()) and ends.device.type == "cpu":
+        known = ends.tolist()
+        if known[:1] != [0] or known[-1:] != [n] or sorted(known) != known:
+            raise ValueError(f"cu_seqlens={known} must rise from 0 to {n}, the number of positions")
+    at = torch.searchsorted(ends, torch.arange(n, device=device), right=True)
+    return torch.stack([ends[at - 1], ends[at]], -1)
+
+
+def together(a: Tensor, b: Tensor) -> Tensor:
+    """The keys in both spans ``[..., n, 2]``."""
+    return torch.stack([a[..., 0].maximum(b[..., 0]), a[..., 1].minimum(b[..., 1])], -1)
+
+
+def per_head(name: str, x: Tensor, q: Tensor) -> Tensor:
+    """``x [H]`` as ``[H, 1, 1]``. Raises ValueError if q ``[..., H, n, d]`` has another number of heads."""
+    heads = q.shape[-3] if q.ndim > 2 else 1
+    if not isinstance(x, Tensor) or x.shape != (heads,):
+        raise ValueError(f"{name} has shape {tuple(getattr(x, 'shape', ()))}; it needs one number per head, ({heads},)")
+    return x.to(q.dtype).view(heads, 1, 1) if q.ndim > 2 else x.to(q.dtype).view(1, 1)
+
+
+def places(n: int, like: Tensor) -> Tensor:
+    """The positions of the last n queries or keys, counted from the last one: 1 - n to 0, ``[n, 1]``."""
+    return torch.arange(1 - n, 1, device=like.device, dtype=like.dtype).unsqueeze(-1)
+
+
+def with_slopes(q: Tensor, k: Tensor, slopes: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """q and k with one more channel, which adds ``slopes[h] * place`` of a key to its score; slopes ``[H, 1, 1]``."""
+    return _channel(q, slopes / scale), _channel(k, places(k.shape[-2], k))
+
+
+def with_sink(q: Tensor, k: Tensor, v: Tensor, logits: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v with one more channel and a first key with the value 0 and the given scores, ``[H, n or 1, 1]``."""
+    marks = torch.zeros(k.shape[-2] + 1, 1, device=k.device, dtype=k.dtype)
+    marks[0] = 1
+    return _channel(q, logits / scale), _channel(F.pad(k, (0, 0, 1, 0)), marks), F.pad(v, (0, 0, 1, 0))
+
+
+def _channel(x: Tensor, values: Tensor) -> Tensor:
+    return torch.cat([x, values.expand(*x.shape[:-1], 1)], -1)
+
+
+__all__ = ["Window", "per_head", "places", "spans_of", "together", "with_sink", "with_slopes"]

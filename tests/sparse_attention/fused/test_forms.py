@@ -1,0 +1,245 @@
+"""Windows, packed sequences, masks of spans, ALiBi, biases and sinks of sa.sparse_attention against the formula in float64."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import sparse_attention as sa
+
+MAPPINGS = [("sparsemax", {}), ("entmax", {"alpha": 1.5}), ("softmax", {"gamma": 2.0}), ("fusedmax", {"lam": 0.1}),
+            ("sparsehourglass", {})]  # fmt: skip
+FUSED = ("sparsemax", "entmax")
+SLOPES = torch.tensor([0.5, 0.1, 0.02, 0.0], dtype=torch.float64)
+ENDS = [0, 3, 3, 20, 40]
+
+
+def tensors(n=40, m=40, B=2, d=16, dtype=torch.float64, spread=3.0):
+    make = torch.Generator().manual_seed(n + m)
+    q, k, v = (torch.randn(s, generator=make, dtype=dtype) for s in ((B, 4, n, d), (B, 2, m, d), (B, 2, m, 12)))
+    return [(q * spread).requires_grad_(), k.requires_grad_(), v.requires_grad_()]
+
+
+def formula(q, k, v, name, params, keep=None, added=0.0, sink=None):
+    """The definition in float64 by loops over nothing: scores, what is added, the sink's score, the mapping, the values."""
+    k, v = (x.double().repeat_interleave(2, -3) for x in (k, v))
+    x = q.double() @ k.mT * q.shape[-1] ** -0.5 + added
+    if sink is not None:
+        x = torch.cat([sink.double().view(4, 1, 1).expand(*x.shape[:-1], 1), x], -1)
+        v = F.pad(v, (0, 0, 1, 0))
+        keep = None if keep is None else F.pad(keep.expand(*keep.shape[:-1], x.shape[-1] - 1), (1, 0), value=True)
+    p = getattr(sa, name)(x, mask=keep, **params)
+    return p @ v, p if sink is None else p[..., 1:]
+
+
+def windowed(n, m, left, right, causal=False):
+    i, j = torch.arange(m - n, m)[:, None], torch.arange(m)
+    keep = (j >= i - (m if left is None else left)) & (j <= i + (m if right is None else right))
+    return keep & (j <= i) if causal else keep
+
+
+def same_sequence():
+    of = torch.tensor([sum(end <= i for end in ENDS[1:]) for i in range(40)])
+    return of[:, None] == of
+
+
+def distances(n=40, m=40):
+    i, j = torch.arange(m - n, m)[:, None], torch.arange(m)
+    return (j - i).double()
+
+
+ALiBi = SLOPES.view(4, 1, 1) * distances()
+BIAS = torch.randn(4, 40, 40, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+CAUSAL = windowed(40, 40, None, 0)
+FORMS = {
+    "window": ({"window": (5, 2)}, {"keep": windowed(40, 40, 5, 2)}),
+    "left": ({"window": (0, None)}, {"keep": windowed(40, 40, 0, None)}),
+    "causal window": ({"window": (7, 9), "causal": True}, {"keep": windowed(40, 40, 7, 9, True)}),
+    "packed": ({"cu_seqlens": torch.tensor(ENDS)}, {"keep": same_sequence()}),
+    "packed causal window": (
+        {"cu_seqlens": torch.tensor(ENDS, dtype=torch.int32), "causal": True, "window": (4, None)},
+        {"keep": same_sequence() & windowed(40, 40, 4, None, True)},
+    ),
+    "mask of spans": ({"mask": windowed(40, 40, 6, 1)}, {"keep": windowed(40, 40, 6, 1)}),
+    "mask and window": (
+        {"mask": windowed(40, 40, 3, 9), "window": (8, 2)},
+        {"keep": windowed(40, 40, 3, 2)},
+    ),
+    "left padding": (
+        {"mask": (torch.arange(40) >= torch.tensor([[3], [30]]))[:, None, None]},
+        {"keep": (torch.arange(40) >= torch.tensor([[3], [30]]))[:, None, None]},
+    ),
+    "window and lengths": (
+        {"window": (9, 9), "lengths": torch.tensor([31, 8])},
+        {"keep": windowed(40, 40, 9, 9) & (torch.arange(40) < torch.tensor([[31], [8]]))[:, None, None]},
+    ),
+    "slopes": ({"slopes": SLOPES, "causal": True}, {"keep": CAUSAL, "added": ALiBi}),
+    "slopes and window": (
+        {"slopes": SLOPES, "causal": True, "window": (8, 0)},
+        {"keep": windowed(40, 40, 8, 0), "added": ALiBi},
+    ),
+    "bias": ({"bias": BIAS, "causal": True}, {"keep": CAUSAL, "added": BIAS}),
+    "bias and slopes": ({"bias": BIAS, "slopes": SLOPES, "causal": True}, {"keep": CAUSAL, "added": BIAS + ALiBi}),
+    "sink": ({"sink": SLOPES}, {"sink": SLOPES}),
+    "causal sink": ({"sink": SLOPES, "causal": True}, {"sink": SLOPES, "keep": CAUSAL}),
+    "sink, slopes, window": (
+        {"sink": SLOPES, "slopes": SLOPES, "window": (6, 0), "causal": True},
+        {"sink": SLOPES, "added": ALiBi, "keep": windowed(40, 40, 6, 0)},
+    ),
+    "sink, slopes, lengths": (
+        {"sink": SLOPES, "slopes": SLOPES, "causal": True, "lengths": torch.tensor([0, 33])},
+        {"sink": SLOPES, "added": ALiBi, "keep": CAUSAL & (torch.arange(40) < torch.tensor([[0], [33]]))[:, None, None]},
+    ),
+    "bias and sink": ({"bias": BIAS, "sink": SLOPES}, {"sink": SLOPES, "added": BIAS}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("name", "params"), MAPPINGS, ids=[name for name, _ in MAPPINGS])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_every_form_is_the_formula(form, name, params, dtype):
+    given, expected = FORMS[form]
+    x = tensors(dtype=dtype)
+    out = sa.sparse_attention(*x, name, **given, **params)
+    want, p = formula(*x, name, params, **expected)
+    close = {"atol": 3e-5 if dtype == torch.float32 else 1e-10, "rtol": 0}
+    assert out.dtype == dtype
+    torch.testing.assert_close(out.double(), want, **close)
+    slope = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    ours = torch.autograd.grad(out, x, slope.to(dtype), retain_graph=True)
+    for a, b in zip(ours, torch.autograd.grad(want, x, slope)):
+        torch.testing.assert_close(a, b, atol=10 * close["atol"], rtol=1e-4)
+    read, weights = sa.sparse_attention(*x, name, **given, **params, need_weights=True)
+    torch.testing.assert_close(weights.double(), p, **close)
+    torch.testing.assert_close(read, out, **close)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_without_a_bias_for_every_pair_take_the_kernel(form):
+    given, _ = FORMS[form]
+    x = [t.detach().requires_grad_() for t in tensors(dtype=torch.float32)]
+    needs_scores = "bias" in given or ("sink" in given and "window" in given)
+    for name in FUSED:
+        assert sa.fused.plan(*x, name, **given).path == ("composition" if needs_scores else "fused")
+
+
+def test_a_mask_with_gaps_needs_the_scores():
+    x = tensors(dtype=torch.float32)
+    gaps = windowed(40, 40, 6, 1)
+    gaps[7, 20] = True
+    assert sa.fused.plan(*x, "sparsemax", mask=gaps).reason == (
+        "the mask leaves gaps between a query's keys, which needs the scores"
+    )
+    torch.testing.assert_close(
+        sa.sparse_attention(*x, "sparsemax", mask=gaps).double(),
+        formula(*x, "sparsemax", {}, gaps)[0],
+        atol=3e-5,
+        rtol=0,
+    )
+
+
+@pytest.mark.parametrize(("n", "m"), [(3, 40), (40, 3), (1, 40), (40, 1)], ids=str)
+@pytest.mark.parametrize("given", [{"window": (4, 1)}, {"window": (4, 9), "causal": True}], ids=str)
+def test_windows_are_aligned_at_the_last_key(n, m, given):
+    x = tensors(n, m, dtype=torch.float32)
+    want, _ = formula(*x, "sparsemax", {}, windowed(n, m, *given["window"], causal=given.get("causal", False)))
+    torch.testing.assert_close(sa.sparse_attention(*x, "sparsemax", **given).double(), want, atol=3e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("spread", [0.3, 4.0])
+def test_long_windows_are_exact_also_where_integers_screen_the_keys(name, spread):
+    n, left = 2600, 2200
+    q, k, v = (t.detach()[:1, :1] for t in tensors(n, n, d=64, dtype=torch.float32, spread=spread))
+    keep = windowed(n, n, left, 0)
+    assert sa.fused.plan(q, k, v, name, window=(left, 0)).path == "fused"
+    out = sa.sparse_attention(q, k, v, name, window=(left, 0))
+    p = getattr(sa, name)(q.double() @ k.double().mT / 8, mask=keep)
+    torch.testing.assert_close(out.double(), p @ v.double(), atol=1e-4, rtol=0)
+
+
+def test_a_query_far_from_float32_and_a_key_outside_the_window():
+    q, k, v = (t.detach().clone() for t in tensors(dtype=torch.float32))
+    q[0, 0, 20] *= 1e25  # its scores are finite, but not their squares
+    k[0, 0, 30] = torch.nan
+    v[0, 0, 30] = torch.inf
+    given, keep = {"window": (5, 2)}, windowed(40, 40, 5, 2)
+    out = sa.sparse_attention(q, k, v, "sparsemax", **given)
+    blind = keep.clone()
+    blind[:, 30] = False
+    want, _ = formula(q, torch.nan_to_num(k), torch.nan_to_num(v, posinf=0.0), "sparsemax", {}, blind)
+    sees = keep[:, 30]  # the heads 0 and 1 read the first group
+    assert out[0, :2, sees].isnan().all() and out[0, 2:].isfinite().all()
+    torch.testing.assert_close(out[:, :, ~sees].double(), want[:, :, ~sees], atol=3e-5, rtol=0)
+
+
+def test_gradients_of_slopes_sinks_and_biases():
+    x = tensors(12, 12)
+    learned = [SLOPES.clone().requires_grad_(), SLOPES.flip(0).clone().requires_grad_()]
+    bias = torch.randn(12, 12, dtype=torch.float64, requires_grad=True)
+
+    def attend(slopes, sink, bias, *x):
+        given = {"causal": True, "slopes": slopes, "sink": sink, "bias": bias}
+        return sa.sparse_attention(*x, "entmax", **given)
+
+    assert torch.autograd.gradcheck(attend, (*learned, bias, *x), atol=1e-5)
+    few = [t.detach().float().requires_grad_() for t in tensors()]
+    sa.sparse_attention(*few, "sparsemax", causal=True, slopes=learned[0], sink=learned[1]).square().sum().backward()
+    assert learned[0].grad.abs().sum() > 0 and learned[1].grad.abs().sum() > 0
+
+
+def test_second_derivatives_and_compiled_calls_see_the_same_keys():
+    x = tensors(dtype=torch.float32)
+
+    def loss(*x):
+        return sa.sparse_attention(*x, "sparsemax", causal=True, window=(6, 0)).square().sum()
+
+    def right(*x):
+        return formula(*x, "sparsemax", {}, windowed(40, 40, 6, 0))[0].square().sum()
+
+    def twice(f):
+        return torch.autograd.grad(sum(g.sin().sum() for g in torch.autograd.grad(f(*x), x, create_graph=True)), x)
+
+    for a, b in itertools.chain(
+        zip(twice(loss), twice(right)),
+        zip(
+            torch.autograd.grad(torch.compile(loss, backend="aot_eager", fullgraph=True)(*x), x),
+            torch.autograd.grad(right(*x), x),
+        ),
+    ):
+        torch.testing.assert_close(a, b, atol=2e-3, rtol=1e-3)
+
+
+def test_half_precision_keeps_far_positions_apart():
+    q, k, v = (t.detach().bfloat16() for t in tensors(600, 600))
+    added = SLOPES.view(4, 1, 1) * distances(600, 600)
+    out = sa.sparse_attention(q, k, v, "sparsemax", causal=True, slopes=SLOPES)
+    assert out.dtype == torch.bfloat16
+    want, _ = formula(q, k, v, "sparsemax", {}, windowed(600, 600, None, 0), added)
+    torch.testing.assert_close(out.double(), want, atol=2e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"window": 5}, r"window=5 is not \(left, right\)"),
+        ({"window": (-1, 0)}, "None is no limit"),
+        ({"cu_seqlens": torch.tensor([0, 50])}, r"cu_seqlens=\[0, 50\] must rise from 0 to 40"),
+        ({"cu_seqlens": torch.tensor([0, 30, 20, 40])}, "must rise from 0 to 40"),
+        ({"cu_seqlens": [0, 40]}, "must be a tensor of whole numbers"),
+        ({"slopes": SLOPES}, "need causal=True; for keys on both sides pass bias"),
+        ({"slopes": SLOPES[:3], "causal": True}, r"slopes has shape \(3,\); it needs one number per head, \(4,\)"),
+        ({"sink": 1.0}, r"sink has shape \(\); it needs one number per head"),
+        ({"bias": BIAS[:3]}, r"bias of shape \(3, 40, 40\) does not broadcast"),
+        ({"bias": BIAS > 0}, "bias is torch.bool; it must be a floating-point tensor"),
+    ],
+)
+def test_what_does_not_fit_is_refused(given, said):
+    with pytest.raises((ValueError, TypeError), match=said):
+        sa.sparse_attention(*tensors(), "sparsemax", **given)
+    if "cu_seqlens" in given:
+        with pytest.raises(ValueError, match="there are 20 queries and 40 keys"):
+            sa.sparse_attention(*tensors(20, 40), "sparsemax", cu_seqlens=torch.tensor([0, 20]))
