@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from repro.files import write_atomic
 from repro.plan import Plan
+from repro.plan.experiment import Show
 from repro.report import cells as states
-from repro.report.data import Part, lines_of, link, overview, part, predictions_of, styles, table_view
+from repro.report.data import Line, Part, lines_of, link, overview, part, predictions_of, styles, table_view
 from repro.report.placed import placed
 from repro.store import Store
 from repro.store.records import of_cells
@@ -102,8 +103,7 @@ def _column(
     anchor: str, number: int, block: Block, plan: Plan, palette: Mapping[str, int], store: Store
 ) -> dict[str, Any]:  # fmt: skip
     """The template's values for one column: the column's table and the drawings below the table."""
-    from repro.report import comparison, figures, heat
-    from repro.report.samples import image, samples
+    from repro.report import comparison, figures
 
     column = plan.experiment.columns[number]
     if block.unavailable:
@@ -113,21 +113,37 @@ def _column(
     selects = column.select.metric if column.select else ""
     first = next((s for s in column.show if "/attention_" not in s.metric), column.show[0])
     cells = of_cells([slot.cell for slot in plan.slots if slot.column == number], store) if swept else []
-    records = predictions_of(lines, column.split)
-    picture = part(_pictures, plan, number).content
-    maps = part(heat.heat_maps, lines, records, column.split)
+    return {
+        "table": part(table_view, block, column, plan.metrics(number)),
+        "scatter": part(figures.against_published, block, lines, plan.metrics(number), f"{anchor}/published"),
+        "points": part(comparison.points, cells, f"{anchor}/points") if swept else None,
+        **drawn(anchor, block, lines, selects, [first, *column.show], column.split, part(_pictures, plan, number).content),
+    }  # fmt: skip
+
+
+def drawn(
+    anchor: str, block: Block, lines: Sequence[Line], selects: str, shown: Sequence[Show], split: str, picture: Any = None
+) -> dict[str, Any]:  # fmt: skip
+    """The template's values for what is drawn of the rows of a block: main score, curves, attention and samples.
+
+    Args:
+        selects: the metric that selects the epoch.
+        shown: the shown scores, of which the first stands beside the statistics of the attention.
+        picture: a function that maps the image of an example to a PNG.
+    """
+    from repro.report import figures, heat
+    from repro.report.samples import image, samples
+
+    records = predictions_of(lines, split)
+    maps = part(heat.heat_maps, lines, records, split)
     for example in maps.content or ():
         example["image"] = image(picture, example["key"])
     return {
-        "anchor": anchor, "block": block, "lines": lines,
-        "table": part(table_view, block, column, plan.metrics(number)),
+        "anchor": anchor, "block": block, "lines": lines, "heat": maps,
         "main": part(figures.main_score, block, lines, f"{anchor}/main"),
-        "curves": part(figures.learning_curves, lines, selects, column.split, f"{anchor}/curves"),
-        "quality": part(figures.attention_quality, lines, first, column.split, f"{anchor}/quality"),
-        "scatter": part(figures.against_published, block, lines, plan.metrics(number), f"{anchor}/published"),
-        "heat": maps,
-        "points": part(comparison.points, cells, f"{anchor}/points") if swept else None,
-        "samples": part(samples, lines, records, [s.metric for s in column.show], picture),
+        "curves": part(figures.learning_curves, lines, selects, split, f"{anchor}/curves"),
+        "quality": part(figures.attention_quality, lines, shown[0], split, f"{anchor}/quality"),
+        "samples": part(samples, lines, records, [s.metric for s in shown], picture),
     }  # fmt: skip
 
 

@@ -79,6 +79,7 @@ def _inline(drawing: Any, label: str) -> Markup:
     text = _svg(drawing, transparent=True)
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", "", text, flags=re.S)
+    text = re.sub(r'<g id="of ([^"]*)"', r'<g data-of="\1"', text)  # whose line it is, for the filters of a page
     text = re.sub(r'<g id="[^"]*"', "<g", text)  # ids would repeat between drawings; only <defs> are referred to
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text).groups()  # type: ignore[union-attr]
     head = f'<svg class="plot" role="img" viewBox="0 0 {width} {height}" style="max-width:{float(width) * 1.34:.0f}px">'
@@ -172,15 +173,15 @@ def _curve(lines, curves, kept, metric: str, salt: str) -> Figure:
                 continue
             values = [[s[e] for s in series if math.isfinite(s.get(e, math.nan))] for e in epochs]
             means = [sum(v) / len(v) for v in values]
-            style = _style(line.style)
-            axes.plot(epochs, means, markersize=2.8, **style)
+            style, of = _style(line.style), {"gid": f"of {line.label}"}
+            axes.plot(epochs, means, markersize=2.8, **style, **of)
             if len(series) > 1:
                 band = [min(v) for v in values], [max(v) for v in values]
-                axes.fill_between(epochs, *band, color=style["color"], alpha=0.13, lw=0)
+                axes.fill_between(epochs, *band, color=style["color"], alpha=0.13, lw=0, **of)
             drawn += means
             if marked := [(e, mean) for e, mean in zip(epochs, means) if e in best]:
                 look = {"color": style["color"], "marker": style["marker"], "edgecolors": PAPER}
-                axes.scatter(*zip(*marked), s=34, zorder=4, **look)
+                axes.scatter(*zip(*marked), s=34, zorder=4, **look, **of)
         if name in ("ppl", "loss") and drawn and min(drawn) > 0 and max(drawn) / min(drawn) > 6:
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
@@ -212,17 +213,19 @@ def _dots(axes: Any, dots: Sequence[Dot | None], colour_of_runs: str = "") -> No
     for y, dot in enumerate(dots):
         if dot is None:
             continue
-        look = _style(dot.style)
+        look, of = _style(dot.style), {"gid": f"of {dot.label}"}
         if dot.interval:
-            axes.plot(dot.interval, [y, y], color=look["color"], lw=1.6)
+            axes.plot(dot.interval, [y, y], color=look["color"], lw=1.6, **of)
         fill = (
             {"color": PAPER, "edgecolors": look["color"], "lw": 1.2}
             if dot.hollow
             else {"color": look["color"], "lw": 0}
         )
-        axes.scatter([dot.value], [y], s=34, zorder=3, marker=look["marker"], **fill)
+        axes.scatter([dot.value], [y], s=34, zorder=3, marker=look["marker"], **fill, **of)
         colour, down = colour_of_runs or look["color"], 0.22 if dot.interval else 0.0
-        axes.scatter(dot.runs, [y + down] * len(dot.runs), s=9, lw=0, color=colour, marker=look["marker"], zorder=3)
+        axes.scatter(
+            dot.runs, [y + down] * len(dot.runs), s=9, lw=0, color=colour, marker=look["marker"], zorder=3, **of
+        )
     axes.set_yticks(range(len(dots)), [dot.label if dot else "" for dot in dots])
     axes.set_ylim(len(dots) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)

@@ -136,10 +136,11 @@ def _ranking(
 
 def _why_not(scored: Sequence[_Scored]) -> str:
     """Why fewer than two rows can be ranked."""
-    unsure, rows, fewest = sum(not one.learned for one in scored), len(scored), min(one.score.n for one in scored)
+    unsure, rows, runs = sum(not one.learned for one in scored), len(scored), {one.score.n for one in scored}
     why = []
-    if fewest < FEWEST:
-        why = [f"{_number(fewest)} run{'s' * (fewest > 1)} per row, and a ranking needs {_number(FEWEST)}"]
+    if min(runs) < FEWEST:
+        each = f"{_number(min(runs))} run{'s' * (min(runs) > 1)} per row"
+        why = [f"{each if len(runs) == 1 else 'too few runs of some rows'}, and a ranking needs {_number(FEWEST)}"]
     if unsure:
         who = "none" if unsure == rows else _number(unsure)
         verb = "is" if unsure == rows else "is not" if unsure == 1 else "are not"
