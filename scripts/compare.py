@@ -1,4 +1,4 @@
-"""Compare finished cells of the store: one row per setting, mean ± sd over seeds of scores, zeros and support; plots.
+"""Compare finished cells of the store: one row per setting, mean ± sd over seeds; plots, and a page with filters.
 
     python scripts/compare.py [FILTER ...] [to=FOLDER] [paths.outputs=FOLDER]
 
@@ -7,7 +7,8 @@
              experiment=NAME   the cells of an experiment       sweep=NAME   the cells of a sweep
     to       folder for the files (default: outputs/compare/<filters>; for a single sweep: its own folder)
 
-Examples: python scripts/compare.py task=toy; python scripts/compare.py task=translation mapping=entmax,sparsemax profile=demo;
+Examples: python scripts/compare.py                           all cells: outputs/compare/all/dashboard.html
+          python scripts/compare.py task=toy; python scripts/compare.py task=translation mapping=entmax,sparsemax profile=demo;
           python scripts/compare.py experiment=laha2018_table2 to=outputs/laha
 
 Cells with different data, profiles or recipes are in separate rows and are never averaged.

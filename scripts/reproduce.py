@@ -8,7 +8,7 @@
     rows      only some rows, by label; columns: only some columns, by name or label; | separates several, * is anything
     add       a further row: a mapping from configs/mapping, or one registered by plugins=[FILE.py]; may be repeated;
               add=oscarmax,lam=[0.01,0.1]: several points (one row with the best of them if every column selects on dev)
-    records   print the tables from the small records of their cells in FOLDER/records (docs/results has ours); runs nothing
+    records   tables and reports from the small records of their cells in FOLDER/records (docs/results has ours); runs nothing
     --plan    print how many cells there are, how many are done, and the hours for the rest; reads no data, runs nothing
     --help    with add=NAME or mapping=NAME: also the parameters of that mapping
 

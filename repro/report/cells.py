@@ -15,13 +15,15 @@ from repro.store import Store
 from repro.tables.blocks import Table
 
 
-def cell_views(plan: Plan, table: Table, store: Store, failed: Mapping[str, str], beside: Path) -> list[dict[str, Any]]:
-    """The columns of the plan, each with one line per slot. Links are relative to the folder `beside`."""
+def cell_views(
+    plan: Plan, table: Table, store: Store, failed: Mapping[str, str], beside: Path | None
+) -> list[dict[str, Any]]:
+    """The columns of the plan, each with one line per slot. Links are relative to the folder `beside`; None means no links."""
     return [_column(c, plan, table, store, failed, beside) for c in range(len(plan.experiment.columns))]
 
 
 def _column(
-    number: int, plan: Plan, table: Table, store: Store, failed: Mapping[str, str], beside: Path
+    number: int, plan: Plan, table: Table, store: Store, failed: Mapping[str, str], beside: Path | None
 ) -> dict[str, Any]:
     column, metrics_of = plan.experiment.columns[number], plan.metrics(number)
     shown = [(s.metric, s.label) for s in column.show]
@@ -53,7 +55,7 @@ def _column(
             "parameters": cell.parameters, "scores": scores,
             "selected": slot.row < len(rows) and cell.training_id in [f.cell_id for f in rows[slot.row].found],
             "epoch": "" if epoch is None else f"{epoch:.0f} of {epochs}", "seconds": found.seconds if found else None,
-            "speed": metrics.get("train/tokens_per_second"), "folder": link(entry.folder, beside),
+            "speed": metrics.get("train/tokens_per_second"), "folder": link(entry.folder, beside) if beside else "",
             "error": error, "trace": trace,
         })  # fmt: skip
     return {"label": column.label, "headers": [label for _, label in shown], "cells": views}

@@ -1,24 +1,29 @@
-"""Compare finished cells in files: a table (text, Markdown, CSV) and drawings (SVG, with their numbers as CSV)."""
+"""Compare finished cells in files: a table (text, Markdown, CSV), drawings (SVG, CSV) and a page with filters."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from repro import report
 from repro.files import write_atomic
-from repro.report.data import Missing, part
+from repro.plan.experiment import Show
+from repro.report.data import Line, Missing, Part, part
 from repro.store.records import Record
 from repro.tables import compare, render
 from repro.tables.blocks import Table
 from repro.tables.compare import Group
 
 DRAWN = "plots"  # subfolder for the drawings
+DASHBOARD = "dashboard.html"
+MOST_LINES = 24  # maximum number of settings that are drawn as lines
 
 
 def write(records: Sequence[Record], folder: Path, title: str, notes: Sequence[str] = ()) -> tuple[Table, list[Path]]:
-    """Compare finished cells and write table.{txt,md,csv} and plots/*.{svg,csv} in `folder`.
+    """Compare finished cells and write table.{txt,md,csv}, plots/*.{svg,csv} and dashboard.html in `folder`.
 
     Args:
         notes: sentences to print below the table.
@@ -27,6 +32,11 @@ def write(records: Sequence[Record], folder: Path, title: str, notes: Sequence[s
         The table, and the paths of the files.
     """
     table, files = contents(records, title, notes)
+    page = part(dashboard, records, title, notes)
+    if page.note:
+        logging.getLogger(__name__).warning("no %s: %s", DASHBOARD, page.note)
+    else:
+        files[DASHBOARD] = page.content
     for name, content in files.items():
         write_atomic(folder / name, content.encode())
     return table, [folder / name for name in files]
@@ -62,3 +72,46 @@ def points(records: Sequence[Record], salt: str) -> dict[str, Any]:
     if not found:
         raise Missing("No cell of this column is finished.")
     return {"block": compare.table(found, "", "").blocks[0], "figures": part(_figures, found[0], salt, False)}
+
+
+def dashboard(records: Sequence[Record], title: str, notes: Sequence[str] = ()) -> str:
+    """A page of all cells with selects that filter by task, data, mapping and seed.
+
+    Each task has a view of all seeds, and one of each seed if there are several, so that every mean and interval is
+    computed here; the selects only show and hide.
+    """
+    seeds, table = sorted({r.seed for r in records}), compare.table(compare.groups(records), "", title, notes)
+    views = [
+        _view(f"v{seed}g{i}", group, str(seed))
+        for seed in ("", *(seeds if len(seeds) > 1 else ()))
+        for i, group in enumerate(compare.groups([r for r in records if seed in ("", r.seed)]))
+    ]
+    filters = {
+        name: list(dict.fromkeys(r.config[name]["name"] for r in records)) for name in ("task", "data", "mapping")
+    }
+    return report.environment().get_template("dashboard.html.jinja").render(
+        title=title, table=table, views=views, filters={**filters, "seed": seeds}, written=time.strftime("%Y-%m-%d %H:%M %Z")
+    )  # fmt: skip
+
+
+def _view(anchor: str, group: Group, seed: str) -> dict[str, Any]:
+    """The template's values for a task. Of more than `MOST_LINES` settings, only the sweeps are drawn."""
+    table = compare.table([group], "", "")
+    (block,) = table.blocks
+    lines = [Line(name, s.detail, i, s.records) for i, (name, s) in enumerate(zip(block.names, group.settings))]
+    shown = [Show(m, m) for m in dict.fromkeys((group.score or "", *group.scores)) if m]
+    selects = next((m for m in group.scores if m.startswith("dev/")), "")
+    if len(lines) > MOST_LINES:
+        many = Part(
+            note=f"{len(lines)} settings are too many for one drawing; run the command with mapping=NAME or another filter."
+        )
+        drawn = {
+            "anchor": anchor,
+            "block": block,
+            "lines": (),
+            **dict.fromkeys(("main", "curves", "quality", "heat", "samples"), many),
+        }
+    else:
+        drawn = report.drawn(anchor, block, lines, selects, shown, (group.score or "test/").partition("/")[0])
+    figures = part(_figures, group, f"{anchor}/sweeps", False)
+    return {**drawn, "task": group.task, "seed": seed, "findings": table.findings, "figures": figures}

@@ -16,12 +16,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from repro.plan.experiment import Column
+from repro.plan.experiment import Show
 from repro.protocol import Metric, metric_of
 from repro.report.data import Line, Missing, scores
 from repro.tables.blocks import Block
 from repro.tables.claims import Outcome
 from repro.tables.convergence import read_curves
+from repro.tables.statistics import LEVEL
 
 # Placeholders for --c0 ... --c7 and for the colours of text, grid and paper. The page's CSS has the real colours: those
 # of Okabe & Ito, which colour-blind readers can tell apart, darkened where they are faint on white.
@@ -78,6 +79,7 @@ def _inline(drawing: Any, label: str) -> Markup:
     text = _svg(drawing, transparent=True)
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", "", text, flags=re.S)
+    text = re.sub(r'<g id="of ([^"]*)"', r'<g data-of="\1"', text)  # whose line it is, for the filters of a page
     text = re.sub(r'<g id="[^"]*"', "<g", text)  # ids would repeat between drawings; only <defs> are referred to
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text).groups()  # type: ignore[union-attr]
     head = f'<svg class="plot" role="img" viewBox="0 0 {width} {height}" style="max-width:{float(width) * 1.34:.0f}px">'
@@ -125,15 +127,18 @@ NAMES = {
 }  # fmt: skip
 
 
-def learning_curves(lines: Sequence[Line], column: Column, salt: str) -> list[Figure]:
+def learning_curves(lines: Sequence[Line], selects: str, split: str, salt: str) -> list[Figure]:
     """Panels over epochs: the selection metric, perplexity or loss, the share of zeros in the attention, and the time.
 
     Each line is the mean over a row's seeds, and the band is their range. Large markers show the selected epochs.
+
+    Args:
+        selects: the metric that selects the epoch, or an empty string.
+        split: the test set whose table shows the zeros.
     """
     curves = [[c for f in line.found if (c := read_curves(f.folder)).get("epoch")] for line in lines]
     present = {key for group in curves for curve in group for key in curve}
-    wanted = [column.select.metric if column.select else "dev/accuracy", "dev/accuracy"]
-    first = next((m for m in wanted if m in present), None)
+    first = next((m for m in (selects, "dev/accuracy") if m in present), None)
     second = next((m for m in ("dev/ppl", "dev/loss") if m in present and m != first), None)
     third = "dev/attention_zeros" if "dev/attention_zeros" in present else None
     metrics = [m for m in (first, second, third, "seconds" if "seconds" in present else None) if m]
@@ -142,7 +147,7 @@ def learning_curves(lines: Sequence[Line], column: Column, salt: str) -> list[Fi
     kept = [[f.metrics.get("best_epoch") for f in line.found] for line in lines]
     for line, group in zip(lines, curves):
         for curve in group if third else ():
-            if _contradicts(scores(line, f"{column.split}/attention_zeros"), curve.get(third or "", [])):
+            if _contradicts(scores(line, f"{split}/attention_zeros"), curve.get(third or "", [])):
                 del curve[third or ""]
     return [_curve(lines, curves, kept, metric, f"{salt}/{metric}") for metric in metrics]
 
@@ -168,15 +173,15 @@ def _curve(lines, curves, kept, metric: str, salt: str) -> Figure:
                 continue
             values = [[s[e] for s in series if math.isfinite(s.get(e, math.nan))] for e in epochs]
             means = [sum(v) / len(v) for v in values]
-            style = _style(line.style)
-            axes.plot(epochs, means, markersize=2.8, **style)
+            style, of = _style(line.style), {"gid": f"of {line.label}"}
+            axes.plot(epochs, means, markersize=2.8, **style, **of)
             if len(series) > 1:
                 band = [min(v) for v in values], [max(v) for v in values]
-                axes.fill_between(epochs, *band, color=style["color"], alpha=0.13, lw=0)
+                axes.fill_between(epochs, *band, color=style["color"], alpha=0.13, lw=0, **of)
             drawn += means
             if marked := [(e, mean) for e, mean in zip(epochs, means) if e in best]:
                 look = {"color": style["color"], "marker": style["marker"], "edgecolors": PAPER}
-                axes.scatter(*zip(*marked), s=34, zorder=4, **look)
+                axes.scatter(*zip(*marked), s=34, zorder=4, **look, **of)
         if name in ("ppl", "loss") and drawn and min(drawn) > 0 and max(drawn) / min(drawn) > 6:
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
@@ -191,12 +196,89 @@ def _curve(lines, curves, kept, metric: str, salt: str) -> Figure:
         return Figure(title, _inline(drawing, title))
 
 
-def attention_quality(lines: Sequence[Line], column: Column, split: str, salt: str) -> Figure:
-    """Dot plots with one line per row: share of exact zeros, mean support, and the column's first score.
+@dataclass
+class Dot:
+    """A line of a dot plot: a value with its interval and its runs. It is drawn hollow if it proves nothing."""
+
+    label: str
+    style: int
+    value: float
+    interval: tuple[float, float] | None = None
+    runs: Sequence[float] = ()
+    hollow: bool = False
+
+
+def _dots(axes: Any, dots: Sequence[Dot | None], colour_of_runs: str = "") -> None:
+    """Draw one line per dot, from top to bottom; a line without a value stays empty."""
+    for y, dot in enumerate(dots):
+        if dot is None:
+            continue
+        look, of = _style(dot.style), {"gid": f"of {dot.label}"}
+        if dot.interval:
+            axes.plot(dot.interval, [y, y], color=look["color"], lw=1.6, **of)
+        fill = (
+            {"color": PAPER, "edgecolors": look["color"], "lw": 1.2}
+            if dot.hollow
+            else {"color": look["color"], "lw": 0}
+        )
+        axes.scatter([dot.value], [y], s=34, zorder=3, marker=look["marker"], **fill, **of)
+        colour, down = colour_of_runs or look["color"], 0.22 if dot.interval else 0.0
+        axes.scatter(
+            dot.runs, [y + down] * len(dot.runs), s=9, lw=0, color=colour, marker=look["marker"], zorder=3, **of
+        )
+    axes.set_yticks(range(len(dots)), [dot.label if dot else "" for dot in dots])
+    axes.set_ylim(len(dots) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.margins(x=0.1)
+
+
+def _dot_plot(dots: Sequence[Dot], title: str, xlabel: str, salt: str, band: float | None = None) -> Figure:
+    """A dot plot; with a `band`, of differences: the band is drawn around zero, if it is not 0."""
+    with _matplotlib(salt) as drawing_of:
+        drawing = drawing_of(figsize=(4.4, 0.75 + 0.3 * len(dots)), layout="constrained")
+        axes = drawing.add_subplot()
+        if band is not None:
+            axes.axvline(0, color=INK, lw=0.8)
+        if band:
+            axes.axvspan(-band, band, color=GRID, alpha=0.5, lw=0)
+        _dots(axes, dots)
+        axes.set_xlabel(xlabel)
+        return Figure(title, _inline(drawing, title))
+
+
+def main_score(block: Block, lines: Sequence[Line], salt: str) -> Figure:
+    """The main score of each row: the paired differences from the first row where there are several seeds, else the scores.
+
+    Raises `Missing` if no row has a score.
+    """
+    at = block.main
+    known = [] if at is None else [
+        (row, line, value, value.summary) for row, line in zip(block.rows, lines) if (value := row.values[at]).summary
+    ]  # fmt: skip
+    if not known:
+        raise Missing("No row has a score.")
+    header, (first, *_) = block.headers[at or 0], known[0]
+    hollow = "" if all(row.convergence.converged for row, *_ in known) else "; hollow: not known to have converged"
+    if any(row.gain for row, *_ in known):
+        dots = [
+            Dot(line.label, line.style, g.mean, g.interval(LEVEL), g.values, not (first.convergence.converged and row.convergence.converged))
+            for row, line, *_ in known if (g := row.gain)
+        ]  # fmt: skip
+        told = (
+            f"{header} minus that of {first.label}: mean, 95 % interval over seeds and test examples; small: each seed"
+        )
+        return _dot_plot(dots, told + hollow, f"{header} minus {first.label}", salt, 0.0)
+    dots = [
+        Dot(line.label, line.style, s.mean, None, v.runs, not row.convergence.converged) for row, line, v, s in known
+    ]
+    return _dot_plot(dots, f"{header} of each row: no row shares two seeds with the first{hollow}", header, salt)
+
+
+def attention_quality(lines: Sequence[Line], first: Show, split: str, salt: str) -> Figure:
+    """Dot plots with one line per row: share of exact zeros, mean support, and the score `first`.
 
     Small dots are seeds, and large dots are their mean.
     """
-    first = next((s for s in column.show if "/attention_" not in s.metric), column.show[0])
     panels = [
         ("share of exact zeros", [scores(line, f"{split}/attention_zeros") for line in lines]),
         ("mean support (tokens)", [scores(line, f"{split}/attention_support") for line in lines]),
@@ -210,23 +292,14 @@ def attention_quality(lines: Sequence[Line], column: Column, split: str, salt: s
         drawing.get_layout_engine().set(wspace=0.06)
         for i, (title, values) in enumerate(panels):
             axes = drawing.add_subplot(1, len(panels), i + 1)
-            for y, (line, group) in enumerate(zip(lines, values)):
-                if not group:
-                    continue
-                style = _style(line.style)
-                dot = {"color": style["color"], "marker": style["marker"]}
-                axes.scatter(group, [y] * len(group), s=9, alpha=0.55, lw=0, **dot)
-                axes.scatter([sum(group) / len(group)], [y], s=34, lw=0, zorder=3, **dot)
+            _dots(axes, [Dot(x.label, x.style, sum(v) / len(v), None, v) if v else None for x, v in zip(lines, values)])
             axes.set_yticks(range(len(lines)), [line.label for line in lines] if i == 0 else [""] * len(lines))
-            axes.set_ylim(len(lines) - 0.5, -0.5)
-            axes.tick_params(axis="y", length=0)
             axes.spines["left"].set_visible(False)
             axes.set_xlabel(title)
-            if i == 0 and title.startswith("share"):
+            if title.startswith("share"):
                 axes.set_xlim(-0.04, 1.04)
-            elif i < 2:
+            elif i < len(panels) - 1:
                 axes.set_xlim(left=0)
-            axes.margins(x=0.08)
         return Figure("Attention in the test decoding, and the score beside it", _inline(drawing, "attention quality"))
 
 
@@ -236,65 +309,36 @@ def against_published(block: Block, lines: Sequence[Line], metrics: Mapping[str,
     As for the verdict, the experiment defines our metric for each published column (`against`). Raises `Missing` if no
     number is comparable.
     """
-    if not block.comparable:
-        raise Missing("Not drawn: none of these numbers is comparable with the published ones.")
-    rows = [row for row in block.rows if not row.baseline]
     figures = []
     for c, (title, metric) in enumerate(zip(block.columns, block.against)):
         found = []
-        for row, line in zip(rows, lines):
+        for row, line in zip(block.rows, lines):
             ours, theirs, verdict = row.value(metric), row.theirs[c], row.verdicts[c]
             if ours and ours.summary and theirs is not None and verdict is not None and verdict.comparable:
-                found.append((ours.summary.mean - theirs.value, ours.summary.half, line))
+                gap, half = ours.summary.mean - theirs.value, ours.summary.half
+                found.append(Dot(line.label, line.style, gap, None if half is None else (gap - half, gap + half)))
         if found:
-            tolerance = metric_of(metrics, metric).tolerance
-            figures.append(_differences(found, tolerance, f"{title}: ours minus published", f"{salt}/{c}"))
+            told = f"{title}: ours minus published; line: 95 % interval over seeds, band: tolerance"
+            tolerance = metric_of(metrics, metric).tolerance or 0.0
+            figures.append(_dot_plot(found, told, "ours minus published", f"{salt}/{c}", tolerance))
     if not figures:
-        raise Missing("No row has both a number of ours and a published one.")
+        raise Missing("Not drawn: none of these numbers is comparable with the published ones.")
     return figures
-
-
-def _differences(
-    found: Sequence[tuple[float, float | None, Line]], tolerance: float | None, title: str, salt: str
-) -> Figure:
-    with _matplotlib(salt) as drawing_of:
-        drawing = drawing_of(figsize=(3.55, 0.75 + 0.25 * len(found)), layout="constrained")
-        axes = drawing.add_subplot()
-        axes.axvline(0, color=INK, lw=0.8)
-        if tolerance:
-            axes.axvspan(-tolerance, tolerance, color=GRID, alpha=0.5, lw=0)
-        for y, (difference, half, line) in enumerate(found):
-            style = _style(line.style)
-            if half is not None:
-                axes.plot([difference - half, difference + half], [y, y], color=style["color"], lw=1.4)
-            axes.scatter([difference], [y], s=34, lw=0, color=style["color"], marker=style["marker"], zorder=3)
-        axes.set_yticks(range(len(found)), [line.label for *_, line in found])
-        axes.set_ylim(len(found) - 0.5, -0.5)
-        axes.tick_params(axis="y", length=0)
-        axes.margins(x=0.1)
-        axes.set_xlabel("ours minus published")
-        return Figure(f"{title}; line: 95 % interval over seeds, band: tolerance", _inline(drawing, title))
 
 
 def claim(one: Outcome, salt: str) -> str:
     """The differences that test a claim as a standalone SVG: a dot a seed, the 95 % interval, the margin as a band."""
-    parts = [p for p in one.parts if len(p.differences) > 1]
-    labels = [f"{p.row}, {p.column}" if p.column else p.row for p in parts]
+    dots = [
+        Dot(f"{p.row}, {p.column}" if p.column else p.row, 0, p.effect, (p.low, p.high), list(p.differences.values()))
+        for p in one.parts if len(p.differences) > 1
+    ]  # fmt: skip
     with _matplotlib(salt) as drawing_of:
-        drawing = drawing_of(figsize=(6.4, 0.8 + 0.3 * len(parts)), layout="constrained")
+        drawing = drawing_of(figsize=(6.4, 0.8 + 0.3 * len(dots)), layout="constrained")
         axes = drawing.add_subplot()
         axes.axvline(0, color=INK, lw=0.8)
         equal = one.claim.test == "equivalence"
         axes.axvspan(-one.claim.margin if equal else 0, one.claim.sign * one.claim.margin, color=GRID, alpha=0.5, lw=0)
-        for y, part in enumerate(parts):
-            values = list(part.differences.values())
-            axes.plot([part.low, part.high], [y, y], color=COLOURS[0], lw=1.6)
-            axes.scatter([part.effect], [y], s=34, lw=0, color=COLOURS[0], zorder=3)
-            axes.scatter(values, [y + 0.22] * len(values), s=9, lw=0, color=COLOURS[1], zorder=3)
-        axes.set_yticks(range(len(parts)), labels)
-        axes.set_ylim(len(parts) - 0.5, -0.5)
-        axes.tick_params(axis="y", length=0)
-        axes.margins(x=0.1)
+        _dots(axes, dots, COLOURS[1])
         against = f" minus {one.claim.against}" if one.claim.against else ""
         axes.set_xlabel(f"{one.claim.metric}{against}")
         return standalone(drawing, f"{one.claim.claim}: {one.outcome}")

@@ -50,7 +50,7 @@ def samples(
 
     Every row's output is a list of (word, whether it is in a reference). Raises `Missing` if no predictions are stored.
     """
-    available = [r for r in records if r]
+    available = [r for r in records if r and {"output", "prediction"} & next(iter(r.values())).keys()]
     if not available:
         raise Missing("No predictions are stored for this column.")
     common = sorted(set.intersection(*(set(r) for r in available))) or sorted(available[0])

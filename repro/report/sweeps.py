@@ -97,7 +97,14 @@ def _against(group: Group, mapping: str, key: str, curves: Sequence[Curve], salt
                 if shown:
                     spread = [m.std or 0.0 for _, m in shown]
                     look = _style(style) | {"markersize": 4, "capsize": 2.5, "elinewidth": 0.8}
-                    axes.errorbar([x for x, _ in shown], [m.mean for _, m in shown], spread, label=curve.label, **look)
+                    axes.errorbar(
+                        [x for x, _ in shown],
+                        [m.mean for _, m in shown],
+                        spread,
+                        label=curve.label,
+                        gid=f"of {curve.label}",
+                        **look,
+                    )
             if min(values) > 0 and max(values) / min(values) > WIDE:
                 axes.set_xscale("log")
             if metric == zeros:
@@ -139,9 +146,8 @@ def _pareto(group: Group, salt: str, files: bool) -> Drawn | None:
             keys = [k for k in own[0][2].values if _varies(k, own)]
             named = ", ".join(k.removeprefix("mapping.") for k in keys)
             dots = {"s": 26, "lw": 0, "color": look["color"], "marker": look["marker"]}
-            axes.scatter(
-                [p[0] for p in own], [p[1] for p in own], label=f"{mapping} ({named})" if named else mapping, **dots
-            )
+            dots |= {"label": f"{mapping} ({named})" if named else mapping, "gid": f"of {mapping}"}
+            axes.scatter([p[0] for p in own], [p[1] for p in own], **dots)
             for x, y, s in own:
                 told = ", ".join(text(s.values[k]) for k in keys if k in s.values) or mapping
                 said.setdefault((round(x, 4), round(y, 4)), []).append(told)

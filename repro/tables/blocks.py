@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,7 +12,7 @@ from repro.identity import Found
 from repro.plan.published import Published
 from repro.tables.claims import Outcome
 from repro.tables.convergence import Convergence
-from repro.tables.statistics import ANY, FEWEST, Summary, kendall, summarize
+from repro.tables.statistics import ANY, FEWEST, Mean, Summary, kendall, summarize
 from repro.tables.verdict import Verdict
 
 SIGNIFICANT = 0.05
@@ -26,6 +27,7 @@ class Value:
     metric: str
     runs: Sequence[float]  # one per seed
     decimals: int = 2
+    better: int = 0  # 1 if higher is better, -1 if lower is better, 0 if it is not a score
     # "examples" or "seeds" -> p-value of the difference from the first row, after Holm's correction over the rows
     p_values: dict[str, float] = field(default_factory=dict)
     note: str = ""
@@ -73,6 +75,7 @@ class Row:
     baseline: bool = False
     convergence: Convergence = Convergence("")
     seeds: list[int] = field(default_factory=list)  # the seeds of `found`
+    gain: Mean | None = None  # the block's main score minus that of the first row, if both have two seeds in common
 
     def value(self, metric: str) -> Value | None:
         return next((v for v in self.values if v.metric == metric), None)
@@ -97,6 +100,21 @@ class Block:
     footers: list[str] = field(default_factory=list)
     unavailable: str = ""
     against: list[str] = field(default_factory=list)  # our metric for each published column
+    findings: list[str] = field(default_factory=list)  # sentences on the main score
+    best: str = ""  # the name of the row that is shown to be the best in the main score, if there is one
+
+    @property
+    def main(self) -> int | None:
+        """The position of the main score: the first one with a direction, of a test set if possible."""
+        values = self.rows[0].values if self.rows else []
+        scores = [i for i, v in enumerate(values) if v.better]
+        return next((i for i in scores if not values[i].metric.startswith("dev/")), next(iter(scores), None))
+
+    @property
+    def names(self) -> list[str]:
+        """A name for each row: its label, with its details if other rows have the same label."""
+        count = Counter(row.label for row in self.rows)
+        return [f"{r.label} ({r.detail})" if count[r.label] > 1 and r.detail else r.label for r in self.rows]
 
     @property
     def columns(self) -> list[str]:
@@ -118,6 +136,7 @@ class Table:
     footers: list[str]
     deviations: list[str] = field(default_factory=list)
     claims: list[Outcome] = field(default_factory=list)  # of the paper's claims about this table
+    findings: list[str] = field(default_factory=list)  # what the table shows and does not show, in sentences
 
 
 def rank_agreement(block: Block, column: int) -> tuple[float, int] | None:
@@ -147,15 +166,16 @@ def best_of(values: Sequence[float | None], sign: int, decimals: int) -> set[int
     return {i for i, v in enumerate(values) if v is not None and sign * round(v, decimals) == max(known)}
 
 
-def mark_best(rows: Sequence[Row], column: int, sign: int, decimals: int) -> None:
-    """Mark the best values of a column. No value is marked if an unconverged row or a baseline is at least as good."""
-    means = [None if (v := row.values[column].summary) is None else v.mean for row in rows]
-    best = best_of(means, sign, decimals)
-    if sum(v is not None for v, row in zip(means, rows) if not row.baseline) > 1 and all(
-        rows[r].convergence.converged and not rows[r].baseline for r in best
-    ):
-        for r in best:
-            rows[r].values[column].best = True
+def mark_best(rows: Sequence[Row]) -> None:
+    """Mark the best values of each column. None is marked if an unconverged row or a baseline is at least as good."""
+    for column in zip(*(row.values for row in rows)):
+        means = [None if (v := value.summary) is None else v.mean for value in column]
+        best = best_of(means, column[0].better, column[0].decimals)
+        if sum(v is not None for v, row in zip(means, rows) if not row.baseline) > 1 and all(
+            rows[r].convergence.converged and not rows[r].baseline for r in best
+        ):
+            for r in best:
+                column[r].best = True
 
 
 def add_converged(rows: Sequence[Row], headers: list[str]) -> None:

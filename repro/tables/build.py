@@ -10,30 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from repro.identity import Found
 from repro.plan import Plan, Point, Slot
 from repro.plan import published as pub
 from repro.plan.experiment import Column, Select, Show
 from repro.protocol import Metric, metric_of
-from repro.store import Damaged, Evaluation, Store
+from repro.store import Damaged, Store
 from repro.tables import claims as paper_claims
-from repro.tables import convergence, footers
+from repro.tables import convergence, findings, footers, paired
 from repro.tables.blocks import Block, Row, Table, Value, add_converged, mark_best
 from repro.tables.claims import Claim, Outcome
-from repro.tables.statistics import (
-    example_error,
-    holm,
-    paired_bleu_randomization,
-    paired_randomization,
-    paired_t,
-    summarize,
-)
+from repro.tables.statistics import holm, summarize
 from repro.tables.verdict import Verdict, barriers, doubts, judge
 
 
@@ -61,14 +51,14 @@ def build(
         "" if one.own or any(b.comparable for b in blocks) else "; its numbers are not comparable with the paper's"
     )
     labels, tested = {c.key: c.label for c in one.columns}, _tested(claims, plan, blocks)
+    said = [*findings.opening(blocks), *(outcome.line(labels) for outcome in tested if outcome.parts)]
     last = [
         *footers.seeds(plan, blocks),
         *one.footers,
         *footers.notes(blocks),
-        *(outcome.line(labels) for outcome in tested if outcome.parts),
         *footers.origin(blocks),
     ]
-    return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, deviations, tested)
+    return Table(one.name, one.title, f"profile {one.profile}{warning}", blocks, last, deviations, tested, said)
 
 
 def _tested(claims: Sequence[Claim], plan: Plan, blocks: Sequence[Block]) -> list[Outcome]:
@@ -82,7 +72,7 @@ def _tested(claims: Sequence[Claim], plan: Plan, blocks: Sequence[Block]) -> lis
     known = {name: m for c in range(len(blocks)) for name, m in plan.metrics(c).items()}
 
     def errors(column: str, metric: str, row: str, against: str) -> float:
-        return _error(rows[column, row], rows[column, against], metric, metric_of(known, metric))
+        return paired.error(rows[column, row], rows[column, against], metric, metric_of(known, metric))
 
     made = []
     for claim in claims:
@@ -114,9 +104,7 @@ class _Column:
         rows = [self._row(r) for r in range(len(self.slots))]
         self._test(rows)
         everything = rows + self._baselines(rows)
-        for i, show in enumerate(self.shown):
-            known = self._metric(show)
-            mark_best(everything, i, known.better, known.decimals)
+        mark_best(everything)
         headers = [s.label for s in self.shown]
         add_converged(everything, headers)
         reasons = dict.fromkeys(why for row in rows for v in row.verdicts if v and not v.comparable for why in v.why)
@@ -131,6 +119,7 @@ class _Column:
         against = [metric for group in self.column.published for metric in group.against]
         block = Block(label, headers, groups, everything, below, against=against)
         below += footers.of_comparison(block, self.metrics)
+        findings.find(block, self.metrics)
         return block
 
     def _test(self, rows: Sequence[Row]) -> None:
@@ -140,7 +129,7 @@ class _Column:
             return
         for i, show in enumerate(self.shown):
             known = metric_of(self.metrics, show.metric)
-            tests = {"examples": _by_examples} | ({"seeds": _by_seeds} if known.better else {})
+            tests = {"examples": paired.by_examples} | ({"seeds": paired.by_seeds} if known.better else {})
             for kind, test in tests.items():
                 found = {r: test(rows[0], row, show.metric, known) for r, row in enumerate(compared)}
                 for r, p in holm({r: p for r, p in found.items() if p is not None}).items():
@@ -177,7 +166,7 @@ class _Column:
             scores = [f.metrics[show.metric] for f in finished if show.metric in f.metrics]
             note = "" if scores else "failed" if broken else "missing"
             known = self._metric(show)
-            values.append(Value(show.metric, scores, known.decimals, note=note, within=known.bounds))
+            values.append(Value(show.metric, scores, known.decimals, known.better, note=note, within=known.bounds))
         trained = convergence.together(
             [convergence.of(s.cell.config, f.metrics, f.folder, self.metrics) for s, f in zip(chosen, finished)]
         )
@@ -255,65 +244,3 @@ def select(slots: Sequence[Slot], found: Mapping[str, Found], by: Select | None)
     if len(by_point) > 1:
         detail += f", best of {len(by_point)} on dev"
     return [s for s in by_point[best[1]] if s.cell.cell_id in found], detail
-
-
-def _by_seeds(first: Row, other: Row, full: str, metric: Metric) -> float | None:
-    """p-value over the seeds that both rows have, or None if there are too few."""
-    a, b = ({s: f.metrics[full] for s, f in zip(row.seeds, row.found) if full in f.metrics} for row in (first, other))
-    common = sorted(a.keys() & b.keys())
-    return paired_t([b[s] for s in common], [a[s] for s in common]) if common else None
-
-
-def _by_examples(first: Row, other: Row, full: str, metric: Metric) -> float | None:
-    """p-value over test examples, or None if the metric cannot be computed from per-example values.
-
-    Each example counts once, whatever the number of seeds, because its values of all seeds are added.
-    """
-    split, _, name = full.partition("/")
-    if metric.test is None:
-        return None
-    bleu = metric.test == "bleu"
-    a, b = (_examples(row.found, split, f"{name}_statistics" if bleu else name) for row in (first, other))
-    common = sorted(a.keys() & b.keys())
-    if not common or len(first.found) != len(other.found):
-        return None
-    if bleu:
-        return paired_bleu_randomization([_added(b[i]) for i in common], [_added(a[i]) for i in common])
-    return paired_randomization([sum(b[i]) for i in common], [sum(a[i]) for i in common])
-
-
-def _error(row: Row, other: Row, full: str, metric: Metric) -> float:
-    """The standard error of the difference between two rows over test examples; 0 for a metric without such values."""
-    split, _, name = full.partition("/")
-    if metric.test is None:
-        return 0.0
-    common = sorted({*row.seeds} & {*other.seeds})
-    key = f"{name}_statistics" if metric.test == "bleu" else name
-    a, b = (_examples([f for s, f in zip(r.seeds, r.found) if s in common], split, key) for r in (row, other))
-    shared = sorted(a.keys() & b.keys())
-    if len(shared) < 2:
-        return 0.0
-    values = (np.array([of[i] for i in shared], float).swapaxes(0, 1) for of in (a, b))  # [seeds, examples, ...]
-    return example_error(next(values), next(values))
-
-
-def _added(rows: Sequence[Sequence[float]]) -> list[float]:
-    return [sum(column) for column in zip(*rows)]
-
-
-def _examples(found: Sequence[Found], split: str, key: str) -> dict[int, list[Any]]:
-    """Index of a test example -> its values for all seeds; examples without a value for some seed are left out."""
-    values: dict[int, list[Any]] = {}
-    for level in (f.evaluations[split] for f in found if split in f.evaluations):
-        for record in _predictions(level.folder, level.path("manifest.json").stat().st_mtime_ns):
-            if key in record.get("sentence", {}):
-                values.setdefault(int(record["index"]), []).append(record["sentence"][key])
-    return {i: of for i, of in values.items() if len(of) == len(found)}
-
-
-@lru_cache(maxsize=64)
-def _predictions(folder: Path, written: int) -> list[dict[str, Any]]:
-    try:
-        return Evaluation(folder).predictions()
-    except Damaged:
-        return []

@@ -135,12 +135,16 @@ class Part:
     columns: Mapping[str, float] = field(default_factory=dict)
     slack: float = -math.inf  # standard errors between the effect and the nearest bound of `Claim.inside`
 
-    def text(self, decimals: int) -> str:
+    def numbers(self, decimals: int) -> str:
+        """The effect with its interval, and why it decides nothing."""
         if math.isnan(self.effect):
-            return f"{self.outcome} ({self.why})"
+            return self.why
         known = f" [{self.low:+.{decimals}f}, {self.high:+.{decimals}f}]" if math.isfinite(self.low) else ""
         why = f"; {self.why}" if self.why else ""
-        return f"{self.outcome} ({self.effect:+.{decimals}f}{known}, n = {self.n}{why})"
+        return f"{self.effect:+.{decimals}f}{known}, n = {self.n}{why}"
+
+    def text(self, decimals: int) -> str:
+        return f"{self.outcome} ({self.numbers(decimals)})"
 
 
 @dataclass(frozen=True)
@@ -175,11 +179,13 @@ class Outcome:
         said: dict[str, list[str]] = {}
         for part in self.parts:
             where = f" on {labels[part.column].partition(';')[0]}" if part.column and len(labels) > 1 else ""
-            said.setdefault(part.text(self.decimals), []).append(f"{part.row}{where}")
+            text = part.numbers if part.outcome == self.outcome else part.text
+            said.setdefault(text(self.decimals), []).append(f"{part.row}{where}")
         each = "; ".join(f"{', '.join(who)}: {text}" for text, who in said.items())
+        word = "not decided" if self.outcome == OPEN else self.outcome
         against = f" against {self.claim.against}" if self.claim.against else ""
         asked = f"{self.claim.place}; {self.claim.metric}{against}, {self.claim.asks}"
-        return f"Claim: “{self.claim.claim}” ({asked}): {self.outcome}. {each}."
+        return f"Claim {word}: “{self.claim.claim}” ({asked}). {each}."
 
 
 def read(page: Mapping[str, Any], name: str) -> list[Claim]:

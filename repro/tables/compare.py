@@ -19,7 +19,7 @@ from repro.files import csv_text
 from repro.plan.experiment import Show, near
 from repro.protocol import Metric, metric_of
 from repro.store.records import Record
-from repro.tables import convergence, footers
+from repro.tables import convergence, findings, footers
 from repro.tables.blocks import Block, Row, Table, Value, add_converged, mark_best
 from repro.tables.build import baselines
 from repro.tables.statistics import Summary, summarize
@@ -69,6 +69,11 @@ class Setting:
     def values(self) -> dict[str, Any]:
         """The setting's parameters and differences, as dotted key -> value."""
         return {**{f"mapping.{k}": v for k, v in self.parameters.items()}, **self.differs}
+
+    @property
+    def content(self) -> Any:
+        """The content of the data and the test sets; equal for settings whose scores can be compared."""
+        return self.first.data_sha256, tuple(sorted(self.first.scored.items()))
 
     def summary(self, metric: str) -> Summary | None:
         found = [r.metrics[metric] for r in self.records if metric in r.metrics]
@@ -237,9 +242,10 @@ def table(found: Sequence[Group], name: str, title: str, notes: Sequence[str] = 
     """The settings as a table, with one block per task and one row per setting."""
     blocks = [_block(group) for group in found]
     cells = {r.cell_id for g in found for s in g.settings for r in s.records}
-    many = sum(len(g.settings) for g in found)
+    many, told = sum(len(g.settings) for g in found), findings.opening(blocks)
     last = ["Mean ± sample standard deviation over seeds; n: cells of the setting.", *footers.trained(blocks), *notes]
-    return Table(name, title, f"{len(cells)} finished cells, {many} settings", blocks, [*last, *footers.origin(blocks)])
+    subtitle = f"{len(cells)} finished cells, {many} settings"
+    return Table(name, title, subtitle, blocks, [*last, *footers.origin(blocks)], findings=told)
 
 
 def _block(group: Group) -> Block:
@@ -250,15 +256,15 @@ def _block(group: Group) -> Block:
         values = []
         for metric in shown:
             runs = [r.metrics[metric] for r in s.records if metric in r.metrics]
-            values.append(Value(metric, runs, decimals[metric], within=group.metric(metric).bounds))
+            known = group.metric(metric)
+            values.append(Value(metric, runs, known.decimals, known.better, within=known.bounds))
             if runs and len(runs) != len(s.records):
                 notes.append(f"{s.mapping} ({s.detail}): only {len(runs)} of its {len(s.records)} cells have {metric}.")
         trained = convergence.together([r.converged for r in s.records])
         rows.append(Row(s.mapping, s.detail, values, [], [], list(s.records), convergence=trained, seeds=s.seeds))
     below, trivial = _of_data(group, shown, decimals)
     everything = rows + trivial
-    for i, metric in enumerate(shown):
-        mark_best(everything, i, group.metric(metric).better, decimals[metric])
+    mark_best(everything)
     headers = list(shown.values())
     add_converged(everything, headers)
     seeds = {tuple(s.seeds) for s in group.settings}
@@ -266,7 +272,10 @@ def _block(group: Group) -> Block:
         notes.append(f"Seeds: {', '.join(map(str, next(iter(seeds))))}.")
     else:
         notes.append("The settings do not have the same seeds; the CSV file lists them.")
-    return Block(group.task, headers, [], everything, [*below, *notes])
+    block = Block(group.task, headers, [], everything, [*below, *notes])
+    if len({s.content for s in group.settings}) == 1:  # scores on different data are not compared
+        findings.find(block, group.metrics)
+    return block
 
 
 def _of_data(group: Group, shown: Mapping[str, str], decimals: Mapping[str, int]) -> tuple[list[str], list[Row]]:
@@ -277,7 +286,7 @@ def _of_data(group: Group, shown: Mapping[str, str], decimals: Mapping[str, int]
     columns = [Show(metric, header) for metric, header in shown.items()]
     contents: dict[Any, Setting] = {}
     for s in group.settings:
-        contents.setdefault((s.first.data_sha256, tuple(sorted(s.first.scored.items()))), s)
+        contents.setdefault(s.content, s)
     for s in contents.values():
         of = s.first
         apart = f"Of {s.mapping} ({s.detail}): " if len(contents) > 1 else ""

@@ -45,10 +45,8 @@ def grid(block: Block) -> tuple[list[str], list[str], list[list[str]]]:
 def further(block: Block) -> list[tuple[str, list[str], list[list[str]]]]:
     """The small tables below a block, as (title, header line, body): spread over seeds, and comparable differences."""
     rows = [row for row in block.rows if not row.baseline]
-    labels = [row.label for row in rows]
-    named = [f"{row.label} ({row.detail})" if labels.count(row.label) > 1 and row.detail else row.label for row in rows]
     shown = [i for i in range(len(block.headers)) if any(row.values[i].metric != CONVERGENCE for row in rows)]
-    spreads = [[label, *(row.values[i].spread() or "-" for i in shown)] for label, row in zip(named, rows)]
+    spreads = [[label, *(row.values[i].spread() or "-" for i in shown)] for label, row in zip(block.names, rows)]
     few = any(len(v.runs) in range(2, FEWEST) for row in rows for v in row.values)
     cut = any(v.cut for row in rows for v in row.values)
     title = f"95 % intervals over seeds{', cut at the bounds of the score' if cut else ''}"
@@ -88,9 +86,9 @@ def _last(table: Table) -> list[str]:
 
 def to_text(table: Table, widest: int = WIDEST_LABEL) -> str:
     """The table as text for a terminal; row labels longer than `widest` characters are cut."""
-    lines = [table.title, f"({table.subtitle})"]
+    lines = [table.title, f"({table.subtitle})", *([""] if table.findings else []), *table.findings]
     for block in table.blocks:
-        lines += ["", block.label]
+        lines += ["", block.label, *(f"  {text}" for text in block.findings)]
         if block.unavailable:
             lines.append(f"  not run: {block.unavailable}")
             continue
@@ -129,9 +127,9 @@ def _spans(groups: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    lines = [f"## {table.title}", "", f"*{table.subtitle}*"]
+    lines = [f"## {table.title}", "", f"*{table.subtitle}*", *_items(table.findings)]
     for block in table.blocks:
-        lines += ["", f"### {block.label}", ""]
+        lines += ["", f"### {block.label}", *_items(block.findings), ""]
         if block.unavailable:
             lines.append(f"not run: {block.unavailable}")
             continue
@@ -147,10 +145,14 @@ def to_markdown(table: Table) -> str:
         lines += _rows(headers, body)
         for title, headers, body in further(block):
             lines += ["", f"{title[0].upper()}{title[1:]}:", "", *_rows(headers, body)]
-        lines += ["", *(f"- {footer}" for footer in block.footers)]
+        lines += _items(block.footers)
     bold = any(v.best for b in table.blocks for r in b.rows for v in r.values)
     last = [*([f"**Bold**: {BEST}"] if bold else []), *_last(table)]
-    return "\n".join([*lines, "", *(f"- {footer}" for footer in last)]) + "\n"
+    return "\n".join([*lines, *_items(last)]) + "\n"
+
+
+def _items(texts: Sequence[str]) -> list[str]:
+    return ["", *(f"- {text}" for text in texts)] if texts else []
 
 
 def _rows(headers: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:

@@ -92,28 +92,31 @@ def paired_t(a: Sequence[float], b: Sequence[float]) -> float | None:
     """
     if len(a) != len(b):
         raise ValueError(f"paired scores need equal lengths, got {len(a)} and {len(b)}")
-    if len(a) < 2:
-        return None
-    found = summarize([x - y for x, y in zip(a, b)])
-    if not found.std:  # the difference is the same for every seed: it is zero, or it has no noise
-        return 1.0 if found.mean == 0 else 0.0
-    from scipy.special import stdtr
-
-    return float(2 * stdtr(found.n - 1, -abs(found.mean) / found.std * math.sqrt(found.n)))
+    return mean_of([x - y for x, y in zip(a, b)]).p if len(a) > 1 else None
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean with its standard error and the degrees of freedom of the error."""
+    """A mean with its standard error, the degrees of freedom of the error, and the averaged values."""
 
     mean: float
     error: float
     df: float
+    values: tuple[float, ...] = ()
 
     @property
     def certain(self) -> bool:
         """Whether all values are the same but for rounding errors, so that their spread is not known."""
         return self.error <= 1e-9 * max(abs(self.mean), 1e-300)
+
+    @property
+    def p(self) -> float:
+        """Two-sided p-value of Student's t for a mean of zero; 0 or 1 if the values have no spread."""
+        if not self.error:
+            return float(self.mean == 0)
+        from scipy.special import stdtr
+
+        return float(2 * stdtr(self.df, -abs(self.mean) / self.error))
 
     def interval(self, level: float) -> tuple[float, float]:
         """The confidence interval at `level`."""
@@ -137,7 +140,7 @@ def mean_of(values: Sequence[float], example_error: float = 0.0) -> Mean:
     over_seeds = (found.std or 0.0) ** 2 / found.n
     total = over_seeds + example_error**2
     df = (found.n - 1) * (total / over_seeds) ** 2 if over_seeds else math.inf
-    return Mean(found.mean, math.sqrt(total), min(df, 1e6))
+    return Mean(found.mean, math.sqrt(total), min(df, 1e6), tuple(values))
 
 
 def power(n: int, std: float, example_error: float, true: float, low: float, high: float) -> float:

@@ -46,7 +46,7 @@ def summary(plan: Plan, store: Store, built: Table, troubles: Sequence[str] = ()
     cells = len(plan.cells)
     parts = [
         ("Scope", [*_scope(plan, {one.cell.cell_id for one in done})]),
-        ("What was reproduced", [line for block in built.blocks for line in _reproduced(block)]),
+        ("What was reproduced", [*built.findings, *(line for block in built.blocks for line in _reproduced(block))]),
         ("What was easy", _easy(built, done, cells)),
         ("What was hard", [*_hard(built, done, cells), *troubles] or ["Nothing failed, was restarted or is missing."]),
         ("Deviations", list(built.deviations) or ["None."]),
@@ -105,20 +105,14 @@ def _reproduced(block: Block) -> Iterable[str]:
         yield f"{block.label}: of {sum(words.values())} printed numbers {counted}."
     else:
         yield f"{block.label}: {len(ours)} rows have a number; the paper has none for them."
-    at = 0
-    for group, headers in block.published:
-        for header in headers:
-            fair = [row for row in ours if (v := row.verdicts[at]) is not None and v.comparable]
-            told = [f"{row.label} {text}" for row in fair if (text := row.difference(at, block.against))]
-            if told:
-                yield f"{block.label}: ours minus {group} {header}: {'; '.join(told)}."
-            if agreement := rank_agreement(block, at):
-                yield f"{block.label}: order of {agreement[1]} rows beside {group} {header}: Kendall's tau {agreement[0]:.2f}."
-            at += 1
-    for i, header in enumerate(block.headers):
-        best = [f"{row.label} ({row.values[i].text()})" for row in block.rows if row.values[i].best]
-        if best:
-            yield f"{block.label}: best {header}: {', '.join(best)}."
+    for column, header in enumerate(block.columns):
+        fair = [row for row in ours if (v := row.verdicts[column]) is not None and v.comparable]
+        told = [f"{row.label} {text}" for row in fair if (text := row.difference(column, block.against))]
+        if told:
+            yield f"{block.label}: ours minus {header}: {'; '.join(told)}."
+        if agreement := rank_agreement(block, column):
+            yield f"{block.label}: order of {agreement[1]} rows beside {header}: Kendall's tau {agreement[0]:.2f}."
+    yield from (f"{block.label}: {text}" for text in block.findings)
 
 
 def _easy(built: Table, done: Sequence[_Done], cells: int) -> list[str]:

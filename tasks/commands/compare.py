@@ -52,6 +52,7 @@ def show(found: Sequence[records.Record], folder: Path, title: str, notes: Seque
     print(f"table: {folder / 'table'} (.txt .md .csv)")
     if drawings := [f for f in files if f.suffix == ".svg"]:
         print(f"{len(drawings)} plots: {folder / comparison.DRAWN}")
+    print(f"dashboard: {folder / comparison.DASHBOARD}" if files[-1].name == comparison.DASHBOARD else "no dashboard")
 
 
 def select(store: Store, filters: Mapping[str, str]) -> tuple[list[records.Record], list[str]]:

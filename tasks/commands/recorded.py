@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from repro import report
 from repro.identity import family
 from repro.plan import Plan
 from repro.report import comparison
@@ -166,7 +167,7 @@ def read(path: Path) -> Made:
 
 
 def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
-    """Print tables from their records and write them to <outputs>/tables/..._from_records. Runs no cells.
+    """Print tables from their records; write <outputs>/tables/..._from_records and their reports. Runs no cells.
 
     Args:
         overrides: as for scripts/reproduce.py; if none of them selects what to run, the table is printed as recorded.
@@ -190,13 +191,15 @@ def show(names: Sequence[str], overrides: Sequence[str], results: Path) -> int:
         wanted = slots[1]
         keys = {archive.key(w.config, family(w.module)) for w in wanted}
         lost = len(keys - {record["key"] for record in found})
+        outputs, stem = Path(wanted[0].config["paths"]["outputs"]), f"{name}_{profile}_from_records"
         with restored(slots, found) as (plan, store):
             made = reproduce.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
+            html = report.write([made], [plan], store, outputs / "report" / f"{stem}.html", links=False)
         print(render.to_text(made))
         if lost:
             print(f"{lost} of {len(keys)} cells have no records; without records={results} they are run")
-        stem = Path(wanted[0].config["paths"]["outputs"]) / "tables" / f"{name}_{profile}_from_records"
-        print(f"table: {stem} ({', '.join(p.suffix for p in render.write(made, stem))})")
+        files = render.write(made, outputs / "tables" / stem)
+        print(f"table: {files[0].with_suffix('')} ({', '.join(p.suffix for p in files)})\nreport: {html}")
         status |= bool(lost)
     return status
 

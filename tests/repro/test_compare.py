@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
+from chromium import BINARY, Chromium
+from made_report import Page
 
 from repro import cell as cells
 from repro.report import comparison, sweeps
@@ -203,6 +206,55 @@ def test_the_best_is_marked_only_where_it_has_converged_and_beats_the_baseline(t
     rows = compare.table(compare.groups(found), "t", "T").blocks[0].rows
     assert [row.value("test/score").best for row in rows] == [False, bold, False]
     assert rows[0].values[-1].note.startswith("yes") == (best_epoch == 1)
+
+
+def test_the_dashboard_has_the_numbers_of_each_seed_and_of_all(grid, trained, store, tmp_path):
+    trained(mapping__name="sparsemax", seed=1)
+    _, files = comparison.write(records.read(store).records, tmp_path, "T <b>", ["A note."])
+    assert files[-1] == tmp_path / "dashboard.html"
+    text = files[-1].read_text()
+    page = Page(text)
+    assert "T <b>" in page.text and "A note." in page.text and "could not be made" not in text
+    views = [a for tag, a in page.elements if a.get("class") == "view"]
+    assert [(v["data-task"], v["data-seed"], "hidden" in v) for v in views] == [
+        ("fake", "", False), ("fake", "1", True), ("fake", "2", True)
+    ]  # fmt: skip
+    assert sum(a.get("data-mapping") == "sparsemax" for tag, a in page.elements if tag == "tr") == 2, "it has no seed 2"
+    means = [float(a["data-key"]) for tag, a in page.elements if tag == "td" and "data-key" in a]
+    table = compare.table(compare.groups([r for r in records.read(store).records if r.seed == 2]), "", "").blocks[0]
+    assert {v.summary.mean for row in table.rows for v in row.values if v.summary} <= set(means)
+    assert not re.search(r'(src|href)="(?!#)', text), "it loads nothing"
+
+
+def test_many_settings_are_not_drawn_as_lines(trained, store, monkeypatch):
+    for lam in (0.0, 0.5):
+        trained(mapping__lam=lam)
+    monkeypatch.setattr(comparison, "MOST_LINES", 1)
+    assert "2 settings are too many for one drawing" in comparison.dashboard(records.read(store).records, "T")
+
+
+@pytest.mark.skipif(BINARY is None, reason="no Chromium is installed (Debian: apt-get install chromium)")
+def test_the_filters_of_the_dashboard(grid, trained, store, tmp_path):
+    trained(mapping__name="sparsemax", seed=1)
+    comparison.write(records.read(store).records, tmp_path, "T")
+    with Chromium(tmp_path / "profile") as browser:
+        assert browser.open(tmp_path / "dashboard.html", 390) == []
+        assert browser.ask("document.documentElement.scrollWidth") == 390
+
+        def rows(**chosen) -> list[list[str]]:
+            for name, value in ({"mapping": "", "seed": ""} | chosen).items():
+                select = f"document.querySelector('select[name={name}]')"
+                browser.ask(f"[...{select}.options].forEach(o => o.selected = o.value === '{value}')")
+            browser.ask("document.querySelector('.filters').dispatchEvent(new Event('change'))")
+            shown = "[...document.querySelectorAll('.view:not([hidden])')]"
+            found = "[v.dataset.seed, ...[...v.querySelectorAll('tr[data-mapping]:not([hidden])')].map(r => r.dataset.mapping)]"
+            return browser.ask(f"{shown}.map(v => {found})")
+
+        assert rows() == [["", "softmax", "softmax", "sparsemax"]]
+        assert rows(mapping="sparsemax") == [["", "sparsemax"]]
+        hidden = "[...document.querySelectorAll('.view:not([hidden]) [data-of]')].filter(e => e.style.display).map(e => e.dataset.of)"
+        assert {text.split(" (")[0] for text in browser.ask(hidden)} == {"softmax"}
+        assert rows(seed="2") == [["2", "softmax", "softmax"]] and rows(seed="2", mapping="sparsemax") == []
 
 
 def test_one_setting_is_not_drawn(trained, store):

@@ -182,13 +182,13 @@ def test_a_table_shows_its_claims(made):
     def told(*claims, **options):
         built = tables.build(*made(SOFTMAX | TUNED, **options), claims=claims)
         assert [o.claim for o in built.claims] == [c for c in claims if (c.experiment, c.profile) == ("fake", "demo")]
-        return [f for f in built.footers if f.startswith("Claim")]
+        return [f for f in built.findings if f.startswith("Claim")]
 
     (line,) = told(claim)
-    assert line.startswith("Claim: “as good” (section 4; test/bleu against softmax, higher): ")
-    assert ". tuned: " in line and "(+3.50 [" in line and "n = 2)" in line
+    assert line.startswith("Claim supported: “as good” (section 4; test/bleu against softmax, higher). tuned: +3.50 [")
+    assert line.endswith("], n = 2.")
     (line,) = told(claim, best={0: 3.0})
-    assert line.endswith("n = 2; convergence not recorded)."), "softmax may still have been learning"
+    assert line.endswith("n = 2; convergence not recorded."), "softmax may still have been learning"
     assert told(replace(claim, experiment="another"), replace(claim, profile="cpu")) == []
 
 

@@ -45,7 +45,7 @@ def test_the_table_shows_our_numbers_their_spread_and_the_best(tmp_path):
         "2",
         "32.50 ±0.71*†32.00, 33.00",
         "0.30 ±0.000.30, 0.30",
-        "yes: best epoch 3 of 4",
+        "yes",
         "36.13",
         "not comparable ",
     ]
@@ -125,6 +125,30 @@ def test_the_cells_have_their_scores(tmp_path):
     assert head[5:8] == ["dev accuracy", "R-1", "zeros"]
     of_fusedmax = [r[5:8] for r in page.rows if len(r) == len(head) and r[2] == "fusedmax"]
     assert of_fusedmax == [["62.00", "33.00", "0.60"], ["62.00", "34.00", "0.60"]]
+
+
+def test_the_report_opens_with_what_it_found_then_the_picture_the_table_and_the_footers(tmp_path):
+    text = Made(tmp_path, seeds=(1, 2)).write()
+    found = [text.index(part) for part in (
+        'class="findings"', "two runs per row, and a ranking needs three", "<nav>", "R-1 minus that of softmax", "<tbody>", "Scores: R-1",
+    )]  # fmt: skip
+    assert found == sorted(found)
+    folded = text[text.rindex("<details", 0, found[-1]) : found[-1]]
+    assert "</details>" not in folded and "open" not in folded[:30], "the footers are folded"
+
+
+def test_one_run_per_row_draws_the_scores(tmp_path):
+    text = Made(tmp_path).write()
+    assert "R-1 of each row" in text and "R-1 minus that of" not in text
+
+
+def test_a_deviation_of_two_tables_is_said_once(tmp_path):
+    made = Made(tmp_path)
+    built = [tables.build(made.plan, made.store, made.records) for _ in range(2)]
+    built[0].deviations.append("only one")
+    text = report.write(built, [made.plan] * 2, made.store, tmp_path / "r.html").read_text()
+    assert text.count("a small model") == 1
+    assert f'only one <span class="dim">({built[0].title})</span>' in text, "of which table"
 
 
 def test_several_tables_have_an_overview(tmp_path):

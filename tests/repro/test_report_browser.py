@@ -93,6 +93,15 @@ def test_what_scrolls_shows_it_and_drawings_fit_a_telephone(browser, page):
     assert beyond == 0
 
 
+def test_the_findings_and_the_picture_come_first_on_a_telephone(browser, page):
+    browser.open(page, PHONE)
+    box = "(e => (r => [r.left, r.right, r.top])(e.getBoundingClientRect()))(document.querySelector('{}'))"
+    left, right, top = browser.ask(box.format(".findings li"))
+    assert left >= 0 and right <= PHONE and top < 250
+    left, right, below = browser.ask(box.format("#e1c0 ~ .plots svg.plot"))
+    assert left >= 0 and right <= PHONE and below < browser.ask(box.format("#e1c0 ~ .wide"))[2]
+
+
 def test_the_overview_fits_one_screen(browser, page):
     browser.open(page, DESK)
     assert browser.ask("document.querySelector('#overview').getBoundingClientRect().height") < 900

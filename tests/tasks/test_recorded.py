@@ -99,6 +99,9 @@ def test_a_fresh_clone_prints_the_table_from_records(folder, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "From records" in out and "softmax" in out
     assert (tmp_path / "tables" / "pair_demo_from_records.md").is_file() and not (tmp_path / "cells").exists()
+    page = (tmp_path / "report" / "pair_demo_from_records.html").read_text()
+    assert "No predictions are stored for this column" in page and "empty output" not in page
+    assert '<a href="..' not in page, "the folders of its cells are gone"
     assert recorded.show(["pair"], [f"paths.outputs={tmp_path}", "seeds=1,7"], folder) == 1
     assert "2 of 4 cells have no records" in capsys.readouterr().out
 

@@ -1,0 +1,94 @@
+"""Compare two rows of a table, paired over their seeds and over the test examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from repro.identity import Found
+from repro.protocol import Metric
+from repro.store import Damaged, Evaluation
+from repro.tables.blocks import Row
+from repro.tables.statistics import (
+    Mean,
+    example_error,
+    mean_of,
+    paired_bleu_randomization,
+    paired_randomization,
+    paired_t,
+)
+
+
+def _scores(row: Row, full: str) -> dict[int, float]:
+    return {s: f.metrics[full] for s, f in zip(row.seeds, row.found) if full in f.metrics}
+
+
+def difference(row: Row, other: Row, full: str, metric: Metric) -> Mean | None:
+    """The mean of `row` minus `other` in the score `full`, for other seeds and other test examples.
+
+    None if the rows have fewer than two seeds in common.
+    """
+    a, b = _scores(row, full), _scores(other, full)
+    common = sorted(a.keys() & b.keys())
+    if len(common) < 2:
+        return None
+    return mean_of([a[s] - b[s] for s in common], error(row, other, full, metric))
+
+
+def by_seeds(first: Row, other: Row, full: str, metric: Metric) -> float | None:
+    """p-value over the seeds that both rows have, or None if there are too few."""
+    a, b = _scores(first, full), _scores(other, full)
+    common = sorted(a.keys() & b.keys())
+    return paired_t([b[s] for s in common], [a[s] for s in common])
+
+
+def by_examples(first: Row, other: Row, full: str, metric: Metric) -> float | None:
+    """p-value over test examples, or None if the metric cannot be computed from per-example values.
+
+    Each example counts once, whatever the number of seeds, because its values of all seeds are added.
+    """
+    if metric.test is None or len(first.found) != len(other.found):
+        return None
+    a, b = (_examples(row.found, full, metric) for row in (first, other))
+    common = sorted(a.keys() & b.keys())
+    if not common:
+        return None
+    mine, theirs = ([np.sum(of[i], axis=0) for i in common] for of in (b, a))
+    return (paired_bleu_randomization if metric.test == "bleu" else paired_randomization)(mine, theirs)
+
+
+def error(row: Row, other: Row, full: str, metric: Metric) -> float:
+    """The standard error of the difference between two rows over test examples; 0 for a metric without such values."""
+    if metric.test is None:
+        return 0.0
+    common = {*row.seeds} & {*other.seeds}
+    a, b = (_examples([f for s, f in zip(r.seeds, r.found) if s in common], full, metric) for r in (row, other))
+    shared = sorted(a.keys() & b.keys())
+    if len(shared) < 2:
+        return 0.0
+    values = (np.array([of[i] for i in shared], float).swapaxes(0, 1) for of in (a, b))  # [seeds, examples, ...]
+    return example_error(next(values), next(values))
+
+
+def _examples(found: Sequence[Found], full: str, metric: Metric) -> dict[int, list[Any]]:
+    """Index of a test example -> its values for all seeds; examples without a value for some seed are left out."""
+    split, _, name = full.partition("/")
+    key = f"{name}_statistics" if metric.test == "bleu" else name
+    values: dict[int, list[Any]] = {}
+    for level in (f.evaluations[split] for f in found if split in f.evaluations):
+        for record in _predictions(level.folder, level.path("manifest.json").stat().st_mtime_ns):
+            if key in record.get("sentence", {}):
+                values.setdefault(int(record["index"]), []).append(record["sentence"][key])
+    return {i: of for i, of in values.items() if len(of) == len(found)}
+
+
+@lru_cache(maxsize=64)
+def _predictions(folder: Path, written: int) -> list[dict[str, Any]]:
+    try:
+        return Evaluation(folder).predictions()
+    except Damaged:
+        return []
