@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .describe import DOMAINS, KINDS, OVER, Param, Spec
+from .kernels.reference.graph import unscriptable
 from .modules import Mapping, module_class
 from .rows.contract import under_contract
 
@@ -92,6 +93,8 @@ def register(
             raise ValueError(f"{name}: a class learns its own parameters; only those of a function can be 'learned'")
         if own and kind == "simplex" and over == "row":
             _check_mask(name, thing, described)
+        if function is not None:
+            function.__prepare_scriptable__ = unscriptable(name)  # type: ignore[attr-defined]
         text = summary or (inspect.getdoc(thing) or "").strip().split("\n")[0]
         sort = "stateful" if stateful and kind == "simplex" else kind
         spec = Spec(name, sort, over, tuple(inputs), stateful, described, paper, oracle, text, function, domain=domain)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..kernels.reference.graph import unscriptable
 from ..rows.masked import readable
 from ..rows.shape import autocasts, foreign
 from . import composition
@@ -161,5 +162,7 @@ def _fused(call: Call) -> Tensor:
     out = run(q, k, v, lengths, spans_per_head(call), call.alpha, call.scale, call.causal)
     return out.view(*call.q.shape[:-1], v.shape[-1]).to(call.dtype)
 
+
+sparse_attention.__prepare_scriptable__ = unscriptable("sparse_attention")  # type: ignore[attr-defined]
 
 __all__ = ["plan", "sparse_attention"]

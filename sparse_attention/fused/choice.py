@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
+from ..kernels.reference.graph import exporting
 from ..rows.shape import foreign, transformed
 from . import forms
 from .call import Call
@@ -48,6 +49,8 @@ def choose(call: Call) -> Plan:
 def _against_any_kernel(call: Call) -> str | None:
     if call.alpha is None:
         return call.why
+    if exporting():
+        return "an ONNX graph has no operators of ours"
     if call.need_weights:
         return "the weights are asked for, so all of them are computed"
     if kernels.active() == "reference":

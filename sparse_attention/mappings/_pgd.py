@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from ..kernels.reference.graph import refuse
 from ..kernels.reference.rows import finish, prepare, project
 from ..kernels.reference.threshold import pnormmax_backward
 from ..rows.shape import along
@@ -24,6 +25,7 @@ def pnormmax_pgd(scores: Tensor, dim: int, p: Any, gamma: Any, mask: Tensor | No
     Raises:
         ValueError: p or gamma is a tensor (learned values need the exact solver).
     """
+    refuse("pnormmax with solver='pgd'", "use solver='exact'")
     if isinstance(p, Tensor) or isinstance(gamma, Tensor):
         raise ValueError("solver='pgd' takes p and gamma as numbers; use solver='exact' to learn them")
     return along(lambda x: _Pgd.apply(x, p, gamma, tol), scores, dim, mask)

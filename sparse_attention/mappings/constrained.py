@@ -21,6 +21,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..kernels.reference.graph import in_order
 from ..registry import Param, register
 from ..rows import operators
 from ..rows.bounded import bounded_rows
@@ -130,13 +131,13 @@ def _capped(z: Tensor, u: Tensor) -> Tensor:
     wide = torch.float64 if z.device.type != "mps" else z.dtype
     z, u = z.to(wide), u.to(wide)
     log_ratio = torch.where(z > -torch.inf, z - u.log(), -torch.inf)  # +inf where the bound is 0
-    order = log_ratio.argsort(dim=-1, descending=True, stable=True)
+    _, order = in_order(log_ratio)
     z_sorted, u_sorted = z.gather(-1, order), u.gather(-1, order)
     top = z.amax(-1, keepdim=True)
     mass = torch.exp(z_sorted - top)
     remaining = mass.flip(-1).cumsum(-1).flip(-1)  # the mass of this position and all later ones
     used = u_sorted.cumsum(-1) - u_sorted
-    # Test each position as if all earlier ones were capped; cummin then keeps the prefix in which this is true.
+    # Test each position as if all earlier ones were capped; then keep the prefix in which this is true.
     over = (mass * (1.0 - used) > u_sorted * remaining) | (u_sorted == 0) | (used >= 1.0)
-    over = over.to(torch.int8).cummin(-1).values.bool() & (z_sorted > -torch.inf)
+    over = ((~over).cumsum(-1) == 0) & (z_sorted > -torch.inf)
     return torch.zeros_like(over).scatter(-1, order, over)

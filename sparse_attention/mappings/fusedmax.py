@@ -16,6 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..kernels.reference.graph import in_order
 from ..kernels.reference.structured import group_mean
 from ..registry import Param, register
 from ..rows.apply import rows
@@ -56,7 +57,7 @@ def _of_tensor(x: Tensor, lam: Tensor) -> Tensor:
     """Fusedmax of ``x [..., n]`` (-inf = masked) with a tensor ``lam [..., 1]``; differentiable in both."""
     p = solved("fusedmax", x, lam)
     keep = x.detach() != -torch.inf
-    place = torch.argsort(keep.to(torch.int8), dim=-1, descending=True, stable=True)
+    _, place = in_order(keep.to(torch.int32))
     packed, kept = p.gather(-1, place), keep.gather(-1, place)
     # At the edge between neighbours k and k+1, the penalty pulls the higher group down by lam and the lower group up.
     edge = torch.where(kept[..., 1:], torch.sign(packed[..., 1:] - packed[..., :-1]), 0.0)

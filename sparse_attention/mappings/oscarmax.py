@@ -18,6 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..kernels.reference.graph import in_order
 from ..kernels.reference.structured import group_mean, isotonic_decreasing
 from ..registry import Param, register
 from ..rows.apply import rows
@@ -75,7 +76,7 @@ def _of_tensor(x: Tensor, lam: Tensor) -> Tensor:
     """Oscarmax of ``x [..., n]`` (-inf = masked) with a tensor ``lam [..., 1]``; differentiable in both."""
     p = solved("oscarmax", x, lam)
     keep = x.detach() != -torch.inf
-    ordered, place = x.masked_fill(~keep, -torch.inf).sort(dim=-1, descending=True, stable=True)
+    ordered, place = in_order(x.masked_fill(~keep, -torch.inf))
     packed, kept = p.gather(-1, place), keep.gather(-1, place)
     rank = torch.arange(1, x.shape[-1] + 1, device=x.device)
     lowered = ordered.masked_fill(~kept, 0.0) - lam * (keep.sum(-1, keepdim=True) - rank)
@@ -105,7 +106,7 @@ def prox_owl(x: Tensor, weights: Tensor, keep: Tensor) -> Tensor:
     x0 = x.masked_fill(~keep, 0.0)
     sign = torch.sign(x0.detach())
     size = (x0 * sign).masked_fill(~keep, -torch.inf)
-    ordered, place = size.sort(dim=-1, descending=True, stable=True)
+    ordered, place = in_order(size)
     kept = keep.gather(-1, place)
     rank = torch.arange(1, x.shape[-1] + 1, device=x.device)
     lowered = ordered.masked_fill(~kept, 0.0) - weights

@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..kernels.reference.graph import in_order
 from ..registry import Param, register
 
 K = Param("k", low=1, closed_low=True, whole=True, tensor=False, meaning="the largest number of positions with weight")
@@ -21,7 +22,7 @@ MASS = Param("mass", low=0.0, high=1.0, closed_high=True, tensor=False, meaning=
 
 def _ordered(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Scores ``[..., n]`` in decreasing order (masked ones last, as -inf), and the rank of every position, from 0."""
-    ordered, place = scores.detach().masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True, stable=True)
+    ordered, place = in_order(scores.detach().masked_fill(~mask, -torch.inf))
     at = torch.arange(scores.shape[-1], device=scores.device).expand_as(place)
     return ordered, torch.empty_like(place).scatter(-1, place, at)
 

@@ -26,6 +26,7 @@ import warnings
 import torch
 from torch import Tensor
 
+from ..kernels.reference.graph import refuse
 from ..kernels.reference.structured import group_mean
 from ..registry import Param, register
 from ..rows.apply import rows
@@ -66,6 +67,7 @@ def tvmax(
     Raises:
         ValueError: the scores have fewer than two dimensions, or lam or gamma is out of range.
     """
+    refuse("tvmax")
     if scores.ndim < 2:
         raise ValueError(f"scores of shape {tuple(scores.shape)} are no grid; tvmax needs (..., H, W)")
     lam, gamma = LAM.take(lam), GAMMA.take(gamma)

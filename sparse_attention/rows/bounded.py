@@ -11,6 +11,7 @@ from torch.autograd import Function
 
 from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
+from ..kernels.reference.graph import exporting
 from . import shape
 from .shape import batched, foreign, transformed
 
@@ -32,7 +33,7 @@ def checked(x: Tensor, u: Tensor) -> Tensor:
     total = held.sum(-1)
     # A NaN bound fails both comparisons.
     fits = (held >= 0).all(-1) & (total >= 1 - 1e-4) | empty
-    if shape.asynchronous(x):
+    if shape.asynchronous(x) or exporting():
         return x.masked_fill(~fits.unsqueeze(-1), torch.nan)
     if bool(fits.all()):
         return x

@@ -31,7 +31,7 @@ def under_contract(
         if on_cpu(x, -1) and bool(top.isfinite().all()):  # every row is as the function expects it
             out = ~keep
             return function(x.masked_fill(out, FAR_BELOW), keep, **params).masked_fill(out, 0.0).to(x.dtype)
-        dead, bad = top == -torch.inf, ~(top < torch.inf)
+        dead, bad = top == -torch.inf, ~(x.detach() < torch.inf).all(-1, keepdim=True)
         skip = dead | bad
         # Masked scores are far below all others but not -inf, since a learned factor times -inf has a NaN gradient.
         p = function(x.masked_fill(~keep, FAR_BELOW).masked_fill(skip, 0.0), keep | skip, **params)

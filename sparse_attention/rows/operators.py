@@ -16,7 +16,8 @@ from torch import Tensor
 
 from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
-from .bounded import solve, state
+from ..kernels.reference.graph import exporting
+from .bounded import checked, solve, state
 from .shape import foreign
 
 _LIBRARY = torch.library.Library("sparse_attention", "DEF")
@@ -166,6 +167,8 @@ def _known_to(x: Tensor) -> None:
 
 
 def rows(op: str, x: Tensor, theta_name: str, theta: Tensor | None, params: dict[str, Any]) -> Tensor:
+    if exporting():
+        return REFERENCE[op].forward(x, **params, **({} if theta is None else {theta_name: theta}))[0]
     _known_to(x)
     return _OPERATORS.rows(x, theta, op, theta_name, " ".join(params), list(params.values()))
 
@@ -184,5 +187,7 @@ def vjp(g: Tensor, p: Tensor, saved: Sequence[Tensor], kernel: Any, params: dict
 
 
 def bounded_rows(x: Tensor, u: Tensor) -> Tensor:
+    if exporting():
+        return REFERENCE["constrained_sparsemax"].forward(checked(x, u), bounds=u)[0]
     _known_to(x)
     return _OPERATORS.constrained(x, u)[0]

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from .. import kernels
+from ..kernels.reference.graph import refuse
 from ..rows.shape import PLAIN, batched, dispatch_modes, last, transformed
 from .active_set import Active, Factor, projected, solve
 from .factors import Matching, Sequence
@@ -57,6 +58,7 @@ def sparsemap(
     Raises:
         ValueError: a row allows no structure, or the inputs do not fit.
     """
+    refuse("sparsemap")
     x, restore = last(scores, -1, mask)
     lead, shape = x.shape[: x.ndim - factor.dims], x.shape[x.ndim - factor.dims :]
     rows = math.prod(lead)
@@ -182,6 +184,7 @@ def solve_listed(op: str, x: Tensor, transitions: Tensor | None) -> tuple[Tensor
     Raises:
         ValueError: a row allows no structure.
     """
+    refuse(op)
     if transformed():
         return _ListedInTransforms.apply(x, transitions, op)
     learned = x.requires_grad or (transitions is not None and transitions.requires_grad)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .graph import in_order
 from .rows import finish, prepare
 
 
@@ -27,7 +28,7 @@ def constrained_sparsemax_forward(x: Tensor, bounds: Tensor) -> tuple[Tensor, tu
     change = torch.cat((torch.ones_like(z), -torch.ones_like(z)), -1).masked_fill(
         ~torch.cat((rows.keep, rows.keep), -1), 0.0
     )
-    points, order = points.sort(dim=-1, descending=True, stable=True)
+    points, order = in_order(points)
     slope = change.gather(-1, order).cumsum(-1)  # slope of the sum, just left of each point
     gap = points[..., :-1] - points[..., 1:]
     reached = torch.cat((torch.zeros_like(points[..., :1]), (slope[..., :-1] * gap).cumsum(-1)), -1)

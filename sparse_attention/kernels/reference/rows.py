@@ -74,7 +74,7 @@ def prepare(x: Tensor, gamma: Value = 1.0) -> Rows:
     wide = x.to(widest(x))
     top = wide.amax(-1, keepdim=True)
     dead = top == -torch.inf
-    bad = ~(top < torch.inf)  # comparisons with NaN are false, and amax propagates NaN
+    bad = ~(wide < torch.inf).all(-1, keepdim=True)  # comparisons with NaN are false; onnxruntime's amax may skip NaN
     skip = dead | bad
     z = (wide - top.masked_fill(skip, 0.0)) / gamma
     keep = x > -torch.inf

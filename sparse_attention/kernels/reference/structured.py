@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from . import graph
 from .rows import Value, centred, finish, prepare, project
 
 
@@ -19,10 +20,12 @@ def fusedmax_forward(x: Tensor, lam: Value, gamma: Value) -> tuple[Tensor, tuple
     """
     rows = prepare(x, gamma)
     # Move kept positions to the front, in their order; `place` is where each one came from.
-    place = torch.argsort(rows.keep.to(torch.int8), dim=-1, descending=True, stable=True)
+    place = graph.in_order(rows.keep.to(torch.int32))[1]
     packed = rows.z.gather(-1, place)
     kept = rows.keep.gather(-1, place)
-    packed = packed.masked_fill(~kept, 0.0).clamp(min=-1e300)
+    # A position gets no weight if its score is 1 + 4 lam below the highest, since its neighbours pull it up by at most
+    # 2 lam and the highest down by at most 2 lam. Raising such scores keeps the sums in `graph.tv_prox` exact.
+    packed = packed.masked_fill(~kept, 0.0).clamp(min=-1.0 - 4.0 * lam)
     # Edges between kept and excluded positions get weight 0, which separates the two.
     weight = kept[..., 1:].to(packed.dtype) * lam
     smooth = tv_prox(packed, weight)
@@ -41,6 +44,8 @@ def tv_prox(y: Tensor, weight: Tensor) -> Tensor:
     adds ``b - y``. On the way back, b_k is b_{k+1} clipped to the interval between the clipping points. The cost
     is amortised O(n) per row. Positions of one group have bitwise equal results.
     """
+    if graph.exporting():
+        return graph.tv_prox(y, weight)
     R, n = y.shape
     low, high = torch.empty_like(y), torch.empty_like(y)
     # The breakpoints of the derivative, one double-ended queue per row: position, change of slope, change of intercept.
@@ -94,13 +99,15 @@ def oscarmax_forward(x: Tensor, lam: Value, gamma: Value) -> tuple[Tensor, tuple
     printed in the paper. Saved: the group of every position, ``[R, n]`` int64.
     """
     rows = prepare(x, gamma)
-    ordered, place = rows.z.sort(dim=-1, descending=True, stable=True)
+    ordered, place = graph.in_order(rows.z)
     count = rows.keep.sum(-1, keepdim=True)
     rank = torch.arange(
         1, x.shape[-1] + 1, device=x.device, dtype=ordered.dtype
     )  # an integer tensor times lam would be float32
     kept = rank <= count
-    lowered = ordered.clamp(min=-1e300) - lam * (count - rank)
+    # The penalty pulls a position down by at most lam (count - 1): raising lower scores to this level changes no weight.
+    floor = -1.0 - lam * (count.to(ordered.dtype) - 1.0)
+    lowered = torch.maximum(ordered, floor) - lam * (count - rank)
     # Excluded positions come last and below all others, so that PAV never pools them with kept positions.
     floor = torch.where(kept, lowered, torch.inf).amin(-1, keepdim=True)
     floor = torch.where(torch.isfinite(floor), floor, 0.0) - 1.0
@@ -117,6 +124,9 @@ def isotonic_decreasing(y: Tensor, weight: Tensor | None = None) -> tuple[Tensor
     Pool adjacent violators, with all rows and all violations at once: two adjacent blocks in the wrong order always end
     up in the same block, so they may be merged in any order. This is repeated until no violation is left.
     """
+    if graph.exporting():
+        fit = graph.isotonic(y)  # without weights, which only another library's names pass
+        return fit, torch.cat((torch.zeros_like(fit[..., :1]), fit.diff(dim=-1)), -1).ne(0).cumsum(-1)
     n = y.shape[-1]
     blocks = torch.arange(n, device=y.device).expand_as(y).contiguous()
     fit = y

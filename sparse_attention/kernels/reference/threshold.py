@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from . import graph
 from .rows import Value, centred, finish, prepare, project, widest
 
 # Newton's method converges in fewer than ten steps; this limit only ends rows that stopped one ulp from the root.
@@ -56,7 +57,7 @@ def entmax_forward(x: Tensor, alpha: Value) -> tuple[Tensor, tuple[Tensor, ...]]
         p = special(rows.z) if special else (_entmax if alpha < 2 else _steep_entmax)(rows.z, alpha)
     else:
         p = _entmax(rows.z, alpha.clamp(max=2.0))
-        if bool((alpha > 2).any()):
+        if graph.exporting() or bool((alpha > 2).any()):
             p = torch.where(alpha > 2, _steep_entmax(rows.z, alpha.clamp(min=2.0)), p)
     return finish(p, rows), ()
 
@@ -89,7 +90,7 @@ def _entmax(z: Tensor, alpha: Value) -> Tensor:
     """
     a = torch.as_tensor(alpha - 1.0, dtype=z.dtype, device=z.device)
     softmax, a_or_1 = a == 0, torch.where(a == 0, 1.0, a)
-    log_n = torch.log(torch.tensor(float(z.shape[-1]), dtype=z.dtype, device=z.device))
+    log_n = z.new_ones(z.shape[-1:]).sum().log()
 
     def density(s: Tensor) -> Tensor:
         t = torch.clamp(-a * (s - z), min=-1.0)
@@ -126,7 +127,11 @@ def _steep_entmax(z: Tensor, alpha: Value) -> Tensor:
         """``a`` times the amount by which each score exceeds the k-th largest, ``[..., n]``; 0 where it does not."""
         return a * (z - ordered.gather(-1, k)).clamp(min=0.0)
 
-    while bool((last - first > 1).any()):  # bisection: `first` is in the support, `last` is not
+    if graph.exporting():
+        first = last = graph.last_inside(z, ordered, a)
+    while not graph.exporting() and bool(
+        (last - first > 1).any()
+    ):  # bisection: `first` is in the support, `last` is not
         middle = (first + last) // 2
         inside = above(middle).pow(1.0 / a).sum(-1, keepdim=True) < 1.0
         settled = last - first <= 1
@@ -141,7 +146,9 @@ def _steep_entmax(z: Tensor, alpha: Value) -> Tensor:
         # w^a may underflow to 0, but w does not.
         return torch.where(higher, (c_a + w.pow(a)).pow(1.0 / a), torch.where(least, w, 0.0))
 
-    for _ in range(_MAX_STEPS):
+    if graph.exporting():
+        w = -graph.root(lambda s: probability(-s).sum(-1, keepdim=True) - 1.0, -w, torch.zeros_like(w))
+    for _ in range(0 if graph.exporting() else _MAX_STEPS):
         p, w_a = probability(w), w.pow(a)
         # dp/dw = (w/p)^(a-1)
         slope = ties + torch.where(higher, w_a / (c_a + w_a) * p, 0.0).sum(-1, keepdim=True) / w
@@ -160,6 +167,8 @@ def _root(step: Callable[[Tensor], tuple[Tensor, Tensor]], low: Tensor, high: Te
     before did not halve the value, bisection is used instead. The iteration ends when no row moves by more than a few
     ulps.
     """
+    if graph.exporting():
+        return graph.root(lambda s: step(s)[0], low, high)
     s = best = low
     ulp = 2 * torch.finfo(s.dtype).eps
     last = least = torch.full_like(s, torch.inf)
@@ -250,7 +259,6 @@ def pnormmax_forward(x: Tensor, p: Value, gamma: Value) -> tuple[Tensor, tuple[T
     rows = prepare(x, gamma)
     if isinstance(p, float) and p == 2.0:
         return finish(project(rows.z), rows), ()
-    n = rows.z.shape[-1]
     p_t = torch.as_tensor(p, dtype=rows.z.dtype, device=rows.z.device)
     q = p_t / (p_t - 1.0)
     z = rows.z
@@ -273,7 +281,7 @@ def pnormmax_forward(x: Tensor, p: Value, gamma: Value) -> tuple[Tensor, tuple[T
         slope = (q - 1.0) * second * scale - (q - 2.0) * first.square() * whole.pow(-(2.0 * q - 2.0) / q)
         return value, value / slope
 
-    size = torch.tensor(float(n), dtype=z.dtype, device=z.device)
+    size = z.new_ones(z.shape[-1:]).sum()
     # max - tau lies in [n^(-2/q), 1] (gamma is divided out). The solver's unknown is -t: the function decreases in it.
     low = torch.zeros_like(z[..., :1]) - 1.0
     high = torch.zeros_like(low) - size.pow(-2.0 / q)

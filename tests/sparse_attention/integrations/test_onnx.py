@@ -1,0 +1,174 @@
+"""Exported graphs give in onnxruntime what the mappings give in torch; what cannot be exported says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sparse_attention as sa
+from sparse_attention.kernels.reference import graph, structured
+
+FREE = torch.export.Dim.DYNAMIC
+SHAPES = [(1, 1), (2, 1), (3, 17), (5, 2), (4, 9)]
+ROWS = [n for n in sa.names() if sa.spec(n).over == "row" and not sa.spec(n).stateful]
+PARAMS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in ROWS),
+    ("entmax", {"alpha": 0.5}), ("entmax", {"alpha": 1.3}), ("entmax", {"alpha": 3.0}), ("entmax", {"alpha": "learned"}),
+    ("entmax", {"alpha": torch.tensor(2.5)}), ("pnormmax", {"p": 1.1, "gamma": 0.5}), ("fusedmax", {"lam": torch.tensor(0.3)}),
+    ("oscarmax", {"lam": torch.tensor(0.3)}), ("oscarmax", {"lam": 0.1, "mode": "paper"}),
+]  # fmt: skip
+FAST = ["sparsemax"]
+
+
+class Called(nn.Module):
+    """A model around a function; the modules inside are its own, so that their parameters are exported."""
+
+    def __init__(self, function: Any, *parts: nn.Module):
+        super().__init__()
+        self.function, self.parts = function, nn.ModuleList(parts)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.function(*inputs)
+
+
+def exported(model: nn.Module, inputs: tuple[Tensor, ...], free: tuple[int, ...]) -> Any:
+    """``f(*inputs)`` by onnxruntime; the dimensions in ``free`` of every input are dynamic."""
+    for package in ("onnx", "onnxscript"):
+        pytest.importorskip(package, reason="torch.onnx.export needs it: pip install 'sparse-attention[onnx]'")
+    runtime = pytest.importorskip("onnxruntime", reason="compares with onnxruntime, which is not installed")
+    shapes = (tuple({d: FREE for d in free if d < x.ndim} for x in inputs),)
+    program = torch.onnx.export(model, inputs, dynamo=True, verbose=False, dynamic_shapes=shapes)
+    proto = program.model_proto
+    assert {node.domain for node in proto.graph.node} <= {""} and not proto.functions
+    session = runtime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [i.name for i in session.get_inputs()]
+    return lambda *given: torch.from_numpy(
+        session.run(None, {n: x.numpy() for n, x in zip(names, given, strict=True)})[0]
+    )
+
+
+def drawn(name: str, case: int) -> tuple[Tensor, ...]:
+    """Scores of several sizes and scales, with ties, masks that hide whole rows, and bounds that leave a solution."""
+    rows, n = SHAPES[case % len(SHAPES)]
+    x = torch.randn(rows, n) * (1.0, 0.01, 30.0, 1000.0)[case % 4]
+    x = x.round() if case % 3 == 0 else x
+    x = x.abs() if sa.spec(name).domain == "nonnegative" else x.clamp(max=20.0) if name == "sparsegen_exp" else x
+    keep = torch.rand(rows, n) > 0.3
+    if case % 4 == 0:
+        keep[0] = False
+    if "bounds" not in sa.spec(name).inputs:
+        return x, keep
+    u = torch.rand(rows, n)
+    return x, keep, 1.5 * u / (u * keep).sum(-1, keepdim=True).clamp(min=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [pytest.param(n, p, marks=[] if n in FAST and not p else pytest.mark.slow, id=f"{n}-{'-'.join(map(str, p.values()))}")
+     for n, p in PARAMS],
+)  # fmt: skip
+def test_every_mapping_over_rows(name, params):
+    m = sa.make(name, **params)
+    model = Called(lambda x, keep, *u: m(x, mask=keep, **({"bounds": u[0]} if u else {})), m)
+    example = (torch.randn(3, 7).abs(), torch.rand(3, 7) > 0.3, torch.full((3, 7), 0.6))
+    bounded = "bounds" in sa.spec(name).inputs
+    run = exported(model, example if bounded else example[:2], (0, 1))
+    for case in range(20):
+        inputs = drawn(name, case)
+        torch.testing.assert_close(run(*inputs), model(*inputs).detach(), atol=1e-6, rtol=0.0)
+    if not bounded:
+        x = torch.tensor([[1.0, torch.nan, 0.0], [0.5, 1.0, -torch.inf], [-torch.inf] * 3])
+        all_ = torch.ones(3, 3, dtype=torch.bool)
+        torch.testing.assert_close(run(x, all_), model(x, all_).detach(), atol=1e-6, rtol=0.0, equal_nan=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mapping", ["sparsemax", "softmax", "fusedmax"])
+def test_causal_attention(mapping):
+    model = Called(lambda q, k, v: sa.sparse_attention(q, k, v, mapping=mapping, causal=True))
+    run = exported(model, tuple(torch.randn(2, 4, 7, 8) for _ in range(3)), (0, 2))
+    for batch, n in ((1, 1), (3, 2), (2, 17)):
+        q, k, v = (torch.randn(batch, 4, n, 8) for _ in range(3))
+        torch.testing.assert_close(run(q, k, v), model(q, k, v), atol=3e-6, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_transformer_with_padding():
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2).eval()
+    assert sa.nn.replace(encoder, "entmax") == 2
+    model = Called(lambda x, padded: encoder(x, src_key_padding_mask=padded), encoder).eval()
+    hidden = torch.zeros(2, 7, dtype=torch.bool)
+    hidden[0, 5:] = True
+    with torch.no_grad():
+        run = exported(model, (torch.randn(2, 7, 16), hidden), (0, 1))
+        for n in range(1, 18):
+            x, lengths = torch.randn(1 + n % 3, n, 16), torch.randint(1, n + 1, (1 + n % 3, 1))
+            padded = torch.arange(n) >= lengths
+            torch.testing.assert_close(run(x, padded), model(x, padded), atol=3e-6, rtol=1e-6)
+
+
+def test_the_formulas_for_graphs_equal_the_algorithms():
+    for case in range(60):
+        n, scale = case % 23 + 1, (0.1, 1.0, 10.0)[case % 3]
+        y = torch.randn(3, n, dtype=torch.float64) * scale
+        y = y.round() if case % 2 else y
+        weight = torch.rand(3, n - 1, dtype=torch.float64) * (torch.rand(3, n - 1) > 0.2)
+        torch.testing.assert_close(graph.tv_prox(y, weight), structured.tv_prox(y, weight), atol=1e-12, rtol=0.0)
+        torch.testing.assert_close(graph.isotonic(y), structured.isotonic_decreasing(y)[0], atol=1e-12, rtol=0.0)
+
+
+@pytest.mark.parametrize("kernels", ["native", "reference"])
+def test_low_scores_may_be_raised(kernels):
+    """The reference raises scores too low to get weight; the native kernels, and so torch, do not."""
+    x = torch.randn(50, 12, dtype=torch.float64) * 20
+    for name, lam in (("fusedmax", 0.3), ("oscarmax", 0.05)):
+        with sa.kernels.use("reference"):
+            low = sa.spec(name).function(x, lam=lam)
+        with sa.kernels.use("auto" if kernels == "native" else kernels):
+            torch.testing.assert_close(low, sa.spec(name).function(x, lam=lam), atol=1e-9, rtol=0.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda x: sa.pnormmax(x, solver="pgd"), r"pnormmax with solver='pgd' cannot be exported.*use solver='exact'"),
+        (lambda x: sa.tvmax(x), "tvmax cannot be exported to ONNX"),
+        (lambda x: sa.sparsemap_matching(x), "sparsemap_matching cannot be exported to ONNX"),
+        (lambda x: sa.sparsemap_sequence(x, x), "sparsemap_sequence cannot be exported to ONNX"),
+        (lambda x: sa.structured.sparsemap(sa.structured.Budget(2), x[0]), "sparsemap cannot be exported to ONNX"),
+    ],
+)
+def test_solvers_that_stop_on_convergence_refuse(call, sentence, monkeypatch):
+    import torch.onnx
+
+    x = torch.randn(4, 4)
+    monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
+    with pytest.raises(NotImplementedError, match=sentence):
+        call(x)
+
+
+def test_attention_in_a_graph_is_the_composition(monkeypatch):
+    import torch.onnx
+
+    monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
+    q = torch.randn(1, 2, 4, 8)
+    assert [sa.fused.plan(q, q, q, mapping=name).path for name in ("sparsemax", "softmax")] == ["composition"] * 2
+    with sa.kernels.use("native"), torch._subclasses.FakeTensorMode() as mode:  # what an exporter traces with
+        entries = torch.fx.experimental.proxy_tensor.make_fx(lambda x: sa.fusedmax(x, lam=0.3))(mode.from_tensor(q))
+    assert not [n for n in entries.graph.nodes if "sparse_attention" in str(n.target)]
+
+
+def test_script_refuses_with_the_way_out():
+    def direct(x: Tensor) -> Tensor:
+        return sa.sparsemax(x)
+
+    def attends(x: Tensor) -> Tensor:
+        return sa.sparse_attention(x, x, x)
+
+    for thing, name in ((direct, "sparsemax"), (sa.make("entmax"), "entmax"), (attends, "sparse_attention"),
+                        (nn.Sequential(sa.make("top_k")), "top_k")):  # fmt: skip
+        with pytest.raises(NotImplementedError, match=f"torch.jit.script cannot compile {name}; record"):
+            torch.jit.script(thing)
