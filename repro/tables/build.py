@@ -140,7 +140,7 @@ class _Column:
             return
         for i, show in enumerate(self.shown):
             known = metric_of(self.metrics, show.metric)
-            tests = {"examples": _by_examples} | ({"seeds": _by_seeds} if known.better else {})
+            tests = {"examples": by_examples} | ({"seeds": _by_seeds} if known.better else {})
             for kind, test in tests.items():
                 found = {r: test(rows[0], row, show.metric, known) for r, row in enumerate(compared)}
                 for r, p in holm({r: p for r, p in found.items() if p is not None}).items():
@@ -264,7 +264,7 @@ def _by_seeds(first: Row, other: Row, full: str, metric: Metric) -> float | None
     return paired_t([b[s] for s in common], [a[s] for s in common]) if common else None
 
 
-def _by_examples(first: Row, other: Row, full: str, metric: Metric) -> float | None:
+def by_examples(first: Row, other: Row, full: str, metric: Metric) -> float | None:
     """p-value over test examples, or None if the metric cannot be computed from per-example values.
 
     Each example counts once, whatever the number of seeds, because its values of all seeds are added.
