@@ -52,7 +52,7 @@ summary: setup ## the reproducibility summary of EXPERIMENT=niculae2017_table1 (
 	@$(RUN)/summary.py $(EXPERIMENT) profile=$(PROFILE) $(ARGS)
 verify: setup ## check the tables and files of docs/results, and README, against records and code; ARGS=--rerun also trains a twentieth of the demo again
 	@$(RUN)/verify.py $(ARGS)
-demo: setup ## the quickest look: three mappings, one column
+demo: setup ## the quickest look, in three minutes: three translation models, what their attention does, a picture, a report
 	@$(call run,demo)
 
 ##                data, library

@@ -334,13 +334,14 @@ def test_experiment_runs_at_toy_size(name, tiny, tmp_path, capsys, isolated, mon
     assert reproduce.main([name], command) == 0
     first = capsys.readouterr()
     shown = (tmp_path / "tables" / f"{name}_demo.txt").read_text(encoding="utf-8")
-    assert experiment.title in shown and "not comparable" in shown
+    assert experiment.title in shown and ("not comparable" in shown) is not experiment.own
     body = [line for line in shown.splitlines() if line.strip().startswith(labels)]
     assert len(body) >= len(labels) * len(experiment.columns)
     assert not [line for line in body if "failed" in line or "missing" in line or "None" in line]
     for suffix in (".md", ".csv", ".tex"):
         assert (tmp_path / "tables" / f"{name}_demo{suffix}").stat().st_size > 200
-    assert " 0 failed" in first.out
+    assert " 0 failed" in first.out and first.out.startswith(experiment.opening)
+    assert ("Attention for a test example: " in first.out.partition("\ntables: ")[0]) is bool(experiment.draw)
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "cells").rglob("*") if p.is_file()}
     assert reproduce.main([name], command) == 0
     assert "0 cells run" in capsys.readouterr().out
@@ -379,6 +380,8 @@ def test_an_experiment_on_other_data_says_so_and_shows_no_printed_numbers():
     ]
     (one,), _ = reproduce.asked(["laha2018_table2"], given)
     assert one.columns[0].label == "pairs.tsv (data=files), fren_demo" and not any(c.published for c in one.columns)
+    (demo,), _ = reproduce.asked(["demo"], ["data=files", "data.path=pairs.tsv"])
+    assert not demo.opening and demo.draw, "the opening is about the demo's own data"
     (same,), _ = reproduce.asked(["laha2018_table2"], ["profile=demo", "data.mirror=/mirror", "train.max_epochs=4"])
     assert same.columns[0].label.startswith("FR-EN, LibreOffice help") and same.columns[0].published
     (alone,), _ = reproduce.asked(["laha2018_table2"], ["columns=fren_demo", "data=files", "data.path=a.tsv"])

@@ -1,6 +1,8 @@
 """Experiment files, `configs/experiment/<name>.yaml`; types and names are checked when a file is read.
 
     title, paper            title of the experiment, and the paper it reproduces
+    opening                 what a run prints first, for example how long it takes
+    draw: [labels]          what a run prints last: what the scores show, and these rows' attention for one test example
     published               name of the file with the published numbers
     rows:     - {label, published, mapping, overrides: [...], grids: {<column's grid>: own | {parameter: [values]}}}
     columns:  key: {label, overrides: [...], grid, evaluate: [data sets], select: {metric, mode},
@@ -105,7 +107,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Experiment:
-    """The rows, columns and seeds of an experiment in one profile; `own` data are the user's, and no paper is compared."""
+    """The rows, columns and seeds of an experiment in one profile; with `own` data, no paper is compared."""
 
     name: str
     profile: str
@@ -118,6 +120,8 @@ class Experiment:
     comparable: bool = False
     not_comparable: str = ""
     own: bool = False
+    opening: str = ""
+    draw: tuple[str, ...] = ()
     deviations: tuple[str, ...] = ()
     footers: tuple[str, ...] = ()
 
@@ -170,6 +174,7 @@ def _loose_ends(whole: Experiment, profiles: Mapping[str, _Profile]) -> list[str
     """Errors in the names that a file uses, such as names it does not define, and in related values."""
     found = []
     keys, labels = [c.key for c in whole.columns], [r.label for r in whole.rows]
+    found += [f"draw names {r!r}, which is no row{near(r, labels)}" for r in whole.draw if r not in labels]
     for key, one in profiles.items():
         found += [f"profiles.{key}.columns names {c!r}{near(c, keys)}" for c in one.columns if c not in keys]
         found += [f"profiles.{key}.rows names {r!r}{near(r, labels)}" for r in one.rows if r not in labels]
@@ -237,10 +242,7 @@ def typed(cls: Any, values: Any, where: str, problems: list[str]) -> Any:
 
 
 def _value(hint: Any, value: Any, where: str, problems: list[str]) -> Any:
-    """Convert `value` to the type `hint` of a field.
-
-    The type can be text, a number, tuple[..., ...], a mapping, another of these dataclasses, or None.
-    """
+    """Convert `value` to a field's type `hint`: text, number, tuple[..., ...], mapping, one of these dataclasses, None."""
     names = {str: "text", int: "a whole number", float: "a number", bool: "true or false", Mapping: "a mapping"}
     inner = get_args(hint)
     if get_origin(hint) is tuple:

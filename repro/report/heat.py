@@ -14,19 +14,25 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from repro.report.data import Line, Missing, scores
+from repro.report.samples import Records
 
 EXAMPLES = 3
 MOST_SOURCE, MOST_TARGET = 48, 36  # maximum number of tokens drawn; longer examples are cut, and a note says so
 CELL, LEVELS = 15, 12
 LONGEST_LABEL = 15
 EQUAL = 1e-6  # relative difference up to which weights count as equal (float32 noise)
+TOKENS = ("source_tokens", "output_tokens")  # of a record
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+Panel = tuple[Line, Any, Sequence[str], Sequence[str], Mapping[str, Any]]  # row, weights [T, S], S and T tokens, record
 
 
-def heat_maps(
-    lines: Sequence[Line], records: Sequence[dict[int, dict[str, Any]] | None], split: str
-) -> list[dict[str, Any]]:
-    """Drawings of up to three examples of medium length for which every row has stored attention weights.
+def heat_maps(lines: Sequence[Line], records: Records, split: str) -> list[dict[str, Any]]:
+    """Drawings of the `examples`. Raises `Missing` if there are none."""
+    return [_example(index, panels, split) for index, panels in examples(lines, records, split).items()]
+
+
+def examples(lines: Sequence[Line], records: Records, split: str) -> dict[int, list[Panel]]:
+    """Up to three examples of medium length for which every row has stored attention weights: index -> panels.
 
     Raises `Missing` if there is no such example.
     """
@@ -43,12 +49,17 @@ def heat_maps(
     chosen = choose(set.intersection(*stored), [by_index for _, by_index in rows])
     if not chosen:
         raise Missing("The rows of this column have stored attention weights for no test example in common.")
-    panels: dict[int, list[tuple[Line, Any, Mapping[str, Any]]]] = {index: [] for index in chosen}
+    panels: dict[int, list[Panel]] = {index: [] for index in chosen}
     for line, by_index in rows:
         with safe_open(_file(line, split), framework="numpy") as file:
             for index in chosen:
-                panels[index].append((line, file.get_tensor(f"{split}/{index}"), by_index[index]))
-    return [_example(index, panels[index], split) for index in chosen]
+                weights, record = file.get_tensor(f"{split}/{index}"), by_index[index]
+                source, outputs = ([str(t) for t in record.get(key) or [""]] for key in TOKENS)
+                weights = weights.reshape(-1, weights.shape[-1])  # [T, S]; a classifier's single row becomes T = 1
+                if "image" in record:  # for an image, the source tokens are the rows of the image
+                    weights, source, outputs = weights.T, outputs, source
+                panels[index].append((line, weights, source, outputs, record))
+    return panels
 
 
 def _file(line: Line, split: str):
@@ -72,19 +83,15 @@ def choose(indices: set[int], records: Sequence[Mapping[int, Mapping[str, Any]]]
     return sorted(sorted(ordered, key=lambda i: (abs(length(i) - median), i))[:EXAMPLES])
 
 
-def _example(index: int, panels: Sequence[tuple[Line, Any, Mapping[str, Any]]], split: str) -> dict[str, Any]:
+def _example(index: int, panels: Sequence[Panel], split: str) -> dict[str, Any]:
     drawn, cut = [], False
-    for line, weights, record in panels:
-        source, outputs = ([str(t) for t in record.get(f"{end}_tokens") or [""]] for end in ("source", "output"))
-        weights = weights.reshape(-1, weights.shape[-1])  # [T, S]; a classifier's single row becomes T = 1
-        if "image" in record:  # for an image, the source tokens are the rows of the image
-            weights, source, outputs = weights.T, outputs, source
+    for line, weights, source, outputs, _ in panels:
         cut = cut or weights.shape[1] > MOST_SOURCE or weights.shape[0] > MOST_TARGET
         zeros, support = (scores(line, f"{split}/attention_{name}")[:1] for name in ("zeros", "support"))
         facts = ", ".join([*(f"{v:.0%} zeros" for v in zeros), *(f"support {v:.1f}" for v in support)])
         svg = draw(source, outputs, weights[:MOST_TARGET, :MOST_SOURCE], line.label)
         drawn.append({"label": line.label, "style": line.style, "facts": facts, "svg": svg})
-    first = panels[0][2]
+    first = panels[0][-1]
     references = [str(r) for r in first.get("references", ())]
     question = str(first.get("source", "")) if "image" in first else ""
     note = f"Cut to the first {MOST_SOURCE} source and {MOST_TARGET} output tokens." if cut else ""
@@ -93,14 +100,7 @@ def _example(index: int, panels: Sequence[tuple[Line, Any, Mapping[str, Any]]], 
 
 
 def draw(source: Sequence[str], outputs: Sequence[str], weights: Any, label: str) -> Markup:
-    """The SVG of one panel.
-
-    Args:
-        source: source tokens [S].
-        outputs: output tokens [T].
-        weights: attention weights [T, S].
-        label: title of the panel.
-    """
+    """The SVG of a panel with the title `label`: source tokens [S], output tokens [T], attention weights [T, S]."""
     steps, tokens = weights.shape
     left = 10 + round(6.6 * max((len(_cut(t)) for t in outputs[:steps]), default=0))
     top = 10 + round(5.1 * max((len(_cut(t)) for t in source[:tokens]), default=0))  # labels lean at 60 degrees

@@ -47,13 +47,7 @@ def of(
     config: Mapping[str, Any], metrics: Mapping[str, float], folder: Path, known: Mapping[str, Metric],
     curve: Sequence[float] | None = None,
 ) -> Convergence:  # fmt: skip
-    """The convergence of a finished cell.
-
-    Args:
-        config, metrics, folder: those of the cell.
-        known: the family's METRICS.
-        curve: the dev score of every epoch; None means that it is read from `curves.csv` in the folder.
-    """
+    """The convergence of a finished cell; the dev scores in `curve` are read from `curves.csv` in its folder if None."""
     if "best_epoch" not in known:
         return Convergence("")
     train = config.get("train") or {}

@@ -21,6 +21,7 @@ from repro.store import Store, StoreError
 from repro.tables import build as tables
 from repro.tables import render
 from repro.tables.blocks import Table
+from tasks.commands import closing
 from tasks.config import compose, pages
 from tasks.config.options import near
 from tasks.config.overrides import lacking, merged
@@ -83,13 +84,17 @@ def table(made: plans.Plan, store: Store, failed: Mapping[str, str] | None = Non
 def plan(names: Sequence[str], overrides: Sequence[str]) -> Planned:
     """The cells of experiments, as selected by `overrides` (this command's own, OWN, and Hydra's).
 
-    Prepares every data set.
+    Prints the experiments' openings and prepares every data set.
 
     Raises:
         ValueError: a name or configuration is invalid.
         DataError: data are unavailable.
     """
-    return planned(*asked(names, overrides))
+    loaded, rest = asked(names, overrides)
+    for one in loaded:
+        if one.opening:
+            print(one.opening, flush=True)
+    return planned(loaded, rest)
 
 
 def planned(loaded: Sequence[Experiment], rest: Sequence[str] = ()) -> Planned:
@@ -157,7 +162,7 @@ def of_data(one: Experiment, overrides: Sequence[str]) -> Experiment:
         replace(c, label=f"{label}, {c.key}" if several else label, published=(), not_comparable="other data")
         for c in one.columns
     ]
-    return replace(one, columns=tuple(columns))
+    return replace(one, columns=tuple(columns), opening="")  # which is about the experiment's own data
 
 
 def adapt(one: Experiment, seeds: Sequence[str], added: Sequence[str]) -> Experiment:
@@ -313,6 +318,9 @@ class Driver:
 
     def conclude(self) -> int:
         """Write the report and print the paths of all files. Returns the exit status."""
+        for number, one in enumerate(self.planned.plans):
+            if one.experiment.draw:
+                print(closing.text(self.tables[number], one), flush=True)
         titles = "+".join(one.experiment.name for one in self.planned.plans)
         html = self.store.root / "report" / f"{titles}_{self.planned.profile}.html"
         report.write(

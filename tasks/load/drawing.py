@@ -10,11 +10,17 @@ from __future__ import annotations
 import re
 import unicodedata
 from html import escape
+from typing import TYPE_CHECKING
 
 from repro.report.heat import runs
-from tasks.load.model import Prediction
+
+if TYPE_CHECKING:
+    from tasks.load.model import Prediction
 
 SHADES = "░▒▓█"
+LEGEND = "· exactly no weight  " + "  ".join(
+    f"{shade} {'from' if i else 'above'} {i / len(SHADES):g}" for i, shade in enumerate(SHADES)
+)
 LABEL = 14  # most letters shown of an output token
 HEAD = 12  # most letters shown of a source token
 CELL = 18
@@ -23,6 +29,8 @@ CONTROL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  
 
 def terminal(prediction: Prediction, width: int = 80) -> str:
     """The heat map as lines of text, at most `width` columns wide; a long source continues in another block below.
+
+    Of the prediction, only the attention and the two sequences of tokens are read.
 
     Raises ValueError if the model has no attention.
     """
