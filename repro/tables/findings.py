@@ -84,7 +84,7 @@ def find(block: Block, metrics: Mapping[str, Metric]) -> None:
     sure = [scored[i] for i, value in holm(p).items() if value < SIGNIFICANT]
     ranked = [one for one in scored if one.row.label != UNIFORM]
     block.best, ranking = _ranking(ranked, baselines, sure, header, metric)
-    block.findings = [ranking, *_worth(scored, sure), *_sparsity(ranked, header), *_differences(ranked, sure)]
+    block.findings = [ranking, *_worth(scored, sure, metric), *_sparsity(ranked, header), *_differences(ranked, sure)]
 
 
 def opening(blocks: Sequence[Block]) -> list[str]:
@@ -160,17 +160,24 @@ def _within(scored: Sequence[_Scored], header: str) -> str:
     return f"{told} (n = {' to '.join(map(str, sorted({min(runs), max(runs)})))})"
 
 
-def _worth(scored: Sequence[_Scored], sure: Sequence[_Scored]) -> list[str]:
-    """What attention is worth: the first row against uniform attention."""
+def _worth(scored: Sequence[_Scored], sure: Sequence[_Scored], metric: Metric) -> list[str]:
+    """What attention is worth: the first row against uniform attention; of single runs, over the test examples."""
     first, uniform = scored[0], next((one for one in scored[1:] if one.row.label == UNIFORM), None)
     if uniform is None:
         return []
     told = f"{UNIFORM} against {first.name}: {uniform.against(first)}"
-    if uniform not in sure:
-        return [f"Worth of attention: not decided ({told})."]
     worth = first.value.better * (first.score.mean - uniform.score.mean)
     much = first.rounded(worth) if worth > 0 else "nothing"
-    return [f"Worth of attention: {much} ({told})."]
+    if uniform in sure:
+        return [f"Worth of attention: {much} ({told})."]
+    p = (
+        paired.by_examples(first.row, uniform.row, first.value.metric, metric)
+        if first.score.n == uniform.score.n == 1
+        else None
+    )
+    if p is not None and p < SIGNIFICANT:
+        return [f"Worth of attention in this one run: {much} ({told}; more than chance over the test examples)."]
+    return [f"Worth of attention: not decided ({told})."]
 
 
 def _sparsity(scored: Sequence[_Scored], header: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a run prints last if its experiment has `draw`: what the scores show, and the attention for a test example."""
+"""What a run prints last if its experiment has `draw`: the attention for a test example, as text."""
 
 from __future__ import annotations
 
@@ -8,56 +8,22 @@ from difflib import SequenceMatcher
 from types import SimpleNamespace
 
 from repro.plan import Plan
-from repro.protocol import Metric, metric_of
 from repro.report import heat
 from repro.report.data import Missing, lines_of, predictions_of, styles
-from repro.tables.blocks import SIGNIFICANT, Block, Row, Table
-from repro.tables.paired import by_examples
-from repro.tables.claims import UNIFORM
+from repro.tables.blocks import Block, Table
 from tasks.load import drawing
 
 
 def text(table: Table, plan: Plan) -> str:
-    """The findings and the drawings of every column that has finished rows."""
+    """The drawings of every column that has finished rows."""
     said = []
     for number, block in enumerate(table.blocks):
-        rows = [row for row in block.rows if row.found and not row.baseline and row.values[0].summary]
-        if rows:
-            said += findings(rows, block.headers[0], metric_of(plan.metrics(number), rows[0].values[0].metric))
+        if any(row.found and not row.baseline for row in block.rows):
             try:
-                said += ["", *pictures(table, block, plan.experiment.columns[number].split, plan.experiment.draw)]
+                said += pictures(table, block, plan.experiment.columns[number].split, plan.experiment.draw)
             except Missing as missing:
-                said += ["", str(missing)]
+                said.append(str(missing))
     return "\n".join(said) + "\n"
-
-
-def findings(rows: Sequence[Row], score: str, metric: Metric) -> list[str]:
-    """What the first score shows: each row compared with the first one, by a test over the test examples."""
-    first, *others = rows
-    decimals = first.values[0].decimals
-    said = []
-    for row in rows:
-        mean = row.values[0].summary.mean
-        line = f"{row.label} has {mean:.{decimals}f} {score}"
-        if row is not first:
-            change = mean - first.values[0].summary.mean
-            p = by_examples(first, row, row.values[0].metric, metric)
-            seen = p is not None and p * len(others) < SIGNIFICANT  # Bonferroni
-            tested = "which was not tested" if p is None else "more than chance" if seen else "which may be chance"
-            line += f", {abs(change):.{decimals}f} {'less' if change < 0 else 'more'} than {first.label} ({tested})"
-            if row.label == UNIFORM:
-                shown = seen and change * metric.better < 0
-                line = f"{'Attention matters' if shown else 'This run does not show that attention matters'}: {line}"
-        zeros = [v.summary.mean for v in row.values if v.metric.endswith("/attention_zeros") and v.summary]
-        said.append(line + "".join(f"; {share:.0%} of its attention weights are exactly zero" for share in zeros) + ".")
-    if learning := [row.label for row in rows if not row.convergence.converged]:
-        said.append(f"Training had not converged: {', '.join(learning)}. A longer training may change the differences.")
-    n = min(len(row.values[0].runs) for row in rows)
-    return [
-        *said,
-        *["One run per row; with seeds=1,2,3 (make: ARGS=seeds=1,2,3) you see how much another seed changes."]
-        * (n == 1),
-    ]
 
 
 def pictures(table: Table, block: Block, split: str, labels: Sequence[str]) -> list[str]:

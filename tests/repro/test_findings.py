@@ -81,6 +81,16 @@ def test_uniform_attention_says_what_attention_is_worth_and_is_not_ranked():
     assert best.best == "" and best.findings[0].startswith("No ranking: softmax and sparsemax are within ")
 
 
+@pytest.mark.parametrize(
+    "p, told", [(0.01, " in this one run: 50.0 "), (0.2, ": not decided "), (None, ": not decided ")]
+)
+def test_one_run_shows_what_attention_is_worth_over_its_test_examples(monkeypatch, p, told):
+    monkeypatch.setattr("repro.tables.paired.by_examples", lambda *_: p)
+    worth = found(row("softmax", (90.0,)), row(UNIFORM, (40.0,))).findings[1]
+    assert worth.startswith(f"Worth of attention{told}(uniform attention against softmax: -50.0, n = 1")
+    assert worth.endswith("; more than chance over the test examples)." if p == 0.01 else "n = 1).")
+
+
 def test_one_seed_proves_no_ranking():
     block = found(row("softmax", (30.0,)), row("sparsemax", (40.0,), 0.93))
     assert block.findings == [
