@@ -94,7 +94,7 @@ def register(
         if own and kind == "simplex" and over == "row":
             _check_mask(name, thing, described)
         if function is not None:
-            function.__prepare_scriptable__ = unscriptable(name)  # type: ignore[attr-defined]
+            function.__prepare_scriptable__ = unscriptable(name)  # type: ignore[union-attr]
         text = summary or (inspect.getdoc(thing) or "").strip().split("\n")[0]
         sort = "stateful" if stateful and kind == "simplex" else kind
         spec = Spec(name, sort, over, tuple(inputs), stateful, described, paper, oracle, text, function, domain=domain)
