@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
     ("command", "said"),
     [
         (["figures.py", "laha2018_figure4", "seeds=abc"], "seeds=abc must be whole numbers"),
-        (["reproduce.py", "demo", "rows=softmax|nope*"], "rows=nope* is in no row of demo under profile demo: softmax; sparsemax;"),
+        (["reproduce.py", "demo", "rows=softmax|nope*"], "rows=nope* is in no row of demo under profile demo: softmax; uniform attention; sparsemax"),
         (["reproduce.py", "demo", "columns=nope"], "columns=nope is in no column of demo under profile demo: fren"),
         (["figures.py", "laha2018_figure4", "add=nope"], "nope"),
         (["figures.py", "laha2018_figure99"], "there are: niculae2017_figure1,"),
