@@ -217,7 +217,7 @@ FUSEDMAX = ("train.py", "task=toy", "mapping=fusedmax")
         (("train.py", "-m", "experiment=demo", "train.max_epoch=1"), "'max_epochs'"),
         (("reproduce.py", "dmo"), "'demo'"),
         (("reproduce.py", "demo", "train.max_epoch=1"), "'max_epochs'"),
-        (("reproduce.py", "demo", "mapping.lamda=1"), "'lam'"),
+        (("reproduce.py", "laha2018_table2", "mapping.lamda=1"), "'lam'"),
         (("compare.py", "experiment=dmo"), "'demo'"),
         (("compare.py", "taks=toy"), "'task'"),
         (("compare.py", "mapping=softmxa"), "'softmax'"),

@@ -67,7 +67,8 @@ DEFAULTS = {
     "return_gap": False, "return_structures": False, "start": None, "stop": None, "bounds": None,
     "ridge": 0.01, "quadrature": "auto", "max_components": 4, "penalty": 5.0, "iterations": 10, "restarts": 3, "initial_variance": 0.001,
     "floor": 1e-6, "min_sigma_sq": 1e-6, "order": 1, "grid": (14, 14), "moment_match": "exact", "positions": "cell_centre",
-    "add_bias_kv": False, "add_zero_attn": False, "batch_first": False, "bias": True,
+    "add_bias_kv": False, "add_zero_attn": False, "batch_first": False, "window": None,
+    "cu_seqlens": None, "slopes": None, "sink": None,
 }  # fmt: skip
 OWN_DEFAULTS = {
     "alpha": {
@@ -75,6 +76,7 @@ OWN_DEFAULTS = {
         "MultimodalAttention2d mixture_expectation": 1.0,
         "": 2.0,
     },
+    "bias": {"MultiheadAttention": True, "": None},  # torch's argument; numbers added to scores
     "lam": {"fusedmax Fusedmax FusedmaxLoss fusedmax_loss tvmax Tvmax": 0.1, "oscarmax Oscarmax": 0.01, "": 0.0},
 }
 
