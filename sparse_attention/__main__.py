@@ -33,7 +33,8 @@ def main() -> int:
     if wrong:
         return 1
     torch.set_num_threads(1)  # waiting for a thread would hide what a row costs
-    print("\ntime of forward and backward, on one thread of a CPU; softmax = 1\n  rows [1024, 64]")
+    on = "one thread" if device == "cpu" else device
+    print(f"\ntime of forward and backward on {on}, softmax = 1\n  rows [1024, 64]")
     x = torch.randn(1024, 64, generator=torch.Generator().manual_seed(0)).to(device).requires_grad_()
     of_names: dict[str, Callable[[], Tensor]] = {name: partial(make(name), x) for name in of_rows}
     _print_times(of_names, "softmax", (x,))

@@ -23,7 +23,9 @@ DROPOUT = Param("dropout", low=0.0, high=1.0, closed_low=True, tensor=False)
 
 @dataclass
 class Call:
-    """The checked arguments; a sink and ALiBi's slopes are already in q, k and v (`forms`). The leading shapes of q and k agree, except for their last entry, the number of heads.
+    """The checked arguments; a sink and ALiBi's slopes are already in q, k and v (`forms`).
+
+    The leading shapes of q and k agree, except for their last entry, the number of heads.
 
     alpha: if the mapping is an entmax of the scores times ``scale``, its alpha (1 for softmax, 2 for sparsemax);
     otherwise None, and ``why`` gives the reason. map: ``f(scores, mask) -> weights``, applied to the scores times
@@ -39,9 +41,7 @@ class Call:
     scale: float
     why: str
     mask: Tensor | None  # bool, broadcastable to [..., H, n, m]
-    spans: (
-        Tensor | None
-    )  # int64 [..., n, 2], broadcastable to [..., H, n, 2]: the first key seen, the first no longer seen
+    spans: Tensor | None  # int64, broadcastable to [..., H, n, 2]: the first key seen, the first no longer seen
     bias: Tensor | None  # [..., H, n, m] or broadcastable to it; `map` adds it already
     sink: bool  # the first key is the sink
     dtype: torch.dtype  # of the output

@@ -63,16 +63,9 @@ def of_alpha(alpha: float) -> Callable[[Tensor, Tensor | None], Tensor]:
 
 
 def gradients(
-    g: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lengths: Tensor | None,
-    spans: Tensor | None,
-    alpha: float,
-    scale: float,
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float,
     causal: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k and v, computed without autograd from g ``[H, n, e]``, for use inside an operator."""
     keep = visible(q.shape[-2], k.shape[-2], lengths, causal, q.device, spans)
     x = times(q * scale, k.transpose(-1, -2))  # [H, n, m]

@@ -1,8 +1,9 @@
 """The fused kernel as a differentiable function, and as an opaque operator for tensors whose memory must not be read.
 
-The arguments are q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]``, lengths ``[H]``, spans ``[1 or H, n, 2]`` and alpha 1.5 or 2. The first
-gradient reads only the support. The second gradient is computed by the composition, which recomputes the first. Under
-torch.compile, the operator's gradient repeats the forward pass, since the size of the support is not known in advance.
+The arguments are q ``[H, n, d]``, k ``[G, m, d]``, v ``[G, m, e]``, lengths ``[H]``, spans ``[1 or H, n, 2]``, and alpha
+1.5 or 2. The first gradient reads only the support. The second gradient is computed by the composition, which recomputes
+the first. Under torch.compile, the operator's gradient repeats the forward pass, since the size of the support is not
+known in advance.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, spans: Tensor | None 
     The limits are the sizes at which both are equally fast (d = 64, one thread, AVX-512; docs/guides/attention.md). The kernel
     packs the keys and takes 60 microseconds per call; its advantage is larger in the gradient than in the forward pass.
     """
-    if _kernel(q) is gpu and spans is not None:
-        return "the Triton kernels take causal and lengths, no other spans of keys"
     if _kernel(q) is gpu:
+        if spans is not None:
+            return "the Triton kernels take causal and lengths, no other spans of keys"
         return gpu.refusal(q, k, v, alpha)
     n, m = q.shape[1], k.shape[1]
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
@@ -56,16 +57,9 @@ class Fused(Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        lengths: Tensor | None,
-        spans: Tensor | None,
-        alpha: float,
-        scale: float,
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float,
         causal: bool,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         ctx.kernel = _kernel(q)
         out, ctx.saved = ctx.kernel.forward(
             q,
@@ -96,30 +90,16 @@ class Fused(Function):
 
 
 def _composed(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lengths: Tensor | None,
-    spans: Tensor | None,
-    alpha: float,
-    scale: float,
-    causal: bool,
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float, causal: bool,
+) -> Tensor:  # fmt: skip
     keep = composition.visible(q.shape[-2], k.shape[-2], lengths, causal, q.device, spans)
     mapping = composition.of_alpha(alpha)
     return composition.attend(q.float(), k.float(), v.float(), scale, mapping, keep)[0].to(q.dtype)
 
 
 def _attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lengths: Tensor | None,
-    spans: Tensor | None,
-    alpha: float,
-    scale: float,
-    causal: bool,
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float, causal: bool,
+) -> Tensor:  # fmt: skip
     q, k, v = (x.contiguous() for x in (q, k, v))
     if refusal(q, k, v, alpha, spans) is None:
         return _kernel(q).forward(
@@ -129,16 +109,9 @@ def _attention(
 
 
 def _vjp(
-    g: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lengths: Tensor | None,
-    spans: Tensor | None,
-    alpha: float,
-    scale: float,
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float,
     causal: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     g, q, k, v = (x.contiguous() for x in (g, q, k, v))
     if refusal(q, k, v, alpha, spans) is not None:
         found = composition.gradients(g.float(), q.float(), k.float(), v.float(), lengths, spans, alpha, scale, causal)
@@ -175,14 +148,7 @@ torch.library.register_autograd("sparse_attention::attention", _backward, setup_
 
 
 def opaque(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lengths: Tensor | None,
-    spans: Tensor | None,
-    alpha: float,
-    scale: float,
-    causal: bool,
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, spans: Tensor | None, alpha: float, scale: float, causal: bool,
+) -> Tensor:  # fmt: skip
     """`Fused` for torch.compile, tracing and modes. Differentiating twice raises an error."""
     return _OPERATORS.attention(q, k, v, lengths, spans, alpha, scale, causal)

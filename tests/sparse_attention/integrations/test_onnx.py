@@ -78,7 +78,7 @@ def test_every_mapping_over_rows(name, params):
     run = exported(model, example if bounded else example[:2], (0, 1))
     for case in range(20):
         inputs = drawn(name, case)
-        torch.testing.assert_close(run(*inputs), model(*inputs).detach(), atol=1e-6, rtol=0.0)
+        torch.testing.assert_close(run(*inputs), model(*inputs).detach(), atol=1e-6, rtol=0.0, equal_nan=True)
     if not bounded:
         x = torch.tensor([[1.0, torch.nan, 0.0], [0.5, 1.0, -torch.inf], [-torch.inf] * 3])
         all_ = torch.ones(3, 3, dtype=torch.bool)
