@@ -44,6 +44,7 @@ def run(
                         if (status := cell.entry(store).status())["state"] == "running":
                             yield progress(cell, status)
             except loky.BrokenProcessPool:
+                executor.shutdown(kill_workers=True)  # joblib reports this before it has ended the other workers
                 begun = {mark.read_text() for mark in Path(slots).glob("*.cell")} & left.keys() or set(left)
                 suspects = [left.pop(key) for key in begun]
                 yield from pool.run(suspects, store, places, threads, loggers)
