@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tasks.config import compose, memory
+from tasks.config import compose
 
 TASKS = {
     "toy": ["mapping=fusedmax"],
@@ -204,55 +204,6 @@ def test_all_mistakes_of_all_nodes_are_told_at_once(bases):
     with pytest.raises(compose.ConfigError) as caught:
         compose.completed(config)
     assert [key for key in wrong if key.rpartition(".")[2] + "=" not in str(caught.value)] == []
-
-
-# ---- sizes against the machine
-
-TOO_LARGE = [
-    ("toy", {"model.hidden_dim": 16384, "model.layers": 64}, ["model.hidden_dim=16384", "GB", "parameters"]),
-    ("toy", {"train.batch_size": 1_000_000, "data.limits.train": None, "encode.vocab_size": 50_000}, ["train.batch_size=1000000", "batch"]),
-    ("toy", {"decode.beam": 1000, "decode.batch_size": 1_000_000}, ["decode.beam=1000", "decode.batch_size=1000000"]),
-    ("snli", {"model.hidden_dim": 16384, "model.embed_dim": 16384, "train.processes": 32}, ["hidden_dim=16384", "train.processes=32"]),
-    ("imdb", {"model.hidden_dim": 16384, "model.score_dim": 16384}, ["hidden_dim=16384", "adam"]),
-    ("vqa", {"model.hidden_dim": 16384, "model.layers": 100}, ["layers=100"]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("task, sizes, said", TOO_LARGE, ids=[f"{t}-{','.join(s)}" for t, s, _ in TOO_LARGE])
-def test_what_no_machine_of_this_size_can_hold_is_refused(bases, monkeypatch, task, sizes, said):
-    monkeypatch.setattr(memory, "available", lambda device: 16e9)
-    config = bases[task]
-    compose.completed(config)
-    for key, value in sizes.items():
-        config = changed(config, tuple(key.split(".")), value)
-    with pytest.raises(compose.ConfigError) as caught:
-        compose.completed(config)
-    assert [text for text in (*said, "this machine has 16.0 GB") if text not in str(caught.value)] == []
-    monkeypatch.setattr(memory, "available", lambda device: INF)
-    compose.completed(config)
-
-
-def test_papers_sizes_fit_a_laptop_and_the_estimate_counts_from_below(composed, monkeypatch):
-    """Against the model itself: no fewer parameters than estimated, and not many times as many."""
-    import torch
-
-    from tasks.config import models
-
-    monkeypatch.setattr(memory, "available", lambda device: 8e9)
-    for setting in compose.names_in("setting"):
-        task, profile = setting.rsplit("_", 1)
-        composed([f"task={task}", f"profile={profile}", "runtime.device=cpu"])
-    config = composed(["task=toy", "model=lstm_opennmt"])
-    options = models.options("seq2seq", config["model"])
-    with torch.device("meta"):
-        model = models.build("seq2seq", config["model"], config["mapping"], 5000, 5000)
-    counted = sum(p.numel() for p in model.parameters())
-    estimated, _ = options.numbers(64, 5000, 10)
-    assert 0.7 * counted < estimated <= counted
-
-
-def test_the_memory_of_this_machine_is_known():
-    assert 1e8 < memory.available("cpu") < 1e15 and memory.available("cuda") > 1e8
 
 
 # ---- the command line

@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from repro import identity, plugins
 from tasks import data, loggers
-from tasks.config import memory, models, nodes
+from tasks.config import models, nodes
 from tasks.config.options import OptionsError, absurd, near, plain, read, read_each, short
 from tasks.config.overrides import CONFIGS, ConfigError, merged, reading
 from tasks.config.overrides import names_in as names_in
@@ -157,9 +157,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
         take(key, _named, given[key], classes, key)
     take("logger", read_each, loggers.options(), given["logger"], "logger")
     take("mapping", _mapping, given["mapping"])
-    # A Slurm job runs on other machines, so the GPUs and memory of this machine are irrelevant to it.
-    elsewhere = config.get("launcher", {}).get("name") == "slurm"
-    if not elsewhere:
+    if config.get("launcher", {}).get("name") != "slurm":  # whose jobs run on other machines, with GPUs of their own
         _device(config.get("runtime", {}), found)
     if family := _family(given["task"], found):
         for key, cls in OF_FAMILY.items():
@@ -172,8 +170,6 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     if not found:
         config |= config.pop("top")
         found = _together(config, family)
-    if not found and not elsewhere:
-        found = memory.problems(config, models.options(config["task"]["family"], config["model"]))
     if found:
         raise ConfigError("; ".join(dict.fromkeys(found)))
     return {key: config[key] for key in (*NODES, *TOP)}

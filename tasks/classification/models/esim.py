@@ -49,12 +49,6 @@ class Options:
     dropout: float = number(low=0, below=1, help="on word vectors, compared words and pooled texts")
     word_dropout: float = number(low=0, below=1, help="share of words read as unknown in training")
 
-    def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
-        """Lower bounds on the number of parameters and on the activations of a batch (see `tasks.config.memory`)."""
-        e, h = self.embed_dim, self.hidden_dim
-        table = 0 if self.fixed_vectors else words * e
-        return table + 8 * h * (e + 4 * h), 2 * examples * tokens * (e + 24 * h)
-
 
 class Model(WordModel):
     """Built from `Options`, an encoding (see `WordModel`) and {"attention": mapping}."""

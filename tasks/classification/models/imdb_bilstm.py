@@ -78,12 +78,6 @@ class Options:
             return [f"rbf={self.rbf}, widths={self.widths}: {error}"]
         return []
 
-    def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
-        """Lower bounds on the number of parameters and on the activations of a batch (see `tasks.config.memory`)."""
-        e, h, s = self.embed_dim, self.hidden_dim, self.score_dim
-        table = 0 if self.fixed_vectors else words * e
-        return table + 8 * h * (e + h) + 2 * h * s, examples * tokens * (e + 12 * h + s)
-
 
 def problems(config: Mapping[str, Any]) -> list[str]:
     """Check that `discrete` is used only with a density."""

@@ -48,12 +48,6 @@ class Options:
     )
     l2: float = number(low=0, high=1000, help="(l2 / 2) |W|^2 in the loss; weights, not biases or word vectors")
 
-    def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
-        """Lower bounds on the number of parameters and on the activations of a batch (see `tasks.config.memory`)."""
-        e, h = self.embed_dim, self.hidden_dim
-        table = 0 if self.fixed_vectors else words * e
-        return table + e * h + 12 * h * h, 2 * examples * tokens * (e + 6 * h)
-
 
 class Gru(nn.Module):
     """x [B, L, D] padded on the right, mask [B, L], h_0 [B, H] -> states [B, L, H] and the last word's state [B, H]."""

@@ -59,14 +59,6 @@ class Options:
                 found.append(f"{name}=true needs embed_dim == hidden_dim, got {self.embed_dim} and {self.hidden_dim}")
         return found
 
-    def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
-        """Lower bounds on the number of parameters and on the activations of a batch (see `tasks.config.memory`)."""
-        e, h = self.embed_dim, self.hidden_dim
-        recurrent = 4 * h * (e + (2 * self.layers - 1) * h) * (1 if self.bidirectional else 2)
-        tables = words * e if self.share_embeddings else words * (2 * e + h)
-        state = examples * tokens * (2 * e + 10 * h * self.layers)
-        return recurrent + tables + 2 * h * h, state + 2 * examples * tokens * words
-
 
 class Model(nn.Module):
     """Encoder and decoder.

@@ -62,14 +62,6 @@ class Options:
             )
         return found
 
-    def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
-        """Lower bounds on the number of parameters and on the activations of a batch (see `tasks.config.memory`)."""
-        h, f = self.hidden_dim, self.ff_dim
-        tables = words * h * (1 if self.share_embeddings else 2 if self.share_output else 3)
-        layers = self.layers * (12 * h * h + 4 * h * f)
-        kept = self.layers * (14 * h + 2 * f + 3 * self.heads * tokens)
-        return layers + tables, examples * tokens * (kept + 2 * words)
-
 
 class Layer(nn.Module):
     """Self-attention, attention to the source (only if there is a mapping for it), and feed-forward."""

@@ -79,17 +79,6 @@ class Options:
             found.append(f"cnn_channels={self.cnn_channels} and cnn_strides={self.cnn_strides} must be of one length")
         return found
 
-    def numbers(self, examples: int, words: int, tokens: int) -> tuple[float, float]:
-        """Lower bounds on the number of parameters and on the activations of a batch (see `tasks.config.memory`).
-
-        The activations are only those of the words, not of the images.
-        """
-        h, f, o = self.hidden_dim, self.ff_dim, self.flat_out_dim
-        layers = self.layers * (12 * h * h + 4 * h * f)
-        convolutions = sum(9 * a * b for a, b in zip(self.cnn_channels, self.cnn_channels[1:]))
-        ends = words * self.embed_dim + 4 * h * (self.embed_dim + h) + 2 * h * (self.flat_mlp_dim + o)
-        return layers + convolutions + ends + self.basis_side**4, examples * tokens * self.layers * (8 * h + f)
-
 
 class Model(nn.Module):
     """Maps words and images to logits of the answers.

@@ -285,21 +285,7 @@ def test_cell_weights_are_the_density_and_vanish_outside_its_support():
     assert cell_weights(Reduced(p, p), None, (20, 20)) is p
 
 
-def test_the_least_number_of_parameters_by_hand():
-    small = {
-        "hidden_dim": 8,
-        "ff_dim": 16,
-        "flat_mlp_dim": 4,
-        "flat_out_dim": 6,
-        "embed_dim": 5,
-        "layers": 2,
-        "heads": 2,
-        "basis_side": 3,
-    }
-    attention, words = 2 * (12 * 64 + 4 * 8 * 16), 10 * 5 + 4 * 8 * (5 + 8) + 2 * 8 * (4 + 6)
-    parameters, activations = mcan.Options(**small).numbers(7, 10, 3)
-    assert parameters == attention + words + 3**4 and activations == 7 * 3 * 2 * (8 * 8 + 16)
-    convolved = mcan.Options(**small, cnn_channels=[4, 8, 16], cnn_strides=[1, 2, 2])
-    assert convolved.numbers(7, 10, 3) == (parameters + 9 * (4 * 8 + 8 * 16), activations)
-    assert not convolved.problems() and mcan.Options(**small, cnn_channels=[4]).problems()
-    assert mcan.Options(**small | {"heads": 3}).problems() == ["hidden_dim=8 is not a multiple of heads=3"]
+def test_options_that_cannot_be_together_are_told():
+    assert not mcan.Options(cnn_channels=[4, 8, 16], cnn_strides=[1, 2, 2]).problems()
+    assert mcan.Options(cnn_channels=[4]).problems()
+    assert mcan.Options(hidden_dim=8, heads=3).problems() == ["hidden_dim=8 is not a multiple of heads=3"]
