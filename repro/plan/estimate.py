@@ -1,21 +1,18 @@
 """Estimate the cost of a plan before any data are read: the number of cells, how many are done, and the hours.
 
 A cell counts as done if the store has a finished cell with the same configuration and recipe; the content of the data
-is compared only when the cell runs. Hours are taken from finished cells with the same task, profile, device, data,
-model and training. If there are none, they are taken from finished cells with the same task, profile and device, in
-proportion to the number of epochs. If there are none of these either, hours are assumed (the caller's hours per epoch,
-or else `ASSUMED_HOURS`), and the text says so.
+is compared only when the cell runs. Hours are assumed (the caller's hours per epoch, or else `ASSUMED_HOURS`), and the
+text says so.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from repro.identity import asked_id, digest, family, scoring
+from repro.identity import asked_id, family, scoring
 from repro.plan import Wanted
 from repro.store import Entry, Store, records
 
@@ -83,11 +80,8 @@ def estimate(wanted: Iterable[tuple[str, Wanted]], store: Store, rates: Mapping[
         rates: assumed hours per epoch on one GPU with the profile `paper`, by the name of the data set or task.
     """
     slots = list(wanted)
-    tasks = {w.config["task"]["name"] for _, w in slots}
-    known = records.read(store, lambda task, mapping, _: task in tasks, check=False).records
     folders = {(w.config["task"]["name"], w.config["mapping"]["name"]) for _, w in slots}
-    finished = _finished(r for r in known if (r.config["task"]["name"], r.config["mapping"]["name"]) in folders)
-    seconds = _seconds(known)
+    finished = _finished(records.read(store, lambda *path: path[:2] in folders, check=False).records)
     made = Estimate(workers=slots[0][1].config["runtime"]["workers"])
     cells: dict[tuple[str, str], tuple[str, Wanted, set[str]]] = {}
     for label, w in slots:
@@ -101,7 +95,7 @@ def estimate(wanted: Iterable[tuple[str, Wanted]], store: Store, rates: Mapping[
         if tests <= finished.get(key, set()) and key in finished:
             share.done += 1
             continue
-        hours, source = _hours(w.config, seconds, rates or {})
+        hours, source = _hours(w.config, rates or {})
         made.sources[source] = made.sources.get(source, 0) + 1
         share.hours += hours
         if w.config["runtime"]["device"] == "cuda" or w.config["profile"]["name"] == "paper":  # `paper` is for GPUs
@@ -118,45 +112,16 @@ def _finished(known: Iterable[records.Record]) -> dict[tuple[str, str], set[str]
     return found
 
 
-def _seconds(known: Iterable[records.Record]) -> dict[tuple, list[float]]:
-    """Times of finished cells: seconds per cell by setting, and seconds per epoch by task, profile and device."""
-    found: dict[tuple, list[float]] = {}
-    for r in known:
-        if r.seconds > 0:
-            common, setting = _keys(r.config)
-            found.setdefault(common, []).append(r.seconds / _epochs(r.config))
-            found.setdefault(setting, []).append(r.seconds)
-    return found
-
-
-def _hours(
-    config: Mapping[str, Any], seconds: Mapping[tuple, list[float]], rates: Mapping[str, float]
-) -> tuple[float, str]:
-    """The estimated hours of a cell, and the source of the estimate as text."""
-    common, setting = _keys(config)
-    task, profile, device = common
-    where = f"of {task}, profile {profile}, on {device}"
-    for key, how, epochs in ((setting, "of the same setting", 1), (common, "by the epoch", _epochs(config))):
-        if found := seconds.get(key):
-            mean = statistics.fmean(found) * epochs
-            return mean / 3600, f"{mean:,.1f} s each, mean of {len(found)} finished cells ({how}) {where}"
-    if profile == "paper" and (name := next((n for n in (config["data"]["name"], task) if n in rates), "")):
-        told = (
-            f"assumed, {rates[name]:.2g} hours an epoch of {name} on one GPU, not measured: take it as a matter of two"
-        )
-        return rates[name] * _epochs(config), told
+def _hours(config: Mapping[str, Any], rates: Mapping[str, float]) -> tuple[float, str]:
+    """The assumed hours of a cell, and the source of the number as text."""
+    profile = config["profile"]["name"]
+    if profile == "paper" and (
+        name := next((n for n in (config["data"]["name"], config["task"]["name"]) if n in rates), "")
+    ):
+        epochs = int((config.get("train") or {}).get("max_epochs") or 1)
+        return rates[name] * epochs, f"assumed, {rates[name]:.2g} hours an epoch of {name} on one GPU"
     hours = ASSUMED_HOURS.get(profile, 1.0)
-    return hours, f"assumed, {hours:g} hours each: the store has no finished cell {where}"
-
-
-def _keys(config: Mapping[str, Any]) -> tuple[tuple, tuple]:
-    """The keys of `_seconds`: for the seconds per epoch, and for the seconds per cell of a setting."""
-    common = (config["task"]["name"], config["profile"]["name"], config["runtime"]["device"])
-    return common, (*common, digest([config.get(k) for k in ("data", "model", "train")]))
-
-
-def _epochs(config: Mapping[str, Any]) -> int:
-    return int((config.get("train") or {}).get("max_epochs") or 1)
+    return hours, f"assumed, {hours:g} hours each with the profile {profile}"
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Plans before any data: what counts as done, where hours come from."""
+"""Plans before any data: what counts as done, and the assumed hours of the rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from repro import cell as cells
 from repro import plan as plans
-from repro.files import read_json, write_json
 from repro.plan import estimate as estimates
 
 
@@ -24,12 +23,8 @@ def estimate(experiment, tools, store, monkeypatch):
     return make
 
 
-def run(config, store, seconds, tests=()):
-    """A finished cell that took so long."""
-    cell = cells.prepare(config, "fake_family", tests)
-    assert cells.run(cell, store).state == "done"
-    path = cell.entry(store).path("metrics.json")
-    write_json(path, read_json(path) | {"seconds": seconds})
+def run(config, store):
+    assert cells.run(cells.prepare(config, "fake_family"), store).state == "done"
 
 
 def test_nothing_is_known(estimate):
@@ -47,27 +42,32 @@ def test_a_cell_of_your_own_profile_is_assumed_to_take_an_hour(estimate, monkeyp
     assert told.total.hours == pytest.approx(16) and "assumed, 1 hours each" in told.text("A plan")
 
 
-def test_done_by_configuration_and_hours_of_earlier_cells(experiment, tools, store, estimate, monkeypatch):
+def test_done_by_configuration(experiment, tools, store, estimate, monkeypatch):
     one = experiment()
     (slots,) = plans.outline([one], tools)
     monkeypatch.undo()
-    run(slots[0].config, store, 7200.0)
+    run(slots[0].config, store)
     monkeypatch.setattr(fake_family, "prepare", lambda *_: pytest.fail("a plan looks at no data"))
     told = estimate()
     assert told.total.done == 1 and told.shares["A"].done == 1 and told.shares["B"].done == 0
-    assert told.total.hours == pytest.approx(15 * 2, rel=1e-3)  # beside the seconds that scoring took
-    assert "mean of 1 finished cells" in told.text("A plan")
-    # other data, or an evaluation that is missing: not done; twice the epochs: twice the hours
+    assert told.total.hours == pytest.approx(15 * 0.05)
+    # other data, or an evaluation that is missing: not done
     assert estimate(["data.content=b"]).total.done == 0
     assert estimate(change=lambda page: page["columns"]["a"].update(evaluate=["duc"])).total.done == 0
-    longer = estimate(["train.max_epochs=2"])
-    assert longer.total.hours == pytest.approx(16 * 4, rel=1e-3) and any("by the epoch" in s for s in longer.sources)
+
+
+def test_the_hours_of_a_paper_profile_are_by_the_epoch(experiment, tools, store):
+    (slots,) = plans.outline([experiment(profile="paper")], tools, ["train.max_epochs=2"])
+    data = slots[0].config["data"]["name"]
+    told = estimates.estimate([("x", w) for w in slots], store, {data: 0.5})
+    assert told.total.hours == pytest.approx(told.total.cells * 2 * 0.5)
+    assert told.sources == {f"assumed, 0.5 hours an epoch of {data} on one GPU": told.total.cells}
 
 
 def test_another_recipe_is_not_done(experiment, tools, store, estimate, monkeypatch):
     (slots,) = plans.outline([experiment()], tools)
     monkeypatch.undo()
-    run(slots[0].config, store, 9.0)
+    run(slots[0].config, store)
     monkeypatch.setattr(fake_family, "RECIPE", (2, 1))
     assert estimate().total.done == 0
 
