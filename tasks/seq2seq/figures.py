@@ -8,8 +8,6 @@ the density's mass per word is drawn, so that words outside its support are grey
 
 from __future__ import annotations
 
-import json
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from repro.report.heat import runs
+from repro.report.placed import drawing, grid, write_numbers
 
 TYPICAL = 11  # source tokens; stored sentences closest to this length are drawn first
 EQUAL = 1e-6
 ACROSS = 4  # panels per line
-GREY, COLOUR = "#dddddd", (8 / 255, 81 / 255, 156 / 255)
 
 
 @dataclass
@@ -92,63 +90,34 @@ def clusters(weights: np.ndarray) -> list[list[int]]:
 
 def draw(examples: Sequence[Example], files: Sequence[Path], caption: str) -> None:
     """Draw the panels of each sentence, at most ACROSS per line, and save .svg, .png or .pdf files."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    matplotlib.rcParams.update(
-        {"svg.fonttype": "none", "svg.hashsalt": caption}
-    )  # keep text as text; the same numbers give the same file
     lines = [(e.source, e.panels[i : i + ACROSS]) for e in examples for i in range(0, len(e.panels), ACROSS)]
     columns = max(len(panels) for _, panels in lines)
     longest = max(len(source) for source, _ in lines)
     heights = [0.24 * max(len(p.output) for p in panels) + 1.5 for _, panels in lines]
-    figure, axes = plt.subplots(
-        len(lines), columns, figsize=(columns * (0.24 * longest + 1.3), sum(heights) + 0.4), squeeze=False,
-        layout="constrained", height_ratios=heights,
-    )  # fmt: skip
-    for line, (source, panels) in zip(axes, lines):
-        for axis, panel in zip(line, panels):
-            _panel(axis, source, panel)
-        for axis in line[len(panels) :]:
-            axis.axis("off")
-    figure.supxlabel(textwrap.fill(caption, int(figure.get_figwidth() * 17)), fontsize=7)
-    for file in files:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(file, dpi=130, metadata={"Date": None} if file.suffix == ".svg" else None)
-    plt.close(figure)
+    size = columns * (0.24 * longest + 1.3), sum(heights) + 0.4
+    with drawing(len(lines), columns, size, files, caption, height_ratios=heights) as axes:
+        for line, (source, panels) in zip(axes, lines):
+            for axis, panel in zip(line, panels):
+                _panel(axis, source, panel)
+            for axis in line[len(panels) :]:
+                axis.axis("off")
 
 
 def _panel(axis: Any, source: Sequence[str], panel: Panel) -> None:
-    from matplotlib.patches import Rectangle
-
+    merged = ((t, *run, float(row[run[0]])) for t, row in enumerate(panel.drawn) for run in runs(row))
+    grid(axis, merged, panel.output, source)
     for t, weights in enumerate(panel.drawn):
-        for start, end in runs(weights):
-            value = float(weights[start])
-            fill: Any = GREY if value == 0 else (*COLOUR, 0.08 + 0.92 * min(1.0, value))
-            axis.add_patch(Rectangle((start, t), end - start, 1, facecolor=fill, edgecolor="white", linewidth=0.6))
         if (panel.mapping if isinstance(panel.mapping, str) else panel.mapping[t]) == "oscarmax":
             at = [i for group in clusters(weights) for i in group]
             axis.plot([i + 0.5 for i in at], [t + 0.5] * len(at), "o", color="black", markersize=2)
-    axis.set(xlim=(0, len(source)), ylim=(len(panel.output), 0), aspect="equal")
-    axis.set_xticks(
-        [i + 0.5 for i in range(len(source))], source, rotation=60, ha="left", rotation_mode="anchor", fontsize=7
-    )
-    axis.set_yticks([t + 0.5 for t in range(len(panel.output))], panel.output, fontsize=7)
-    axis.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
     axis.set_title(panel.label, fontsize=8)
 
 
 def write_data(examples: Sequence[Example], file: Path, caption: str) -> None:
     """Write the plotted data as JSON, including the attention behind each panel."""
-    told = [
+    write_numbers(file, caption, [
         {"sentence": e.name, "source": list(e.source), "reference": e.reference, "rows": [
             {"label": p.label, "mapping": p.mapping, "output": list(p.output)}
             | {what: np.round(values.astype(float), 6).tolist() for what, values in p.attention.items()} for p in e.panels
         ]} for e in examples
-    ]  # fmt: skip
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(
-        json.dumps({"about": caption, "examples": told}, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
-    )
+    ])  # fmt: skip

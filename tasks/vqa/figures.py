@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from repro.report.placed import drawing
 from sparse_attention.mappings.continuous import MultivariateBetaGaussian
 from tasks.config.models import mappings_at
 from tasks.data import DataUnavailable
@@ -104,31 +105,19 @@ def draw(
         files: .png, .svg or .pdf files to write.
         caption: text below the figure.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     width, height = 1 + len(panels), len(questions)
-    figure, axes = plt.subplots(
-        height, width, figsize=(2.3 * width, 2.75 * height + 0.2), squeeze=False, layout="constrained"
-    )
-    for line, question in zip(axes, questions):
-        record = panels[0].records[question]
-        pixels = picture(record["image"])
-        line[0].imshow(pixels, extent=(0, 1, 1, 0), interpolation="nearest")
-        line[0].set_title(f"{record['source']}\n{' / '.join(record['references'][:2])}", fontsize=8)
-        for axis, panel in zip(line[1:], panels):
-            _panel(axis, panel, question, pixels)
-            verdict = "right" if panel.right(question) else "wrong"
-            axis.set_title(f"{panel.label}\n{panel.records[question]['output']} ({verdict})", fontsize=8)
-        for axis in line:
-            axis.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
-    figure.supxlabel(caption, fontsize=7)
-    for file in files:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(file, dpi=130)
-    plt.close(figure)
+    with drawing(height, width, (2.3 * width, 2.75 * height + 0.2), files, caption) as axes:
+        for line, question in zip(axes, questions):
+            record = panels[0].records[question]
+            pixels = picture(record["image"])
+            line[0].imshow(pixels, extent=(0, 1, 1, 0), interpolation="nearest")
+            line[0].set_title(f"{record['source']}\n{' / '.join(record['references'][:2])}", fontsize=8)
+            for axis, panel in zip(line[1:], panels):
+                _panel(axis, panel, question, pixels)
+                verdict = "right" if panel.right(question) else "wrong"
+                axis.set_title(f"{panel.label}\n{panel.records[question]['output']} ({verdict})", fontsize=8)
+            for axis in line:
+                axis.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
     return list(files)
 
 
