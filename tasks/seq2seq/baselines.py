@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix, diags
 
 from repro.files import broken_seal, sealed
 from tasks.data.files import publish_file
@@ -85,39 +84,19 @@ def nearest_neighbours(
 ) -> tuple[np.ndarray, np.ndarray]:
     """For each query, the index of the most similar text (the first one if tied) and the similarity.
 
-    Similarity is the cosine of word counts weighted by log((1 + n) / (1 + df)) + 1, where n is the number of texts and
-    df the number of texts that contain the word.
+    Similarity is the cosine of scikit-learn's tf-idf: word counts times log((1 + n) / (1 + df)) + 1, where n is the
+    number of texts and df the number of texts that contain the word.
     """
-    index: dict[str, int] = {}
-    for words in texts:
-        for word in words:
-            index.setdefault(word, len(index))
-    counts = _counts(texts, index)
-    documents = np.bincount(counts.indices, minlength=len(index))
-    weights = np.log((1 + len(texts)) / (1 + documents)) + 1
-    known = _unit_rows(counts.multiply(weights)).T.tocsr()
-    asked = _unit_rows(_counts(queries, index).multiply(weights))
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    tfidf = TfidfVectorizer(analyzer=list)
+    known = tfidf.fit_transform(texts).T.tocsr()
+    asked = tfidf.transform(queries)
     best, similarity = np.zeros(len(queries), dtype=np.int64), np.zeros(len(queries))
     for start in range(0, len(queries), BLOCK):
         cosines = (asked[start : start + BLOCK] @ known).toarray()  # [BLOCK, texts]
         best[start : start + BLOCK], similarity[start : start + BLOCK] = cosines.argmax(1), cosines.max(1)
     return best, similarity
-
-
-def _counts(texts: Sequence[Sequence[str]], index: Mapping[str, int]) -> csr_matrix:
-    """Word counts [texts, words]; words that are not in `index` are ignored."""
-    rows, columns = [], []
-    for row, words in enumerate(texts):
-        found = [index[word] for word in words if word in index]
-        columns += found
-        rows += [row] * len(found)
-    return csr_matrix((np.ones(len(rows), dtype=np.float32), (rows, columns)), shape=(len(texts), len(index)))
-
-
-def _unit_rows(matrix: csr_matrix) -> csr_matrix:
-    """Divide each row by its Euclidean norm; empty rows stay empty."""
-    lengths = np.sqrt(np.asarray(matrix.multiply(matrix).sum(1)).ravel())
-    return diags(1 / np.where(lengths > 0, lengths, 1)) @ matrix.tocsr()
 
 
 def most_central(candidates: Sequence[str], dev: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Trivial systems: against rouge-score, scikit-learn's tf-idf, and by hand."""
+"""Trivial systems: against rouge-score, and by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import random
 import numpy as np
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
-from sklearn.feature_extraction.text import TfidfVectorizer
 
 from repro.files import sealed
 from tasks.config.options import read
@@ -45,14 +44,18 @@ def test_the_central_target_has_the_largest_mean_f1_by_rouge_score():
     assert most_central(candidates, dev) == candidates[int(np.argmax(means))]
 
 
-def test_neighbours_are_those_of_scikit_learn():
-    known, asked = texts(200, 1), [*texts(70, 2), "nothing known", ""]
-    tfidf = TfidfVectorizer(token_pattern=None, tokenizer=str.split, lowercase=False)
-    cosines = (tfidf.fit_transform(known) @ tfidf.transform(asked).T).toarray().T
-    best, similarity = nearest_neighbours([t.split() for t in known], [t.split() for t in asked])
-    np.testing.assert_allclose(similarity, cosines.max(1), atol=1e-6)
-    np.testing.assert_allclose(cosines[range(len(asked)), best], cosines.max(1), atol=1e-6)
-    assert best[-1] == 0 == similarity[-1]
+def test_neighbours_by_hand():
+    """Of 3 texts, `a` is in 2 and `b` and `c` are in 1: they weigh log(4 / 3) + 1 and log(4 / 2) + 1."""
+    common, rare = np.log(4 / 3) + 1, np.log(2) + 1
+    texts = [["a", "a", "b"], ["a"], ["c"]]
+    best, similarity = nearest_neighbours(texts, [["b", "unknown"], ["a", "c"], ["unknown"], []])
+    assert best.tolist() == [0, 2, 0, 0]
+    expected = [rare / np.hypot(2 * common, rare), rare / np.hypot(common, rare), 0, 0]
+    np.testing.assert_allclose(similarity, expected, rtol=1e-12)
+    copies = [["c", "d"], ["a", "b"], ["b", "a"]]
+    assert nearest_neighbours(copies, [["a", "b"]])[0].tolist() == [1]  # of equal texts the first
+    many = [[str(i)] for i in range(200)]
+    assert nearest_neighbours(many, many)[0].tolist() == list(range(200))  # more queries than one block
 
 
 def test_baselines_by_hand(encoded):
