@@ -18,7 +18,7 @@ from repro.files import write_atomic
 from repro.plan import Plan
 from repro.plan.experiment import Show
 from repro.report import cells as states
-from repro.report.data import Line, Part, lines_of, link, overview, part, predictions_of, styles, table_view
+from repro.report.data import Line, Part, lines_of, link, part, predictions_of, styles, table_view
 from repro.report.placed import placed
 from repro.store import Store
 from repro.store.records import of_cells
@@ -59,8 +59,7 @@ def write(
     ]
     page = template.render(
         title=" · ".join(t.title for t in built), experiments=sections, palette=palette,
-        deviations=_deviations(built), best=BEST, overview=overview(built, [s["anchor"] for s in sections], palette),
-        provenance=part(states.provenance, made, store), written=time.strftime("%Y-%m-%d %H:%M %Z"),
+        deviations=_deviations(built), best=BEST, provenance=part(states.provenance, made, store), written=time.strftime("%Y-%m-%d %H:%M %Z"),
     )  # fmt: skip
     write_atomic(path, page.encode("utf-8", "replace"))
     return path

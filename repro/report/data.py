@@ -1,4 +1,4 @@
-"""The data of a report, read from the store: selected cells, predictions, an overview.
+"""The data of a report, read from the store: selected cells and predictions.
 
 This module makes plain data for the template and draws nothing. If a part is missing, `Missing` is raised with a
 message for the reader. `part` turns this error, and any other, into a note, so that a broken file costs only one
@@ -20,7 +20,7 @@ from repro.identity import Found
 from repro.plan.experiment import Column
 from repro.protocol import Metric, metric_of
 from repro.store import Damaged
-from repro.tables.blocks import Block, Table, best_of, rank_agreement
+from repro.tables.blocks import Block, Table, best_of
 
 LONGEST_TEXT = 700  # maximum number of characters shown of a source or reference
 
@@ -115,26 +115,3 @@ def predictions_of(lines: Sequence[Line], split: str) -> list[dict[int, dict[str
 
 def clip(text: str) -> str:
     return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1].rstrip() + "…"
-
-
-def overview(built: Sequence[Table], anchors: Sequence[str], palette: Mapping[str, int]) -> list[dict[str, Any]]:
-    """The overview of all tables on one screen: one line for each column of an experiment.
-
-    A line has the table and its anchor, the score's name, the `Value` and verdict for each label of the palette, and
-    the rank agreement.
-    """
-    lines = []
-    for table, anchor in zip(built, anchors):
-        for c, block in enumerate(table.blocks):
-            rows = {row.label: row for row in block.rows if not row.baseline and row.values}
-            cells = []
-            for label in palette:
-                row = rows.get(label)
-                verdict = next((v for v in row.verdicts if v), None) if row else None
-                cells.append((row.values[0] if row else None, verdict.word if verdict and verdict.comparable else ""))
-            lines.append({
-                "anchor": f"{anchor}c{c}", "table": table.name, "label": block.label, "unavailable": block.unavailable,
-                "score": block.headers[0] if block.headers else "", "cells": cells,
-                "agreement": rank_agreement(block, 0) if block.against else None,
-            })  # fmt: skip
-    return lines

@@ -151,16 +151,6 @@ def test_a_deviation_of_two_tables_is_said_once(tmp_path):
     assert f'only one <span class="dim">({built[0].title})</span>' in text, "of which table"
 
 
-def test_several_tables_have_an_overview(tmp_path):
-    made = Made(tmp_path, seeds=(1, 2, 3))
-    built = [tables.build(made.plan, made.store, made.records) for _ in range(2)]
-    text = report.write(built, [made.plan] * 2, made.store, tmp_path / "r.html").read_text()
-    page = Page(text)
-    lines = [r for r in page.rows if r and r[0].startswith("column & one made_up")]
-    assert [line[1:] for line in lines] == [["R-1", "+1.00 (3)", "32.00", "33.00", "34.00"]] * 2
-    assert 'id="overview"' not in made.write(), "one table is its own overview"
-
-
 def test_backticks_are_code_and_still_escaped(tmp_path):
     made = Made(tmp_path)
     built = tables.build(made.plan, made.store, made.records)

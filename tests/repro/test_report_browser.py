@@ -102,11 +102,6 @@ def test_the_findings_and_the_picture_come_first_on_a_telephone(browser, page):
     assert left >= 0 and right <= PHONE and below < browser.ask(box.format("#e1c0 ~ .wide"))[2]
 
 
-def test_the_overview_fits_one_screen(browser, page):
-    browser.open(page, DESK)
-    assert browser.ask("document.querySelector('#overview').getBoundingClientRect().height") < 900
-
-
 def test_a_click_sorts_a_table(browser, page):
     browser.open(page, DESK)
     column = "[...document.querySelector('table.results.sortable').tBodies[0].rows].map(r => r.cells[2].dataset.key)"
