@@ -141,7 +141,7 @@ def speeds(device: str, toy: bool, folder: Path) -> list[dict[str, Any]]:
         }
         path = throughput.encode(configs["softmax"])
         encoded = open_encoded(path)
-        ours = {m: throughput.training(c, path, folder) for m, c in configs.items()}
+        ours = {m: throughput.Updates(c, path, folder) for m, c in configs.items()}
         plain = throughput.PlainTraining(configs["softmax"], encoded, ours["softmax"])
         block = 1 if toy else throughput.READ_EVERY
         ratios, seconds = throughput.turns({**ours, throughput.PLAIN: plain}, 2 if toy else 10, device, block)

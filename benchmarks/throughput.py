@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -36,9 +36,6 @@ from tasks.seq2seq.decode import padded
 from tasks.seq2seq.encode import Encoded, open_encoded
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import beam_search
-
-if TYPE_CHECKING:
-    from tasks.fairseq_plugin.updates import Updates
 
 MODELS = {
     "LSTM 128": ("model=lstm_demo",),
@@ -124,11 +121,28 @@ def encode(config: Mapping[str, Any]) -> Path:
     return Path(importlib.import_module(module_of(config)).prepare(config, NullProgress()).folder)
 
 
-def training(config: dict[str, Any], encoded: Path, folder: Path) -> Updates:
-    """Our training as a callable; each call makes one update."""
-    from tasks.fairseq_plugin.updates import Updates
+class Updates:
+    """Our training of a translation model; each call makes one update.
 
-    return Updates(config, encoded, folder, READ_EVERY)
+    The updates cycle through the batches of the first epoch. Every READ_EVERY-th call also reads the logged values.
+    """
+
+    def __init__(self, config: dict[str, Any], encoded: Path, folder: Path) -> None:
+        from tasks.fairseq_plugin.job import Job
+        from tasks.fairseq_plugin.loop import Training
+        from tasks.fairseq_plugin.processes import Telling
+
+        self.training = Training(Job("seq2seq", config, encoded, folder, 1), Telling())
+        self.samples = itertools.chain.from_iterable(self.training.train.updates() for _ in itertools.count())
+        self.rows: Sequence[Sequence[int]] = self.training.train.order(1)  # the example indices of each batch
+        self.net: nn.Module = self.training.trainer.model.net
+        self.updates = 0
+
+    def __call__(self) -> None:
+        self.training.update(next(self.samples))
+        self.updates += 1
+        if self.updates % READ_EVERY == 0:
+            self.training.read()
 
 
 class PlainSoftmax(nn.Module):
@@ -263,7 +277,7 @@ def measure(
     path = encode(configs["softmax"])
     encoded = open_encoded(path)
     told(f"{model}: {len(configs)} mappings, {encoded.sizes[1]} words")
-    ours = {m: training(c, path, folder) for m, c in configs.items()}
+    ours = {m: Updates(c, path, folder) for m, c in configs.items()}
     plain = PlainTraining(configs["softmax"], encoded, ours["softmax"])
     block = READ_EVERY if torch.device(device).type == "cuda" else 1
     ratios, seconds = turns({**ours, PLAIN: plain}, count, device, block)

@@ -36,7 +36,7 @@ def test_the_plain_loops_do_what_ours_do(model, tmp_path):
     config = throughput.configuration(TINY[model], "softmax", SIZES, tmp_path, "cpu")
     path = throughput.encode(config)
     encoded = open_encoded(path)
-    ours = throughput.training(config, path, tmp_path)
+    ours = throughput.Updates(config, path, tmp_path)
     plain = throughput.PlainTraining(config, encoded, ours)
     losses = []
     ours.training.read = lambda: losses.extend(one.log["loss"] for one in ours.training.trainer.read())
