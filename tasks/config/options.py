@@ -31,6 +31,7 @@ Options = TypeVar("Options")
 REQUIRED = object()
 LONGEST = 4000  # most characters in a text, and most items in a list
 LARGEST, WIDEST = 2**31 - 1, 1e15  # largest whole number and largest number of any option
+ENVIRONMENT = re.compile(r"\$\{oc\.env:\w+,(.*)\}")  # a value from the environment, and its default
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -60,8 +61,9 @@ class Kind:
 def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
     """Class decorator, below @dataclass, that takes the defaults of the class's own fields from `configs/<file>.yaml`.
 
-    So a default is written only once, in the file that people read and copy. A field that is missing from the file, or
-    whose value there refers to another value (`${...}`), has no default and must be set.
+    So a default is written only once, in the file that people read and copy. The default of `${oc.env:NAME,VALUE}` is
+    VALUE. A field that is missing from the file, or whose value there refers to another option (`${...}`), has only a
+    default of its own, if any.
 
     Args:
         keys: path of the values inside the file, starting at the top level.
@@ -72,11 +74,14 @@ def stated(file: str, *keys: str) -> Callable[[type[Options]], type[Options]]:
         for key in keys:
             values = values[key]
         for name in cls.__annotations__:
+            value = values.get(name, REQUIRED)
+            if isinstance(value, str) and (found := ENVIRONMENT.fullmatch(value)):
+                value = yaml.load(found[1], _Loader)
+            if value is REQUIRED or (isinstance(value, str) and value.startswith("${")):
+                continue
             if getattr(cls, name).default is not REQUIRED:
                 raise TypeError(f"{cls.__name__}.{name} has a default; configs/{file}.yaml states it")
-            value = values.get(name, REQUIRED)
-            if not (isinstance(value, str) and value.startswith("${")):
-                setattr(cls, name, _field(value, getattr(cls, name).metadata["kind"]))
+            setattr(cls, name, _field(value, getattr(cls, name).metadata["kind"]))
         return cls
 
     return decorate
@@ -222,15 +227,15 @@ def record(default: Any, help: str = "") -> Any:
     return _field(default, Kind(dict, read, help))
 
 
-def node(cls: type, default: Any = None) -> Any:
-    """Nested options of the class `cls`. If no default is given, the defaults of the fields of `cls` are used."""
+def node(cls: type) -> Any:
+    """Nested options of the class `cls`."""
 
     def reader(value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise ValueError(f"must be a mapping of {', '.join(f.name for f in fields(cls))}")
         return read(cls, value, "")
 
-    return _field({} if default is None else default, Kind(dict, reader, (cls.__doc__ or "").split("\n")[0]))
+    return _field(REQUIRED, Kind(dict, reader, (cls.__doc__ or "").split("\n")[0]))
 
 
 def short(value: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.config.options import integer, node
+from tasks.config.options import integer, node, stated
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, too_long
 from tasks.data.records import Labelled, first, subset, texts_of
@@ -56,12 +56,13 @@ class DataSet:
 
 
 @dataclass
+@stated("data/toy", "limits")
 class Limits:
     """Maximum number of records per split (the first ones are kept); null means all."""
 
-    train: int | None = integer(None, low=1, optional=True, help="training records")
-    dev: int | None = integer(None, low=1, optional=True, help="dev records")
-    test: int | None = integer(None, low=1, optional=True, help="test records")
+    train: int | None = integer(low=1, optional=True, help="training records")
+    dev: int | None = integer(low=1, optional=True, help="dev records")
+    test: int | None = integer(low=1, optional=True, help="test records")
 
     def of(self, split: str) -> int | None:
         return getattr(self, split)

@@ -44,7 +44,7 @@ def mirror(more: str = "") -> Any:
 
 def local(help: str) -> Any:
     """An option whose value is a file or folder of a data set, or null."""
-    return text(None, optional=True, help=help)
+    return text(optional=True, help=help)
 
 
 def mirror_files(manifest: Mapping[str, Any], mirror: str | Path | None, only: tuple[str, ...] = ()) -> dict[str, Path]:

@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from repro.cell import Cell, Found
-from tasks.config.options import number
+from tasks.config.options import number, stated
 from tasks.loggers import about
 
 
 @dataclass
+@stated("logger/tensorboard", "tensorboard")
 class Options:
     """Options for event files in a folder of the outputs."""
 
     timeout: float = number(
-        60, above=0, high=86_400, help="seconds at the start, per epoch and at the end; then without it"
+        above=0, high=86_400, help="seconds at the start, per epoch and at the end; then without it"
     )
 
 

@@ -18,7 +18,7 @@ from urllib.parse import urlparse
 
 from repro.cell import Cell, Found
 from repro.files import write_json
-from tasks.config.options import choice, number, text
+from tasks.config.options import REQUIRED, choice, number, stated, text
 from tasks.loggers import about
 
 WORST = ("loss", "ppl", "seconds")  # curves whose smallest value is kept, besides metrics for which lower is better
@@ -28,14 +28,15 @@ RECEIPT = "cell.json"  # file with the same ids next to an offline run, whose fi
 
 
 @dataclass
+@stated("logger/wandb", "wandb")
 class Options:
     """Options for one wandb run per cell."""
 
-    project: str = text("sparse-attention", help="of the account")
-    entity: str | None = text(None, optional=True, help="team or user; null: the account's own")
-    mode: str = choice("auto", "auto", "online", "offline", help="auto: online with a key, offline without")
+    project: str = text(help="of the account")
+    entity: str | None = text(optional=True, help="team or user; null: the account's own")
+    mode: str = choice(REQUIRED, "auto", "online", "offline", help="auto: online with a key, offline without")
     timeout: float = number(
-        60, above=0, high=86_400, help="seconds at the start, per epoch and at the end; then without it"
+        above=0, high=86_400, help="seconds at the start, per epoch and at the end; then without it"
     )
 
 

@@ -65,8 +65,8 @@ class Task:
     corrected: bool = flag(
         help="hinge: the form that is right for targets that are not uniform; no difference here, where they are"
     )
-    fit: dict = node(Solver, REQUIRED)
-    tune: dict = node(Tune, REQUIRED)
+    fit: dict = node(Solver)
+    tune: dict = node(Tune)
     keep_predictions: int = integer(low=0, high=1_000_000, help="test documents whose prediction is stored")
     deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.files import broken_seal, sealed
-from tasks.config.options import LARGEST, Kind, choice
+from tasks.config.options import LARGEST, REQUIRED, Kind, choice
 from tasks.data.errors import DataError
 from tasks.data.files import publish_file
 from tasks.data.progress import Progress
@@ -22,8 +22,8 @@ SIDES = ("source", "target")
 ENGLISH = {"source_lang": "en", "target_lang": "en"}
 
 
-def word_bounds(source: int | None, target: int | None, help: str) -> Any:
-    """An option that limits the number of whitespace-separated words, with null for no limit.
+def word_bounds(which: str) -> Any:
+    """An option with the `fewest` or `most` whitespace-separated words of a text, or null for no limit.
 
     Its value is {source: .., target: ..}, or one number for both.
     """
@@ -36,18 +36,17 @@ def word_bounds(source: int | None, target: int | None, help: str) -> Any:
             raise ValueError(what)
         return {side: bounds.get(side) for side in SIDES}
 
-    default = {"source": source, "target": target}
-    return dataclasses.field(default_factory=lambda: dict(default), metadata={"kind": Kind(dict, read, help)})
+    return dataclasses.field(default=REQUIRED, metadata={"kind": Kind(dict, read, f"{which} words of a text")})
 
 
 def fallback() -> Any:
     """The `fallback` option of a data set that is fetched by apt."""
-    return choice("toy", "toy", optional=True, help="generated pairs when the text is unavailable; null: an error")
+    return choice(REQUIRED, "toy", optional=True, help="generated pairs when the text is unavailable; null: an error")
 
 
-def language(default: str, *allowed: str) -> Any:
+def language(*allowed: str) -> Any:
     """An option that selects one of several languages of a data set."""
-    return choice(default, *allowed, help="language code")
+    return choice(REQUIRED, *allowed, help="language code")
 
 
 class Translated:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import stated
 from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.manifests import mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
@@ -24,11 +25,12 @@ KIND = "pairs"
 
 
 @dataclass
+@stated("data/hansards")
 class Options(Translated):
     """Only a test set, in one of two directions."""
 
-    source_lang: str = language("fr", "en", "fr")
-    target_lang: str = language("en", "en", "fr")
+    source_lang: str = language("en", "fr")
+    target_lang: str = language("en", "fr")
     mirror: str | None = mirror()
     limits: Limits = limits()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import stated
 from tasks.data.acquire import sources
 from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
 from tasks.data.manifests import local
@@ -16,11 +17,12 @@ KIND = "pairs"
 
 
 @dataclass
+@stated("data/baseline_1m_enfr")
 class Options(Translated):
     """Either translation direction, with the archive's generic test set."""
 
-    source_lang: str = language("fr", "en", "fr")
-    target_lang: str = language("en", "en", "fr")
+    source_lang: str = language("en", "fr")
+    target_lang: str = language("en", "fr")
     path: str | None = local("folder of the unpacked archive; null: where scripts/data.py fetch puts it")
     limits: Limits = limits()
 

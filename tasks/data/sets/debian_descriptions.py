@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.config.options import stated
 from tasks.data.acquire.apt import PrivateApt
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, fingerprint, limits, make
 from tasks.data.errors import DataUnavailable
@@ -32,11 +33,12 @@ _EMPTY_PARAGRAPH = re.compile(
 
 
 @dataclass
+@stated("data/debian_descriptions")
 class Options(Bounded):
     """About 36,000 pairs; paragraphs have at least ten words."""
 
-    min_words: dict = word_bounds(10, 1, "fewest words of a text")
-    max_words: dict = word_bounds(1000, 100, "most words of a text")
+    min_words: dict = word_bounds("fewest")
+    max_words: dict = word_bounds("most")
     fallback: str | None = fallback()
     limits: Limits = limits()
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import integer
+from tasks.config.options import integer, stated
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.progress import Progress
 from tasks.data.records import Example
@@ -36,10 +36,11 @@ PROGRAMS = (
 
 
 @dataclass
+@stated("data/debian_pairs")
 class Options:
     """12,000 train, 1,000 dev and 1,000 test examples, or as many as `limits` allows; classes are equally frequent."""
 
-    packages: int = integer(4, low=2, high=len(ORDINALS), help="synopses in the first text")
+    packages: int = integer(low=2, high=len(ORDINALS), help="synopses in the first text")
     limits: Limits = limits()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import choice, integer, listing, number
+from tasks.config.options import REQUIRED, choice, integer, listing, number, stated
 from tasks.data.acquire.pip import fetch_wheel
 from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.images import Files, ImageInput, path_key
@@ -16,12 +16,13 @@ KIND = "questions"
 
 
 @dataclass
+@stated("data/easy_vqa")
 class Options:
     """Questions about one shape, with 13 answers. Dev consists of held-out training images."""
 
-    input: str = choice("pixels", "pixels", "none", help="pixels: a CNN of the model reads them; none: questions alone")
-    image_size: list = listing([64, 64], integer(low=1), length=2, help="height and width that pixels are resized to")
-    dev_share: float = number(0.05, above=0, below=1, help="share of the training images whose questions are dev")
+    input: str = choice(REQUIRED, "pixels", "none", help="pixels: a CNN of the model reads them; none: questions alone")
+    image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
+    dev_share: float = number(above=0, below=1, help="share of the training images whose questions are dev")
     limits: Limits = limits()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.config.options import listing, text
+from tasks.config.options import REQUIRED, listing, stated, text
 from tasks.data.dataset import SPLITS, DataSet, Manifest, fingerprint
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
@@ -23,11 +23,14 @@ Arrays = tuple[np.ndarray, np.ndarray]  # features [n, d], labels bool [n, K]
 
 
 @dataclass
+@stated("data/features")
 class Options:
     """Columns of 0 and 1 are labels, all others are features; in svmlight, the words before the features are labels."""
 
     path: str | None = local("folder with files for train and test, or one file to split")
-    label: list = listing([], text(), help="names of the labels; []: svmlight only, those of the training documents")
+    label: list = listing(
+        REQUIRED, text(), help="names of the labels; []: svmlight only, those of the training documents"
+    )
 
     def problems(self) -> list[str]:
         if len(set(self.label)) == len(self.label) != 1:

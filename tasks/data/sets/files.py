@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import text
+from tasks.config.options import stated, text
 from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
@@ -27,14 +27,15 @@ LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{1,8})*")
 
 
 @dataclass
+@stated("data/files")
 class Options(Translated):
     """Names of the two sides; if both languages are the same, the sides are named source and target."""
 
     path: str | None = local("folder with files for train, dev and test, or one file to split")
-    source_lang: str = text("en", help="language code: the rules of Moses, and what the files or columns are called")
-    target_lang: str = text("en", help="as source_lang")
-    source: str | None = text(None, optional=True, help="what they are called instead; a tsv file then has a head line")
-    target: str | None = text(None, optional=True, help="as source")
+    source_lang: str = text(help="language code: the rules of Moses, and what the files or columns are called")
+    target_lang: str = text(help="as source_lang")
+    source: str | None = text(optional=True, help="what they are called instead; a tsv file then has a head line")
+    target: str | None = text(optional=True, help="as source")
     limits: Limits = limits()
 
     def problems(self) -> list[str]:

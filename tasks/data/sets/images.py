@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from tasks.config.options import choice, integer, listing, text
+from tasks.config.options import REQUIRED, choice, integer, listing, stated, text
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, limits, make
 from tasks.data.images import SUFFIXES, Files, ImageInput
 from tasks.data.manifests import local
@@ -22,13 +22,14 @@ HELD_OUT = {"dev and test": 0.1, "test": 0.05}  # shares of the images when one 
 
 
 @dataclass
+@stated("data/images")
 class Options:
     """Records with an image (file path relative to the folder), a question and an answer."""
 
     path: str | None = local("folder with images, and train, dev, test or one list of questions")
-    questions: str | None = text(None, optional=True, help="one list in that folder, to be split by image")
-    input: str = choice("pixels", "pixels", "none", help="pixels: a CNN of the model reads them; none: questions alone")
-    image_size: list = listing([64, 64], integer(low=1), length=2, help="height and width that pixels are resized to")
+    questions: str | None = text(optional=True, help="one list in that folder, to be split by image")
+    input: str = choice(REQUIRED, "pixels", "none", help="pixels: a CNN of the model reads them; none: questions alone")
+    image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
     limits: Limits = limits()
 
 

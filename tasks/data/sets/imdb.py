@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import integer, number
+from tasks.config.options import integer, number, stated
 from tasks.data.acquire import hub, sources
 from tasks.data.acquire.archives import reading_archive, tar_members
 from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
@@ -29,13 +29,14 @@ Reviews = Iterator[tuple[str, str, str, str]]  # split, neg or pos, name, text
 
 
 @dataclass
+@stated("data/imdb")
 class Options:
     """25,000 training and 25,000 test reviews, half of them positive; dev is a share of the training reviews."""
 
     path: str | None = local("the original archive, or its unpacked folder aclImdb")
     mirror: str | None = mirror("; path goes first")
-    dev_share: float = number(0.1, above=0, below=1, help="share of the training reviews that are dev")
-    split_seed: int = integer(42, low=0, help="of that choice, among the reviews ordered by name")
+    dev_share: float = number(above=0, below=1, help="share of the training reviews that are dev")
+    split_seed: int = integer(low=0, help="of that choice, among the reviews ordered by name")
     limits: Limits = limits()
 
 

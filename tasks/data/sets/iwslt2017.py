@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.config.options import stated
 from tasks.data.acquire import hub, sources
 from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
 from tasks.data.files import sha256_of
@@ -30,13 +31,14 @@ FILES = {  # split -> names of its files, with the pair of languages and the lan
 
 
 @dataclass
+@stated("data/iwslt2017")
 class Options(Translated, Bounded):
     """206,112 train, 888 dev (dev2010) and 8,079 test (tst2010 to tst2015) pairs for DE-EN."""
 
-    source_lang: str = language("de", *LANGUAGES)
-    target_lang: str = language("en", *LANGUAGES)
-    min_words: dict = word_bounds(None, None, "fewest words of a text")
-    max_words: dict = word_bounds(None, None, "most words of a text")
+    source_lang: str = language(*LANGUAGES)
+    target_lang: str = language(*LANGUAGES)
+    min_words: dict = word_bounds("fewest")
+    max_words: dict = word_bounds("most")
     path: str | None = local("folder of the language pair as in its archive; null: the hub")
     limits: Limits = limits()
 

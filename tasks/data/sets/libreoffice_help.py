@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
+from tasks.config.options import stated
 from tasks.data.acquire.apt import PrivateApt
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, fingerprint, limits, make
 from tasks.data.progress import Progress
@@ -28,13 +29,14 @@ _HELP_BLOCK = re.compile(r'<(p|h[1-6])\b([^>]*?)\bid="((?:par_|hd_|bm_|tit)[^"]*
 
 
 @dataclass
+@stated("data/libreoffice_help")
 class Options(Translated, Bounded):
     """About 28,000 pairs FR-EN of 4 to 60 words; both directions have the same splits."""
 
-    source_lang: str = language("fr", *HELP_LANGUAGES)
-    target_lang: str = language("en", *HELP_LANGUAGES)
-    min_words: dict = word_bounds(4, 4, "fewest words of a text")
-    max_words: dict = word_bounds(60, 60, "most words of a text")
+    source_lang: str = language(*HELP_LANGUAGES)
+    target_lang: str = language(*HELP_LANGUAGES)
+    min_words: dict = word_bounds("fewest")
+    max_words: dict = word_bounds("most")
     fallback: str | None = fallback()
     limits: Limits = limits()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import stated
 from tasks.data.acquire import sources
 from tasks.data.dataset import DataSet, Manifest
 from tasks.data.manifests import mirror, mirror_files, mirror_hashes
@@ -15,6 +16,7 @@ KIND = "features"
 
 
 @dataclass
+@stated("data/birds")
 class Options:
     """Mulan's published train and test files."""
 

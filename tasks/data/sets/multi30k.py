@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import choice
+from tasks.config.options import REQUIRED, choice, stated
 from tasks.data.acquire import hub, sources
 from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.manifests import mirror, mirror_files, mirror_hashes
@@ -20,14 +20,15 @@ TEST_SETS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2
 
 
 @dataclass
+@stated("data/multi30k")
 class Options(Translated, Bounded):
     """29,000 train, 1,014 dev and 1,000 test pairs."""
 
-    source_lang: str = language("fr", "en", "fr", "de")
-    target_lang: str = language("en", "en", "fr", "de")
-    test_set: str = choice(TEST_SETS[0], *TEST_SETS, help="which of the four test sets")
-    min_words: dict = word_bounds(None, None, "fewest words of a text")
-    max_words: dict = word_bounds(None, None, "most words of a text")
+    source_lang: str = language("en", "fr", "de")
+    target_lang: str = language("en", "fr", "de")
+    test_set: str = choice(REQUIRED, *TEST_SETS, help="which of the four test sets")
+    min_words: dict = word_bounds("fewest")
+    max_words: dict = word_bounds("most")
     mirror: str | None = mirror()
     limits: Limits = limits()
 

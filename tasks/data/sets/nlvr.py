@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import choice, integer, listing
+from tasks.config.options import REQUIRED, choice, integer, listing, stated
 from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.images import Files, ImageInput, stem_key
 from tasks.data.manifests import mirror, mirror_files, mirror_hashes
@@ -17,12 +17,13 @@ PARTS = {"train": "dev", "dev": "hidden", "test": "test"}
 
 
 @dataclass
+@stated("data/nlvr")
 class Options:
     """989 train, 985 dev and 990 test sentences: NLVR's dev split is used for training, and its hidden split as dev."""
 
     mirror: str | None = mirror()
-    input: str = choice("pixels", "pixels", "none", help="pixels: a CNN of the model reads them; none: sentences alone")
-    image_size: list = listing([25, 100], integer(low=1), length=2, help="height and width that pixels are resized to")
+    input: str = choice(REQUIRED, "pixels", "none", help="pixels: a CNN of the model reads them; none: sentences alone")
+    image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
     limits: Limits = limits()
 
 

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import stated
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, fingerprint, limits, make
 from tasks.data.manifests import mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
@@ -23,11 +24,12 @@ RECIPE = 2  # increased when the same files would give other pairs or splits
 
 
 @dataclass
+@stated("data/reuters21578")
 class Options(Bounded):
     """About 15,500 articles."""
 
-    min_words: dict = word_bounds(10, 2, "fewest words of a text")
-    max_words: dict = word_bounds(100, 30, "most words of a text")
+    min_words: dict = word_bounds("fewest")
+    max_words: dict = word_bounds("most")
     mirror: str | None = mirror()
     limits: Limits = limits()
 

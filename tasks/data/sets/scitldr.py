@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import stated
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.manifests import mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
@@ -16,11 +17,12 @@ KIND = "pairs"
 
 
 @dataclass
+@stated("data/scitldr")
 class Options(Bounded):
     """1,992 train, 619 dev and 618 test papers, in the published splits."""
 
-    min_words: dict = word_bounds(None, None, "fewest words of a text")
-    max_words: dict = word_bounds(None, None, "most words of a text")
+    min_words: dict = word_bounds("fewest")
+    max_words: dict = word_bounds("most")
     mirror: str | None = mirror()
     limits: Limits = limits()
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import stated
 from tasks.data.acquire import hub, sources
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.files import sha256_of
@@ -29,6 +30,7 @@ _STARRED = re.compile(r"\*([^*]+)\*")
 
 
 @dataclass
+@stated("data/snli")
 class Options:
     """549,367 train, 9,842 dev and 9,824 test pairs with a gold label."""
 

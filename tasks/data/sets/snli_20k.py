@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import stated
 from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.manifests import mirror, mirror_files, mirror_hashes
 from tasks.data.progress import Progress
@@ -31,6 +32,7 @@ _FUNCTION_WORDS = frozenset(
 
 
 @dataclass
+@stated("data/snli_20k")
 class Options:
     """About 20,000 train, 9,842 dev and 9,824 test pairs."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.config.options import stated
 from tasks.data.acquire import hub
 from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
 from tasks.data.manifests import local
@@ -28,6 +29,7 @@ DUC = {"test": (("input.txt",), *((f"task1_ref{k}.txt",) for k in range(4)))}
 
 
 @dataclass
+@stated("data/gigaword")
 class Options:
     """Gigaword: 3,803,957 train, 189,651 dev and 1,951 test pairs, tokenised, lower-cased, and with # for digits.
 

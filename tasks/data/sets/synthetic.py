@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.config.options import choice, integer, node
+from tasks.config.options import REQUIRED, choice, integer, node, stated
 from tasks.data.dataset import SPLITS, DataSet, Manifest
 from tasks.data.progress import Progress
 from tasks.data.read.labelled import labelled_set
@@ -35,23 +35,25 @@ SETTINGS = ("mean_labels", "label_range", "length")
 
 
 @dataclass
+@stated("data/synthetic", "sizes")
 class Sizes:
     """Number of documents in each split."""
 
-    train: int = integer(1200, low=1)
-    dev: int = integer(200, low=1)
-    test: int = integer(1000, low=1)
+    train: int = integer(low=1)
+    dev: int = integer(low=1)
+    test: int = integer(low=1)
 
 
 @dataclass
+@stated("data/synthetic")
 class Options:
     """Documents are drawn again for every seed."""
 
-    setting: str = choice("mean_labels", *SETTINGS, help="what `value` sets")
-    value: int = integer(5, help="the setting's own number: mean number of labels, its half range, words per document")
-    length: int = integer(2000, low=1, help="words per document, unless the setting varies it")
-    classes: int = integer(10, low=2, help="labels")
-    features: int = integer(10, low=1, help="different words")
+    setting: str = choice(REQUIRED, *SETTINGS, help="what `value` sets")
+    value: int = integer(help="the setting's own number: mean number of labels, its half range, words per document")
+    length: int = integer(low=1, help="words per document, unless the setting varies it")
+    classes: int = integer(low=2, help="labels")
+    features: int = integer(low=1, help="different words")
     sizes: Sizes = node(Sizes)
     seed: int = integer(1, low=0, help="of the documents")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import Kind, listing, near
+from tasks.config.options import REQUIRED, Kind, listing, near, stated
 from tasks.config.options import text as word
 from tasks.data.dataset import DataSet, Limits, Manifest, limits, make
 from tasks.data.manifests import local
@@ -22,7 +22,7 @@ KIND = "texts"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
-def columns(*default: str) -> Any:
+def columns() -> Any:
     """An option with the name of one column, or a list of one or two; the value is always a list."""
 
     def read(value: Any) -> list[str]:
@@ -33,17 +33,18 @@ def columns(*default: str) -> Any:
         return list(names)
 
     kind = Kind(list, read, "columns of texts")
-    return dataclasses.field(default_factory=lambda: list(default), metadata={"kind": kind})
+    return dataclasses.field(default=REQUIRED, metadata={"kind": kind})
 
 
 @dataclass
+@stated("data/table")
 class Options:
     """Columns of a table."""
 
     path: str | None = local("folder with files for train, dev and test, or one file to split")
-    text: list = columns("text")
-    label: str = word("label", help="column of the class")
-    classes: list = listing([], word(), help="the classes in their order; []: those of the training examples")
+    text: list = columns()
+    label: str = word(help="column of the class")
+    classes: list = listing(REQUIRED, word(), help="the classes in their order; []: those of the training examples")
     limits: Limits = limits()
 
     def problems(self) -> list[str]:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.config.options import integer
+from tasks.config.options import integer, stated
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.errors import DataError
 from tasks.data.progress import Progress
@@ -123,12 +123,13 @@ def _cumulative(weights) -> list[float]:
 
 
 @dataclass
+@stated("data/toy")
 class Options:
     """12,000 train, 500 dev and 500 test pairs, or as many as `limits` allows; no sentence is in two splits."""
 
-    min_words: int = integer(3, low=1, high=60, help="words of a source sentence")
-    max_words: int = integer(12, low=1, high=60, help="words of a source sentence")
-    seed: int = integer(1, low=0, help="of the sentences; the lexicon is always the same")
+    min_words: int = integer(low=1, high=60, help="words of a source sentence")
+    max_words: int = integer(low=1, high=60, help="words of a source sentence")
+    seed: int = integer(low=0, help="of the sentences; the lexicon is always the same")
     limits: Limits = limits()
 
     def problems(self) -> list[str]:

@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import integer
+from tasks.config.options import integer, stated
 from tasks.data.dataset import SPLITS, DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.progress import Progress
 from tasks.data.records import Example
@@ -25,10 +25,11 @@ THINGS, COLOURS = [f"thing{i}" for i in range(8)], ("red", "green", "blue")
 
 
 @dataclass
+@stated("data/toy_reviews")
 class Options:
     """600 train, 100 dev and 100 test examples, or as many as `limits` allows."""
 
-    seed: int = integer(1, low=0, help="of the texts")
+    seed: int = integer(low=0, help="of the texts")
     limits: Limits = limits()
 
 

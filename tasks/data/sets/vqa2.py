@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import choice, integer, listing, number
+from tasks.config.options import REQUIRED, choice, integer, listing, number, stated
 from tasks.data.acquire import sources
 from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.files import sha256_of
@@ -20,15 +20,14 @@ KIND = "questions"
 
 
 @dataclass
+@stated("data/vqa2")
 class Options:
     """Trained on train without dev and evaluated on val, since the challenge's test sets have no public answers."""
 
     path: str | None = local("folder with the four JSON files, the images, features/; null: what was fetched")
-    input: str = choice(
-        "features", "features", "pixels", "none", help="extracted features, a CNN on pixels, or neither"
-    )
-    image_size: list = listing([64, 64], integer(low=1), length=2, help="height and width that pixels are resized to")
-    dev_share: float = number(0.02, above=0, below=1, help="share of the training images whose questions are dev")
+    input: str = choice(REQUIRED, "features", "pixels", "none", help="extracted features, a CNN on pixels, or neither")
+    image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
+    dev_share: float = number(above=0, below=1, help="share of the training images whose questions are dev")
     limits: Limits = limits()
 
 

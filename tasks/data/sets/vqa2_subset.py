@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.config.options import choice
+from tasks.config.options import REQUIRED, choice, stated
 from tasks.data.dataset import DataSet, Limits, Manifest, Splits, limits, make
 from tasks.data.images import ImageInput
 from tasks.data.manifests import mirror, mirror_files, mirror_hashes
@@ -17,11 +17,12 @@ PARTS = {"train": "train", "dev": "valid", "test": "test"}
 
 
 @dataclass
+@stated("data/vqa2_subset")
 class Options:
     """48,061 train, 8,977 dev and 2,962 test questions with ten answers each."""
 
     mirror: str | None = mirror()
-    input: str = choice("none", "none", help="there are no images")
+    input: str = choice(REQUIRED, "none", help="there are no images")
     limits: Limits = limits()
 
 
