@@ -81,8 +81,23 @@ class Found:
         )  # fmt: skip
 
 
+class OfFamily:
+    """The seed and the family of a configuration, for a class that has a `config` and the name of the family's `module`."""
+
+    module: str
+    config: Mapping[str, Any]
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    @property
+    def family(self) -> Family:
+        return family(self.module)
+
+
 @dataclass(frozen=True)
-class Cell:
+class Cell(OfFamily):
     """A configuration that is ready to run: its data are prepared and its test sets are encoded.
 
     Attributes:
@@ -123,14 +138,6 @@ class Cell:
         """The row and column of the cell's table; an empty string for a cell that belongs to no table."""
         column = self.origin.get("heading") or self.origin.get("column")
         return ", ".join(text for text in (self.origin.get("row"), column) if text)
-
-    @property
-    def seed(self) -> int:
-        return int(self.config["seed"])
-
-    @property
-    def family(self) -> Family:
-        return family(self.module)
 
     @cached_property
     def training_id(self) -> str:

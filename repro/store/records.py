@@ -10,8 +10,7 @@ from typing import Any
 
 from repro.cell import ASKED, check_nodes, read_config
 from repro.files import StoreError, read_json, usable
-from repro.identity import Cell, Found, asked_id, computed_from, digest, family, scoring
-from repro.protocol import Family
+from repro.identity import Cell, Found, OfFamily, asked_id, computed_from, digest, scoring
 from repro.store import ASIDE, Damaged, Entry, Evaluation, Level, Store
 from repro.tables import convergence
 from repro.tables.convergence import Convergence
@@ -31,7 +30,7 @@ class Scored:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record(Found):
+class Record(Found, OfFamily):
     """A finished training with the evaluations that use the same scoring.
 
     Attributes in addition to those of `Found`:
@@ -74,14 +73,6 @@ class Record(Found):
     @property
     def converged(self) -> Convergence:
         return convergence.of(self.config, self.metrics, self.folder, self.family.METRICS, self.curve)
-
-    @property
-    def seed(self) -> int:
-        return int(self.config["seed"])
-
-    @property
-    def family(self) -> Family:
-        return family(self.module)
 
     @cached_property
     def flat(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tasks.multilabel.metrics import MEASURED
 RECIPE = (2, 1)
 METRICS = metrics_of(MEASURED)
 EVALUATION_KEYS = ("decode", "task.keep_predictions", "task.deviations")
-PRELOAD = ("tasks.multilabel.fitted", "scipy.optimize", "scipy.io.arff", "sklearn.datasets")
+PRELOAD = ("tasks.multilabel.fitted", "scipy.optimize", "sklearn.datasets")
 
 
 def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:

@@ -17,7 +17,7 @@ from repro.cell import Cell
 from repro.launch.display import Display, name
 from repro.plan import estimate
 from repro.plan.experiment import Experiment, Row
-from repro.store import Store, StoreError
+from repro.store import Store
 from repro.tables import build as tables
 from repro.tables import render
 from repro.tables.blocks import Table
@@ -29,7 +29,6 @@ from tasks.data import DataError, Progress, is_own
 from tasks.loggers import make_loggers
 
 # Errors that can occur before anything is run.
-ERRORS = (compose.ConfigError, plans.PlanError, DataError, StoreError, ValueError)
 # Estimated hours per epoch of the paper profile on one A100, by data set: FLOPs of the model's matrix products at 35 %
 # (recurrent) or 50 % (attention) of the card's fp32 peak, or 10 microseconds per kernel if that is longer. None of this
 # was measured on an A100.

@@ -6,12 +6,12 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-
-import yaml
+from typing import Any
 
 from repro.cell import read_config
 from repro.store import Entry, Store, StoreError, outputs_folder
 from repro.store.records import flatten
+from repro.tables.compare import conditions, text
 from tasks.config.compose import FAMILIES, NODES
 from tasks.config.options import near
 from tasks.config.overrides import ConfigError, refuse
@@ -88,21 +88,20 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
     if len(done) == 1 and not wanted:
         return done[0].folder
     told = {e.folder: _told(e) for e in done}
-    conditions = dict(pair.partition("=")[::2] for pair in wanted)
+    tests = conditions(dict(pair.partition("=")[::2] for pair in wanted))
     known = {key for values in told.values() for key in values}
-    for key in conditions:
+    for key in tests:
         if key not in known:
             raise NoCell(f"{what!r}: {key!r} is no key of these cells' configurations{near(key, known)}")
-    asked = {k: _written(v) for k, v in conditions.items()}
     fitting = {
-        f: values for f, values in told.items() if all(_written(values.get(k, "")) == v for k, v in asked.items())
+        f: values for f, values in told.items() if all(k in values and fits(values[k]) for k, fits in tests.items())
     }
     if len(fitting) == 1:
         return next(iter(fitting))
     among = fitting or told
-    keys = sorted(key for key in known if len({values.get(key) for values in among.values()}) > 1)
+    keys = sorted(key for key in known if len({str(values.get(key)) for values in among.values()}) > 1)
     lines = [
-        f"  {folder.name}  {','.join(f'{k}={values[k]}' for k in keys if k in values)}"
+        f"  {folder.name}  {','.join(f'{k}={text(values[k])}' for k in keys if k in values)}"
         for folder, values in list(among.items())[:LISTED]
     ]
     more = f"\n  ... and {len(among) - LISTED} more" if len(among) > LISTED else ""
@@ -110,19 +109,10 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
     raise NoCell(f"{what!r} {said}:\n" + "\n".join(lines) + more)
 
 
-def _told(entry: Entry) -> dict[str, str]:
-    """A cell's configuration as dotted key -> value, with each value written as in YAML."""
+def _told(entry: Entry) -> dict[str, Any]:
+    """A cell's configuration as dotted key -> value."""
     try:
         page = read_config(entry.folder)
     except StoreError:  # an unreadable cell matches no filter
         return {}
-    values = flatten({k: v for k, v in page.items() if k not in ASIDE})
-    return {k: yaml.safe_dump(v, default_flow_style=True).removesuffix("...\n").strip() for k, v in values.items()}
-
-
-def _written(value: str) -> str:
-    """A value as text; different spellings of a number give the same text, so that `mapping.lam=1` matches 1.0."""
-    try:
-        return repr(float(value))
-    except ValueError:
-        return value
+    return flatten({k: v for k, v in page.items() if k not in ASIDE})
