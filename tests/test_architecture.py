@@ -197,6 +197,24 @@ def test_sizes_of_files():
     assert statistics.median(code.values()) < 150
 
 
+# The most lines of Python in a room, and files that may name a mapping. A commit that raises one says why.
+LINES = {"sparse_attention": 15_500, "repro": 8_700, "tasks": 24_000, "scripts": 900, "benchmarks": 3_000}
+NAMING = 27
+
+
+def test_the_house_does_not_grow_silently():
+    lines = {
+        room: sum(len(f.read_text(encoding="utf-8").splitlines()) for f in tracked(f"{room}/*.py")) for room in LINES
+    }
+    assert {room: n for room, n in lines.items() if not 0.8 * LINES[room] < n <= LINES[room]} == {}
+    sources = [
+        f for room in (*LINES, "configs") for f in tracked(*(f"{room}/*{e}" for e in (".py", ".yaml", ".h", ".cpp")))
+    ]
+    named = [f for f in sources if "fusedmax" in f.read_text(encoding="utf-8")]
+    apart = {"experiment", "published", "claims"}  # what papers and experiments say of it
+    assert len([f for f in named if not apart & set(f.relative_to(ROOT).parts)]) <= NAMING
+
+
 HEAVY = ("fairseq", "hydra", "omegaconf", "wandb", "matplotlib", "triton", "scipy", "transformers")
 
 
