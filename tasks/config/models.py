@@ -152,6 +152,14 @@ def build(family: str, model: Mapping[str, Any], mapping: Mapping[str, Any], *gi
     return module.Model(options(family, model), *given, mappings_at(mapping, module.PLACES))
 
 
+def row_mappings() -> list[str]:
+    """Names of the mappings over rows that need only scores."""
+    import sparse_attention as sa
+
+    every = map(sa.spec, sa.names(kind="simplex"))
+    return [spec.name for spec in every if spec.over == "row" and not spec.inputs and not spec.stateful]
+
+
 def learned(model: nn.Module) -> dict[str, float]:
     """Mapping parameters learned by a model: name -> mean over places, layers and heads."""
     import torch

@@ -30,7 +30,7 @@ from sparse_attention.mappings.continuous import (
 )
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
 from tasks.classification.models._words import WordModel
-from tasks.config.models import Place, nodes_at
+from tasks.config.models import Place, nodes_at, row_mappings
 from tasks.config.options import REQUIRED, choice, flag, integer, listing, number, stated
 from tasks.data.symbols import PAD
 from tasks.layers import BiLstm, density_alpha, density_on_words
@@ -47,7 +47,8 @@ class Options:
 
     discrete: str = choice(
         REQUIRED,
-        names=lambda: ("none", *sa.names(kind="simplex")),
+        "none",
+        names=row_mappings,
         help="with a density: discrete mapping that gives it its moments and is added",
     )
     rbf: int = integer(

@@ -33,7 +33,7 @@ from sparse_attention.mappings.continuous import (
     position_weights,
 )
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
-from tasks.config.models import Place, nodes_at
+from tasks.config.models import Place, nodes_at, row_mappings
 from tasks.config.options import REQUIRED, choice, integer, listing, number, stated
 from tasks.layers import density_alpha, density_on_words
 from tasks.seq2seq.models import lstm
@@ -43,18 +43,13 @@ ON_THE_LINE = ("continuous_softmax", "continuous_sparsemax", "continuous_biweigh
 Tensors = dict[str, Tensor]
 
 
-def discrete_mappings() -> tuple[str, ...]:
-    """Allowed values of `discrete`: mappings over rows that need only scores."""
-    return tuple(name for name in sa.names(kind="simplex") if not (sa.spec(name).inputs or sa.spec(name).stateful))
-
-
 @dataclass
 @stated("model/lstm_continuous")
 class Options(lstm.Options):
     """The options of `lstm` and the regression's; N and the widths are those of the paper for translation."""
 
     discrete: str = choice(
-        REQUIRED, names=discrete_mappings, help="mapping that gives the density its moments; its context is added"
+        REQUIRED, names=row_mappings, help="mapping that gives the density its moments; its context is added"
     )
     rbf: int = integer(low=1, high=8192, help="N, Gaussian basis functions of the value regression: 30 in the paper")
     widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="their widths; N is shared equally")

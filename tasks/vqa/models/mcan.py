@@ -25,7 +25,7 @@ from sparse_attention.mappings.continuous import GaussianBasis2d
 from sparse_attention.mappings.continuous.attention2d import check_quadrature
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES
 from sparse_attention.mappings.continuous.regression import PAD_POSITIONS
-from tasks.config.models import Place, mappings_at
+from tasks.config.models import Place, mappings_at, row_mappings
 from tasks.config.options import REQUIRED, choice, integer, listing, number, stated
 from tasks.data.symbols import PAD
 from tasks.layers import Lstm, density_alpha
@@ -34,15 +34,6 @@ from tasks.vqa.models._layers import Layer, QuestionReduction, Scorer, SmallCnn
 
 PLACES = {"image": Place(over=("row", "grid", "density"))}
 NO_CNN = "model.cnn_channels and model.cnn_strides, for example [32, 64, 64] and [2, 2, 2]"
-
-
-def rows() -> list[str]:
-    """Names of the mappings over rows that need only scores."""
-    return [
-        name
-        for name in sa.names(kind="simplex")
-        if (spec := sa.spec(name)).over == "row" and not spec.inputs and not spec.stateful
-    ]
 
 
 @dataclass
@@ -58,7 +49,7 @@ class Options:
     embed_dim: int = integer(low=1, high=16384, help="of the words; that of encode.vectors where there are any")
     flat_mlp_dim: int = integer(low=1, high=16384, help="hidden units of the MLP that scores words and cells")
     flat_out_dim: int = integer(low=1, high=131_072)
-    discrete: str = choice(REQUIRED, names=rows, help="discrete mapping whose moments a density takes")
+    discrete: str = choice(REQUIRED, names=row_mappings, help="discrete mapping whose moments a density takes")
     basis_side: int = integer(low=1, high=100, help="basis functions per axis")
     basis_variance: float = number(above=0, high=100, help="their covariance is this times the identity")
     ridge: float = number(above=0, high=1e6, help="of the regression on the basis functions")

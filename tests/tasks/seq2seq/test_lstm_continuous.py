@@ -12,6 +12,7 @@ import sparse_attention as sa
 from repro import cell as cells
 from repro.store import Store
 from tasks.config import compose
+from tasks.config.models import row_mappings
 from tasks.data.symbols import PAD
 from tasks.seq2seq.models import lstm_continuous
 from tasks.seq2seq.options import Decode
@@ -173,5 +174,8 @@ def test_a_cell_trains_and_stores_the_density(prepared_cell, tiny, tmp_path, den
 
 
 def test_names_of_discrete_mappings_need_nothing_but_scores():
-    assert "softmax" in lstm_continuous.discrete_mappings()
-    assert not [n for n in lstm_continuous.discrete_mappings() if sa.spec(n).inputs or sa.spec(n).over != "row"]
+    names = set(row_mappings())
+    assert {"softmax", "sparsemax", "fusedmax"} <= names
+    for name in names:
+        assert sa.make(name)(torch.rand(2, 5)).shape == (2, 5)
+    assert not {"constrained_softmax", "fertility_softmax", "continuous_softmax", "tvmax"} & names
