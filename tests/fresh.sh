@@ -30,7 +30,7 @@ enter() { # LAYERS: mount a machine at $at/root that sees the folders LAYERS (a:
   mount --bind /dev "$at/root/dev"
   mount -t tmpfs tmpfs "$at/root/dev/shm"
   cp -L /etc/resolv.conf /etc/hosts "$at/root/etc/"
-  cp -L $CERTIFICATES "$at/root/etc/ssl/of-this-machine.crt"
+  cp -L $CERTIFICATES "$at/root/srv/trusted.crt"
   if [ -n "$CACHE" ]; then
     mkdir -p "$CACHE" "$at/root/cache"
     mount --bind "$CACHE" "$at/root/cache"
@@ -66,7 +66,7 @@ clone() { # USER: this commit, in a folder whose name has a space
 }
 
 as() { # USER COMMAND: in the checkout, with nothing of this machine's environment but its certificates
-  local trusted=/etc/ssl/of-this-machine.crt
+  local trusted=/srv/trusted.crt
   chroot "$at/root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin SSL_CERT_FILE=$trusted PIP_CERT=$trusted ${CACHE:+UV_CACHE_DIR=/cache} \
     su "$1" -c "cd '$HERE' && $2"
 }
