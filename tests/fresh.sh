@@ -159,11 +159,11 @@ without_disk() { # a disk with 2 GB, then a folder elsewhere, as the error says
   mv "$disk/checkout" "$at/root$HERE"
 }
 
-interrupted() { # Ctrl-C and kill -9, while packages are installed
+interrupted() { # Ctrl-C (which a job in the background may have inherited as ignored) and kill -9, while packages are installed
   local signal
   for signal in INT KILL; do
     rm -f "$at/root$HERE/.venv/lib/"*/site-packages/torch/version.py
-    as ann "bash -c 'set -m; make setup & until ls .venv/lib/*/site-packages/torch/version.py; do sleep 0.1; done 2>/dev/null; kill -$signal -- -\$!; wait \$!'" \
+    as ann "bash -c 'set -m; env --default-signal=INT make setup & until ls .venv/lib/*/site-packages/torch/version.py; do sleep 0.1; done 2>/dev/null; kill -$signal -- -\$!; wait \$!'" \
       >"$at/$signal.log" 2>&1 && fails "$1: make setup ended well after SIG$signal"
   done
   grep -F 'run `make setup` again' "$at/INT.log" || fails "$1: Ctrl-C says nothing"
