@@ -93,7 +93,7 @@ test-slow: setup ## the slow tests
 	@$(BIN)/python -m pytest -q -m slow $(ARGS)
 test-slurm: setup ## test a sweep with every kind of fault on a one-node Slurm, installed if possible
 	@$(BIN)/python -m pytest -q -m slurm tests/slurm $(ARGS)
-test-fresh: ## install and run on fresh Debian 12, 13 and testing (needs root and debootstrap); SUITES="trixie forky" FULL=1
+test-fresh: ## install and run on fresh Debian 12, 13 and testing, and on machines with faults (needs root and debootstrap); SUITES="trixie faults" FULL=1
 	@bash tests/fresh.sh $(SUITES)
 crash-test: setup ## kill processes, flip bits and change clocks, then compare with an undisturbed run; ARGS='--minutes 5' or --many
 	@$(RUN)/crash_test.py $(ARGS)

@@ -66,6 +66,8 @@ def build(torch: str) -> int:
     if trouble := first_trouble(torch):
         print(f"setup: {trouble}", file=sys.stderr)
         return 1
+    if slower := without_semaphores():
+        print(slower, flush=True)
     anew = not usable()
     if anew:
         print(f"creating .venv with Python {sys.version.split()[0]}", flush=True)
@@ -170,6 +172,18 @@ def first_trouble(torch: str) -> str:
         if free < need:
             smaller = "" if torch else f" (without a GPU, TORCH=cpu needs {NEEDED['cpu']}: docs/start/install.md)"
             return f"{free:.1f} GB are free in {place}, {need:.0f} are needed for {what}: make room there, or {elsewhere}{smaller}"
+    return ""
+
+
+def without_semaphores() -> str:
+    """What is slower here if processes cannot share semaphores, and the remedy; an empty string if they can."""
+    import multiprocessing
+
+    try:
+        multiprocessing.Lock()
+    except (OSError, ImportError) as error:
+        remedy = "; as root: mount -t tmpfs tmpfs /dev/shm" if sys.platform == "linux" else ""
+        return f"no semaphores here ({error}): everything works, but one process encodes the data{remedy}"
     return ""
 
 

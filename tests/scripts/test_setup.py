@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import os
+import re
 import socket
 import sys
 import threading
@@ -53,6 +54,14 @@ def made(setup):
     assert setup.usable()
 
 
+def test_the_containers_install_the_packages_that_the_page_names():
+    named = re.search(r"`apt-get install (.*)`", (ROOT / "docs" / "start" / "install.md").read_text()).group(1)
+    for recipe in ("Dockerfile", "apptainer.def"):
+        assert f"--no-install-recommends {named} g++\n" in re.sub(
+            r" *\\\n", "\n", (ROOT / "containers" / recipe).read_text()
+        )
+
+
 @pytest.mark.parametrize("version", [(3, 10, 13), (3, 15, 0)])
 def test_another_python_is_refused_with_the_versions(setup, monkeypatch, version):
     monkeypatch.setattr(setup.sys, "version_info", version)
@@ -90,6 +99,21 @@ def test_the_cache_needs_room_too(setup, monkeypatch, tmp_path):
     free = {tmp_path: 1e9}
     monkeypatch.setattr(setup.shutil, "disk_usage", lambda place: namedtuple("Usage", "free")(free.get(place, 50e9)))
     assert "UV_CACHE_DIR=FOLDER" in setup.first_trouble("")
+
+
+def test_a_missing_dev_shm_is_told_and_no_obstacle(setup, monkeypatch, capsys):
+    """Where /dev/shm cannot be written, creating a semaphore fails like this."""
+    made(setup)
+    monkeypatch.setattr(setup, "steps", lambda torch: [])
+    assert setup.main() == 0 and "/dev/shm" not in capsys.readouterr().out
+    setup.LOCK.write_text("uv==2 \\\n    --hash=sha256:0\n")
+
+    def refuse():
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("multiprocessing.Lock", refuse)
+    assert setup.main() == 0
+    assert "Permission denied" in (said := capsys.readouterr().out) and "mount -t tmpfs tmpfs /dev/shm" in said
 
 
 @pytest.mark.parametrize(("torch", "said"), [("gpu", "TORCH=gpu is unknown"), ("cpu", "needs TORCH_INDEX")])

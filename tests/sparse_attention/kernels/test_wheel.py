@@ -11,7 +11,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
+import sparse_attention as sa
 from sparse_attention.kernels.native import build, carry
 
 USE = """
@@ -39,6 +41,37 @@ else:
     older = pathlib.Path(asked[asked.index("-include") + 1]).read_text() if "-include" in asked else ""
     log.open("a").write(" ".join(asked) + older.replace(chr(10), "") + chr(10))
     pathlib.Path(asked[asked.index("-o") + 1]).write_bytes(b"library")
+"""
+EMULATOR = next(filter(shutil.which, ("qemu-aarch64", "qemu-aarch64-static")), None)
+# Called with the library of float64, rows and columns; reads scores and a gradient, and writes four mappings of them with their gradients.
+CALLER = r"""
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+typedef double T;
+typedef int64_t I;
+int main(int, char** given) {
+  I rows = atol(given[2]), n = atol(given[3]), all = rows * n;
+  T *x = (T*)malloc(4 * all * sizeof(T)), *g = x + all, *p = g + all, *dx = p + all;
+  int32_t* id = (int32_t*)malloc(all * sizeof(int32_t));
+  dlopen("libgomp.so.1", RTLD_NOW | RTLD_GLOBAL);
+  void* library = dlopen(given[1], RTLD_NOW);
+  if (!library) return puts(dlerror()), 1;
+  auto f = [=](const char* name) { return dlsym(library, name); };
+  int bad = (I)fread(x, sizeof(T), 2 * all, stdin) != 2 * all;
+  auto said = [&](int status) { bad |= status; };
+  auto write = [&] { fwrite(p, sizeof(T), 2 * all, stdout); };
+  said(((int (*)(T*, T*, I, I, T, int))f("sparsemax_forward"))(x, p, rows, n, 1, 1));
+  said(((int (*)(T*, T*, T*, I, I, T, int))f("sparsemax_backward"))(g, p, dx, rows, n, 1, 1)), write();
+  said(((int (*)(T*, T*, I, I, T, int))f("entmax_forward"))(x, p, rows, n, 1.5, 1));
+  said(((int (*)(T*, T*, T*, I, I, T, int))f("entmax_backward"))(g, p, dx, rows, n, 1.5, 1)), write();
+  said(((int (*)(T*, T*, I, I, T, T, int))f("fusedmax_forward"))(x, p, rows, n, .2, 1, 1));
+  said(((int (*)(T*, T*, T*, T*, I, I, T, int))f("fusedmax_backward"))(g, p, x, dx, rows, n, 1, 1)), write();
+  said(((int (*)(T*, T*, int32_t*, I, I, T, T, int))f("oscarmax_forward"))(x, p, id, rows, n, .05, 1, 1));
+  said(((int (*)(T*, int32_t*, T*, I, I, T, int))f("oscarmax_backward"))(g, id, dx, rows, n, 1, 1)), write();
+  return bad;
+}
 """
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 
@@ -117,12 +150,20 @@ def test_a_wheel_is_compiled_with_the_flags_of_its_machine(
         assert next(word for word in line.split() if word.startswith("-m")).startswith(march)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which(CROSS) is None, reason=f"no {CROSS} here (apt-get install g++-aarch64-linux-gnu)")
-def test_a_cross_compiler_makes_the_wheel_of_aarch64(root: Path, tmp_path: Path) -> None:
-    script = [sys.executable, str(root / "scripts/wheel.py"), "--to", str(tmp_path)]
+@pytest.fixture(scope="module")
+def arm_wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which(CROSS) is None:
+        pytest.skip(f"no {CROSS} here (apt-get install g++-aarch64-linux-gnu)")
+    folder = tmp_path_factory.mktemp("arm")
+    script = [sys.executable, str(root / "scripts/wheel.py"), "--to", str(folder)]
     subprocess.run(script, check=True, env=os.environ | {"PYTHONPATH": str(root), "CXX": CROSS})
-    (wheel,) = tmp_path.glob("*.whl")
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.mark.slow
+def test_a_cross_compiler_makes_the_wheel_of_aarch64(arm_wheel: Path) -> None:
+    wheel = arm_wheel
     assert wheel.name.endswith("-py3-none-manylinux_2_28_aarch64.whl")
     with zipfile.ZipFile(wheel) as files:
         (tag,) = (files.read(n).decode() for n in files.namelist() if n.endswith(".dist-info/WHEEL"))
@@ -131,6 +172,33 @@ def test_a_cross_compiler_makes_the_wheel_of_aarch64(root: Path, tmp_path: Path)
     assert set(libraries) == {build.prebuilt_name(unit, "aarch64") for unit in build.UNITS}
     for content in libraries.values():
         assert content[:4] == b"\x7fELF" and int.from_bytes(content[18:20], "little") == 183  # EM_AARCH64
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(EMULATOR is None, reason="no qemu-aarch64 here (apt-get install qemu-user-static)")
+@pytest.mark.parametrize(("rows", "n"), [(7, 5), (40, 33), (3, 700)])
+def test_the_wheel_of_aarch64_computes_what_this_machine_computes(
+    arm_wheel: Path, tmp_path: Path, rows: int, n: int
+) -> None:
+    """The wheel's own library, run by an emulator: four mappings and their gradients, in float64."""
+    zipfile.ZipFile(arm_wheel).extractall(tmp_path)
+    (library,) = tmp_path.glob("sparse_attention/kernels/native/prebuilt/double-*.so")
+    (tmp_path / "caller.cpp").write_text(CALLER)
+    subprocess.run([CROSS, "-O1", "-o", "caller", "caller.cpp", "-ldl"], cwd=tmp_path, check=True)
+    x = (2 * torch.randn(rows, n, dtype=torch.float64, generator=torch.Generator().manual_seed(n))).requires_grad_()
+    g = torch.randn(rows, n, dtype=torch.float64, generator=torch.Generator().manual_seed(n + 1))
+    done = subprocess.run(
+        [str(EMULATOR), "-L", "/usr/aarch64-linux-gnu", "./caller", str(library), str(rows), str(n)],
+        input=x.detach().numpy().tobytes() + g.numpy().tobytes(), cwd=tmp_path, capture_output=True,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout[:300], done.stderr)
+    found = torch.frombuffer(bytearray(done.stdout), dtype=torch.float64).view(4, 2, rows, n)
+    here = (sa.sparsemax(x), sa.entmax(x, alpha=1.5), sa.fusedmax(x, lam=0.2), sa.oscarmax(x, lam=0.05))
+    for p, (p_there, dx_there) in zip(here, found):
+        (dx,) = torch.autograd.grad(p, x, g)
+        assert torch.equal(p == 0, p_there == 0)
+        torch.testing.assert_close(p_there, p.detach(), rtol=0, atol=1e-13)
+        torch.testing.assert_close(dx_there, dx, rtol=0, atol=1e-13)
 
 
 @pytest.mark.slow
