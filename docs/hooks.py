@@ -14,7 +14,7 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 MODULES = (
-    "nn", "fused", "losses", "prox", "quality", "structured", "unnormalised", "properties", "integrations.transformers",
+    "nn", "fused", "losses", "prox", "quality", "structured", "properties", "integrations.transformers",
     "integrations.sdpa", "integrations.entmax", "integrations.torchsparseattn", "kernels",
 )  # fmt: skip
 

@@ -7,28 +7,28 @@
     sa.names(kind="simplex"), sa.spec("entmax")                 # list the mappings; describe one of them
     out = sa.sparse_attention(q, k, v, mapping="sparsemax", causal=True)   # exact attention with a mapping, in one call
 
-Every simplex mapping follows one contract. It accepts any ``dim`` and any leading shape, including empty batches and
-single positions. Masked positions get exactly 0 and no gradient; a fully masked row gives zeros; a score of -inf counts
-as masked; a NaN affects only its own row. float16 and bfloat16 inputs are computed in float32 and rounded once. Scores
-have gradients, and so do hyperparameters given as tensors; these gradients can be differentiated again. torch.compile
-and torch.func.vmap work.
+Every simplex mapping follows one contract; so do the unnormalised ones, whose rows need not sum to 1. It accepts any
+``dim`` and any leading shape, including empty batches and single positions. Masked positions get exactly 0 and no
+gradient; a fully masked row gives zeros; a score of -inf counts as masked; a NaN affects only its own row. float16 and
+bfloat16 inputs are computed in float32 and rounded once. Scores have gradients, and so do hyperparameters given as
+tensors; these gradients can be differentiated again. torch.compile and torch.func.vmap work.
 
 Public names (for details, see `help(sa.entmax)` or `help(sa.losses)`; docs/start/library.md is a 15-minute tour):
 
     rows         softmax sparsemax entmax pnormmax fusedmax oscarmax sparsegen_lin sparsegen_exp sparsegen_sq
                  sparsecone sparsehourglass sum_normalization sum_normalization_pp spherical_softmax hardmax
                  constrained_softmax constrained_sparsemax top_k top_p
+    no sum 1     alpha_relu entmoid15 sparsemoid group_sparsemax sigmoid softmax1
     structures   sparsemap_sequence sparsemap_matching softmax_sequence tvmax
     densities    continuous_softmax continuous_triweight continuous_biweight continuous_sparsemax continuous_mixture
     modules      Softmax Sparsemax Entmax Pnormmax Fusedmax Oscarmax SparsegenLin SparsegenExp SparsegenSq Sparsecone
                  Sparsehourglass SumNormalization SumNormalizationPp SphericalSoftmax Hardmax ConstrainedSoftmax
-                 ConstrainedSparsemax FertilitySoftmax FertilitySparsemax SparsemapSequence SparsemapMatching
-                 SoftmaxSequence TopK TopP Tvmax ContinuousSoftmax ContinuousTriweight ContinuousBiweight
-                 ContinuousSparsemax ContinuousMixture; all are a Mapping
+                 ConstrainedSparsemax AlphaRelu Entmoid15 Sparsemoid FertilitySoftmax FertilitySparsemax GroupSparsemax
+                 Sigmoid Softmax1 SparsemapSequence SparsemapMatching SoftmaxSequence TopK TopP Tvmax ContinuousSoftmax
+                 ContinuousTriweight ContinuousBiweight ContinuousSparsemax ContinuousMixture; all are a Mapping
     registry     make names spec register; Param Spec Mapping UnknownMappingError
     attention    sparse_attention KeyCache; fused (plan), nn (modules), integrations (with other packages)
     losses       losses, max_omega, prox
-    no sum 1     unnormalised (alpha_relu, group_sparsemax)
     analysis     quality, properties
     the rest     kernels, structured, continuous, __version__
 """
@@ -46,7 +46,8 @@ from .registry import Mapping, Param, Spec, UnknownMappingError, make, names, re
 __version__ = "0.2.0"
 
 globals().update(_FUNCTIONS)
-_LAZY = ("fused", "integrations", "nn", "properties", "prox", "structured", "unnormalised")  # imported at first use
+_LAZY = ("fused", "integrations", "nn", "properties", "prox", "structured")  # imported at first use
+_MOVED = ("unnormalised",)  # modules of names that moved (moved.py)
 _FUSED = ("KeyCache", "sparse_attention")
 __all__ = [
     "Mapping",
@@ -69,7 +70,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in _LAZY:
+    if name in _LAZY or name in _MOVED:
         return _importlib.import_module(f".{name}", __name__)
     if name in _FUSED:
         return getattr(_importlib.import_module(".fused", __name__), name)

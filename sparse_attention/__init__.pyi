@@ -11,13 +11,13 @@ from . import properties as properties
 from . import prox as prox
 from . import quality as quality
 from . import structured as structured
-from . import unnormalised as unnormalised
 from .describe import Param as Param
 from .describe import Spec as Spec
 from .fused.attention import sparse_attention as sparse_attention
 from .fused.cache import KeyCache as KeyCache
 from .losses.fenchel_young import max_omega as max_omega
 from .mappings import continuous as continuous
+from .mappings.alpha_relu import alpha_relu as alpha_relu
 from .mappings.constrained import constrained_softmax as constrained_softmax
 from .mappings.constrained import constrained_sparsemax as constrained_sparsemax
 from .mappings.continuous.transforms import continuous_biweight as continuous_biweight
@@ -26,14 +26,19 @@ from .mappings.continuous.transforms import continuous_softmax as continuous_sof
 from .mappings.continuous.transforms import continuous_sparsemax as continuous_sparsemax
 from .mappings.continuous.transforms import continuous_triweight as continuous_triweight
 from .mappings.entmax import entmax as entmax
+from .mappings.entmoid import entmoid15 as entmoid15
+from .mappings.entmoid import sparsemoid as sparsemoid
 from .mappings.fusedmax import fusedmax as fusedmax
+from .mappings.group_sparsemax import group_sparsemax as group_sparsemax
 from .mappings.normalization import hardmax as hardmax
 from .mappings.normalization import spherical_softmax as spherical_softmax
 from .mappings.normalization import sum_normalization as sum_normalization
 from .mappings.normalization import sum_normalization_pp as sum_normalization_pp
 from .mappings.oscarmax import oscarmax as oscarmax
 from .mappings.pnormmax import pnormmax as pnormmax
+from .mappings.sigmoid import sigmoid as sigmoid
 from .mappings.softmax import softmax as softmax
+from .mappings.softmax1 import softmax1 as softmax1
 from .mappings.sparsegen import sparsegen_exp as sparsegen_exp
 from .mappings.sparsegen import sparsegen_lin as sparsegen_lin
 from .mappings.sparsegen import sparsegen_sq as sparsegen_sq
@@ -119,11 +124,29 @@ class ConstrainedSoftmax(Mapping):
 class ConstrainedSparsemax(Mapping):
     def __init__(self, bounds: float | Tensor | None = None, *, dim: int = -1) -> None: ...
 
+class AlphaRelu(Mapping):
+    def __init__(self, alpha: float = 1.5, tau: float | Tensor = 0.0, *, dim: int = -1) -> None: ...
+
+class Entmoid15(Mapping):
+    def __init__(self, *, dim: int = -1) -> None: ...
+
+class Sparsemoid(Mapping):
+    def __init__(self, *, dim: int = -1) -> None: ...
+
 class FertilitySoftmax(Mapping):
     def __init__(self, c: float = 0.0, *, dim: int = -1) -> None: ...
 
 class FertilitySparsemax(Mapping):
     def __init__(self, c: float = 0.0, *, dim: int = -1) -> None: ...
+
+class GroupSparsemax(Mapping):
+    def __init__(self, groups: int | Tensor | None = None, share: float = 1.0, *, dim: int = -1) -> None: ...
+
+class Sigmoid(Mapping):
+    def __init__(self, bias: float | Tensor | None = None, *, dim: int = -1) -> None: ...
+
+class Softmax1(Mapping):
+    def __init__(self, logit: float | Tensor = 0.0, *, dim: int = -1) -> None: ...
 
 class SparsemapSequence(Mapping):
     def __init__(self) -> None: ...

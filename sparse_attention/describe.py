@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-KINDS = ("simplex", "constrained", "stateful", "structured", "continuous")
+KINDS = ("simplex", "unnormalised", "constrained", "stateful", "structured", "continuous")
 OVER = ("row", "grid", "sequence", "matching", "density")
 DOMAINS = ("real", "nonnegative")
 LEARNED = "learned"  # given instead of a number: the value is learned in training, see `Param.learned`
@@ -27,7 +27,8 @@ class Param:
     The bounds ``low`` and ``high`` are excluded unless ``closed_low`` or ``closed_high`` is set. A parameter that is a
     string has ``choices`` instead of bounds. ``whole`` allows only whole numbers. ``tensor`` also allows a tensor (a
     learned value, or one value per head or per row). A number out of range is an error; a tensor value out of range
-    makes its rows NaN. ``learned`` is the interval of the value if the module is made with "learned".
+    makes its rows NaN. ``learned`` is the interval of the value if the module is made with "learned". ``optional`` also
+    allows None, whose meaning is the mapping's own.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Param:
     whole: bool = False
     tensor: bool = True
     required: bool = False
+    optional: bool = False
     learned: tuple[float, float] | None = None
     meaning: str = ""
 
@@ -71,7 +73,7 @@ class Param:
                     f"{self.name} is a boolean tensor of shape {tuple(value.shape)}, which looks like a mask; did you mean mask=...?"
                 )
             return value
-        if self.required and value is None:
+        if value is None and (self.required or self.optional):
             return value
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             learned = f" or {LEARNED}" if self.learned else ""

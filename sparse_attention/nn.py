@@ -54,7 +54,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     (before the output projection), and nested tensors raise an error.
 
     Args:
-        mapping: a name from ``sa.names("simplex")`` or a module made by `sa.make`.
+        mapping: a name from ``sa.names("simplex")`` or ``sa.names("unnormalised")``, or a module made by `sa.make`.
         params: parameters of a mapping given by name.
     Raises:
         ValueError: as in torch's module; also if parameters are given together with a module or the mapping does not

@@ -23,6 +23,7 @@ from .rows.contract import under_contract
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 _SPECS: dict[str, Spec] = {}
+_OF_ROWS = ("simplex", "unnormalised")  # kinds whose functions get the contract
 
 
 class UnknownMappingError(KeyError, ValueError):
@@ -48,7 +49,7 @@ def register(
     """Decorator that registers a function or an ``nn.Module`` class as a mapping under a name.
 
     A *function* of kind ``simplex`` is called as ``f(scores [..., n], mask [..., n], **params)`` and returns the
-    attention along the last dimension. A *class* is constructed with the parameters and called as ``m(scores, mask)``.
+    attention along the last dimension; so is one of kind ``unnormalised``, whose rows need not sum to 1. A *class* is constructed with the parameters and called as ``m(scores, mask)``.
     The registry adds the rest of the contract: any ``dim``, zeros at masked positions and in fully masked rows, NaN
     only in its own row, and half precision computed in float32. A function with an argument ``dim`` must meet the whole
     contract itself.
@@ -86,12 +87,12 @@ def register(
         is_class = inspect.isclass(thing) and issubclass(thing, nn.Module)
         stateful = is_class and hasattr(thing, "start") and hasattr(thing, "step")
         own = not is_class and "dim" in inspect.signature(thing).parameters
-        contract = kind == "simplex" and over == "row" and not own
+        contract = kind in _OF_ROWS and over == "row" and not own
         described = _described(thing, {p.name: p for p in params}, name)
         function = None if is_class else _with_contract(thing, described) if contract else thing
         if is_class and any(p.learned for p in described):
             raise ValueError(f"{name}: a class learns its own parameters; only those of a function can be 'learned'")
-        if own and kind == "simplex" and over == "row":
+        if own and kind in _OF_ROWS and over == "row":
             _check_mask(name, thing, described)
         if function is not None:
             function.__prepare_scriptable__ = unscriptable(name)  # type: ignore[union-attr]

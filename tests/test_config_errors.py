@@ -65,6 +65,8 @@ WRONG = [
     (["seed=1.5"], ["seed=1.5", "whole number"]),
     (["mapping=fusedmax", "mapping.lam=1e9"], ["mapping.lam=1e+09", "at most 1e+06"]),
     (["mapping=softmax", "mapping.lam=1"], ["mapping.lam is not in the configuration", "name, gamma, at, grid"]),
+    (["mapping=sigmoid", "model=lstm_demo"], ["mapping=sigmoid gives rows that do not sum to 1", "needs at 'cross'"]),
+    (["mapping=softmax1", "model=transformer_small"], ["'cross'; it takes them at mapping.at.encoder, mapping.at.decoder"]),
     (["optim.lr=0"], ["optim.lr=0", "above 0"]),
     (["optim.lr=1000"], ["optim.lr=1000", "at most 100"]),
     (["optim.lr=fast"], ["optim.lr='fast'"]),

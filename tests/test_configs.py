@@ -114,7 +114,7 @@ def test_every_registered_mapping_has_its_page():
 
 @pytest.mark.parametrize(
     "mapping",
-    [name for name in MAPPINGS if (s := sa.spec(name)).over == "row" and not s.inputs and s.domain == "real"],
+    [name for name in MAPPINGS if (s := sa.spec(name)).kind == "simplex" and s.domain == "real"],
 )
 def test_every_mapping_over_rows_goes_with_the_toy_task(composed, mapping):
     assert composed(["task=toy", f"mapping={mapping}"])["mapping"]["name"] == mapping

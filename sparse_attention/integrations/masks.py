@@ -40,7 +40,7 @@ def treat_as_masked(
     The result is called as ``f(scores, dim=-1)``, like torch.softmax.
 
     Args:
-        mapping: a name from ``sa.names("simplex")``, a module made by `sa.make`, or a function
+        mapping: a name from ``sa.names("simplex")`` or ``sa.names("unnormalised")``, a module made by `sa.make`, or a function
             ``f(scores, mask=keep, dim=dim)``.
         below: scores at or below this limit are masked. If your own scores can be that low, use a lower limit, such as
             ``below=-1e8``.

@@ -53,7 +53,7 @@ def register(
     """Register a mapping as an attention implementation of transformers.
 
     Args:
-        mapping: a name from ``sa.names("simplex")`` that works on rows of scores.
+        mapping: a name from ``sa.names("simplex")`` or ``sa.names("unnormalised")`` that works on rows of scores.
         name: the name of the implementation; ``sa_<mapping>`` by default. Each choice of parameters needs its own name.
         weights: always return the weights. By default, they are computed only for ``output_attentions=True``. If you
             put your own forward hook on an attention module, use ``weights=True``.

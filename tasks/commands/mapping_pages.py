@@ -36,6 +36,9 @@ __version__: str
 '''
 
 
+GROUPS = {"unnormalised": "no sum 1", "structured": "structures", "continuous": "densities"}
+
+
 def markdown(text: str) -> str:
     """A docstring as Markdown, without its sections on arguments, return values and errors."""
     text = re.split(r"\n+(?:Args|Returns|Raises):", inspect.cleandoc(text))[0]
@@ -77,8 +80,8 @@ def _stub(s: Spec) -> str:
     """Type stub of the module's class, and of the function if the registry created it."""
     given = []
     for p in s.params:
-        kind = "str" if p.choices else "int" if p.whole else "float | Tensor" if p.tensor else "float"
-        given.append(f"{p.name}: {kind}{' | None' * p.required} = {_default(p)}")
+        kind = "str" if p.choices else ("int" if p.whole else "float") + " | Tensor" * p.tensor
+        given.append(f"{p.name}: {kind}{' | None' * (p.required or p.optional)} = {_default(p)}")
     along = ["*", "dim: int = -1"] if s.over == "row" else []
     text = f"\nclass {s.module.__name__}(Mapping):\n" + _signature("__init__", ["self", *given, *along], "None", "    ")
     if s.function is None or _defined(s.name, s.function):
@@ -102,10 +105,10 @@ def _defined(name: str, thing: object) -> str:
 
 def _listed(source: str, specs: list[Spec]) -> str:
     """The source of the package's __init__.py, with the list of mappings in its docstring renewed."""
-    kinds: dict[str, list[str]] = {"rows": [], "structures": [], "densities": []}
+    kinds: dict[str, list[str]] = {"rows": [], "no sum 1": [], "structures": [], "densities": []}
     for s in specs:
         if s.function is not None or s.kind == "continuous":
-            kinds[{"structured": "structures", "continuous": "densities"}.get(s.kind, "rows")].append(s.name)
+            kinds[GROUPS.get(s.kind, "rows")].append(s.name)
     modules = [*(s.module.__name__ for s in specs), "all are a Mapping"]
     text = {kind: " ".join(names) for kind, names in kinds.items()} | {
         "modules": " ".join(modules[:-1]) + "; " + modules[-1]

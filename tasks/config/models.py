@@ -35,6 +35,7 @@ class Place:
         stateful: True if the model keeps a mapping's state between steps.
         learned: True if training can learn a mapping's parameters.
         signed: True if scores may be negative.
+        unnormalised: True if rows of weights need not sum to 1. What is measured and drawn of attention assumes it.
     """
 
     over: tuple[str, ...] = ("row",)
@@ -42,6 +43,7 @@ class Place:
     stateful: bool = False
     learned: bool = True
     signed: bool = True
+    unnormalised: bool = False
 
 
 def names(family: str) -> list[str]:
@@ -109,6 +111,12 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: st
             told += f"; mappings that it can feed: {', '.join(able)}" if able else ""
             feeding = [name for name in names(family) if _feeds(family, name, spec)] if family else []
             found.append(told + (f"; models that provide it: {', '.join(feeding)}" if feeding else ""))
+        if spec.kind == "unnormalised" and not where.unnormalised:
+            able = [f"mapping.at.{name}" for name, one in places.items() if one.unnormalised]
+            found.append(
+                f"mapping={spec.name} gives rows that do not sum to 1, which this model needs at {place!r}"
+                + (f"; it takes them at {', '.join(able)}" if able else "")
+            )
         if spec.stateful and not where.stateful:
             found.append(
                 f"mapping={spec.name} keeps a state between steps, which this model does not support at {place!r}"

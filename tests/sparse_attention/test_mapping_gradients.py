@@ -9,7 +9,9 @@ from torch.autograd import gradcheck, gradgradcheck
 import sparse_attention as sa
 
 D = torch.float64
-DIFFERENTIABLE = [n for n in sa.names("simplex") if n != "hardmax"]
+DIFFERENTIABLE = [
+    n for n in (*sa.names("simplex"), *sa.names("unnormalised")) if n not in ("hardmax", "group_sparsemax")
+]
 
 
 def scores(*shape: int) -> torch.Tensor:
@@ -67,6 +69,9 @@ LEARNED = [
     ("pnormmax", "gamma", 0.5, 2.0),
     ("fusedmax", "gamma", 0.5, 2.0),
     ("oscarmax", "gamma", 0.5, 2.0),
+    ("softmax1", "logit", -2.0, 2.0),
+    ("sigmoid", "bias", -2.0, 2.0),
+    ("alpha_relu", "tau", -1.0, 0.2),
 ]
 
 

@@ -8,6 +8,7 @@ import re
 import sys
 from pathlib import Path
 
+import entmax
 import pytest
 import torch
 
@@ -76,3 +77,28 @@ def test_the_page_on_own_mappings_runs_and_could_be_written(monkeypatch):
     assert "p, state = m.step(scores, state, mask)" in written["docs/reference/mappings/coverage_softmax.md"]
     stubs = written["sparse_attention/__init__.pyi"]
     assert "class Powermax(Mapping):" in stubs and "def powermax(scores: Tensor, dim: int = -1, mask:" in stubs
+
+
+def test_the_guides_scales_for_long_sequences_are_their_formulas():
+    text = (ROOT / "docs" / "guides" / "attention.md").read_text(encoding="utf-8").split("## Longer sequences")[1]
+    (code,) = re.findall(r"```python\n(.*?)```", text.split("\n## ")[0], re.S)
+    made: dict = {}
+    exec(compile(code, "attention.md", "exec"), made)
+    q, k, v, d = (made[name].double() if name != "d" else made[name] for name in "qkvd")
+    x, at = made["x"], torch.arange(made["n"])
+    distance = (at - at.unsqueeze(-1)).double()
+    for name, mapped in (("asentmax", entmax.entmax15), ("ssmax", torch.softmax)):
+        for h in range(4):
+            scores = q[:, h] @ k[:, h].mT / d**0.5
+            if h < 2:
+                scores = scores + distance / (h + 1)
+            elif name == "ssmax":
+                scores = scores * torch.log(at + 2.0).unsqueeze(-1)
+            else:
+                beta = torch.nn.functional.softplus(made["to_beta"](x)[..., h])
+                gamma = 2 * made["to_gamma"](x)[..., h].tanh()
+                scores = scores * (1 + beta * torch.log(at + 2.0) ** gamma).unsqueeze(-1)
+            weights = mapped(scores.masked_fill(distance > 0, -torch.inf), dim=-1)
+            torch.testing.assert_close(made[name][:, h].double(), weights @ v[:, h], atol=1e-5, rtol=1e-5)
+    made["asentmax"].sum().backward()
+    assert made["to_beta"].weight.grad.abs().sum() > 0 and made["to_gamma"].weight.grad.abs().sum() > 0

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import sparse_attention as sa
-from sparse_attention import registry, unnormalised
+from sparse_attention import registry
 from sparse_attention.mappings import continuous
 
 # Modules that need the package they are written for.
@@ -72,7 +72,7 @@ DEFAULTS = {
 }  # fmt: skip
 OWN_DEFAULTS = {
     "alpha": {
-        "entmax Entmax entmax_loss EntmaxLoss alpha_relu": 1.5,
+        "entmax Entmax entmax_loss EntmaxLoss alpha_relu AlphaRelu": 1.5,
         "MultimodalAttention2d mixture_expectation": 1.0,
         "": 2.0,
     },
@@ -83,7 +83,7 @@ OWN_DEFAULTS = {
 
 def defaults():
     """(name of the function, parameter, default) of everything public."""
-    rooms = [sa, *(getattr(sa, room) for room in ROOMS), continuous, unnormalised]
+    rooms = [sa, *(getattr(sa, room) for room in ROOMS), continuous]
     things = {name: getattr(room, name) for room in rooms for name in getattr(room, "__all__", dir(room))}
     for name, thing in things.items():
         ours = callable(thing) and getattr(thing, "__module__", "").startswith("sparse_attention")

@@ -21,14 +21,15 @@ def scratch(monkeypatch):
 def test_names_and_specs():
     assert sa.names("simplex")[:6] == ["softmax", "sparsemax", "entmax", "pnormmax", "fusedmax", "oscarmax"]
     assert {"constrained_softmax", "constrained_sparsemax"} == set(sa.names("constrained"))
-    for name in sa.names("simplex"):
+    for name in (*sa.names("simplex"), *sa.names("unnormalised")):
         found = sa.spec(name)
         assert found.name == name and found.paper and found.oracle and found.summary
         assert getattr(sa, name) is found.function
         for param in found.params:
             assert param.meaning and param.range
-            assert param.check(param.default) == param.default
-        assert (found.over, found.inputs, found.stateful) == ("row", (), False)
+            assert param.required or param.check(param.default) == param.default
+        assert (found.over, found.stateful) == ("row", False)
+        assert found.inputs == (("groups",) if name == "group_sparsemax" else ())
     assert all(sa.spec(name).inputs == ("bounds",) for name in sa.names("constrained"))
     assert all(sa.spec(name).over == "density" for name in sa.names("continuous"))
     assert set(sa.names()) > set(sa.names("continuous")) >= {"continuous_softmax", "continuous_mixture"}
@@ -38,7 +39,7 @@ def test_the_package_shows_all_it_has_and_nothing_else():
     shown = dir(sa)
     assert {"continuous", "kernels", "losses", "properties", "quality"} < set(shown)
     rooms = {name for name in shown if inspect.ismodule(getattr(sa, name))}
-    assert "registry" not in shown and len(rooms) == 11
+    assert "registry" not in shown and len(rooms) == 10
     for name in set(shown) - rooms - {"__version__"}:
         found = getattr(sa, name)
         assert found.__module__.startswith("sparse_attention") and found.__name__ == name
@@ -56,7 +57,7 @@ def test_modules_have_the_parameters_of_the_function():
         assert (own.pop("dim", None) is not None) == (sa.spec(name).over == "row")
         theirs = {n: p.default for n, p in inspect.signature(function).parameters.items() if n in own}
         assert list(own) == list(theirs) == [p.name for p in sa.spec(name).params]
-        assert all(theirs[n] == p.default for n, p in own.items() if n != "bounds")
+        assert all(theirs[n] == p.default for n, p in own.items() if n not in ("bounds", "groups"))
         assert (
             made.__name__ == "".join(part.capitalize() for part in name.split("_"))
             and sa.spec(name).summary in made.__doc__

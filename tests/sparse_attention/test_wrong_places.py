@@ -57,14 +57,14 @@ def test_what_looks_alike_and_is_right():
 
 @pytest.mark.parametrize("name", [n for n in sa.names() if sa.spec(n).over == "row" and not sa.spec(n).stateful])
 def test_modules_have_a_dimension(name):
-    inputs = {"bounds": torch.tensor(0.6)} if sa.spec(name).inputs else {}
+    inputs = {n: {"bounds": torch.tensor(0.6), "groups": 1}[n] for n in sa.spec(name).inputs}
     x = torch.rand(2, 4, 3)
     m = sa.make(name, dim=1)
     assert torch.equal(m(x, **inputs), sa.spec(name).function(x, dim=1, **inputs))
     assert torch.equal(m(x, dim=-1, **inputs), sa.make(name)(x, **inputs))
     assert m.dim == pickle.loads(pickle.dumps(m)).dim == 1 and "dim=1" in repr(m) and "dim" not in repr(sa.make(name))
     mask = torch.rand(2, 4, 3) > 0.3
-    assert (m(x, mask, **inputs if not inputs else {"bounds": torch.tensor(1.0)})[~mask] == 0).all()
+    assert (m(x, mask, **(inputs | {"bounds": torch.tensor(1.0)} if "bounds" in inputs else inputs))[~mask] == 0).all()
     assert inspect.signature(type(m)).parameters["dim"].kind is inspect.Parameter.KEYWORD_ONLY
 
 

@@ -40,8 +40,8 @@ def mappings(scores: Tensor, keep: Tensor) -> list[Tensor]:
         sa.Entmax(1.5)(scores, mask=keep),
         sa.Fusedmax(lam=0.2, gamma=0.5)(scores),
         sa.make("oscarmax", lam=0.1)(scores),
-        sa.unnormalised.alpha_relu(scores, alpha=1.5, tau=torch.tensor(0.2), mask=keep),
-        sa.unnormalised.group_sparsemax(scores, 1, share=0.5, mask=keep),
+        sa.alpha_relu(scores, alpha=1.5, tau=torch.tensor(0.2), mask=keep),
+        sa.group_sparsemax(scores, 1, share=0.5, mask=keep),
     ]
 
 

@@ -29,7 +29,7 @@ from tasks.config.options import flag, integer, number, stated
 from tasks.data.symbols import PAD
 from tasks.layers.attention import MultiheadAttention
 
-PLACES = {"encoder": Place(), "decoder": Place(), "cross": Place()}
+PLACES = {"encoder": Place(unnormalised=True), "decoder": Place(unnormalised=True), "cross": Place()}
 Tensors = dict[str, Tensor]  # batch-first tensors by name
 Cache = tuple[Tensor, Tensor]  # keys and values [B, heads, words, E / heads]
 

@@ -71,7 +71,7 @@ def drawn(name: str, case: int) -> tuple[Tensor, ...]:
      for n, p in PARAMS],
 )  # fmt: skip
 def test_every_mapping_over_rows(name, params):
-    m = sa.make(name, **params)
+    m = sa.make(name, **params, **({"groups": 1} if "groups" in sa.spec(name).inputs else {}))
     model = Called(lambda x, keep, *u: m(x, mask=keep, **({"bounds": u[0]} if u else {})), m)
     example = (torch.randn(3, 7).abs(), torch.rand(3, 7) > 0.3, torch.full((3, 7), 0.6))
     bounded = "bounds" in sa.spec(name).inputs

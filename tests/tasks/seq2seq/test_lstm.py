@@ -19,7 +19,7 @@ from tasks.seq2seq.options import problems as between_nodes
 
 # Small gamma: untrained scores are flat, and the sparse mappings shall have zeros here.
 MAPPINGS = [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"lam": 0.1, "gamma": 0.1})]
-ROWS = [n for n in sa.names() if (s := sa.spec(n)).over == "row" and not s.inputs and s.domain == "real"]
+ROWS = [n for n in sa.names("simplex") if sa.spec(n).over == "row" and sa.spec(n).domain == "real"]
 SHAPES = [
     pytest.param(
         {"input_feeding": f, "bidirectional": b, "attention": a}, id=f"{a}{'-feeding' * f}{'-bidirectional' * b}"

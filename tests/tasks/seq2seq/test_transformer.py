@@ -19,7 +19,7 @@ from tasks.seq2seq.models import transformer
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import beam_search
 
-ROWS = [n for n in sa.names() if (s := sa.spec(n)).over == "row" and not s.inputs and s.domain == "real"]
+ROWS = [n for n in sa.names("simplex") if sa.spec(n).over == "row" and sa.spec(n).domain == "real"]
 LEARNED = {"name": "entmax", "alpha": "learned"}
 
 
@@ -29,6 +29,8 @@ def node(name: str) -> dict:
 
 
 NODES = [pytest.param(node(name), id=name) for name in ROWS] + [pytest.param(LEARNED, id="entmax learned")]
+SELF = {"encoder": {"name": "sigmoid"}, "decoder": {"name": "softmax1"}}
+NODES.append(pytest.param(node("softmax") | {"at": SELF}, id="self-attention that does not sum to 1"))
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,13 @@ def transform():
 
 def loss_of(model, inputs, target):
     return F.cross_entropy(model(**inputs)[0].flatten(0, 1), target.flatten(), ignore_index=PAD)
+
+
+@pytest.mark.parametrize("mapping", [n for n in sa.names("unnormalised") if not sa.spec(n).inputs])
+def test_self_attention_takes_weights_that_do_not_sum_to_1(composed, mapping):
+    at = f"{{encoder: {{name: {mapping}}}, decoder: {{name: {mapping}}}}}"
+    config = composed(["task=toy", "model=transformer_small", "mapping=softmax", f"+mapping.at={at}"])
+    assert [config["mapping"]["at"][place]["name"] for place in ("encoder", "decoder")] == [mapping] * 2
 
 
 # ---- training and search
