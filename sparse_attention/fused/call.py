@@ -61,7 +61,7 @@ class Call:
 
 def checked(
     q: Tensor, k: Tensor, v: Tensor, mapping: Any, mask: Tensor | None, causal: bool, lengths: Tensor | None,
-    scale: float | None, dropout: float, need_weights: bool, params: dict[str, Any], bias: Tensor | None = None,
+    scale: float | Tensor | None, dropout: float, need_weights: bool, params: dict[str, Any], bias: Tensor | None = None,
     slopes: Tensor | None = None, window: forms.Window | None = None, cu_seqlens: Tensor | None = None,
     sink: Tensor | None = None,
 ) -> Call:  # fmt: skip
@@ -76,14 +76,19 @@ def checked(
     lead = q.shape[:-2]
     if dropout:
         DROPOUT.check(dropout)
-    if scale is not None and (isinstance(scale, Tensor) or not math.isfinite(scale)):
-        raise ValueError(f"scale={scale!r} is not a finite number; multiply q by a tensor of scales and pass scale=1.0")
+    dtype = q.dtype
+    if isinstance(scale, Tensor):
+        factors = forms.per_query("scale", scale, q)
+        q, scale = (q if dtype == torch.float64 else q.float()) * factors, 1.0
+        k, v = k.to(q.dtype), v.to(q.dtype)
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"scale={scale!r} is not a finite number")
     plain = float(scale) if scale is not None else max(q.shape[-1], 1) ** -0.5
     if mask is not None:
         _fits(mask, (*lead, q.shape[-2], k.shape[-2]))
-    function, alpha, factor, why = mapped(mapping, params)
+    function, alpha, factor, why = mapped(mapping, params, q)
     given = None if lengths is None else _lengths(lengths, lead, k)
-    spans, dtype = forms.spans_of(q.shape[-2], k.shape[-2], window, cu_seqlens, q.device), q.dtype
+    spans = forms.spans_of(q.shape[-2], k.shape[-2], window, cu_seqlens, q.device)
     if bias is not None:
         _fits(bias, (*lead, q.shape[-2], k.shape[-2]), "bias")
     if slopes is not None or sink is not None:
@@ -92,10 +97,9 @@ def checked(
         back = forms.places(q.shape[-2], q)  # of the queries
         slopes = None if slopes is None else forms.per_head("slopes", slopes, q)
         logits = None if sink is None else forms.per_head("sink", sink, q)
-        if slopes is not None and not causal and q.shape[-2] > 1:
-            raise ValueError("slopes are for earlier keys and need causal=True; for keys on both sides pass bias")
-        if slopes is not None and alpha is None:
-            far = slopes * (forms.places(k.shape[-2], k).mT - back)
+        later = not causal and q.shape[-2] > 1 and (window is None or window[1] != 0)  # some query sees later keys
+        if slopes is not None and (later or alpha is None):
+            far = slopes * -(forms.places(k.shape[-2], k).mT - back).abs()
             bias = far if bias is None else bias + far
         elif slopes is not None:
             q, k = forms.with_slopes(q, k, slopes, plain)
@@ -195,8 +199,12 @@ def _as_lengths(mask: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None
     return None if lengths is None else lengths.expand(lead)
 
 
-def mapped(mapping: Any, params: dict[str, Any]) -> tuple[Callable[..., Tensor], float | None, float, str]:
+def mapped(
+    mapping: Any, params: dict[str, Any], q: Tensor | None = None
+) -> tuple[Callable[..., Tensor], float | None, float, str]:
     """Resolve a mapping given by name, as a module or as a function.
+
+    Parameters that are tensors with one number per head are reshaped for the scores of q ``[..., H, n, d]``.
 
     Returns ``f(scores, mask)``, alpha, the factor for the scores, and why (alpha and why are explained in `Call`).
     """
@@ -227,8 +235,13 @@ def mapped(mapping: Any, params: dict[str, Any]) -> tuple[Callable[..., Tensor],
         what = "remembers earlier steps" if spec.stateful else f"works over a {spec.over}"
         raise ValueError(f"{spec.name} {what}; sparse_attention takes mappings over rows of scores: {usable}")
     if isinstance(mapping, Mapping):
-        alpha, factor, why = _as_entmax(spec.name, mapping.params)
-        return lambda x, keep: mapping(x, mask=keep, dim=-1), alpha, factor, why
+        values = mapping.params
+        alpha, factor, why = _as_entmax(spec.name, values)
+        shaped = {name: forms.of_heads(name, x, q) for name, x in values.items()}
+        if all(shaped[name] is x for name, x in values.items()):
+            return lambda x, keep: mapping(x, mask=keep, dim=-1), alpha, factor, why
+        own: Any = spec.function
+        return lambda x, keep: own(x, mask=keep, **shaped), alpha, factor, why
     inputs = {name: params[name] for name in spec.inputs if name in params}
     values = spec.check({name: value for name, value in params.items() if name not in inputs})
     if spec.function is None:
@@ -237,6 +250,7 @@ def mapped(mapping: Any, params: dict[str, Any]) -> tuple[Callable[..., Tensor],
     if words := [name for name, value in values.items() if isinstance(value, str) and value == "learned"]:
         raise ValueError(f"{words[0]}='learned' needs a module to hold it: mapping=sa.make({spec.name!r}, {words[0]}='learned')")  # fmt: skip
     function: Any = spec.function
+    values = {name: forms.of_heads(name, x, q) for name, x in values.items()}
     alpha, factor, why = _as_entmax(spec.name, values)
     return lambda x, keep: function(x, mask=keep, **values, **inputs), alpha, factor, why
 

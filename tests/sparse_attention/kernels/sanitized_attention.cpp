@@ -38,14 +38,19 @@ int main() {
           std::vector<float> v = drawn(groups * m * e, kind, 1), g = drawn(heads * n * e, 0, 1);
           std::vector<float> out(g.size()), dq(q.size()), dk(k.size()), dv(v.size());
           std::vector<int64_t> pointers(static_cast<size_t>(heads * n + 1)), lengths{m, m / 2, 0, m};
+          std::vector<int64_t> spans;  // [heads, n, 2]
+          for (int64_t i = 0; i < heads * n; i++) {
+            const int64_t a = static_cast<int64_t>(uniform() * static_cast<double>(m + 1)), b = static_cast<int64_t>(uniform() * static_cast<double>(m + 1));
+            spans.insert(spans.end(), {a < b ? a : b, i % 7 ? (a < b ? b : a) : a});
+          }
           const int64_t sizes[] = {heads, groups, n, m, d, e};
           for (int power = 1; power <= 2; power++)
             for (int threads = 1; threads <= 3; threads += 2) {
               void* columns;
               float* weights;
               const int64_t* padding = calls % 2 ? lengths.data() : nullptr;
-              attention_forward(q.data(), k.data(), v.data(), out.data(), sizes, scale, calls % 4 < 2, padding, power,
-                                pointers.data(), &columns, threads == 1 ? &weights : nullptr, threads);
+              attention_forward(q.data(), k.data(), v.data(), out.data(), sizes, scale, calls % 4 < 2, padding,
+                                calls % 3 ? nullptr : spans.data(), calls % 2, power, pointers.data(), &columns, threads == 1 ? &weights : nullptr, threads);
               attention_backward(q.data(), k.data(), v.data(), g.data(), sizes, scale, power, pointers.data(), columns, dq.data(),
                                  dk.data(), dv.data(), threads);
               attention_free(columns);
