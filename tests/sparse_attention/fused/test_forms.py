@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import entmax
 import pytest
 import torch
 import torch.nn.functional as F
@@ -126,7 +127,7 @@ def test_every_form_is_the_formula(form, name, params, dtype):
 def test_forms_without_a_bias_for_every_pair_take_the_kernel(form):
     given, _ = FORMS[form]
     x = [t.detach().requires_grad_() for t in tensors(dtype=torch.float32)]
-    needs_scores = "bias" in given or ("sink" in given and "window" in given) or form == "slopes on both sides"
+    needs_scores = "bias" in given or form == "slopes on both sides"
     for name in FUSED:
         assert sa.fused.plan(*x, name, **given).path == ("composition" if needs_scores else "fused")
 
@@ -144,6 +145,42 @@ def test_a_mask_with_gaps_needs_the_scores():
         atol=3e-5,
         rtol=0,
     )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", [(), (4,), (4, 1), (4, 1, 1), (2, 1, 1, 1), (2, 4, 1, 1)], ids=str)
+def test_a_learned_alpha_is_fused_and_the_one_of_bisection(shape, causal):
+    q, k, v = (t.detach().requires_grad_() for t in tensors(64, 150, dtype=torch.float32))
+    alpha = (1.05 + torch.rand(shape, generator=torch.Generator().manual_seed(2)) * 0.9).requires_grad_()
+    assert sa.fused.plan(q, k, v, "entmax", alpha=alpha, causal=causal).path == "fused"
+    out = sa.sparse_attention(q, k, v, "entmax", alpha=alpha, causal=causal)
+    x = q.double() @ k.double().repeat_interleave(2, 1).mT / 4
+    x = x.masked_fill(~windowed(64, 150, None, 0), -1e4) if causal else x
+    each = (
+        alpha.double().reshape(*[1] * (4 - alpha.ndim), *shape)
+        if alpha.ndim != 1 and shape != (4, 1)
+        else alpha.double()
+    )
+    each = each.view(4, 1, 1) if shape in ((4,), (4, 1)) else each
+    want = entmax.entmax_bisect(x, each.expand(2, 4, 64, 1), n_iter=60) @ v.double().repeat_interleave(2, 1)
+    torch.testing.assert_close(out.double(), want, atol=3e-5, rtol=0)
+    g = torch.randn(out.shape, generator=torch.Generator().manual_seed(4))
+    for a, b in zip(*(torch.autograd.grad(y, (alpha, q, k, v), g.to(y.dtype)) for y in (out, want))):
+        torch.testing.assert_close(a, b, atol=2e-3 * float(b.abs().max()), rtol=0)
+    few = sa.sparse_attention(q, k, v, "entmax", alpha=alpha.detach() * 0 + 1.01, causal=causal)
+    torch.testing.assert_close(
+        few, sa.sparse_attention(q, k, v, "entmax", alpha=1.01, causal=causal), atol=3e-5, rtol=0
+    )
+
+
+def test_a_module_that_learns_an_alpha_for_each_head_is_fused():
+    x = [t.detach().requires_grad_() for t in tensors(dtype=torch.float32)]
+    module = sa.make("entmax", alpha="learned").spread(4, 1)
+    assert sa.fused.plan(*x, module).path == "fused"
+    (slope,) = torch.autograd.grad(sa.sparse_attention(*x, module).square().sum(), module.alpha_logit)
+    with sa.kernels.use("reference"):
+        (want,) = torch.autograd.grad(sa.sparse_attention(*x, module).square().sum(), module.alpha_logit)
+    torch.testing.assert_close(slope, want, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize(("n", "m"), [(3, 40), (40, 3), (1, 40), (40, 1)], ids=str)
